@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Messages between two members, carried in boxes, in order, each 128 bytes.
+ * They set channels up and down; the marks in the ring order the bytes.
+ *
+ * An endpoint is one side's number for one connection towards one member,
+ * 1..4095; it is what that member sets in the pending bitmap to wake it.
+ *
+ *   OFFER    sender of a direction: here is a ring to send to you in
+ *   ACCEPT   its receiver: mapped, and I watch for the start mark from now on
+ *   DECLINE  its receiver: no, for this reason
+ *   DEMOTE   its receiver: set the end mark, please, for this reason
+ *   DONE     its receiver: I shall never touch this ring again; I consumed up
+ *            to position. Before the end mark: the socket is closed.
+ */
+#ifndef HALLWAY_ABI_MESSAGE_H
+#define HALLWAY_ABI_MESSAGE_H
+
+#include "types.h"
+
+#define HALLWAY_OFFER		1
+#define HALLWAY_ACCEPT		2
+#define HALLWAY_DECLINE		3
+#define HALLWAY_DEMOTE		4
+#define HALLWAY_DONE		5
+
+/* hallway_message.offer.kind */
+#define HALLWAY_KIND_STREAM	1
+
+#define HALLWAY_HANDLE_SIZE	48
+
+/*
+ * What a transport needs to find ring memory again: opaque to all above it.
+ * ivshmem: offset of the ring in the region, then its size, both __u64.
+ */
+struct hallway_handle {
+	__u8 opaque[HALLWAY_HANDLE_SIZE];
+};
+
+struct hallway_message {
+	__u16 type;		/* HALLWAY_OFFER .. */
+	__u16 reserved;
+	__u32 from;		/* endpoint of who writes this */
+	__u32 to;		/* endpoint of who reads this; 0 in an OFFER that
+				 * does not know it yet
+				 */
+	__u32 carrier;		/* number of the ring's carrier, odd */
+	union {
+		struct {
+			/*
+			 * The connection's name: SipHash of (own initial
+			 * sequence number + 1, peer's + 1). A socket does not
+			 * know whether its own count includes the SYN, hence
+			 * two candidates; the reader tries both against both.
+			 */
+			__u64 tag[2];
+			__u8 local[16];	/* of who writes; a hint only */
+			__u8 remote[16];
+			__u16 local_port;
+			__u16 remote_port;
+			__u16 kind;	/* HALLWAY_KIND_* */
+			__u16 features;	/* none yet: 0 */
+			__u32 ring_size;	/* bytes of data */
+			__u32 reserved;
+			struct hallway_handle handle;
+		} offer;
+		struct {
+			__u64 position;	/* DONE */
+			__u32 reason;	/* DECLINE, DEMOTE, DONE */
+			__u8 reserved[100];
+		} other;
+	};
+};
+
+HALLWAY_ASSERT_SIZE(struct hallway_message, 128);
+HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.handle, 80);
+HALLWAY_ASSERT_OFFSET(struct hallway_message, other.reason, 24);
+
+#endif /* HALLWAY_ABI_MESSAGE_H */

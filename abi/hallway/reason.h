@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Why a connection is not on a ring, or left it. The numbers go over the wire
+ * and never change meaning; the words are what people are shown.
+ */
+#ifndef HALLWAY_ABI_REASON_H
+#define HALLWAY_ABI_REASON_H
+
+#define HALLWAY_REASONS(R) \
+	R(0, NONE, "promoted, or nothing against it") \
+	R(1, YOUNG, "too few bytes and too young to earn a ring yet") \
+	R(2, OFFERED, "offered to the peer, no answer yet") \
+	R(3, NO_MATCH, "the peer has no such connection (NAT or a proxy between?)") \
+	R(4, NO_MEMORY, "no ring memory left in this member's slice") \
+	R(5, NO_ENDPOINT, "no endpoint number left towards this peer") \
+	R(6, BUSY, "a call from before Hallway came is still inside the socket") \
+	R(7, FOREIGN, "another kernel user owns the socket's callbacks") \
+	R(8, UNACCEPTED, "not yet accepted by its program") \
+	R(9, STATE, "TCP is not in a state that carries data both ways") \
+	R(10, OFF, "switched off by the operator") \
+	R(11, UNLOAD, "the module is being unloaded") \
+	R(12, PEER_LEFT, "the peer left the region or died") \
+	R(13, REGION_GONE, "the region's memory was unplugged") \
+	R(14, ULP, "TCP_ULP: another protocol (kTLS) takes the socket over") \
+	R(15, SOCKMAP, "sockmap takes the socket over") \
+	R(16, REPAIR, "TCP_REPAIR: the socket is being checkpointed") \
+	R(17, ADDRFORM, "IPV6_ADDRFORM turns the socket into another family") \
+	R(18, ZEROCOPY, "MSG_ZEROCOPY or TCP_ZEROCOPY_RECEIVE is in use") \
+	R(19, URGENT, "urgent data is in use") \
+	R(20, SECURED, "the packets are signed or encrypted (IPsec, TCP MD5 or AO)") \
+	R(21, CORRUPT, "the ring or a message was corrupt: the connection is reset") \
+	R(22, TIMEOUT, "the peer did not answer in time") \
+	R(23, CLOSED, "the socket was closed") \
+	R(24, REQUEST, "demoted on request") \
+	R(25, KIND, "the peer does not know this kind of channel") \
+	R(26, READER, "the socket is read by a call that knows only TCP")
+
+#define HALLWAY_REASON_COUNT	27
+
+#endif /* HALLWAY_ABI_REASON_H */

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * The region: memory shared by its members, and the private page by which a
+ * member joins it.
+ *
+ *   +-----------------------------+ 0
+ *   | struct hallway_region       |  written by the daemon alone
+ *   | struct hallway_member [64]  |
+ *   +-----------------------------+ HALLWAY_HEADER_SIZE
+ *   | slice of slot 0 (the host)  |  each written by its member alone, save
+ *   | slice of slot 1             |  the words that are marked otherwise
+ *   | ...                         |
+ *   +-----------------------------+ size
+ *
+ * A slice starts with struct hallway_slice, then one struct hallway_box for
+ * each slot of the region; what is left is ring memory, handed out by the
+ * slice's owner.
+ *
+ * Every number is little-endian and naturally aligned. A field named reserved
+ * is written as zero and not read. A reader takes each word once, bounds it
+ * against what it knows for itself, and uses its own copy.
+ */
+#ifndef HALLWAY_ABI_REGION_H
+#define HALLWAY_ABI_REGION_H
+
+#include "types.h"
+
+#define HALLWAY_MAJOR		1	/* differs: refused */
+#define HALLWAY_MINOR		0	/* differs: served, features by bit */
+
+#define HALLWAY_REGION_MAGIC	0x315941574c4c4148ULL	/* "HALLWAY1" */
+#define HALLWAY_SLICE_MAGIC	0x454349534c4c4148ULL	/* "HALLSICE" */
+#define HALLWAY_PAGE_MAGIC	0x454741504c4c4148ULL	/* "HALLPAGE" */
+
+#define HALLWAY_SLOTS_MAX	64	/* members of one region */
+#define HALLWAY_HEADER_SIZE	12288
+#define HALLWAY_NAME_SIZE	64	/* with the final NUL */
+#define HALLWAY_ADDRESSES_MAX	64	/* addresses that one member publishes */
+#define HALLWAY_SLICE_MIN	(2u << 20)	/* bytes; smaller is no use */
+
+/* hallway_member.state */
+#define HALLWAY_MEMBER_ABSENT	0
+#define HALLWAY_MEMBER_PRESENT	1
+
+/* One slot of the member table; 128 bytes. */
+struct hallway_member {
+	__u8 uuid[16];		/* of the VM, as DMI tells it (RFC 4122 order) */
+	__u32 generation;	/* 0: never used; a joining member gets a new one */
+	__u32 state;		/* HALLWAY_MEMBER_* */
+	__u64 slice_offset;	/* bytes from the start of the region, 4 KiB aligned */
+	__u64 slice_size;	/* bytes, 4 KiB aligned */
+	char name[HALLWAY_NAME_SIZE];	/* host name; UTF-8, for people only */
+	__u8 reserved[24];
+};
+
+/* The head of a region. */
+struct hallway_region {
+	__u64 magic;		/* HALLWAY_REGION_MAGIC; written last */
+	__u16 major;
+	__u16 minor;
+	__u32 header_size;	/* HALLWAY_HEADER_SIZE */
+	__u64 size;		/* bytes of the whole region, a power of two */
+	__u8 uuid[16];
+	__u8 key[16];		/* of the connection tags (SipHash-2-4) */
+	__u32 slots;		/* entries used in the member table, 2..64 */
+	__u32 change;		/* bumped after every change of the table */
+	__u8 reserved[64];
+	struct hallway_member member[HALLWAY_SLOTS_MAX];
+};
+
+/*
+ * The head of a slice; 4096 bytes. address_seq is odd while the addresses are
+ * being written: read it, copy, read it again, and retry if it moved or is odd
+ * (bounded; a member that never settles publishes nothing).
+ */
+struct hallway_slice {
+	__u64 magic;		/* HALLWAY_SLICE_MAGIC; written last */
+	__u32 generation;	/* as in the member table: else stale */
+	__u32 heartbeat;	/* counts up once a second while alive */
+	__u32 address_seq;
+	__u32 address_count;	/* 0..HALLWAY_ADDRESSES_MAX */
+	__u64 tx_bytes;		/* through rings to all members; for people */
+	__u64 rx_bytes;		/* through rings from all members; for people */
+	__u32 channels;		/* promoted connections now; for people */
+	__u8 reserved[20];
+	__u8 address[HALLWAY_ADDRESSES_MAX][16]; /* IPv6, or IPv4-mapped */
+	__u8 reserved2[3008];
+};
+
+/*
+ * A box carries messages and doorbell reasons from the owner of the slice to
+ * the member of one slot. head and tail run freely modulo 2^32.
+ *
+ * Both sides name the generations they speak for: indexes of another pair of
+ * generations mean an empty box.
+ */
+#define HALLWAY_BOX_MESSAGES	64
+#define HALLWAY_MESSAGE_SIZE	128
+#define HALLWAY_ENDPOINTS_MAX	4096	/* endpoint 0: the box itself */
+
+struct hallway_box_index {
+	__u32 index;
+	__u32 sender_generation;
+	__u32 receiver_generation;
+	__u8 reserved[52];
+};
+
+struct hallway_box {
+	struct hallway_box_index head;	/* written by the sender */
+	struct hallway_box_index tail;	/* written by the receiver */
+	__u8 reserved[384];
+	/*
+	 * Bit n: endpoint n of the receiver has something to look at; bit 0:
+	 * the box has messages. Set by the sender, taken by the receiver, both
+	 * with bus-locked instructions: a kernel booted with one CPU patches
+	 * ordinary atomics away.
+	 */
+	__u64 pending[HALLWAY_ENDPOINTS_MAX / 64];
+	__u8 reserved2[3072];
+	__u8 message[HALLWAY_BOX_MESSAGES][HALLWAY_MESSAGE_SIZE];
+};
+
+/*
+ * The private page: BAR2 of the doorbell device, shared by one VM and the
+ * daemon. The guest writes a request, then its serial, then rings doorbell
+ * HALLWAY_DAEMON_ID; the daemon writes a reply, then its serial, then rings
+ * back. Live migration copies the source's page over the destination's, so a
+ * reply counts only if its serial is that of a request made since.
+ */
+#define HALLWAY_PAGE_SIZE	4096
+#define HALLWAY_PAGE_ENTRIES	8	/* regions that one VM can join */
+#define HALLWAY_DAEMON_ID	1	/* peer id of the daemon's doorbell */
+
+/* hallway_request.command */
+#define HALLWAY_COMMAND_NONE	0
+#define HALLWAY_COMMAND_JOIN	1
+#define HALLWAY_COMMAND_LEAVE	2
+
+/* hallway_reply.status */
+#define HALLWAY_STATUS_OK	0
+#define HALLWAY_STATUS_VERSION	1	/* other major version */
+#define HALLWAY_STATUS_UNKNOWN	2	/* no such region here */
+#define HALLWAY_STATUS_FULL	3	/* no slot left */
+#define HALLWAY_STATUS_DENIED	4	/* not allowed in this region */
+#define HALLWAY_STATUS_INVALID	5	/* malformed request */
+
+struct hallway_request {	/* written by the guest; 128 bytes */
+	__u32 serial;		/* counts up; 0: no request; written last */
+	__u16 major;
+	__u16 minor;
+	__u32 command;		/* HALLWAY_COMMAND_* */
+	__u32 reserved;
+	__u8 region[16];	/* uuid of the region */
+	__u8 vm[16];		/* uuid of the VM */
+	char name[HALLWAY_NAME_SIZE];	/* host name of the VM */
+	__u8 reserved2[16];
+};
+
+struct hallway_reply {		/* written by the daemon; 192 bytes */
+	__u32 serial;		/* of the request answered; written last */
+	__u32 status;		/* HALLWAY_STATUS_* */
+	__u32 slot;		/* of this VM in the region */
+	__u32 generation;
+	__u16 major;		/* of the daemon */
+	__u16 minor;
+	__u8 reserved[44];
+	__u16 doorbell[HALLWAY_SLOTS_MAX]; /* peer id that rings the slot; 0: none;
+					    * kept current while joined
+					    */
+};
+
+struct hallway_page {
+	__u64 magic;		/* HALLWAY_PAGE_MAGIC; written last by the daemon */
+	__u16 major;		/* of the daemon */
+	__u16 minor;
+	__u8 reserved[52];
+	struct {
+		struct hallway_request request;
+		struct hallway_reply reply;
+	} entry[HALLWAY_PAGE_ENTRIES];
+	__u8 reserved2[1472];
+};
+
+HALLWAY_ASSERT_SIZE(struct hallway_member, 128);
+HALLWAY_ASSERT_OFFSET(struct hallway_member, slice_offset, 24);
+HALLWAY_ASSERT_OFFSET(struct hallway_member, name, 40);
+HALLWAY_ASSERT_SIZE(struct hallway_region, 128 + 64 * 128);
+HALLWAY_ASSERT_OFFSET(struct hallway_region, uuid, 24);
+HALLWAY_ASSERT_OFFSET(struct hallway_region, slots, 56);
+HALLWAY_ASSERT_OFFSET(struct hallway_region, member, 128);
+HALLWAY_ASSERT_SIZE(struct hallway_slice, 4096);
+HALLWAY_ASSERT_OFFSET(struct hallway_slice, address, 64);
+HALLWAY_ASSERT_SIZE(struct hallway_box_index, 64);
+HALLWAY_ASSERT_SIZE(struct hallway_box, 12288);
+HALLWAY_ASSERT_OFFSET(struct hallway_box, pending, 512);
+HALLWAY_ASSERT_OFFSET(struct hallway_box, message, 4096);
+HALLWAY_ASSERT_SIZE(struct hallway_request, 128);
+HALLWAY_ASSERT_OFFSET(struct hallway_request, region, 16);
+HALLWAY_ASSERT_SIZE(struct hallway_reply, 192);
+HALLWAY_ASSERT_OFFSET(struct hallway_reply, doorbell, 64);
+HALLWAY_ASSERT_SIZE(struct hallway_page, HALLWAY_PAGE_SIZE);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, entry, 64);
+
+#endif /* HALLWAY_ABI_REGION_H */

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * The ring: one direction of one connection, for one carrier.
+ *
+ * head and tail are free-running 64-bit byte positions; byte p lies at
+ * data[p % size]. The sender owns head, tail_event, start and end; the receiver
+ * owns tail and head_event. Nothing has two writers.
+ *
+ * Notification is by event index (virtio 1.2, 2.7.10): a side that is about to
+ * sleep writes the position it waits for, issues a full barrier, and looks
+ * once more; the other side rings the doorbell when a step of its own index
+ * passes that position. A stale doorbell therefore takes nothing away.
+ *
+ * A ring serves one promotion and one demotion, in this order, each set once:
+ *   start  the TCP sequence number at which the stream leaves TCP: bytes below
+ *          it come over TCP, the next byte is byte 0 of the ring;
+ *   end    the stream goes back to TCP after the byte at head - 1. head was
+ *          final before end was set, and TCP goes on at start's number.
+ */
+#ifndef HALLWAY_ABI_RING_H
+#define HALLWAY_ABI_RING_H
+
+#include "types.h"
+
+#define HALLWAY_RING_MAGIC	0x474e4952		/* "RING" */
+#define HALLWAY_RING_HEADER	4096			/* bytes before the data */
+#define HALLWAY_RING_MIN	4096			/* bytes of data */
+#define HALLWAY_RING_MAX	(16u << 20)
+
+#define HALLWAY_MARK_SET	(1ULL << 63)		/* in start and end */
+#define HALLWAY_MARK_SEQ	0xffffffffULL		/* in start */
+
+struct hallway_ring {
+	/* The sender's line. */
+	__u64 head;
+	__u64 tail_event;	/* ring when tail passes this position */
+	__u8 reserved0[48];
+	/* The receiver's line. */
+	__u64 tail;
+	__u64 head_event;	/* ring when head passes this position */
+	__u8 reserved1[48];
+	/* Written by the sender, rarely. */
+	__u32 magic;		/* HALLWAY_RING_MAGIC */
+	__u32 size;		/* bytes of data, a power of two */
+	__u32 carrier;		/* number of this carrier, odd */
+	__u32 reserved2;
+	__u64 start;		/* 0, or HALLWAY_MARK_SET | sequence number */
+	__u64 end;		/* 0, or HALLWAY_MARK_SET */
+	__u8 reserved3[32];
+	__u8 reserved4[3904];
+	__u8 data[];
+};
+
+HALLWAY_ASSERT_SIZE(struct hallway_ring, HALLWAY_RING_HEADER);
+HALLWAY_ASSERT_OFFSET(struct hallway_ring, tail, 64);
+HALLWAY_ASSERT_OFFSET(struct hallway_ring, magic, 128);
+HALLWAY_ASSERT_OFFSET(struct hallway_ring, start, 144);
+
+#endif /* HALLWAY_ABI_RING_H */
