@@ -1,0 +1,104 @@
+"""`./lab/run`: the lab from the command line.
+
+Each subcommand is one step of what demo and tests do, so that a person can
+take any of them alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import accel, emulator, image, isolate, kernels, modbuild, paths, provision
+from .sh import LabError
+from .vm import VM
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one subcommand; return the exit code."""
+    options = _parser().parse_args(words)
+    try:
+        return options.action(options) or 0
+    except LabError as failure:
+        print(f"lab: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lab: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lab/run", description="Hallway's lab: kernels, images, VMs.")
+    sub = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, action: object, text: str) -> argparse.ArgumentParser:
+        one = sub.add_parser(name, help=text, description=text)
+        one.set_defaults(action=action)
+        return one
+
+    add("setup", _setup, "install missing distribution packages")
+    one = add("kernel", _kernel, "fetch (or build) a kernel and print where it is")
+    one.add_argument("name", choices=kernels.NAMES)
+    one.add_argument("--refresh", action="store_true", help="look for a newer one in the archive")
+    one = add("build", _build, "build the guest module for a kernel")
+    one.add_argument("name", choices=kernels.NAMES)
+    one.add_argument("make_args", nargs="*", help="more words for make, such as W=1")
+    add("image", _image, "build the guest's root image")
+    add("accel", _accel, "say which accelerator guests run on")
+    one = add("boot", _boot, "boot one VM, run a command in it, print what it says")
+    one.add_argument("--kernel", default="6.1", choices=[n for n in kernels.NAMES if "headers" not in n])
+    one.add_argument("--machine", default="pc", choices=["pc", "q35"])
+    one.add_argument("--share", type=Path, help="folder that the guest sees at /hallway")
+    one.add_argument("--timeout", type=float, default=60, help="seconds the command may take")
+    one.add_argument("command", nargs="?", default="uname -a; uptime")
+    return parser
+
+
+def _setup(_options: argparse.Namespace) -> None:
+    provision.setup()
+
+
+def _kernel(options: argparse.Namespace) -> None:
+    found = kernels.kernel(options.name, refresh=options.refresh)
+    for field in ("version", "vmlinuz", "modules_dir", "build_dir"):
+        print(f"{field}: {getattr(found, field)}")
+
+
+def _build(options: argparse.Namespace) -> None:
+    print(modbuild.build(options.name, *options.make_args))
+    for line in modbuild.warnings(options.name):
+        print(line, file=sys.stderr)
+
+
+def _image(_options: argparse.Namespace) -> None:
+    print(image.root_image())
+
+
+def _accel(_options: argparse.Namespace) -> None:
+    print(accel.name())
+
+
+def prepare(*kernel_names: str) -> None:
+    """Fetch and build all that VMs need, before the network is cut off."""
+    image.root_image()
+    for name in kernel_names:
+        found = kernels.kernel(name)
+        emulator.for_kernel(name)
+        image.modules_image(found)
+        image.initramfs(found)
+    accel.name()
+
+
+def _boot(options: argparse.Namespace) -> int:
+    prepare(options.kernel)
+    isolate.enter()
+    with VM(kernel=options.kernel, machine=options.machine, share=options.share) as vm:
+        result = vm.run(options.command, timeout=options.timeout, check=False)
+        print(result.out, end="")
+        print(result.err, end="", file=sys.stderr)
+        health = vm.verdict()
+    if not health.ok:
+        print(f"lab: the guest's kernel complained ({paths.out('vm', 'vm1.log')}): {health}", file=sys.stderr)
+        return 1
+    return result.code

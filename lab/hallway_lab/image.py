@@ -1,0 +1,166 @@
+"""The guests' root disk and their initramfs.
+
+One Debian 12 root filesystem serves every VM and every kernel: it is made
+once, by mmdebstrap and `mke2fs -d` (nothing is mounted), and every VM writes
+to a throw-away snapshot of it. What depends on the kernel is a second small
+disk with its modules. What changes often, the init script, travels in the
+initramfs, so that editing it rebuilds nothing big.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import tempfile
+from pathlib import Path
+
+from . import kernels, paths
+from .aptbox import source_lines
+from .kernels import Kernel
+from .sh import LabError, run, step
+
+PACKAGES = (
+    "python3-minimal openssh-server openssh-client iperf3 sockperf nginx-light wget "
+    "redis-server redis-tools socat ethtool iproute2 iputils-ping procps kmod nbd-client nbd-server "
+    "mount qemu-guest-agent strace busybox-static netcat-openbsd python3"
+).split()
+# Modules that every guest loads; the first ones are needed to find the root.
+BOOT_MODULES = (
+    "virtio_pci virtio_blk crc32c_generic ext4 virtio_rng virtio_net virtio_console 9pnet_virtio 9p".split()
+)
+EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+SIZE = "2G"
+
+
+def ssh_key() -> Path:
+    """Return the private key that opens every guest's root account."""
+    with paths.lock("ssh-key"):
+        private = paths.cache("ssh", "id_ed25519")
+        if not private.exists():
+            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", private])
+            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", private.with_name("host")])
+        return private
+
+
+def root_image() -> Path:
+    """Return the root disk (ext4, without partitions), building it if need be."""
+    private = ssh_key()
+    name = paths.key(PACKAGES, source_lines("stable"), EXCLUDE, SIZE, private, inspect.getsource(_customise))
+    with paths.lock("image"):
+        image = paths.cache("images", f"root-{name}.ext4")
+        if not image.exists():
+            with step("building the guest's root image"):
+                _build_root(image)
+        return image
+
+
+def _build_root(image: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=image.parent) as scratch:
+        tree = Path(scratch, "tree")
+        words: list[str | Path] = ["mmdebstrap", "--mode=root", "--variant=apt", "--quiet"]
+        words += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE]
+        words += ["--dpkgopt=force-unsafe-io", "--aptopt=APT::Install-Recommends false"]
+        words += [f"--include={','.join(PACKAGES)}", "bookworm", tree, "-"]
+        run(words, text="\n".join(source_lines("stable")) + "\n")
+        _customise(tree)
+        pack(tree, image, SIZE)
+    for old in image.parent.glob("root-*.ext4"):
+        if old != image:
+            old.unlink()
+
+
+def _customise(tree: Path) -> None:
+    private = ssh_key()
+    ssh = tree / "root/.ssh"
+    ssh.mkdir(mode=0o700)
+    (ssh / "authorized_keys").write_text(private.with_suffix(".pub").read_text())
+    (ssh / "config").write_text(
+        "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
+    )
+    for key, where in (
+        (private, ssh / "id_ed25519"),
+        (private.with_name("host"), tree / "etc/ssh/ssh_host_ed25519_key"),
+    ):
+        shutil.copy(key, where)
+        where.chmod(0o600)
+    shutil.copy(private.with_name("host.pub"), tree / "etc/ssh/ssh_host_ed25519_key.pub")
+    for other in ("rsa", "ecdsa"):
+        for path in (tree / "etc/ssh").glob(f"ssh_host_{other}_key*"):
+            path.unlink()
+    (tree / "etc/ssh/sshd_config.d/lab.conf").write_text(
+        "PermitRootLogin prohibit-password\nUseDNS no\nUsePAM no\nMaxStartups 500\n"
+    )
+    hosts = ["127.0.0.1 localhost", "::1 localhost"]
+    hosts += [f"10.77.0.{n} vm{n}\nfd77::{n} vm{n}" for n in range(1, 10)]
+    (tree / "etc/hosts").write_text("\n".join(hosts) + "\n")
+    (tree / "hallway").mkdir()
+    shutil.rmtree(tree / "var/lib/apt/lists", ignore_errors=True)
+    shutil.rmtree(tree / "var/cache/apt", ignore_errors=True)
+    (tree / "etc/resolv.conf").unlink(missing_ok=True)
+
+
+def pack(tree: Path, image: Path, size: str) -> None:
+    """Write the folder `tree` as an ext4 filesystem to the file `image`."""
+    scratch = image.with_suffix(".new")
+    scratch.unlink(missing_ok=True)
+    features = "^has_journal,^metadata_csum"
+    run(["mke2fs", "-q", "-t", "ext4", "-O", features, "-E", "root_owner=0:0", "-d", tree, scratch, size])
+    scratch.rename(image)
+
+
+def modules_image(kernel: Kernel) -> Path:
+    """Return a disk with the module tree of `kernel`."""
+    if kernel.modules_dir is None:
+        raise LabError(f"kernel {kernel.name} has only headers: it can not boot")
+    image = paths.cache("images", f"modules-{kernel.version}.ext4")
+    with paths.lock(f"modules-{kernel.name}"):
+        newest = (kernel.modules_dir / "modules.dep").stat().st_mtime
+        if not image.exists() or image.stat().st_mtime < newest:
+            with step(f"packing the modules of {kernel.version}"):
+                _pack_modules(kernel, image)
+    return image
+
+
+def _pack_modules(kernel: Kernel, image: Path) -> None:
+    assert kernel.modules_dir is not None
+    with tempfile.TemporaryDirectory(dir=image.parent) as scratch:
+        tree = Path(scratch, "tree")
+        skip = shutil.ignore_patterns("build", "source")
+        shutil.copytree(kernel.modules_dir, tree / kernel.version, symlinks=True, ignore=skip)
+        used = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
+        pack(tree, image, f"{used * 13 // 10 // (1 << 20) + 24}M")
+
+
+def initramfs(kernel: Kernel) -> Path:
+    """Return an initramfs for `kernel`: busybox, boot modules, our init."""
+    scripts = [paths.LAB / "guest/initramfs", paths.LAB / "guest/init"]
+    busybox = Path(shutil.which("busybox") or "/bin/busybox")
+    if not busybox.exists():
+        raise LabError("busybox-static is not installed: run `./lab/run setup`")
+    modules = kernels.module_order(kernel, BOOT_MODULES)
+    name = paths.key(kernel.version, *scripts, busybox, *modules)
+    with paths.lock(f"initramfs-{kernel.name}"):
+        image = paths.cache("images", f"initramfs-{kernel.name}-{name}.cpio")
+        if not image.exists():
+            for old in image.parent.glob(f"initramfs-{kernel.name}-*.cpio"):
+                old.unlink()
+            _build_initramfs(image, scripts, busybox, modules)
+        return image
+
+
+def _build_initramfs(image: Path, scripts: list[Path], busybox: Path, modules: list[Path]) -> None:
+    with tempfile.TemporaryDirectory(dir=image.parent) as scratch:
+        tree = Path(scratch)
+        for folder in ("bin", "dev", "proc", "sys", "new", "modules"):
+            (tree / folder).mkdir()
+        shutil.copy(busybox, tree / "bin/busybox")
+        for script, name in zip(scripts, ("init", "lab-init"), strict=True):
+            shutil.copy(script, tree / name)
+            (tree / name).chmod(0o755)
+        for number, module in enumerate(modules):
+            shutil.copy(module, tree / "modules" / f"{number:02}-{module.name}")
+        names = "\n".join(str(p.relative_to(tree)) for p in sorted(tree.rglob("*")))
+        scratch_image = image.with_suffix(".new")
+        with_output = f"busybox cpio -o -H newc > '{scratch_image}'"
+        run(["sh", "-c", with_output], cwd=tree, text=names + "\n")
+        scratch_image.rename(image)

@@ -1,0 +1,67 @@
+"""The guest module, built out of the source tree for one kernel.
+
+Each kernel gets its own copy of kmod/ and abi/, so builds for two kernels do
+not fight and the checkout stays clean. Files keep their times: an unchanged
+source is not compiled again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from . import paths
+from .kernels import Kernel, kernel
+from .sh import LabError, run
+
+SOURCES = ("abi", "kmod")
+
+
+def build(name: str, *make_args: str, source: Path | None = None) -> Path:
+    """Build hallway.ko for the kernel called `name` and return its path."""
+    target = kernel(name)
+    return build_module((source or paths.REPO) / "kmod", target, *make_args)
+
+
+def build_module(folder: Path, target: Kernel, *make_args: str) -> Path:
+    """Build the module in `folder` (its siblings in SOURCES come along)."""
+    if not any((folder / name).exists() for name in ("Kbuild", "Makefile")):
+        raise LabError(f"{folder} has no Kbuild: there is no module to build")
+    work = paths.out("build", target.name, "x").parent
+    with paths.lock(f"build-{target.name}"):
+        for name in {*SOURCES, folder.name}:
+            _mirror(folder.parent / name, work / name)
+        log = paths.out("build", f"{target.name}.log")
+        jobs = f"-j{os.cpu_count() or 1}"
+        words = ["make", jobs, "-C", str(target.build_dir), f"M={work / folder.name}"]
+        said = run([*words, *target.build_args, *make_args, "modules"], env={"LC_ALL": "C"}, check=False)
+        log.write_text(said)
+        built = sorted((work / folder.name).glob("*.ko"))
+        if not built or "Error " in said:
+            tail = "\n".join(said.splitlines()[-40:])
+            raise LabError(f"building the module for {target.version} failed ({log}):\n{tail}")
+        return built[0]
+
+
+def _mirror(source: Path, target: Path) -> None:
+    """Make `target` hold the files of `source`, besides what was built there."""
+    if not source.is_dir():
+        return
+    present = set()
+    for path in source.rglob("*"):
+        if path.is_file() and path.suffix not in (".o", ".ko", ".cmd"):
+            twin = target / path.relative_to(source)
+            present.add(twin)
+            twin.parent.mkdir(parents=True, exist_ok=True)
+            if not twin.exists() or twin.read_bytes() != path.read_bytes():
+                shutil.copy(path, twin)
+    for old in [p for p in target.rglob("*.[chS]") if p not in present and not p.name.endswith(".mod.c")]:
+        old.unlink()
+
+
+def warnings(name: str) -> list[str]:
+    """Return the warnings of the last build for this kernel."""
+    log = paths.out("build", f"{name}.log")
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line for line in lines if "warning:" in line or "error:" in line]

@@ -1,0 +1,59 @@
+"""Distribution packages that the lab needs on the host.
+
+Quick when nothing is missing, and plain about what it installs otherwise. It
+never touches what is already there: no upgrade, no removal.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from .sh import LabError, run, say, step
+
+PACKAGES = {
+    "the VMs": "qemu-system-x86 mmdebstrap e2fsprogs busybox-static iproute2 openssh-client kmod cpio",
+    "fetching kernels": "debian-archive-keyring xz-utils dpkg ca-certificates",
+    "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
+    "checks": "clang libclang-rt-14-dev sparse spin",
+    "the static program": "golang-go",
+}
+
+
+def installed() -> set[str]:
+    """Return the names of all installed packages."""
+    table = run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n"])
+    return {line.split()[-1] for line in table.splitlines() if line.startswith("ii")}
+
+
+def missing() -> list[str]:
+    """Return the packages that the lab needs and the host lacks."""
+    have = installed()
+    return [name for names in PACKAGES.values() for name in names.split() if name not in have]
+
+
+def setup() -> None:
+    """Install what is missing."""
+    check_host()
+    wanted = missing()
+    if not wanted:
+        say("all needed packages are installed")
+        return
+    with step(f"installing {' '.join(wanted)}"):
+        env = {"DEBIAN_FRONTEND": "noninteractive"}
+        run(["apt-get", "update", "-q"], env=env)
+        run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *wanted], env=env)
+
+
+def check_host() -> None:
+    """Refuse a machine that the lab can not run on, saying why."""
+    if os.geteuid() != 0:
+        raise LabError("please run as root: the lab installs packages, makes networks and runs VMs")
+    if platform.machine() != "x86_64":
+        raise LabError(f"the lab needs an x86-64 machine, this is {platform.machine()}")
+    release = Path("/etc/os-release").read_text()
+    if "VERSION_CODENAME=bookworm" not in release:
+        raise LabError("the lab needs Debian 12 (bookworm): it fetches kernels and QEMU that match it")
+    if not Path("/dev/net/tun").exists():
+        raise LabError("/dev/net/tun is missing: the VMs' network needs it (modprobe tun)")

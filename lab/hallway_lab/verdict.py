@@ -1,0 +1,58 @@
+"""What a guest's serial log says about its kernel's health.
+
+A test that passed while the kernel complained has not passed. The patterns
+are those of the kernel's own reports, so that ordinary messages with the same
+words do not match.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+TROUBLE = re.compile(
+    r"\bWARNING: |\bBUG: |\bBUG at |\bOops\b|Call Trace:|KASAN: |UBSAN: |KCSAN: "
+    r"|possible circular locking|possible recursive locking|inconsistent lock state"
+    r"|possible irq lock inversion|suspicious RCU usage|bad unlock balance|held lock freed"
+    r"|Invalid wait context|unreferenced object|blocked for more than \d+ seconds"
+    r"|rcu: INFO: |rcu_\w+ (?:self-)?detected (?:stall|expedited)|refcount_t: "
+    r"|general protection|unable to handle|Kernel panic|soft lockup|hard LOCKUP"
+    r"|ODEBUG: |sleeping function called from invalid|scheduling while atomic"
+    r"|list_(?:add|del) corruption|page allocation failure|Out of memory: Killed"
+    r"|kmemleak: \d+ new suspected"
+)
+# The kernel's boot itself says these on every machine of the lab.
+HARMLESS = re.compile(r"TSC|clocksource|tsc: |Spectre|MDS|unprivileged eBPF|lab: ")
+CONTEXT = 30
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a look at one log."""
+
+    ok: bool
+    lines: tuple[str, ...]
+    excerpt: str
+
+    def __str__(self) -> str:
+        return "clean" if self.ok else f"{len(self.lines)} bad lines\n{self.excerpt}"
+
+
+def scan(log: str) -> Verdict:
+    """Judge the text of a serial log."""
+    lines = [line.rstrip("\r") for line in log.splitlines()]
+    bad = [n for n, line in enumerate(lines) if TROUBLE.search(line) and not HARMLESS.search(line)]
+    if not bad:
+        return Verdict(True, (), "")
+    first = max(0, bad[0] - 3)
+    excerpt = "\n".join(lines[first : bad[0] + CONTEXT])
+    return Verdict(False, tuple(lines[n] for n in bad), excerpt)
+
+
+def scan_file(path: Path) -> Verdict:
+    """Judge a serial log; a missing or empty one is bad, too."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    if not text.strip():
+        return Verdict(False, (f"{path}: the guest never wrote to its console",), str(path))
+    return scan(text)

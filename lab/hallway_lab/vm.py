@@ -1,0 +1,347 @@
+"""One virtual machine: its command line, its life, and commands inside it.
+
+Commands reach the guest through the guest agent over virtio-serial, never
+through the network, because the network is what is being tested. Everything
+a VM needs is prepared before QEMU starts; when the `with` block ends, QEMU is
+killed: nothing in a guest is worth a clean shutdown.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import subprocess
+import threading
+import time
+import uuid as uuids
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import accel, emulator, image, isolate, kernels, paths, verdict, wire
+from .sh import LabError, say
+
+NAMESPACE = uuids.UUID("6b0e8f0a-5a0c-4f5e-9d8e-48616c6c7761")
+
+
+class VMError(LabError):
+    """A guest did not boot, died, or a command in it failed."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in the guest said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Plain:
+    """An ivshmem-plain device over a shared file on the host."""
+
+    path: Path
+    size: int
+    id: str = "ring0"
+
+
+@dataclass
+class Config:
+    """How to start a VM; the defaults suit a test."""
+
+    number: int = 1
+    kernel: str = "6.1"
+    share: Path | None = None
+    cpus: int = 1
+    memory_mib: int = 1024
+    machine: str = "pc"
+    qemu: str | None = None
+    doorbell: Path | None = None
+    plain: list[Plain] = field(default_factory=list)
+    network: bool = True
+    cmdline: str = ""
+    extra: list[str] = field(default_factory=list)
+    boot_timeout: float = 120
+
+
+class VM:
+    """A running guest; use it as a context manager.
+
+    >>> with VM(number=1, kernel="6.1") as vm:
+    ...     print(vm.run("uname -r").out)
+    """
+
+    def __init__(self, config: Config | None = None, **options: Any) -> None:
+        self.config = config or Config(**options)
+        self.name = f"vm{self.config.number}"
+        self.ip4 = f"10.77.0.{self.config.number}"
+        self.ip6 = f"fd77::{self.config.number}"
+        self.uuid = str(uuids.uuid5(NAMESPACE, self.name))
+        self.kernel = kernels.kernel(self.config.kernel)
+        self.log = paths.out("vm", f"{self.name}.log")
+        self.qemu_log = paths.out("vm", f"{self.name}.qemu.log")
+        self._sockets = paths.RUN / self.name
+        self._process: subprocess.Popen[bytes] | None = None
+        self._qmp: wire.Wire | None = None
+        self._agent: wire.Wire | None = None
+        self._agent_lock = threading.Lock()
+
+    # -- life ---------------------------------------------------------------
+
+    def __enter__(self) -> VM:
+        self.start()
+        try:
+            self.wait_boot()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start QEMU and return at once: several VMs then boot side by side."""
+        self._sockets.mkdir(parents=True, exist_ok=True)
+        self.log.write_bytes(b"")
+        chosen = (
+            emulator.emulator(self.config.qemu) if self.config.qemu else emulator.for_kernel(self.kernel.name)
+        )
+        if self.config.network:
+            isolate.add_tap(self.name)
+        command = [*chosen.command, *self._arguments()]
+        with open(self.qemu_log, "wb") as log:
+            log.write((shlex.join(command) + "\n").encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **chosen.env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def stop(self) -> None:
+        """Kill the VM; harmless if it is not running."""
+        for connection in (self._qmp, self._agent):
+            if connection:
+                connection.close()
+        self._qmp = self._agent = None
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            if self.config.network:
+                isolate.drop_tap(self.name)
+
+    @property
+    def pid(self) -> int:
+        """QEMU's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def wait_boot(self) -> None:
+        """Wait until the guest agent answers."""
+        deadline = time.monotonic() + self.config.boot_timeout
+        while b"lab: guest is up" not in self.log.read_bytes():
+            self._check_alive()
+            if time.monotonic() > deadline:
+                raise VMError(
+                    f"{self.name} did not boot within {self.config.boot_timeout:.0f} s\n{self._tail()}"
+                )
+            time.sleep(0.05)
+        self._agent = wire.Wire(self._sockets / "agent", 10)
+        while not wire.agent_sync(self._agent, 1):
+            self._check_alive()
+            if time.monotonic() > deadline:
+                raise VMError(f"{self.name}: the guest agent does not answer\n{self._tail()}")
+
+    @property
+    def qmp(self) -> wire.Wire:
+        """The monitor connection, opened at first use."""
+        if self._qmp is None:
+            self._check_alive()
+            self._qmp = wire.monitor(self._sockets / "qmp")
+        return self._qmp
+
+    def _check_alive(self) -> None:
+        if self._process is None:
+            raise VMError(f"{self.name} is not running")
+        code = self._process.poll()
+        if code is not None:
+            said = self.qemu_log.read_text(errors="replace")[-2000:]
+            raise VMError(f"{self.name}: QEMU ended with code {code}\n{said}\n{self._tail()}")
+
+    def _tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+
+    def verdict(self) -> verdict.Verdict:
+        """Judge what the kernel said so far."""
+        return verdict.scan_file(self.log)
+
+    # -- command line ---------------------------------------------------------
+
+    def _arguments(self) -> list[str]:
+        cfg = self.config
+        words = ["-name", self.name, "-uuid", self.uuid, "-nodefaults", "-no-user-config", "-display", "none"]
+        # RAM above 4 GiB makes the firmware put 64-bit BARs there as well:
+        # below it, guests map shared memory uncached.
+        low = "2G" if cfg.memory_mib > 2048 else f"{max(256, cfg.memory_mib // 2)}M"
+        words += ["-machine", f"{cfg.machine},max-ram-below-4g={low}", "-m", str(cfg.memory_mib)]
+        words += [*accel.arguments(), "-smp", str(cfg.cpus), "-no-reboot"]
+        words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
+        words += ["-append", self._cmdline()]
+        words += ["-serial", f"file:{self.log}"]
+        words += ["-qmp", f"unix:{self._sockets}/qmp,server=on,wait=off"]
+        words += _disk("root", image.root_image(), "snapshot=on")
+        words += _disk("modules", image.modules_image(self.kernel), "read-only=on")
+        words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
+        words += ["-chardev", f"socket,id=agent,path={self._sockets}/agent,server=on,wait=off"]
+        words += ["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
+        share = cfg.share or paths.out("share", "x").parent
+        share.mkdir(parents=True, exist_ok=True)
+        words += ["-virtfs", f"local,path={share},mount_tag=hallway,security_model=none,readonly=on"]
+        return words + self._network() + self._shared_memory() + cfg.extra
+
+    def _cmdline(self) -> str:
+        words = (
+            "console=ttyS0 loglevel=7 panic=-1 no_timer_check net.ifnames=0 rcupdate.rcu_cpu_stall_timeout=60"
+        )
+        words += f" lab.host={self.name} lab.ip4={self.ip4}/24 lab.ip6={self.ip6}/64"
+        return f"{words} {self.config.cmdline}".strip()
+
+    def _network(self) -> list[str]:
+        if not self.config.network:
+            return []
+        mac = f"52:54:00:77:00:{self.config.number:02x}"
+        vhost = "on" if accel.name() == "kvm" else "off"
+        return [
+            "-netdev", f"tap,id=net0,ifname={self.name},script=no,downscript=no,vhost={vhost}",
+            "-device", f"virtio-net-pci,netdev=net0,mac={mac},romfile=",
+        ]  # fmt: skip
+
+    def _shared_memory(self) -> list[str]:
+        words: list[str] = []
+        if self.config.doorbell:
+            words += ["-chardev", f"socket,path={self.config.doorbell},id=hd"]
+            words += ["-device", "ivshmem-doorbell,id=door,chardev=hd,vectors=1,master=on"]
+        for plain in self.config.plain:
+            words += [
+                "-object",
+                f"memory-backend-file,id=mem-{plain.id},share=on,mem-path={plain.path},size={plain.size}",
+            ]
+            words += ["-device", f"ivshmem-plain,id={plain.id},memdev=mem-{plain.id}"]
+        return words
+
+    def plug(self, plain: Plain) -> None:
+        """Hot-plug a shared memory device."""
+        backend = {"share": True, "mem-path": str(plain.path), "size": plain.size}
+        self.qmp.command("object-add", qom_type="memory-backend-file", id=f"mem-{plain.id}", **backend)
+        self.qmp.command("device_add", driver="ivshmem-plain", id=plain.id, memdev=f"mem-{plain.id}")
+
+    def unplug(self, device: str, timeout: float = 30) -> None:
+        """Unplug a shared memory device; returns when the guest has let go."""
+        self.qmp.command("device_del", id=device)
+        self.qmp.wait_event("DEVICE_DELETED", timeout, device=device)
+        self.qmp.command("object-del", id=f"mem-{device}")
+
+    # -- commands in the guest -------------------------------------------------
+
+    def run(self, command: str, timeout: float = 60, check: bool = True, stdin: str | None = None) -> Result:
+        """Run a shell command in the guest and wait for it."""
+        job = self.spawn(command, stdin)
+        result = job.wait(timeout)
+        if check and result.code:
+            said = (result.out + result.err)[-4000:]
+            raise VMError(f"{self.name}: `{command}` ended with code {result.code}\n{said}")
+        return result
+
+    def spawn(self, command: str, stdin: str | None = None) -> Job:
+        """Start a shell command in the guest in the background."""
+        options: dict[str, Any] = {"path": "/bin/sh", "arg": ["-c", command], "capture-output": True}
+        options["env"] = [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/hallway",
+            "HOME=/root",
+        ]
+        if stdin is not None:
+            options["input-data"] = base64.b64encode(stdin.encode()).decode()
+        answer = self.ask("guest-exec", **options)
+        return Job(self, answer["pid"], command)
+
+    def put(self, text: str, path: str) -> None:
+        """Write a small file in the guest."""
+        self.run(f"cat > {shlex.quote(path)}", stdin=text)
+
+    def get(self, path: str) -> str:
+        """Read a small file from the guest."""
+        return self.run(f"cat {shlex.quote(path)}").out
+
+    def ask(self, name: str, timeout: float = 30, **arguments: Any) -> Any:
+        """Send one command to the guest agent."""
+        self._check_alive()
+        if self._agent is None:
+            raise VMError(f"{self.name} has not booted")
+        with self._agent_lock:
+            return self._agent.command(name, timeout, **arguments)
+
+
+class Job:
+    """A command that runs in a guest."""
+
+    def __init__(self, vm: VM, pid: int, command: str) -> None:
+        self.vm, self.pid, self.command = vm, pid, command
+        self._result: Result | None = None
+
+    def poll(self) -> Result | None:
+        """Return the result if the command has ended."""
+        if self._result is None:
+            status = self.vm.ask("guest-exec-status", pid=self.pid)
+            if status["exited"]:
+                code = status.get("exitcode", 128 + status.get("signal", 0))
+                self._result = Result(code, _text(status, "out-data"), _text(status, "err-data"))
+        return self._result
+
+    def wait(self, timeout: float = 60) -> Result:
+        """Wait for the end; a command that takes too long is killed."""
+        deadline = time.monotonic() + timeout
+        pause = 0.005
+        while (result := self.poll()) is None:
+            if time.monotonic() > deadline:
+                self.kill()
+                raise VMError(
+                    f"{self.vm.name}: `{self.command}` not done after {timeout:.0f} s\n{self.vm._tail()}"
+                )
+            # asking costs the guest's only CPU time: ask ever less often
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        return result
+
+    def kill(self, number: int = 15) -> None:
+        """Signal the command and its children."""
+        script = f"pkill -{number} -P {self.pid}; kill -{number} {self.pid}"
+        self.vm.ask("guest-exec", path="/bin/sh", arg=["-c", script])
+
+
+def _text(status: dict[str, Any], name: str) -> str:
+    return base64.b64decode(status.get(name, "")).decode(errors="replace")
+
+
+def _disk(name: str, path: Path, mode: str) -> list[str]:
+    drive = f"if=none,id={name},file={path},format=raw,cache=unsafe,{mode}"
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},serial={name}"]
+
+
+def boot_all(*machines: VM) -> None:
+    """Start several VMs at once and wait for all; on failure all are stopped."""
+    begin = time.monotonic()
+    try:
+        for machine in machines:
+            machine.start()
+        for machine in machines:
+            machine.wait_boot()
+    except BaseException:
+        for machine in machines:
+            machine.stop()
+        raise
+    say(f"{len(machines)} VMs up after {time.monotonic() - begin:.1f} s")
