@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The region and the private page (`abi/hallway/region.h`).
+
+use std::mem::{offset_of, size_of};
+
+/// Major version of the ABI; a party with another one is refused.
+pub const MAJOR: u16 = 1;
+/// Minor version of the ABI; a party with another one is served.
+pub const MINOR: u16 = 0;
+
+/// `"HALLWAY1"`: a formatted region; written last.
+pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
+/// `"HALLSICE"`: a slice that its member has set up.
+pub const SLICE_MAGIC: u64 = 0x4543_4953_4c4c_4148;
+/// `"HALLPAGE"`: a private page that the daemon has set up.
+pub const PAGE_MAGIC: u64 = 0x4547_4150_4c4c_4148;
+
+/// Members of one region.
+pub const SLOTS_MAX: usize = 64;
+/// Bytes before the first slice.
+pub const HEADER_SIZE: usize = 12288;
+/// Bytes of a name, with the final NUL.
+pub const NAME_SIZE: usize = 64;
+/// Addresses that one member publishes.
+pub const ADDRESSES_MAX: usize = 64;
+/// A slice with fewer bytes is no use.
+pub const SLICE_MIN: u64 = 2 << 20;
+
+/// [`Member::state`]: nobody is in this slot.
+pub const MEMBER_ABSENT: u32 = 0;
+/// [`Member::state`]: the member takes part.
+pub const MEMBER_PRESENT: u32 = 1;
+
+/// One slot of the member table.
+#[repr(C)]
+pub struct Member {
+    /// UUID of the VM, as DMI tells it (RFC 4122 order).
+    pub uuid: [u8; 16],
+    /// 0: never used; a joining member gets a new one.
+    pub generation: u32,
+    /// [`MEMBER_ABSENT`] or [`MEMBER_PRESENT`].
+    pub state: u32,
+    /// Bytes from the start of the region.
+    pub slice_offset: u64,
+    /// Bytes.
+    pub slice_size: u64,
+    /// Host name; for people only.
+    pub name: [u8; NAME_SIZE],
+    /// Zero.
+    pub reserved: [u8; 24],
+}
+
+/// The head of a region.
+#[repr(C)]
+pub struct Region {
+    /// [`REGION_MAGIC`].
+    pub magic: u64,
+    /// [`MAJOR`].
+    pub major: u16,
+    /// [`MINOR`].
+    pub minor: u16,
+    /// [`HEADER_SIZE`].
+    pub header_size: u32,
+    /// Bytes of the whole region, a power of two.
+    pub size: u64,
+    /// Name of the region among all regions.
+    pub uuid: [u8; 16],
+    /// Key of the connection tags.
+    pub key: [u8; 16],
+    /// Entries used in the member table.
+    pub slots: u32,
+    /// Bumped after every change of the table.
+    pub change: u32,
+    /// Zero.
+    pub reserved: [u8; 64],
+    /// The member table.
+    pub member: [Member; SLOTS_MAX],
+}
+
+/// The head of a slice.
+#[repr(C)]
+pub struct Slice {
+    /// [`SLICE_MAGIC`].
+    pub magic: u64,
+    /// As in the member table: else stale.
+    pub generation: u32,
+    /// Counts up once a second while alive.
+    pub heartbeat: u32,
+    /// Odd while the addresses are being written.
+    pub address_seq: u32,
+    /// At most [`ADDRESSES_MAX`].
+    pub address_count: u32,
+    /// Through rings to all members; for people.
+    pub tx_bytes: u64,
+    /// Through rings from all members; for people.
+    pub rx_bytes: u64,
+    /// Promoted connections now; for people.
+    pub channels: u32,
+    /// Zero.
+    pub reserved: [u8; 20],
+    /// IPv6, or IPv4-mapped.
+    pub address: [[u8; 16]; ADDRESSES_MAX],
+    /// Zero.
+    pub reserved2: [u8; 3008],
+}
+
+/// Messages that a box holds.
+pub const BOX_MESSAGES: usize = 64;
+/// Bytes of a message.
+pub const MESSAGE_SIZE: usize = 128;
+/// Endpoints that one member has towards another.
+pub const ENDPOINTS_MAX: usize = 4096;
+
+/// One index of a box, in its own cache line.
+#[repr(C)]
+pub struct BoxIndex {
+    /// Runs freely modulo 2^32.
+    pub index: u32,
+    /// Generation of the box's sender.
+    pub sender_generation: u32,
+    /// Generation of the box's receiver.
+    pub receiver_generation: u32,
+    /// Zero.
+    pub reserved: [u8; 52],
+}
+
+/// Messages and doorbell reasons from one member to another.
+#[repr(C)]
+pub struct MessageBox {
+    /// Written by the sender.
+    pub head: BoxIndex,
+    /// Written by the receiver.
+    pub tail: BoxIndex,
+    /// Zero.
+    pub reserved: [u8; 384],
+    /// One bit for each endpoint of the receiver.
+    pub pending: [u64; ENDPOINTS_MAX / 64],
+    /// Zero.
+    pub reserved2: [u8; 3072],
+    /// The messages.
+    pub message: [[u8; MESSAGE_SIZE]; BOX_MESSAGES],
+}
+
+/// Bytes of the private page.
+pub const PAGE_SIZE: usize = 4096;
+/// Regions that one VM can join.
+pub const PAGE_ENTRIES: usize = 8;
+/// Peer id of the daemon's doorbell.
+pub const DAEMON_ID: u16 = 1;
+
+/// [`Request::command`]: nothing.
+pub const COMMAND_NONE: u32 = 0;
+/// [`Request::command`]: let me in.
+pub const COMMAND_JOIN: u32 = 1;
+/// [`Request::command`]: I am leaving.
+pub const COMMAND_LEAVE: u32 = 2;
+
+/// [`Reply::status`]: done.
+pub const STATUS_OK: u32 = 0;
+/// [`Reply::status`]: another major version.
+pub const STATUS_VERSION: u32 = 1;
+/// [`Reply::status`]: no such region here.
+pub const STATUS_UNKNOWN: u32 = 2;
+/// [`Reply::status`]: no slot left.
+pub const STATUS_FULL: u32 = 3;
+/// [`Reply::status`]: not allowed in this region.
+pub const STATUS_DENIED: u32 = 4;
+/// [`Reply::status`]: malformed request.
+pub const STATUS_INVALID: u32 = 5;
+
+/// Written by the guest.
+#[repr(C)]
+pub struct Request {
+    /// Counts up; 0: no request; written last.
+    pub serial: u32,
+    /// Of the guest.
+    pub major: u16,
+    /// Of the guest.
+    pub minor: u16,
+    /// `COMMAND_*`.
+    pub command: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// UUID of the region.
+    pub region: [u8; 16],
+    /// UUID of the VM.
+    pub vm: [u8; 16],
+    /// Host name of the VM.
+    pub name: [u8; NAME_SIZE],
+    /// Zero.
+    pub reserved2: [u8; 16],
+}
+
+/// Written by the daemon.
+#[repr(C)]
+pub struct Reply {
+    /// Of the request answered; written last.
+    pub serial: u32,
+    /// `STATUS_*`.
+    pub status: u32,
+    /// Of this VM in the region.
+    pub slot: u32,
+    /// Of this VM in the region.
+    pub generation: u32,
+    /// Of the daemon.
+    pub major: u16,
+    /// Of the daemon.
+    pub minor: u16,
+    /// Zero.
+    pub reserved: [u8; 44],
+    /// Peer id that rings the slot; 0: none; kept current while joined.
+    pub doorbell: [u16; SLOTS_MAX],
+}
+
+/// One request and its reply.
+#[repr(C)]
+pub struct PageEntry {
+    /// Written by the guest.
+    pub request: Request,
+    /// Written by the daemon.
+    pub reply: Reply,
+}
+
+/// The private page.
+#[repr(C)]
+pub struct Page {
+    /// [`PAGE_MAGIC`].
+    pub magic: u64,
+    /// Of the daemon.
+    pub major: u16,
+    /// Of the daemon.
+    pub minor: u16,
+    /// Zero.
+    pub reserved: [u8; 52],
+    /// One for each region that the VM can join.
+    pub entry: [PageEntry; PAGE_ENTRIES],
+    /// Zero.
+    pub reserved2: [u8; 1472],
+}
+
+const _: () = {
+    assert!(size_of::<Member>() == 128);
+    assert!(offset_of!(Member, slice_offset) == 24);
+    assert!(offset_of!(Member, name) == 40);
+    assert!(size_of::<Region>() == 128 + 64 * 128);
+    assert!(offset_of!(Region, uuid) == 24);
+    assert!(offset_of!(Region, slots) == 56);
+    assert!(offset_of!(Region, member) == 128);
+    assert!(size_of::<Region>() <= HEADER_SIZE);
+    assert!(size_of::<Slice>() == 4096);
+    assert!(offset_of!(Slice, address) == 64);
+    assert!(size_of::<BoxIndex>() == 64);
+    assert!(size_of::<MessageBox>() == 12288);
+    assert!(offset_of!(MessageBox, pending) == 512);
+    assert!(offset_of!(MessageBox, message) == 4096);
+    assert!(size_of::<Request>() == 128);
+    assert!(offset_of!(Request, region) == 16);
+    assert!(size_of::<Reply>() == 192);
+    assert!(offset_of!(Reply, doorbell) == 64);
+    assert!(size_of::<Page>() == PAGE_SIZE);
+    assert!(offset_of!(Page, entry) == 64);
+};

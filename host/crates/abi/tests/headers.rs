@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares this crate with what a C compiler makes of `abi/hallway/*.h`.
+#![allow(missing_docs)]
+
+use std::fmt::Write as _;
+use std::mem::{offset_of, size_of};
+use std::path::Path;
+use std::process::Command;
+
+use hallway_abi::{message, netlink, reason, region, ring};
+
+/// C expressions of integer type, each with the value that Rust has for it.
+fn expectations() -> Vec<(String, u64)> {
+    let mut all: Vec<(String, u64)> = Vec::new();
+    macro_rules! constants {
+        ($module:ident: $($name:ident)*) => {
+            $(all.push((concat!("HALLWAY_", stringify!($name)).into(), $module::$name as u64));)*
+        };
+    }
+    macro_rules! layout {
+        ($c:literal, $rust:ty: $($member:ident)*) => {
+            all.push((concat!("sizeof(struct ", $c, ")").into(), size_of::<$rust>() as u64));
+            $(all.push((
+                concat!("offsetof(struct ", $c, ", ", stringify!($member), ")").into(),
+                offset_of!($rust, $member) as u64,
+            ));)*
+        };
+    }
+    constants!(region: MAJOR MINOR REGION_MAGIC SLICE_MAGIC PAGE_MAGIC SLOTS_MAX HEADER_SIZE
+        NAME_SIZE ADDRESSES_MAX SLICE_MIN MEMBER_ABSENT MEMBER_PRESENT BOX_MESSAGES
+        MESSAGE_SIZE ENDPOINTS_MAX PAGE_SIZE PAGE_ENTRIES DAEMON_ID COMMAND_NONE
+        COMMAND_JOIN COMMAND_LEAVE STATUS_OK STATUS_VERSION STATUS_UNKNOWN STATUS_FULL
+        STATUS_DENIED STATUS_INVALID);
+    constants!(ring: RING_MAGIC RING_HEADER RING_MIN RING_MAX MARK_SET MARK_SEQ);
+    constants!(message: OFFER ACCEPT DECLINE DEMOTE DONE KIND_STREAM HANDLE_SIZE);
+    constants!(netlink: GENL_VERSION CMD_GET CMD_SET CMD_MEMBERS CMD_CONNECTIONS A_VERSION
+        A_ENABLED A_COUNTER A_NAME A_VALUE A_TRANSPORT A_SLOT A_UUID A_GENERATION A_SELF
+        A_ADDRESS A_LOCAL A_REMOTE A_LOCAL_PORT A_REMOTE_PORT A_TX_CARRIER A_RX_CARRIER
+        A_TX_TCP A_TX_RING A_RX_TCP A_RX_RING A_REASON A_REASON_TEXT A_STATE A_NETNS A_PAD
+        A_MAX);
+    all.push(("HALLWAY_REASON_COUNT".into(), reason::REASONS.len() as u64));
+
+    layout!("hallway_member", region::Member:
+        uuid generation state slice_offset slice_size name reserved);
+    layout!("hallway_region", region::Region:
+        magic major minor header_size size uuid key slots change reserved member);
+    layout!("hallway_slice", region::Slice:
+        magic generation heartbeat address_seq address_count tx_bytes rx_bytes channels
+        reserved address reserved2);
+    layout!("hallway_box_index", region::BoxIndex:
+        index sender_generation receiver_generation reserved);
+    layout!("hallway_box", region::MessageBox: head tail reserved pending reserved2 message);
+    layout!("hallway_request", region::Request:
+        serial major minor command reserved region vm name reserved2);
+    layout!("hallway_reply", region::Reply:
+        serial status slot generation major minor reserved doorbell);
+    layout!("hallway_page", region::Page: magic major minor reserved entry reserved2);
+    layout!("hallway_ring", ring::Ring:
+        head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
+        start end reserved3 reserved4);
+    for (name, value) in [
+        ("type", offset_of!(message::Head, r#type)),
+        ("reserved", offset_of!(message::Head, reserved)),
+        ("from", offset_of!(message::Head, from)),
+        ("to", offset_of!(message::Head, to)),
+        ("carrier", offset_of!(message::Head, carrier)),
+        ("offer.tag", offset_of!(message::Offer, tag)),
+        ("offer.local", offset_of!(message::Offer, local)),
+        ("offer.remote", offset_of!(message::Offer, remote)),
+        ("offer.local_port", offset_of!(message::Offer, local_port)),
+        ("offer.remote_port", offset_of!(message::Offer, remote_port)),
+        ("offer.kind", offset_of!(message::Offer, kind)),
+        ("offer.features", offset_of!(message::Offer, features)),
+        ("offer.ring_size", offset_of!(message::Offer, ring_size)),
+        ("offer.handle", offset_of!(message::Offer, handle)),
+        ("other.position", offset_of!(message::Other, position)),
+        ("other.reason", offset_of!(message::Other, reason)),
+    ] {
+        all.push((
+            format!("offsetof(struct hallway_message, {name})"),
+            value as u64,
+        ));
+    }
+    let entry = "((struct hallway_page *)0)->entry[0]";
+    all.push((
+        format!("sizeof({entry})"),
+        size_of::<region::PageEntry>() as u64,
+    ));
+    all.push((
+        "offsetof(struct hallway_page, entry[0].reply) - offsetof(struct hallway_page, entry[0])"
+            .into(),
+        offset_of!(region::PageEntry, reply) as u64,
+    ));
+    all
+}
+
+#[test]
+fn rust_and_c_agree() {
+    let all = expectations();
+    let mut source = String::from(
+        "#include <stdio.h>\n#include \"message.h\"\n#include \"netlink.h\"\n\
+         #include \"reason.h\"\n#include \"region.h\"\n#include \"ring.h\"\n\
+         #define LINE(n, name, text) printf(\"%d %s %s\\n\", n, #name, text);\n\
+         int main(void)\n{\n",
+    );
+    for (expression, _) in &all {
+        writeln!(
+            source,
+            "printf(\"%llu\\n\", (unsigned long long)({expression}));"
+        )
+        .unwrap();
+    }
+    source.push_str("HALLWAY_REASONS(LINE)\nputs(HALLWAY_GENL_NAME);\nreturn 0;\n}\n");
+
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (file, program) = (scratch.join("headers.c"), scratch.join("headers"));
+    std::fs::write(&file, source).unwrap();
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../abi/hallway");
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-I"])
+        .arg(&headers)
+        .arg("-o")
+        .args([&program, &file])
+        .output()
+        .expect("this test needs a C compiler called cc: install gcc");
+    assert!(
+        compiled.status.success(),
+        "cc: {}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+
+    let output = Command::new(&program).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let mut lines = output.lines();
+    for (expression, value) in &all {
+        assert_eq!(lines.next().unwrap(), value.to_string(), "{expression}");
+    }
+    for (number, (name, text)) in reason::REASONS.iter().enumerate() {
+        assert_eq!(lines.next().unwrap(), format!("{number} {name} {text}"));
+    }
+    assert_eq!(lines.next().unwrap(), netlink::GENL_NAME);
+    assert_eq!(lines.next(), None);
+}

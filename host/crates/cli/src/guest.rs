@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! In a guest: what the module tells.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{bail, Result};
+use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
+use serde::Serialize;
+
+use crate::print_json;
+use crate::table::{addresses, bytes, Table};
+
+/// Red Hat's PCI vendor number, and the device number of ivshmem.
+const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
+
+fn client() -> Result<Client> {
+    match Client::new() {
+        Ok(client) => Ok(client),
+        Err(Error::NotLoaded) => bail!("{}", not_loaded()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the module is here.
+pub fn is_loaded() -> bool {
+    Client::new().is_ok()
+}
+
+/// Whether this looks like a guest of Hallway's: it has an ivshmem device.
+pub fn is_guest() -> bool {
+    let Ok(devices) = std::fs::read_dir("/sys/bus/pci/devices") else {
+        return false;
+    };
+    devices.flatten().any(|device| {
+        let is = |file: &str, value: &str| {
+            std::fs::read_to_string(device.path().join(file)).is_ok_and(|v| v.trim() == value)
+        };
+        is("vendor", IVSHMEM.0) && is("device", IVSHMEM.1)
+    })
+}
+
+/// Says that the module is not loaded, and why that may be.
+pub fn not_loaded() -> String {
+    let mut text =
+        "module hallway is not loaded: run modprobe hallway (connections are plain TCP meanwhile)"
+            .to_string();
+    let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let locked = ["[integrity]", "[confidentiality]"]
+        .iter()
+        .any(|mode| lockdown.contains(mode));
+    if locked || secure_boot() {
+        text += "\nthis kernel takes signed modules only (Secure Boot or lockdown): sign \
+                 hallway.ko with a key enrolled by mokutil --import, or turn Secure Boot off";
+    }
+    text
+}
+
+fn secure_boot() -> bool {
+    let variable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+    // Four bytes of attributes, then the value.
+    std::fs::read(Path::new(variable)).is_ok_and(|bytes| bytes.get(4) == Some(&1))
+}
+
+#[derive(Serialize)]
+struct Status {
+    module: Module,
+    members: Vec<Member>,
+}
+
+pub fn status(json: bool) -> Result<()> {
+    let mut client = client()?;
+    let status = Status {
+        module: client.get()?,
+        members: client.members()?,
+    };
+    if json {
+        return print_json(&status);
+    }
+    let Status { module, members } = status;
+    let switch = if module.enabled { "on" } else { "off" };
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "module hallway {}, switched {switch}\n",
+        module.version
+    )?;
+    if members.is_empty() {
+        writeln!(
+            out,
+            "no members: this guest has not joined a region (see dmesg)"
+        )?;
+    } else {
+        let heading = ["transport", "slot", "name", "gen", "addresses", "uuid"];
+        let mut table = Table::new(&heading);
+        for member in &members {
+            let own = if member.is_self { " (this guest)" } else { "" };
+            table.row(vec![
+                member.transport.clone(),
+                member.slot.to_string(),
+                format!("{}{own}", member.name),
+                member.generation.to_string(),
+                addresses(&member.addresses),
+                member.uuid.clone(),
+            ]);
+        }
+        table.print("")?;
+    }
+    let counted: Vec<_> = module.counters.iter().filter(|c| c.value != 0).collect();
+    if !counted.is_empty() {
+        let mut table = Table::new(&["counter", "value"]);
+        for counter in counted {
+            table.row(vec![counter.name.clone(), counter.value.to_string()]);
+        }
+        writeln!(out)?;
+        table.print("")?;
+    }
+    Ok(())
+}
+
+pub fn counters(json: bool) -> Result<()> {
+    let module = client()?.get()?;
+    if json {
+        let map: serde_json::Map<_, _> = module
+            .counters
+            .into_iter()
+            .map(|c| (c.name, c.value.into()))
+            .collect();
+        return print_json(&map);
+    }
+    let mut table = Table::new(&["counter", "value"]);
+    for counter in module.counters {
+        table.row(vec![counter.name, counter.value.to_string()]);
+    }
+    table.print("")?;
+    Ok(())
+}
+
+pub fn connections(json: bool) -> Result<()> {
+    let connections = client()?.connections()?;
+    if json {
+        return print_json(&connections);
+    }
+    if connections.is_empty() {
+        println!("no connections to members");
+        return Ok(());
+    }
+    let heading = [
+        "local", "remote", "peer", "state", "sends", "receives", "reason",
+    ];
+    let mut table = Table::new(&heading);
+    for connection in connections {
+        table.row(row(&connection));
+    }
+    table.print("")?;
+    Ok(())
+}
+
+fn row(connection: &Connection) -> Vec<String> {
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    let direction = |d: &Direction| {
+        let Direction {
+            via,
+            tcp_bytes,
+            ring_bytes,
+            ..
+        } = d;
+        format!(
+            "{via} (tcp {}, ring {})",
+            bytes(*tcp_bytes),
+            bytes(*ring_bytes)
+        )
+    };
+    let reason = match connection.reason {
+        0 => "-".into(),
+        number => format!(
+            "{number} {}: {}",
+            connection.reason_name, connection.reason_text
+        ),
+    };
+    vec![
+        end(connection.local, connection.local_port),
+        end(connection.remote, connection.remote_port),
+        if connection.peer.is_empty() {
+            "-".into()
+        } else {
+            connection.peer.clone()
+        },
+        connection.state.into(),
+        direction(&connection.tx),
+        direction(&connection.rx),
+        reason,
+    ]
+}
+
+pub fn switch(on: bool) -> Result<()> {
+    client()?.set(on)?;
+    println!(
+        "hallway is {}",
+        if on {
+            "on"
+        } else {
+            "off: all connections go by plain TCP"
+        }
+    );
+    Ok(())
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `hallway`: shows and switches Hallway, on the host and in a guest.
+
+mod guest;
+mod host;
+mod table;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{bail, Result};
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+
+/// Shows and switches Hallway, on the host and in a guest.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show how things are: the daemon's regions and VMs on the host, the module in a guest
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// This is the host: ask hallwayd
+        #[arg(long, conflicts_with = "guest")]
+        host: bool,
+        /// This is a guest: ask the module
+        #[arg(long)]
+        guest: bool,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// List the guest's connections to other members: what carries them, and why
+    Connections {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Promote the guest's connections from now on
+    On,
+    /// Take all the guest's connections back to plain TCP
+    Off,
+    /// Show the module's counters
+    Counters {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn print_json(value: &impl Serialize) -> Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn run(options: Options) -> Result<()> {
+    match options.command {
+        Command::Status {
+            json,
+            host,
+            guest,
+            run_dir,
+        } => {
+            let at_host = hallway_control::socket(&run_dir).exists();
+            if host || at_host && !guest {
+                host::status(&run_dir, json)
+            } else if guest || guest::is_loaded() {
+                guest::status(json)
+            } else if guest::is_guest() {
+                bail!("{}", guest::not_loaded())
+            } else {
+                bail!(
+                    "neither hallwayd (no {}) nor module hallway is here: on a host start \
+                     hallwayd, or give its --run-dir; in a guest run modprobe hallway",
+                    hallway_control::socket(&run_dir).display()
+                )
+            }
+        }
+        Command::Connections { json } => guest::connections(json),
+        Command::On => guest::switch(true),
+        Command::Off => guest::switch(false),
+        Command::Counters { json } => guest::counters(json),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has had enough.
+        Err(error)
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+        {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("hallway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `hallwayd`: serves QEMU's ivshmem-doorbell devices, owns the regions, and
+//! lets VMs join them.
+
+mod holder;
+mod options;
+mod run;
+mod server;
+mod state;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use nix::sys::stat::{umask, Mode};
+
+use crate::options::Options;
+use crate::run::RunDir;
+use crate::server::Server;
+
+/// Each VM takes four descriptors here and four in the holder.
+fn raise_descriptor_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Root may go beyond its hard limit.
+        let enough = hard.max(65536);
+        if setrlimit(Resource::RLIMIT_NOFILE, enough, enough).is_err() {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<()> {
+    let path = options.run_dir();
+    let made = [
+        run::make_dir(&path, "--run-dir")?,
+        run::make_dir(&options.region_dir, "--region-dir")?,
+    ];
+    let run = RunDir::take(&path)?;
+    Server::new(options, run, made.into_iter().flatten().collect())?.run()
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    // Sockets and files are for this user alone.
+    umask(Mode::from_bits_truncate(0o077));
+    raise_descriptor_limit();
+    let result = if options.holder {
+        holder::run()
+    } else if options.stop {
+        run::stop(&options)
+    } else {
+        use std::io::IsTerminal;
+        tracing_subscriber::fmt()
+            .with_max_level(options.log_level)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false)
+            .init();
+        serve(&options)
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hallwayd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

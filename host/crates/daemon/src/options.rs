@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command line.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Parser;
+use hallway_membership::Geometry;
+
+/// Serves QEMU's ivshmem-doorbell devices and owns the memory regions that VMs
+/// share.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hallwayd",
+    version,
+    after_help = "Give each VM, from the start, one doorbell device and its region:\n  \
+        -uuid UUID\n  \
+        -chardev socket,id=hallway,path=/run/hallway/hallwayd.sock\n  \
+        -device ivshmem-doorbell,chardev=hallway,vectors=1,master=on\n  \
+        -object memory-backend-file,id=hallmem,share=on,size=256M,mem-path=/dev/shm/hallway/default\n  \
+        -device ivshmem-plain,memdev=hallmem\n\n\
+        SIGTERM and SIGINT end the daemon alone while VMs are connected: a small holder process \
+        keeps their sockets, doorbells and memory go on working, and the next hallwayd with the \
+        same --run-dir takes over. So it does after a crash. With no VM connected the holder \
+        goes too. hallwayd --stop ends both and removes regions and sockets; VMs still running \
+        go back to plain TCP and must be restarted to be served again."
+)]
+pub struct Options {
+    /// Directory for sockets, pid file and holder [default: that of --socket, else /run/hallway]
+    #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+
+    /// Socket for QEMU [default: hallwayd.sock in the run directory]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Directory for the regions' files; must be memory
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm/hallway")]
+    pub region_dir: PathBuf,
+
+    /// A region: its name, its size (a power of two), its number of members with the host
+    #[arg(
+        long = "region",
+        value_name = "NAME:SIZE[:SLOTS]",
+        default_value = "default:256M"
+    )]
+    pub regions: Vec<RegionSpec>,
+
+    /// End the daemon of this run directory and its holder, and leave nothing behind
+    #[arg(long)]
+    pub stop: bool,
+
+    /// What to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: tracing::Level,
+
+    /// Be the holder (started by the daemon itself)
+    #[arg(long, hide = true)]
+    pub holder: bool,
+}
+
+impl Options {
+    /// Where sockets, pid file and holder are.
+    pub fn run_dir(&self) -> PathBuf {
+        let beside = self.socket.as_deref().and_then(Path::parent);
+        match (&self.run_dir, beside) {
+            (Some(dir), _) => dir.clone(),
+            (None, Some(dir)) if dir != Path::new("") => dir.into(),
+            (None, Some(_)) => ".".into(),
+            (None, None) => hallway_control::RUN_DIR.into(),
+        }
+    }
+
+    /// Where QEMU connects.
+    pub fn socket(&self) -> PathBuf {
+        self.socket
+            .clone()
+            .unwrap_or_else(|| self.run_dir().join("hallwayd.sock"))
+    }
+}
+
+/// A region that is asked for.
+#[derive(Debug, Clone)]
+pub struct RegionSpec {
+    /// Also that of its file.
+    pub name: String,
+    /// How it is cut up.
+    pub geometry: Geometry,
+}
+
+impl FromStr for RegionSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
+            return Err(format!(
+                "{name:?} is no name for a region: letters, digits, - _ ."
+            ));
+        }
+        let size = size(
+            parts
+                .next()
+                .ok_or("a region needs a size: NAME:SIZE, such as web:256M")?,
+        )?;
+        let slots = match parts.next() {
+            None => 4,
+            Some(slots) => slots
+                .parse()
+                .map_err(|_| format!("{slots:?} is no number of slots"))?,
+        };
+        if parts.next().is_some() {
+            return Err("a region is NAME:SIZE or NAME:SIZE:SLOTS".into());
+        }
+        let geometry = Geometry::new(size, slots).map_err(|error| error.to_string())?;
+        Ok(Self {
+            name: name.into(),
+            geometry,
+        })
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let shift = match text.chars().last() {
+        Some('K' | 'k') => 10,
+        Some('M' | 'm') => 20,
+        Some('G' | 'g') => 30,
+        _ => 0,
+    };
+    let digits = if shift == 0 {
+        text
+    } else {
+        &text[..text.len() - 1]
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("{text:?} is no size: a number, with K, M or G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions() {
+        let spec: RegionSpec = "web:64M:8".parse().unwrap();
+        assert_eq!(
+            (spec.name.as_str(), spec.geometry.size()),
+            ("web", 64 << 20)
+        );
+        assert_eq!(spec.geometry.slots(), 8);
+        for bad in [
+            "",
+            "web",
+            "web:3M",
+            "../x:64M",
+            "web:64M:1",
+            "web:64M:2:3",
+            ".w:64M",
+            "w:M",
+        ] {
+            assert!(bad.parse::<RegionSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_run_directory_follows_the_socket() {
+        let parse = |args: &[&str]| Options::parse_from([&["hallwayd"], args].concat());
+        assert_eq!(
+            parse(&["--socket", "/tmp/h/q.sock"]).run_dir(),
+            Path::new("/tmp/h")
+        );
+        assert_eq!(
+            parse(&["--run-dir", "/tmp/r"]).socket(),
+            Path::new("/tmp/r/hallwayd.sock")
+        );
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The private page: how one VM and the daemon talk.
+//!
+//! The VM writes a request, then its serial, then rings; the daemon writes a
+//! reply, then its serial, then rings back. There is one entry for each region
+//! that the VM joins. Serials count up over the life of the page, across
+//! reboots of the guest; the daemon knows for itself which it has answered.
+
+use std::mem::{offset_of, size_of};
+use std::os::fd::AsFd;
+
+use hallway_abi::region as abi;
+use hallway_shm::Mapping;
+
+use crate::text::{printable, Uuid};
+
+/// The page, as the daemon sees it.
+pub struct Page {
+    mapping: Mapping,
+}
+
+/// A private copy of what a guest asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Names the request.
+    pub serial: u32,
+    /// Of the guest's ABI.
+    pub major: u16,
+    /// Of the guest's ABI.
+    pub minor: u16,
+    /// `COMMAND_*`, or anything.
+    pub command: u32,
+    /// That it asks about.
+    pub region: Uuid,
+    /// That it says it is.
+    pub vm: Uuid,
+    /// Printable.
+    pub name: String,
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// Of the request; 0: none was answered yet.
+    pub serial: u32,
+    /// `STATUS_*`.
+    pub status: u32,
+    /// Of the VM in the region.
+    pub slot: u32,
+    /// Of the VM in the region.
+    pub generation: u32,
+    /// Peer id that rings each slot.
+    pub doorbells: [u16; abi::SLOTS_MAX],
+}
+
+impl Page {
+    /// Maps a page.
+    pub fn new(fd: impl AsFd) -> std::io::Result<Self> {
+        Ok(Self {
+            mapping: Mapping::new(fd, abi::PAGE_SIZE)?,
+        })
+    }
+
+    /// Sets the page up; the magic comes last.
+    pub fn format(&self) {
+        self.mapping
+            .write_u16(offset_of!(abi::Page, major), abi::MAJOR);
+        self.mapping
+            .write_u16(offset_of!(abi::Page, minor), abi::MINOR);
+        self.mapping
+            .write_u64(offset_of!(abi::Page, magic), abi::PAGE_MAGIC);
+    }
+
+    fn request(entry: usize) -> usize {
+        assert!(entry < abi::PAGE_ENTRIES);
+        offset_of!(abi::Page, entry)
+            + entry * size_of::<abi::PageEntry>()
+            + offset_of!(abi::PageEntry, request)
+    }
+
+    fn reply(entry: usize) -> usize {
+        Self::request(entry) + offset_of!(abi::PageEntry, reply)
+    }
+
+    /// Serial of the request in an entry; 0: none.
+    pub fn serial(&self, entry: usize) -> u32 {
+        self.mapping
+            .read_u32(Self::request(entry) + offset_of!(abi::Request, serial))
+    }
+
+    /// Copies a request out. Nothing if the guest is writing the next one.
+    pub fn read(&self, entry: usize) -> Option<Request> {
+        let base = Self::request(entry);
+        let at = |offset: usize| base + offset;
+        let serial = self.serial(entry);
+        let request = Request {
+            serial,
+            major: self.mapping.read_u16(at(offset_of!(abi::Request, major))),
+            minor: self.mapping.read_u16(at(offset_of!(abi::Request, minor))),
+            command: self.mapping.read_u32(at(offset_of!(abi::Request, command))),
+            region: Uuid(
+                self.mapping
+                    .read_bytes(at(offset_of!(abi::Request, region))),
+            ),
+            vm: Uuid(self.mapping.read_bytes(at(offset_of!(abi::Request, vm)))),
+            name: printable(
+                &self
+                    .mapping
+                    .read_bytes::<{ abi::NAME_SIZE }>(at(offset_of!(abi::Request, name))),
+            ),
+        };
+        (serial != 0 && self.serial(entry) == serial).then_some(request)
+    }
+
+    /// Writes a reply; its serial comes last.
+    pub fn write(&self, entry: usize, reply: &Reply) {
+        let base = Self::reply(entry);
+        let at = |offset: usize| base + offset;
+        self.mapping
+            .write_u32(at(offset_of!(abi::Reply, status)), reply.status);
+        self.mapping
+            .write_u32(at(offset_of!(abi::Reply, slot)), reply.slot);
+        self.mapping
+            .write_u32(at(offset_of!(abi::Reply, generation)), reply.generation);
+        self.mapping
+            .write_u16(at(offset_of!(abi::Reply, major)), abi::MAJOR);
+        self.mapping
+            .write_u16(at(offset_of!(abi::Reply, minor)), abi::MINOR);
+        for (slot, id) in reply.doorbells.iter().enumerate() {
+            self.mapping
+                .write_u16(at(offset_of!(abi::Reply, doorbell)) + slot * 2, *id);
+        }
+        self.mapping
+            .write_u32(at(offset_of!(abi::Reply, serial)), reply.serial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_copied_and_replies_laid_out() {
+        let fd = hallway_shm::sealed_memory("page", abi::PAGE_SIZE).unwrap();
+        let (page, guest) = (Page::new(&fd).unwrap(), Mapping::new(&fd, 4096).unwrap());
+        page.format();
+        assert_eq!(guest.read_u64(0), abi::PAGE_MAGIC);
+        assert_eq!(page.read(7), None);
+
+        let base = 64 + 7 * 320;
+        guest.write_bytes(base + 4, &[1, 0, 0, 0, 1, 0, 0, 0]);
+        guest.write_bytes(base + 48, b"vm\x07\0");
+        guest.write_u32(base, 3);
+        let request = page.read(7).unwrap();
+        assert_eq!(
+            (request.serial, request.major, request.command),
+            (3, 1, abi::COMMAND_JOIN)
+        );
+        assert_eq!(request.name, "vm?");
+
+        let mut doorbells = [0; abi::SLOTS_MAX];
+        doorbells[63] = 0x1234;
+        page.write(
+            7,
+            &Reply {
+                serial: 3,
+                status: 2,
+                slot: 5,
+                generation: 9,
+                doorbells,
+            },
+        );
+        assert_eq!(guest.read_u32(base + 128), 3);
+        assert_eq!(guest.read_u32(base + 132), 2);
+        assert_eq!(guest.read_u16(base + 128 + 64 + 126), 0x1234);
+    }
+}

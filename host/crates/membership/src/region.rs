@@ -1,0 +1,687 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A region's file and its header.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use hallway_abi::region as abi;
+use hallway_shm::Mapping;
+use serde::{Deserialize, Serialize};
+
+use crate::text::{printable, random_bytes, Uuid};
+
+/// The slot of the host itself.
+pub const HOST_SLOT: usize = 0;
+
+const SLICE_ALIGN: u64 = 4096;
+
+/// Why a region cannot be had; each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The size is of no use.
+    #[error("region size {size} is not a power of two: give one such as 64M or 256M")]
+    NotPowerOfTwo {
+        /// As asked for.
+        size: u64,
+    },
+    /// The slices would be too small.
+    #[error(
+        "a region of {size} bytes gives each of its {slots} members less than {} MiB: make it \
+         larger, or lower its number of slots",
+        abi::SLICE_MIN >> 20
+    )]
+    TooSmall {
+        /// Of the region.
+        size: u64,
+        /// Of the region.
+        slots: u32,
+    },
+    /// The number of slots is of no use.
+    #[error("a region has 2 to {} slots, not {slots}", abi::SLOTS_MAX)]
+    Slots {
+        /// As asked for.
+        slots: u32,
+    },
+    /// There is no room for the file.
+    #[error(
+        "{path}: {free} bytes are free there, the region needs {size}: make the region smaller, \
+         free some memory, or give another --region-dir"
+    )]
+    NoRoom {
+        /// Of the file.
+        path: PathBuf,
+        /// In the file system.
+        free: u64,
+        /// Of the region.
+        size: u64,
+    },
+    /// The file is not a region.
+    #[error("{path} is not a Hallway region (its magic is wrong): move it away and start again")]
+    Magic {
+        /// Of the file.
+        path: PathBuf,
+    },
+    /// The file is a region of another version.
+    #[error(
+        "{path} is a region of ABI version {found}, and this hallwayd speaks {}: stop the VMs \
+         that map it, remove it and start again, or run the hallwayd that made it",
+        abi::MAJOR
+    )]
+    Version {
+        /// Of the file.
+        path: PathBuf,
+        /// Its major version.
+        found: u16,
+    },
+    /// The file has other dimensions.
+    #[error(
+        "{path} has {found}, and {wanted} was asked for: ask for what it has, or stop the VMs \
+         that map it, remove it and start again"
+    )]
+    Dimensions {
+        /// Of the file.
+        path: PathBuf,
+        /// What the file has.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// Others may read or write the file.
+    #[error(
+        "{path} has mode {mode:04o}: whoever opens it reads and writes the VMs' traffic. Run \
+         chmod 0600 on it (0660 if QEMU runs under a group of its own)"
+    )]
+    Permissions {
+        /// Of the file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The operating system refuses.
+    #[error("{path}: {error}")]
+    Io {
+        /// Of the file.
+        path: PathBuf,
+        /// What it says.
+        error: io::Error,
+    },
+}
+
+/// How a region is cut up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    size: u64,
+    slots: u32,
+}
+
+impl Geometry {
+    /// Checks that a region of `size` bytes has room for `slots` members.
+    pub fn new(size: u64, slots: u32) -> Result<Self, Error> {
+        if !size.is_power_of_two() {
+            return Err(Error::NotPowerOfTwo { size });
+        }
+        if !(2..=abi::SLOTS_MAX as u32).contains(&slots) {
+            return Err(Error::Slots { slots });
+        }
+        let geometry = Self { size, slots };
+        if size <= abi::HEADER_SIZE as u64 || geometry.slice_size() < abi::SLICE_MIN {
+            return Err(Error::TooSmall { size, slots });
+        }
+        Ok(geometry)
+    }
+
+    /// Bytes of the whole region.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Members that it has room for, the host among them.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Bytes of each slice.
+    pub fn slice_size(&self) -> u64 {
+        (self.size - abi::HEADER_SIZE as u64) / u64::from(self.slots) / SLICE_ALIGN * SLICE_ALIGN
+    }
+
+    /// Where the slice of a slot starts.
+    pub fn slice_offset(&self, slot: usize) -> u64 {
+        abi::HEADER_SIZE as u64 + slot as u64 * self.slice_size()
+    }
+}
+
+/// One slot, as the daemon knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Of the VM.
+    pub uuid: Uuid,
+    /// 0: never used.
+    pub generation: u32,
+    /// Whether it takes part.
+    pub present: bool,
+    /// Printable.
+    pub name: String,
+}
+
+/// The header, as the daemon knows it: what is in the region is only a copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Of the region.
+    pub uuid: Uuid,
+    /// Of the connection tags.
+    pub key: [u8; 16],
+    /// Bytes of the whole region.
+    pub size: u64,
+    /// Bumped after every change of the members.
+    pub change: u32,
+    /// One for each slot.
+    pub members: Vec<Member>,
+}
+
+/// A region that is open.
+pub struct Region {
+    /// Of the file.
+    pub path: PathBuf,
+    /// Decides; [`Region::publish`] copies it into the region.
+    pub header: Header,
+    geometry: Geometry,
+    mapping: Mapping,
+    image: Vec<u64>,
+    repairs: u64,
+}
+
+impl Region {
+    /// Opens the region in the file `path`, or makes it. `known` is what a
+    /// daemon before this one knew of it; without it, the file's own header is
+    /// taken, with every member absent.
+    pub fn open(path: &Path, geometry: Geometry, known: Option<Header>) -> Result<Self, Error> {
+        let io = |error| Error::Io {
+            path: path.into(),
+            error,
+        };
+        let existed = path.exists();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(known.is_none())
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc_o_nofollow())
+            .open(path)
+            .map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
+        let fresh = known.is_none() && (meta.len() == 0 || is_blank(&file, meta.len(), geometry));
+        if meta.mode() & 0o007 != 0 {
+            return Err(Error::Permissions {
+                path: path.into(),
+                mode: meta.mode() & 0o7777,
+            });
+        }
+        let header = if let Some(header) = known {
+            check_length(path, meta.len(), geometry)?;
+            header
+        } else if fresh {
+            check_room(&file, path, geometry)?;
+            if !existed {
+                file.set_permissions(PermissionsExt::from_mode(0o600))
+                    .map_err(io)?;
+            }
+            file.set_len(geometry.size).map_err(io)?;
+            Header {
+                uuid: Uuid::random().map_err(io)?,
+                key: random_bytes().map_err(io)?,
+                size: geometry.size,
+                change: 0,
+                members: vec![Member::default(); geometry.slots as usize],
+            }
+        } else {
+            read_header(&file, path, meta.len(), geometry)?
+        };
+        // The header and the host's own words: to be sure that they exist, so
+        // that writing them later cannot fault for lack of memory.
+        let touched = abi::HEADER_SIZE + size_of::<abi::Slice>();
+        nix::fcntl::posix_fallocate(&file, 0, touched as i64).map_err(|e| io(e.into()))?;
+        let mapping = Mapping::new(&file, geometry.size as usize).map_err(io)?;
+        let mut region = Self {
+            path: path.into(),
+            header,
+            geometry,
+            mapping,
+            image: Vec::new(),
+            repairs: 0,
+        };
+        region.publish();
+        Ok(region)
+    }
+
+    /// Whether a file looks like a region.
+    pub fn is_region(path: &Path) -> bool {
+        let mut magic = [0; 8];
+        File::open(path)
+            .and_then(|file| file.read_exact_at(&mut magic, 0))
+            .is_ok()
+            && u64::from_le_bytes(magic) == abi::REGION_MAGIC
+    }
+
+    /// How the region is cut up.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The region's memory.
+    pub fn memory(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// How often the header was found changed by others, and put back.
+    pub fn repairs(&self) -> u64 {
+        self.repairs
+    }
+
+    /// A generation that no member of this region has had.
+    fn next_generation(&self) -> u32 {
+        let last = self
+            .header
+            .members
+            .iter()
+            .map(|m| m.generation)
+            .max()
+            .unwrap_or(0);
+        last.wrapping_add(1).max(1)
+    }
+
+    /// The slot that a VM would get: its own of before, one never used, or that
+    /// of the absent member which joined longest ago.
+    pub fn slot_for(&self, vm: Uuid) -> Option<usize> {
+        let guests = || self.header.members.iter().enumerate().skip(HOST_SLOT + 1);
+        let own = guests().find(|(_, m)| m.generation != 0 && m.uuid == vm);
+        let free = || {
+            guests()
+                .filter(|(_, m)| !m.present)
+                .min_by_key(|(_, m)| m.generation)
+        };
+        own.or_else(free).map(|(slot, _)| slot)
+    }
+
+    /// Enters a member into the private header, with a new generation.
+    pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str) -> u32 {
+        let generation = self.next_generation();
+        self.header.members[slot] = Member {
+            uuid,
+            generation,
+            present: true,
+            name: printable(name.as_bytes()),
+        };
+        self.header.change = self.header.change.wrapping_add(1);
+        generation
+    }
+
+    /// Marks a member absent in the private header.
+    pub fn leave(&mut self, slot: usize) {
+        self.header.members[slot].present = false;
+        self.header.change = self.header.change.wrapping_add(1);
+    }
+
+    /// Sets up the host's own slice: it publishes no address, so that nobody
+    /// offers it anything.
+    pub fn enter_host(&mut self, uuid: Uuid, name: &str) {
+        let generation = self.enter(HOST_SLOT, uuid, name);
+        let base = self.geometry.slice_offset(HOST_SLOT) as usize;
+        let at = |offset: usize| base + offset;
+        self.mapping.write_u64(at(offset_of!(abi::Slice, magic)), 0);
+        self.mapping
+            .write_u32(at(offset_of!(abi::Slice, address_count)), 0);
+        self.mapping
+            .write_u32(at(offset_of!(abi::Slice, address_seq)), 0);
+        self.mapping
+            .write_u32(at(offset_of!(abi::Slice, generation)), generation);
+        self.mapping
+            .write_u64(at(offset_of!(abi::Slice, magic)), abi::SLICE_MAGIC);
+    }
+
+    /// Counts the host's heartbeat up.
+    pub fn beat(&self, count: u32) {
+        let base = self.geometry.slice_offset(HOST_SLOT) as usize;
+        self.mapping
+            .write_u32(base + offset_of!(abi::Slice, heartbeat), count);
+    }
+
+    /// Copies the private header into the region: members first, then `change`,
+    /// and the magic last.
+    pub fn publish(&mut self) {
+        self.image = render(&self.header, self.geometry);
+        let change = offset_of!(abi::Region, slots);
+        let late = [0, change / 8];
+        for (n, word) in self.image.iter().enumerate() {
+            if !late.contains(&n) {
+                self.mapping.write_u64(n * 8, *word);
+            }
+        }
+        for n in late.into_iter().rev() {
+            self.mapping.write_u64(n * 8, self.image[n]);
+        }
+    }
+
+    /// Compares the region's header with the private one, and puts back what
+    /// differs. True if something did.
+    pub fn guard(&mut self) -> bool {
+        let mut scribbled = false;
+        for (n, word) in self.image.iter().enumerate() {
+            if self.mapping.read_u64(n * 8) != *word {
+                self.mapping.write_u64(n * 8, *word);
+                scribbled = true;
+            }
+        }
+        self.repairs += u64::from(scribbled);
+        scribbled
+    }
+}
+
+fn libc_o_nofollow() -> i32 {
+    nix::fcntl::OFlag::O_NOFOLLOW.bits()
+}
+
+/// Whether a file has the right length and a header of zeros: QEMU made it, or a
+/// daemon that died at once.
+fn is_blank(file: &File, length: u64, geometry: Geometry) -> bool {
+    let mut bytes = vec![0; abi::HEADER_SIZE];
+    length == geometry.size
+        && file.read_exact_at(&mut bytes, 0).is_ok()
+        && bytes.iter().all(|byte| *byte == 0)
+}
+
+fn check_room(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error> {
+    let stat = nix::sys::statvfs::fstatvfs(file).map_err(|error| Error::Io {
+        path: path.into(),
+        error: error.into(),
+    })?;
+    let free = stat.blocks_available() * stat.fragment_size();
+    if free < geometry.size {
+        return Err(Error::NoRoom {
+            path: path.into(),
+            free,
+            size: geometry.size,
+        });
+    }
+    Ok(())
+}
+
+fn check_length(path: &Path, length: u64, geometry: Geometry) -> Result<(), Error> {
+    if length != geometry.size {
+        return Err(Error::Dimensions {
+            path: path.into(),
+            found: format!("{length} bytes"),
+            wanted: format!("{} bytes", geometry.size),
+        });
+    }
+    Ok(())
+}
+
+/// Reads the header of a file that some daemon made. Members may still map it.
+fn read_header(file: &File, path: &Path, length: u64, geometry: Geometry) -> Result<Header, Error> {
+    let mut bytes = vec![0; size_of::<abi::Region>()];
+    if length < bytes.len() as u64 || file.read_exact_at(&mut bytes, 0).is_err() {
+        return Err(Error::Magic { path: path.into() });
+    }
+    if u64_at(&bytes, offset_of!(abi::Region, magic)) != abi::REGION_MAGIC {
+        return Err(Error::Magic { path: path.into() });
+    }
+    let major = u16_at(&bytes, offset_of!(abi::Region, major));
+    if major != abi::MAJOR {
+        return Err(Error::Version {
+            path: path.into(),
+            found: major,
+        });
+    }
+    check_length(path, length, geometry)?;
+    let size = u64_at(&bytes, offset_of!(abi::Region, size));
+    let slots = u32_at(&bytes, offset_of!(abi::Region, slots));
+    if (size, slots) != (geometry.size, geometry.slots) {
+        return Err(Error::Dimensions {
+            path: path.into(),
+            found: format!("{slots} slots in {size} bytes"),
+            wanted: format!("{} slots in {} bytes", geometry.slots, geometry.size),
+        });
+    }
+    let members = (0..slots as usize)
+        .map(|slot| {
+            let base = offset_of!(abi::Region, member) + slot * size_of::<abi::Member>();
+            let name = base + offset_of!(abi::Member, name);
+            Member {
+                uuid: Uuid(bytes_at(&bytes, base + offset_of!(abi::Member, uuid))),
+                generation: u32_at(&bytes, base + offset_of!(abi::Member, generation)),
+                present: false,
+                name: printable(&bytes[name..name + abi::NAME_SIZE]),
+            }
+        })
+        .collect();
+    Ok(Header {
+        uuid: Uuid(bytes_at(&bytes, offset_of!(abi::Region, uuid))),
+        key: bytes_at(&bytes, offset_of!(abi::Region, key)),
+        size,
+        change: u32_at(&bytes, offset_of!(abi::Region, change)).wrapping_add(1),
+        members,
+    })
+}
+
+/// The header as it belongs into the region, in words.
+fn render(header: &Header, geometry: Geometry) -> Vec<u64> {
+    let mut bytes = vec![0; size_of::<abi::Region>()];
+    let mut put = |offset: usize, value: &[u8]| {
+        bytes[offset..offset + value.len()].copy_from_slice(value);
+    };
+    put(
+        offset_of!(abi::Region, magic),
+        &abi::REGION_MAGIC.to_le_bytes(),
+    );
+    put(offset_of!(abi::Region, major), &abi::MAJOR.to_le_bytes());
+    put(offset_of!(abi::Region, minor), &abi::MINOR.to_le_bytes());
+    put(
+        offset_of!(abi::Region, header_size),
+        &(abi::HEADER_SIZE as u32).to_le_bytes(),
+    );
+    put(offset_of!(abi::Region, size), &geometry.size.to_le_bytes());
+    put(offset_of!(abi::Region, uuid), &header.uuid.0);
+    put(offset_of!(abi::Region, key), &header.key);
+    put(
+        offset_of!(abi::Region, slots),
+        &geometry.slots.to_le_bytes(),
+    );
+    put(
+        offset_of!(abi::Region, change),
+        &header.change.to_le_bytes(),
+    );
+    for (slot, member) in header.members.iter().enumerate() {
+        let base = offset_of!(abi::Region, member) + slot * size_of::<abi::Member>();
+        let state = if member.present {
+            abi::MEMBER_PRESENT
+        } else {
+            abi::MEMBER_ABSENT
+        };
+        put(base + offset_of!(abi::Member, uuid), &member.uuid.0);
+        put(
+            base + offset_of!(abi::Member, generation),
+            &member.generation.to_le_bytes(),
+        );
+        put(base + offset_of!(abi::Member, state), &state.to_le_bytes());
+        put(
+            base + offset_of!(abi::Member, slice_offset),
+            &geometry.slice_offset(slot).to_le_bytes(),
+        );
+        put(
+            base + offset_of!(abi::Member, slice_size),
+            &geometry.slice_size().to_le_bytes(),
+        );
+        let name = cut(&member.name, abi::NAME_SIZE - 1);
+        put(base + offset_of!(abi::Member, name), name.as_bytes());
+    }
+    bytes.chunks_exact(8).map(|word| u64_at(word, 0)).collect()
+}
+
+/// The longest start of a text that has at most `length` bytes.
+fn cut(text: &str, length: usize) -> &str {
+    let mut end = text.len().min(length);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    bytes[offset..offset + N]
+        .try_into()
+        .expect("the slice has N bytes")
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_le_bytes(bytes_at(bytes, offset))
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(bytes, offset))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(bytes, offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("hallway-region-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_file(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn geometry() -> Geometry {
+        Geometry::new(16 << 20, 4).unwrap()
+    }
+
+    #[test]
+    fn geometry_is_checked() {
+        assert!(matches!(
+            Geometry::new(3 << 20, 2),
+            Err(Error::NotPowerOfTwo { .. })
+        ));
+        assert!(matches!(
+            Geometry::new(4 << 20, 2),
+            Err(Error::TooSmall { .. })
+        ));
+        assert!(matches!(
+            Geometry::new(4096, 2),
+            Err(Error::TooSmall { .. })
+        ));
+        assert!(matches!(
+            Geometry::new(1 << 30, 65),
+            Err(Error::Slots { slots: 65 })
+        ));
+        assert!(matches!(
+            Geometry::new(1 << 30, 1),
+            Err(Error::Slots { slots: 1 })
+        ));
+        for slots in 2..=64 {
+            let g = Geometry::new(1 << 30, slots).unwrap();
+            assert_eq!(g.slice_size() % 4096, 0);
+            assert!(g.slice_offset(slots as usize) <= g.size());
+        }
+    }
+
+    #[test]
+    fn formats_and_opens_again() {
+        let scratch = Scratch::new("again");
+        let mut region = Region::open(&scratch.0, geometry(), None).unwrap();
+        assert_eq!(std::fs::metadata(&scratch.0).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(region.memory().read_u64(0), abi::REGION_MAGIC);
+        let vm = Uuid::random().unwrap();
+        let slot = region.slot_for(vm).unwrap();
+        assert_eq!(slot, 1);
+        let generation = region.enter(slot, vm, "web");
+        region.publish();
+        let uuid = region.header.uuid;
+        drop(region);
+
+        let mut region = Region::open(&scratch.0, geometry(), None).unwrap();
+        assert_eq!(region.header.uuid, uuid);
+        assert_eq!(region.header.members[1].name, "web");
+        assert!(!region.header.members[1].present);
+        assert_eq!(region.slot_for(vm), Some(1));
+        assert!(region.enter(1, vm, "web") > generation);
+    }
+
+    #[test]
+    fn slots_are_found_and_run_out() {
+        let scratch = Scratch::new("slots");
+        let mut region = Region::open(&scratch.0, geometry(), None).unwrap();
+        let vms: Vec<Uuid> = (0..4).map(|_| Uuid::random().unwrap()).collect();
+        for (n, vm) in vms[..3].iter().enumerate() {
+            let slot = region.slot_for(*vm).unwrap();
+            assert_eq!(slot, n + 1);
+            region.enter(slot, *vm, "vm");
+        }
+        assert_eq!(region.slot_for(vms[3]), None);
+        region.leave(2);
+        assert_eq!(region.slot_for(vms[3]), Some(2));
+        assert_eq!(region.slot_for(vms[1]), Some(2));
+        assert_eq!(region.slot_for(vms[0]), Some(1));
+    }
+
+    #[test]
+    fn scribbles_are_put_back() {
+        let scratch = Scratch::new("guard");
+        let mut region = Region::open(&scratch.0, geometry(), None).unwrap();
+        assert!(!region.guard());
+        for offset in [0, 8, 56, 128, 8312] {
+            region.memory().write_u64(offset, 0xdead_beef);
+        }
+        assert!(region.guard());
+        assert!(!region.guard());
+        assert_eq!(region.repairs(), 1);
+        assert_eq!(region.memory().read_u64(0), abi::REGION_MAGIC);
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let scratch = Scratch::new("strange");
+        std::fs::write(&scratch.0, vec![1; 1 << 20]).unwrap();
+        let open = |g| Region::open(&scratch.0, g, None).err().unwrap();
+        std::fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o644)).unwrap();
+        assert!(matches!(
+            open(geometry()),
+            Error::Permissions { mode: 0o644, .. }
+        ));
+        std::fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(matches!(open(geometry()), Error::Magic { .. }));
+
+        std::fs::remove_file(&scratch.0).unwrap();
+        drop(Region::open(&scratch.0, geometry(), None).unwrap());
+        assert!(matches!(
+            open(Geometry::new(32 << 20, 4).unwrap()),
+            Error::Dimensions { .. }
+        ));
+        assert!(matches!(
+            open(Geometry::new(16 << 20, 2).unwrap()),
+            Error::Dimensions { .. }
+        ));
+        let file = OpenOptions::new().write(true).open(&scratch.0).unwrap();
+        file.write_all_at(&9u16.to_le_bytes(), offset_of!(abi::Region, major) as u64)
+            .unwrap();
+        assert!(matches!(open(geometry()), Error::Version { found: 9, .. }));
+    }
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Client of the module's generic netlink family (`spec/netlink.yaml`).
+//!
+//! A [`Client`] finds the family by its name, and sends one command at a time:
+//! `get` and `set` bring one message back, `members` and `connections` as many
+//! as there are. An attribute that this client does not know is passed over,
+//! and one that is missing takes its type's default: module and CLI need not be
+//! of one release.
+
+mod message;
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+
+use hallway_abi::netlink as abi;
+use hallway_abi::reason;
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_generic::GenlMessage;
+use netlink_sys::{protocols::NETLINK_GENERIC, Socket, SocketAddr};
+use serde::Serialize;
+
+use message::{Attribute, Attributes, Message};
+
+/// The family that finds families: its number and words are fixed.
+const CTRL_ID: u16 = 16;
+const CTRL_VERSION: u8 = 1;
+const CTRL_GET_FAMILY: u8 = 3;
+const CTRL_FAMILY_ID: u16 = 1;
+const CTRL_FAMILY_NAME: u16 = 2;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such family.
+    #[error("module hallway is not loaded: run modprobe hallway")]
+    NotLoaded,
+    /// The caller may not do this.
+    #[error("not permitted: run as root")]
+    NotPermitted,
+    /// The kernel refuses.
+    #[error("module hallway refuses: {0}")]
+    Refused(io::Error),
+    /// The socket fails.
+    #[error("netlink: {0}")]
+    Io(#[from] io::Error),
+    /// The answer makes no sense.
+    #[error("netlink: the answer makes no sense ({0}): install one release of module and CLI")]
+    Nonsense(String),
+}
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// The module.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Module {
+    /// Of the module.
+    pub version: String,
+    /// Whether connections are promoted.
+    pub enabled: bool,
+    /// In the module's order.
+    pub counters: Vec<Counter>,
+}
+
+/// One of its counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counter {
+    /// What is counted.
+    pub name: String,
+    /// How often.
+    pub value: u64,
+}
+
+/// A member of a region, as the module sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// By which it is reached.
+    pub transport: String,
+    /// In its region.
+    pub slot: u32,
+    /// Of the VM.
+    pub uuid: String,
+    /// Host name.
+    pub name: String,
+    /// Grows with each join.
+    pub generation: u32,
+    /// Whether it is this guest.
+    #[serde(rename = "self")]
+    pub is_self: bool,
+    /// That it serves.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A connection that the module looks after.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Connection {
+    /// Always `tcp`.
+    pub protocol: &'static str,
+    /// Of this end.
+    pub local: IpAddr,
+    /// Of this end.
+    pub local_port: u16,
+    /// Of the other end.
+    pub remote: IpAddr,
+    /// Of the other end.
+    pub remote_port: u16,
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// Of TCP, such as `ESTABLISHED`.
+    pub state: &'static str,
+    /// Name of the member at the other end.
+    pub peer: String,
+    /// What carries bytes sent.
+    pub tx: Direction,
+    /// What carries bytes received.
+    pub rx: Direction,
+    /// Number of the reason why it is not promoted, or was demoted.
+    pub reason: u32,
+    /// Name of the reason.
+    pub reason_name: &'static str,
+    /// Words of the reason.
+    pub reason_text: String,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Direction {
+    /// `tcp` or `ring`.
+    pub via: &'static str,
+    /// Number of the carrier: even TCP, odd ring.
+    pub carrier: u32,
+    /// Bytes carried by TCP.
+    pub tcp_bytes: u64,
+    /// Bytes carried by rings.
+    pub ring_bytes: u64,
+}
+
+/// A connection to the module.
+pub struct Client {
+    socket: Socket,
+    family: u16,
+    sequence: u32,
+}
+
+impl Client {
+    /// Finds the module.
+    pub fn new() -> Result<Self> {
+        let mut socket = Socket::new(NETLINK_GENERIC)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        let mut client = Self {
+            socket,
+            family: CTRL_ID,
+            sequence: 0,
+        };
+        let name = Attribute::text(CTRL_FAMILY_NAME, abi::GENL_NAME);
+        let answer = client.one(CTRL_GET_FAMILY, CTRL_VERSION, vec![name]);
+        let answer = answer.map_err(|error| match error {
+            Error::Refused(error) if error.kind() == io::ErrorKind::NotFound => Error::NotLoaded,
+            other => other,
+        })?;
+        client.family = answer
+            .u16(CTRL_FAMILY_ID)
+            .ok_or_else(|| Error::Nonsense("a family without a number".into()))?;
+        Ok(client)
+    }
+
+    /// Switch and counters.
+    pub fn get(&mut self) -> Result<Module> {
+        let answer = self.one(abi::CMD_GET, abi::GENL_VERSION, Vec::new())?;
+        Ok(module(&answer))
+    }
+
+    /// Turns promotion on or off; off demotes what is promoted.
+    pub fn set(&mut self, enabled: bool) -> Result<()> {
+        let attribute = Attribute::new(abi::A_ENABLED, vec![u8::from(enabled)]);
+        self.exchange(
+            abi::CMD_SET,
+            abi::GENL_VERSION,
+            NLM_F_REQUEST | NLM_F_ACK,
+            vec![attribute],
+        )?;
+        Ok(())
+    }
+
+    /// Members of every region.
+    pub fn members(&mut self) -> Result<Vec<Member>> {
+        Ok(self.dump(abi::CMD_MEMBERS)?.iter().map(member).collect())
+    }
+
+    /// Connections that the module looks after.
+    pub fn connections(&mut self) -> Result<Vec<Connection>> {
+        Ok(self
+            .dump(abi::CMD_CONNECTIONS)?
+            .iter()
+            .map(connection)
+            .collect())
+    }
+
+    fn dump(&mut self, command: u8) -> Result<Vec<Attributes>> {
+        self.exchange(
+            command,
+            abi::GENL_VERSION,
+            NLM_F_REQUEST | NLM_F_DUMP,
+            Vec::new(),
+        )
+    }
+
+    fn one(&mut self, command: u8, version: u8, attributes: Vec<Attribute>) -> Result<Attributes> {
+        // The acknowledgement tells where the answer ends.
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        let answers = self.exchange(command, version, flags, attributes)?;
+        answers
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::Nonsense("no answer".into()))
+    }
+
+    fn exchange(
+        &mut self,
+        command: u8,
+        version: u8,
+        flags: u16,
+        attributes: Vec<Attribute>,
+    ) -> Result<Vec<Attributes>> {
+        self.sequence += 1;
+        let payload = Message {
+            command,
+            version,
+            attributes,
+        };
+        let mut request = GenlMessage::from_payload(payload);
+        request.set_resolved_family_id(self.family);
+        let mut request = NetlinkMessage::from(request);
+        request.header.flags = flags;
+        request.header.sequence_number = self.sequence;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+
+        let nonsense = |error: &dyn std::fmt::Display| Error::Nonsense(error.to_string());
+        let mut answers = Vec::new();
+        loop {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let answer = NetlinkMessage::<GenlMessage<Message>>::deserialize(rest)
+                    .map_err(|error| nonsense(&error))?;
+                let length = (answer.header.length as usize)
+                    .next_multiple_of(4)
+                    .min(rest.len());
+                if length == 0 {
+                    return Err(nonsense(&"an empty message"));
+                }
+                rest = &rest[length..];
+                if answer.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match answer.payload {
+                    NetlinkPayload::InnerMessage(message) => {
+                        answers.push(Attributes(message.payload.attributes));
+                    }
+                    NetlinkPayload::Done(_) => return Ok(answers),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
+                    NetlinkPayload::Error(error) => {
+                        let error = error.to_io();
+                        return Err(match error.kind() {
+                            io::ErrorKind::PermissionDenied => Error::NotPermitted,
+                            _ => Error::Refused(error),
+                        });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn module(answer: &Attributes) -> Module {
+    Module {
+        version: answer.text(abi::A_VERSION),
+        enabled: answer.u8(abi::A_ENABLED).unwrap_or_default() != 0,
+        counters: answer
+            .nests(abi::A_COUNTER)
+            .map(|nest| Counter {
+                name: nest.text(abi::A_NAME),
+                value: nest.u64(abi::A_VALUE).unwrap_or_default(),
+            })
+            .collect(),
+    }
+}
+
+fn member(answer: &Attributes) -> Member {
+    let uuid = answer.bytes16(abi::A_UUID).next().unwrap_or_default();
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    Member {
+        transport: answer.text(abi::A_TRANSPORT),
+        slot: answer.u32(abi::A_SLOT).unwrap_or_default(),
+        uuid: [
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..],
+        ]
+        .join("-"),
+        name: answer.text(abi::A_NAME),
+        generation: answer.u32(abi::A_GENERATION).unwrap_or_default(),
+        is_self: answer.has(abi::A_SELF),
+        addresses: answer.bytes16(abi::A_ADDRESS).map(address).collect(),
+    }
+}
+
+fn connection(answer: &Attributes) -> Connection {
+    let end = |kind| address(answer.bytes16(kind).next().unwrap_or_default());
+    let u64 = |kind| answer.u64(kind).unwrap_or_default();
+    let direction = |carrier, tcp, ring| {
+        let carrier = answer.u32(carrier).unwrap_or_default();
+        let via = if carrier % 2 == 0 { "tcp" } else { "ring" };
+        Direction {
+            via,
+            carrier,
+            tcp_bytes: u64(tcp),
+            ring_bytes: u64(ring),
+        }
+    };
+    let number = answer.u32(abi::A_REASON).unwrap_or_default();
+    let (reason_name, words) = reason::find(number).unwrap_or(("UNKNOWN", "unknown reason"));
+    let told = answer.text(abi::A_REASON_TEXT);
+    Connection {
+        protocol: "tcp",
+        local: end(abi::A_LOCAL),
+        local_port: answer.u16(abi::A_LOCAL_PORT).unwrap_or_default(),
+        remote: end(abi::A_REMOTE),
+        remote_port: answer.u16(abi::A_REMOTE_PORT).unwrap_or_default(),
+        netns: answer.u32(abi::A_NETNS).unwrap_or_default(),
+        state: tcp_state(answer.u8(abi::A_STATE).unwrap_or_default()),
+        peer: answer.text(abi::A_NAME),
+        tx: direction(abi::A_TX_CARRIER, abi::A_TX_TCP, abi::A_TX_RING),
+        rx: direction(abi::A_RX_CARRIER, abi::A_RX_TCP, abi::A_RX_RING),
+        reason: number,
+        reason_name,
+        reason_text: if told.is_empty() { words.into() } else { told },
+    }
+}
+
+fn address(bytes: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(bytes).to_canonical()
+}
+
+fn tcp_state(number: u8) -> &'static str {
+    const NAMES: [&str; 13] = [
+        "UNKNOWN",
+        "ESTABLISHED",
+        "SYN_SENT",
+        "SYN_RECV",
+        "FIN_WAIT1",
+        "FIN_WAIT2",
+        "TIME_WAIT",
+        "CLOSE",
+        "CLOSE_WAIT",
+        "LAST_ACK",
+        "LISTEN",
+        "CLOSING",
+        "NEW_SYN_RECV",
+    ];
+    NAMES.get(usize::from(number)).unwrap_or(&NAMES[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::Emitable;
+
+    /// Through bytes and back, as the kernel would see it.
+    fn parsed(attributes: Vec<Attribute>) -> Attributes {
+        let message = Message {
+            command: 1,
+            version: 1,
+            attributes,
+        };
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        Attributes::parse(&bytes).unwrap()
+    }
+
+    #[test]
+    fn counters() {
+        let name = Attribute::text(abi::A_NAME, "promoted");
+        let value = Attribute::new(abi::A_VALUE, 7u64.to_ne_bytes().to_vec());
+        let mut nest = vec![0; name.buffer_len() + value.buffer_len()];
+        name.emit(&mut nest);
+        value.emit(&mut nest[name.buffer_len()..]);
+        let answer = parsed(vec![
+            Attribute::text(abi::A_VERSION, "0.1\u{1b}"),
+            Attribute::new(abi::A_ENABLED, vec![1]),
+            Attribute::new(abi::A_COUNTER | 0x8000, nest.clone()),
+            Attribute::new(999, vec![1, 2, 3]),
+            Attribute::new(abi::A_COUNTER, nest),
+        ]);
+        let module = module(&answer);
+        assert!(module.enabled);
+        assert_eq!(module.version, "0.1?");
+        let counter = Counter {
+            name: "promoted".into(),
+            value: 7,
+        };
+        assert_eq!(module.counters, [counter.clone(), counter]);
+    }
+
+    #[test]
+    fn connections() {
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2];
+        let answer = parsed(vec![
+            Attribute::new(abi::A_LOCAL, mapped.to_vec()),
+            Attribute::new(abi::A_LOCAL_PORT, 80u16.to_ne_bytes().to_vec()),
+            Attribute::new(abi::A_TX_CARRIER, 3u32.to_ne_bytes().to_vec()),
+            Attribute::new(abi::A_TX_RING, 99u64.to_ne_bytes().to_vec()),
+            Attribute::new(abi::A_REASON, 10u32.to_ne_bytes().to_vec()),
+            Attribute::new(abi::A_STATE, vec![1]),
+        ]);
+        let connection = connection(&answer);
+        assert_eq!(connection.local, "10.0.0.2".parse::<IpAddr>().unwrap());
+        assert_eq!(connection.local_port, 80);
+        assert_eq!((connection.tx.via, connection.tx.ring_bytes), ("ring", 99));
+        assert_eq!(connection.rx.via, "tcp");
+        assert_eq!(connection.reason_name, "OFF");
+        assert_eq!(connection.reason_text, "switched off by the operator");
+        assert_eq!(connection.state, "ESTABLISHED");
+    }
+
+    #[test]
+    fn members() {
+        let answer = parsed(vec![
+            Attribute::new(abi::A_UUID, (0..16).collect()),
+            Attribute::new(abi::A_SELF, Vec::new()),
+            Attribute::new(abi::A_ADDRESS, vec![0; 16]),
+            Attribute::new(abi::A_ADDRESS, vec![0xfd; 16]),
+            Attribute::new(abi::A_ADDRESS, vec![1; 3]),
+        ]);
+        let member = member(&answer);
+        assert_eq!(member.uuid, "00010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert!(member.is_self);
+        assert_eq!(member.addresses.len(), 2);
+    }
+
+    #[test]
+    fn broken_attributes_are_refused() {
+        assert!(Attributes::parse(&[200, 0, 1, 0, 1]).is_err());
+        assert!(Attributes::parse(&[1]).is_err());
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bounds-checked access to memory that others write at the same time.
+//!
+//! A [`Mapping`] never hands out a reference: the other side may be hostile and
+//! change a byte between two looks at it, which no Rust reference allows. Words
+//! go through relaxed, acquire or release atomics, runs of bytes through
+//! volatile copies; each look gives the caller a private copy, to be bounded
+//! and kept. An access outside the mapping, or a misaligned word, is a bug of
+//! the caller's and panics: offsets come from the ABI or from private geometry,
+//! never out of the shared memory itself.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+
+/// Memory shared with others.
+pub struct Mapping {
+    base: NonNull<c_void>,
+    length: usize,
+}
+
+// SAFETY: the mapping is plain memory of this process, tied to no thread; all
+// access goes through atomics and volatile copies.
+unsafe impl Send for Mapping {}
+
+macro_rules! words {
+    ($get:ident, $set:ident, $word:ty, $atomic:ty) => {
+        /// Reads one word once (acquire).
+        pub fn $get(&self, offset: usize) -> $word {
+            self.word::<$atomic>(offset).load(Ordering::Acquire)
+        }
+
+        /// Writes one word (release: what was written before is seen before).
+        pub fn $set(&self, offset: usize, value: $word) {
+            self.word::<$atomic>(offset).store(value, Ordering::Release);
+        }
+    };
+}
+
+impl Mapping {
+    /// Maps the first `length` bytes of `fd`, for reading and writing.
+    pub fn new(fd: impl AsFd, length: usize) -> io::Result<Self> {
+        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlays
+        // nothing that exists.
+        let base = unsafe {
+            mmap(
+                None,
+                size,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED,
+                fd,
+                0,
+            )?
+        };
+        Ok(Self { base, length })
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether nothing is mapped; never the case.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        let end = offset.checked_add(length).expect("offset overflows");
+        assert!(
+            end <= self.length,
+            "{offset}+{length} is outside the mapping"
+        );
+        // SAFETY: just checked to lie within the mapping.
+        unsafe { self.base.as_ptr().cast::<u8>().add(offset) }
+    }
+
+    /// `T` is one of the atomics, which alone may be looked at through a
+    /// reference while others write.
+    fn word<T>(&self, offset: usize) -> &T {
+        let pointer = self.at(offset, size_of::<T>()).cast::<T>();
+        assert!(pointer.is_aligned(), "misaligned word at {offset}");
+        // SAFETY: in bounds, aligned, mapped as long as self lives, and any bit
+        // pattern is a valid atomic integer.
+        unsafe { &*pointer }
+    }
+
+    words!(read_u16, write_u16, u16, AtomicU16);
+    words!(read_u32, write_u32, u32, AtomicU32);
+    words!(read_u64, write_u64, u64, AtomicU64);
+
+    /// Copies `N` bytes out.
+    pub fn read_bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let from = self.at(offset, N);
+        let mut copy = [0; N];
+        for (n, byte) in copy.iter_mut().enumerate() {
+            // SAFETY: from..from+N was just checked to lie within the mapping.
+            *byte = unsafe { from.add(n).read_volatile() };
+        }
+        copy
+    }
+
+    /// Copies bytes in.
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len());
+        for (n, byte) in bytes.iter().enumerate() {
+            // SAFETY: to..to+len was just checked to lie within the mapping.
+            unsafe { to.add(n).write_volatile(*byte) };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and length are those of a mapping that only this value
+        // owns, and no reference into it outlives a method of self.
+        let _ = unsafe { munmap(self.base, self.length) };
+    }
+}
+
+/// Anonymous memory whose size nobody can change any more, so that access to a
+/// mapping of it cannot fault.
+pub fn sealed_memory(name: &str, length: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let file = File::from(fd);
+    file.set_len(length as u64)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_see_each_other() {
+        let fd = sealed_memory("test", 4096).unwrap();
+        let (a, b) = (
+            Mapping::new(&fd, 4096).unwrap(),
+            Mapping::new(&fd, 4096).unwrap(),
+        );
+        a.write_u32(8, 0x0102_0304);
+        a.write_bytes(16, b"hallway");
+        assert_eq!(b.read_u16(8), 0x0304);
+        assert_eq!(&b.read_bytes::<7>(16), b"hallway");
+        assert!(File::from(fd).set_len(0).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the mapping")]
+    fn out_of_bounds() {
+        let fd = sealed_memory("test", 4096).unwrap();
+        Mapping::new(&fd, 4096).unwrap().read_u32(4096);
+    }
+}
