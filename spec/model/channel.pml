@@ -1,0 +1,751 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * One direction of one connection: promote, demote, close and sleep, both sides
+ * acting at any moment. The text that it checks is ../protocol.md.
+ *
+ * Bytes are numbered as they are sent; every delivery asserts the number. One
+ * piece of ring memory serves all carriers, so that a ring given back too early
+ * is soon another carrier's ring: every access asserts whose it is.
+ *
+ * A step is what happens between two looks at what the other side writes; all
+ * steps of a side that hold its socket lock exclude each other, never those of
+ * the far side. Loads and stores are in program order here: what holds of the
+ * store buffer is checked in wake.pml, and release/acquire pairs give the rest.
+ *
+ * Every run ends: the policies may stop at any moment, and then nothing is left
+ * to hide a lost wake-up. Watch() looks at what is left when nobody can move.
+ *
+ * TCP is an array of bytes by sequence number: write_seq, arrived (rcv_nxt
+ * without the FIN) and copied (copied_seq) as in struct tcp_sock. It reaches
+ * the receiver only while its socket is not locked, as the backlog has it.
+ */
+
+#ifndef BYTES
+#define BYTES		4	/* bytes that the program may send */
+#endif
+#ifndef CARRIERS
+#define CARRIERS	2	/* rings that the sender may offer */
+#endif
+#ifndef SLOTS
+#define SLOTS		2	/* bytes in a ring */
+#endif
+#define BASE		SLOTS	/* first sequence number: room to move back */
+
+mtype = { TCP, OFFERED, RING, DRAINING, CONSENTED };	/* states of a side */
+mtype = { OFFER, ACCEPT, DECLINE, DEMOTE, DONE };	/* messages */
+
+/* The ring, in the sender's slice. owner: the carrier it is for; 0: free. */
+byte ring_owner;
+byte ring_head, head_event;
+byte ring_tail, tail_event;
+bool start_set, end_set;
+byte start_seq;
+byte ring_data[SLOTS];
+#ifdef BOOLEAN_NOTIFY
+bool head_notify;
+#endif
+
+/* The boxes: in order, asynchronous to ring and TCP. */
+chan offers = [2] of { mtype, byte };
+chan answers = [5] of { mtype, byte, byte };
+
+/* TCP. */
+byte stream[BASE + BYTES];
+byte write_seq = BASE, arrived = BASE;
+bool fin_sent, fin_in;			/* sent; arrived */
+bool rst_sent, rst_in;			/* by the sender of the bytes */
+bool rst_back;				/* by their receiver */
+
+/* The sender's socket. */
+bool s_lock, s_sleep, s_bell, s_err, s_out;
+mtype s_state = TCP;
+byte s_carrier, s_head, sent;
+
+/* The receiver's socket. */
+bool r_lock, r_sleep, r_bell, r_work, r_closed, r_early, r_out;
+mtype r_state = TCP;
+byte r_carrier, r_tail, copied = BASE, delivered;
+
+#ifdef DEATH
+bool s_dead, r_dead;			/* the whole virtual machine */
+bool s_told, r_told;			/* PEER_LEFT was handled */
+#define S_ALIVE	provided (!s_dead)
+#define R_ALIVE	provided (!r_dead)
+#define NOT_LEFT	!s_told
+#else
+#define S_ALIVE
+#define R_ALIVE
+#define NOT_LEFT	true
+#endif
+
+/* Memory that is given back is neither read nor written. */
+#define S_OWNS	assert(ring_owner == s_carrier && ring_owner != 0)
+#define R_OWNS	assert(ring_owner == r_carrier && ring_owner != 0)
+
+#define HAS_RING(state)	(state == RING || state == DRAINING)
+
+inline ring_free()
+{
+	ring_owner = 0;
+	ring_head = 0; head_event = 0; ring_tail = 0; tail_event = 0;
+	start_set = 0; end_set = 0; start_seq = 0;
+	ring_data[0] = 0; ring_data[SLOTS - 1] = 0;
+	s_head = 0; s_carrier = 0
+}
+
+/*
+ * ---- The sender ----
+ */
+
+/* hall_sock_sendmsg, hall_sock_close: the program. */
+proctype Writer() S_ALIVE
+{
+	byte tail;
+
+again:	if
+	:: sent < BYTES
+	:: goto out		/* leaves it open: nothing hides a lost wake-up */
+	:: goto finish
+#ifndef NO_ABORT
+	:: goto abort
+#endif
+	fi;
+
+	/* hall_sock_sendmsg */
+send:	atomic {
+		!s_lock -> s_lock = 1;
+		if
+		:: s_err ->
+			s_lock = 0;
+			goto out
+		:: !s_err && s_state != RING ->
+			stream[write_seq] = sent;
+			write_seq++;
+			sent++;
+			s_lock = 0;
+			goto again
+		:: else ->
+			S_OWNS;
+			tail = ring_tail;
+			if
+			:: s_head - tail == SLOTS -> goto filled
+			:: else -> tail = 0
+			fi
+		fi
+	}
+
+put:	/* hall_ring_publish: bytes, release, head */
+	atomic {
+		S_OWNS;
+		ring_data[s_head % SLOTS] = sent;
+		s_head++;
+		sent++;
+#ifdef FIN_BEFORE_HEAD
+		if
+		:: fin_sent = 1
+		:: ring_head = s_head
+		fi
+#else
+		ring_head = s_head
+#endif
+	};
+	/* hall_ring_publish: full barrier, then head_event */
+	atomic {
+		S_OWNS;
+#ifdef FIN_BEFORE_HEAD
+		ring_head = s_head;
+#endif
+		if
+#ifdef BOOLEAN_NOTIFY
+		:: head_notify -> r_bell = 1
+#else
+		:: head_event == s_head - 1 -> r_bell = 1
+#endif
+		:: else
+		fi;
+		s_lock = 0;
+#ifdef FIN_BEFORE_HEAD
+		if
+		:: fin_sent -> goto out
+		:: else
+		fi;
+#endif
+		goto again
+	}
+
+filled:	/* hall_ring_arm_tail: on the wait queue, tail_event, full barrier */
+	atomic {
+		S_OWNS;
+		s_sleep = 1;
+		tail_event = tail
+	};
+	/* hall_ring_arm_tail: once more, then sleep */
+	atomic {
+		S_OWNS;
+		tail = ring_tail;
+		if
+		:: s_head - tail != SLOTS -> s_sleep = 0; tail = 0; goto put
+		:: else -> s_lock = 0; tail = 0
+		fi
+	};
+	/* Woken: what it waits for, without arming again. */
+wait:	atomic {
+		!s_sleep && !s_lock -> s_lock = 1;
+		if
+		:: s_err || s_state != RING ->
+			s_lock = 0;
+			goto send
+		:: else ->
+			S_OWNS;
+			tail = ring_tail;
+			if
+			:: s_head - tail != SLOTS -> tail = 0; goto put
+			:: else -> tail = 0; s_sleep = 1; s_lock = 0; goto wait
+			fi
+		fi
+	}
+
+	/* hall_sock_close, or shutdown: head is out, then FIN */
+finish:	atomic {
+		!s_lock ->
+		if
+		:: !s_err -> fin_sent = 1
+		:: else
+		fi;
+		goto out
+	}
+
+	/* hall_sock_close with bytes unread the other way, or linger 0 */
+abort:	atomic {
+		!s_lock ->
+		if
+		:: !s_err -> rst_sent = 1; s_err = 1
+		:: else
+		fi
+	};
+
+out:	s_out = 1
+}
+
+/*
+ * hall_tx_demote: the end mark. head was final before; the lock is held.
+ */
+inline tx_demote()
+{
+	atomic {
+		S_OWNS;
+		end_set = 1;
+		s_state = DRAINING;
+		s_sleep = 0;
+#ifdef FREE_BEFORE_DONE
+		ring_free();
+#endif
+	};
+#ifndef END_WITHOUT_BELL
+	r_bell = 1;
+#endif
+	s_lock = 0
+}
+
+/* Policy: offers and demotes when it likes, and stops when it likes. */
+proctype SenderPolicy() S_ALIVE
+{
+	byte offered;
+
+	do
+	:: atomic {
+		/* hall_channel_offer */
+		offered < CARRIERS && s_state == TCP && !s_lock &&
+		!s_err && !fin_sent && NOT_LEFT ->
+		assert(ring_owner == 0);
+		s_carrier = 2 * offered + 1;
+		offered++;
+		ring_owner = s_carrier;
+#ifdef BOOLEAN_NOTIFY
+		head_notify = 1;
+#endif
+		s_head = 0;
+		s_state = OFFERED;
+		offers!OFFER, s_carrier
+	   }
+	:: atomic { s_state == RING && !s_lock -> s_lock = 1 };
+		tx_demote()
+	:: break
+	od
+}
+
+/* The message worker of the sender's member. */
+proctype SenderWorker() S_ALIVE
+{
+	byte carrier, position;
+
+end_idle:
+	do
+	:: atomic {
+		!s_lock && answers?[ACCEPT, carrier, position] ->
+		answers?ACCEPT, carrier, position;
+		assert(s_state == OFFERED && carrier == s_carrier);
+		carrier = 0; position = 0;
+		s_lock = 1
+	   };
+		/* hall_tx_promote: every earlier byte is TCP's */
+		atomic {
+			S_OWNS;
+			start_seq = write_seq;
+			start_set = 1;
+			s_state = RING;
+			if
+			/* Wanted no longer: both marks at once. */
+			:: goto withdraw
+			:: !fin_sent && !s_err -> s_lock = 0; goto end_idle
+			fi
+		};
+withdraw:	tx_demote()
+	:: atomic {
+		/* hall_channel_decline */
+		!s_lock && answers?[DECLINE, carrier, position] ->
+		answers?DECLINE, carrier, position;
+		assert(s_state == OFFERED && carrier == s_carrier);
+		carrier = 0; position = 0;
+		S_OWNS;
+		ring_free();
+		s_state = TCP
+	   }
+	:: atomic {
+		!s_lock && answers?[DEMOTE, carrier, position] ->
+		answers?DEMOTE, carrier, position;
+		assert(carrier == s_carrier);
+		carrier = 0; position = 0;
+		if
+		:: s_state == RING -> s_lock = 1
+		:: else -> goto end_idle	/* late: nothing to do */
+		fi
+	   };
+		tx_demote()
+	:: atomic {
+		/* hall_channel_done: the only place that frees a used ring */
+		!s_lock && answers?[DONE, carrier, position] ->
+		answers?DONE, carrier, position;
+		assert(HAS_RING(s_state) && carrier == s_carrier);
+		/* Bytes that nobody will read: as TCP, a reset. */
+		if
+		:: position != s_head -> s_err = 1
+		:: else
+		fi;
+		carrier = 0; position = 0;
+#ifndef FREE_BEFORE_DONE
+		S_OWNS;
+		ring_free();
+#endif
+		s_state = TCP;
+#ifndef DONE_WITHOUT_WAKE
+		s_sleep = 0
+#endif
+	   }
+#ifdef DEATH
+	:: atomic {
+		/* PEER_LEFT, after the box of the departed was emptied */
+		r_dead && !s_told && !s_lock && empty(answers) ->
+		s_told = 1;
+		if
+		:: s_state != TCP ->
+			S_OWNS;
+			ring_free();
+			s_state = TCP
+		:: else
+		fi;
+		s_sleep = 0
+	   }
+#endif
+	od
+}
+
+/*
+ * ---- The receiver ----
+ */
+
+/*
+ * hall_rx_where: which carrier the next byte comes by. The lock is held and
+ * nxt, fin, rst were sampled before; then start, then end, then head.
+ *
+ * FUSED makes one step of it. Nothing is lost by that while the order is this
+ * one: nxt is frozen, start and end are set once, head is final once end is
+ * set; whatever the split loads find, fused loads find at the moment of one of
+ * them. Runs with more bytes are fused, smaller ones and the broken orders not.
+ */
+#ifdef FUSED
+#define STEP	;
+#else
+#define STEP	}; atomic {
+#endif
+
+#define LOAD_START \
+	if \
+	:: r_state != TCP -> R_OWNS; started = start_set; mark = start_seq \
+	:: else -> started = 0; mark = 0 \
+	fi
+#define LOAD_END \
+	if \
+	:: started -> R_OWNS; ended = end_set \
+	:: else \
+	fi
+#define LOAD_HEAD \
+	if \
+	:: started -> R_OWNS; head = ring_head \
+	:: else \
+	fi
+#ifdef HEAD_BEFORE_END
+#define LOAD_REST	LOAD_HEAD STEP LOAD_END
+#else
+#define LOAD_REST	LOAD_END STEP LOAD_HEAD
+#endif
+#define SAMPLE		nxt = arrived; fin = fin_in; rst = rst_in
+#ifdef MARK_BEFORE_SAMPLE
+#define LOOK	LOAD_START STEP SAMPLE STEP LOAD_REST
+#else
+#define LOOK	SAMPLE STEP LOAD_START STEP LOAD_REST
+#endif
+/* Payload beyond the mark: an honest sender set the end mark before. */
+#define NOT_BEYOND	assert(!started || copied <= mark && (nxt <= mark || ended))
+/*
+ * TCP advances only while the socket is not locked. The order of the loads is
+ * enough without that (UNFROZEN); the broken order is not.
+ */
+#if defined(UNFROZEN) || defined(MARK_BEFORE_SAMPLE)
+#define THAWED	true
+#else
+#define THAWED	!r_lock
+#endif
+/* Not of the protocol: dead values make no new states. */
+#define FORGET	nxt = 0; mark = 0; head = 0; fin = 0; rst = 0; started = 0; ended = 0
+
+#define AT_MARK		(started && copied == mark)
+#define TCP_HAS		(copied < nxt && (!started || copied < mark))
+#define RING_HAS	(AT_MARK && r_tail < head)
+/* No byte of the ring is left to come, or none can be reached any more. */
+#define RING_OVER	(r_state != TCP && !TCP_HAS && !RING_HAS && \
+			 ((AT_MARK && ended) || fin || rst))
+#define AT_EOF		(r_state == TCP && !TCP_HAS && (fin || rst))
+
+/* hall_channel_done: unmapped before the message is written. */
+inline channel_done()
+{
+	r_state = TCP;
+	answers!DONE, r_carrier, r_tail
+}
+
+/* hall_sock_recvmsg, hall_sock_close: the program. */
+proctype Reader() R_ALIVE
+{
+	byte nxt, mark, head;
+	bool fin, rst, started, ended, armed;
+
+again:	if
+	:: armed = 0
+#ifndef NO_CLOSE
+	:: goto close
+#endif
+	fi;
+
+	/* hall_sock_recvmsg */
+read:
+	atomic {
+		!r_lock && !r_sleep -> r_lock = 1;
+		if
+		:: armed -> r_sleep = 1		/* before it looks again */
+		:: else
+		fi;
+		LOOK;
+		NOT_BEYOND;
+look:
+		if
+		:: TCP_HAS ->
+			r_sleep = 0;
+			assert(stream[copied] == delivered);
+			stream[copied] = 0;
+			delivered++;
+			copied++;
+			FORGET;
+			r_lock = 0;
+			goto again
+		:: RING_HAS ->
+			/* hall_ring_consume: bytes, release, tail */
+			r_sleep = 0;
+			R_OWNS;
+			assert(ring_data[r_tail % SLOTS] == delivered);
+			delivered++;
+			r_tail++;
+			ring_tail = r_tail;
+			FORGET
+		:: RING_OVER ->
+			r_sleep = 0;
+			armed = 0;
+			channel_done();
+			FORGET;
+			r_lock = 0;
+			goto read
+		:: AT_EOF ->
+			r_sleep = 0;
+			/* EOF: every byte came. */
+			assert(rst || delivered == sent);
+			r_lock = 0;
+			r_early = rst;
+			FORGET;
+			goto shut
+		:: else ->
+			if
+			:: armed ->
+				FORGET;
+				r_lock = 0;
+				goto read
+			:: else -> goto sleep
+			fi
+		fi
+	};
+	/* hall_ring_consume: full barrier, then tail_event */
+	atomic {
+		R_OWNS;
+		if
+		:: tail_event == r_tail - 1 -> s_bell = 1
+		:: else
+		fi;
+		r_lock = 0;
+		goto again
+	}
+
+sleep:	/* hall_ring_arm_head: on the wait queue, head_event, full barrier */
+	atomic {
+		armed = 1;
+		r_sleep = 1;
+		if
+		:: r_state != TCP ->
+			R_OWNS;
+#ifdef BOOLEAN_NOTIFY
+			head_notify = 1
+#else
+			head_event = r_tail
+#endif
+		:: else
+		fi
+	};
+	/* hall_ring_arm_head: once more, with all the marks, then sleep */
+	atomic {
+#ifdef NO_RECHECK
+		FORGET;
+		r_lock = 0;
+		goto read
+#else
+		LOOK;
+		goto look
+#endif
+	};
+
+	/* hall_sock_close */
+close:	r_early = 1;
+shut:	atomic {
+		!r_lock -> r_lock = 1;
+		r_closed = 1;
+		SAMPLE;
+		/* TCP's own rule: bytes unread at close are a reset. */
+		if
+		:: copied < nxt -> rst_back = 1
+		:: else
+		fi
+		STEP LOAD_START STEP LOAD_REST;
+		NOT_BEYOND;
+		if
+		:: r_state != TCP ->
+			if
+			:: started && r_tail < head -> rst_back = 1
+			:: else
+			fi;
+			channel_done()
+		:: else
+		fi;
+		FORGET;
+		armed = 0;
+		r_lock = 0;
+		r_out = 1
+	}
+}
+
+/* Policy: asks for the end mark when it likes, once a carrier. */
+proctype ReceiverPolicy() R_ALIVE
+{
+	byte asked;
+
+	do
+	:: atomic {
+		r_state != TCP && asked != r_carrier && !r_lock ->
+		asked = r_carrier;
+		answers!DEMOTE, r_carrier, 0
+	   }
+	:: break
+	od
+}
+
+/* The message worker of the receiver's member. */
+proctype ReceiverWorker() R_ALIVE
+{
+	byte carrier, nxt, mark, head, i;
+	bool fin, rst, started, ended;
+
+end_idle:
+	do
+	:: atomic {
+		/* hall_rx_consent, hall_channel_accept */
+		!r_lock && offers?[OFFER, carrier] ->
+		offers?OFFER, carrier;
+		assert(r_state == TCP);
+		if
+		:: answers!DECLINE, carrier, 0
+		:: !r_closed && !fin_in && !rst_in ->
+			r_state = CONSENTED;
+			r_carrier = carrier;
+			r_tail = 0;
+			answers!ACCEPT, carrier, 0
+		fi;
+		carrier = 0
+	   }
+	:: atomic {
+		r_work && !r_lock ->
+		r_work = 0;
+		if
+		:: r_state == TCP -> goto end_idle
+		:: else
+		fi;
+		r_lock = 1;
+		LOOK;
+		NOT_BEYOND;
+		/* hall_rx_inject: the rest goes to the head of TCP's queue */
+			if
+			:: AT_MARK && (ended || fin || rst) ->
+				R_OWNS;
+				i = r_tail;
+				do
+				:: i < head ->
+					stream[mark - (head - i)] =
+						ring_data[i % SLOTS];
+					i++
+				:: else -> break
+				od;
+				copied = mark - (head - r_tail);
+				r_tail = head;
+				ring_tail = head;
+				channel_done();
+				r_sleep = 0
+			:: else
+			fi;
+			i = 0; carrier = 0;
+			FORGET;
+			r_lock = 0
+	   }
+	od
+}
+
+/*
+ * ---- The world: TCP, doorbells, the clock ----
+ */
+
+#ifdef DEATH
+#define S_LIVES	!s_dead
+#define R_LIVES	!r_dead
+#else
+#define S_LIVES	true
+#define R_LIVES	true
+#endif
+
+proctype World()
+{
+end_idle:
+	do
+	/* TCP payload, FIN and RST arrive: sk_data_ready, sk_state_change */
+	:: atomic {
+		arrived < write_seq && !rst_in && THAWED && R_LIVES ->
+		if
+		:: r_closed -> rst_back = 1; arrived = write_seq
+		:: else -> arrived++; r_sleep = 0
+		fi
+	   }
+	:: atomic {
+		fin_sent && !fin_in && arrived == write_seq && THAWED && R_LIVES ->
+		fin_in = 1;
+		r_work = 1;
+		r_sleep = 0
+	   }
+	:: atomic {
+		rst_sent && !rst_in && THAWED && R_LIVES ->
+		rst_in = 1;
+		r_work = 1;
+		r_sleep = 0
+	   }
+	:: atomic {
+		rst_back && !s_err && !s_lock && S_LIVES ->
+		s_err = 1;
+		s_sleep = 0
+	   }
+	/* hall_channel_doorbell: late or stale, it takes nothing away */
+	:: atomic {
+		r_bell && R_LIVES ->
+		r_bell = 0;
+#ifdef BOOLEAN_NOTIFY
+		head_notify = 0;
+#endif
+		r_work = 1;
+		r_sleep = 0
+	   }
+	:: atomic {
+		s_bell && S_LIVES ->
+		s_bell = 0;
+		s_sleep = 0
+	   }
+#ifdef DEATH
+	/* One machine dies; the other hears of it; then TCP times out. */
+	:: atomic { !s_dead && !r_dead -> s_dead = 1 }
+	:: atomic { !s_dead && !r_dead -> r_dead = 1 }
+	:: atomic {
+		r_dead && s_told && !s_err && !s_lock ->
+		s_err = 1;
+		s_sleep = 0
+	   }
+	:: atomic {
+		s_dead && !r_told && !r_lock && arrived == write_seq ->
+		r_told = 1;
+		rst_in = 1;
+		r_work = 1;
+		r_sleep = 0
+	   }
+#endif
+	od
+}
+
+/* Nobody can move: what must hold then. */
+proctype Watch()
+{
+end_idle:
+	timeout ->
+#ifdef DEATH
+	assert(s_dead || s_out);
+	assert(r_dead || r_out);
+	assert(s_dead || ring_owner == 0)
+#else
+	assert(s_out);
+	/* A reader may sleep only on a silent, open connection. */
+	assert(r_out || !(fin_sent || rst_sent || s_err));
+	/* Every byte came, unless a program closed early or reset it. */
+	assert(r_early || rst_sent || (!s_err && delivered == sent));
+	/* Nothing half-way; a ring is left only to a connection in use. */
+	assert(s_state == TCP && r_state == TCP && ring_owner == 0 ||
+	       s_state == RING && r_state == CONSENTED && !r_out && !fin_sent);
+	assert(empty(offers) && empty(answers))
+#endif
+}
+
+init
+{
+	atomic {
+		run Writer(); run SenderPolicy(); run SenderWorker();
+		run Reader(); run ReceiverPolicy(); run ReceiverWorker();
+		run World(); run Watch()
+	}
+}
