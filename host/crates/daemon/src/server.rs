@@ -388,7 +388,7 @@ impl Server {
         let mut events = [EpollEvent::empty(); 64];
         while self.stopping.is_none() {
             let now = Instant::now();
-            let timeout = if self.vms.values().any(|vm| vm.unsettled(now)) {
+            let timeout = if self.vms.values().any(|vm| vm.unsettled()) {
                 2
             } else {
                 self.next_second.saturating_duration_since(now).as_millis() as u16 + 1
@@ -668,7 +668,8 @@ impl Server {
                 if vm.knows(about) {
                     continue;
                 }
-                known = false;
+                // Others need not wait for one that does not read.
+                known &= vm.lags(JOIN_WAIT);
                 self.dirty = true;
                 match bell
                     .map_err(Into::into)
@@ -938,10 +939,9 @@ impl Server {
         let Some(mut client) = self.clients.remove(&number) else {
             return;
         };
-        match self.advance_client(number, &mut client) {
-            Ok(false) => drop(self.clients.insert(number, client)),
-            // Done, or gone: closing it ends the watch too.
-            Ok(true) | Err(_) => {}
+        // Done, or gone: closing it ends the watch too.
+        if let Ok(false) = self.advance_client(number, &mut client) {
+            self.clients.insert(number, client);
         }
     }
 

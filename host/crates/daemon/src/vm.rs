@@ -50,7 +50,8 @@ pub struct Vm {
     /// Whether the socket was full.
     pub congested: bool,
     budget: u32,
-    introduced: Option<Instant>,
+    /// Since when QEMU has something to read.
+    owed: Option<Instant>,
     drained: Option<Instant>,
     last_warning: Option<Instant>,
 }
@@ -87,7 +88,7 @@ impl Vm {
             requests: 0,
             congested: false,
             budget: BUDGET,
-            introduced: None,
+            owed: None,
             drained: None,
             last_warning: None,
         })
@@ -194,7 +195,7 @@ impl Vm {
     }
 
     fn told(&mut self) {
-        self.introduced = Some(Instant::now());
+        self.owed.get_or_insert_with(Instant::now);
         self.drained = None;
     }
 
@@ -221,15 +222,19 @@ impl Vm {
         for peer in self.saved.peers.values_mut() {
             peer.known = true;
         }
+        self.owed = None;
         Ok(true)
     }
 
+    /// Whether QEMU has not read for that long.
+    pub fn lags(&self, limit: Duration) -> bool {
+        self.owed.is_some_and(|since| since.elapsed() >= limit)
+    }
+
     /// Whether to look at it again soon.
-    pub fn unsettled(&self, now: Instant) -> bool {
-        let recent = |since: &Instant| now.duration_since(*since) < PATIENCE;
+    pub fn unsettled(&self) -> bool {
         self.waiting.iter().any(Option::is_some)
-            || self.unknown() > 0
-                && (self.drained.is_some() || self.introduced.as_ref().is_some_and(recent))
+            || self.unknown() > 0 && (self.drained.is_some() || !self.lags(PATIENCE))
     }
 
     /// Whether one more request may be looked at now.

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A daemon in a directory of its own, and a QEMU whose guest the test plays.
+//! Nothing sleeps to let something happen: all waiting is for a condition, with
+//! a deadline.
+#![allow(dead_code, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use hallway_abi::region as abi;
+use hallway_control::{ask, Answer, Query, Status};
+use hallway_membership::Uuid;
+use hallway_shm::Mapping;
+use nix::errno::Errno;
+use nix::sys::socket::{recvmsg, ControlMessageOwned, MsgFlags, UnixAddr};
+
+pub const SIZE: u64 = 16 << 20;
+
+/// Waits for a condition, and says which one never came true.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A daemon in a directory of its own; both are gone when the test ends.
+pub struct Daemon {
+    pub dir: PathBuf,
+    pub child: Child,
+}
+
+fn command(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hallwayd"));
+    command.arg("--run-dir").arg(dir.join("run"));
+    command.arg("--region-dir").arg(dir.join("mem"));
+    command.args(["--region", "default:16M:4", "--log-level", "debug"]);
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .open(dir.join("log"))
+        .unwrap();
+    command.stderr(log).stdin(Stdio::null());
+    command
+}
+
+impl Daemon {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        // Short: a Unix socket's path has 107 bytes.
+        let dir = std::env::temp_dir().join(format!("hwd-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let child = command(&dir).spawn().unwrap();
+        let mut daemon = Self { dir, child };
+        daemon.wait_ready();
+        daemon
+    }
+
+    fn wait_ready(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while ask(&self.run(), Query::Status).is_err() {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("hallwayd ended with {status}: {}", self.log());
+            }
+            assert!(
+                Instant::now() < deadline,
+                "hallwayd never answered: {}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn run(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    pub fn region_file(&self) -> PathBuf {
+        self.dir.join("mem/default")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    /// Kills it as nothing can catch.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    pub fn start(&mut self) {
+        self.child = command(&self.dir).spawn().unwrap();
+        self.wait_ready();
+    }
+
+    /// Runs another hallwayd on the same directory to its end.
+    pub fn other(&self, arguments: &[&str]) -> Output {
+        let mut command = command(&self.dir);
+        command
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap()
+    }
+
+    pub fn status(&self) -> Status {
+        match ask(&self.run(), Query::Status).unwrap() {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn region(&self) -> Uuid {
+        self.status().regions[0].uuid.parse().unwrap()
+    }
+
+    pub fn holder_pid(&self) -> i32 {
+        let holder = UnixStreamCredentials::of(&self.run().join("holder.sock"));
+        holder.0
+    }
+}
+
+/// Who listens at a sequenced-packet socket.
+struct UnixStreamCredentials(i32);
+
+impl UnixStreamCredentials {
+    fn of(path: &Path) -> Self {
+        use nix::sys::socket::*;
+        let fd = socket(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            SockFlag::empty(),
+            None,
+        )
+        .unwrap();
+        connect(fd.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+        // The credentials are those of whoever called listen: the daemon that
+        // started the holder. The holder is that process's child, or init's.
+        let _ = getsockopt(&fd, sockopt::PeerCredentials).unwrap();
+        let name = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let dir = std::fs::read_dir("/proc").unwrap();
+        let inode = socket_inode(path);
+        for entry in dir.flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
+                continue;
+            };
+            if name(pid).starts_with(b"hallwayd-holder\0") && stdin_inode(pid) == inode {
+                return Self(pid);
+            }
+        }
+        panic!("no holder for {}", path.display());
+    }
+}
+
+fn socket_inode(path: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    // Num RefCount Protocol Flags Type St Inode Path; flag 10000: it listens.
+    table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .find_map(|fields| {
+            (fields.get(7) == Some(&path.to_str().unwrap()) && fields[3] == "00010000")
+                .then(|| fields[6].to_string())
+        })
+}
+
+fn stdin_inode(pid: i32) -> Option<String> {
+    let link = std::fs::read_link(format!("/proc/{pid}/fd/0")).ok()?;
+    let link = link.to_string_lossy();
+    Some(
+        link.strip_prefix("socket:[")?
+            .strip_suffix(']')?
+            .to_string(),
+    )
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = self.other(&["--stop"]);
+        if std::thread::panicking() {
+            eprintln!("--- log of hallwayd ---\n{}", self.log());
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A QEMU, and the guest in it.
+pub struct Qemu {
+    socket: UnixStream,
+    /// Numbers as they came, with whether a descriptor came along.
+    pub messages: Vec<(i64, bool)>,
+    /// Doorbells of others, by peer id.
+    pub doorbells: BTreeMap<u16, OwnedFd>,
+    own: Option<OwnedFd>,
+    page: Option<Mapping>,
+    serial: u32,
+    pub uuid: Uuid,
+    pub reads: bool,
+}
+
+impl Qemu {
+    /// Connects, and reads what realize waits for.
+    pub fn new(daemon: &Daemon) -> Self {
+        let mut qemu = Self::connect(daemon);
+        until("the greeting", || {
+            qemu.read();
+            qemu.own.is_some()
+        });
+        qemu
+    }
+
+    /// Connects, and reads nothing.
+    pub fn connect(daemon: &Daemon) -> Self {
+        let socket = UnixStream::connect(daemon.run().join("hallwayd.sock")).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self {
+            socket,
+            messages: Vec::new(),
+            doorbells: BTreeMap::new(),
+            own: None,
+            page: None,
+            serial: 0,
+            uuid: Uuid::random().unwrap(),
+            reads: true,
+        }
+    }
+
+    /// What QEMU's main loop does. True while the connection lives.
+    pub fn read(&mut self) -> bool {
+        while self.reads {
+            let mut bytes = [0; 8];
+            let mut space = nix::cmsg_space!([RawFd; 1]);
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let result =
+                recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags);
+            let message = match result {
+                Ok(message) => message,
+                Err(Errno::EAGAIN) => return true,
+                Err(error) => panic!("{error}"),
+            };
+            let mut fd = None;
+            for control in message.cmsgs().unwrap() {
+                if let ControlMessageOwned::ScmRights(fds) = control {
+                    // SAFETY: the kernel just made this descriptor for us.
+                    fd = Some(unsafe { OwnedFd::from_raw_fd(fds[0]) });
+                }
+            }
+            match message.bytes {
+                0 => return false,
+                8 => {}
+                other => panic!("a message of {other} bytes"),
+            }
+            let number = i64::from_le_bytes(bytes);
+            self.messages.push((number, fd.is_some()));
+            match (number, fd) {
+                (-1, Some(fd)) => {
+                    assert_eq!(
+                        File::from(fd.try_clone().unwrap())
+                            .metadata()
+                            .unwrap()
+                            .len(),
+                        4096
+                    );
+                    self.page = Some(Mapping::new(fd, abi::PAGE_SIZE).unwrap());
+                }
+                (0, Some(fd)) => self.own = Some(fd),
+                (0, None) => assert!(self.messages.len() <= 2, "told that a peer left"),
+                (id, Some(fd)) => {
+                    // QEMU refuses a second descriptor for one vector.
+                    self.doorbells.entry(id.try_into().unwrap()).or_insert(fd);
+                }
+                (id, None) => panic!("told that peer {id} left"),
+            }
+        }
+        true
+    }
+
+    pub fn page(&self) -> &Mapping {
+        self.page.as_ref().unwrap()
+    }
+
+    /// Whether the device's interrupt came since the last look.
+    pub fn rung(&self) -> bool {
+        let mut count = [0; 8];
+        nix::unistd::read(self.own.as_ref().unwrap(), &mut count).is_ok()
+    }
+
+    /// What the guest's write into the doorbell register does.
+    pub fn ring(&self, id: u16) {
+        let bell = self
+            .doorbells
+            .get(&id)
+            .unwrap_or_else(|| panic!("QEMU knows no peer {id}"));
+        nix::unistd::write(bell, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    fn request_at(entry: usize) -> usize {
+        offset_of!(abi::Page, entry) + entry * size_of::<abi::PageEntry>()
+    }
+
+    fn reply_at(entry: usize) -> usize {
+        Self::request_at(entry) + offset_of!(abi::PageEntry, reply)
+    }
+
+    /// Writes a request and rings, without waiting.
+    pub fn ask(&mut self, entry: usize, command: u32, region: Uuid, major: u16) -> u32 {
+        self.serial += 1;
+        let at = |offset: usize| Self::request_at(entry) + offset;
+        let page = self.page();
+        page.write_u16(at(offset_of!(abi::Request, major)), major);
+        page.write_u32(at(offset_of!(abi::Request, command)), command);
+        page.write_bytes(at(offset_of!(abi::Request, region)), &region.0);
+        page.write_bytes(at(offset_of!(abi::Request, vm)), &self.uuid.0);
+        page.write_bytes(at(offset_of!(abi::Request, name)), b"guest\x1b[1m\0");
+        page.write_u32(at(offset_of!(abi::Request, serial)), self.serial);
+        self.ring(abi::DAEMON_ID);
+        self.serial
+    }
+
+    pub fn replied(&self, entry: usize) -> u32 {
+        self.page()
+            .read_u32(Self::reply_at(entry) + offset_of!(abi::Reply, serial))
+    }
+
+    /// Waits for the reply to the last request; its status.
+    pub fn reply(&mut self, entry: usize) -> u32 {
+        until("a reply", || {
+            self.read();
+            self.replied(entry) == self.serial
+        });
+        self.page()
+            .read_u32(Self::reply_at(entry) + offset_of!(abi::Reply, status))
+    }
+
+    pub fn join(&mut self, region: Uuid) -> u32 {
+        self.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
+        self.reply(0)
+    }
+
+    pub fn leave(&mut self, region: Uuid) -> u32 {
+        self.ask(0, abi::COMMAND_LEAVE, region, abi::MAJOR);
+        self.reply(0)
+    }
+
+    pub fn slot(&self) -> usize {
+        self.page()
+            .read_u32(Self::reply_at(0) + offset_of!(abi::Reply, slot)) as usize
+    }
+
+    pub fn generation(&self) -> u32 {
+        self.page()
+            .read_u32(Self::reply_at(0) + offset_of!(abi::Reply, generation))
+    }
+
+    /// Peer id that rings a slot.
+    pub fn doorbell(&self, slot: usize) -> u16 {
+        self.page()
+            .read_u16(Self::reply_at(0) + offset_of!(abi::Reply, doorbell) + slot * 2)
+    }
+
+    /// Rings a member, and waits for it to hear.
+    pub fn reaches(&mut self, other: &mut Qemu) {
+        until("a doorbell id", || {
+            self.read();
+            other.read();
+            self.doorbell(other.slot()) != 0
+        });
+        while other.rung() {}
+        self.ring(self.doorbell(other.slot()));
+        assert!(other.rung());
+    }
+}
+
+/// The region, as a guest maps it.
+pub fn region_memory(daemon: &Daemon) -> Mapping {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(daemon.region_file())
+        .unwrap();
+    Mapping::new(file, SIZE as usize).unwrap()
+}
+
+fn member_at(slot: usize) -> usize {
+    offset_of!(abi::Region, member) + slot * size_of::<abi::Member>()
+}
+
+pub fn member_state(memory: &Mapping, slot: usize) -> u32 {
+    memory.read_u32(member_at(slot) + offset_of!(abi::Member, state))
+}
+
+pub fn member_generation(memory: &Mapping, slot: usize) -> u32 {
+    memory.read_u32(member_at(slot) + offset_of!(abi::Member, generation))
+}
+
+pub fn slice_offset(memory: &Mapping, slot: usize) -> usize {
+    memory.read_u64(member_at(slot) + offset_of!(abi::Member, slice_offset)) as usize
+}
+
+pub fn change(memory: &Mapping) -> u32 {
+    memory.read_u32(offset_of!(abi::Region, change))
+}

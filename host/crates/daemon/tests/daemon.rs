@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon, from outside: over QEMU's socket, the guest's page, the region
+//! and the control socket.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use common::*;
+use hallway_abi::region as abi;
+use hallway_control::Liveness;
+use hallway_membership::Uuid;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+#[test]
+fn a_qemu_is_greeted_as_it_wants() {
+    let daemon = Daemon::new();
+    let qemu = Qemu::new(&daemon);
+    assert_eq!(
+        qemu.messages,
+        [(0, false), (0, false), (-1, true), (1, true), (0, true)]
+    );
+    assert_eq!(qemu.page().read_u64(0), abi::PAGE_MAGIC);
+    assert_eq!(qemu.page().read_u16(8), abi::MAJOR);
+    let mode = std::fs::metadata(daemon.region_file())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn members_join_ring_each_other_and_leave() {
+    let daemon = Daemon::new();
+    let (region, memory) = (daemon.region(), region_memory(&daemon));
+    let mut a = Qemu::new(&daemon);
+    assert_eq!(a.join(region), abi::STATUS_OK);
+    assert_eq!(
+        (a.slot(), member_state(&memory, 1)),
+        (1, abi::MEMBER_PRESENT)
+    );
+    assert_eq!(a.doorbell(0), abi::DAEMON_ID);
+    let before = change(&memory);
+
+    while a.rung() {}
+    let mut b = Qemu::new(&daemon);
+    b.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
+    until("both QEMUs have read, and both guests know", || {
+        a.read();
+        b.read();
+        b.replied(0) == 1 && a.doorbell(2) != 0
+    });
+    assert_eq!(b.slot(), 2);
+    assert_eq!(member_generation(&memory, 2), b.generation());
+    assert_ne!(change(&memory), before);
+    assert!(a.rung());
+    a.reaches(&mut b);
+    b.reaches(&mut a);
+
+    let status = daemon.status();
+    assert_eq!(status.regions[0].members.len(), 3);
+    assert_eq!(status.regions[0].members[1].name, "guest?[1m");
+    assert_eq!(status.regions[0].members[1].liveness, Liveness::Joining);
+    assert_eq!(status.regions[0].members[0].liveness, Liveness::Alive);
+
+    while a.rung() {}
+    assert_eq!(b.leave(region), abi::STATUS_OK);
+    until("a hears that b left", || a.rung());
+    assert_eq!(member_state(&memory, 2), abi::MEMBER_ABSENT);
+    assert_eq!((a.doorbell(2), b.doorbell(1)), (0, 0));
+
+    // The same VM comes back: same slot, same doorbell, another generation.
+    let (slot, generation) = (2, member_generation(&memory, 2));
+    assert_eq!(b.join(region), abi::STATUS_OK);
+    assert_eq!(b.slot(), slot);
+    assert!(b.generation() > generation);
+    a.reaches(&mut b);
+    assert_eq!(a.messages.iter().filter(|(_, fd)| *fd).count(), 4);
+
+    drop(b);
+    until("b is noticed to be gone", || {
+        member_state(&memory, 2) == abi::MEMBER_ABSENT
+    });
+    assert!(a.read());
+}
+
+#[test]
+fn a_rebooted_guest_gets_a_new_generation_and_a_new_qemu_a_new_doorbell() {
+    let daemon = Daemon::new();
+    let region = daemon.region();
+    let (mut a, mut b) = (Qemu::new(&daemon), Qemu::new(&daemon));
+    a.join(region);
+    b.join(region);
+    let (slot, generation) = (b.slot(), b.generation());
+    assert_eq!(b.join(region), abi::STATUS_OK);
+    assert_eq!(b.slot(), slot);
+    assert!(b.generation() > generation);
+    a.reaches(&mut b);
+    let id = a.doorbell(slot);
+
+    let uuid = b.uuid;
+    drop(b);
+    let mut b = Qemu::new(&daemon);
+    b.uuid = uuid;
+    assert_eq!(b.join(region), abi::STATUS_OK);
+    assert_eq!(b.slot(), slot);
+    a.reaches(&mut b);
+    assert!(a.doorbell(slot) > id, "an id was used twice");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    a.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR + 6);
+    assert_eq!(a.reply(0), abi::STATUS_VERSION);
+    assert!(daemon
+        .log()
+        .contains("speaks ABI version 7.0, this hallwayd 1.0"));
+    assert_eq!(a.join(Uuid::random().unwrap()), abi::STATUS_UNKNOWN);
+    a.ask(0, 77, region, abi::MAJOR);
+    assert_eq!(a.reply(0), abi::STATUS_INVALID);
+    let uuid = std::mem::take(&mut a.uuid);
+    assert_eq!(a.join(region), abi::STATUS_INVALID);
+    a.uuid = uuid;
+    assert_eq!(a.join(region), abi::STATUS_OK);
+
+    // A second living VM with the same UUID.
+    let mut twin = Qemu::new(&daemon);
+    twin.uuid = a.uuid;
+    assert_eq!(twin.join(region), abi::STATUS_DENIED);
+    drop(a);
+    assert_eq!(twin.join(region), abi::STATUS_OK);
+
+    // Four slots, one of them the host's.
+    let mut others = [Qemu::new(&daemon), Qemu::new(&daemon)];
+    for other in &mut others {
+        assert_eq!(other.join(region), abi::STATUS_OK);
+    }
+    let mut last = Qemu::new(&daemon);
+    assert_eq!(last.join(region), abi::STATUS_FULL);
+    others[0].leave(region);
+    assert_eq!(last.join(region), abi::STATUS_OK);
+}
+
+#[test]
+fn a_scribbled_header_is_put_back() {
+    let daemon = Daemon::new();
+    let memory = region_memory(&daemon);
+    let copy: [u8; 8320] = memory.read_bytes(0);
+    memory.write_bytes(0, &[0xff; 8320]);
+    until("the header is back", || {
+        memory.read_bytes::<8320>(0) == copy
+    });
+    assert!(daemon.status().regions[0].repairs > 0);
+}
+
+#[test]
+fn a_killed_daemon_is_replaced() {
+    let mut daemon = Daemon::new();
+    let (region, memory) = (daemon.region(), region_memory(&daemon));
+    let (mut a, mut b) = (Qemu::new(&daemon), Qemu::new(&daemon));
+    a.join(region);
+    b.join(region);
+    a.reaches(&mut b);
+    let generations = (a.generation(), b.generation());
+
+    daemon.kill();
+    // Rings go on working; a QEMU that connects now waits; a guest asks; one
+    // scribbles; one dies.
+    a.reaches(&mut b);
+    let mut c = Qemu::connect(&daemon);
+    assert!(c.read());
+    assert!(c.messages.is_empty());
+    let mut d = Qemu::connect(&daemon);
+    memory.write_bytes(0, &[0; 4096]);
+    b.ask(0, abi::COMMAND_LEAVE, region, abi::MAJOR);
+    daemon.start();
+    assert_eq!(daemon.region(), region);
+    assert_eq!(b.reply(0), abi::STATUS_OK);
+    assert_eq!(member_state(&memory, 1), abi::MEMBER_PRESENT);
+    assert_eq!(member_state(&memory, 2), abi::MEMBER_ABSENT);
+    assert_eq!(b.join(region), abi::STATUS_OK);
+    assert_eq!((a.slot(), b.slot(), a.generation()), (1, 2, generations.0));
+    assert!(b.generation() > generations.1);
+
+    // A VM booted afterwards is introduced to the old ones.
+    for qemu in [&mut c, &mut d] {
+        until("a greeting after all", || {
+            qemu.read();
+            qemu.messages.len() >= 5
+        });
+    }
+    assert_eq!(c.join(region), abi::STATUS_OK);
+    c.reaches(&mut a);
+    b.reaches(&mut c);
+    assert_eq!(daemon.status().recovered_vms, 2);
+
+    // A VM that dies while there is no daemon is noticed by the next.
+    daemon.kill();
+    drop(c);
+    daemon.start();
+    until("c is noticed to be gone", || {
+        member_state(&memory, 3) == abi::MEMBER_ABSENT
+    });
+    a.reaches(&mut b);
+}
+
+#[test]
+fn killed_again_and_again() {
+    let mut daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    a.join(region);
+    for _ in 0..10 {
+        let mut b = Qemu::new(&daemon);
+        b.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
+        daemon.kill();
+        daemon.start();
+        assert_eq!(b.reply(0), abi::STATUS_OK);
+        a.reaches(&mut b);
+        b.reaches(&mut a);
+    }
+}
+
+#[test]
+fn a_killed_holder_is_replaced() {
+    let mut daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    a.join(region);
+    let first = daemon.holder_pid();
+    kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+    until("another holder", || {
+        daemon.run().join("holder.sock").exists()
+            && daemon.log().contains("starting another")
+            && std::fs::read(format!("/proc/{first}/cmdline")).is_err_or_empty()
+    });
+    until("the state is safe again", || {
+        daemon.status();
+        daemon.holder_pid() != first
+    });
+    daemon.kill();
+    daemon.start();
+    assert_eq!(daemon.status().recovered_vms, 1);
+    let mut b = Qemu::new(&daemon);
+    b.join(region);
+    b.reaches(&mut a);
+}
+
+trait ErrOrEmpty {
+    fn is_err_or_empty(&self) -> bool;
+}
+
+impl ErrOrEmpty for std::io::Result<Vec<u8>> {
+    fn is_err_or_empty(&self) -> bool {
+        self.as_ref().map_or(true, Vec::is_empty)
+    }
+}
+
+#[test]
+fn a_qemu_that_does_not_read_holds_up_nobody() {
+    let daemon = Daemon::new();
+    let region = daemon.region();
+    let mut deaf = Qemu::new(&daemon);
+    deaf.join(region);
+    deaf.reads = false;
+    let mut a = Qemu::new(&daemon);
+    assert_eq!(a.join(region), abi::STATUS_OK);
+    assert_ne!(a.doorbell(deaf.slot()), 0);
+    let heard = deaf.doorbells.len();
+    assert_eq!(
+        deaf.doorbell(a.slot()),
+        0,
+        "told of an id that its QEMU has not read"
+    );
+
+    // Enough of them to fill its socket.
+    for _ in 0..400 {
+        let mut passing = Qemu::new(&daemon);
+        until("a has read", || a.read());
+        passing.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
+        until("the next one is in", || {
+            passing.read() && a.read() && passing.replied(0) != 0
+        });
+        assert_eq!(passing.slot(), 3);
+    }
+    deaf.reads = true;
+    a.reaches(&mut deaf);
+    deaf.reaches(&mut a);
+    assert!(deaf.doorbells.len() > heard);
+}
+
+#[test]
+fn a_flood_of_requests_is_throttled_and_answered() {
+    let daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    for _ in 0..80 {
+        assert_eq!(a.join(region), abi::STATUS_OK);
+    }
+    let mut b = Qemu::new(&daemon);
+    assert_eq!(b.join(region), abi::STATUS_OK);
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let daemon = Daemon::new();
+    let other = daemon.other(&[]);
+    assert!(!other.status.success());
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        said.contains(&format!("runs already for {}", daemon.run().display())),
+        "{said}"
+    );
+    assert!(said.contains(&daemon.child.id().to_string()), "{said}");
+}
+
+#[test]
+fn foreign_region_files_are_refused() {
+    let mut daemon = Daemon::new();
+    daemon.kill();
+    assert!(daemon.other(&["--stop"]).status.success());
+    std::fs::create_dir_all(daemon.dir.join("mem")).unwrap();
+    std::fs::create_dir_all(daemon.run()).unwrap();
+    std::fs::write(daemon.region_file(), vec![7; SIZE as usize]).unwrap();
+    let mode = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(daemon.region_file(), permissions).unwrap();
+    };
+    mode(0o644);
+    let other = daemon.other(&[]);
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        !other.status.success() && said.contains("chmod 0600"),
+        "{said}"
+    );
+    mode(0o600);
+    let other = daemon.other(&[]);
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        !other.status.success() && said.contains("is not a Hallway region"),
+        "{said}"
+    );
+}
+
+#[test]
+fn stop_leaves_nothing_behind() {
+    let mut daemon = Daemon::new();
+    let mut a = Qemu::new(&daemon);
+    a.join(daemon.region());
+    let holder = daemon.holder_pid();
+    let output = daemon.other(&["--stop"]);
+    assert!(output.status.success(), "{output:?}");
+    daemon.child.wait().unwrap();
+    until("its QEMU hears of it", || !a.read());
+    assert!(!daemon.run().exists() && !daemon.dir.join("mem").exists());
+    until("the holder is gone", || {
+        std::fs::read(format!("/proc/{holder}/cmdline")).is_err_or_empty()
+    });
+
+    // Likewise after a crash.
+    daemon.start();
+    let a = Qemu::new(&daemon);
+    daemon.kill();
+    assert!(daemon.other(&["--stop"]).status.success());
+    assert!(!daemon.run().exists() && !daemon.dir.join("mem").exists());
+    drop(a);
+    // And when there was nothing.
+    assert!(daemon.other(&["--stop"]).status.success());
+}
+
+#[test]
+fn a_signal_keeps_vms_and_only_them() {
+    let mut daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    a.join(region);
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.child.wait().unwrap().success());
+    assert!(a.read());
+    daemon.start();
+    assert_eq!(daemon.status().recovered_vms, 1);
+    assert_eq!(a.join(region), abi::STATUS_OK);
+
+    drop(a);
+    until("a is noticed to be gone", || daemon.status().vms.is_empty());
+    let holder = daemon.holder_pid();
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.child.wait().unwrap().success());
+    until("the holder is gone", || {
+        std::fs::read(format!("/proc/{holder}/cmdline")).is_err_or_empty()
+    });
+    assert!(!daemon.run().join("hallwayd.sock").exists());
+    assert!(daemon.region_file().exists());
+    // The region is taken up again.
+    daemon.start();
+    assert_eq!(daemon.region(), region);
+}
+
+#[test]
+fn a_member_shows_what_it_publishes() {
+    let daemon = Daemon::new();
+    let memory = region_memory(&daemon);
+    let mut a = Qemu::new(&daemon);
+    a.join(daemon.region());
+    let base = slice_offset(&memory, a.slot());
+    memory.write_u32(base + 8, a.generation());
+    memory.write_u32(base + 20, 1);
+    memory.write_u64(base + 24, 1000);
+    memory.write_u32(base + 40, 3);
+    memory.write_bytes(
+        base + 64,
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1],
+    );
+    memory.write_u64(base, abi::SLICE_MAGIC);
+    let member = daemon.status().regions[0].members[1].clone();
+    assert_eq!(member.liveness, Liveness::Alive);
+    assert_eq!((member.tx_bytes, member.channels), (1000, 3));
+    assert_eq!(member.addresses[0].to_string(), "192.0.2.1");
+    // It says it has more addresses than there is room for.
+    memory.write_u32(base + 20, u32::MAX);
+    assert!(daemon.status().regions[0].members[1].addresses.is_empty());
+}
+
+#[test]
+fn the_control_socket_survives_nonsense() {
+    let daemon = Daemon::new();
+    let path = hallway_control::socket(&daemon.run());
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"what?\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.contains("unknown question"), "{said}");
+    let mut flood = UnixStream::connect(&path).unwrap();
+    let _ = flood.write_all(&[b'x'; 100_000]);
+    let silent: Vec<_> = (0..8)
+        .map(|_| UnixStream::connect(&path).unwrap())
+        .collect();
+    daemon.status();
+    drop(silent);
+}
