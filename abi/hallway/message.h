@@ -11,7 +11,8 @@
  *   DECLINE  its receiver: no, for this reason
  *   DEMOTE   its receiver: set the end mark, please, for this reason
  *   DONE     its receiver: I shall never touch this ring again; I consumed up
- *            to position. Before the end mark: the socket is closed.
+ *            to position. If the sender's head is further, what lies between
+ *            will never be read: the receiver's socket was closed.
  */
 #ifndef HALLWAY_ABI_MESSAGE_H
 #define HALLWAY_ABI_MESSAGE_H

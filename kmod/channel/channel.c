@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Endpoints and messages of channels: see channel.h. */
+#include "channel.h"
+
+#include <linux/slab.h>
+
+#include <hallway/reason.h>
+#include <hallway/ring.h>
+
+#include "../obs/counters.h"
+
+struct hall_channel_handler hall_channel_handler;
+
+void hall_channel_setup(struct hall_channel *channel, struct hall_member *member)
+{
+	hall_member_get(member);
+	channel->member = member;
+	refcount_set(&channel->refs, 1);
+	spin_lock_init(&channel->lock);
+}
+
+bool hall_channel_tryget(struct hall_channel *channel)
+{
+	return refcount_inc_not_zero(&channel->refs);
+}
+
+void hall_channel_put(struct hall_channel *channel)
+{
+	if (!refcount_dec_and_test(&channel->refs))
+		return;
+	kfree(channel->offer);
+	hall_member_put(channel->member);
+	hall_channel_handler.release(channel);
+}
+
+void hall_channel_raise(struct hall_channel *channel,
+			enum hall_channel_event event)
+{
+	set_bit(event, &channel->events);
+	hall_channel_handler.raised(channel);
+}
+
+int hall_channel_open(struct hall_channel *channel)
+{
+	struct hall_member *member = channel->member;
+	int err;
+
+	if (channel->endpoint)
+		return 0;
+	atomic_inc(&member->channels);
+	err = xa_alloc_bh(&member->endpoints, &channel->endpoint, channel,
+			  XA_LIMIT(1, HALLWAY_ENDPOINTS_MAX - 1), GFP_KERNEL);
+	if (err) {
+		channel->endpoint = 0;
+		if (atomic_dec_and_test(&member->channels))
+			wake_up(&member->idle);
+		return -EUSERS;
+	}
+	refcount_inc(&channel->refs);
+	/* A departure sets departed, then walks the endpoints: one sees us. */
+	smp_mb();
+	if (READ_ONCE(member->departed))
+		hall_channel_raise(channel, HALL_EVENT_DEPARTED);
+	return 0;
+}
+
+void hall_channel_close(struct hall_channel *channel)
+{
+	struct hall_member *member = channel->member;
+
+	if (!channel->endpoint)
+		return;
+	xa_erase_bh(&member->endpoints, channel->endpoint);
+	channel->endpoint = 0;
+	channel->peer = 0;
+	if (atomic_dec_and_test(&member->channels))
+		wake_up(&member->idle);
+	hall_channel_put(channel);
+}
+
+void hall_channel_notify(struct hall_channel *channel)
+{
+	u32 peer = READ_ONCE(channel->peer);
+
+	if (peer)
+		channel->member->transport->notify(channel->member, peer);
+}
+
+static void send(struct hall_channel *channel, struct hallway_message *message)
+{
+	message->from = channel->endpoint;
+	message->to = channel->peer;
+	channel->member->transport->send(channel->member, message);
+}
+
+void hall_channel_offer(struct hall_channel *channel, u32 carrier,
+			const struct hall_tags *tags,
+			const struct in6_addr *local, u16 local_port,
+			const struct in6_addr *remote, u16 remote_port,
+			const struct hall_memory *memory)
+{
+	struct hallway_message message = {
+		.type = HALLWAY_OFFER,
+		.carrier = carrier,
+		.offer = {
+			.tag = { tags->own[0], tags->own[1] },
+			.local_port = local_port,
+			.remote_port = remote_port,
+			.kind = HALLWAY_KIND_STREAM,
+			.ring_size = memory->size - HALLWAY_RING_HEADER,
+			.handle = memory->handle,
+		},
+	};
+
+	memcpy(message.offer.local, local, sizeof(*local));
+	memcpy(message.offer.remote, remote, sizeof(*remote));
+	hall_count(HALL_OFFERS);
+	send(channel, &message);
+}
+
+void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
+		      u32 reason, u64 position)
+{
+	struct hallway_message message = {
+		.type = type,
+		.carrier = carrier,
+		.other = { .position = position, .reason = reason },
+	};
+
+	send(channel, &message);
+}
+
+/* Incoming */
+
+static void decline(struct hall_member *member,
+		    const struct hallway_message *offer, u32 reason)
+{
+	struct hallway_message message = {
+		.type = HALLWAY_DECLINE,
+		.to = offer->from,
+		.carrier = offer->carrier,
+		.other = { .reason = reason },
+	};
+
+	hall_count(HALL_DECLINES);
+	member->transport->send(member, &message);
+}
+
+static void take_offer(struct hall_member *member, struct hall_channel *channel,
+		       const struct hallway_message *message)
+{
+	struct hallway_message *copy, *old;
+
+	if (message->offer.kind != HALLWAY_KIND_STREAM) {
+		decline(member, message, HALLWAY_REASON_KIND);
+		return;
+	}
+	if (!channel) {
+		decline(member, message, HALLWAY_REASON_NO_MATCH);
+		return;
+	}
+	copy = kmemdup(message, sizeof(*message), GFP_ATOMIC);
+	if (!copy) {
+		decline(member, message, HALLWAY_REASON_NO_MEMORY);
+		return;
+	}
+	spin_lock_bh(&channel->lock);
+	old = channel->offer;
+	channel->offer = copy;
+	spin_unlock_bh(&channel->lock);
+	kfree(old);
+	hall_channel_raise(channel, HALL_EVENT_OFFER);
+}
+
+static void take_word(struct hall_channel *channel, struct hall_said *said,
+		      const struct hallway_message *message,
+		      enum hall_channel_event event)
+{
+	spin_lock_bh(&channel->lock);
+	said->carrier = message->carrier;
+	said->reason = message->other.reason;
+	said->position = message->other.position;
+	/* Only an answer to our OFFER can tell the peer's number. */
+	if (event == HALL_EVENT_ACCEPT && !channel->peer)
+		channel->peer = message->from;
+	spin_unlock_bh(&channel->lock);
+	hall_channel_raise(channel, event);
+}
+
+static struct hall_channel *find(struct hall_member *member,
+				 const struct hallway_message *message)
+{
+	struct hall_channel *channel;
+
+	if (!message->to)
+		return message->type == HALLWAY_OFFER ?
+		       hall_channel_handler.find(member, message) : NULL;
+	rcu_read_lock();
+	channel = xa_load(&member->endpoints, message->to);
+	if (channel && !hall_channel_tryget(channel))
+		channel = NULL;
+	rcu_read_unlock();
+	return channel;
+}
+
+static void message_came(struct hall_member *member,
+			 const struct hallway_message *message)
+{
+	struct hall_channel *channel;
+
+	if (message->from >= HALLWAY_ENDPOINTS_MAX) {
+		hall_count(HALL_CORRUPT_MESSAGES);
+		return;
+	}
+	channel = find(member, message);
+	/* A word to a channel that is closed by now is nothing unusual. */
+	if (!channel && message->type != HALLWAY_OFFER)
+		return;
+	switch (message->type) {
+	case HALLWAY_OFFER:
+		take_offer(member, channel, message);
+		break;
+	case HALLWAY_ACCEPT:
+		take_word(channel, &channel->accept, message, HALL_EVENT_ACCEPT);
+		break;
+	case HALLWAY_DECLINE:
+		hall_count(HALL_OFFERS_DECLINED);
+		take_word(channel, &channel->decline, message, HALL_EVENT_DECLINE);
+		break;
+	case HALLWAY_DEMOTE:
+		take_word(channel, &channel->demote, message, HALL_EVENT_DEMOTE);
+		break;
+	case HALLWAY_DONE:
+		take_word(channel, &channel->done, message, HALL_EVENT_DONE);
+		break;
+	default:
+		hall_count(HALL_CORRUPT_MESSAGES);
+	}
+	if (channel)
+		hall_channel_put(channel);
+}
+
+static void endpoint_woken(struct hall_member *member, u32 endpoint)
+{
+	struct hall_channel *channel;
+
+	rcu_read_lock();
+	channel = xa_load(&member->endpoints, endpoint);
+	if (channel && hall_channel_tryget(channel)) {
+		hall_channel_handler.wake(channel);
+		hall_channel_put(channel);
+	}
+	rcu_read_unlock();
+}
+
+void hall_channel_departed(struct hall_member *member)
+{
+	struct hall_channel *channel;
+	unsigned long endpoint;
+
+	xa_lock_bh(&member->endpoints);
+	xa_for_each(&member->endpoints, endpoint, channel)
+		hall_channel_raise(channel, HALL_EVENT_DEPARTED);
+	xa_unlock_bh(&member->endpoints);
+	wait_event(member->idle, !atomic_read(&member->channels));
+}
+
+void hall_channel_init(void)
+{
+	hall_transport_handler.message = message_came;
+	hall_transport_handler.wake = endpoint_woken;
+}

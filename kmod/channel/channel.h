@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A channel: what two members say about one connection. This room numbers
+ * endpoints, writes messages and checks those that come; what they mean for a
+ * socket is decided above.
+ *
+ * Messages are handled where they come in, in softirq: the channel keeps what
+ * was said and raises an event; the owner's work takes it from there. A newer
+ * word of the same type replaces an older one that nobody looked at yet, which
+ * only a peer that breaks the rules can cause.
+ */
+#ifndef HALL_CHANNEL_H
+#define HALL_CHANNEL_H
+
+#include <linux/spinlock.h>
+
+#include "../discovery/discovery.h"
+
+/* Events, as bits of hall_channel.events. */
+enum hall_channel_event {
+	HALL_EVENT_OFFER,
+	HALL_EVENT_ACCEPT,
+	HALL_EVENT_DECLINE,
+	HALL_EVENT_DEMOTE,
+	HALL_EVENT_DONE,
+	HALL_EVENT_DEPARTED,	/* the member is gone */
+	HALL_EVENT_LEAVE,	/* we want back to TCP (channel->leave_reason) */
+	HALL_EVENT_LOOK,	/* marks or TCP's state may have changed */
+	HALL_EVENT_BROKEN,	/* corrupt: reset the socket */
+};
+
+struct hall_said {
+	u32 carrier;
+	u32 reason;
+	u64 position;
+};
+
+struct hall_channel {
+	struct hall_member *member;	/* referenced */
+	refcount_t refs;
+	spinlock_t lock;		/* BH; what was said, and rings' ends */
+	unsigned long events;
+	u32 endpoint;			/* ours; 0: none */
+	u32 peer;			/* the peer's; 0: not known yet */
+	u32 leave_reason;
+	struct hallway_message *offer;	/* the peer's last, allocated */
+	struct hall_said accept, decline, demote, done;
+};
+
+/* What the owners of channels (sockets) do. */
+struct hall_channel_handler {
+	/*
+	 * The channel that the peer's OFFER means, by its address hint, with a
+	 * reference; or NULL. Softirq.
+	 */
+	struct hall_channel *(*find)(struct hall_member *member,
+				     const struct hallway_message *offer);
+	/* An event was raised: get to work. Softirq or process context. */
+	void (*raised)(struct hall_channel *channel);
+	/* The doorbell rang for the channel. Softirq. */
+	void (*wake)(struct hall_channel *channel);
+	/* The last reference is gone. Any context. */
+	void (*release)(struct hall_channel *channel);
+};
+
+extern struct hall_channel_handler hall_channel_handler;
+
+void hall_channel_setup(struct hall_channel *channel,
+			struct hall_member *member);
+bool hall_channel_tryget(struct hall_channel *channel);
+void hall_channel_put(struct hall_channel *channel);
+
+void hall_channel_raise(struct hall_channel *channel,
+			enum hall_channel_event event);
+
+/*
+ * Takes an endpoint number, if the channel has none; the number holds a
+ * reference. Socket lock. 0, or -EUSERS: none left.
+ */
+int hall_channel_open(struct hall_channel *channel);
+/* Gives the number back; nothing of the peer reaches the channel any more. */
+void hall_channel_close(struct hall_channel *channel);
+
+/* Wakes the peer's end. */
+void hall_channel_notify(struct hall_channel *channel);
+
+/* The connection's name, both candidates; see tag.c. */
+struct hall_tags {
+	u64 own[2];	/* what our OFFER says */
+	u64 peer[2];	/* one of these is in the peer's OFFER */
+};
+
+void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
+		    u32 peer_isn);
+bool hall_tags_match(const struct hall_tags *tags,
+		     const struct hallway_message *offer);
+
+/* Messages to the peer. */
+void hall_channel_offer(struct hall_channel *channel, u32 carrier,
+			const struct hall_tags *tags,
+			const struct in6_addr *local, u16 local_port,
+			const struct in6_addr *remote, u16 remote_port,
+			const struct hall_memory *memory);
+void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
+		      u32 reason, u64 position);
+
+/* Raises DEPARTED on every channel to the member and waits until all closed. */
+void hall_channel_departed(struct hall_member *member);
+
+void hall_channel_init(void);
+
+#endif /* HALL_CHANNEL_H */

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The name of a connection: a keyed hash of both initial sequence numbers.
+ *
+ * Only the two ends of a TCP connection know both numbers, so a proxy, a NAT
+ * or a forged address between them gives no match. The key belongs to the
+ * region; the hash is directional, so that each end has a name of its own
+ * even where both are in one kernel.
+ *
+ * tcp_sock keeps no initial sequence number. The peer's follows from rcv_nxt
+ * and bytes_received exactly. Our own follows from snd_una and bytes_acked,
+ * but the side that connected has counted its SYN there and the side that
+ * accepted has not: each end states both candidates and knows the other's own
+ * number exactly.
+ */
+#include "channel.h"
+
+#include <linux/siphash.h>
+#include <linux/string.h>
+
+static u64 tag(const siphash_key_t *key, u32 from, u32 to)
+{
+	return siphash_2u32(from, to, key);
+}
+
+void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
+		    u32 peer_isn)
+{
+	siphash_key_t siphash;
+
+	memcpy(&siphash, key, sizeof(siphash));
+	tags->own[0] = tag(&siphash, own_isn, peer_isn);
+	tags->own[1] = tag(&siphash, own_isn + 1, peer_isn);
+	tags->peer[0] = tag(&siphash, peer_isn, own_isn);
+	tags->peer[1] = tag(&siphash, peer_isn, own_isn + 1);
+}
+
+bool hall_tags_match(const struct hall_tags *tags,
+		     const struct hallway_message *offer)
+{
+	unsigned int i;
+
+	for (i = 0; i < 4; i++)
+		if (tags->peer[i & 1] == offer->offer.tag[i >> 1])
+			return true;
+	return false;
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The addresses of this guest. Remote peers are told those of the initial
+ * network namespace that can be reached from outside; the loopback transport
+ * those of every namespace.
+ *
+ * Notifiers only queue the work that collects everything anew: it is rare, and
+ * a list that is always whole can't drift.
+ */
+#include "discovery.h"
+
+#include <linux/inetdevice.h>
+#include <linux/notifier.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <net/addrconf.h>
+#include <net/if_inet6.h>
+
+static bool publishing;
+
+static void collect(struct work_struct *work);
+static DECLARE_WORK(collect_work, collect);
+
+struct collection {
+	bool remote;
+	unsigned int count;
+	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
+};
+
+static void add(struct collection *to, const struct in6_addr *address)
+{
+	int type = ipv6_addr_type(address);
+
+	if (to->count == HALLWAY_ADDRESSES_MAX)
+		return;
+	if (to->remote && ((type & (IPV6_ADDR_LOOPBACK | IPV6_ADDR_LINKLOCAL)) ||
+			   (type == IPV6_ADDR_MAPPED &&
+			    ipv4_is_loopback(address->s6_addr32[3]))))
+		return;
+	to->address[to->count++] = *address;
+}
+
+static void add_device(struct collection *to, struct net_device *dev)
+{
+	struct in_device *in_dev = __in_dev_get_rtnl(dev);
+	struct in6_addr mapped;
+	struct in_ifaddr *ifa;
+
+	if (in_dev) {
+		in_dev_for_each_ifa_rtnl(ifa, in_dev) {
+			ipv6_addr_set_v4mapped(ifa->ifa_local, &mapped);
+			add(to, &mapped);
+		}
+	}
+#if IS_ENABLED(CONFIG_IPV6)
+	{
+		struct inet6_dev *idev = __in6_dev_get(dev);
+		struct inet6_ifaddr *ifp;
+
+		if (!idev)
+			return;
+		read_lock_bh(&idev->lock);
+		list_for_each_entry(ifp, &idev->addr_list, if_list)
+			add(to, &ifp->addr);
+		read_unlock_bh(&idev->lock);
+	}
+#endif
+}
+
+static void collect_from(struct collection *to)
+{
+	struct net_device *dev;
+	struct net *net;
+
+	rtnl_lock();
+	for_each_net(net) {
+		if (to->remote && net != &init_net)
+			continue;
+		for_each_netdev(net, dev)
+			add_device(to, dev);
+	}
+	rtnl_unlock();
+}
+
+static void collect(struct work_struct *work)
+{
+	struct collection *to = kzalloc(sizeof(*to), GFP_KERNEL);
+	int remote;
+
+	if (!to)
+		return;
+	for (remote = 0; remote < 2; remote++) {
+		to->remote = remote;
+		to->count = 0;
+		if (READ_ONCE(publishing))
+			collect_from(to);
+		hall_transport_publish(remote, to->address, to->count);
+	}
+	kfree(to);
+}
+
+static int changed(struct notifier_block *block, unsigned long event, void *data)
+{
+	queue_work(hall_workqueue, &collect_work);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block inet_block = { .notifier_call = changed };
+#if IS_ENABLED(CONFIG_IPV6)
+static struct notifier_block inet6_block = { .notifier_call = changed };
+#endif
+
+void hall_addresses_enable(bool enabled)
+{
+	WRITE_ONCE(publishing, enabled);
+	queue_work(hall_workqueue, &collect_work);
+	flush_work(&collect_work);
+}
+
+int hall_addresses_init(void)
+{
+	int err = register_inetaddr_notifier(&inet_block);
+
+	if (err)
+		return err;
+#if IS_ENABLED(CONFIG_IPV6)
+	err = register_inet6addr_notifier(&inet6_block);
+	if (err)
+		unregister_inetaddr_notifier(&inet_block);
+#endif
+	return err;
+}
+
+void hall_addresses_uninit(void)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	unregister_inet6addr_notifier(&inet6_block);
+#endif
+	unregister_inetaddr_notifier(&inet_block);
+	cancel_work_sync(&collect_work);
+}

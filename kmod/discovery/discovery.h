@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Who is co-resident: the members that transports report, and the addresses
+ * that they publish. An address is only a hint; the connection's tag decides.
+ */
+#ifndef HALL_DISCOVERY_H
+#define HALL_DISCOVERY_H
+
+#include "../transport/transport.h"
+
+/* How discovery speaks upward. Process context, discovery's mutex not held. */
+struct hall_discovery_handler {
+	/* Addresses came: connections to them may exist already. */
+	void (*served)(void);
+	/* Tear down all channels to the member; return when none is left. */
+	void (*departed)(struct hall_member *member, u32 reason);
+};
+
+extern struct hall_discovery_handler hall_discovery_handler;
+
+/* The member that publishes the address, or NULL. Under rcu_read_lock(). */
+struct hall_member *hall_members_find(const struct in6_addr *address);
+
+/* Calls fn for each member, under discovery's mutex; stops if it is not 0. */
+int hall_members_walk(int (*fn)(struct hall_member *member, void *data),
+		      void *data);
+/* Calls fn for each address of the member; within hall_members_walk() only. */
+int hall_member_addresses(struct hall_member *member,
+			  int (*fn)(const struct in6_addr *address, void *data),
+			  void *data);
+
+/* Members: hooks into the transports; before them, and after them. */
+void hall_members_init(void);
+void hall_members_uninit(void);
+
+/* Addresses: watches this guest's and publishes them while enabled. */
+int hall_addresses_init(void);
+void hall_addresses_uninit(void);
+void hall_addresses_enable(bool enabled);
+
+#endif /* HALL_DISCOVERY_H */

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Orders the rooms' starts, and unwinds them. */
+#include <linux/module.h>
+
+#include "obs/netlink.h"
+#include "switch/switch.h"
+
+static int __init hall_init(void)
+{
+	int err;
+
+	hall_workqueue = alloc_workqueue("hallway", WQ_UNBOUND, 0);
+	if (!hall_workqueue)
+		return -ENOMEM;
+	hall_members_init();
+	hall_channel_init();
+	err = hall_sock_init();
+	if (err)
+		goto workqueue;
+	err = hall_switch_init();
+	if (err)
+		goto sock;
+	err = hall_probe_init();
+	if (err)
+		goto sock;
+	err = hall_addresses_init();
+	if (err)
+		goto probe;
+	err = hall_loopback_init();
+	if (err)
+		goto addresses;
+	err = hall_ivshmem_init();
+	if (err)
+		goto loopback;
+	err = hall_netlink_init();
+	if (err)
+		goto ivshmem;
+	hall_switch_set(true, 0);
+	return 0;
+ivshmem:
+	hall_ivshmem_uninit();
+loopback:
+	hall_loopback_uninit();
+addresses:
+	hall_addresses_uninit();
+probe:
+	hall_probe_uninit();
+sock:
+	hall_sock_uninit();
+workqueue:
+	destroy_workqueue(hall_workqueue);
+	return err;
+}
+
+static void __exit hall_exit(void)
+{
+	hall_netlink_uninit();
+	hall_probe_uninit();
+	hall_switch_uninit();
+	hall_ivshmem_uninit();
+	hall_loopback_uninit();
+	hall_addresses_uninit();
+	hall_members_uninit();
+	hall_sock_uninit();
+	destroy_workqueue(hall_workqueue);
+}
+
+module_init(hall_init);
+module_exit(hall_exit);
+
+MODULE_DESCRIPTION("TCP between virtual machines of one host, through shared memory");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

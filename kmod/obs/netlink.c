@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The generic netlink family "hallway". Dumps are snapshots: the first call
+ * collects what there is, the following ones hand it out piece by piece.
+ */
+#include "netlink.h"
+
+#include <linux/module.h>
+#include <net/genetlink.h>
+
+#include <hallway/netlink.h>
+#include <hallway/reason.h>
+
+#include "../switch/switch.h"
+#include "counters.h"
+
+static struct genl_family family;
+
+/* One dump's snapshot: elements of one size, in cb->args[0]. */
+struct snapshot {
+	unsigned int count, room, next;
+	size_t size;
+	void *element;
+};
+
+struct connection {
+	struct in6_addr local, remote;
+	u16 local_port, remote_port;
+	u8 state;
+	u32 netns, tx_carrier, rx_carrier, reason;
+	u64 tx_tcp, tx_ring, rx_tcp, rx_ring;
+	char peer[HALLWAY_NAME_SIZE];
+};
+
+struct member {
+	const char *transport;
+	u32 slot, generation;
+	u8 uuid[16];
+	char name[HALLWAY_NAME_SIZE];
+	unsigned int addresses;
+	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
+};
+
+static void *grow(struct snapshot *snapshot)
+{
+	unsigned int room = max(16u, snapshot->room * 2);
+	void *element;
+
+	if (snapshot->count == snapshot->room) {
+		element = kvmalloc_array(room, snapshot->size, GFP_KERNEL);
+		if (!element)
+			return NULL;
+		if (snapshot->count)
+			memcpy(element, snapshot->element,
+			       snapshot->count * snapshot->size);
+		kvfree(snapshot->element);
+		snapshot->element = element;
+		snapshot->room = room;
+	}
+	element = snapshot->element + snapshot->count++ * snapshot->size;
+	memset(element, 0, snapshot->size);
+	return element;
+}
+
+static struct snapshot *snapshot_new(struct netlink_callback *cb, size_t size)
+{
+	struct snapshot *snapshot = kzalloc(sizeof(*snapshot), GFP_KERNEL);
+
+	if (snapshot) {
+		snapshot->size = size;
+		cb->args[0] = (long)snapshot;
+	}
+	return snapshot;
+}
+
+static int snapshot_free(struct netlink_callback *cb)
+{
+	struct snapshot *snapshot = (void *)cb->args[0];
+
+	if (snapshot)
+		kvfree(snapshot->element);
+	kfree(snapshot);
+	return 0;
+}
+
+/* Hands out elements until the buffer is full. */
+static int dump(struct sk_buff *skb, struct netlink_callback *cb, u8 command,
+		int (*put)(struct sk_buff *skb, const void *element))
+{
+	struct snapshot *snapshot = (void *)cb->args[0];
+	void *header;
+
+	while (snapshot->next < snapshot->count) {
+		header = genlmsg_put(skb, NETLINK_CB(cb->skb).portid,
+				     cb->nlh->nlmsg_seq, &family, NLM_F_MULTI,
+				     command);
+		if (!header)
+			break;
+		if (put(skb, snapshot->element +
+			     snapshot->next * snapshot->size)) {
+			genlmsg_cancel(skb, header);
+			break;
+		}
+		genlmsg_end(skb, header);
+		snapshot->next++;
+	}
+	return skb->len;
+}
+
+static void collect_connection(struct hall_sock *hs, void *data)
+{
+	struct connection *to = grow(data);
+	struct sock *sk = hs->sk;
+
+	if (!to)
+		return;
+	lock_sock(sk);
+	to->local = hs->local;
+	to->remote = hs->remote;
+	to->local_port = hs->local_port;
+	to->remote_port = hs->remote_port;
+	to->state = sk->sk_state;
+	to->netns = sock_net(sk)->ns.inum;
+	to->tx_carrier = hs->tx.carrier;
+	/* Accepted is not yet started: the bytes come over TCP till then. */
+	to->rx_carrier = hs->rx.state == HALL_RX_MAPPED && !hs->rx.ring.started ?
+			 hs->rx.carrier - 1 : hs->rx.carrier;
+	to->reason = hs->reason;
+	to->tx_tcp = hs->tx.bytes_tcp;
+	to->tx_ring = hs->tx.bytes_ring;
+	to->rx_tcp = hs->rx.bytes_tcp;
+	to->rx_ring = hs->rx.bytes_ring;
+	strscpy(to->peer, hs->channel.member->name, sizeof(to->peer));
+	release_sock(sk);
+}
+
+static int put_connection(struct sk_buff *skb, const void *element)
+{
+	const struct connection *from = element;
+
+	return nla_put_in6_addr(skb, HALLWAY_A_LOCAL, &from->local) ?:
+	       nla_put_in6_addr(skb, HALLWAY_A_REMOTE, &from->remote) ?:
+	       nla_put_u16(skb, HALLWAY_A_LOCAL_PORT, from->local_port) ?:
+	       nla_put_u16(skb, HALLWAY_A_REMOTE_PORT, from->remote_port) ?:
+	       nla_put_u32(skb, HALLWAY_A_NETNS, from->netns) ?:
+	       nla_put_u8(skb, HALLWAY_A_STATE, from->state) ?:
+	       nla_put_u32(skb, HALLWAY_A_TX_CARRIER, from->tx_carrier) ?:
+	       nla_put_u32(skb, HALLWAY_A_RX_CARRIER, from->rx_carrier) ?:
+	       nla_put_u64_64bit(skb, HALLWAY_A_TX_TCP, from->tx_tcp,
+				 HALLWAY_A_PAD) ?:
+	       nla_put_u64_64bit(skb, HALLWAY_A_TX_RING, from->tx_ring,
+				 HALLWAY_A_PAD) ?:
+	       nla_put_u64_64bit(skb, HALLWAY_A_RX_TCP, from->rx_tcp,
+				 HALLWAY_A_PAD) ?:
+	       nla_put_u64_64bit(skb, HALLWAY_A_RX_RING, from->rx_ring,
+				 HALLWAY_A_PAD) ?:
+	       nla_put_u32(skb, HALLWAY_A_REASON, from->reason) ?:
+	       nla_put_string(skb, HALLWAY_A_REASON_TEXT,
+			      hall_reason_text(from->reason)) ?:
+	       nla_put_string(skb, HALLWAY_A_NAME, from->peer);
+}
+
+static int start_connections(struct netlink_callback *cb)
+{
+	struct snapshot *snapshot = snapshot_new(cb, sizeof(struct connection));
+
+	if (!snapshot)
+		return -ENOMEM;
+	hall_sock_walk(collect_connection, snapshot);
+	return 0;
+}
+
+static int dump_connections(struct sk_buff *skb, struct netlink_callback *cb)
+{
+	return dump(skb, cb, HALLWAY_CMD_CONNECTIONS, put_connection);
+}
+
+static int collect_address(const struct in6_addr *address, void *data)
+{
+	struct member *to = data;
+
+	if (to->addresses < ARRAY_SIZE(to->address))
+		to->address[to->addresses++] = *address;
+	return 0;
+}
+
+static int collect_member(struct hall_member *member, void *data)
+{
+	struct member *to = grow(data);
+
+	if (!to)
+		return -ENOMEM;
+	to->transport = member->transport->name;
+	to->slot = member->slot;
+	to->generation = member->generation;
+	memcpy(to->uuid, member->uuid, sizeof(to->uuid));
+	strscpy(to->name, member->name, sizeof(to->name));
+	return hall_member_addresses(member, collect_address, to);
+}
+
+static int put_member(struct sk_buff *skb, const void *element)
+{
+	const struct member *from = element;
+	unsigned int i;
+	int err;
+
+	err = nla_put_string(skb, HALLWAY_A_TRANSPORT, from->transport) ?:
+	      nla_put_u32(skb, HALLWAY_A_SLOT, from->slot) ?:
+	      nla_put(skb, HALLWAY_A_UUID, sizeof(from->uuid), from->uuid) ?:
+	      nla_put_u32(skb, HALLWAY_A_GENERATION, from->generation) ?:
+	      nla_put_string(skb, HALLWAY_A_NAME, from->name);
+	for (i = 0; !err && i < from->addresses; i++)
+		err = nla_put_in6_addr(skb, HALLWAY_A_ADDRESS,
+				       &from->address[i]);
+	return err;
+}
+
+static int start_members(struct netlink_callback *cb)
+{
+	struct snapshot *snapshot = snapshot_new(cb, sizeof(struct member));
+
+	if (!snapshot)
+		return -ENOMEM;
+	return hall_members_walk(collect_member, snapshot);
+}
+
+static int dump_members(struct sk_buff *skb, struct netlink_callback *cb)
+{
+	return dump(skb, cb, HALLWAY_CMD_MEMBERS, put_member);
+}
+
+static int put_counter(struct sk_buff *skb, enum hall_counter counter)
+{
+	struct nlattr *nest = nla_nest_start(skb, HALLWAY_A_COUNTER);
+
+	if (!nest || nla_put_string(skb, HALLWAY_A_NAME,
+				    hall_counter_name(counter)) ||
+	    nla_put_u64_64bit(skb, HALLWAY_A_VALUE, hall_counter_read(counter),
+			      HALLWAY_A_PAD))
+		return -EMSGSIZE;
+	nla_nest_end(skb, nest);
+	return 0;
+}
+
+static int get(struct sk_buff *request, struct genl_info *info)
+{
+	struct sk_buff *skb = genlmsg_new(NLMSG_GOODSIZE, GFP_KERNEL);
+	void *header;
+	int err, i;
+
+	if (!skb)
+		return -ENOMEM;
+	header = genlmsg_put_reply(skb, info, &family, 0, HALLWAY_CMD_GET);
+	err = !header ? -EMSGSIZE :
+	      nla_put_string(skb, HALLWAY_A_VERSION, THIS_MODULE->version) ?:
+	      nla_put_u8(skb, HALLWAY_A_ENABLED, READ_ONCE(hall_enabled));
+	for (i = 0; !err && i < HALL_COUNTER_COUNT; i++)
+		err = put_counter(skb, i);
+	if (err) {
+		nlmsg_free(skb);
+		return err;
+	}
+	genlmsg_end(skb, header);
+	return genlmsg_reply(skb, info);
+}
+
+static int set(struct sk_buff *request, struct genl_info *info)
+{
+	if (GENL_REQ_ATTR_CHECK(info, HALLWAY_A_ENABLED))
+		return -EINVAL;
+	hall_switch_set(nla_get_u8(info->attrs[HALLWAY_A_ENABLED]),
+			HALLWAY_REASON_OFF);
+	return 0;
+}
+
+static const struct nla_policy policy[HALLWAY_A_MAX + 1] = {
+	[HALLWAY_A_ENABLED] = NLA_POLICY_MAX(NLA_U8, 1),
+};
+
+static const struct genl_ops ops[] = {
+	{
+		.cmd = HALLWAY_CMD_GET,
+		.doit = get,
+	},
+	{
+		.cmd = HALLWAY_CMD_SET,
+		.flags = GENL_ADMIN_PERM,
+		.doit = set,
+	},
+	{
+		.cmd = HALLWAY_CMD_MEMBERS,
+		.start = start_members,
+		.dumpit = dump_members,
+		.done = snapshot_free,
+	},
+	{
+		.cmd = HALLWAY_CMD_CONNECTIONS,
+		.start = start_connections,
+		.dumpit = dump_connections,
+		.done = snapshot_free,
+	},
+};
+
+static struct genl_family family __ro_after_init = {
+	.name = HALLWAY_GENL_NAME,
+	.version = HALLWAY_GENL_VERSION,
+	.maxattr = HALLWAY_A_MAX,
+	.policy = policy,
+	.ops = ops,
+	.n_ops = ARRAY_SIZE(ops),
+	.module = THIS_MODULE,
+	.parallel_ops = true,
+};
+
+int __init hall_netlink_init(void)
+{
+	return genl_register_family(&family);
+}
+
+void hall_netlink_uninit(void)
+{
+	genl_unregister_family(&family);
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The ring and its marks.
+ *
+ * Theory of operation
+ *
+ * Indexes are free-running byte positions, so that full and empty differ
+ * without a spare byte, and a step of an index can be compared with an event
+ * position by subtraction alone (virtio's vring_need_event()).
+ *
+ * The peer is hostile. Each shared word is loaded once into a local; the local
+ * is bounded against private geometry: an index may only move forward, and
+ * never further than size past the other. A word that fails this makes the end
+ * broken, for ever; the caller resets the connection. What the peer writes
+ * into the data is the peer's business.
+ *
+ * Barriers
+ *
+ *   A  publish: head is stored with release after the data; the receiver loads
+ *      head with acquire before it reads the data.
+ *   B  consume: tail is stored with release after the data was read; the
+ *      sender loads tail with acquire before it overwrites.
+ *   C  sleep: the sleeper stores its event position, virt_mb(), loads the
+ *      other's index; the waker stores its index, virt_mb(), loads the event
+ *      position. One of the two sees the other.
+ *   D  marks: start is stored after all that went over TCP before; whoever has
+ *      seen a TCP byte that was sent after a mark sees the mark, since the
+ *      network orders them. The receiver therefore samples what has arrived
+ *      first and loads the marks after (acquire, with the caller's lock).
+ *   E  end: stored with release after the final head; loaded with acquire
+ *      before head, so that a head read after a set end is the final one.
+ */
+#include "ring.h"
+
+/* Did the step from old to new pass the position event? */
+static bool passes(u64 event, u64 new, u64 old)
+{
+	return new - event - 1 < new - old;
+}
+
+bool hall_ring_size_valid(u64 size)
+{
+	return size >= HALLWAY_RING_MIN && size <= HALLWAY_RING_MAX &&
+	       !(size & (size - 1));
+}
+
+void hall_ring_tx_init(struct hall_tx_ring *tx, struct hallway_ring *shared,
+		       u32 size, u32 carrier)
+{
+	*tx = (struct hall_tx_ring){ .shared = shared, .size = size };
+	WRITE_ONCE(shared->head, 0);
+	WRITE_ONCE(shared->tail, 0);
+	WRITE_ONCE(shared->head_event, 0);
+	WRITE_ONCE(shared->tail_event, 0);
+	WRITE_ONCE(shared->start, 0);
+	WRITE_ONCE(shared->end, 0);
+	WRITE_ONCE(shared->size, size);
+	WRITE_ONCE(shared->carrier, carrier);
+	WRITE_ONCE(shared->magic, HALLWAY_RING_MAGIC);
+}
+
+bool hall_ring_rx_init(struct hall_rx_ring *rx, struct hallway_ring *shared,
+		       u32 size, u32 carrier)
+{
+	*rx = (struct hall_rx_ring){ .shared = shared, .size = size };
+	return READ_ONCE(shared->magic) == HALLWAY_RING_MAGIC &&
+	       READ_ONCE(shared->size) == size &&
+	       READ_ONCE(shared->carrier) == carrier;
+}
+
+u32 hall_ring_unread(struct hall_tx_ring *tx)
+{
+	u64 tail = virt_load_acquire(&tx->shared->tail);	/* B */
+
+	if (tail - tx->tail > tx->head - tx->tail)
+		tx->broken = true;
+	else
+		tx->tail = tail;
+	return tx->head - tx->tail;
+}
+
+u32 hall_ring_space(struct hall_tx_ring *tx)
+{
+	u32 unread = hall_ring_unread(tx);
+
+	return tx->broken ? 0 : tx->size - unread;
+}
+
+struct hall_span hall_ring_tx_span(struct hall_tx_ring *tx, u32 max)
+{
+	u32 at = tx->head & (tx->size - 1);
+	u32 space = tx->broken ? 0 : tx->size - (u32)(tx->head - tx->tail);
+
+	/* The copy of tail may be old: look again only if it is too small. */
+	if (space < max)
+		space = hall_ring_space(tx);
+	return (struct hall_span){
+		.data = tx->shared->data + at,
+		.len = min_t(u32, min_t(u32, space, max), tx->size - at),
+	};
+}
+
+bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
+{
+	u64 old = tx->head;
+
+	tx->head += n;
+	virt_store_release(&tx->shared->head, tx->head);	/* A */
+	virt_mb();						/* C */
+	return passes(READ_ONCE(tx->shared->head_event), tx->head, old);
+}
+
+bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 want)
+{
+	if (hall_ring_space(tx) >= want || tx->broken)
+		return true;
+	/* Free bytes reach want when tail passes head + want - size - 1. */
+	WRITE_ONCE(tx->shared->tail_event, tx->head + want - tx->size - 1);
+	virt_mb();						/* C */
+	return hall_ring_space(tx) >= want || tx->broken;
+}
+
+void hall_ring_start(struct hall_tx_ring *tx, u32 seq)
+{
+	virt_store_release(&tx->shared->start, HALLWAY_MARK_SET | seq); /* D */
+}
+
+void hall_ring_end(struct hall_tx_ring *tx)
+{
+	virt_store_release(&tx->shared->end, HALLWAY_MARK_SET);	/* E */
+}
+
+u32 hall_ring_used(struct hall_rx_ring *rx)
+{
+	u64 head = virt_load_acquire(&rx->shared->head);	/* A */
+
+	if (rx->broken)
+		return 0;
+	if (head - rx->head > rx->size - (rx->head - rx->tail) ||
+	    (rx->ended && head != rx->head)) {
+		rx->broken = true;
+		return 0;
+	}
+	rx->head = head;
+	return head - rx->tail;
+}
+
+struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max)
+{
+	u32 at = (rx->tail + offset) & (rx->size - 1);
+	u32 used = rx->head - rx->tail;
+
+	if (offset >= used)
+		return (struct hall_span){ .data = rx->shared->data, .len = 0 };
+	return (struct hall_span){
+		.data = rx->shared->data + at,
+		.len = min_t(u32, min_t(u32, used - offset, max),
+			     rx->size - at),
+	};
+}
+
+bool hall_ring_consume(struct hall_rx_ring *rx, u32 n)
+{
+	u64 old = rx->tail;
+
+	rx->tail += n;
+	virt_store_release(&rx->shared->tail, rx->tail);	/* B */
+	virt_mb();						/* C */
+	return passes(READ_ONCE(rx->shared->tail_event), rx->tail, old);
+}
+
+bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
+{
+	if (hall_ring_used(rx) >= want || rx->broken)
+		return true;
+	WRITE_ONCE(rx->shared->head_event, rx->tail + want - 1);
+	virt_mb();						/* C */
+	return hall_ring_used(rx) >= want || rx->broken;
+}
+
+/* Take up the start mark if it is there. False: an impossible one. */
+static bool take_start(struct hall_rx_ring *rx, u32 copied)
+{
+	u64 start = virt_load_acquire(&rx->shared->start);	/* D */
+
+	if (!(start & HALLWAY_MARK_SET))
+		return start == 0;
+	rx->start_seq = start & HALLWAY_MARK_SEQ;
+	rx->started = true;
+	return (s32)(rx->start_seq - copied) >= 0;
+}
+
+enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
+				  u32 arrived, u32 *n)
+{
+	s32 unread = arrived - copied, before;
+
+	/* A FIN that was read counts in copied, not in arrived. */
+	if (unread < 0) {
+		copied = arrived;
+		unread = 0;
+	}
+	*n = unread;
+	if (!rx->started && !take_start(rx, copied))
+		rx->broken = true;
+	if (rx->broken)
+		return HALL_RX_CORRUPT;
+	if (!rx->started)
+		return unread ? HALL_RX_TCP : HALL_RX_EMPTY;
+
+	if (!rx->ended && virt_load_acquire(&rx->shared->end)) {	/* E */
+		hall_ring_used(rx);
+		rx->ended = true;
+	}
+	if (!rx->ended && (s32)(arrived - rx->start_seq) > 0)
+		rx->broken = true;
+
+	before = rx->start_seq - copied;
+	if (before > 0 && !rx->broken) {
+		*n = min_t(u32, before, unread);
+		return *n ? HALL_RX_TCP : HALL_RX_EMPTY;
+	}
+	*n = hall_ring_used(rx);
+	if (rx->broken)
+		return HALL_RX_CORRUPT;
+	if (*n)
+		return HALL_RX_RING;
+	return rx->ended ? HALL_RX_ENDED : HALL_RX_EMPTY;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * One direction of a connection in shared memory: see abi/hallway/ring.h for
+ * the layout, ring.c for how it works.
+ *
+ * Nothing here sleeps, allocates or locks. The caller serialises all calls on
+ * one end; the two ends need no common lock.
+ */
+#ifndef HALL_RING_H
+#define HALL_RING_H
+
+#include "env.h"
+#include <hallway/ring.h>
+
+/* The sender's end. Private memory: the peer can't reach it. */
+struct hall_tx_ring {
+	struct hallway_ring *shared;
+	u32 size;		/* bytes of data, a power of two */
+	bool broken;		/* sticky: the peer wrote an impossible index */
+	u64 head;		/* ours; the shared one is a copy */
+	u64 tail;		/* the peer's, as last seen and found possible */
+};
+
+/* The receiver's end. */
+struct hall_rx_ring {
+	struct hallway_ring *shared;
+	u32 size;
+	bool broken;
+	bool started;		/* the start mark was seen; start_seq is valid */
+	bool ended;		/* the end mark was seen; head is final */
+	u32 start_seq;
+	u64 tail;		/* ours; the shared one is a copy */
+	u64 head;		/* the peer's, as last seen and found possible */
+};
+
+/* A run of bytes in the ring; it never wraps. */
+struct hall_span {
+	u8 *data;
+	u32 len;
+};
+
+/* Where the next bytes of the stream come from. */
+enum hall_rx_source {
+	HALL_RX_EMPTY,		/* nothing has come; later bytes may */
+	HALL_RX_TCP,		/* n bytes from TCP, and not one more */
+	HALL_RX_RING,		/* n bytes from the ring */
+	HALL_RX_ENDED,		/* the ring is drained and ended: TCP goes on */
+	HALL_RX_CORRUPT,	/* the peer broke the rules */
+};
+
+/* Is size one that a ring can have? */
+bool hall_ring_size_valid(u64 size);
+
+/* Sender: make memory of HALLWAY_RING_HEADER + size bytes a fresh ring. */
+void hall_ring_tx_init(struct hall_tx_ring *tx, struct hallway_ring *shared,
+		       u32 size, u32 carrier);
+/* Receiver: take up a ring of the size that was agreed. False: not a ring. */
+bool hall_ring_rx_init(struct hall_rx_ring *rx, struct hallway_ring *shared,
+		       u32 size, u32 carrier);
+
+/* Sender: free bytes, 0 also if broken. */
+u32 hall_ring_space(struct hall_tx_ring *tx);
+/* Sender: bytes that the receiver has not consumed yet. */
+u32 hall_ring_unread(struct hall_tx_ring *tx);
+/* Sender: the next free run, at most max bytes; len 0 if the ring is full. */
+struct hall_span hall_ring_tx_span(struct hall_tx_ring *tx, u32 max);
+/* Sender: the first n bytes of the span are written. True: ring the doorbell. */
+bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
+/*
+ * Sender: ask for a doorbell when want bytes are free. True: they are already,
+ * or the ring is broken: do not sleep.
+ */
+bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 want);
+/* Sender: set the marks; each once, start first. */
+void hall_ring_start(struct hall_tx_ring *tx, u32 seq);
+void hall_ring_end(struct hall_tx_ring *tx);
+
+/* Receiver: bytes to read, 0 also if broken. */
+u32 hall_ring_used(struct hall_rx_ring *rx);
+/* Receiver: a run of unread bytes, offset bytes ahead, at most max bytes. */
+struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max);
+/* Receiver: n bytes are taken. True: ring the doorbell. */
+bool hall_ring_consume(struct hall_rx_ring *rx, u32 n);
+/* Receiver: ask for a doorbell when want bytes are there. True: don't sleep. */
+bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
+
+/*
+ * Receiver: where do the next bytes come from? copied is the TCP sequence
+ * number of the next byte to be read from TCP, arrived that of the first byte
+ * that has not arrived yet, a FIN not counted. The caller samples arrived
+ * before the call and lets no byte past it be read on this answer.
+ */
+enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
+				  u32 arrived, u32 *n);
+
+#endif /* HALL_RING_H */

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Options, ioctls, and those who want the socket for themselves. Whoever is
+ * about to replace or to compare sk_prot finds the native one there.
+ */
+#include "sock.h"
+
+#include <asm/ioctls.h>
+#include <linux/skmsg.h>
+#include <linux/sockios.h>
+#include <net/ipv6.h>
+
+#include <hallway/reason.h>
+
+/* Options that no ring can live with. */
+static u32 takes_over(int level, int optname)
+{
+	if (level == SOL_TCP && optname == TCP_ULP)
+		return HALLWAY_REASON_ULP;
+	if (level == SOL_TCP && optname == TCP_REPAIR)
+		return HALLWAY_REASON_REPAIR;
+	if (level == SOL_TCP && (optname == TCP_MD5SIG || optname == TCP_MD5SIG_EXT))
+		return HALLWAY_REASON_SECURED;
+	if (level == SOL_IPV6 && optname == IPV6_ADDRFORM)
+		return HALLWAY_REASON_ADDRFORM;
+	return 0;
+}
+
+int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
+		    unsigned int optlen)
+{
+	u32 reason = takes_over(level, optname);
+	struct hall_sock *hs = hall_sock_get(sk);
+	struct proto *native;
+	int err;
+
+	if (!hs)
+		return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname,
+							  optval, optlen);
+	native = hs->native;
+	if (unlikely(reason)) {
+		err = hall_sock_handler.leave(hs, reason);
+		if (err) {
+			hall_sock_put(hs);
+			return err;
+		}
+		native = READ_ONCE(sk->sk_prot);
+	}
+	err = native->setsockopt(sk, level, optname, optval, optlen);
+	hall_sock_put(hs);
+	return err;
+}
+
+int hall_getsockopt(struct sock *sk, int level, int optname,
+		    char __user *optval, int __user *option)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	int err;
+
+	if (!hs)
+		return READ_ONCE(sk->sk_prot)->getsockopt(sk, level, optname,
+							  optval, option);
+	if (level == SOL_TCP && optname == TCP_ZEROCOPY_RECEIVE)
+		hall_sock_handler.leave(hs, HALLWAY_REASON_ZEROCOPY);
+	err = hs->native->getsockopt(sk, level, optname, optval, option);
+	hall_sock_put(hs);
+	return err;
+}
+
+/* Bytes that the native answer does not know of. */
+static u32 in_rings(struct hall_sock *hs, int cmd)
+{
+	u32 n = 0;
+
+	lock_sock(hs->sk);
+	if (cmd == SIOCINQ)
+		n = hall_rx_unread(hs);
+	release_sock(hs->sk);
+	return n;
+}
+
+#ifdef HALL_IOCTL_INT
+int hall_ioctl(struct sock *sk, int cmd, int *karg)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	int err;
+
+	if (!hs)
+		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, karg);
+	err = hs->native->ioctl(sk, cmd, karg);
+	if (!err)
+		*karg += in_rings(hs, cmd);
+	hall_sock_put(hs);
+	return err;
+}
+#else
+int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	u32 n;
+	int err, answer;
+
+	if (!hs)
+		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, arg);
+	err = hs->native->ioctl(sk, cmd, arg);
+	n = err ? 0 : in_rings(hs, cmd);
+	hall_sock_put(hs);
+	if (n && (get_user(answer, (int __user *)arg) ||
+		  put_user(answer + (int)n, (int __user *)arg)))
+		return -EFAULT;
+	return err;
+}
+#endif
+
+/*
+ * sockmap: sets sk_prot to one that it built from the native tables. It may
+ * come where nobody can wait for a peer, so a promoted socket is refused.
+ */
+int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
+			      bool restore)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+
+	if (hs) {
+		if (hs->tx.state != HALL_TX_TCP || hs->rx.state != HALL_RX_NATIVE) {
+			hall_sock_put(hs);
+			return -EBUSY;
+		}
+		hall_sock_handler.detach(hs, HALLWAY_REASON_SOCKMAP);
+		/* What sockmap will restore some day, it saved before the call. */
+		psock->sk_proto = hs->native;
+		hall_sock_put(hs);
+	}
+	return READ_ONCE(sk->sk_prot)->psock_update_sk_prot(sk, psock, restore);
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Readiness. tcp_poll() asks the socket's own sock_is_readable() and
+ * stream_memory_free(), without the socket lock; the doorbell ends in
+ * sk_data_ready() and sk_write_space(). Saying "not ready" always arms the
+ * doorbell, so that level and edge triggered users are told of the change.
+ */
+#include "sock.h"
+
+#include "../obs/counters.h"
+
+/* A blocked writer is woken when this part of the ring is free. */
+#define WAKE_SPACE(size) ((size) / 4)
+
+bool hall_sock_is_readable(struct sock *sk)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	bool readable = false;
+
+	if (!hs)
+		return false;
+	spin_lock_bh(&hs->channel.lock);
+	if (hs->rx.state == HALL_RX_MAPPED)
+		readable = hall_ring_arm_head(&hs->rx.ring, 1);
+	spin_unlock_bh(&hs->channel.lock);
+	hall_sock_put(hs);
+	return readable;
+}
+
+bool hall_stream_memory_free(const struct sock *sk, int wake)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	bool on_ring = false, free = false;
+
+	if (hs) {
+		spin_lock_bh(&hs->channel.lock);
+		on_ring = hs->tx.state == HALL_TX_RING;
+		if (on_ring)
+			free = hall_ring_arm_tail(&hs->tx.ring,
+						  WAKE_SPACE(hs->tx.ring.size));
+		spin_unlock_bh(&hs->channel.lock);
+		hall_sock_put(hs);
+	}
+	return on_ring ? free : tcp_stream_memory_free(sk, wake);
+}
+
+void hall_sock_wake(struct hall_sock *hs)
+{
+	struct hall_channel *channel = &hs->channel;
+	bool readable = false, writable, look = false;
+	struct sock *sk = hs->sk;
+
+	spin_lock_bh(&channel->lock);
+	if (hs->rx.state == HALL_RX_MAPPED) {
+		readable = hall_ring_used(&hs->rx.ring) || hs->rx.ring.broken;
+		/* A mark may have come: the work sees to it. */
+		look = READ_ONCE(hs->rx.ring.shared->end);
+	}
+	writable = hs->tx.state == HALL_TX_RING;
+	spin_unlock_bh(&channel->lock);
+	if (readable)
+		sk->sk_data_ready(sk);
+	if (writable)
+		sk->sk_write_space(sk);
+	if (look)
+		hall_channel_raise(channel, HALL_EVENT_LOOK);
+}

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The direction we receive.
+ *
+ * Native reads are asked not to wait, and once a ring was accepted they get a
+ * limit: the bytes that had arrived before the marks were looked at. Whoever
+ * waits, waits here, for both carriers at once.
+ *
+ * A blocked reader first spins for a while where the peer has a CPU of its
+ * own, if that has paid lately: each hit earns credit, each miss costs one, and
+ * a reader without credit tries again once in a while.
+ */
+#include "sock.h"
+
+#include <linux/moduleparam.h>
+#include <linux/sched/clock.h>
+#include <linux/uio.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+static unsigned int spin_us = 50;
+module_param(spin_us, uint, 0644);
+MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sleeps; 0: never (default: 50)");
+
+#define SPIN_CREDIT_MAX	16	/* spins that may miss in a row */
+#define SPIN_RETRY	64	/* waits until a reader without credit spins */
+
+/* Bytes that one read takes before it tells the writer. */
+#define CONSUME_STEP	(64u << 10)
+
+enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
+{
+	struct hall_rx *rx = &hs->rx;
+	bool started = rx->ring.started;
+	enum hall_rx_source source;
+	u32 arrived;
+
+	/* First what arrived, then the marks: see ring.c, barrier D. */
+	arrived = hall_rx_arrived(hs->sk);
+	spin_lock_bh(&hs->channel.lock);
+	source = hall_rx_where(&rx->ring, tcp_sk(hs->sk)->copied_seq, arrived, n);
+	spin_unlock_bh(&hs->channel.lock);
+	if (!started && rx->ring.started) {
+		hall_count(HALL_RX_PROMOTED);
+		if (hs->rx_waiters)
+			hall_count(HALL_SWITCH_READER);
+	}
+	return source;
+}
+
+u32 hall_rx_unread(struct hall_sock *hs)
+{
+	u32 used = 0;
+
+	spin_lock_bh(&hs->channel.lock);
+	if (hs->rx.state == HALL_RX_MAPPED)
+		used = hall_ring_used(&hs->rx.ring);
+	spin_unlock_bh(&hs->channel.lock);
+	return used;
+}
+
+u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
+{
+	struct hall_channel *channel = &hs->channel;
+	u32 size = offer->offer.ring_size;
+	struct hallway_ring *shared;
+	struct hall_rx_ring ring;
+
+	if (!hall_ring_size_valid(size) || !(offer->carrier & 1) || !offer->from)
+		return HALLWAY_REASON_CORRUPT;
+	if (hall_channel_open(channel))
+		return HALLWAY_REASON_NO_ENDPOINT;
+	shared = channel->member->transport->map(channel->member,
+						 &offer->offer.handle,
+						 HALLWAY_RING_HEADER + size);
+	if (!shared)
+		return HALLWAY_REASON_CORRUPT;
+	if (!hall_ring_rx_init(&ring, shared, size, offer->carrier)) {
+		channel->member->transport->unmap(channel->member, shared);
+		return HALLWAY_REASON_CORRUPT;
+	}
+	spin_lock_bh(&channel->lock);
+	channel->peer = offer->from;
+	hs->rx.ring = ring;
+	hs->rx.state = HALL_RX_MAPPED;
+	hs->rx.carrier = offer->carrier;
+	hs->spin_credit = SPIN_CREDIT_MAX;
+	spin_unlock_bh(&channel->lock);
+	return 0;
+}
+
+void hall_rx_release(struct hall_sock *hs, u32 reason)
+{
+	struct hall_channel *channel = &hs->channel;
+	struct hall_rx *rx = &hs->rx;
+
+	if (rx->state != HALL_RX_MAPPED)
+		return;
+	spin_lock_bh(&channel->lock);
+	rx->state = HALL_RX_NATIVE;
+	spin_unlock_bh(&channel->lock);
+	channel->member->transport->unmap(channel->member, rx->ring.shared);
+	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
+			 rx->ring.tail);
+	rx->carrier++;
+	if (rx->ring.started)
+		hall_count(HALL_RX_DEMOTED);
+}
+
+/* Readiness */
+
+/* Is there anything for a blocked reader to look at? If not, be told. */
+static bool ready(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	bool more;
+	u32 n;
+
+	if (hs->detached || sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
+	    sk->sk_state == TCP_CLOSE)
+		return true;
+	if (hs->rx.state == HALL_RX_NATIVE)
+		return tcp_sk(sk)->rcv_nxt != tcp_sk(sk)->copied_seq;
+	if (hall_rx_source(hs, &n) != HALL_RX_EMPTY)
+		return true;
+	/* Bytes behind ones that TCP still owes us are no reason to wake. */
+	if (hs->rx.ring.started &&
+	    before(tcp_sk(sk)->copied_seq, hs->rx.ring.start_seq))
+		return false;
+	spin_lock_bh(&hs->channel.lock);
+	more = hall_ring_arm_head(&hs->rx.ring, 1);
+	spin_unlock_bh(&hs->channel.lock);
+	return more;
+}
+
+static bool spin(struct hall_sock *hs)
+{
+	unsigned int budget = READ_ONCE(spin_us);
+	struct sock *sk = hs->sk;
+	bool hit = false;
+	u64 until;
+	u32 n;
+
+	if (!budget || hs->rx.state != HALL_RX_MAPPED ||
+	    !hs->rx.ring.started || !hs->channel.member->transport->remote)
+		return false;
+	if (hs->spin_credit > SPIN_CREDIT_MAX) {
+		hs->spin_credit--;		/* waiting for the next try */
+		return false;
+	}
+	hall_count(HALL_RX_SPINS);
+	until = local_clock() + budget * NSEC_PER_USEC;
+	do {
+		hit = hall_rx_source(hs, &n) != HALL_RX_EMPTY;
+		cpu_relax();
+	} while (!hit && !need_resched() && !signal_pending(current) &&
+		 !READ_ONCE(sk->sk_backlog.tail) && local_clock() < until);
+	if (hit) {
+		hall_count(HALL_RX_SPIN_HITS);
+		hs->spin_credit = SPIN_CREDIT_MAX;
+	} else if (!hs->spin_credit--) {
+		hs->spin_credit = SPIN_CREDIT_MAX + SPIN_RETRY;
+	}
+	return hit;
+}
+
+static void wait(struct hall_sock *hs, long *timeo)
+{
+	DEFINE_WAIT_FUNC(entry, woken_wake_function);
+	struct sock *sk = hs->sk;
+
+	lock_sock(sk);
+	/* Spinning comes first: once the doorbell is armed, it will ring. */
+	if (!spin(hs)) {
+		add_wait_queue(sk_sleep(sk), &entry);
+		sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
+		hs->rx_waiters++;
+		/* Whatever changes from here on marks the entry as woken. */
+		if (!ready(hs)) {
+			if (hs->rx.state == HALL_RX_MAPPED)
+				hall_count(HALL_RX_SLEEPS);
+			release_sock(sk);
+			*timeo = wait_woken(&entry, TASK_INTERRUPTIBLE, *timeo);
+			lock_sock(sk);
+		}
+		hs->rx_waiters--;
+		sk_clear_bit(SOCKWQ_ASYNC_WAITDATA, sk);
+		remove_wait_queue(sk_sleep(sk), &entry);
+	}
+	release_sock(sk);
+}
+
+/* Reading */
+
+static int tcp_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		    int flags, int *addr_len)
+{
+	int n = hs->native->recvmsg(hs->sk, msg, len, flags | MSG_DONTWAIT,
+				    addr_len);
+
+	if (n > 0 && !(flags & MSG_PEEK)) {
+		hs->rx.bytes_tcp += n;
+		hall_count_add(HALL_RX_BYTES_TCP, n);
+	}
+	return n;
+}
+
+static void consume(struct hall_sock *hs, u32 n)
+{
+	bool ringing;
+
+	spin_lock_bh(&hs->channel.lock);
+	ringing = hall_ring_consume(&hs->rx.ring, n);
+	spin_unlock_bh(&hs->channel.lock);
+	if (ringing)
+		hall_channel_notify(&hs->channel);
+	hs->rx.bytes_ring += n;
+	hall_count_add(HALL_RX_BYTES_RING, n);
+}
+
+/* lock_sock(), after hall_rx_source() said that there are bytes. */
+static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		     int flags)
+{
+	struct hall_span span;
+	u32 ahead = 0, copied;
+	int n = 0;
+
+	while (n < len) {
+		span = hall_ring_rx_span(&hs->rx.ring, ahead,
+					 min_t(size_t, len - n, CONSUME_STEP));
+		if (!span.len)
+			break;
+		copied = flags & MSG_TRUNC ? span.len :
+			 copy_to_iter(span.data, span.len, &msg->msg_iter);
+		n += copied;
+		if (flags & MSG_PEEK)
+			ahead += copied;
+		else if (copied)
+			consume(hs, copied);
+		if (copied < span.len)
+			return n ?: -EFAULT;
+	}
+	return n;
+}
+
+/*
+ * A program that watches for edges may take a short read for "drained": what
+ * comes from here on must make a new edge, as it would with TCP.
+ */
+static void rearm_edge(struct hall_sock *hs)
+{
+	bool more;
+
+	if (!waitqueue_active(sk_sleep(hs->sk)))
+		return;
+	spin_lock_bh(&hs->channel.lock);
+	more = hs->rx.state == HALL_RX_MAPPED &&
+	       hall_ring_arm_head(&hs->rx.ring, 1);
+	spin_unlock_bh(&hs->channel.lock);
+	if (more)
+		hs->sk->sk_data_ready(hs->sk);
+}
+
+/* What TCP says where there is nothing to read; as in tcp_recvmsg_locked(). */
+static int nothing(struct sock *sk, bool more)
+{
+	if (sock_flag(sk, SOCK_DONE))
+		return 0;
+	if (sk->sk_err)
+		return more ? 0 : sock_error(sk);
+	if (sk->sk_shutdown & RCV_SHUTDOWN)
+		return 0;
+	if (sk->sk_state == TCP_CLOSE)
+		return more ? 0 : -ENOTCONN;
+	return -EAGAIN;
+}
+
+/*
+ * Reads what is there, from one carrier. Bytes, 0 at the end of the stream,
+ * -EAGAIN if nothing is there, or another error. more: an earlier part of the
+ * call has bytes already, errors are for the next call then. waits: the caller
+ * will wait here. rx_mutex.
+ */
+static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		     int flags, int *addr_len, bool more, bool waits)
+{
+	struct sock *sk = hs->sk;
+	u32 avail;
+	int n;
+
+	lock_sock(sk);
+	hall_sock_policy(hs, 0);
+again:
+	if (hs->detached) {
+		n = -EAGAIN;
+		goto out;
+	}
+	if (hs->rx.state == HALL_RX_NATIVE) {
+		if (more && hall_rx_arrived(sk) == tcp_sk(sk)->copied_seq) {
+			n = nothing(sk, more);
+			goto out;
+		}
+		release_sock(sk);
+		return tcp_read(hs, msg, len, flags, addr_len);
+	}
+	switch (hall_rx_source(hs, &avail)) {
+	case HALL_RX_TCP:
+		release_sock(sk);
+		n = tcp_read(hs, msg, min_t(size_t, len, avail), flags, addr_len);
+		if (n != avail || !(flags & MSG_PEEK) || n == len)
+			return n;
+		/* What is peeked at may lie on both carriers. */
+		lock_sock(sk);
+		if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
+		    hall_rx_unread(hs))
+			n += max(ring_read(hs, msg, len - n, flags), 0);
+		break;
+	case HALL_RX_RING:
+		n = ring_read(hs, msg, len, flags);
+		if (n >= 0 && n < len)
+			rearm_edge(hs);
+		break;
+	case HALL_RX_ENDED:
+		hall_rx_release(hs, HALLWAY_REASON_NONE);
+		goto again;
+	case HALL_RX_CORRUPT:
+		hall_sock_break(hs);
+		n = nothing(sk, more);
+		break;
+	default:
+		hall_count(HALL_RING_EMPTY);
+		n = nothing(sk, more);
+		/*
+		 * Who is about to poll needs the doorbell armed; who is about
+		 * to wait here may get by without. True: something came.
+		 */
+		if (n == -EAGAIN && !waits && ready(hs))
+			goto again;
+	}
+out:
+	release_sock(sk);
+	return n;
+}
+
+/* Sets *native if the socket was detached before anything was read. */
+static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		   int flags, int *addr_len, bool *native)
+{
+	struct sock *sk = hs->sk;
+	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
+	int target = sock_rcvlowat(sk, flags & MSG_WAITALL, len);
+	int copied = 0, n;
+
+	for (;;) {
+		mutex_lock(&hs->rx_mutex);
+		n = read_once(hs, msg, len - copied, flags, addr_len, copied,
+			      timeo);
+		mutex_unlock(&hs->rx_mutex);
+		if (n > 0)
+			copied += n;
+		if (n == 0 || copied >= target || (n > 0 && (flags & MSG_PEEK)))
+			return copied;
+		if (n > 0)
+			continue;
+		if (n != -EAGAIN)
+			return copied ?: n;
+		if (READ_ONCE(hs->detached)) {
+			*native = !copied;
+			return copied;
+		}
+		if (!timeo)
+			return copied ?: -EAGAIN;
+		if (signal_pending(current))
+			return copied ?: sock_intr_errno(timeo);
+		wait(hs, &timeo);
+	}
+}
+
+int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len, int flags,
+		 int *addr_len)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	bool native = !hs;
+	int ret = 0;
+
+	if (hs) {
+		/* Neither of these waits, and neither is in a ring. */
+		if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
+			ret = hs->native->recvmsg(sk, msg, len, flags, addr_len);
+		else
+			ret = receive(hs, msg, len, flags, addr_len, &native);
+		hall_sock_put(hs);
+	}
+	/* As in hall_sendmsg(): a jump, which leaves nothing of ours behind. */
+	if (native)
+		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len, flags,
+						       addr_len);
+	return ret;
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The way back: the unread rest of a ring becomes part of TCP's receive queue.
+ *
+ * Ring bytes have no sequence numbers. They belong right before the start
+ * mark's number S, after all bytes that TCP carried before the ring. So the
+ * unread TCP bytes below S and the rest of the ring are copied into new
+ * buffers at the head of the queue, numbered backwards from S, and copied_seq
+ * moves back to the first of them:
+ *
+ *     queue before   [c .. S) [S .. rcv_nxt)         ring  r bytes
+ *     queue after    [c - r .. S) [S .. rcv_nxt)     copied_seq = c - r
+ *
+ * Buffers that end at or below S are dropped, a buffer that reaches across S
+ * stays: its bytes below S lie behind copied_seq when a reader gets there. A
+ * FIN that was read already counts as one, hence "S or copied_seq".
+ *
+ * Charging the buffers follows tcp_send_rcvq() in net/ipv4/tcp_input.c.
+ */
+#include "sock.h"
+
+#include "../obs/counters.h"
+
+#define CHUNK	SKB_WITH_OVERHEAD(16384)
+
+static struct sk_buff *chunk_new(struct sk_buff_head *list, u32 left)
+{
+	struct sk_buff *skb = alloc_skb(min_t(u32, left, CHUNK), GFP_KERNEL);
+
+	if (skb)
+		__skb_queue_tail(list, skb);
+	return skb;
+}
+
+/* Appends the n unread bytes of TCP that lie below the start mark. */
+static int copy_tcp(struct sock *sk, struct sk_buff_head *list, u32 n)
+{
+	u32 seq = tcp_sk(sk)->copied_seq;
+	struct sk_buff *from, *to;
+	u32 offset, len;
+
+	skb_queue_walk(&sk->sk_receive_queue, from) {
+		while (n && (offset = seq - TCP_SKB_CB(from)->seq) < from->len) {
+			to = chunk_new(list, n);
+			if (!to)
+				return -ENOMEM;
+			len = min3(n, from->len - offset, (u32)skb_tailroom(to));
+			if (skb_copy_bits(from, offset, skb_put(to, len), len))
+				return -EPROTO;
+			seq += len;
+			n -= len;
+		}
+	}
+	return n ? -EPROTO : 0;
+}
+
+/* Appends the n unread bytes of the ring. */
+static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n)
+{
+	struct hall_span span;
+	struct sk_buff *to;
+	u32 done;
+
+	for (done = 0; done < n; done += span.len) {
+		to = chunk_new(list, n - done);
+		if (!to)
+			return -ENOMEM;
+		span = hall_ring_rx_span(&hs->rx.ring, done,
+					 min_t(u32, n - done, skb_tailroom(to)));
+		if (!span.len)
+			return -EPROTO;
+		skb_put_data(to, span.data, span.len);
+	}
+	return 0;
+}
+
+/* Charges all of the list to the socket, or nothing. */
+static int charge(struct sock *sk, struct sk_buff_head *list)
+{
+	struct sk_buff *skb;
+	u32 truesize = 0;
+
+	skb_queue_walk(list, skb)
+		truesize += skb->truesize;
+	skb = skb_peek(list);
+	if (skb && !sk_rmem_schedule(sk, skb, truesize))
+		return -ENOMEM;
+	skb_queue_walk(list, skb)
+		skb_set_owner_r(skb, sk);
+	return 0;
+}
+
+/* Puts the list, numbered up to end, in place of what lies below end. */
+static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 bytes,
+		      u32 end)
+{
+	struct sk_buff_head *queue = &sk->sk_receive_queue;
+	u32 seq = end - bytes;
+	struct sk_buff *skb;
+
+	while ((skb = skb_peek(queue)) &&
+	       !before(end, TCP_SKB_CB(skb)->end_seq)) {
+		__skb_unlink(skb, queue);
+		__kfree_skb(skb);
+	}
+	WRITE_ONCE(tcp_sk(sk)->copied_seq, seq);
+	skb_queue_walk(list, skb) {
+		TCP_SKB_CB(skb)->seq = seq;
+		seq += skb->len;
+		TCP_SKB_CB(skb)->end_seq = seq;
+		TCP_SKB_CB(skb)->tcp_flags = TCPHDR_ACK;
+	}
+	skb_queue_splice(list, queue);
+}
+
+int hall_rx_save(struct hall_sock *hs)
+{
+	struct hall_rx_ring *ring = &hs->rx.ring;
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+	struct sk_buff_head list;
+	u32 n, from_tcp = 0, from_ring, end;
+	int err;
+
+	if (hall_rx_source(hs, &n) == HALL_RX_CORRUPT)
+		return -EPROTO;
+	if (!ring->started)
+		return 0;
+	if (after(ring->start_seq, hall_rx_arrived(hs->sk)))
+		return -EAGAIN;
+	from_ring = hall_rx_unread(hs);
+	if (!from_ring)
+		return ring->broken ? -EPROTO : 0;
+	end = tp->copied_seq;
+	if (before(end, ring->start_seq)) {
+		from_tcp = ring->start_seq - end;
+		end = ring->start_seq;
+	}
+
+	__skb_queue_head_init(&list);
+	err = copy_tcp(hs->sk, &list, from_tcp) ?:
+	      copy_ring(hs, &list, from_ring) ?:
+	      charge(hs->sk, &list);
+	if (err) {
+		__skb_queue_purge(&list);
+		return err;
+	}
+	splice_in(hs->sk, &list, from_tcp + from_ring, end);
+	spin_lock_bh(&hs->channel.lock);
+	hall_ring_consume(ring, from_ring);
+	spin_unlock_bh(&hs->channel.lock);
+	hs->rx.bytes_ring += from_ring;
+	hall_count(HALL_SWITCH_IN_RING);
+	hall_count_add(HALL_RX_BYTES_RING, from_ring);
+	hall_count_add(HALL_RX_BYTES_SAVED, from_ring);
+	return 0;
+}

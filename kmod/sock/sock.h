@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A socket of ours: the byte stream with its carriers and marks.
+ *
+ * Each direction is a sequence of carriers, numbered from 0: TCP has the even
+ * numbers, rings the odd ones. The sender of a direction switches it.
+ *
+ *   direction we send    TCP -> OFFERED -> RING -> ENDED -> TCP
+ *     TCP      bytes go over TCP, no ring
+ *     OFFERED  bytes go over TCP, a ring is offered, no answer yet
+ *     RING     the start mark is set: bytes go into the ring
+ *     ENDED    the end mark is set: bytes go over TCP, the ring waits for DONE
+ *
+ *   direction we receive    TCP -> MAPPED -> TCP
+ *     TCP      all bytes come over TCP; calls pass through
+ *     MAPPED   we accepted a ring: hall_rx_where() tells where bytes come from
+ *
+ * Locks, outermost first:
+ *   rx_mutex      one reader at a time, and consent: nobody may be inside a
+ *                 native read without a limit when the peer may start a ring
+ *   lock_sock()   everything here, unless it says otherwise
+ *   channel.lock  the rings' private ends, so that poll and the doorbell, which
+ *                 run without lock_sock(), can look at them
+ *
+ * A socket stays alive as long as its hall_sock. The hall_sock can outlive its
+ * attachment (detached is set then): ring memory that the peer has not drained
+ * yet hangs on it.
+ */
+#ifndef HALL_SOCK_H
+#define HALL_SOCK_H
+
+#include <linux/mutex.h>
+#include <linux/rcupdate.h>
+#include <linux/workqueue.h>
+#include <net/sock.h>
+#include <net/tcp.h>
+
+#include "../channel/channel.h"
+#include "../ring/ring.h"
+
+enum hall_tx_state { HALL_TX_TCP, HALL_TX_OFFERED, HALL_TX_RING, HALL_TX_ENDED };
+enum hall_rx_state { HALL_RX_NATIVE, HALL_RX_MAPPED };
+
+struct hall_tx {
+	enum hall_tx_state state;
+	u32 carrier;			/* of the bytes sent now */
+	u32 offered;			/* of the ring, while there is one */
+	u32 next;			/* of the next ring */
+	struct hall_tx_ring ring;
+	struct hall_memory memory;
+	u64 bytes_tcp, bytes_ring;
+};
+
+struct hall_rx {
+	enum hall_rx_state state;
+	u32 carrier;			/* of the ring, while MAPPED; else even */
+	struct hall_rx_ring ring;
+	u64 bytes_tcp, bytes_ring;
+};
+
+struct hall_sock {
+	struct proto prot;		/* what sk->sk_prot points to */
+	struct proto *native;		/* what it pointed to */
+	struct proto_ops ops;		/* what sk->sk_socket->ops points to */
+	const struct proto_ops *native_ops; /* what it pointed to; NULL: not ours yet */
+	struct sock *sk;		/* referenced */
+	struct hall_channel channel;	/* holds the reference count */
+
+	struct hlist_node hash;		/* by addresses; RCU */
+	struct list_head list;		/* all of ours, under the list's lock */
+	struct in6_addr local, remote;	/* IPv4 mapped; set once */
+	u16 local_port, remote_port;
+
+	bool detached;			/* sk_prot is native again */
+	bool leaving;			/* on its way there */
+	bool settled;			/* no call can still load native tables */
+	bool settling;
+	bool clean;			/* and none is inside them any more */
+	u32 pinned;			/* reason to stay on TCP for good, or 0 */
+	u32 reason;			/* why not on a ring, for people */
+	unsigned long retry_at;		/* jiffies; promotion is tried from then */
+	unsigned long backoff;		/* jiffies until the try after that */
+	unsigned long attached_at;	/* jiffies */
+	unsigned long leave_by;		/* jiffies; the peer's end mark is due */
+	struct rcu_head settle;
+
+	struct mutex rx_mutex;
+	unsigned int rx_waiters;	/* of ours, asleep on the socket */
+	unsigned int tx_waiters;
+	unsigned int spin_credit;	/* see rx.c */
+	struct hall_tx tx;
+	struct hall_rx rx;
+
+	struct delayed_work work;
+	struct rcu_head rcu;
+};
+
+/* What the switch room does for this one. */
+struct hall_sock_handler {
+	/*
+	 * Within a call, under lock_sock(): may this socket be promoted now?
+	 * sending: bytes about to be sent, 0 in a call that reads.
+	 */
+	void (*policy)(struct hall_sock *hs, size_t sending);
+	/* Events of the channel: in the work item, no lock held. */
+	void (*work)(struct hall_sock *hs);
+	/* Gives the socket its native tables back. lock_sock() or slock. */
+	void (*detach)(struct hall_sock *hs, u32 reason);
+	/*
+	 * Leaves every ring and detaches; waits for the peer. Process context,
+	 * no lock held. 0, or -ETIMEDOUT (the socket was reset).
+	 */
+	int (*leave)(struct hall_sock *hs, u32 reason);
+};
+
+extern struct hall_sock_handler hall_sock_handler;
+
+/* Cheap where there is nothing to decide. Within a call, under lock_sock(). */
+static inline void hall_sock_policy(struct hall_sock *hs, size_t sending)
+{
+	if (!hs->clean || (sending && hs->tx.state == HALL_TX_TCP))
+		hall_sock_handler.policy(hs, sending);
+}
+
+/* sock.c: life, look-up, and what all directions share */
+
+/* From sk_prot alone, without a lock; NULL: the socket is not ours. */
+struct hall_sock *hall_sock_get(const struct sock *sk);
+void hall_sock_put(struct hall_sock *hs);
+/* A new context, not yet published. Atomic. NULL: no memory. */
+struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member);
+void hall_sock_publish(struct hall_sock *hs);
+void hall_sock_unpublish(struct hall_sock *hs);
+/* Addresses of a socket in one form: IPv4 mapped. */
+void hall_sock_remote(const struct sock *sk, struct in6_addr *address);
+/* Calls fn for each attached socket, with a reference and no lock held. */
+void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data);
+/* Sockets that exist, detached ones that wait for the peer included. */
+unsigned int hall_sock_count(void);
+/* Runs the work item: now, or after a delay in jiffies. */
+void hall_sock_work(struct hall_sock *hs, unsigned long delay);
+/* The names under which both ends know the connection. lock_sock(). */
+void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
+/* Is no native call inside the socket any more? lock_sock(). */
+bool hall_sock_quiet(struct hall_sock *hs);
+/* Do the socket's callbacks belong to the socket layer itself? */
+bool hall_sock_callbacks_native(const struct sock *sk);
+/* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
+void hall_sock_break(struct hall_sock *hs);
+/* Resets the connection, as an RST from the peer would. No lock held. */
+void hall_sock_reset(struct hall_sock *hs, int err);
+
+int hall_sock_init(void);
+void hall_sock_uninit(void);
+
+/* tx.c */
+int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size);
+#ifdef HALL_HAS_SENDPAGE
+int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
+		  int flags);
+#endif
+/* All under lock_sock(). Offer: 0 or -ENOMEM, -EUSERS. */
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags);
+/* The peer accepted: set the start mark. */
+void hall_tx_promote(struct hall_sock *hs);
+/* Set the end mark; bytes go over TCP from here. */
+void hall_tx_demote(struct hall_sock *hs);
+/* Nobody will look at the ring any more: give its memory back. */
+void hall_tx_release(struct hall_sock *hs);
+/* Bytes in the ring that the peer did not take. */
+u32 hall_tx_unread(struct hall_sock *hs);
+
+/* rx.c */
+int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len, int flags,
+		 int *addr_len);
+/* Accept the peer's ring. rx_mutex and lock_sock(). 0, or a reason against. */
+u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
+/* Where the next bytes come from. lock_sock(), state MAPPED. */
+enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n);
+/* Bytes of the ring that are not read yet. lock_sock(). */
+u32 hall_rx_unread(struct hall_sock *hs);
+/* The ring is of no more use: unmap it and say DONE. lock_sock(). */
+void hall_rx_release(struct hall_sock *hs, u32 reason);
+/* The sequence number after the last byte that arrived over TCP, less a FIN. */
+static inline u32 hall_rx_arrived(const struct sock *sk)
+{
+	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
+}
+
+/* save.c */
+/*
+ * Moves the rest of the ring to the head of TCP's receive queue, so that any
+ * native reader finds it. lock_sock(), state MAPPED. 0, -EAGAIN (bytes below
+ * the start mark are still on their way), -ENOMEM, -EPROTO (corrupt).
+ */
+int hall_rx_save(struct hall_sock *hs);
+
+/* poll.c */
+bool hall_sock_is_readable(struct sock *sk);
+bool hall_stream_memory_free(const struct sock *sk, int wake);
+/* The doorbell rang: wake whom it concerns. Softirq. */
+void hall_sock_wake(struct hall_sock *hs);
+
+/* splice.c */
+ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
+			 struct pipe_inode_info *pipe, size_t len,
+			 unsigned int flags);
+
+/* close.c */
+void hall_close(struct sock *sk, long timeout);
+void hall_destroy(struct sock *sk);
+int hall_disconnect(struct sock *sk, int flags);
+/* What closing means for the rings. lock_sock(). True: bytes were lost. */
+bool hall_sock_shut(struct hall_sock *hs);
+
+/* options.c */
+int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
+		    unsigned int optlen);
+int hall_getsockopt(struct sock *sk, int level, int optname,
+		    char __user *optval, int __user *option);
+#ifdef HALL_IOCTL_INT
+int hall_ioctl(struct sock *sk, int cmd, int *karg);
+#else
+int hall_ioctl(struct sock *sk, int cmd, unsigned long arg);
+#endif
+int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
+			      bool restore);
+
+static inline struct hall_sock *hall_sock_of(struct hall_channel *channel)
+{
+	return container_of(channel, struct hall_sock, channel);
+}
+
+#endif /* HALL_SOCK_H */

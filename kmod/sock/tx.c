@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The direction we send.
+ *
+ * All of a call happens under lock_sock(), as in tcp_sendmsg(); where it has
+ * to wait it lets go of the lock, and looks again at the carrier when it is
+ * back. Native sends are asked not to wait: whoever waits, waits here, so that
+ * a carrier can change under a blocked writer.
+ */
+#include "sock.h"
+
+#include <linux/moduleparam.h>
+#include <linux/uio.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+static unsigned int ring_bytes = 256 << 10;
+
+static int set_ring_bytes(const char *text, const struct kernel_param *param)
+{
+	unsigned int bytes;
+	int err = kstrtouint(text, 0, &bytes);
+
+	if (err)
+		return err;
+	if (!hall_ring_size_valid(bytes)) {
+		pr_err("hallway: ring_bytes=%u: want a power of two from %u to %u\n",
+		       bytes, HALLWAY_RING_MIN, HALLWAY_RING_MAX);
+		return -EINVAL;
+	}
+	WRITE_ONCE(ring_bytes, bytes);
+	return 0;
+}
+
+static const struct kernel_param_ops ring_bytes_ops = {
+	.set = set_ring_bytes,
+	.get = param_get_uint,
+};
+module_param_cb(ring_bytes, &ring_bytes_ops, &ring_bytes, 0644);
+MODULE_PARM_DESC(ring_bytes, "bytes of each ring, a power of two (default: 262144)");
+
+u32 hall_tx_unread(struct hall_sock *hs)
+{
+	u32 unread;
+
+	if (!hs->tx.memory.ring || hs->tx.state == HALL_TX_OFFERED)
+		return 0;
+	spin_lock_bh(&hs->channel.lock);
+	unread = hall_ring_unread(&hs->tx.ring);
+	spin_unlock_bh(&hs->channel.lock);
+	return unread;
+}
+
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags)
+{
+	struct hall_channel *channel = &hs->channel;
+	u32 bytes = READ_ONCE(ring_bytes);
+	struct hall_tx *tx = &hs->tx;
+	int err;
+
+	err = hall_channel_open(channel);
+	if (err)
+		return err;
+	err = channel->member->transport->alloc(channel->member,
+						HALLWAY_RING_HEADER + bytes,
+						&tx->memory);
+	if (err)
+		return err;
+	tx->offered = tx->next;
+	tx->next += 2;
+	hall_ring_tx_init(&tx->ring, tx->memory.ring, bytes,
+			  tx->offered);
+	tx->state = HALL_TX_OFFERED;
+	hall_channel_offer(channel, tx->offered, tags, &hs->local,
+			   hs->local_port, &hs->remote, hs->remote_port,
+			   &tx->memory);
+	return 0;
+}
+
+void hall_tx_promote(struct hall_sock *hs)
+{
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+	struct hall_tx *tx = &hs->tx;
+
+	if (tp->snd_una != tp->write_seq)
+		hall_count(HALL_SWITCH_IN_TCP);
+	if (hs->tx_waiters)
+		hall_count(HALL_SWITCH_WRITER);
+	spin_lock_bh(&hs->channel.lock);
+	hall_ring_start(&tx->ring, tp->write_seq);
+	tx->state = HALL_TX_RING;
+	tx->carrier = tx->offered;
+	spin_unlock_bh(&hs->channel.lock);
+	hall_count(HALL_TX_PROMOTED);
+	/* A reader blocked in TCP must look at the ring from now on. */
+	hall_channel_notify(&hs->channel);
+	hs->sk->sk_write_space(hs->sk);
+}
+
+void hall_tx_demote(struct hall_sock *hs)
+{
+	struct hall_tx *tx = &hs->tx;
+
+	if (tx->state != HALL_TX_RING)
+		return;
+	if (hall_tx_unread(hs))
+		hall_count(HALL_SWITCH_IN_RING);
+	if (hs->tx_waiters)
+		hall_count(HALL_SWITCH_WRITER);
+	spin_lock_bh(&hs->channel.lock);
+	hall_ring_end(&tx->ring);
+	tx->state = HALL_TX_ENDED;
+	tx->carrier = tx->offered + 1;
+	spin_unlock_bh(&hs->channel.lock);
+	hall_count(HALL_TX_DEMOTED);
+	hall_channel_notify(&hs->channel);
+	hs->sk->sk_write_space(hs->sk);
+}
+
+void hall_tx_release(struct hall_sock *hs)
+{
+	struct hall_channel *channel = &hs->channel;
+	struct hall_tx *tx = &hs->tx;
+	struct hall_memory memory;
+
+	spin_lock_bh(&channel->lock);
+	memory = tx->memory;
+	tx->memory.ring = NULL;
+	if (tx->state == HALL_TX_RING)
+		tx->carrier = tx->offered + 1;
+	tx->state = HALL_TX_TCP;
+	spin_unlock_bh(&channel->lock);
+	if (memory.ring)
+		channel->member->transport->free(channel->member, &memory);
+}
+
+/* Copies into the ring what fits. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
+static int ring_write(struct hall_sock *hs, struct msghdr *msg)
+{
+	struct hall_tx_ring *ring = &hs->tx.ring;
+	struct hall_span span;
+	size_t copied;
+	bool ringing;
+
+	span = hall_ring_tx_span(ring, min_t(size_t, msg_data_left(msg), ring->size));
+	if (ring->broken) {
+		hall_sock_break(hs);
+		return -EPIPE;
+	}
+	if (!span.len)
+		return 0;
+	copied = copy_from_iter(span.data, span.len, &msg->msg_iter);
+	if (!copied)
+		return -EFAULT;
+	if (((ring->head + copied) ^ ring->head) & ring->size)
+		hall_count(HALL_RING_WRAPS);
+	spin_lock_bh(&hs->channel.lock);
+	ringing = hall_ring_publish(ring, copied);
+	spin_unlock_bh(&hs->channel.lock);
+	if (ringing)
+		hall_channel_notify(&hs->channel);
+	hs->tx.bytes_ring += copied;
+	hall_count_add(HALL_TX_BYTES_RING, copied);
+	return copied;
+}
+
+static int tcp_write(struct hall_sock *hs, struct msghdr *msg, bool more)
+{
+	unsigned int flags = msg->msg_flags;
+	int n;
+
+	msg->msg_flags |= MSG_DONTWAIT;
+	/* The call will return what was sent before: no signal then. */
+	if (more)
+		msg->msg_flags |= MSG_NOSIGNAL;
+	n = tcp_sendmsg_locked(hs->sk, msg, msg_data_left(msg));
+	msg->msg_flags = flags;
+	if (n > 0) {
+		hs->tx.bytes_tcp += n;
+		hall_count_add(HALL_TX_BYTES_TCP, n);
+	}
+	return n;
+}
+
+static int ring_wait(struct hall_sock *hs, long *timeo)
+{
+	DEFINE_WAIT_FUNC(wait, woken_wake_function);
+	struct sock *sk = hs->sk;
+
+	if (!*timeo)
+		return -EAGAIN;
+	if (signal_pending(current))
+		return sock_intr_errno(*timeo);
+	hall_count(HALL_TX_SLEEPS);
+	add_wait_queue(sk_sleep(sk), &wait);
+	hs->tx_waiters++;
+	sk->sk_write_pending++;
+	/* Whatever changes from here on marks the entry as woken. */
+	if (!sk->sk_err && !(sk->sk_shutdown & SEND_SHUTDOWN) &&
+	    !sk_stream_memory_free(sk)) {
+		release_sock(sk);
+		*timeo = wait_woken(&wait, TASK_INTERRUPTIBLE, *timeo);
+		lock_sock(sk);
+	}
+	sk->sk_write_pending--;
+	hs->tx_waiters--;
+	remove_wait_queue(sk_sleep(sk), &wait);
+	return 0;
+}
+
+static int tcp_wait(struct hall_sock *hs, long *timeo)
+{
+	int err;
+
+	hs->tx_waiters++;
+	err = sk_stream_wait_memory(hs->sk, timeo);
+	hs->tx_waiters--;
+	return err;
+}
+
+/*
+ * Sends all of msg, or what can be sent. Bytes, or an error if there are none.
+ * Sets *native if the socket was detached before anything was sent.
+ */
+static int send_locked(struct hall_sock *hs, struct msghdr *msg, bool *native)
+{
+	struct sock *sk = hs->sk;
+	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
+	int sent = 0, n;
+
+	do {
+		if (hs->detached) {
+			*native = !sent;
+			return sent;
+		}
+		if (hs->tx.state != HALL_TX_RING) {
+			n = tcp_write(hs, msg, sent);
+			if (n < 0 && n != -EAGAIN)
+				return sent ?: n;
+		} else if (sk->sk_err || (sk->sk_shutdown & SEND_SHUTDOWN)) {
+			n = -EPIPE;
+			goto error;
+		} else {
+			n = ring_write(hs, msg);
+			if (n < 0)
+				goto error;
+		}
+		if (n > 0 || (!n && !msg_data_left(msg))) {
+			sent += n;
+			continue;
+		}
+		if (hs->tx.state == HALL_TX_RING) {
+			hall_count(HALL_RING_FULL);
+			set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+			/* Arms the doorbell; true: there is space by now. */
+			if (sk_stream_memory_free(sk))
+				continue;
+			n = ring_wait(hs, &timeo);
+		} else {
+			n = tcp_wait(hs, &timeo);
+		}
+		if (n < 0)
+			goto error;
+	} while (msg_data_left(msg));
+	return sent;
+error:
+	return sent ?: sk_stream_error(sk, msg->msg_flags, n);
+}
+
+/* These stay with TCP, and so does the socket from then on. */
+static u32 sends_natively(const struct sock *sk, const struct msghdr *msg)
+{
+	if (msg->msg_flags & MSG_OOB)
+		return HALLWAY_REASON_URGENT;
+	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
+		return HALLWAY_REASON_ZEROCOPY;
+	return 0;
+}
+
+int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	bool native = !hs;
+	u32 reason;
+	int ret = 0;
+
+	if (hs) {
+		lock_sock(sk);
+		reason = sends_natively(sk, msg);
+		if (unlikely(reason)) {
+			hs->pinned = hs->reason = reason;
+			hall_tx_demote(hs);
+		}
+		hall_sock_policy(hs, size);
+		ret = send_locked(hs, msg, &native);
+		release_sock(sk);
+		hall_sock_put(hs);
+	}
+	/*
+	 * The last thing that is done here: it compiles to a jump, so that a
+	 * thread that blocks natively does not hold the module's code.
+	 */
+	if (native)
+		return READ_ONCE(sk->sk_prot)->sendmsg(sk, msg, size);
+	return ret;
+}
+
+#ifdef HALL_HAS_SENDPAGE
+int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
+		  int flags)
+{
+	struct bio_vec bvec = {
+		.bv_page = page,
+		.bv_offset = offset,
+		.bv_len = size,
+	};
+	struct msghdr msg = { .msg_flags = flags & ~MSG_SENDPAGE_NOTLAST };
+
+	if (flags & MSG_SENDPAGE_NOTLAST)
+		msg.msg_flags |= MSG_MORE;
+	iov_iter_bvec(&msg.msg_iter, ITER_SOURCE, &bvec, 1, size);
+	return READ_ONCE(sk->sk_prot)->sendmsg(sk, &msg, size);
+}
+#endif

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Attaching and detaching.
+ *
+ * A socket is ours when sk_prot points into its hall_sock: a copy of its own
+ * native table with our functions in it, so that IPv4, IPv6 and mapped sockets
+ * need no tables of ours. The same holds for sk_socket->ops, later, once the
+ * socket is accepted. Neither holds a reference on the module: see leave.c for
+ * how it gets unloaded.
+ */
+#include "switch.h"
+
+#include <linux/net.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+static void take_prot(struct hall_sock *hs, struct proto *native)
+{
+	struct proto *prot = &hs->prot;
+
+	hs->native = native;
+	*prot = *native;
+	prot->close = hall_close;
+	prot->destroy = hall_destroy;
+	prot->disconnect = hall_disconnect;
+	prot->sendmsg = hall_sendmsg;
+	prot->recvmsg = hall_recvmsg;
+#ifdef HALL_HAS_SENDPAGE
+	prot->sendpage = hall_sendpage;
+#endif
+	prot->sock_is_readable = hall_sock_is_readable;
+	prot->stream_memory_free = hall_stream_memory_free;
+	prot->ioctl = hall_ioctl;
+	prot->setsockopt = hall_setsockopt;
+	prot->getsockopt = hall_getsockopt;
+#if IS_ENABLED(CONFIG_NET_SOCK_MSG) && IS_ENABLED(CONFIG_BPF_SYSCALL)
+	prot->psock_update_sk_prot = hall_psock_update_sk_prot;
+#endif
+}
+
+void hall_attach(struct sock *sk, struct hall_member *member)
+{
+	struct proto *native = sk->sk_prot;
+	struct hall_sock *hs;
+
+	/* Ours already, or another's that looks at sk_prot. */
+	if (native->sendmsg != tcp_sendmsg || inet_csk(sk)->icsk_ulp_ops)
+		return;
+	hs = hall_sock_new(sk, member);
+	if (!hs)
+		return;
+	take_prot(hs, native);
+	hall_sock_publish(hs);
+	/* Whoever sees the new table sees it filled. */
+	smp_store_release(&sk->sk_prot, &hs->prot);
+	hall_count(HALL_ATTACHED);
+}
+
+void hall_attach_ops(struct hall_sock *hs)
+{
+	struct socket *sock = hs->sk->sk_socket;
+
+	if (hs->native_ops || !sock)
+		return;
+	hs->native_ops = sock->ops;
+	hs->ops = *sock->ops;
+	hs->ops.splice_read = hall_splice_read;
+	smp_store_release(&sock->ops, &hs->ops);
+}
+
+void hall_detach(struct hall_sock *hs, u32 reason)
+{
+	struct sock *sk = hs->sk;
+	struct socket *sock = sk->sk_socket;
+
+	if (hs->detached)
+		return;
+	WRITE_ONCE(hs->detached, true);
+	hs->reason = reason;
+	if (sock && hs->native_ops && sock->ops == &hs->ops)
+		WRITE_ONCE(sock->ops, hs->native_ops);
+	WRITE_ONCE(sk->sk_prot, hs->native);
+	hall_sock_unpublish(hs);
+	hall_count(HALL_DETACHED);
+	/* Threads that sleep in our calls go on natively. */
+	if (hs->rx_waiters || hs->tx_waiters)
+		wake_up_all(sk_sleep(sk));
+	hall_leave_done();
+	hall_sock_put(hs);
+}

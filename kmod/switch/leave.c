@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Leaving: one socket, all sockets of a member, or all.
+ *
+ * A socket has left when it is detached: every byte that was on a ring has
+ * been read or is in TCP's queue, or the peer let its deadline pass and the
+ * connection was reset. Its context lives on until the peer has drained what
+ * we sent; unloading waits for that too, and for threads that are still inside
+ * our calls, which hold contexts as well.
+ */
+#include "switch.h"
+
+#include <linux/sched/signal.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+static DECLARE_WAIT_QUEUE_HEAD(detached);
+
+struct leaving {
+	const struct hall_member *member;	/* NULL: all */
+	u32 reason;
+};
+
+void hall_leave_done(void)
+{
+	wake_up_all(&detached);
+}
+
+static void begin(struct hall_sock *hs, void *data)
+{
+	const struct leaving *leaving = data;
+
+	if (leaving->member && hs->channel.member != leaving->member)
+		return;
+	WRITE_ONCE(hs->channel.leave_reason, leaving->reason);
+	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+}
+
+static void end(struct hall_sock *hs, void *data)
+{
+	const struct leaving *leaving = data;
+
+	if (!leaving->member || hs->channel.member == leaving->member)
+		wait_event(detached, READ_ONCE(hs->detached));
+}
+
+static void depart(struct hall_sock *hs, void *data)
+{
+	if (hs->channel.member == data)
+		hall_channel_raise(&hs->channel, HALL_EVENT_DEPARTED);
+}
+
+int hall_leave(struct hall_sock *hs, u32 reason)
+{
+	struct leaving leaving = { .reason = reason };
+
+	begin(hs, &leaving);
+	end(hs, &leaving);
+	return 0;
+}
+
+void hall_leave_member(struct hall_member *member, u32 reason)
+{
+	struct leaving leaving = { .member = member, .reason = reason };
+
+	/* A peer that is gone answers nobody; else there is time for marks. */
+	if (reason != HALLWAY_REASON_PEER_LEFT) {
+		hall_sock_walk(begin, &leaving);
+		hall_sock_walk(end, &leaving);
+	}
+	hall_sock_walk(depart, member);
+	hall_channel_departed(member);
+}
+
+void hall_leave_all(u32 reason)
+{
+	struct leaving leaving = { .reason = reason };
+
+	hall_sock_walk(begin, &leaving);
+	hall_sock_walk(end, &leaving);
+}
+
+void hall_switch_set(bool on, u32 reason)
+{
+	static DEFINE_MUTEX(mutex);
+
+	mutex_lock(&mutex);
+	WRITE_ONCE(hall_enabled, on);
+	hall_addresses_enable(on);
+	if (on) {
+		hall_scan();
+	} else {
+		/* Those who just saw "on" have attached by then. */
+		synchronize_rcu();
+		hall_leave_all(reason);
+	}
+	mutex_unlock(&mutex);
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Which connections get a ring: those that have moved some bytes or have lived
+ * a while, and have nothing about them that a ring could not give. Short
+ * connections never get that far and stay as fast as they were.
+ */
+#include "switch.h"
+
+#include <linux/moduleparam.h>
+#include <net/dst.h>
+#include <net/xfrm.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+static unsigned int promote_bytes = 16384;
+module_param(promote_bytes, uint, 0644);
+MODULE_PARM_DESC(promote_bytes, "a connection that moved so many bytes is promoted (default: 16384)");
+
+static unsigned int promote_ms = 10;
+module_param(promote_ms, uint, 0644);
+MODULE_PARM_DESC(promote_ms, "a connection that lived so many milliseconds is promoted at its next send (default: 10)");
+
+#define BACK_OFF_MIN	msecs_to_jiffies(5)
+#define BACK_OFF_MAX	(10 * HZ)
+
+static bool secured(struct sock *sk)
+{
+	bool secured = false;
+#ifdef CONFIG_XFRM
+	struct dst_entry *dst;
+
+	rcu_read_lock();
+	dst = rcu_dereference(sk->sk_dst_cache);
+	secured = dst && dst_xfrm(dst);
+	rcu_read_unlock();
+#endif
+#ifdef CONFIG_TCP_MD5SIG
+	secured |= !!rcu_access_pointer(tcp_sk(sk)->md5sig_info);
+#endif
+	return secured;
+}
+
+u32 hall_policy_against(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+
+	if (hs->pinned)
+		return hs->pinned;
+	if (!READ_ONCE(hall_enabled) || hs->leaving)
+		return HALLWAY_REASON_OFF;
+	if (sk->sk_state != TCP_ESTABLISHED)
+		return HALLWAY_REASON_STATE;
+	if (!sk->sk_socket)
+		return HALLWAY_REASON_UNACCEPTED;
+	if (!hall_sock_callbacks_native(sk))
+		return HALLWAY_REASON_FOREIGN;
+	if (tcp_sk(sk)->repair)
+		return HALLWAY_REASON_REPAIR;
+	if (tcp_sk(sk)->urg_data)
+		return HALLWAY_REASON_URGENT;
+	if (secured(sk))
+		return HALLWAY_REASON_SECURED;
+	hall_attach_ops(hs);
+	if (!hall_sock_quiet(hs))
+		return HALLWAY_REASON_BUSY;
+	return 0;
+}
+
+void hall_policy_back_off(struct hall_sock *hs, u32 reason)
+{
+	hs->reason = reason;
+	hs->backoff = clamp_t(unsigned long, hs->backoff * 2, BACK_OFF_MIN,
+			      BACK_OFF_MAX);
+	/* Calls leave soon; nothing else changes that fast. */
+	if (reason == HALLWAY_REASON_BUSY)
+		hs->backoff = BACK_OFF_MIN;
+	hs->retry_at = jiffies + hs->backoff;
+}
+
+static bool earned(const struct hall_sock *hs, size_t sending)
+{
+	return hs->tx.bytes_tcp + hs->rx.bytes_tcp + sending >=
+		       READ_ONCE(promote_bytes) ||
+	       time_after_eq(jiffies, hs->attached_at +
+			     msecs_to_jiffies(READ_ONCE(promote_ms)));
+}
+
+void hall_policy(struct hall_sock *hs, size_t sending)
+{
+	struct hall_tags tags;
+	u32 reason;
+
+	if (hs->detached || hs->pinned || time_before(jiffies, hs->retry_at) ||
+	    !earned(hs, sending))
+		return;
+	reason = hall_policy_against(hs);
+	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
+		hall_sock_tags(hs, &tags);
+		switch (hall_tx_offer(hs, &tags)) {
+		case 0:
+			hs->reason = HALLWAY_REASON_OFFERED;
+			return;
+		case -EUSERS:
+			reason = HALLWAY_REASON_NO_ENDPOINT;
+			break;
+		default:
+			reason = HALLWAY_REASON_NO_MEMORY;
+		}
+	}
+	if (reason)
+		hall_policy_back_off(hs, reason);
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The hook: a probe on the stock tracepoint inet_sock_set_state.
+ *
+ * It runs with preemption off, often in softirq with the socket's spinlock
+ * held, so it does the least that can't wait: it swaps sk_prot, because a
+ * thread that goes to sleep in the native tcp_recvmsg() would never learn of a
+ * ring. A connection whose peer is no member costs one look-up.
+ */
+#include "switch.h"
+
+#include <linux/tracepoint.h>
+
+static struct tracepoint *state_tracepoint;
+
+static void state_changed(void *data, const struct sock *csk, const int oldstate,
+			  const int newstate)
+{
+	/* The tracepoint promises not to change the socket; we don't. */
+	struct sock *sk = (struct sock *)csk;
+	struct hall_member *member;
+	struct in6_addr remote;
+	struct hall_sock *hs;
+
+	if (sk->sk_protocol != IPPROTO_TCP || sk->sk_type != SOCK_STREAM)
+		return;
+	if (newstate == TCP_ESTABLISHED) {
+		if (!READ_ONCE(hall_enabled))
+			return;
+		hall_sock_remote(sk, &remote);
+		rcu_read_lock();
+		member = hall_members_find(&remote);
+		if (member)
+			hall_attach(sk, member);
+		rcu_read_unlock();
+		return;
+	}
+	/* A FIN or RST came, or the like: the rest of the ring is due. */
+	hs = hall_sock_get(sk);
+	if (!hs)
+		return;
+	if (hs->channel.endpoint)
+		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
+	hall_sock_put(hs);
+}
+
+static void find_tracepoint(struct tracepoint *tracepoint, void *name)
+{
+	if (!strcmp(tracepoint->name, name))
+		state_tracepoint = tracepoint;
+}
+
+int hall_probe_init(void)
+{
+	for_each_kernel_tracepoint(find_tracepoint, "inet_sock_set_state");
+	if (!state_tracepoint) {
+		pr_err("hallway: this kernel has no tracepoint inet_sock_set_state (CONFIG_TRACEPOINTS): connections stay on TCP\n");
+		return -EOPNOTSUPP;
+	}
+	return tracepoint_probe_register(state_tracepoint, state_changed, NULL);
+}
+
+void hall_probe_uninit(void)
+{
+	tracepoint_probe_unregister(state_tracepoint, state_changed, NULL);
+	tracepoint_synchronize_unregister();
+}

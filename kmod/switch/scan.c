@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Connections that were there before the module, or before their peer joined:
+ * found in TCP's table of established sockets and attached like new ones. They
+ * may have threads inside native calls, which hall_sock_quiet() sees to.
+ */
+#include "switch.h"
+
+#include <linux/sched.h>
+#include <net/inet_hashtables.h>
+#include <net/net_namespace.h>
+
+#define BATCH	64
+
+static void scan(struct work_struct *work);
+static DECLARE_WORK(scan_work, scan);
+
+static struct hall_member *member_of(const struct sock *sk)
+{
+	struct in6_addr remote;
+
+	hall_sock_remote(sk, &remote);
+	return hall_members_find(&remote);
+}
+
+/* Fills the batch from one bucket, skipping the first ones. Returns the count. */
+static unsigned int collect(struct net *net, struct inet_hashinfo *table,
+			    unsigned int bucket, unsigned int skip,
+			    struct sock **batch)
+{
+	spinlock_t *lock = inet_ehash_lockp(table, bucket);
+	struct hlist_nulls_node *node;
+	unsigned int n = 0;
+	struct sock *sk;
+
+	spin_lock_bh(lock);
+	sk_nulls_for_each(sk, node, &table->ehash[bucket].chain) {
+		if (sk->sk_state != TCP_ESTABLISHED ||
+		    !net_eq(sock_net(sk), net) || skip-- > 0)
+			continue;
+		skip = 0;
+		if (n < BATCH && refcount_inc_not_zero(&sk->sk_refcnt))
+			batch[n++] = sk;
+	}
+	spin_unlock_bh(lock);
+	return n;
+}
+
+static void attach(struct sock *sk)
+{
+	struct hall_member *member;
+
+	lock_sock(sk);
+	rcu_read_lock();
+	member = member_of(sk);
+	if (member && sk->sk_state == TCP_ESTABLISHED &&
+	    READ_ONCE(hall_enabled))
+		hall_attach(sk, member);
+	rcu_read_unlock();
+	release_sock(sk);
+}
+
+static void scan_net(struct net *net)
+{
+	struct inet_hashinfo *table = net->ipv4.tcp_death_row.hashinfo;
+	struct sock *batch[BATCH];
+	unsigned int bucket, n, i, skip;
+
+	for (bucket = 0; bucket <= table->ehash_mask; bucket++) {
+		if (hlist_nulls_empty(&table->ehash[bucket].chain))
+			continue;
+		skip = 0;
+		do {
+			n = collect(net, table, bucket, skip, batch);
+			for (i = 0; i < n; i++) {
+				attach(batch[i]);
+				sock_put(batch[i]);
+			}
+			skip += n;
+		} while (n == BATCH);
+		cond_resched();
+	}
+}
+
+static void scan(struct work_struct *work)
+{
+	struct net *net;
+
+	if (!READ_ONCE(hall_enabled))
+		return;
+	down_read(&net_rwsem);
+	for_each_net(net)
+		scan_net(net);
+	up_read(&net_rwsem);
+}
+
+void hall_scan(void)
+{
+	queue_work(hall_workqueue, &scan_work);
+}
+
+int hall_scan_init(void)
+{
+	hall_discovery_handler.served = hall_scan;
+	return 0;
+}
+
+void hall_scan_uninit(void)
+{
+	cancel_work_sync(&scan_work);
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Puts the room together, and takes it apart. */
+#include "switch.h"
+
+#include <linux/delay.h>
+
+#include <hallway/reason.h>
+
+bool hall_enabled;
+
+static void channel_wake(struct hall_channel *channel)
+{
+	hall_sock_wake(hall_sock_of(channel));
+}
+
+int hall_switch_init(void)
+{
+	hall_sock_handler.policy = hall_policy;
+	hall_sock_handler.work = hall_switch_work;
+	hall_sock_handler.detach = hall_detach;
+	hall_sock_handler.leave = hall_leave;
+	hall_channel_handler.wake = channel_wake;
+	hall_discovery_handler.departed = hall_leave_member;
+	return hall_scan_init();
+}
+
+/*
+ * After this no socket points to us and no thread is in our code:
+ *   - the switch is off and the probe is gone, so no socket attaches;
+ *   - hall_leave_all() detached them all;
+ *   - a thread in one of our calls, a queued work, a pending doorbell and an
+ *     undrained ring each hold a context, and there is none left;
+ *   - a thread that loaded a function pointer and has not called it yet, or
+ *     has put its context and not returned yet, has by the end of
+ *     synchronize_rcu_tasks().
+ */
+void hall_switch_uninit(void)
+{
+	unsigned int waited = 0;
+
+	hall_switch_set(false, HALLWAY_REASON_UNLOAD);
+	hall_scan_uninit();
+	while (hall_sock_count()) {
+		if (++waited % 500 == 0)
+			pr_info("hallway: unloading waits for %u sockets\n",
+				hall_sock_count());
+		msleep(10);
+	}
+	synchronize_rcu_tasks();
+}

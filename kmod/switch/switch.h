@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * When a socket becomes ours, when it moves to a ring and back, and when it is
+ * given back. The only room that assigns sk_prot.
+ */
+#ifndef HALL_SWITCH_H
+#define HALL_SWITCH_H
+
+#include "../sock/sock.h"
+
+/* The operator's switch; off also while the module comes and goes. */
+extern bool hall_enabled;
+
+/*
+ * attach.c. Makes an established socket ours. lock_sock() or slock; atomic.
+ * Does nothing if it is ours, or another's (kTLS, MPTCP), or memory is short.
+ */
+void hall_attach(struct sock *sk, struct hall_member *member);
+/* Puts our copy of the socket's proto_ops in place. lock_sock(). */
+void hall_attach_ops(struct hall_sock *hs);
+/* Takes everything of ours out of the socket. lock_sock() or slock. */
+void hall_detach(struct hall_sock *hs, u32 reason);
+
+/* policy.c. A reason why this socket can't be on a ring now, or 0. lock_sock() */
+u32 hall_policy_against(struct hall_sock *hs);
+/* Tries to offer a ring, if the connection has earned it. */
+void hall_policy(struct hall_sock *hs, size_t sending);
+/* Do not try again for a while; longer each time. */
+void hall_policy_back_off(struct hall_sock *hs, u32 reason);
+
+/* work.c. What the peer said, step by step; in the socket's work item. */
+void hall_switch_work(struct hall_sock *hs);
+
+/* leave.c. All of these wait for peers: process context, no locks. */
+int hall_leave(struct hall_sock *hs, u32 reason);
+void hall_leave_member(struct hall_member *member, u32 reason);
+void hall_leave_all(u32 reason);
+/* Tells those who wait that a socket was detached. */
+void hall_leave_done(void);
+/* On or off, as the operator wishes. */
+void hall_switch_set(bool on, u32 reason);
+
+/* scan.c. Attaches connections that exist already. */
+void hall_scan(void);
+int hall_scan_init(void);
+void hall_scan_uninit(void);
+
+/* probe.c. The tracepoint that shows connections as they come. */
+int hall_probe_init(void);
+void hall_probe_uninit(void);
+
+int hall_switch_init(void);
+void hall_switch_uninit(void);
+
+#endif /* HALL_SWITCH_H */

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the peer said and what has to follow, in the socket's work item: all
+ * steps that change a carrier, save the decision to offer (policy.c) and the
+ * end mark that a reader finds by itself (sock/rx.c).
+ *
+ * Each event is taken once and checked against the state: a word about another
+ * carrier than the present one is old news, or a peer that breaks the rules,
+ * and means nothing.
+ */
+#include "switch.h"
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+/* How soon to look again for bytes below the mark, or for memory. */
+#define RETRY		msecs_to_jiffies(5)
+
+static bool take(struct hall_sock *hs, enum hall_channel_event event)
+{
+	return test_and_clear_bit(event, &hs->channel.events);
+}
+
+static void take_said(struct hall_sock *hs, const struct hall_said *said,
+		      struct hall_said *copy)
+{
+	spin_lock_bh(&hs->channel.lock);
+	*copy = *said;
+	spin_unlock_bh(&hs->channel.lock);
+}
+
+/* The sender can send no more: its FIN is here, or the connection is over. */
+static bool stream_over(const struct sock *sk)
+{
+	return sock_flag(sk, SOCK_DONE) || sk->sk_state == TCP_CLOSE;
+}
+
+/*
+ * Takes the rest of the ring, if it is time. False: look again soon.
+ * rest: take it in any case.
+ */
+static bool finish_rx(struct hall_sock *hs, bool rest)
+{
+	u32 n;
+
+	if (hs->rx.state != HALL_RX_MAPPED)
+		return true;
+	hall_rx_source(hs, &n);
+	if (!rest && !hs->rx.ring.ended && !stream_over(hs->sk))
+		return true;
+	switch (hall_rx_save(hs)) {
+	case 0:
+		hall_rx_release(hs, HALLWAY_REASON_NONE);
+		return true;
+	case -EPROTO:
+		hall_sock_break(hs);
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Events */
+
+static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
+{
+	struct hall_tags tags;
+	u32 reason;
+
+	if (hs->detached)
+		return HALLWAY_REASON_CLOSED;
+	reason = hall_policy_against(hs);
+	if (reason)
+		return reason;
+	hall_sock_tags(hs, &tags);
+	if (!hall_tags_match(&tags, offer))
+		return HALLWAY_REASON_NO_MATCH;
+	/* The ring before this one ended: take what is left of it. */
+	finish_rx(hs, false);
+	if (hs->rx.state != HALL_RX_NATIVE)
+		return HALLWAY_REASON_BUSY;
+	return hall_rx_consent(hs, offer);
+}
+
+static void on_offer(struct hall_sock *hs)
+{
+	struct hallway_message *offer, decline;
+	u32 reason;
+
+	spin_lock_bh(&hs->channel.lock);
+	offer = hs->channel.offer;
+	hs->channel.offer = NULL;
+	spin_unlock_bh(&hs->channel.lock);
+	if (!offer)
+		return;
+	reason = consent(hs, offer);
+	if (!reason) {
+		hall_channel_say(&hs->channel, HALLWAY_ACCEPT, offer->carrier,
+				 0, 0);
+	} else {
+		/* The channel may have no numbers yet. */
+		decline = (struct hallway_message){
+			.type = HALLWAY_DECLINE,
+			.to = offer->from,
+			.carrier = offer->carrier,
+			.other = { .reason = reason },
+		};
+		hall_count(HALL_DECLINES);
+		hs->channel.member->transport->send(hs->channel.member, &decline);
+	}
+	kfree(offer);
+}
+
+/*
+ * Bytes that Nagle or a cork holds back would stay below the mark and keep
+ * the reader from the ring: send them. Lets go of the lock for a moment; what
+ * is corked in that moment is late, not out of order.
+ */
+static void flush_cork(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	u8 nonagle;
+
+	if (!tcp_send_head(sk))
+		return;
+	nonagle = tcp_sk(sk)->nonagle;
+	release_sock(sk);
+	tcp_sock_set_nodelay(sk);
+	lock_sock(sk);
+	tcp_sk(sk)->nonagle = nonagle;
+}
+
+static void on_accept(struct hall_sock *hs)
+{
+	struct hall_said said;
+
+	take_said(hs, &hs->channel.accept, &said);
+	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
+		return;
+	if (hs->detached) {
+		/* The FIN that follows makes the peer give the ring back. */
+		hs->tx.state = HALL_TX_ENDED;
+		return;
+	}
+	flush_cork(hs);
+	/* The lock was open: the socket may have been closed meanwhile. */
+	if (hs->detached || (hs->sk->sk_shutdown & SEND_SHUTDOWN)) {
+		hs->tx.state = HALL_TX_ENDED;
+		return;
+	}
+	hall_tx_promote(hs);
+	hs->backoff = 0;
+	hs->reason = HALLWAY_REASON_NONE;
+	if (hs->leaving || hs->pinned)
+		hall_tx_demote(hs);
+}
+
+static void on_decline(struct hall_sock *hs)
+{
+	struct hall_said said;
+
+	take_said(hs, &hs->channel.decline, &said);
+	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
+		return;
+	hall_tx_release(hs);
+	hall_policy_back_off(hs, said.reason);
+}
+
+static void on_demote(struct hall_sock *hs)
+{
+	struct hall_said said;
+
+	take_said(hs, &hs->channel.demote, &said);
+	if (hs->tx.state != HALL_TX_RING || said.carrier != hs->tx.offered)
+		return;
+	hall_tx_demote(hs);
+	hall_policy_back_off(hs, said.reason);
+}
+
+/* Returns an errno to reset the socket with, or 0. */
+static int on_done(struct hall_sock *hs)
+{
+	struct hall_said said;
+	int err = 0;
+
+	take_said(hs, &hs->channel.done, &said);
+	if (!hs->tx.memory.ring || said.carrier != hs->tx.offered)
+		return 0;
+	/* The reader closed its socket: TCP would answer unread bytes so. */
+	if (hs->tx.state == HALL_TX_RING && hall_tx_unread(hs))
+		err = hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
+	hall_tx_demote(hs);
+	hall_tx_release(hs);
+	return err;
+}
+
+static int on_departed(struct hall_sock *hs)
+{
+	bool attached = !hs->detached;
+	bool lost = hall_tx_unread(hs);
+
+	/* What came is delivered; what can't be put in order is lost. */
+	if (!finish_rx(hs, true))
+		lost = true;
+	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
+	hall_tx_demote(hs);
+	hall_tx_release(hs);
+	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
+	return attached && lost ? ETIMEDOUT : 0;
+}
+
+static void on_leave(struct hall_sock *hs)
+{
+	u32 reason = READ_ONCE(hs->channel.leave_reason);
+
+	if (hs->leaving)
+		return;
+	hs->leaving = true;
+	hs->leave_by = jiffies + HZ;
+	hall_tx_demote(hs);
+	if (hs->rx.state == HALL_RX_MAPPED) {
+		hall_count(HALL_DEMOTE_REQUESTS);
+		hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier,
+				 reason, 0);
+	}
+}
+
+/* Detaches if nothing is on a ring. Returns an errno as on_done() does. */
+static int go_on_leaving(struct hall_sock *hs)
+{
+	if (!hs->leaving || hs->detached)
+		return 0;
+	if (hs->rx.state == HALL_RX_NATIVE && hs->tx.state != HALL_TX_RING &&
+	    hs->tx.state != HALL_TX_OFFERED) {
+		hall_detach(hs, hs->channel.leave_reason);
+		return 0;
+	}
+	if (time_before(jiffies, hs->leave_by))
+		return 0;
+	/* The peer had its time. Nobody can say which bytes it took. */
+	hall_sock_shut(hs);
+	return ETIMEDOUT;
+}
+
+void hall_switch_work(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	bool again;
+	int err = 0;
+
+	mutex_lock(&hs->rx_mutex);
+	lock_sock(sk);
+	if (take(hs, HALL_EVENT_OFFER))
+		on_offer(hs);
+	if (take(hs, HALL_EVENT_ACCEPT))
+		on_accept(hs);
+	if (take(hs, HALL_EVENT_DECLINE))
+		on_decline(hs);
+	if (take(hs, HALL_EVENT_DEMOTE))
+		on_demote(hs);
+	if (take(hs, HALL_EVENT_DONE))
+		err = on_done(hs);
+	if (take(hs, HALL_EVENT_LEAVE))
+		on_leave(hs);
+	take(hs, HALL_EVENT_LOOK);
+	again = !finish_rx(hs, false);
+	if (sk->sk_state == TCP_CLOSE)
+		hall_tx_demote(hs);
+	if (take(hs, HALL_EVENT_DEPARTED))
+		err = on_departed(hs);
+	err = err ?: go_on_leaving(hs);
+	if (take(hs, HALL_EVENT_BROKEN))
+		err = ECONNRESET;
+	if (hs->detached && !hs->tx.memory.ring &&
+	    hs->rx.state == HALL_RX_NATIVE)
+		hall_channel_close(&hs->channel);
+	release_sock(sk);
+	mutex_unlock(&hs->rx_mutex);
+
+	if (err)
+		hall_sock_reset(hs, err);
+	if (again || (hs->leaving && !READ_ONCE(hs->detached)))
+		hall_sock_work(hs, RETRY);
+}

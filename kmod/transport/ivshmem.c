@@ -1,0 +1,987 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The ivshmem transport: QEMU's stock devices, served by hallwayd.
+ *
+ * Theory of operation
+ *
+ * A VM has one ivshmem-doorbell device for signals alone, and one ivshmem-plain
+ * device for each region. Both have the same PCI id; the magic at the start of
+ * BAR2 tells the private page from a region.
+ *
+ * To join a region, control() writes a request into the private page and rings
+ * the daemon; the daemon gives the VM a slot, a generation and a slice. The
+ * member then formats its slice, sets the slice's magic last, and notifies
+ * everyone. A member "arrives" when the table says that it is present and its
+ * slice carries the table's generation; it "departs" when the table says
+ * otherwise. control() alone changes any of this, under one mutex.
+ *
+ * The doorbell's only interrupt means "look": at the pending bits that every
+ * member keeps for us (bit 0: messages), at the member table, and at the
+ * private page. The hardirq only schedules the tasklet.
+ *
+ * Pending bits are the only words with two writers. They are set and taken
+ * with instructions that lock the bus also in a kernel that was booted with
+ * one CPU, where ordinary atomics lose their LOCK prefix.
+ *
+ * The devices and their register layout: QEMU docs/specs/ivshmem-spec.rst.
+ */
+#define pr_fmt(fmt) "hallway: ivshmem: " fmt
+
+#include "transports.h"
+
+#include <linux/dmi.h>
+#include <linux/genalloc.h>
+#include <linux/interrupt.h>
+#include <linux/io.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/rculist.h>
+#include <linux/slab.h>
+#include <linux/utsname.h>
+#include <linux/uuid.h>
+#include <asm/sync_bitops.h>
+
+#include <hallway/reason.h>
+#include <hallway/ring.h>
+
+#include "../obs/counters.h"
+
+#define IVSHMEM_VENDOR	0x1af4
+#define IVSHMEM_DEVICE	0x1110
+#define REG_DOORBELL	12		/* (peer id << 16) | vector */
+
+#define HEARTBEAT	HZ
+#define BACKLOG_RETRY	msecs_to_jiffies(1)
+
+struct doorbell {
+	struct list_head list;
+	struct pci_dev *pdev;
+	void __iomem *regs;
+	struct hallway_page *page;
+	struct tasklet_struct tasklet;
+};
+
+enum region_state { REGION_IDLE, REGION_ASKED, REGION_JOINED, REGION_REFUSED };
+
+struct region {
+	struct list_head list;		/* RCU: the tasklet walks it */
+	refcount_t refs;		/* the device, and each peer */
+	struct pci_dev *pdev;
+	struct hallway_region *shared;
+	u64 size;
+	u32 slots;
+	u8 uuid[16];
+	u8 key[16];
+	enum region_state state;
+	unsigned int silent;		/* seconds without an answer */
+	/* The rest is valid from REGION_ASKED on. */
+	struct doorbell *doorbell;
+	unsigned int entry;		/* in the private page */
+	u32 serial;
+	/* The rest is valid while REGION_JOINED. */
+	u32 slot;
+	u32 generation;
+	u32 change;			/* of the member table, as last seen */
+	bool unsettled;			/* a present member has not arrived */
+	struct hallway_slice *slice;
+	struct gen_pool *pool;		/* ring memory of our slice */
+	struct peer __rcu *peer[HALLWAY_SLOTS_MAX];
+};
+
+struct peer {
+	struct hall_member member;
+	struct region *region;
+	u64 ring_start, ring_end;	/* of its ring memory, in the region */
+	struct hallway_slice *slice;	/* of the peer */
+	struct hallway_box *out;	/* in our slice */
+	struct hallway_box *in;		/* in the peer's slice */
+	u32 address_seq;
+	u32 in_tail;			/* tasklet only */
+	spinlock_t lock;		/* out_head and backlog */
+	u32 out_head;
+	struct list_head backlog;	/* messages that found the box full */
+	struct delayed_work retry;
+};
+
+struct queued {
+	struct list_head list;
+	struct hallway_message message;
+};
+
+static DEFINE_MUTEX(mutex);		/* everything but what says otherwise */
+static LIST_HEAD(doorbells);
+static LIST_HEAD(regions);
+static u32 serials;
+static uuid_t vm_uuid;
+static struct in6_addr local_address[HALLWAY_ADDRESSES_MAX];
+static unsigned int local_count;
+
+static void control(struct work_struct *work);
+static DECLARE_DELAYED_WORK(control_work, control);
+
+static struct peer *peer_of(struct hall_member *member)
+{
+	return container_of(member, struct peer, member);
+}
+
+static struct hallway_box *box_at(struct hallway_slice *slice, u32 slot)
+{
+	return (struct hallway_box *)(slice + 1) + slot;
+}
+
+static u64 slice_overhead(const struct region *region)
+{
+	return sizeof(struct hallway_slice) +
+	       (u64)region->slots * sizeof(struct hallway_box);
+}
+
+static void region_put(struct region *region)
+{
+	if (refcount_dec_and_test(&region->refs))
+		kfree(region);
+}
+
+static void kick(struct region *region, u16 id)
+{
+	if (id)
+		writel((u32)id << 16, region->doorbell->regs + REG_DOORBELL);
+}
+
+static struct hallway_reply *reply_of(struct region *region)
+{
+	return &region->doorbell->page->entry[region->entry].reply;
+}
+
+/* Boxes */
+
+/* An index of this pair of generations, or 0 if it is another pair's. */
+static u32 box_index(struct hallway_box_index *shared, u32 sender, u32 receiver)
+{
+	if (virt_load_acquire(&shared->sender_generation) != sender ||
+	    virt_load_acquire(&shared->receiver_generation) != receiver)
+		return 0;
+	return virt_load_acquire(&shared->index);
+}
+
+static void box_index_reset(struct hallway_box_index *shared, u32 sender,
+			    u32 receiver)
+{
+	WRITE_ONCE(shared->sender_generation, 0);
+	virt_wmb();
+	WRITE_ONCE(shared->index, 0);
+	WRITE_ONCE(shared->receiver_generation, receiver);
+	virt_store_release(&shared->sender_generation, sender);
+}
+
+static void ivshmem_notify(struct hall_member *member, u32 endpoint)
+{
+	struct peer *peer = peer_of(member);
+	struct region *region = peer->region;
+
+	if (endpoint >= HALLWAY_ENDPOINTS_MAX)
+		return;
+	sync_set_bit(endpoint, (unsigned long *)peer->out->pending);
+	hall_count(HALL_DOORBELLS_SENT);
+	kick(region, READ_ONCE(reply_of(region)->doorbell[member->slot]));
+}
+
+/* Under peer->lock. False: the box is full. */
+static bool box_put(struct peer *peer, const struct hallway_message *message)
+{
+	u32 tail = box_index(&peer->out->tail, peer->region->generation,
+			     peer->member.generation);
+
+	/* An impossible tail looks like a full box: the peer's own loss. */
+	if (peer->out_head - tail >= HALLWAY_BOX_MESSAGES)
+		return false;
+	memcpy(peer->out->message[peer->out_head % HALLWAY_BOX_MESSAGES],
+	       message, sizeof(*message));
+	peer->out_head++;
+	virt_store_release(&peer->out->head.index, peer->out_head);
+	return true;
+}
+
+static void backlog_retry(struct work_struct *work)
+{
+	struct peer *peer = container_of(to_delayed_work(work), struct peer,
+					 retry);
+	struct queued *queued, *next;
+	bool left;
+
+	spin_lock_bh(&peer->lock);
+	list_for_each_entry_safe(queued, next, &peer->backlog, list) {
+		if (!box_put(peer, &queued->message))
+			break;
+		list_del(&queued->list);
+		kfree(queued);
+	}
+	left = !list_empty(&peer->backlog);
+	spin_unlock_bh(&peer->lock);
+	ivshmem_notify(&peer->member, 0);
+	if (left && !READ_ONCE(peer->member.departed))
+		queue_delayed_work(hall_workqueue, &peer->retry, BACKLOG_RETRY);
+}
+
+static void ivshmem_send(struct hall_member *member,
+			 const struct hallway_message *message)
+{
+	struct peer *peer = peer_of(member);
+	struct queued *queued = NULL;
+
+	if (READ_ONCE(member->departed))
+		return;
+	spin_lock_bh(&peer->lock);
+	if (!list_empty(&peer->backlog) || !box_put(peer, message)) {
+		queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
+		if (queued) {
+			queued->message = *message;
+			list_add_tail(&queued->list, &peer->backlog);
+		} else {
+			hall_count(HALL_MESSAGES_LOST);
+		}
+	}
+	spin_unlock_bh(&peer->lock);
+	if (queued)
+		queue_delayed_work(hall_workqueue, &peer->retry, BACKLOG_RETRY);
+	else
+		ivshmem_notify(member, 0);
+}
+
+static void box_receive(struct peer *peer)
+{
+	u32 sender = peer->member.generation;
+	u32 receiver = peer->region->generation;
+	u32 head = box_index(&peer->in->head, sender, receiver);
+	struct hallway_message message;
+
+	if (head - peer->in_tail > HALLWAY_BOX_MESSAGES) {
+		hall_count(HALL_CORRUPT_MESSAGES);
+		return;
+	}
+	while (peer->in_tail != head) {
+		memcpy(&message,
+		       peer->in->message[peer->in_tail % HALLWAY_BOX_MESSAGES],
+		       sizeof(message));
+		peer->in_tail++;
+		virt_store_release(&peer->in->tail.index, peer->in_tail);
+		hall_transport_handler.message(&peer->member, &message);
+	}
+}
+
+static void peer_look(struct peer *peer)
+{
+	u64 *pending = peer->in->pending;
+	unsigned int word, bit;
+	unsigned long set;
+
+	for (word = 0; word < HALLWAY_ENDPOINTS_MAX / 64; word++) {
+		if (!READ_ONCE(pending[word]))
+			continue;
+		set = xchg(&pending[word], 0);
+		for_each_set_bit(bit, &set, 64) {
+			if (word == 0 && bit == 0) {
+				box_receive(peer);
+				mod_delayed_work(hall_workqueue, &control_work, 0);
+			} else {
+				hall_transport_handler.wake(&peer->member,
+							    word * 64 + bit);
+			}
+		}
+	}
+}
+
+/* Ring memory */
+
+static int ivshmem_alloc(struct hall_member *member, size_t size,
+			 struct hall_memory *memory)
+{
+	struct region *region = peer_of(member)->region;
+	unsigned long address = gen_pool_alloc(region->pool, size);
+	u64 place[2];
+
+	if (!address)
+		return -ENOMEM;
+	place[0] = address - (unsigned long)region->shared;
+	place[1] = size;
+	*memory = (struct hall_memory){ .ring = (void *)address, .size = size };
+	memcpy(memory->handle.opaque, place, sizeof(place));
+	return 0;
+}
+
+static void ivshmem_free(struct hall_member *member, struct hall_memory *memory)
+{
+	gen_pool_free(peer_of(member)->region->pool,
+		      (unsigned long)memory->ring, memory->size);
+	memory->ring = NULL;
+}
+
+static struct hallway_ring *ivshmem_map(struct hall_member *member,
+					const struct hallway_handle *handle,
+					size_t size)
+{
+	struct peer *peer = peer_of(member);
+	u64 place[2];
+
+	memcpy(place, handle->opaque, sizeof(place));
+	if (place[1] != size || size > peer->ring_end - peer->ring_start ||
+	    !PAGE_ALIGNED(place[0]) || place[0] < peer->ring_start ||
+	    place[0] > peer->ring_end - size)
+		return NULL;
+	return (void *)peer->region->shared + place[0];
+}
+
+static void ivshmem_unmap(struct hall_member *member, struct hallway_ring *ring)
+{
+}
+
+static void ivshmem_release(struct hall_member *member)
+{
+	struct peer *peer = peer_of(member);
+	struct queued *queued, *next;
+
+	list_for_each_entry_safe(queued, next, &peer->backlog, list)
+		kfree(queued);
+	region_put(peer->region);
+	kfree(peer);
+}
+
+/* Addresses */
+
+static void slice_publish(struct hallway_slice *slice)
+{
+	u32 seq = READ_ONCE(slice->address_seq) | 1;
+
+	WRITE_ONCE(slice->address_seq, seq);
+	virt_wmb();
+	memcpy(slice->address, local_address, sizeof(slice->address));
+	WRITE_ONCE(slice->address_count, local_count);
+	virt_store_release(&slice->address_seq, seq + 1);
+}
+
+static void region_notify_all(struct region *region)
+{
+	unsigned int slot;
+
+	for (slot = 0; slot < region->slots; slot++) {
+		if (slot == region->slot)
+			continue;
+		sync_set_bit(0, (unsigned long *)box_at(region->slice, slot)->pending);
+		kick(region, READ_ONCE(reply_of(region)->doorbell[slot]));
+	}
+}
+
+static void ivshmem_publish(const struct in6_addr *address, unsigned int count)
+{
+	struct region *region;
+
+	mutex_lock(&mutex);
+	local_count = count;
+	memcpy(local_address, address, count * sizeof(*address));
+	list_for_each_entry(region, &regions, list) {
+		if (region->state != REGION_JOINED)
+			continue;
+		slice_publish(region->slice);
+		region_notify_all(region);
+	}
+	mutex_unlock(&mutex);
+}
+
+static void peer_read_addresses(struct peer *peer)
+{
+	struct in6_addr *address;
+	unsigned int try;
+	u32 seq, count;
+
+	if (virt_load_acquire(&peer->slice->address_seq) == peer->address_seq)
+		return;
+	address = kmalloc_array(HALLWAY_ADDRESSES_MAX, sizeof(*address),
+				GFP_KERNEL);
+	if (!address)
+		return;
+	for (try = 0; try < 100; try++, cpu_relax()) {
+		seq = virt_load_acquire(&peer->slice->address_seq);
+		count = READ_ONCE(peer->slice->address_count);
+		if ((seq & 1) || count > HALLWAY_ADDRESSES_MAX)
+			continue;
+		memcpy(address, peer->slice->address, count * sizeof(*address));
+		virt_rmb();
+		if (READ_ONCE(peer->slice->address_seq) != seq)
+			continue;
+		peer->address_seq = seq;
+		hall_transport_handler.addresses(&peer->member, address, count);
+		break;
+	}
+	kfree(address);
+}
+
+/* Members */
+
+static bool slice_valid(const struct region *region, u64 offset, u64 size)
+{
+	return PAGE_ALIGNED(offset) && PAGE_ALIGNED(size) &&
+	       offset >= HALLWAY_HEADER_SIZE && offset < region->size &&
+	       size <= region->size - offset &&
+	       size > slice_overhead(region);
+}
+
+static void peer_depart(struct peer *peer, u32 reason)
+{
+	struct region *region = peer->region;
+
+	rcu_assign_pointer(region->peer[peer->member.slot], NULL);
+	synchronize_rcu();
+	hall_transport_handler.departed(&peer->member, reason);
+	cancel_delayed_work_sync(&peer->retry);
+	pr_info("member %u (%s) left\n", peer->member.slot, peer->member.name);
+	hall_member_put(&peer->member);
+}
+
+static void peer_arrive(struct region *region, u32 slot,
+			const struct hallway_member *entry)
+{
+	struct hallway_slice *slice = (void *)region->shared + entry->slice_offset;
+	struct peer *peer;
+
+	if (virt_load_acquire(&slice->magic) != HALLWAY_SLICE_MAGIC ||
+	    READ_ONCE(slice->generation) != entry->generation) {
+		region->unsettled = true;
+		return;
+	}
+	peer = kzalloc(sizeof(*peer), GFP_KERNEL);
+	if (!peer)
+		return;
+	hall_member_init(&peer->member, &hall_ivshmem_transport);
+	peer->member.slot = slot;
+	peer->member.generation = entry->generation;
+	memcpy(peer->member.uuid, entry->uuid, sizeof(entry->uuid));
+	memcpy(peer->member.key, region->key, sizeof(region->key));
+	strscpy(peer->member.name, entry->name, sizeof(entry->name));
+	refcount_inc(&region->refs);
+	peer->region = region;
+	peer->ring_start = entry->slice_offset + slice_overhead(region);
+	peer->ring_end = entry->slice_offset + entry->slice_size;
+	peer->slice = slice;
+	peer->out = box_at(region->slice, slot);
+	peer->in = box_at(slice, region->slot);
+	peer->address_seq = ~0;
+	spin_lock_init(&peer->lock);
+	INIT_LIST_HEAD(&peer->backlog);
+	INIT_DELAYED_WORK(&peer->retry, backlog_retry);
+
+	box_index_reset(&peer->in->tail, entry->generation, region->generation);
+	box_index_reset(&peer->out->head, region->generation, entry->generation);
+	pr_info("member %u (%s) arrived\n", slot, peer->member.name);
+	hall_transport_handler.arrived(&peer->member);
+	rcu_assign_pointer(region->peer[slot], peer);
+	/* It may have sent before we looked. */
+	local_bh_disable();
+	peer_look(peer);
+	local_bh_enable();
+}
+
+static void region_lose_peers(struct region *region, u32 reason)
+{
+	struct peer *peer;
+	u32 slot;
+
+	for (slot = 0; slot < region->slots; slot++) {
+		peer = rcu_dereference_protected(region->peer[slot],
+						 lockdep_is_held(&mutex));
+		if (peer)
+			peer_depart(peer, reason);
+	}
+}
+
+static void region_unjoin(struct region *region, u32 reason)
+{
+	region_lose_peers(region, reason);
+	WRITE_ONCE(region->slice->magic, 0);
+	gen_pool_destroy(region->pool);
+	region->pool = NULL;
+	region->state = REGION_IDLE;
+}
+
+/* The table's entry of a slot, taken once; name always ends. */
+static void read_entry(struct region *region, u32 slot,
+		       struct hallway_member *entry)
+{
+	memcpy(entry, &region->shared->member[slot], sizeof(*entry));
+	entry->name[HALLWAY_NAME_SIZE - 1] = 0;
+}
+
+static void region_scan(struct region *region)
+{
+	u32 change = virt_load_acquire(&region->shared->change), slot;
+	struct hallway_member entry;
+	struct peer *peer;
+
+	if (change == region->change && !region->unsettled)
+		goto addresses;
+	region->change = change;
+	region->unsettled = false;
+	read_entry(region, region->slot, &entry);
+	if (entry.state != HALLWAY_MEMBER_PRESENT ||
+	    entry.generation != region->generation) {
+		pr_warn("no longer a member of region %pUb: joining anew\n",
+			region->uuid);
+		region_unjoin(region, HALLWAY_REASON_PEER_LEFT);
+		return;
+	}
+	for (slot = 0; slot < region->slots; slot++) {
+		if (slot == region->slot)
+			continue;
+		read_entry(region, slot, &entry);
+		peer = rcu_dereference_protected(region->peer[slot],
+						 lockdep_is_held(&mutex));
+		if (peer && (entry.state != HALLWAY_MEMBER_PRESENT ||
+			     entry.generation != peer->member.generation)) {
+			peer_depart(peer, HALLWAY_REASON_PEER_LEFT);
+			peer = NULL;
+		}
+		if (!peer && entry.state == HALLWAY_MEMBER_PRESENT &&
+		    slice_valid(region, entry.slice_offset, entry.slice_size))
+			peer_arrive(region, slot, &entry);
+	}
+addresses:
+	for (slot = 0; slot < region->slots; slot++) {
+		peer = rcu_dereference_protected(region->peer[slot],
+						 lockdep_is_held(&mutex));
+		if (peer)
+			peer_read_addresses(peer);
+	}
+}
+
+/* Joining */
+
+static void request(struct region *region, u32 command)
+{
+	struct hallway_request *shared =
+		&region->doorbell->page->entry[region->entry].request;
+	struct hallway_request request = {
+		.major = HALLWAY_MAJOR,
+		.minor = HALLWAY_MINOR,
+		.command = command,
+	};
+
+	memcpy(request.region, region->uuid, sizeof(request.region));
+	memcpy(request.vm, &vm_uuid, sizeof(request.vm));
+	strscpy(request.name, init_utsname()->nodename, sizeof(request.name));
+	/* Never 0, and never that of a reply that is already there. */
+	do {
+		region->serial = ++serials;
+	} while (!region->serial ||
+		 region->serial == READ_ONCE(reply_of(region)->serial));
+	WRITE_ONCE(shared->serial, 0);
+	virt_wmb();
+	memcpy((void *)shared + sizeof(u32), (void *)&request + sizeof(u32),
+	       sizeof(request) - sizeof(u32));
+	virt_store_release(&shared->serial, region->serial);
+	kick(region, HALLWAY_DAEMON_ID);
+}
+
+static void region_ask(struct region *region)
+{
+	struct region *other;
+	unsigned long used = 0;
+
+	region->doorbell = list_first_entry_or_null(&doorbells, struct doorbell,
+						    list);
+	if (!region->doorbell)
+		return;
+	list_for_each_entry(other, &regions, list)
+		if (other != region && other->state != REGION_IDLE)
+			__set_bit(other->entry, &used);
+	region->entry = find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
+	if (region->entry == HALLWAY_PAGE_ENTRIES) {
+		pr_warn_once("more than %u regions: the others stay unused\n",
+			     HALLWAY_PAGE_ENTRIES);
+		return;
+	}
+	region->silent = 0;
+	region->state = REGION_ASKED;
+	request(region, HALLWAY_COMMAND_JOIN);
+}
+
+static const char *refusal(u32 status)
+{
+	switch (status) {
+	case HALLWAY_STATUS_VERSION:
+		return "it speaks another major version: update the older side";
+	case HALLWAY_STATUS_UNKNOWN:
+		return "it does not serve this region: is the device's memory file one of this daemon's?";
+	case HALLWAY_STATUS_FULL:
+		return "no slot is left: give the region more slots";
+	case HALLWAY_STATUS_DENIED:
+		return "this VM is not allowed in, or another VM has its UUID";
+	default:
+		return "it found the request malformed";
+	}
+}
+
+static void region_refused(struct region *region, u32 status,
+			   const struct hallway_reply *reply)
+{
+	pr_err("hallwayd %u.%u refused this VM (status %u; this module is %u.%u): %s\n",
+	       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
+	       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
+	region->state = REGION_REFUSED;
+}
+
+static void region_answered(struct region *region)
+{
+	struct hallway_reply *reply = reply_of(region);
+	struct hallway_member entry;
+	u32 status, slot;
+	u64 start;
+
+	if (virt_load_acquire(&reply->serial) != region->serial) {
+		if (++region->silent == 10)
+			pr_warn("hallwayd does not answer: is it running? Connections stay on TCP\n");
+		return;
+	}
+	status = READ_ONCE(reply->status);
+	slot = READ_ONCE(reply->slot);
+	if (status != HALLWAY_STATUS_OK) {
+		region_refused(region, status, reply);
+		return;
+	}
+	if (slot >= region->slots)
+		goto invalid;
+	read_entry(region, slot, &entry);
+	if (entry.generation != READ_ONCE(reply->generation) ||
+	    !slice_valid(region, entry.slice_offset, entry.slice_size))
+		goto invalid;
+
+	region->slot = slot;
+	region->generation = entry.generation;
+	region->change = virt_load_acquire(&region->shared->change) - 1;
+	region->slice = (void *)region->shared + entry.slice_offset;
+	start = entry.slice_offset + slice_overhead(region);
+	region->pool = gen_pool_create(PAGE_SHIFT, NUMA_NO_NODE);
+	if (!region->pool ||
+	    gen_pool_add(region->pool, (unsigned long)region->shared + start,
+			 entry.slice_size - slice_overhead(region),
+			 NUMA_NO_NODE)) {
+		pr_err("no memory to join a region\n");
+		if (region->pool)
+			gen_pool_destroy(region->pool);
+		region->state = REGION_REFUSED;
+		return;
+	}
+	memset(region->slice, 0, slice_overhead(region));
+	WRITE_ONCE(region->slice->generation, region->generation);
+	slice_publish(region->slice);
+	virt_store_release(&region->slice->magic, HALLWAY_SLICE_MAGIC);
+	region->state = REGION_JOINED;
+	pr_info("joined region %pUb as member %u\n", region->uuid, slot);
+	region_notify_all(region);
+	return;
+invalid:
+	pr_err("hallwayd gave this VM an impossible slot or slice\n");
+	region->state = REGION_REFUSED;
+}
+
+static void control(struct work_struct *work)
+{
+	static unsigned long beat;
+	bool beats = time_after_eq(jiffies, beat);
+	struct region *region;
+
+	mutex_lock(&mutex);
+	if (beats)
+		beat = jiffies + HEARTBEAT;
+	list_for_each_entry(region, &regions, list) {
+		if (region->state == REGION_IDLE)
+			region_ask(region);
+		if (region->state == REGION_ASKED)
+			region_answered(region);
+		if (region->state == REGION_JOINED)
+			region_scan(region);
+		if (region->state == REGION_JOINED && beats)
+			WRITE_ONCE(region->slice->heartbeat,
+				   region->slice->heartbeat + 1);
+	}
+	if (!list_empty(&regions))
+		queue_delayed_work(hall_workqueue, &control_work, HEARTBEAT);
+	mutex_unlock(&mutex);
+}
+
+/* Devices */
+
+static void doorbell_tasklet(struct tasklet_struct *tasklet)
+{
+	struct doorbell *doorbell = from_tasklet(doorbell, tasklet, tasklet);
+	bool look = false;
+	struct region *region;
+	struct peer *peer;
+	u32 slot;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(region, &regions, list) {
+		if (READ_ONCE(region->doorbell) != doorbell)
+			continue;
+		look |= READ_ONCE(region->state) == REGION_ASKED ||
+			READ_ONCE(region->unsettled) ||
+			READ_ONCE(region->shared->change) != READ_ONCE(region->change);
+		for (slot = 0; slot < region->slots; slot++) {
+			peer = rcu_dereference(region->peer[slot]);
+			if (peer)
+				peer_look(peer);
+		}
+	}
+	rcu_read_unlock();
+	if (look)
+		mod_delayed_work(hall_workqueue, &control_work, 0);
+}
+
+static irqreturn_t doorbell_irq(int irq, void *data)
+{
+	struct doorbell *doorbell = data;
+
+	hall_count(HALL_DOORBELLS_RECEIVED);
+	tasklet_schedule(&doorbell->tasklet);
+	return IRQ_HANDLED;
+}
+
+static int doorbell_probe(struct pci_dev *pdev, struct hallway_page *page)
+{
+	struct doorbell *doorbell;
+	u16 major = READ_ONCE(page->major);
+	int err;
+
+	if (major != HALLWAY_MAJOR) {
+		pci_err(pdev, "hallway: hallwayd speaks version %u, this module %u: update the older side\n",
+			major, HALLWAY_MAJOR);
+		return -EPROTONOSUPPORT;
+	}
+	doorbell = kzalloc(sizeof(*doorbell), GFP_KERNEL);
+	if (!doorbell)
+		return -ENOMEM;
+	doorbell->pdev = pdev;
+	doorbell->page = page;
+	tasklet_setup(&doorbell->tasklet, doorbell_tasklet);
+	doorbell->regs = pci_ioremap_bar(pdev, 0);
+	if (!doorbell->regs) {
+		err = -ENOMEM;
+		goto free;
+	}
+	pci_set_master(pdev);
+	err = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX);
+	if (err < 0) {
+		pci_err(pdev, "hallway: no MSI-X vector: the device wants vectors=1\n");
+		goto unmap;
+	}
+	err = request_irq(pci_irq_vector(pdev, 0), doorbell_irq, 0, "hallway",
+			  doorbell);
+	if (err)
+		goto vectors;
+	pci_set_drvdata(pdev, doorbell);
+	mutex_lock(&mutex);
+	list_add_tail(&doorbell->list, &doorbells);
+	mutex_unlock(&mutex);
+	return 0;
+vectors:
+	pci_free_irq_vectors(pdev);
+unmap:
+	iounmap(doorbell->regs);
+free:
+	kfree(doorbell);
+	return err;
+}
+
+static void doorbell_remove(struct doorbell *doorbell)
+{
+	struct pci_dev *pdev = doorbell->pdev;
+	struct region *region;
+
+	mutex_lock(&mutex);
+	list_del(&doorbell->list);
+	list_for_each_entry(region, &regions, list) {
+		if (region->doorbell != doorbell)
+			continue;
+		if (region->state == REGION_JOINED)
+			region_unjoin(region, HALLWAY_REASON_REGION_GONE);
+		region->state = REGION_IDLE;
+		region->doorbell = NULL;
+	}
+	mutex_unlock(&mutex);
+	free_irq(pci_irq_vector(pdev, 0), doorbell);
+	tasklet_kill(&doorbell->tasklet);
+	pci_free_irq_vectors(pdev);
+	iounmap(doorbell->regs);
+	kfree(doorbell);
+}
+
+static int region_probe(struct pci_dev *pdev, struct hallway_region *shared,
+			u64 size)
+{
+	struct region *region;
+	u16 major = READ_ONCE(shared->major);
+
+	if (major != HALLWAY_MAJOR) {
+		pci_err(pdev, "hallway: the region is of version %u, this module speaks %u: update the older side\n",
+			major, HALLWAY_MAJOR);
+		return -EPROTONOSUPPORT;
+	}
+	region = kzalloc(sizeof(*region), GFP_KERNEL);
+	if (!region)
+		return -ENOMEM;
+	refcount_set(&region->refs, 1);
+	region->pdev = pdev;
+	region->shared = shared;
+	region->size = size;
+	region->slots = READ_ONCE(shared->slots);
+	memcpy(region->uuid, shared->uuid, sizeof(region->uuid));
+	memcpy(region->key, shared->key, sizeof(region->key));
+	if (READ_ONCE(shared->size) != size || region->slots < 2 ||
+	    region->slots > HALLWAY_SLOTS_MAX ||
+	    READ_ONCE(shared->header_size) != HALLWAY_HEADER_SIZE) {
+		pci_err(pdev, "hallway: the region says %llu bytes and %u slots, the device has %llu bytes: start hallwayd with the size that QEMU is given\n",
+			READ_ONCE(shared->size), region->slots, size);
+		kfree(region);
+		return -EINVAL;
+	}
+	pci_set_drvdata(pdev, region);
+	mutex_lock(&mutex);
+	list_add_tail_rcu(&region->list, &regions);
+	mutex_unlock(&mutex);
+	return 0;
+}
+
+static void region_remove(struct region *region)
+{
+	mutex_lock(&mutex);
+	if (region->state == REGION_JOINED) {
+		region_unjoin(region, HALLWAY_REASON_REGION_GONE);
+		request(region, HALLWAY_COMMAND_LEAVE);
+	}
+	list_del_rcu(&region->list);
+	mutex_unlock(&mutex);
+	synchronize_rcu();
+	region_put(region);
+}
+
+/* Mapped uncached (the firmware's MTRRs overrule us), memory is no use. */
+static void warn_if_uncached(struct pci_dev *pdev, void *address)
+{
+	unsigned int level;
+	pte_t *pte = lookup_address((unsigned long)address, &level);
+
+	if (pte && (pte_flags(*pte) & (_PAGE_PCD | _PAGE_PWT)))
+		pci_warn(pdev, "hallway: BAR2 at %pa is mapped uncached and will be slow: place it above 4 GiB\n",
+			 &pdev->resource[2].start);
+}
+
+static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	resource_size_t size = pci_resource_len(pdev, 2);
+	void *bar;
+	u64 magic;
+	int err;
+
+	err = pci_enable_device(pdev);
+	if (err)
+		return err;
+	if (!size || !pci_resource_start(pdev, 2)) {
+		pci_err(pdev, "hallway: BAR2 has no address: on q35 give the root port pref64-reserve of at least the region's size\n");
+		err = -ENODEV;
+		goto disable;
+	}
+	err = pci_request_regions(pdev, "hallway");
+	if (err)
+		goto disable;
+	bar = memremap(pci_resource_start(pdev, 2), size, MEMREMAP_WB);
+	if (!bar) {
+		err = -ENOMEM;
+		goto release;
+	}
+	magic = size >= sizeof(magic) ? virt_load_acquire((u64 *)bar) : 0;
+	if (magic == HALLWAY_PAGE_MAGIC && size >= HALLWAY_PAGE_SIZE) {
+		err = doorbell_probe(pdev, bar);
+	} else if (magic == HALLWAY_REGION_MAGIC && size >= HALLWAY_SLICE_MIN) {
+		warn_if_uncached(pdev, bar);
+		err = region_probe(pdev, bar, size);
+	} else if (magic == HALLWAY_REGION_MAGIC) {
+		pci_err(pdev, "hallway: a region of %pa bytes is too small: use at least %u\n",
+			&size, HALLWAY_SLICE_MIN);
+		err = -EINVAL;
+	} else {
+		pci_err(pdev, "hallway: BAR2 starts with magic %#llx, which hallwayd did not write: connect the device to hallwayd\n",
+			magic);
+		err = -ENODEV;
+	}
+	if (err)
+		goto unmap;
+	mod_delayed_work(hall_workqueue, &control_work, 0);
+	return 0;
+unmap:
+	memunmap(bar);
+release:
+	pci_release_regions(pdev);
+disable:
+	pci_disable_device(pdev);
+	return err;
+}
+
+static void ivshmem_remove(struct pci_dev *pdev)
+{
+	struct doorbell *doorbell;
+	void *bar;
+
+	list_for_each_entry(doorbell, &doorbells, list) {
+		if (doorbell != pci_get_drvdata(pdev))
+			continue;
+		bar = doorbell->page;
+		doorbell_remove(doorbell);
+		goto unmap;
+	}
+	bar = ((struct region *)pci_get_drvdata(pdev))->shared;
+	region_remove(pci_get_drvdata(pdev));
+unmap:
+	memunmap(bar);
+	pci_release_regions(pdev);
+	pci_disable_device(pdev);
+}
+
+static const struct pci_device_id ivshmem_ids[] = {
+	{ PCI_DEVICE(IVSHMEM_VENDOR, IVSHMEM_DEVICE) },
+	{ }
+};
+MODULE_DEVICE_TABLE(pci, ivshmem_ids);
+
+static struct pci_driver ivshmem_driver = {
+	.name = "hallway",
+	.id_table = ivshmem_ids,
+	.probe = ivshmem_probe,
+	.remove = ivshmem_remove,
+};
+
+const struct hall_transport hall_ivshmem_transport = {
+	.name = "ivshmem",
+	.remote = true,
+	.alloc = ivshmem_alloc,
+	.free = ivshmem_free,
+	.map = ivshmem_map,
+	.unmap = ivshmem_unmap,
+	.send = ivshmem_send,
+	.notify = ivshmem_notify,
+	.publish = ivshmem_publish,
+	.release = ivshmem_release,
+};
+
+int hall_ivshmem_init(void)
+{
+	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
+
+	if (!text || uuid_parse(text, &vm_uuid)) {
+		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
+		uuid_gen(&vm_uuid);
+	}
+	return pci_register_driver(&ivshmem_driver);
+}
+
+void hall_ivshmem_uninit(void)
+{
+	pci_unregister_driver(&ivshmem_driver);
+	cancel_delayed_work_sync(&control_work);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What a hypervisor gives: memory that two members share, messages, a
+ * doorbell, and the news of who comes and goes. A transport knows no sockets;
+ * it reports upward through struct hall_transport_handler.
+ */
+#ifndef HALL_TRANSPORT_H
+#define HALL_TRANSPORT_H
+
+#include <linux/in6.h>
+#include <linux/list.h>
+#include <linux/refcount.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include <hallway/message.h>
+#include <hallway/region.h>
+
+struct hall_member;
+struct hall_transport;
+
+/* Ring memory that this side owns. */
+struct hall_memory {
+	struct hallway_ring *ring;	/* NULL: none */
+	size_t size;			/* bytes, the ring's header included */
+	struct hallway_handle handle;	/* what the peer maps it by */
+};
+
+/*
+ * A member of a region, as this guest sees it; embedded in the transport's
+ * own structure. Reference counted; arrival holds one until departure.
+ */
+struct hall_member {
+	const struct hall_transport *transport;
+	refcount_t refs;
+	struct list_head list;		/* discovery's list, under its mutex */
+	struct list_head addresses;	/* discovery's entries, same mutex */
+	bool departed;			/* set once; new channels are refused */
+	u32 slot;
+	u32 generation;
+	u8 uuid[16];
+	u8 key[16];			/* of the connection tags */
+	char name[HALLWAY_NAME_SIZE];
+	struct xarray endpoints;	/* the channel room's, by number */
+	atomic_t channels;		/* endpoints in use */
+	wait_queue_head_t idle;		/* woken when channels falls to 0 */
+};
+
+struct hall_transport {
+	const char *name;
+	/* The peer runs on another CPU: a receiver may spin a little. */
+	bool remote;
+
+	/* Process context. 0, or -ENOMEM: no memory left for this peer. */
+	int (*alloc)(struct hall_member *peer, size_t size,
+		     struct hall_memory *memory);
+	/* Any context. */
+	void (*free)(struct hall_member *peer, struct hall_memory *memory);
+	/*
+	 * The peer's memory of that handle, or NULL if the handle does not name
+	 * size bytes of the peer's own. Any context.
+	 */
+	struct hallway_ring *(*map)(struct hall_member *peer,
+				    const struct hallway_handle *handle,
+				    size_t size);
+	/* Gives back what map returned. Any context. */
+	void (*unmap)(struct hall_member *peer, struct hallway_ring *ring);
+	/*
+	 * Queues a message, in order; never blocks. One that is lost for want
+	 * of memory is counted, and the channel's deadline deals with it.
+	 */
+	void (*send)(struct hall_member *peer,
+		     const struct hallway_message *message);
+	/* Wakes the peer's endpoint. Any context with no socket spinlock. */
+	void (*notify)(struct hall_member *peer, u32 endpoint);
+	/* Tells all peers which addresses are here. Process context. */
+	void (*publish)(const struct in6_addr *address, unsigned int count);
+	/* The last reference is gone. Any context. */
+	void (*release)(struct hall_member *peer);
+};
+
+/* How a transport speaks upward; the functions of discovery and channel. */
+struct hall_transport_handler {
+	/* Process context; arrived, then any of the others, then departed. */
+	void (*arrived)(struct hall_member *member);
+	/* Returns when no channel to the member is left. */
+	void (*departed)(struct hall_member *member, u32 reason);
+	void (*addresses)(struct hall_member *member,
+			  const struct in6_addr *address, unsigned int count);
+	/* Softirq or process context; neither sleeps. */
+	void (*message)(struct hall_member *member,
+			const struct hallway_message *message);
+	void (*wake)(struct hall_member *member, u32 endpoint);
+};
+
+/* Where all of Hallway's own work runs. */
+extern struct workqueue_struct *hall_workqueue;
+
+/* All set before the first transport starts. */
+extern struct hall_transport_handler hall_transport_handler;
+
+void hall_member_init(struct hall_member *member,
+		      const struct hall_transport *transport);
+static inline void hall_member_get(struct hall_member *member)
+{
+	refcount_inc(&member->refs);
+}
+void hall_member_put(struct hall_member *member);
+
+/* Every transport starts and stops itself; stopping departs its members. */
+int hall_loopback_init(void);
+void hall_loopback_uninit(void);
+int hall_ivshmem_init(void);
+void hall_ivshmem_uninit(void);
+
+/* Publishes over all transports that are remote, or over all that are not. */
+void hall_transport_publish(bool remote, const struct in6_addr *address,
+			    unsigned int count);
+
+#endif /* HALL_TRANSPORT_H */
