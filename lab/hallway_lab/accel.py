@@ -7,6 +7,7 @@ answer holds until the machine itself reboots.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -64,10 +65,8 @@ def _boots_with_kvm() -> bool:
         words += ["-kernel", str(kernel.vmlinuz), "-initrd", str(image.initramfs(kernel))]
         # the initramfs finds no disk and gives up: the panic then ends QEMU
         words += ["-append", "console=ttyS0 panic=-1 lab.probe"]
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(words, timeout=LIMIT, capture_output=True, check=False)
-        except subprocess.TimeoutExpired:
-            pass
         booted = log.exists() and b"lab: probe" in log.read_bytes()
     say("KVM works" if booted else "KVM does not boot a stock kernel here: using TCG")
     return booted

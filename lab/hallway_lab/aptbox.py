@@ -140,9 +140,9 @@ class AptBox:
         table = self._apt("apt-cache", "madison", package)
         for line in table.splitlines():
             cells = [cell.strip() for cell in line.split("|")]
-            if len(cells) == 3 and "Packages" in cells[2]:
-                if suite is None or f" {suite}/" in cells[2]:
-                    return cells[1]
+            offered = len(cells) == 3 and "Packages" in cells[2]
+            if offered and (suite is None or f" {suite}/" in cells[2]):
+                return cells[1]
         raise LabError(f"package {package} not found in {suite or ', '.join(SUITES[self.box])}")
 
     def depends(self, package: str, version: str, pattern: str) -> list[str]:

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import accel, emulator, image, isolate, kernels, modbuild, paths, provision
+from . import accel, emulator, image, isolate, kernels, modbuild, paths, provision, topology
 from .sh import LabError
 from .vm import VM
 
@@ -52,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--share", type=Path, help="folder that the guest sees at /hallway")
     one.add_argument("--timeout", type=float, default=60, help="seconds the command may take")
     one.add_argument("command", nargs="?", default="uname -a; uptime")
+    one = add("lab", _lab, "two VMs with Hallway on, and a shell in each")
+    one.add_argument("--kernel", default="6.1", choices=[n for n in kernels.NAMES if "headers" not in n])
+    one.add_argument("--no-module", action="store_true", help="do not load the module")
     return parser
 
 
@@ -88,6 +91,17 @@ def prepare(*kernel_names: str) -> None:
         image.modules_image(found)
         image.initramfs(found)
     accel.name()
+
+
+def _lab(options: argparse.Namespace) -> None:
+    if not sys.stdin.isatty():
+        raise LabError("lab needs a terminal: it hands you shells")
+    prepare(options.kernel)
+    topology.lay_share(options.kernel)
+    isolate.enter()
+    with topology.pair(options.kernel, load=not options.no_module) as site:
+        topology.shells(site)
+        site.judge()
 
 
 def _boot(options: argparse.Namespace) -> int:

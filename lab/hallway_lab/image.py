@@ -20,13 +20,15 @@ from .kernels import Kernel
 from .sh import LabError, run, step
 
 PACKAGES = (
-    "python3-minimal openssh-server openssh-client iperf3 sockperf nginx-light wget "
-    "redis-server redis-tools socat ethtool iproute2 iputils-ping procps kmod nbd-client nbd-server "
-    "mount qemu-guest-agent strace busybox-static netcat-openbsd python3"
-).split()
+    *("mount", "procps", "kmod", "iproute2", "iputils-ping", "ethtool", "busybox-static", "strace"),
+    *("qemu-guest-agent", "openssh-server", "openssh-client", "python3-minimal", "python3"),
+    *("iperf3", "sockperf", "nginx-light", "wget", "redis-server", "redis-tools"),
+    *("socat", "netcat-openbsd", "nbd-client", "nbd-server"),
+)
 # Modules that every guest loads; the first ones are needed to find the root.
 BOOT_MODULES = (
-    "virtio_pci virtio_blk crc32c_generic ext4 virtio_rng virtio_net virtio_console 9pnet_virtio 9p".split()
+    *("virtio_pci", "virtio_blk", "crc32c_generic", "ext4"),
+    *("virtio_rng", "virtio_net", "virtio_console", "9pnet_virtio", "9p"),
 )
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 SIZE = "2G"

@@ -25,13 +25,18 @@ MARK = "HALLWAY_LAB_INSIDE"
 BRIDGE = "hall0"
 
 
+def inside() -> bool:
+    """Tell whether this process runs in the lab's namespaces."""
+    return MARK in os.environ
+
+
 def enter() -> None:
     """Continue this program inside fresh namespaces; the original only waits.
 
     Returns in the inner process. The outer one never returns: it forwards
     signals and exits with the inner one's code.
     """
-    if os.environ.get(MARK):
+    if inside():
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() != 0:
@@ -88,7 +93,7 @@ def _furnish() -> None:
 
 def add_tap(name: str) -> None:
     """Make a tap on the bridge for one VM."""
-    if not os.environ.get(MARK):
+    if not inside():
         raise LabError("not inside the lab's namespaces: call isolate.enter() first")
     run(["ip", "tuntap", "add", "dev", name, "mode", "tap", "vnet_hdr"])
     run(["ip", "link", "set", name, "master", BRIDGE, "up"])

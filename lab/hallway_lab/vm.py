@@ -9,12 +9,14 @@ killed: nothing in a guest is worth a clean shutdown.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shlex
 import subprocess
 import threading
 import time
 import uuid as uuids
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ from typing import Any
 from . import accel, emulator, image, isolate, kernels, paths, verdict, wire
 from .sh import LabError, say
 
+ROOT_PORTS = 4
 NAMESPACE = uuids.UUID("6b0e8f0a-5a0c-4f5e-9d8e-48616c6c7761")
 
 
@@ -84,6 +87,7 @@ class VM:
         self.log = paths.out("vm", f"{self.name}.log")
         self.qemu_log = paths.out("vm", f"{self.name}.qemu.log")
         self._sockets = paths.RUN / self.name
+        self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._qmp: wire.Wire | None = None
         self._agent: wire.Wire | None = None
@@ -185,10 +189,7 @@ class VM:
     def _arguments(self) -> list[str]:
         cfg = self.config
         words = ["-name", self.name, "-uuid", self.uuid, "-nodefaults", "-no-user-config", "-display", "none"]
-        # RAM above 4 GiB makes the firmware put 64-bit BARs there as well:
-        # below it, guests map shared memory uncached.
-        low = "2G" if cfg.memory_mib > 2048 else f"{max(256, cfg.memory_mib // 2)}M"
-        words += ["-machine", f"{cfg.machine},max-ram-below-4g={low}", "-m", str(cfg.memory_mib)]
+        words += ["-machine", cfg.machine, "-m", str(cfg.memory_mib), *self._bridges()]
         words += [*accel.arguments(), "-smp", str(cfg.cpus), "-no-reboot"]
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
@@ -203,6 +204,16 @@ class VM:
         share.mkdir(parents=True, exist_ok=True)
         words += ["-virtfs", f"local,path={share},mount_tag=hallway,security_model=none,readonly=on"]
         return words + self._network() + self._shared_memory() + cfg.extra
+
+    def _bridges(self) -> list[str]:
+        """Make room above 4 GiB, and on q35 root ports, for hot-plugged memory."""
+        host = "q35-pcihost" if self.config.machine == "q35" else "i440FX-pcihost"
+        words = ["-global", f"{host}.pci-hole64-size=64G"]
+        if self.config.machine == "q35":
+            for slot in range(ROOT_PORTS):
+                port = f"pcie-root-port,id=port{slot},chassis={slot + 1},bus=pcie.0,pref64-reserve=4G"
+                words += ["-device", port]
+        return words
 
     def _cmdline(self) -> str:
         words = (
@@ -238,13 +249,24 @@ class VM:
         """Hot-plug a shared memory device."""
         backend = {"share": True, "mem-path": str(plain.path), "size": plain.size}
         self.qmp.command("object-add", qom_type="memory-backend-file", id=f"mem-{plain.id}", **backend)
-        self.qmp.command("device_add", driver="ivshmem-plain", id=plain.id, memdev=f"mem-{plain.id}")
+        device = {"driver": "ivshmem-plain", "id": plain.id, "memdev": f"mem-{plain.id}"}
+        if self.config.machine == "q35":
+            device["bus"] = self._free_port(plain.id)
+        self.qmp.command("device_add", **device)
+
+    def _free_port(self, device: str) -> str:
+        for slot in range(ROOT_PORTS):
+            if slot not in self._ports.values():
+                self._ports[device] = slot
+                return f"port{slot}"
+        raise VMError(f"{self.name}: all {ROOT_PORTS} root ports are taken")
 
     def unplug(self, device: str, timeout: float = 30) -> None:
         """Unplug a shared memory device; returns when the guest has let go."""
         self.qmp.command("device_del", id=device)
         self.qmp.wait_event("DEVICE_DELETED", timeout, device=device)
         self.qmp.command("object-del", id=f"mem-{device}")
+        self._ports.pop(device, None)
 
     # -- commands in the guest -------------------------------------------------
 
@@ -332,16 +354,17 @@ def _disk(name: str, path: Path, mode: str) -> list[str]:
     return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},serial={name}"]
 
 
-def boot_all(*machines: VM) -> None:
-    """Start several VMs at once and wait for all; on failure all are stopped."""
+@contextlib.contextmanager
+def boot_all(*machines: VM) -> Iterator[None]:
+    """Boot several VMs side by side; all are stopped at the end of the block."""
     begin = time.monotonic()
     try:
         for machine in machines:
             machine.start()
         for machine in machines:
             machine.wait_boot()
-    except BaseException:
+        say(f"{len(machines)} VMs up after {time.monotonic() - begin:.1f} s ({accel.name()})")
+        yield
+    finally:
         for machine in machines:
             machine.stop()
-        raise
-    say(f"{len(machines)} VMs up after {time.monotonic() - begin:.1f} s")

@@ -1,0 +1,174 @@
+"""Several VMs on one host: the daemon, its VMs, and the memory they share.
+
+This is the arrangement that demo, tests, benchmarks and `make lab` share. The
+region reaches a guest by hot-plug after boot rather than on QEMU's command
+line: the firmware puts a 256 MiB device below 4 GiB, where guests map it
+uncached, while Linux puts a hot-plugged one above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import isolate, modbuild, paths
+from .sh import LabError, run, say, step
+from .vm import VM, Config, Plain, boot_all
+
+RUN_DIR = Path("/run/hallway")
+REGION_DIR = Path("/dev/shm/hallway")
+SIZE_MIB = 256
+
+
+def build_host() -> Path:
+    """Build daemon and CLI; return the folder that holds them."""
+    if not shutil.which("cargo"):
+        raise LabError("cargo is not installed: the daemon is written in Rust")
+    with paths.lock("host"), step("building daemon and CLI"):
+        run(["cargo", "build", "--release", "--locked"], cwd=paths.REPO / "host")
+    return paths.REPO / "host/target/release"
+
+
+def lay_share(kernel_name: str, *more: Path) -> Path:
+    """Build module and CLI, and lay them out as guests see them at /hallway."""
+    share = paths.out("share", kernel_name, "x").parent
+    share.mkdir(parents=True, exist_ok=True)
+    binaries = build_host()
+    for path in (modbuild.build(kernel_name), binaries / "hallway", *more):
+        if not path.exists():
+            raise LabError(f"{path} was not built")
+        shutil.copy(path, share / path.name)
+    return share
+
+
+class Daemon:
+    """hallwayd in the lab's namespaces, with its default paths."""
+
+    def __init__(self, *words: str, region_mib: int = SIZE_MIB) -> None:
+        self.words = [f"--region=default:{region_mib}M", *words]
+        self.region = Plain(REGION_DIR / "default", region_mib << 20)
+        self.socket = RUN_DIR / "hallwayd.sock"
+        self.log = paths.out("vm", "hallwayd.log")
+        self.log.write_bytes(b"")
+        self._binaries = paths.REPO / "host/target/release"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout: float = 10) -> None:
+        """Start it and wait until it answers."""
+        with open(self.log, "ab") as log:
+            command = [self._binaries / "hallwayd", *self.words]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + timeout
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise LabError(f"hallwayd does not answer ({self.log}):\n{self.log.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        words = [self._binaries / "hallway", "status", "--json"]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    def kill(self, number: int = 9) -> None:
+        """Signal it and wait for its end; what it holds for the VMs lives on."""
+        if self._process:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
+
+    def status(self) -> Any:
+        """Return what `hallway status --json` tells."""
+        return json.loads(run([self._binaries / "hallway", "status", "--json"]))
+
+
+@dataclass
+class Site:
+    """A daemon and the VMs that it serves."""
+
+    daemon: Daemon
+    vms: list[VM] = field(default_factory=list)
+
+    def judge(self) -> None:
+        """Raise if any guest's kernel complained."""
+        for vm in self.vms:
+            health = vm.verdict()
+            if not health.ok:
+                raise LabError(f"{vm.name}'s kernel complained ({vm.log}): {health}")
+
+    @contextlib.contextmanager
+    def join(self, *vms: VM) -> Iterator[None]:
+        """Boot more VMs of this site for the length of the block."""
+        with boot_all(*vms):
+            for vm in vms:
+                vm.plug(self.daemon.region)
+            self.vms += vms
+            try:
+                yield
+            finally:
+                self.vms = [vm for vm in self.vms if vm not in vms]
+
+    def vm(self, number: int, kernel: str, **options: Any) -> VM:
+        """Describe a VM of this site; `join` boots it."""
+        return VM(Config(number=number, kernel=kernel, doorbell=self.daemon.socket, **options))
+
+
+@contextlib.contextmanager
+def pair(kernel: str = "6.1", *, load: bool = True, count: int = 2, **options: Any) -> Iterator[Site]:
+    """Run a daemon and `count` VMs; with `load` the module is in each of them.
+
+    Call `isolate.enter()` and `lay_share()` before. More options go to Config.
+    """
+    options.setdefault("share", paths.out("share", kernel))
+    site = Site(Daemon())
+    site.daemon.start()
+    try:
+        vms = [site.vm(number, kernel, **options) for number in range(1, count + 1)]
+        with site.join(*vms):
+            if load:
+                for vm in vms:
+                    vm.run("insmod /hallway/hallway.ko")
+            yield site
+    finally:
+        site.daemon.kill(15)
+
+
+def shells(site: Site) -> None:
+    """Hand a person a shell in each VM: panes of tmux, or one after the other."""
+    assert isolate.inside()
+    if shutil.which("tmux"):
+        _panes([vm.ip4 for vm in site.vms])
+        return
+    names = {vm.name: vm.ip4 for vm in site.vms}
+    while True:
+        say(f"type one of {', '.join(names)} for a shell in it, or q to end")
+        try:
+            word = input("> ").strip()
+        except EOFError:
+            return
+        if word == "q":
+            return
+        if word in names:
+            subprocess.run(_ssh(names[word]), check=False)
+
+
+def _ssh(address: str) -> list[str]:
+    from .image import ssh_key
+
+    quiet = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
+    return ["ssh", "-t", "-i", str(ssh_key()), *quiet, f"root@{address}"]
+
+
+def _panes(addresses: list[str]) -> None:
+    tmux = ["tmux", "-f", "/dev/null", "-S", "/run/hallway-lab/tmux"]
+    first, *others = (" ".join(_ssh(address)) for address in addresses)
+    run([*tmux, "new-session", "-d", "-s", "lab", first])
+    for words in others:
+        run([*tmux, "split-window", "-v", "-t", "lab", words])
+    run([*tmux, "set-option", "-g", "mouse", "on"])
+    subprocess.run([*tmux, "attach", "-t", "lab"], check=False)
