@@ -54,6 +54,7 @@ def enter() -> None:
     if _hung_up(reading):
         os._exit(1)
     os.environ[MARK] = "1"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it came ignored
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     _furnish()

@@ -66,6 +66,8 @@ def _load(name: str, record: dict[str, str]) -> Kernel:
     vmlinuz = root / "boot" / f"vmlinuz-{version}"
     modules = root / "lib/modules" / version
     build = root / "usr/src" / f"linux-headers-{version}"
+    # newer headers name a compiler that this Debian lacks
+    compiler = (f"CC={paths.LAB / 'cc-older'}",) if name == "unstable-headers" else ()
     if not build.is_dir():
         raise LabError(f"the cached kernel {name} is damaged: remove {root} and its .json")
     return Kernel(
@@ -74,7 +76,7 @@ def _load(name: str, record: dict[str, str]) -> Kernel:
         vmlinuz=vmlinuz if vmlinuz.exists() else None,
         modules_dir=modules if vmlinuz.exists() else None,
         build_dir=build,
-        build_args=("PAHOLE=true",),
+        build_args=("PAHOLE=true", *compiler),
     )
 
 

@@ -17,6 +17,7 @@ PACKAGES = {
     "fetching kernels": "debian-archive-keyring xz-utils dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
     "checks": "clang libclang-rt-14-dev sparse spin",
+    "shells": "tmux",
     "the static program": "golang-go",
 }
 

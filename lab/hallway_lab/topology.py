@@ -64,7 +64,9 @@ class Daemon:
         """Start it and wait until it answers."""
         with open(self.log, "ab") as log:
             command = [self._binaries / "hallwayd", *self.words]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+            )
         deadline = time.monotonic() + timeout
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -123,7 +123,12 @@ class VM:
             log.write((shlex.join(command) + "\n").encode())
             log.flush()
             self._process = subprocess.Popen(
-                command, env={**os.environ, **chosen.env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env={**os.environ, **chosen.env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C is for the lab alone: it ends its VMs itself
             )
 
     def stop(self) -> None:
