@@ -1,0 +1,30 @@
+"""All end-to-end tests, in the order in which they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hallway_tests.suite import Report
+
+from . import lab, streams
+
+
+def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> None:
+    """Run them; a guest that is lost is replaced, and the next test goes on."""
+    with lab.booted(report, kernel, share, logs, slow, seed) as pair:
+        for test in streams.TESTS:
+            _one(report, pair, test)
+
+
+def _one(report: Report, pair: lab.Pair, test: object) -> None:
+    name = test.__name__
+    if not report.wanted(name):
+        return
+
+    def judged() -> None:
+        try:
+            test(pair)
+        finally:
+            pair.healthy()
+
+    report.run(name, judged)

@@ -1,0 +1,75 @@
+"""The two VMs of the end-to-end tests."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hallway_lab import topology
+from hallway_lab.vm import VM
+from hallway_tests.guests import healthy, insmod, loaded, rmmod, wait_members
+from hallway_tests.suite import Report
+
+
+@dataclass
+class Pair:
+    """What a test gets: the site, two VMs with the module in them."""
+
+    site: topology.Site
+    a: VM
+    b: VM
+    report: Report
+    kernel: str
+    slow: float  # how much longer things may take here
+    rng: random.Random
+    logs: Path
+    share: Path
+
+    @property
+    def both(self) -> tuple[VM, VM]:
+        """Both VMs."""
+        return self.a, self.b
+
+    def load(self, **params: object) -> None:
+        """(Re)load the module on both sides and wait until they see each other."""
+        for vm in self.both:
+            if loaded(vm):
+                rmmod(vm)
+            insmod(vm, **params)
+        wait_members(*self.both)
+
+    def third(self, number: int = 3) -> VM:
+        """Describe another VM of the site."""
+        return named_log(self.site.vm(number, self.kernel, share=self.share, boot_timeout=120 * self.slow), self.logs)
+
+    def healthy(self) -> None:
+        """Fail if a guest complained."""
+        healthy(*self.site.vms)
+
+
+def named_log(vm: VM, folder: Path) -> VM:
+    """Give the VM a log of its own: several runs may go on side by side."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vm.log = folder / f"{vm.name}.log"
+    vm.qemu_log = folder / f"{vm.name}.qemu.log"
+    return vm
+
+
+@contextlib.contextmanager
+def booted(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> Iterator[Pair]:
+    """Run a daemon and two VMs for the length of the block."""
+    daemon = topology.Daemon()
+    logs.mkdir(parents=True, exist_ok=True)
+    daemon.log = logs / "hallwayd.log"
+    daemon.log.write_bytes(b"")
+    site = topology.Site(daemon)
+    daemon.start()
+    try:
+        vms = [named_log(site.vm(n, kernel, share=share, boot_timeout=120 * slow), logs) for n in (1, 2)]
+        with site.join(*vms):
+            yield Pair(site, vms[0], vms[1], report, kernel, slow, random.Random(seed), logs, share)
+    finally:
+        daemon.kill(15)

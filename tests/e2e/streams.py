@@ -1,0 +1,138 @@
+"""Streams between two VMs: promotion mid-stream, switching under load, many at once."""
+
+from __future__ import annotations
+
+import json
+
+from hallway_tests.guests import Delta, Stream, connections, counters
+from hallway_tests.suite import check, wait_for
+
+from .lab import Pair
+
+HIT = ("ring_full", "ring_empty", "ring_wraps", "switch_in_tcp", "switch_in_ring", "switch_reader", "switch_writer")
+
+
+def through_rings(pair: Pair, delta: Delta, share: float) -> None:
+    """Most bytes went through rings, and both sides counted the same."""
+    a, b = delta.of(pair.a), delta.of(pair.b)
+    for mine, theirs, name in ((a, b, "a to b"), (b, a, "b to a")):
+        sent, received = mine["tx_bytes_ring"], theirs["rx_bytes_ring"]
+        check(sent == received, f"{name}: {sent} bytes went into rings, {received} came out")
+        total = sent + mine["tx_bytes_tcp"]
+        check(sent >= share * total, f"{name}: only {sent} of {total} bytes went through rings")
+
+
+def nothing_odd(pair: Pair, delta: Delta) -> None:
+    """No corruption, reset, or sleeper that only the watchdog saved."""
+    for vm in pair.both:
+        moved = delta.of(vm)
+        for name in ("corrupt_rings", "corrupt_messages", "messages_lost", "resets", "watchdog_wakes"):
+            check(not moved[name], f"{vm.name}: {name} is {moved[name]}")
+
+
+def promotion(pair: Pair) -> None:
+    """With the default policy a stream starts on TCP and goes on in a ring, both ways."""
+    pair.load()
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=6, seconds=3)
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+    through_rings(pair, delta, 0.9)
+    for vm in pair.both:
+        moved = delta.of(vm)
+        check(moved["tx_promoted"] >= 6, f"{vm.name} promoted only {moved['tx_promoted']} directions")
+        check(moved["tx_bytes_tcp"] > 0, f"{vm.name}: no byte went over TCP before the mark")
+
+
+def promotion_v6(pair: Pair) -> None:
+    """The same over IPv6, the other way round."""
+    pair.load()
+    delta = Delta(*pair.both)
+    Stream(pair.a, pair.b, to=pair.a.ip6, conns=3, seconds=2).finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+    through_rings(pair, delta, 0.9)
+
+
+def each_call(pair: Pair) -> None:
+    """Every way to send and to receive, each on its own, through a small ring."""
+    pair.load(ring_bytes=4096, promote_bytes=0, promote_ms=0)
+    pairs = (
+        ("block", "write,read"), ("block", "sendmsg,recvmsg"), ("block", "more,peek"), ("block", "splice-out,splice-in"),
+        ("block", "sendfile,waitall"), ("block", "write,poll"), ("block", "write,trunc"),
+        ("level", "write,read"), ("edge", "write,read"), ("edge", "sendmsg,splice-in"),
+    )  # fmt: skip
+    for mode, calls in pairs:
+        delta = Delta(*pair.both)
+        stream = Stream(pair.b, pair.a, both=f"--mode {mode} --calls {calls}", conns=2, seconds=1)
+        stream.finish(60 * pair.slow)
+        nothing_odd(pair, delta)
+        through_rings(pair, delta, 0.5)
+
+
+def switching(pair: Pair, *, rounds: int = 12, conns: int = 6, **params: object) -> None:
+    """Switch on either VM at random under load; every byte is checked by stream."""
+    pair.load(**params)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=conns, client="")
+    seeds = [pair.rng.randrange(1 << 30) for _ in pair.both]
+    toggles = [vm.spawn(f"toggle {seed} 400 hallway off on") for vm, seed in zip(pair.both, seeds, strict=True)]
+
+    def enough() -> bool:
+        check(stream.running(), f"the stream ended early: {stream.client.poll()} {stream.server.poll()}")
+        return all(
+            m["tx_promoted"] + m["tx_demoted"] >= 200 and m["rx_promoted"] + m["rx_demoted"] >= 200
+            for m in (delta.of(vm) for vm in pair.both)
+        )
+
+    try:
+        wait_for(enough, f"200 switches each way: {[delta.of(vm) for vm in pair.both]}", 60 * pair.slow, 0.5)
+    except AssertionError as error:
+        said = [j.poll() for j in (stream.client, stream.server, *toggles)]
+        raise AssertionError(f"{error} {said}") from error
+    finally:
+        for toggle in toggles:
+            toggle.kill()
+    for toggle in toggles:
+        done = toggle.wait(60 * pair.slow)
+        check(done.code == 0, f"toggle: {done}")
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+    return delta
+
+
+def switching_small_ring(pair: Pair) -> None:
+    """200 switches each way with rings of 4 KiB: they fill, run dry and wrap all the time."""
+    delta = switching(pair, ring_bytes=4096, promote_bytes=0, promote_ms=0)
+    hit_all(pair, delta)
+
+
+def switching_big_ring(pair: Pair) -> None:
+    """The same with rings of 256 KiB, which hold much at each switch."""
+    delta = switching(pair, promote_bytes=0, promote_ms=0)
+    hit_all(pair, delta)
+
+
+def hit_all(pair: Pair, delta: Delta) -> None:
+    """Every situation that the counters know of came up."""
+    for vm in pair.both:
+        moved = delta.of(vm)
+        missed = [name for name in HIT if not moved[name]]
+        check(not missed, f"{vm.name}: never hit: {missed}: {json.dumps(moved)}")
+
+
+def many(pair: Pair) -> None:
+    """200 connections at once."""
+    pair.load(ring_bytes=16384)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=200, bytes=400000, stall=60)
+    seen = wait_for(lambda: (c := connections(pair.a)) and len(c) >= 200 and len(c), "200 connections are shown", 60 * pair.slow)
+    check(seen == 200, f"the CLI shows {seen} connections, not 200")
+    stream.finish(150 * pair.slow)
+    nothing_odd(pair, delta)
+    through_rings(pair, delta, 0.7)
+    moved = counters(pair.a)
+    check(moved["tx_promoted"] >= 200, f"only {moved['tx_promoted']} promoted")
+
+
+TESTS = (promotion, promotion_v6, each_call, switching_small_ring, switching_big_ring, many)

@@ -1,0 +1,1 @@
+"""What the module tests and the end-to-end tests share."""

@@ -1,0 +1,155 @@
+"""`tests/run`: which tests there are, and in which order they run.
+
+A suite on a kernel is a process of its own, because it lives in namespaces of
+its own; the process that a person starts runs them and adds up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hallway_lab import isolate, paths
+from hallway_lab.cli import prepare
+from hallway_lab.sh import LabError
+
+from . import guests
+from .suite import GuestLost, Report
+
+REPO = guests.REPO
+KERNELS = ("6.1", "6.12")
+SUMMARY = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed$")
+
+
+def main() -> int:
+    """Run what the command line asks for; return the exit code."""
+    options = _parse()
+    try:
+        if options.what == "guests":
+            return _suite(options)
+        return _run(options)
+    except LabError as failure:
+        print(f"tests: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests/run", description="Hallway's tests.")
+    names = ("all", "unit", "fuzz", "tsan", "model", "rust", "module", "e2e", "debug", "guests")
+    parser.add_argument("what", choices=names, nargs="?", default="all")
+    parser.add_argument("--kernel", choices=[*KERNELS, "debug"], help="only on this kernel")
+    parser.add_argument("--only", default="", help="only tests whose names contain this")
+    parser.add_argument("--seed", type=int, default=None, help="repeat a run's random choices")
+    parser.add_argument("--suite", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# -- one suite on one kernel ---------------------------------------------------
+
+
+def _suite(options: argparse.Namespace) -> int:
+    kernel, name = options.kernel or KERNELS[0], options.suite
+    seed = options.seed if options.seed is not None else random.getrandbits(32)
+    prepare(kernel)
+    share = guests.share(kernel)
+    isolate.enter()
+    random.seed(seed)
+    report = Report(f"{name} {kernel}", only=options.only)
+    print(f"{report.label}: seed {seed}", flush=True)
+    logs = paths.out("tests", f"{name}-{kernel}", "x").parent
+    slow = guests.SLOWER if kernel == "debug" else 1
+    try:
+        if name == "module":
+            from module import host
+
+            host.run(report, kernel, share, logs, slow)
+        else:
+            import e2e.all
+
+            e2e.all.run(report, kernel, share, logs, slow, seed)
+    except GuestLost:
+        print(f"{report.label}: the guests are of no more use: stopped here", flush=True)
+    print(f"{report.label}: {report.summary()}", flush=True)
+    return 1 if report.failed or not report.passed else 0
+
+
+# -- all suites ----------------------------------------------------------------
+
+
+class Total:
+    """The sum over all that ran."""
+
+    def __init__(self) -> None:
+        self.passed = self.failed = 0
+        self._lock = threading.Lock()
+
+    def run(self, label: str, *words: object) -> None:
+        """Run a command, pass its lines on, and count it or what it counted."""
+        begin = time.monotonic()
+        process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, cwd=REPO, text=True, errors="replace")
+        assert process.stdout is not None
+        counted = None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            counted = SUMMARY.match(line.removeprefix(f"{label}: ").rstrip()) or counted
+        code = process.wait()
+        with self._lock:
+            passed, failed = (int(n) for n in counted.groups()) if counted else (0, 0)
+            if not counted:
+                passed, failed = (1, 0) if code == 0 else (0, 1)
+            elif code and not failed:
+                failed = 1
+            self.passed += passed
+            self.failed += failed
+        print(f"tests: {label}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    begin = time.monotonic()
+    total = Total()
+    what = options.what
+    kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
+    if what in ("all", "unit"):
+        _make(total, "unit", REPO / "tests/ring", "unit")
+    if what == "fuzz":
+        _make(total, "fuzz", REPO / "tests/ring", "fuzz")
+    if what == "tsan":
+        _make(total, "tsan", REPO / "tests/ring", "tsan")
+    if what in ("all", "model"):
+        _tool(total, "model", REPO / "spec/model/run")
+    if what in ("all", "rust"):
+        total.run("rust", "cargo", "test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
+    suites = [s for s in ("module", "e2e") if what in ("all", "debug", s)]
+    for kernel in kernels:
+        for suite in suites:
+            words = [sys.executable, REPO / "tests/run", "guests", "--suite", suite, "--kernel", kernel]
+            words += ["--only", options.only] if options.only else []
+            words += ["--seed", options.seed] if options.seed is not None else []
+            total.run(f"{suite} {kernel}", *words)
+    print(f"tests: all done in {time.monotonic() - begin:.0f} s")
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+def _make(total: Total, label: str, folder: Path, target: str) -> None:
+    if not (folder / "Makefile").exists():
+        print(f"tests: {label}: {folder}/Makefile is missing", flush=True)
+        total.failed += 1
+        return
+    total.run(label, "make", "-s", "-C", folder, target)
+
+
+def _tool(total: Total, label: str, path: Path) -> None:
+    if not path.exists():
+        print(f"tests: {label}: {path} is missing", flush=True)
+        total.failed += 1
+        return
+    total.run(label, path)
