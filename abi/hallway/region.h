@@ -145,7 +145,9 @@ struct hallway_box {
 #define HALLWAY_STATUS_INVALID	5	/* malformed request */
 
 struct hallway_request {	/* written by the guest; 128 bytes */
-	__u32 serial;		/* counts up; 0: no request; written last */
+	__u32 serial;		/* past those in request and reply; 0: none;
+				 * written last
+				 */
 	__u16 major;
 	__u16 minor;
 	__u32 command;		/* HALLWAY_COMMAND_* */

@@ -110,14 +110,14 @@ bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
 	return passes(READ_ONCE(tx->shared->head_event), tx->head, old);
 }
 
-bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 want)
+bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want)
 {
-	if (hall_ring_space(tx) >= want || tx->broken)
+	if (hall_ring_space(tx) >= least || tx->broken)
 		return true;
 	/* Free bytes reach want when tail passes head + want - size - 1. */
 	WRITE_ONCE(tx->shared->tail_event, tx->head + want - tx->size - 1);
 	virt_mb();						/* C */
-	return hall_ring_space(tx) >= want || tx->broken;
+	return hall_ring_space(tx) >= least || tx->broken;
 }
 
 void hall_ring_start(struct hall_tx_ring *tx, u32 seq)

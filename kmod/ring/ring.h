@@ -67,10 +67,11 @@ struct hall_span hall_ring_tx_span(struct hall_tx_ring *tx, u32 max);
 /* Sender: the first n bytes of the span are written. True: ring the doorbell. */
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
 /*
- * Sender: ask for a doorbell when want bytes are free. True: they are already,
- * or the ring is broken: do not sleep.
+ * Sender: ask for a doorbell when want bytes are free, unless least are free
+ * now. True: they are, or the ring is broken: do not sleep. want lies well
+ * above least, or a writer at the limit would be woken for every read.
  */
-bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 want);
+bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want);
 /* Sender: set the marks; each once, start first. */
 void hall_ring_start(struct hall_tx_ring *tx, u32 seq);
 void hall_ring_end(struct hall_tx_ring *tx);

@@ -9,8 +9,12 @@
 
 #include "../obs/counters.h"
 
-/* A blocked writer is woken when this part of the ring is free. */
-#define WAKE_SPACE(size) ((size) / 4)
+/*
+ * A ring is writable from the first of these on; a writer that found it full
+ * is woken at the second, so that it has something to do then.
+ */
+#define LEAST_SPACE(size)	((size) / 16)
+#define WAKE_SPACE(size)	((size) / 2)
 
 bool hall_sock_is_readable(struct sock *sk)
 {
@@ -37,6 +41,7 @@ bool hall_stream_memory_free(const struct sock *sk, int wake)
 		on_ring = hs->tx.state == HALL_TX_RING;
 		if (on_ring)
 			free = hall_ring_arm_tail(&hs->tx.ring,
+						  LEAST_SPACE(hs->tx.ring.size),
 						  WAKE_SPACE(hs->tx.ring.size));
 		spin_unlock_bh(&hs->channel.lock);
 		hall_sock_put(hs);

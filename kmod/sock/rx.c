@@ -195,10 +195,10 @@ static void wait(struct hall_sock *hs, long *timeo)
 /* Reading */
 
 static int tcp_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		    int flags, int *addr_len)
+		    int flags HALL_RECVMSG_LAST)
 {
-	int n = hs->native->recvmsg(hs->sk, msg, len, flags | MSG_DONTWAIT,
-				    addr_len);
+	int n = hs->native->recvmsg(hs->sk, msg, len,
+				    flags | MSG_DONTWAIT HALL_RECVMSG_PASS);
 
 	if (n > 0 && !(flags & MSG_PEEK)) {
 		hs->rx.bytes_tcp += n;
@@ -234,7 +234,7 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		if (!span.len)
 			break;
 		copied = flags & MSG_TRUNC ? span.len :
-			 copy_to_iter(span.data, span.len, &msg->msg_iter);
+			 _copy_to_iter(span.data, span.len, &msg->msg_iter);
 		n += copied;
 		if (flags & MSG_PEEK)
 			ahead += copied;
@@ -285,7 +285,7 @@ static int nothing(struct sock *sk, bool more)
  * will wait here. rx_mutex.
  */
 static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		     int flags, int *addr_len, bool more, bool waits)
+		     int flags, bool more, bool waits HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	u32 avail;
@@ -304,12 +304,13 @@ again:
 			goto out;
 		}
 		release_sock(sk);
-		return tcp_read(hs, msg, len, flags, addr_len);
+		return tcp_read(hs, msg, len, flags HALL_RECVMSG_PASS);
 	}
 	switch (hall_rx_source(hs, &avail)) {
 	case HALL_RX_TCP:
 		release_sock(sk);
-		n = tcp_read(hs, msg, min_t(size_t, len, avail), flags, addr_len);
+		n = tcp_read(hs, msg, min_t(size_t, len, avail),
+			     flags HALL_RECVMSG_PASS);
 		if (n != avail || !(flags & MSG_PEEK) || n == len)
 			return n;
 		/* What is peeked at may lie on both carriers. */
@@ -347,7 +348,7 @@ out:
 
 /* Sets *native if the socket was detached before anything was read. */
 static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		   int flags, int *addr_len, bool *native)
+		   int flags, bool *native HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
@@ -356,8 +357,8 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 
 	for (;;) {
 		mutex_lock(&hs->rx_mutex);
-		n = read_once(hs, msg, len - copied, flags, addr_len, copied,
-			      timeo);
+		n = read_once(hs, msg, len - copied, flags, copied,
+			      timeo HALL_RECVMSG_PASS);
 		mutex_unlock(&hs->rx_mutex);
 		if (n > 0)
 			copied += n;
@@ -379,8 +380,8 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	}
 }
 
-int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len, int flags,
-		 int *addr_len)
+int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
+		 int flags HALL_RECVMSG_LAST)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
 	bool native = !hs;
@@ -389,14 +390,16 @@ int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len, int flags,
 	if (hs) {
 		/* Neither of these waits, and neither is in a ring. */
 		if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
-			ret = hs->native->recvmsg(sk, msg, len, flags, addr_len);
+			ret = hs->native->recvmsg(sk, msg, len,
+						  flags HALL_RECVMSG_PASS);
 		else
-			ret = receive(hs, msg, len, flags, addr_len, &native);
+			ret = receive(hs, msg, len, flags,
+				      &native HALL_RECVMSG_PASS);
 		hall_sock_put(hs);
 	}
 	/* As in hall_sendmsg(): a jump, which leaves nothing of ours behind. */
 	if (native)
-		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len, flags,
-						       addr_len);
+		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len,
+						       flags HALL_RECVMSG_PASS);
 	return ret;
 }

@@ -36,6 +36,7 @@
 #include <net/tcp.h>
 
 #include "../channel/channel.h"
+#include "../compat/recvmsg.h"
 #include "../ring/ring.h"
 
 enum hall_tx_state { HALL_TX_TCP, HALL_TX_OFFERED, HALL_TX_RING, HALL_TX_ENDED };
@@ -171,8 +172,8 @@ void hall_tx_release(struct hall_sock *hs);
 u32 hall_tx_unread(struct hall_sock *hs);
 
 /* rx.c */
-int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len, int flags,
-		 int *addr_len);
+int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
+		 int flags HALL_RECVMSG_LAST);
 /* Accept the peer's ring. rx_mutex and lock_sock(). 0, or a reason against. */
 u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
 /* Where the next bytes come from. lock_sock(), state MAPPED. */

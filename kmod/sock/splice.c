@@ -46,7 +46,7 @@ static ssize_t splice_ring(struct sock *sk, struct pipe_inode_info *pipe,
 		return -ENOMEM;
 	len = min_t(size_t, len, n * PAGE_SIZE);
 	iov_iter_bvec(&msg.msg_iter, ITER_DEST, bvec, n, len);
-	got = hall_recvmsg(sk, &msg, len, recv_flags, NULL);
+	got = hall_recvmsg(sk, &msg, len, recv_flags HALL_RECVMSG_NONE);
 	for (i = 0, left = got; left > 0; i++, left -= PAGE_SIZE)
 		partial[i] = (struct partial_page){
 			.len = min_t(int, left, PAGE_SIZE),

@@ -151,7 +151,8 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 	}
 	if (!span.len)
 		return 0;
-	copied = copy_from_iter(span.data, span.len, &msg->msg_iter);
+	/* Not copy_from_iter(): the span is bounded, the heap not concerned. */
+	copied = _copy_from_iter(span.data, span.len, &msg->msg_iter);
 	if (!copied)
 		return -EFAULT;
 	if (((ring->head + copied) ^ ring->head) & ring->size)

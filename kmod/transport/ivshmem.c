@@ -111,7 +111,6 @@ struct queued {
 static DEFINE_MUTEX(mutex);		/* everything but what says otherwise */
 static LIST_HEAD(doorbells);
 static LIST_HEAD(regions);
-static u32 serials;
 static uuid_t vm_uuid;
 static struct in6_addr local_address[HALLWAY_ADDRESSES_MAX];
 static unsigned int local_count;
@@ -566,11 +565,13 @@ static void request(struct region *region, u32 command)
 	memcpy(request.region, region->uuid, sizeof(request.region));
 	memcpy(request.vm, &vm_uuid, sizeof(request.vm));
 	strscpy(request.name, init_utsname()->nodename, sizeof(request.name));
-	/* Never 0, and never that of a reply that is already there. */
-	do {
-		region->serial = ++serials;
-	} while (!region->serial ||
-		 region->serial == READ_ONCE(reply_of(region)->serial));
+	/*
+	 * The page outlives the guest: go on from what is there, so that no
+	 * old reply passes for the answer. Serial 0 means "no request".
+	 */
+	region->serial = max(READ_ONCE(shared->serial),
+			     READ_ONCE(reply_of(region)->serial)) + 1;
+	region->serial += !region->serial;
 	WRITE_ONCE(shared->serial, 0);
 	virt_wmb();
 	memcpy((void *)shared + sizeof(u32), (void *)&request + sizeof(u32),
