@@ -1,0 +1,1 @@
+"""`make demo`: unmodified programs between two VMs, TCP beside Hallway."""

@@ -1,0 +1,69 @@
+"""Does a row hold: did its bytes go through rings, and do both VMs agree?
+
+A direction is judged by its share of ring bytes only from 64 KiB on: a
+request of wget, or TCP's first bytes before the promotion, say nothing about
+where the payload went. That both VMs counted the same is asked of every one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hallway_lab.measure import Direction, Traffic
+from hallway_lab.programs import Run
+
+SHARE = 0.95
+TRIFLE = 64 << 10
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One direction of one row."""
+
+    ring: int
+    payload: int
+    faults: tuple[str, ...]
+
+    @property
+    def share(self) -> float | None:
+        """The part of the payload that rings carried; None for a trifle."""
+        return self.ring / self.payload if self.payload >= TRIFLE else None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Both directions of one row."""
+
+    up: Entry
+    down: Entry
+
+    @property
+    def faults(self) -> list[str]:
+        """All that keeps the row from passing, in words."""
+        return [*self.up.faults, *self.down.faults]
+
+
+def judge(run: Run, traffic: Traffic) -> Ledger:
+    """Hold what a program says it moved against what the module counted."""
+    return Ledger(
+        _judge("to the server", run.up, run.unread, traffic.up),
+        _judge("to the client", run.down, 0, traffic.down),
+    )
+
+
+def _judge(way: str, told: int | None, unread: int, counted: Direction) -> Entry:
+    # Bytes of a connection that was never attached are missing in `counted`,
+    # what a program adds to its payload (headers, ciphers) is missing in `told`.
+    payload = max(told or 0, counted.sent)
+    faults = []
+    if payload >= TRIFLE and counted.sent_ring < SHARE * payload:
+        share = counted.sent_ring / payload
+        faults.append(f"{way}: {share:.1%} of {payload} bytes went through rings, {SHARE:.0%} are needed")
+    # At its end a program may close a connection with bytes unread in the ring.
+    lost = counted.sent_ring - counted.received_ring
+    if not 0 <= lost <= unread:
+        faults.append(
+            f"{way}: one VM counted {counted.sent_ring} bytes into rings, the other "
+            f"{counted.received_ring} out of them, and the program left {unread} unread"
+        )
+    return Entry(counted.sent_ring, payload, tuple(faults))

@@ -1,0 +1,116 @@
+"""The rows of the demo's table: which programs run, and how.
+
+A row starts what it needs when it is first run, so that a broken program
+costs its own rows only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from hallway_lab import programs
+from hallway_lab.measure import Stand
+from hallway_lab.programs import Run
+from hallway_lab.sh import LabError
+
+from .files import MIB, SIZE, Files
+
+SECONDS = 3
+GO_BYTES = 64 * MIB
+REDIS_REQUESTS = 30_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    key: str
+    title: str
+    unit: str
+    run: Callable[[], Run]
+    lower_is_better: bool = False
+    spin_us: int | None = None  # None: the module's default
+
+
+class Programs:
+    """The programs between the two VMs of a stand."""
+
+    def __init__(self, stand: Stand) -> None:
+        self.stand = stand
+
+    def rows(self) -> list[Row]:
+        """All rows, in the table's order."""
+        spin = self.stand.spin_default
+        latency = "µs, p50 of half a round trip"
+        file = f"file of {SIZE // MIB} MiB"
+        return [
+            *(
+                Row(f"iperf3-{size}", f"iperf3, writes of {text}", "MB/s", self._iperf3(size))
+                for size, text in (("64", "64 B"), ("1K", "1 KB"), ("16K", "16 KB"), ("64K", "64 KB"))
+            ),
+            Row("sockperf-sleep", "sockperf ping-pong, sleeping", latency, self._sockperf, True, 0),
+            Row("sockperf-spin", f"sockperf ping-pong, spin ≤ {spin} µs", latency, self._sockperf, True),
+            Row("wget", f"nginx → wget, {file}", "MB/s", lambda: self._files.wget()),
+            Row("scp", f"scp over IPv6, {file}", "MB/s", lambda: self._files.scp()),
+            Row("redis-set", "redis-benchmark SET, 50 clients", "requests/s", self._redis("SET")),
+            Row("redis-get", "redis-benchmark GET, 50 clients", "requests/s", self._redis("GET")),
+            Row("go", f"static Go program, {GO_BYTES // MIB} MiB each way", "MB/s", self._go),
+        ]
+
+    def _iperf3(self, size: str) -> Callable[[], Run]:
+        def run() -> Run:
+            assert self._iperf3_server
+            return programs.iperf3(self.stand, size, SECONDS)
+
+        return run
+
+    @cached_property
+    def _iperf3_server(self) -> object:
+        return programs.iperf3_server(self.stand)
+
+    @cached_property
+    def _sockperf_server(self) -> object:
+        return programs.sockperf_server(self.stand)
+
+    def _sockperf(self) -> Run:
+        assert self._sockperf_server
+        return programs.sockperf(self.stand, SECONDS)
+
+    @cached_property
+    def _files(self) -> Files:
+        return Files(self.stand)
+
+    @cached_property
+    def _redis_server(self) -> object:
+        command = "redis-server --bind 0.0.0.0 --protected-mode no --save '' --appendonly no"
+        return programs.serve(self.stand.server, command, 6379)
+
+    def _redis(self, test: str) -> Callable[[], Run]:
+        def run() -> Run:
+            assert self._redis_server
+            command = f"redis-benchmark -h {self.stand.server.ip4} -t {test.lower()} -n {REDIS_REQUESTS}"
+            said = self.stand.client.run(f"{command} -c 50 --csv", timeout=90).out
+            for line in said.splitlines():
+                cells = line.split(",")
+                if cells[0].strip('"').startswith(test):
+                    return Run(float(cells[1].strip('"')))
+            raise LabError(f"`{command}` told no rate:\n{said}")
+
+        return run
+
+    @cached_property
+    def _go_server(self) -> object:
+        return programs.serve(self.stand.server, "/hallway/rawstream -listen :7000", 7000)
+
+    def _go(self) -> Run:
+        assert self._go_server
+        command = f"/hallway/rawstream -connect {self.stand.server.ip4}:7000 -bytes {GO_BYTES}"
+        report = json.loads(self.stand.client.run(command, timeout=90).out)
+        for way in ("up", "down"):
+            ends = report[way]
+            if ends["sent_sha256"] != ends["received_sha256"]:
+                raise LabError(f"rawstream, {way}: SHA-256 differs at the two ends: {ends}")
+        return Run(report["megabytes_per_second"], up=GO_BYTES, down=GO_BYTES)

@@ -1,0 +1,119 @@
+"""Measuring between two VMs: Hallway on or off, and who carried which bytes.
+
+The module of each guest counts the bytes of its attached connections by
+carrier and direction. A measurement reads these counters in both guests
+before and after, so that what a program says about its speed can be held
+against what really went through rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .sh import LabError
+from .topology import Site
+
+COUNTED = ("tx_bytes_ring", "tx_bytes_tcp", "rx_bytes_ring", "rx_bytes_tcp", "rx_bytes_saved")
+SPIN = "/sys/module/hallway/parameters/spin_us"
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Bytes of one direction, as its sender and its receiver counted them."""
+
+    sent_ring: int
+    sent_tcp: int
+    received_ring: int
+    received_tcp: int
+
+    @property
+    def sent(self) -> int:
+        """All bytes that the sender's attached connections were given."""
+        return self.sent_ring + self.sent_tcp
+
+    @property
+    def received(self) -> int:
+        """All bytes that the receiver's programs took."""
+        return self.received_ring + self.received_tcp
+
+
+@dataclass
+class Traffic:
+    """What both guests counted during a measurement; filled when it ends."""
+
+    up: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0))  # client to server
+    down: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0))
+
+
+class Stand:
+    """Two VMs with the module loaded: the first calls, the second answers."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.client, self.server = site.vms[:2]
+        self.spin_default = int(self.client.get(SPIN))
+
+    def await_members(self, timeout: float = 20) -> None:
+        """Wait until each guest knows the other's addresses."""
+        deadline = time.monotonic() + timeout
+        for vm, other in ((self.client, self.server), (self.server, self.client)):
+            while other.ip4 not in vm.run("hallway status --json").out:
+                if time.monotonic() > deadline:
+                    said = vm.run("hallway status; dmesg | grep hallway", check=False)
+                    raise LabError(f"{vm.name} has not met {other.name}:\n{said.out}{said.err}")
+                time.sleep(0.2)
+
+    def switch(self, on: bool) -> None:
+        """Turn Hallway on or off in both guests."""
+        for vm in (self.client, self.server):
+            vm.run(f"hallway {'on' if on else 'off'}")
+
+    def spin(self, microseconds: int | None = None) -> None:
+        """Let receivers spin so long before they sleep; None is the default."""
+        value = self.spin_default if microseconds is None else microseconds
+        for vm in (self.client, self.server):
+            vm.run(f"echo {value} > {SPIN}")
+
+    @contextlib.contextmanager
+    def meter(self) -> Iterator[Traffic]:
+        """Count the bytes of what happens in the block."""
+        traffic = Traffic()
+        before = self._counters()
+        yield traffic
+        client, server = (
+            {name: new[name] - old[name] for name in COUNTED}
+            for old, new in zip(before, self._settled(), strict=True)
+        )
+        traffic.up, traffic.down = _direction(client, server), _direction(server, client)
+
+    def _counters(self) -> list[dict[str, int]]:
+        return [json.loads(vm.run("hallway counters --json").out) for vm in (self.client, self.server)]
+
+    def _settled(self, timeout: float = 3) -> list[dict[str, int]]:
+        """Read the counters when they have come to rest.
+
+        A program may end before its peer has taken the last bytes.
+        """
+        deadline = time.monotonic() + timeout
+        last = self._counters()
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            now = self._counters()
+            if all(a[name] == b[name] for a, b in zip(now, last, strict=True) for name in COUNTED):
+                break
+            last = now
+        return last
+
+
+def _direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
+    return Direction(
+        sent_ring=sender["tx_bytes_ring"],
+        sent_tcp=sender["tx_bytes_tcp"],
+        received_ring=receiver["rx_bytes_ring"],
+        # what was moved from a ring to TCP's queue is read there again
+        received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_saved"],
+    )

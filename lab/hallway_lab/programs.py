@@ -1,0 +1,83 @@
+"""Unmodified programs that demo and benchmarks run between two VMs.
+
+Each function runs one program once and returns the number that the program
+itself reports, and what it says it moved. Servers are started by their class'
+constructor or function, once, and run until the VMs are stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+
+from .measure import Stand
+from .sh import LabError
+from .vm import VM, Job
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a program: its number, and the bytes it says it moved.
+
+    `up` and `down` are the payload from and to the client, where the program
+    tells. `unread` is what the receiver left unread of `up` when it closed.
+    """
+
+    value: float
+    up: int | None = None
+    down: int | None = None
+    unread: int = 0
+
+
+def serve(vm: VM, command: str, port: int, timeout: float = 20) -> Job:
+    """Start a server that listens on a port, and wait until it does."""
+    job = vm.spawn(command)
+    deadline = time.monotonic() + timeout
+    while not vm.run(f"ss -Hltn 'sport = :{port}'").out.strip():
+        ended = job.poll()
+        if ended or time.monotonic() > deadline:
+            said = f"\n{ended.out}{ended.err}" if ended else ""
+            raise LabError(f"{vm.name}: `{command}` does not listen on port {port}{said}")
+        time.sleep(0.1)
+    return job
+
+
+def iperf3_server(stand: Stand) -> Job:
+    """Start iperf3's server."""
+    return serve(stand.server, "iperf3 -s", 5201)
+
+
+def iperf3(stand: Stand, write: str, seconds: int) -> Run:
+    """Megabytes a second from client to server, in writes of one size."""
+    command = f"iperf3 -c {stand.server.ip4} -l {write} -t {seconds} -J"
+    done = stand.client.run(command, timeout=seconds + 45, check=False)
+    try:
+        report = json.loads(done.out)
+    except ValueError:
+        raise LabError(f"`{command}` ended with code {done.code}: {done.out}{done.err}") from None
+    if "error" in report:
+        raise LabError(f"`{command}`: {report['error']}")
+    sent, received = report["end"]["sum_sent"], report["end"]["sum_received"]
+    # at the end of the time iperf3's server closes without reading the rest
+    left = sent["bytes"] - received["bytes"]
+    return Run(received["bits_per_second"] / 8e6, up=sent["bytes"], unread=left)
+
+
+def sockperf_server(stand: Stand) -> Job:
+    """Start sockperf's server."""
+    return serve(stand.server, f"sockperf server --tcp -i {stand.server.ip4} -p 11111", 11111)
+
+
+def sockperf(stand: Stand, seconds: int) -> Run:
+    """Median of the latency in microseconds: half a round trip of 14 bytes."""
+    size = 14
+    command = f"sockperf ping-pong --tcp -i {stand.server.ip4} -p 11111 -m {size} -t {seconds}"
+    said = stand.client.run(command, timeout=seconds + 45).out
+    said = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    p50 = re.search(r"percentile 50\.000\s*=\s*([\d.]+)", said)
+    count = re.search(r"\[Total Run\].*SentMessages=(\d+); ReceivedMessages=(\d+)", said)
+    if not p50 or not count:
+        raise LabError(f"`{command}` told no latency:\n{said}")
+    return Run(float(p50[1]), up=int(count[1]) * size, down=int(count[2]) * size)
