@@ -26,6 +26,7 @@
 	C(DEMOTE_REQUESTS, demote_requests)	/* that we sent */ \
 	C(DOORBELLS_SENT, doorbells_sent) \
 	C(DOORBELLS_RECEIVED, doorbells_received) /* interrupts */ \
+	C(STORMS, storms)			/* times that the vector was masked */ \
 	C(RX_SLEEPS, rx_sleeps)			/* readers put to sleep on a ring */ \
 	C(RX_SPINS, rx_spins)			/* readers that spun */ \
 	C(RX_SPIN_HITS, rx_spin_hits)		/* and found bytes */ \

@@ -19,7 +19,8 @@ bool hall_sock_shut(struct hall_sock *hs)
 	hall_rx_release(hs, HALLWAY_REASON_CLOSED);
 	hall_sock_handler.detach(hs, HALLWAY_REASON_CLOSED);
 	/* The work frees what may be freed now; the rest goes with DONE. */
-	hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
+	if (hs->channel.endpoint)
+		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
 	return lost;
 }
 

@@ -20,12 +20,17 @@ bool hall_sock_is_readable(struct sock *sk)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
 	bool readable = false;
+	u32 target;
 
 	if (!hs)
 		return false;
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED)
-		readable = hall_ring_arm_head(&hs->rx.ring, 1);
+	if (hs->rx.state == HALL_RX_MAPPED) {
+		/* SO_RCVLOWAT, as far as the ring can hold it. */
+		target = min_t(u32, sock_rcvlowat(sk, 0, INT_MAX),
+			       hs->rx.ring.size / 2);
+		readable = hall_ring_arm_head(&hs->rx.ring, target);
+	}
 	spin_unlock_bh(&hs->channel.lock);
 	hall_sock_put(hs);
 	return readable;

@@ -218,6 +218,7 @@ static void consume(struct hall_sock *hs, u32 n)
 		hall_channel_notify(&hs->channel);
 	hs->rx.bytes_ring += n;
 	hall_count_add(HALL_RX_BYTES_RING, n);
+	this_cpu_add(hs->channel.member->bytes->rx, n);
 }
 
 /* lock_sock(), after hall_rx_source() said that there are bytes. */

@@ -228,8 +228,7 @@ void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags)
 	/* All counts end at one place: the truncation to 32 bits is meant. */
 	hall_tags_make(tags, hs->channel.member->key,
 		       tp->snd_una - (u32)tp->bytes_acked,
-		       tp->rcv_nxt - (u32)tp->bytes_received -
-		       (sock_flag(hs->sk, SOCK_DONE) ? 1 : 0));
+		       tp->rcv_nxt - (u32)tp->bytes_received);
 }
 
 bool hall_sock_callbacks_native(const struct sock *sk)
@@ -278,7 +277,7 @@ static unsigned int foreign_waiters(struct hall_sock *hs)
 	return n - hs->rx_waiters - hs->tx_waiters;
 }
 
-bool hall_sock_quiet(struct hall_sock *hs)
+bool hall_sock_quiet(struct hall_sock *hs, bool earned)
 {
 	struct sock *sk = hs->sk;
 
@@ -287,7 +286,7 @@ bool hall_sock_quiet(struct hall_sock *hs)
 	if (!hs->settled && alone(sk))
 		hs->settled = true;
 	if (!READ_ONCE(hs->settled)) {
-		if (!hs->settling) {
+		if (earned && !hs->settling) {
 			hs->settling = true;
 			refcount_inc(&hs->channel.refs);
 			call_rcu_tasks(&hs->settle, settled);

@@ -92,6 +92,9 @@ struct hall_sock {
 	struct hall_tx tx;
 	struct hall_rx rx;
 
+	u64 watched_head, watched_tail;	/* see watchdog.c */
+	bool watched_stuck;
+
 	struct delayed_work work;
 	struct rcu_head rcu;
 };
@@ -142,8 +145,11 @@ unsigned int hall_sock_count(void);
 void hall_sock_work(struct hall_sock *hs, unsigned long delay);
 /* The names under which both ends know the connection. lock_sock(). */
 void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
-/* Is no native call inside the socket any more? lock_sock(). */
-bool hall_sock_quiet(struct hall_sock *hs);
+/*
+ * Is no native call inside the socket any more? lock_sock(). Where that can't
+ * be told at once, and earned says that it is worth it, a later call can.
+ */
+bool hall_sock_quiet(struct hall_sock *hs, bool earned);
 /* Do the socket's callbacks belong to the socket layer itself? */
 bool hall_sock_callbacks_native(const struct sock *sk);
 /* The peer broke the rules: leave the ring for good and reset. lock_sock(). */

@@ -164,6 +164,7 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 		hall_channel_notify(&hs->channel);
 	hs->tx.bytes_ring += copied;
 	hall_count_add(HALL_TX_BYTES_RING, copied);
+	this_cpu_add(hs->channel.member->bytes->tx, copied);
 	return copied;
 }
 

@@ -63,7 +63,7 @@ u32 hall_policy_against(struct hall_sock *hs)
 	if (secured(sk))
 		return HALLWAY_REASON_SECURED;
 	hall_attach_ops(hs);
-	if (!hall_sock_quiet(hs))
+	if (!hall_sock_quiet(hs, true))
 		return HALLWAY_REASON_BUSY;
 	return 0;
 }
@@ -92,8 +92,14 @@ void hall_policy(struct hall_sock *hs, size_t sending)
 	struct hall_tags tags;
 	u32 reason;
 
-	if (hs->detached || hs->pinned || time_before(jiffies, hs->retry_at) ||
-	    !earned(hs, sending))
+	if (hs->detached || hs->pinned)
+		return;
+	/* A program's first call tells best that no other is inside. */
+	if (!hs->clean && hs->sk->sk_socket) {
+		hall_attach_ops(hs);
+		hall_sock_quiet(hs, false);
+	}
+	if (time_before(jiffies, hs->retry_at) || !earned(hs, sending))
 		return;
 	reason = hall_policy_against(hs);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {

@@ -21,6 +21,7 @@ int hall_switch_init(void)
 	hall_sock_handler.leave = hall_leave;
 	hall_channel_handler.wake = channel_wake;
 	hall_discovery_handler.departed = hall_leave_member;
+	hall_watchdog_init();
 	return hall_scan_init();
 }
 
@@ -40,6 +41,7 @@ void hall_switch_uninit(void)
 
 	hall_switch_set(false, HALLWAY_REASON_UNLOAD);
 	hall_scan_uninit();
+	hall_watchdog_uninit();
 	while (hall_sock_count()) {
 		if (++waited % 500 == 0)
 			pr_info("hallway: unloading waits for %u sockets\n",

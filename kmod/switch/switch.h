@@ -49,6 +49,10 @@ void hall_scan_uninit(void);
 int hall_probe_init(void);
 void hall_probe_uninit(void);
 
+/* watchdog.c. Sleepers that nobody woke. */
+void hall_watchdog_init(void);
+void hall_watchdog_uninit(void);
+
 int hall_switch_init(void);
 void hall_switch_uninit(void);
 

@@ -51,6 +51,8 @@
 #define REG_DOORBELL	12		/* (peer id << 16) | vector */
 
 #define HEARTBEAT	HZ
+/* Doorbells in one jiffy from which on the vector is masked until the next. */
+#define STORM		512
 #define BACKLOG_RETRY	msecs_to_jiffies(1)
 
 struct doorbell {
@@ -59,6 +61,10 @@ struct doorbell {
 	void __iomem *regs;
 	struct hallway_page *page;
 	struct tasklet_struct tasklet;
+	struct timer_list storm_end;
+	unsigned long storm_jiffy;
+	unsigned int storm_count;	/* interrupts in that jiffy */
+	bool closing;
 };
 
 enum region_state { REGION_IDLE, REGION_ASKED, REGION_JOINED, REGION_REFUSED };
@@ -85,6 +91,7 @@ struct region {
 	bool unsettled;			/* a present member has not arrived */
 	struct hallway_slice *slice;
 	struct gen_pool *pool;		/* ring memory of our slice */
+	struct hall_member_bytes departed_bytes; /* with peers that left */
 	struct peer __rcu *peer[HALLWAY_SLOTS_MAX];
 };
 
@@ -126,6 +133,12 @@ static struct peer *peer_of(struct hall_member *member)
 static struct hallway_box *box_at(struct hallway_slice *slice, u32 slot)
 {
 	return (struct hallway_box *)(slice + 1) + slot;
+}
+
+static struct peer *peer_at(struct region *region, u32 slot)
+{
+	return rcu_dereference_protected(region->peer[slot],
+					 lockdep_is_held(&mutex));
 }
 
 static u64 slice_overhead(const struct region *region)
@@ -426,11 +439,15 @@ static bool slice_valid(const struct region *region, u64 offset, u64 size)
 static void peer_depart(struct peer *peer, u32 reason)
 {
 	struct region *region = peer->region;
+	struct hall_member_bytes bytes;
 
 	rcu_assign_pointer(region->peer[peer->member.slot], NULL);
 	synchronize_rcu();
 	hall_transport_handler.departed(&peer->member, reason);
 	cancel_delayed_work_sync(&peer->retry);
+	bytes = hall_member_bytes(&peer->member);
+	region->departed_bytes.tx += bytes.tx;
+	region->departed_bytes.rx += bytes.rx;
 	pr_info("member %u (%s) left\n", peer->member.slot, peer->member.name);
 	hall_member_put(&peer->member);
 }
@@ -449,7 +466,10 @@ static void peer_arrive(struct region *region, u32 slot,
 	peer = kzalloc(sizeof(*peer), GFP_KERNEL);
 	if (!peer)
 		return;
-	hall_member_init(&peer->member, &hall_ivshmem_transport);
+	if (hall_member_init(&peer->member, &hall_ivshmem_transport)) {
+		kfree(peer);
+		return;
+	}
 	peer->member.slot = slot;
 	peer->member.generation = entry->generation;
 	memcpy(peer->member.uuid, entry->uuid, sizeof(entry->uuid));
@@ -484,8 +504,7 @@ static void region_lose_peers(struct region *region, u32 reason)
 	u32 slot;
 
 	for (slot = 0; slot < region->slots; slot++) {
-		peer = rcu_dereference_protected(region->peer[slot],
-						 lockdep_is_held(&mutex));
+		peer = peer_at(region, slot);
 		if (peer)
 			peer_depart(peer, reason);
 	}
@@ -530,8 +549,7 @@ static void region_scan(struct region *region)
 		if (slot == region->slot)
 			continue;
 		read_entry(region, slot, &entry);
-		peer = rcu_dereference_protected(region->peer[slot],
-						 lockdep_is_held(&mutex));
+		peer = peer_at(region, slot);
 		if (peer && (entry.state != HALLWAY_MEMBER_PRESENT ||
 			     entry.generation != peer->member.generation)) {
 			peer_depart(peer, HALLWAY_REASON_PEER_LEFT);
@@ -543,8 +561,7 @@ static void region_scan(struct region *region)
 	}
 addresses:
 	for (slot = 0; slot < region->slots; slot++) {
-		peer = rcu_dereference_protected(region->peer[slot],
-						 lockdep_is_held(&mutex));
+		peer = peer_at(region, slot);
 		if (peer)
 			peer_read_addresses(peer);
 	}
@@ -682,6 +699,29 @@ invalid:
 	region->state = REGION_REFUSED;
 }
 
+/* Once a second: we live, and this is what we did. */
+static void region_beat(struct region *region)
+{
+	struct hall_member_bytes sum = region->departed_bytes, bytes;
+	struct hallway_slice *slice = region->slice;
+	struct peer *peer;
+	u32 slot, channels = 0;
+
+	for (slot = 0; slot < region->slots; slot++) {
+		peer = peer_at(region, slot);
+		if (!peer)
+			continue;
+		bytes = hall_member_bytes(&peer->member);
+		sum.tx += bytes.tx;
+		sum.rx += bytes.rx;
+		channels += atomic_read(&peer->member.channels);
+	}
+	WRITE_ONCE(slice->tx_bytes, sum.tx);
+	WRITE_ONCE(slice->rx_bytes, sum.rx);
+	WRITE_ONCE(slice->channels, channels);
+	WRITE_ONCE(slice->heartbeat, slice->heartbeat + 1);
+}
+
 static void control(struct work_struct *work)
 {
 	static unsigned long beat;
@@ -699,8 +739,7 @@ static void control(struct work_struct *work)
 		if (region->state == REGION_JOINED)
 			region_scan(region);
 		if (region->state == REGION_JOINED && beats)
-			WRITE_ONCE(region->slice->heartbeat,
-				   region->slice->heartbeat + 1);
+			region_beat(region);
 	}
 	if (!list_empty(&regions))
 		queue_delayed_work(hall_workqueue, &control_work, HEARTBEAT);
@@ -740,8 +779,27 @@ static irqreturn_t doorbell_irq(int irq, void *data)
 	struct doorbell *doorbell = data;
 
 	hall_count(HALL_DOORBELLS_RECEIVED);
+	if (doorbell->storm_jiffy != jiffies) {
+		doorbell->storm_jiffy = jiffies;
+		doorbell->storm_count = 0;
+	}
+	if (++doorbell->storm_count == STORM && !READ_ONCE(doorbell->closing)) {
+		hall_count(HALL_STORMS);
+		disable_irq_nosync(irq);
+		mod_timer(&doorbell->storm_end, jiffies + 1);
+	}
 	tasklet_schedule(&doorbell->tasklet);
 	return IRQ_HANDLED;
+}
+
+static void storm_ended(struct timer_list *timer)
+{
+	struct doorbell *doorbell = container_of(timer, struct doorbell,
+						 storm_end);
+
+	enable_irq(pci_irq_vector(doorbell->pdev, 0));
+	/* For the doorbells that rang behind the mask. */
+	tasklet_schedule(&doorbell->tasklet);
 }
 
 static int doorbell_probe(struct pci_dev *pdev, struct hallway_page *page)
@@ -761,6 +819,7 @@ static int doorbell_probe(struct pci_dev *pdev, struct hallway_page *page)
 	doorbell->pdev = pdev;
 	doorbell->page = page;
 	tasklet_setup(&doorbell->tasklet, doorbell_tasklet);
+	timer_setup(&doorbell->storm_end, storm_ended, 0);
 	doorbell->regs = pci_ioremap_bar(pdev, 0);
 	if (!doorbell->regs) {
 		err = -ENOMEM;
@@ -806,6 +865,10 @@ static void doorbell_remove(struct doorbell *doorbell)
 		region->doorbell = NULL;
 	}
 	mutex_unlock(&mutex);
+	/* No storm begins any more; then none is left to end. */
+	WRITE_ONCE(doorbell->closing, true);
+	synchronize_irq(pci_irq_vector(pdev, 0));
+	timer_delete_sync(&doorbell->storm_end);
 	free_irq(pci_irq_vector(pdev, 0), doorbell);
 	tasklet_kill(&doorbell->tasklet);
 	pci_free_irq_vectors(pdev);

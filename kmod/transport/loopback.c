@@ -149,7 +149,10 @@ int hall_loopback_init(void)
 	member = kzalloc(sizeof(*member), GFP_KERNEL);
 	if (!member)
 		return -ENOMEM;
-	hall_member_init(member, &hall_loopback_transport);
+	if (hall_member_init(member, &hall_loopback_transport)) {
+		kfree(member);
+		return -ENOMEM;
+	}
 	member->generation = 1;
 	get_random_bytes(member->key, sizeof(member->key));
 	strscpy(member->name, init_utsname()->nodename, sizeof(member->name));

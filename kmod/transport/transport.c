@@ -5,13 +5,17 @@
 #include "transports.h"
 
 #include <linux/kernel.h>
+#include <linux/percpu.h>
 
 struct workqueue_struct *hall_workqueue;
 struct hall_transport_handler hall_transport_handler;
 
-void hall_member_init(struct hall_member *member,
-		      const struct hall_transport *transport)
+int hall_member_init(struct hall_member *member,
+		     const struct hall_transport *transport)
 {
+	member->bytes = alloc_percpu(struct hall_member_bytes);
+	if (!member->bytes)
+		return -ENOMEM;
 	member->transport = transport;
 	refcount_set(&member->refs, 1);
 	INIT_LIST_HEAD(&member->list);
@@ -19,12 +23,27 @@ void hall_member_init(struct hall_member *member,
 	xa_init_flags(&member->endpoints, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_BH);
 	atomic_set(&member->channels, 0);
 	init_waitqueue_head(&member->idle);
+	return 0;
+}
+
+struct hall_member_bytes hall_member_bytes(const struct hall_member *member)
+{
+	struct hall_member_bytes sum = { }, *bytes;
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		bytes = per_cpu_ptr(member->bytes, cpu);
+		sum.tx += READ_ONCE(bytes->tx);
+		sum.rx += READ_ONCE(bytes->rx);
+	}
+	return sum;
 }
 
 void hall_member_put(struct hall_member *member)
 {
 	if (refcount_dec_and_test(&member->refs)) {
 		xa_destroy(&member->endpoints);
+		free_percpu(member->bytes);
 		member->transport->release(member);
 	}
 }

@@ -28,6 +28,10 @@ struct hall_memory {
 	struct hallway_handle handle;	/* what the peer maps it by */
 };
 
+struct hall_member_bytes {
+	u64 tx, rx;
+};
+
 /*
  * A member of a region, as this guest sees it; embedded in the transport's
  * own structure. Reference counted; arrival holds one until departure.
@@ -43,6 +47,7 @@ struct hall_member {
 	u8 uuid[16];
 	u8 key[16];			/* of the connection tags */
 	char name[HALLWAY_NAME_SIZE];
+	struct hall_member_bytes __percpu *bytes;	/* moved through rings */
 	struct xarray endpoints;	/* the channel room's, by number */
 	atomic_t channels;		/* endpoints in use */
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
@@ -101,8 +106,11 @@ extern struct workqueue_struct *hall_workqueue;
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;
 
-void hall_member_init(struct hall_member *member,
-		      const struct hall_transport *transport);
+/* 0 or -ENOMEM; after it hall_member_put() ends the member. */
+int hall_member_init(struct hall_member *member,
+		     const struct hall_transport *transport);
+/* The sum over all CPUs. */
+struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
 static inline void hall_member_get(struct hall_member *member)
 {
 	refcount_inc(&member->refs);
