@@ -22,7 +22,7 @@ static int __init hall_init(void)
 		goto sock;
 	err = hall_probe_init();
 	if (err)
-		goto sock;
+		goto switching;
 	err = hall_addresses_init();
 	if (err)
 		goto probe;
@@ -45,6 +45,9 @@ addresses:
 	hall_addresses_uninit();
 probe:
 	hall_probe_uninit();
+switching:
+	hall_switch_stop();
+	hall_switch_uninit();
 sock:
 	hall_sock_uninit();
 workqueue:
@@ -56,9 +59,10 @@ static void __exit hall_exit(void)
 {
 	hall_netlink_uninit();
 	hall_probe_uninit();
-	hall_switch_uninit();
+	hall_switch_stop();
 	hall_ivshmem_uninit();
 	hall_loopback_uninit();
+	hall_switch_uninit();
 	hall_addresses_uninit();
 	hall_members_uninit();
 	hall_sock_uninit();

@@ -42,11 +42,8 @@ enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
 	spin_lock_bh(&hs->channel.lock);
 	source = hall_rx_where(&rx->ring, tcp_sk(hs->sk)->copied_seq, arrived, n);
 	spin_unlock_bh(&hs->channel.lock);
-	if (!started && rx->ring.started) {
+	if (!started && rx->ring.started)
 		hall_count(HALL_RX_PROMOTED);
-		if (hs->rx_waiters)
-			hall_count(HALL_SWITCH_READER);
-	}
 	return source;
 }
 
@@ -105,8 +102,11 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
 			 rx->ring.tail);
 	rx->carrier++;
-	if (rx->ring.started)
-		hall_count(HALL_RX_DEMOTED);
+	if (!rx->ring.started)
+		return;
+	hall_count(HALL_RX_DEMOTED);
+	if (hs->rx_waiters)
+		hall_count(HALL_SWITCH_READER);
 }
 
 /* Readiness */

@@ -25,28 +25,42 @@ int hall_switch_init(void)
 	return hall_scan_init();
 }
 
+/* Waits until no socket is left, for so many milliseconds; 0: for ever. */
+static void wait_for_sockets(unsigned int most)
+{
+	unsigned int waited;
+
+	for (waited = 0; hall_sock_count() && (!most || waited < most);
+	     waited += 10) {
+		if (waited && waited % 5000 == 0)
+			pr_info("hallway: unloading waits for %u sockets\n",
+				hall_sock_count());
+		msleep(10);
+	}
+}
+
+void hall_switch_stop(void)
+{
+	hall_switch_set(false, HALLWAY_REASON_UNLOAD);
+	hall_scan_uninit();
+	hall_watchdog_uninit();
+	/* Peers drain what we sent; whoever does not is left behind. */
+	wait_for_sockets(2000);
+}
+
 /*
  * After this no socket points to us and no thread is in our code:
  *   - the switch is off and the probe is gone, so no socket attaches;
  *   - hall_leave_all() detached them all;
  *   - a thread in one of our calls, a queued work, a pending doorbell and an
- *     undrained ring each hold a context, and there is none left;
+ *     undrained ring each hold a context, and there is none left, since the
+ *     transports have ended the channels of peers that did not answer;
  *   - a thread that loaded a function pointer and has not called it yet, or
  *     has put its context and not returned yet, has by the end of
  *     synchronize_rcu_tasks().
  */
 void hall_switch_uninit(void)
 {
-	unsigned int waited = 0;
-
-	hall_switch_set(false, HALLWAY_REASON_UNLOAD);
-	hall_scan_uninit();
-	hall_watchdog_uninit();
-	while (hall_sock_count()) {
-		if (++waited % 500 == 0)
-			pr_info("hallway: unloading waits for %u sockets\n",
-				hall_sock_count());
-		msleep(10);
-	}
+	wait_for_sockets(0);
 	synchronize_rcu_tasks();
 }

@@ -53,7 +53,9 @@ void hall_probe_uninit(void);
 void hall_watchdog_init(void);
 void hall_watchdog_uninit(void);
 
+/* Start; stop using sockets (transports still run); and be gone. */
 int hall_switch_init(void);
+void hall_switch_stop(void);
 void hall_switch_uninit(void);
 
 #endif /* HALL_SWITCH_H */

@@ -226,21 +226,41 @@ static void on_leave(struct hall_sock *hs)
 	}
 }
 
+/*
+ * The peer had its time. A ring that no byte went through is just dropped: the
+ * peer learns it from DONE, or never needs to. Otherwise nobody can say which
+ * bytes it has sent, and the connection can't go on.
+ */
+static bool abandon(struct hall_sock *hs)
+{
+	u32 n;
+
+	if (hs->tx.state == HALL_TX_OFFERED)
+		hs->tx.state = HALL_TX_ENDED;
+	if (hs->rx.state == HALL_RX_MAPPED) {
+		hall_rx_source(hs, &n);
+		if (hs->rx.ring.started)
+			return false;
+		hall_rx_release(hs, HALLWAY_REASON_TIMEOUT);
+	}
+	return true;
+}
+
 /* Detaches if nothing is on a ring. Returns an errno as on_done() does. */
 static int go_on_leaving(struct hall_sock *hs)
 {
+	bool late = time_after_eq(jiffies, hs->leave_by);
+
 	if (!hs->leaving || hs->detached)
 		return 0;
-	if (hs->rx.state == HALL_RX_NATIVE && hs->tx.state != HALL_TX_RING &&
-	    hs->tx.state != HALL_TX_OFFERED) {
-		hall_detach(hs, hs->channel.leave_reason);
-		return 0;
+	if (late && !abandon(hs)) {
+		hall_sock_shut(hs);
+		return ETIMEDOUT;
 	}
-	if (time_before(jiffies, hs->leave_by))
-		return 0;
-	/* The peer had its time. Nobody can say which bytes it took. */
-	hall_sock_shut(hs);
-	return ETIMEDOUT;
+	if (hs->rx.state == HALL_RX_NATIVE && hs->tx.state != HALL_TX_RING &&
+	    hs->tx.state != HALL_TX_OFFERED)
+		hall_detach(hs, hs->channel.leave_reason);
+	return 0;
 }
 
 void hall_switch_work(struct hall_sock *hs)

@@ -8,6 +8,8 @@
  */
 #include "transports.h"
 
+#include <hallway/reason.h>
+
 #include <linux/bottom_half.h>
 #include <linux/moduleparam.h>
 #include <linux/random.h>
@@ -168,7 +170,7 @@ void hall_loopback_uninit(void)
 	if (!member)
 		return;
 	self = NULL;
-	hall_transport_handler.departed(member, 0);
+	hall_transport_handler.departed(member, HALLWAY_REASON_UNLOAD);
 	hall_member_put(member);
 	/* Waits for the last blocks on their way to vfree(). */
 	rcu_barrier();
