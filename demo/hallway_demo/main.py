@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hallway_lab import accel, emulator, isolate, paths, topology
+from hallway_lab import isolate, paths, table, topology
 from hallway_lab.cli import prepare
-from hallway_lab.measure import Stand
+from hallway_lab.ledger import SHARE, TRIFLE, Ledger, judge
+from hallway_lab.measure import Stand, describe
 from hallway_lab.programs import Run
 from hallway_lab.sh import LabError, run, say, step
 
-from . import table
-from .ledger import SHARE, TRIFLE, Ledger, judge
 from .rows import Programs, Row
 
 KERNEL = "6.1"
@@ -104,21 +101,9 @@ def _demo(options: argparse.Namespace) -> int:
             for vm in site.vms
             if not (health := vm.verdict()).ok
         ]
-        facts = _facts(stand)
+        facts = stand.facts()
     facts["seconds"] = round(time.monotonic() - begin, 1)
     return _report(lines, complaints, facts)
-
-
-def _facts(stand: Stand) -> dict[str, object]:
-    return {
-        "accelerator": accel.name(),
-        "cpu": accel.arguments()[-1],
-        "qemu": emulator.for_kernel(KERNEL).version(),
-        "guest_kernel": stand.client.kernel.version,
-        "guest_cpus": stand.client.config.cpus,
-        "host_cpus": len(os.sched_getaffinity(0)),
-        "host_kernel": platform.release(),
-    }
 
 
 def _line(stand: Stand, row: Row, place: str) -> Line:
@@ -175,12 +160,7 @@ def _cells(line: Line) -> list[str]:
 def _report(lines: list[Line], complaints: list[str], facts: dict[str, object]) -> int:
     failed = [line for line in lines if line.faults]
     passed = not failed and not complaints and bool(lines)
-    print(
-        f"\nTwo VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}, "
-        f"QEMU {facts['qemu']} with {str(facts['accelerator']).upper()} (-cpu {facts['cpu']}), "
-        f"{facts['host_cpus']} CPUs on the host.\n"
-        "TCP: virtio-net, tap and bridge, offloads on. Arrows: → client to server, ← back.\n"
-    )
+    print(f"\n{describe(facts)}\nArrows: → client to server, ← back.\n")
     print(table.render(HEAD, [_cells(line) for line in lines]))
     print(
         f"\nA row is ok if rings carried {SHARE:.0%} of its payload or more, each way that has "

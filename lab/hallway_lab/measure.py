@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from . import accel, emulator
 from .sh import LabError
 from .topology import Site
 
@@ -90,6 +94,19 @@ class Stand:
         )
         traffic.up, traffic.down = _direction(client, server), _direction(server, client)
 
+    def facts(self) -> dict[str, Any]:
+        """What the figures were measured on."""
+        kernel = self.client.kernel
+        return {
+            "accelerator": accel.name(),
+            "cpu": accel.arguments()[-1],
+            "qemu": emulator.for_kernel(kernel.name).version(),
+            "guest_kernel": kernel.version,
+            "guest_cpus": self.client.config.cpus,
+            "host_cpus": len(os.sched_getaffinity(0)),
+            "host_kernel": platform.release(),
+        }
+
     def _counters(self) -> list[dict[str, int]]:
         return [json.loads(vm.run("hallway counters --json").out) for vm in (self.client, self.server)]
 
@@ -107,6 +124,15 @@ class Stand:
                 break
             last = now
         return last
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """Say in two lines what the figures below were measured on."""
+    return (
+        f"Two VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
+        f"with {facts['accelerator'].upper()} (-cpu {facts['cpu']}), {facts['host_cpus']} CPUs on the host.\n"
+        "TCP: virtio-net, tap and bridge, offloads on."
+    )
 
 
 def _direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:

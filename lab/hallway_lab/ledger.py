@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hallway_lab.measure import Direction, Traffic
-from hallway_lab.programs import Run
+from .measure import Direction, Traffic
+from .programs import Run
 
 SHARE = 0.95
 TRIFLE = 64 << 10

@@ -1,4 +1,4 @@
-"""The demo's table, for a terminal."""
+"""Tables and figures for a terminal."""
 
 from __future__ import annotations
 

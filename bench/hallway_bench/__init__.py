@@ -1,0 +1,1 @@
+"""`make bench`: how fast Hallway is beside TCP, by figures that repeat."""

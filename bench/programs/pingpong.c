@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * Request and response of a few bytes over one TCP connection, blocking, with
+ * TCP_NODELAY: the median of the whole round trip.
+ *
+ *   pingpong -s PORT
+ *   pingpong -c ADDRESS PORT BYTES SECONDS
+ *
+ * The client prints one JSON object. Round trips of the first tenth of a
+ * second are made but not counted.
+ */
+#include <arpa/inet.h>
+#include <err.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BYTES_MAX 65536
+#define SAMPLES_MAX (4 * 1024 * 1024)
+#define WARM_UP_NS 100000000ull
+
+static char buffer[BYTES_MAX];
+static uint32_t samples[SAMPLES_MAX];
+
+static uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static void no_delay(int fd)
+{
+	int one = 1;
+
+	if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)))
+		err(1, "TCP_NODELAY");
+}
+
+/* All of it; 0 at the end of the stream. */
+static int get(int fd, size_t bytes)
+{
+	size_t have = 0;
+
+	while (have < bytes) {
+		ssize_t n = read(fd, buffer + have, bytes - have);
+
+		if (n < 0)
+			err(1, "read");
+		if (n == 0)
+			return 0;
+		have += n;
+	}
+	return 1;
+}
+
+static void put(int fd, size_t bytes)
+{
+	size_t done = 0;
+
+	while (done < bytes) {
+		ssize_t n = write(fd, buffer + done, bytes - done);
+
+		if (n < 0)
+			err(1, "write");
+		done += n;
+	}
+}
+
+static void serve(int port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port) };
+	int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(listener, (void *)&at, sizeof(at)) || listen(listener, 8))
+		err(1, "port %d", port);
+	for (;;) {
+		int fd = accept(listener, NULL, NULL);
+		uint32_t bytes;
+
+		if (fd < 0)
+			err(1, "accept");
+		no_delay(fd);
+		/* The client says first how large a request is. */
+		if (get(fd, sizeof(bytes))) {
+			memcpy(&bytes, buffer, sizeof(bytes));
+			while (bytes && bytes <= BYTES_MAX && get(fd, bytes))
+				put(fd, bytes);
+		}
+		close(fd);
+	}
+}
+
+static int ascending(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void call(const char *address, int port, uint32_t bytes, double seconds)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint64_t begin, warm, end, last, t;
+	size_t n = 0, all = 0;
+
+	if (!bytes || bytes > BYTES_MAX)
+		errx(1, "1 to %d bytes", BYTES_MAX);
+	if (inet_pton(AF_INET, address, &to.sin_addr) != 1)
+		errx(1, "no IPv4 address: %s", address);
+	if (connect(fd, (void *)&to, sizeof(to)))
+		err(1, "connect");
+	no_delay(fd);
+	memcpy(buffer, &bytes, sizeof(bytes));
+	put(fd, sizeof(bytes));
+	begin = last = now();
+	warm = begin + WARM_UP_NS;
+	end = warm + (uint64_t)(seconds * 1e9);
+	while (last < end && n < SAMPLES_MAX) {
+		put(fd, bytes);
+		if (!get(fd, bytes))
+			errx(1, "the server closed the connection");
+		t = now();
+		if (last >= warm)
+			samples[n++] = t - last > UINT32_MAX ? UINT32_MAX : t - last;
+		all++;
+		last = t;
+	}
+	if (!n)
+		errx(1, "no round trip was made");
+	qsort(samples, n, sizeof(*samples), ascending);
+	printf("{\"bytes\": %u, \"round_trips\": %zu, \"p50_us\": %.3f, "
+	       "\"p99_us\": %.3f, \"min_us\": %.3f, \"max_us\": %.3f}\n",
+	       bytes, all, samples[n / 2] / 1e3, samples[n * 99 / 100] / 1e3,
+	       samples[0] / 1e3, samples[n - 1] / 1e3);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "-s"))
+		serve(atoi(argv[2]));
+	else if (argc == 6 && !strcmp(argv[1], "-c"))
+		call(argv[2], atoi(argv[3]), atoi(argv[4]), atof(argv[5]));
+	else
+		errx(2, "-s PORT, or -c ADDRESS PORT BYTES SECONDS");
+	return 0;
+}
