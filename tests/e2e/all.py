@@ -6,13 +6,13 @@ from pathlib import Path
 
 from hallway_tests.suite import Report
 
-from . import lab, streams
+from . import lab, life, streams
 
 
 def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> None:
     """Run them; a guest that is lost is replaced, and the next test goes on."""
     with lab.booted(report, kernel, share, logs, slow, seed) as pair:
-        for test in streams.TESTS:
+        for test in (*streams.TESTS, *life.TESTS):
             _one(report, pair, test)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hallway_lab import topology
 from hallway_lab.vm import VM
-from hallway_tests.guests import healthy, insmod, loaded, rmmod, wait_members
+from hallway_tests.guests import healthy, insmod, loaded, rmmod, settle_in, wait_members
 from hallway_tests.suite import Report
 
 
@@ -70,6 +70,8 @@ def booted(report: Report, kernel: str, share: Path, logs: Path, slow: float, se
     try:
         vms = [named_log(site.vm(n, kernel, share=share, boot_timeout=120 * slow), logs) for n in (1, 2)]
         with site.join(*vms):
+            for vm in vms:
+                settle_in(vm)
             yield Pair(site, vms[0], vms[1], report, kernel, slow, random.Random(seed), logs, share)
     finally:
         daemon.kill(15)

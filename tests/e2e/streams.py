@@ -69,11 +69,11 @@ def each_call(pair: Pair) -> None:
         through_rings(pair, delta, 0.5)
 
 
-def switching(pair: Pair, *, rounds: int = 12, conns: int = 6, **params: object) -> None:
+def switching(pair: Pair, *, conns: int = 6, both: str = "", **params: object) -> Delta:
     """Switch on either VM at random under load; every byte is checked by stream."""
     pair.load(**params)
     delta = Delta(*pair.both)
-    stream = Stream(pair.b, pair.a, conns=conns, client="")
+    stream = Stream(pair.b, pair.a, conns=conns, both=both)
     seeds = [pair.rng.randrange(1 << 30) for _ in pair.both]
     toggles = [vm.spawn(f"toggle {seed} 400 hallway off on") for vm, seed in zip(pair.both, seeds, strict=True)]
 
@@ -90,13 +90,17 @@ def switching(pair: Pair, *, rounds: int = 12, conns: int = 6, **params: object)
         said = [j.poll() for j in (stream.client, stream.server, *toggles)]
         raise AssertionError(f"{error} {said}") from error
     finally:
-        for toggle in toggles:
-            toggle.kill()
+        for vm in pair.both:
+            vm.run("pkill -TERM -x toggle", check=False)
     for toggle in toggles:
         done = toggle.wait(60 * pair.slow)
         check(done.code == 0, f"toggle: {done}")
     stream.stop()
-    stream.finish(60 * pair.slow)
+    try:
+        stream.finish(60 * pair.slow)
+    except AssertionError as error:
+        moved = "".join(f"\n{vm.name}: {json.dumps(delta.of(vm))}" for vm in pair.both)
+        raise AssertionError(f"{error}{moved}") from error
     nothing_odd(pair, delta)
     return delta
 

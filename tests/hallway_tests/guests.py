@@ -40,6 +40,11 @@ def share(kernel: str) -> Path:
     return folder
 
 
+def settle_in(vm: VM) -> None:
+    """Copy the programs to the guest's own disk: the shared folder is slow to run from."""
+    vm.run("cp /hallway/hallway /hallway/stream /hallway/toggle /usr/local/bin/")
+
+
 def insmod(vm: VM, **params: object) -> None:
     """Load the module."""
     words = " ".join(f"{name}={value}" for name, value in params.items())
@@ -127,7 +132,7 @@ class Stream:
         self.server_vm, self.client_vm = server, client
         self.conns = int(str(options.pop("conns", 1)))
         prefix_s, prefix_c = options.pop("prefix_server", ""), options.pop("prefix_client", "")
-        client_words = f"{options.pop('client', '')}"
+        client_words = f"{options.pop('client_only', '')}"
         shared = f"--port {self.port} --conns {self.conns} --seed {random.getrandbits(32)} {both}"
         limits = "".join(f" --{name} {value}" for name, value in options.items())
         self.command = f"stream client {to or server.ip4} {shared}{limits} {client_words}"

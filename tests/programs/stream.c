@@ -327,6 +327,14 @@ static ssize_t send_pipe(int fd, int *pipe_fds, const unsigned char *buf,
 	return n;
 }
 
+/* A blocking send takes everything. */
+static ssize_t all_of(struct conn *c, size_t n, ssize_t sent, bool blocking)
+{
+	if (blocking && sent > 0 && (size_t)sent < n)
+		fail(c, "a blocking send took %zd bytes of %zu", sent, n);
+	return sent;
+}
+
 static ssize_t send_some(struct conn *c, unsigned char *buf, int *pipe_fds,
 			 bool blocking)
 {
@@ -344,15 +352,16 @@ static ssize_t send_some(struct conn *c, unsigned char *buf, int *pipe_fds,
 	switch (call) {
 	case SEND_MSG:
 		msg.msg_iovlen = cut(s, buf, n, iov, 6);
-		return sendmsg(c->fd, &msg, MSG_NOSIGNAL);
+		return all_of(c, n, sendmsg(c->fd, &msg, MSG_NOSIGNAL), blocking);
 	case SEND_MORE:
-		return send(c->fd, buf, n, MSG_NOSIGNAL | MSG_MORE);
+		return all_of(c, n, send(c->fd, buf, n, MSG_NOSIGNAL | MSG_MORE),
+			      blocking);
 	case SEND_SPLICE:
 		return send_pipe(c->fd, pipe_fds, buf, n);
 	case SEND_FILE:
 		return send_file(c->fd, buf, n);
 	default:
-		return send(c->fd, buf, n, MSG_NOSIGNAL);
+		return all_of(c, n, send(c->fd, buf, n, MSG_NOSIGNAL), blocking);
 	}
 }
 

@@ -1,0 +1,82 @@
+"""Module, daemon and peers come and go while streams run."""
+
+from __future__ import annotations
+
+from hallway_tests.guests import Delta, Stream, autopsy, connections, counters, insmod, rmmod, wait_members
+from hallway_tests.suite import check, wait_for
+
+from .lab import Pair
+from .streams import nothing_odd
+
+
+def on_rings(pair: Pair, count: int = 1) -> None:
+    """Wait until this many connections have both directions on rings."""
+
+    def promoted() -> bool:
+        shown = connections(pair.a)
+        return sum(c["tx"]["carrier"] % 2 and c["rx"]["carrier"] % 2 for c in shown) >= count
+
+    wait_for(promoted, f"{count} connections are on rings both ways", 20 * pair.slow)
+
+
+def unload(pair: Pair) -> None:
+    """The module goes, and comes back, on either side while streams run; no byte is harmed."""
+    pair.load(promote_bytes=0, promote_ms=0, ring_bytes=16384)
+    stream = Stream(pair.b, pair.a, conns=6)
+    for _ in range(4):
+        for vm in pair.rng.sample(pair.both, 2):
+            on_rings(pair)
+            with autopsy(vm):
+                rmmod(vm, 60 * pair.slow)
+            check(stream.running(), f"the stream ended when {vm.name}'s module went")
+            insmod(vm, promote_bytes=0, promote_ms=0, ring_bytes=16384)
+            wait_members(*pair.both)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+
+
+def joins_later(pair: Pair) -> None:
+    """Connections older than the module, on either side, are promoted once both have it."""
+    for vm in pair.both:
+        rmmod(vm)
+    stream = Stream(pair.b, pair.a, conns=6)
+    wait_for(lambda: "ESTAB" in pair.a.run("ss -tnH").out, "the stream is connected")
+    insmod(pair.a)
+    insmod(pair.b)
+    wait_members(*pair.both)
+    delta = Delta(*pair.both)
+    on_rings(pair, 6)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+    check(delta.of(pair.a)["tx_promoted"] >= 6, "promoted after the fact")
+
+
+def daemon_restart(pair: Pair) -> None:
+    """hallwayd is killed and restarted: streams go on, and a VM that boots then is promoted with both."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=4)
+    on_rings(pair, 4)
+    pair.site.daemon.kill(9)
+    moved = counters(pair.a)["tx_bytes_ring"]
+    wait_for(lambda: counters(pair.a)["tx_bytes_ring"] > moved + 1000000, "rings carry bytes without a daemon")
+    check(stream.running(), "the stream ended with the daemon")
+    pair.site.daemon.start()
+    third = pair.third()
+    with pair.site.join(third):
+        insmod(third, promote_bytes=0, promote_ms=0)
+        wait_members(*pair.both, third)
+        for other in pair.both:
+            before = Delta(third, other)
+            Stream(other, third, conns=2, seconds=1).finish(60 * pair.slow)
+            for vm in (third, other):
+                check(before.of(vm)["tx_promoted"] >= 2, f"{vm.name} promoted nothing with {other.name} and {third.name}")
+        pair.healthy()
+    check(stream.running(), "the stream ended when the third VM went")
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+
+
+TESTS = (unload, joins_later, daemon_restart)
