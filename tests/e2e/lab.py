@@ -33,11 +33,16 @@ class Pair:
         """Both VMs."""
         return self.a, self.b
 
-    def load(self, **params: object) -> None:
-        """(Re)load the module on both sides and wait until they see each other."""
+    def unload(self) -> None:
+        """Make sure that the module is in neither VM."""
         for vm in self.both:
             if loaded(vm):
                 rmmod(vm)
+
+    def load(self, **params: object) -> None:
+        """(Re)load the module on both sides and wait until they see each other."""
+        self.unload()
+        for vm in self.both:
             insmod(vm, **params)
         wait_members(*self.both)
 

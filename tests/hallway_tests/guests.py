@@ -129,6 +129,7 @@ class Stream:
 
     def __init__(self, server: VM, client: VM, to: str | None = None, both: str = "", **options: object) -> None:
         Stream.port += 1
+        self.port = Stream.port
         self.server_vm, self.client_vm = server, client
         self.conns = int(str(options.pop("conns", 1)))
         prefix_s, prefix_c = options.pop("prefix_server", ""), options.pop("prefix_client", "")

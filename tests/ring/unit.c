@@ -1,0 +1,613 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Each function of the ring by itself, at its edges and beyond them. */
+#include "check.h"
+#include "hooked.h"
+
+/* What the other side does in the middle of a call; see the tests of arming. */
+static void (*interrupt)(void);
+static unsigned int interrupt_at;
+
+static void hook(void)
+{
+	if (interrupt && !interrupt_at--) {
+		void (*act)(void) = interrupt;
+
+		interrupt = NULL;
+		act();
+	}
+}
+
+static struct hallway_ring *shared;
+static struct hall_tx_ring tx;
+static struct hall_rx_ring rx;
+
+/* A fresh ring whose indexes stand at position: all of 2^64 is fair. */
+static void fresh(u32 size, u64 position)
+{
+	free(shared);
+	shared = aligned_alloc(4096, HALLWAY_RING_HEADER + size);
+	memset(shared, 0xee, HALLWAY_RING_HEADER + size);
+	hall_ring_tx_init(&tx, shared, size, 1);
+	CHECK(hall_ring_rx_init(&rx, shared, size, 1));
+	tx.head = tx.tail = rx.head = rx.tail = position;
+	shared->head = shared->tail = position;
+	shared->head_event = shared->tail_event = position;
+}
+
+static const u64 positions[] = {
+	0, 1, 4095, 4096, 4097, 0xfffffff0, 0xffffffff, 0x100000000,
+	(1ULL << 63) - 1, 1ULL << 63, -4097ULL, -4096ULL, -1ULL,
+};
+
+#define EACH(item, array) \
+	(size_t i_##item = 0; i_##item < sizeof(array) / sizeof(*(array)); i_##item++)
+
+static void sizes(void)
+{
+	unsigned int bit;
+
+	for (bit = 0; bit < 64; bit++) {
+		u64 size = 1ULL << bit;
+
+		CHECK(hall_ring_size_valid(size) ==
+		      (size >= HALLWAY_RING_MIN && size <= HALLWAY_RING_MAX),
+		      "2^%u", bit);
+		if (bit > 1) {
+			CHECK(!hall_ring_size_valid(size - 1), "2^%u - 1", bit);
+			CHECK(!hall_ring_size_valid(size + 1), "2^%u + 1", bit);
+		}
+		/* A size that looks right in its lower half alone. */
+		if (bit >= 32)
+			CHECK(!hall_ring_size_valid(size + HALLWAY_RING_MIN));
+	}
+	CHECK(!hall_ring_size_valid(0));
+	CHECK(!hall_ring_size_valid(HALLWAY_RING_MIN + HALLWAY_RING_MIN / 2));
+}
+
+static void initialised(void)
+{
+	fresh(8192, 0);
+	memset(shared, 0xff, HALLWAY_RING_HEADER);
+	hall_ring_tx_init(&tx, shared, 8192, 3);
+	CHECK(!shared->head && !shared->tail && !shared->head_event &&
+	      !shared->tail_event && !shared->start && !shared->end);
+	CHECK(shared->magic == HALLWAY_RING_MAGIC && shared->size == 8192 &&
+	      shared->carrier == 3);
+	CHECK(hall_ring_rx_init(&rx, shared, 8192, 3));
+	CHECK(!hall_ring_rx_init(&rx, shared, 4096, 3), "another size");
+	CHECK(!hall_ring_rx_init(&rx, shared, 8192, 5), "another carrier");
+	shared->magic++;
+	CHECK(!hall_ring_rx_init(&rx, shared, 8192, 3), "another magic");
+}
+
+/* Positions 0 .. size, written and read in steps that meet the end anywhere. */
+static void spans(void)
+{
+	static const u32 steps[] = { 1, 3, 1000, 4095, 4096 };
+	struct hall_span span;
+	u64 wrote, took, n;
+	u32 i;
+
+	for EACH(p, positions) for EACH(s, steps) {
+		u64 start = positions[i_p];
+
+		fresh(4096, start);
+		wrote = took = start;
+		for (n = 0; n < 40; n++) {
+			span = hall_ring_tx_span(&tx, steps[i_s]);
+			i = 4096 - (u32)(wrote - took);
+			if (i > steps[i_s])
+				i = steps[i_s];
+			if (i > 4096 - (wrote & 4095))
+				i = 4096 - (wrote & 4095);
+			CHECK(span.len == i, "%u, not %u", span.len, i);
+			CHECK(span.data == shared->data + (wrote & 4095));
+			for (i = 0; i < span.len; i++)
+				span.data[i] = stream_byte(wrote++);
+			hall_ring_publish(&tx, span.len);
+			CHECK(hall_ring_used(&rx) == wrote - took);
+			CHECK(hall_ring_unread(&tx) == wrote - took);
+			CHECK(hall_ring_space(&tx) == 4096 - (wrote - took));
+			/* Every second round reads, so that it fills as well. */
+			if (!(n & 1) && wrote - took < 4096)
+				continue;
+			span = hall_ring_rx_span(&rx, 0, steps[i_s] + 1);
+			CHECK(span.len && span.len <= steps[i_s] + 1);
+			CHECK(span.data == shared->data + (took & 4095));
+			for (i = 0; i < span.len; i++)
+				CHECK(span.data[i] == stream_byte(took++));
+			hall_ring_consume(&rx, span.len);
+		}
+		CHECK(!tx.broken && !rx.broken);
+	}
+}
+
+static void full_and_empty(void)
+{
+	for EACH(p, positions) {
+		u32 first;
+
+		fresh(4096, positions[i_p]);
+		CHECK(!hall_ring_used(&rx));
+		CHECK(!hall_ring_rx_span(&rx, 0, 4096).len);
+		CHECK(hall_ring_space(&tx) == 4096);
+		/* At most two spans fill it. */
+		first = hall_ring_tx_span(&tx, 4096).len;
+		hall_ring_publish(&tx, first);
+		if (first < 4096) {
+			CHECK(hall_ring_tx_span(&tx, 4096).len == 4096 - first);
+			hall_ring_publish(&tx, 4096 - first);
+		}
+		CHECK(!hall_ring_space(&tx));
+		CHECK(!hall_ring_tx_span(&tx, 1).len);
+		CHECK(hall_ring_used(&rx) == 4096);
+		hall_ring_consume(&rx, 4096);
+		CHECK(!hall_ring_used(&rx));
+		CHECK(hall_ring_space(&tx) == 4096);
+		CHECK(!tx.broken && !rx.broken);
+	}
+}
+
+/* Looking ahead, as MSG_PEEK does: what is behind the offset, never more. */
+static void offsets(void)
+{
+	struct hall_span span;
+	u32 offset;
+
+	for EACH(p, positions) {
+		u64 at = positions[i_p] & 4095;
+
+		fresh(4096, positions[i_p]);
+		hall_ring_publish(&tx, 3000);
+		hall_ring_used(&rx);
+		for (offset = 0; offset < 3000; offset += 7) {
+			u32 place = (at + offset) & 4095;
+			u32 left = 3000 - offset;
+
+			span = hall_ring_rx_span(&rx, offset, -1);
+			CHECK(span.data == shared->data + place);
+			CHECK(span.len == (left < 4096 - place ? left : 4096 - place));
+		}
+		CHECK(!hall_ring_rx_span(&rx, 3000, 1).len);
+		CHECK(!hall_ring_rx_span(&rx, -1, -1).len);
+	}
+}
+
+/* publish() and consume() ring if old <= event < new: tried one by one. */
+static void events(void)
+{
+	s32 event;
+	u32 step;
+
+	for EACH(p, positions) for (step = 0; step < 20; step++)
+	for (event = -25; event < 25; event++) {
+		bool passed = event >= 0 && event < (s32)step;
+
+		fresh(4096, positions[i_p]);
+		shared->head_event = positions[i_p] + event;
+		CHECK(hall_ring_publish(&tx, step) == passed,
+		      "head: event %d, step %u", event, step);
+		hall_ring_used(&rx);
+		shared->tail_event = positions[i_p] + event;
+		CHECK(hall_ring_consume(&rx, step) == passed,
+		      "tail: event %d, step %u", event, step);
+	}
+	/* Nothing but the distance counts, however far. */
+	fresh(4096, 0);
+	shared->head_event = 1ULL << 32;
+	CHECK(!hall_ring_publish(&tx, 1));
+	shared->head_event = 1ULL << 63 | 1;
+	CHECK(!hall_ring_publish(&tx, 1));
+}
+
+/* Exactly the step that brings want bytes rings, whatever the steps are. */
+static void armed_reader(void)
+{
+	u32 there, want, step, used;
+
+	for EACH(p, positions) for (there = 0; there < 6; there++)
+	for (want = 1; want < 12; want++) for (step = 1; step < 5; step++) {
+		fresh(4096, positions[i_p]);
+		hall_ring_publish(&tx, there);
+		CHECK(hall_ring_arm_head(&rx, want) == (there >= want));
+		if (there >= want)
+			continue;
+		for (used = there; used < want + 8; used += step)
+			CHECK(hall_ring_publish(&tx, step) ==
+			      (used < want && used + step >= want),
+			      "%u there, want %u, step %u", used, want, step);
+	}
+}
+
+static void armed_writer(void)
+{
+	static const u32 wants[] = { 1, 2, 5, 2048, 4095, 4096 };
+	u32 there, least, step, free;
+
+	for EACH(p, positions) for EACH(w, wants) for (there = 0; there < 4; there++)
+	for (least = 1; least < 6; least++) for (step = 1; step < 700; step += 97) {
+		u32 want = wants[i_w];
+
+		if (want < least)
+			continue;
+		fresh(4096, positions[i_p]);
+		hall_ring_publish(&tx, 4096 - there);
+		hall_ring_used(&rx);
+		CHECK(hall_ring_arm_tail(&tx, least, want) == (there >= least));
+		if (there >= least)
+			continue;
+		for (free = there; free + step <= 4096; free += step)
+			CHECK(hall_ring_consume(&rx, step) ==
+			      (free < want && free + step >= want),
+			      "%u free, least %u, want %u, step %u", free,
+			      least, want, step);
+	}
+}
+
+/* The other side moves in the middle of arming: one of the two must see. */
+static bool rang;
+
+static void publish_one(void)
+{
+	rang = hall_ring_publish(&tx, 1);
+}
+
+static void consume_all(void)
+{
+	rang = hall_ring_consume(&rx, 4096);
+}
+
+static void arming_races(void)
+{
+	unsigned int at;
+	bool awake;
+
+	for (at = 0; at < 5; at++) {
+		fresh(4096, 0);
+		/* No old event is left that would ring by chance. */
+		shared->head_event = shared->tail_event = 1000000;
+		rang = false;
+		interrupt_at = at;
+		interrupt = publish_one;
+		awake = hall_ring_arm_head(&rx, 1);
+		CHECK(interrupt || awake || rang, "reader asleep for ever, %u", at);
+		interrupt = NULL;
+
+		fresh(4096, 0);
+		shared->head_event = shared->tail_event = 1000000;
+		hall_ring_publish(&tx, 4096);
+		hall_ring_used(&rx);
+		rang = false;
+		interrupt_at = at;
+		interrupt = consume_all;
+		awake = hall_ring_arm_tail(&tx, 1, 2048);
+		CHECK(interrupt || awake || rang, "writer asleep for ever, %u", at);
+		interrupt = NULL;
+	}
+}
+
+/* Values to try for an index: near what is allowed, and far from it. */
+static u64 candidate(unsigned int i, u64 low, u64 high)
+{
+	if (i < 128)
+		return low - 64 + i;
+	if (i < 256)
+		return high - 64 + (i - 128);
+	if (i < 320)
+		return low + (1ULL << (i - 256));
+	if (i < 384)
+		return low - (1ULL << (i - 320));
+	return high + (1ULL << (i - 384));
+}
+
+#define CANDIDATES 448
+
+static void check_tx_broken(void)
+{
+	CHECK(tx.broken);
+	CHECK(!hall_ring_space(&tx));
+	CHECK(!hall_ring_tx_span(&tx, 100).len);
+	CHECK(hall_ring_arm_tail(&tx, 1, 1), "asleep on a broken ring");
+	CHECK(tx.broken);
+}
+
+static void broken_tail(void)
+{
+	static const u32 fills[] = { 0, 1, 3, 4000, 4096 };
+	unsigned int i;
+
+	for EACH(p, positions) for EACH(f, fills) for (i = 0; i < CANDIDATES; i++) {
+		u64 tail = positions[i_p], head = tail + fills[i_f];
+		u64 bad = candidate(i, tail, head);
+		bool possible = bad - tail <= fills[i_f];
+
+		fresh(4096, tail);
+		hall_ring_publish(&tx, fills[i_f]);
+		shared->tail = bad;
+		CHECK(hall_ring_space(&tx) == (possible ? 4096 - (head - bad) : 0));
+		CHECK(tx.broken != possible, "tail %+lld, fill %u",
+		      (long long)(bad - tail), fills[i_f]);
+		if (possible)
+			continue;
+		check_tx_broken();
+		CHECK(hall_ring_unread(&tx) == fills[i_f]);
+		shared->tail = tail;
+		check_tx_broken();
+		/* The span looks for itself where the old copy is too small. */
+		fresh(4096, tail);
+		hall_ring_publish(&tx, fills[i_f]);
+		shared->tail = bad;
+		CHECK(!hall_ring_tx_span(&tx, 4096).len || fills[i_f] == 0);
+		CHECK(tx.broken || fills[i_f] == 0);
+	}
+}
+
+static void check_rx_broken(void)
+{
+	u32 n;
+
+	CHECK(rx.broken);
+	CHECK(!hall_ring_used(&rx));
+	CHECK(hall_ring_arm_head(&rx, 1), "asleep on a broken ring");
+	CHECK(hall_rx_where(&rx, 0, 0, &n) == HALL_RX_CORRUPT);
+	CHECK(rx.broken);
+}
+
+static void broken_head(void)
+{
+	static const u32 fills[] = { 0, 1, 3, 4000, 4096 };
+	unsigned int i;
+
+	for EACH(p, positions) for EACH(f, fills) for (i = 0; i < CANDIDATES; i++) {
+		u64 tail = positions[i_p], head = tail + fills[i_f];
+		u64 bad = candidate(i, head, tail + 4096);
+		bool possible = bad - head <= 4096 - fills[i_f];
+
+		fresh(4096, tail);
+		hall_ring_publish(&tx, fills[i_f]);
+		hall_ring_used(&rx);
+		shared->head = bad;
+		CHECK(hall_ring_used(&rx) == (possible ? bad - tail : 0));
+		CHECK(rx.broken != possible, "head %+lld, fill %u",
+		      (long long)(bad - head), fills[i_f]);
+		CHECK(hall_ring_rx_span(&rx, 0, -1).len <= 4096);
+		if (possible)
+			continue;
+		check_rx_broken();
+		shared->head = head;
+		check_rx_broken();
+	}
+}
+
+/* Nothing of the peer's reaches the geometry once it was agreed. */
+static void private_geometry(void)
+{
+	fresh(4096, 0);
+	shared->size = 1 << 20;
+	shared->magic = shared->carrier = 0;
+	shared->head = 4097;
+	CHECK(!hall_ring_used(&rx) && rx.broken);
+	fresh(4096, 4000);
+	shared->size = 1 << 20;
+	CHECK(hall_ring_tx_span(&tx, 4096).len == 96);
+	CHECK(hall_ring_space(&tx) == 4096);
+	/* An own index that the peer overwrites is not read back. */
+	shared->head = shared->tail = 12;
+	hall_ring_publish(&tx, 8);
+	CHECK(shared->head == 4008 && !hall_ring_rx_span(&rx, 0, 1).len);
+}
+
+/* The head that a set end makes final does not move again. */
+static void head_after_end(void)
+{
+	u32 n;
+
+	fresh(4096, 0);
+	hall_ring_start(&tx, 77);
+	hall_ring_publish(&tx, 5);
+	hall_ring_end(&tx);
+	CHECK(hall_rx_where(&rx, 77, 77, &n) == HALL_RX_RING && n == 5);
+	shared->head = 6;
+	CHECK(hall_rx_where(&rx, 77, 77, &n) == HALL_RX_CORRUPT);
+	shared->head = 5;
+	check_rx_broken();
+}
+
+/*
+ * Where the next bytes come from. S is the start mark; a case is what was read
+ * from TCP and what arrived, counted from S.
+ */
+static const struct {
+	s32 copied, arrived;
+} cases[] = {
+	{ -10, -10 },	/* all that arrived was read, S is to come */
+	{ -10,  -4 },	/* some bytes below S */
+	{ -10,   0 },	/* all bytes below S */
+	{ -10,   6 },	/* those, and some that follow the ring */
+	{   0,   0 },	/* drained to S */
+	{   0,   6 },	/* drained to S, and some that follow the ring */
+	{   1,   0 },	/* drained to S, and the FIN was read */
+	{  -3,  -4 },	/* the FIN was read below S: S will never come */
+	{   7,   6 },	/* bytes above S were delivered before S was told */
+};
+
+enum { UNSET, SET, NO_BIT };	/* start */
+#define BAD 4097		/* bytes in a ring of 4096 */
+
+/* E empty, T bytes of TCP, R bytes of the ring, D ended, X corrupt. */
+static const struct {
+	int start;
+	bool end;
+	u32 ring;
+	const char *where;
+} table[] = {
+	{ UNSET,  false, 0,   "E  T6 T10 T16 E  T6 E  E  E" },
+	{ UNSET,  false, 7,   "E  T6 T10 T16 E  T6 E  E  E" },
+	{ UNSET,  false, BAD, "E  T6 T10 T16 E  T6 E  E  E" },
+	/* start may have been set just after it was loaded: no fault. */
+	{ UNSET,  true,  0,   "E  T6 T10 T16 E  T6 E  E  E" },
+	{ UNSET,  true,  7,   "E  T6 T10 T16 E  T6 E  E  E" },
+	{ UNSET,  true,  BAD, "E  T6 T10 T16 E  T6 E  E  E" },
+	{ SET,    false, 0,   "E  T6 T10 X   E  X  E  E  X" },
+	{ SET,    false, 7,   "E  T6 T10 X   R7 X  R7 E  X" },
+	{ SET,    false, BAD, "E  T6 T10 X   X  X  X  E  X" },
+	{ SET,    true,  0,   "E  T6 T10 T10 D  D  D  E  X" },
+	{ SET,    true,  7,   "E  T6 T10 T10 R7 R7 R7 E  X" },
+	{ SET,    true,  BAD, "X  X  X   X   X  X  X  X  X" },
+	{ NO_BIT, false, 0,   "X  X  X   X   X  X  X  X  X" },
+	{ NO_BIT, false, 7,   "X  X  X   X   X  X  X  X  X" },
+	{ NO_BIT, false, BAD, "X  X  X   X   X  X  X  X  X" },
+	{ NO_BIT, true,  0,   "X  X  X   X   X  X  X  X  X" },
+	{ NO_BIT, true,  7,   "X  X  X   X   X  X  X  X  X" },
+	{ NO_BIT, true,  BAD, "X  X  X   X   X  X  X  X  X" },
+};
+
+/* Every sum of these with the cases crosses 2^32 or 2^31 somewhere. */
+static const u32 bases[] = {
+	1000, 0, 3, 8, 0xffffffff, 0xfffffffc, 0xfffffff8, 0x80000000,
+	0x80000003, 0x7fffffff, 0x7ffffff9,
+};
+
+static void expect(const char *cell, enum hall_rx_source source, u32 n,
+		   unsigned int row, unsigned int column, u32 base)
+{
+	static const char letters[] = {
+		[HALL_RX_EMPTY] = 'E', [HALL_RX_TCP] = 'T', [HALL_RX_RING] = 'R',
+		[HALL_RX_ENDED] = 'D', [HALL_RX_CORRUPT] = 'X',
+	};
+
+	CHECK(letters[source] == cell[0],
+	      "row %u, case %u, S %#x: %c, want %c", row, column, base,
+	      letters[source], cell[0]);
+	if (source == HALL_RX_TCP || source == HALL_RX_RING)
+		CHECK(n == (u32)atoi(cell + 1), "row %u, case %u, S %#x: %u bytes",
+		      row, column, base, n);
+}
+
+static void marks(void)
+{
+	unsigned int row, column;
+
+	for (row = 0; row < sizeof(table) / sizeof(*table); row++)
+	for EACH(b, bases) {
+		u32 base = bases[i_b], n;
+		const char *cell = table[row].where;
+
+		for (column = 0; column < sizeof(cases) / sizeof(*cases); column++) {
+			enum hall_rx_source source;
+			u32 copied = base + cases[column].copied;
+			u32 arrived = base + cases[column].arrived;
+
+			fresh(4096, 0);
+			if (table[row].start == SET)
+				hall_ring_start(&tx, base);
+			else if (table[row].start == NO_BIT)
+				shared->start = (u64)base | 1ULL << 40;
+			shared->head = table[row].ring;
+			if (table[row].end)
+				hall_ring_end(&tx);
+			source = hall_rx_where(&rx, copied, arrived, &n);
+			expect(cell, source, n, row, column, base);
+			/* Asked again it says the same. */
+			source = hall_rx_where(&rx, copied, arrived, &n);
+			expect(cell, source, n, row, column, base);
+			CHECK(rx.broken == (cell[0] == 'X'));
+			if (rx.broken) {
+				hall_ring_tx_init(&tx, shared, 4096, 1);
+				hall_ring_start(&tx, base);
+				check_rx_broken();
+			}
+			cell += strcspn(cell, " ");
+			cell += strspn(cell, " ");
+		}
+		CHECK(!*cell, "row %u has more cells than cases", row);
+	}
+}
+
+/* A mark counts as it was first seen. */
+static void marks_once(void)
+{
+	u32 n;
+
+	fresh(4096, 0);
+	hall_ring_start(&tx, 500);
+	CHECK(hall_rx_where(&rx, 490, 495, &n) == HALL_RX_TCP && n == 5);
+	hall_ring_start(&tx, 900);
+	CHECK(hall_rx_where(&rx, 490, 500, &n) == HALL_RX_TCP && n == 10);
+	hall_ring_publish(&tx, 3);
+	CHECK(hall_rx_where(&rx, 500, 500, &n) == HALL_RX_RING && n == 3);
+	shared->start = 0;
+	hall_ring_end(&tx);
+	CHECK(hall_rx_where(&rx, 500, 520, &n) == HALL_RX_RING && n == 3);
+	shared->end = 0;
+	hall_ring_consume(&rx, 3);
+	CHECK(hall_rx_where(&rx, 500, 520, &n) == HALL_RX_ENDED);
+}
+
+/* The sender ends and goes on over TCP in the middle of the receiver's look. */
+static void end_meanwhile(void)
+{
+	hall_ring_publish(&tx, 9);
+	hall_ring_end(&tx);
+}
+
+static void start_meanwhile(void)
+{
+	hall_ring_start(&tx, 500);
+	end_meanwhile();
+}
+
+static void looks_race(void)
+{
+	unsigned int at;
+	u32 n;
+
+	for (at = 0; at < 5; at++) {
+		enum hall_rx_source source;
+		bool happened;
+
+		fresh(4096, 0);
+		hall_ring_start(&tx, 500);
+		interrupt_at = at;
+		interrupt = end_meanwhile;
+		source = hall_rx_where(&rx, 500, 500, &n);
+		happened = !interrupt;
+		interrupt = NULL;
+		/* Empty is no lie, for it came late; ended without them is. */
+		CHECK(source == HALL_RX_EMPTY || (source == HALL_RX_RING && n == 9),
+		      "%u: %d", at, source);
+		if (happened)
+			CHECK(hall_rx_where(&rx, 500, 510, &n) == HALL_RX_RING &&
+			      n == 9, "%u", at);
+
+		fresh(4096, 0);
+		interrupt_at = at;
+		interrupt = start_meanwhile;
+		source = hall_rx_where(&rx, 490, 500, &n);
+		interrupt = NULL;
+		CHECK(source == HALL_RX_TCP && n == 10, "%u: %d", at, source);
+	}
+}
+
+int main(void)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	TEST(sizes);
+	TEST(initialised);
+	TEST(spans);
+	TEST(full_and_empty);
+	TEST(offsets);
+	TEST(events);
+	TEST(armed_reader);
+	TEST(armed_writer);
+	TEST(arming_races);
+	TEST(broken_tail);
+	TEST(broken_head);
+	TEST(private_geometry);
+	TEST(head_after_end);
+	TEST(marks);
+	TEST(marks_once);
+	TEST(looks_race);
+	free(shared);
+	return tests_done();
+}
