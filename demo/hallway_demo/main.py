@@ -77,6 +77,7 @@ def build_rawstream() -> Path:
         "GOPROXY": "off",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
+        "XDG_CONFIG_HOME": str(paths.cache("go-config")),  # where go keeps its telemetry
     }
     with paths.lock("rawstream"), step("building the static Go program"):
         run([go, "build", "-trimpath", "-o", target, "."], cwd=paths.REPO / "demo/go", env=env)
