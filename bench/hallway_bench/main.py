@@ -120,7 +120,7 @@ def _sample(stand: Stand, samples: Samples, on_first: bool) -> None:
                 done = scenario.run()
         except LabError as failure:
             samples.faults.append(f"{'Hallway' if on else 'TCP'}: {failure}")
-            say(f"{scenario.title}: {failure}")
+            say(f"  {scenario.title}, FAILED: {failure}")
             continue
         (samples.hallway if on else samples.tcp).append(done.value)
         if on and scenario.carries:
@@ -171,7 +171,8 @@ def _report(results: list[Samples], facts: dict[str, object], options: argparse.
     for samples in results:
         print(f"{samples.scenario.title}: {samples.scenario.command}")
         for fault in samples.faults:
-            print(f"  FAILED: {fault}")
+            first, _, more = fault.partition("\n")
+            print(f"  FAILED: {first}{' ...' if more else ''}")
     target = paths.out("bench.json")
     target.write_text(json.dumps(_json(results, facts, options), indent=2) + "\n")
     print(f"\nAll samples are in {target}")

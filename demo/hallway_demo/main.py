@@ -125,11 +125,16 @@ def _line(stand: Stand, row: Row, place: str) -> Line:
     except LabError as failure:
         faults.append(str(failure))
     line = Line(row, runs.get(False), runs.get(True), ledger, faults)
-    told = " → ".join(table.number(one.value) for one in runs.values())
+    told = " → ".join(table.number(one.value) for one in runs.values()) or "nothing"
     say(f"{place} {row.title}: {told} {row.unit}, {time.monotonic() - begin:.0f} s")
     for fault in faults:
-        say(f"    FAILED: {fault}")
+        say(f"    FAILED: {_first_line(fault)}")
     return line
+
+
+def _first_line(fault: str) -> str:
+    """The rest, such as the end of a guest's log, is in the JSON."""
+    return fault.partition("\n")[0]
 
 
 HEAD = (
@@ -169,7 +174,7 @@ def _report(lines: list[Line], complaints: list[str], facts: dict[str, object]) 
     )
     for line in failed:
         for fault in line.faults:
-            print(f"FAILED {line.row.title}: {fault}")
+            print(f"FAILED {line.row.title}: {_first_line(fault)}")
     for complaint in complaints:
         print(f"FAILED {complaint}")
     target = paths.out("demo.json")
