@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import accel, emulator, image, isolate, kernels, modbuild, paths, provision, topology
+from . import accel, debugkernel, emulator, image, isolate, kernels, modbuild, paths, provision, topology
 from .sh import LabError
 from .vm import VM
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     add("accel", _accel, "say which accelerator guests run on")
     one = add("boot", _boot, "boot one VM, run a command in it, print what it says")
     one.add_argument("--kernel", default="6.1", choices=[n for n in kernels.NAMES if "headers" not in n])
-    one.add_argument("--machine", default="pc", choices=["pc", "q35"])
+    one.add_argument("--machine", choices=["pc", "q35"], help="default: what suits the kernel")
     one.add_argument("--share", type=Path, help="folder that the guest sees at /hallway")
     one.add_argument("--timeout", type=float, default=60, help="seconds the command may take")
     one.add_argument("command", nargs="?", default="uname -a; uptime")
@@ -111,8 +111,12 @@ def _boot(options: argparse.Namespace) -> int:
         result = vm.run(options.command, timeout=options.timeout, check=False)
         print(result.out, end="")
         print(result.err, end="", file=sys.stderr)
+        leaks = debugkernel.leaks(vm) if options.kernel == "debug" else ""
         health = vm.verdict()
     if not health.ok:
         print(f"lab: the guest's kernel complained ({paths.out('vm', 'vm1.log')}): {health}", file=sys.stderr)
+        return 1
+    if leaks:
+        print(f"lab: the guest's kernel leaked memory:\n{leaks}", file=sys.stderr)
         return 1
     return result.code

@@ -31,7 +31,8 @@ class Kernel:
     """A kernel ready to boot and to build modules against.
 
     `vmlinuz` and `modules_dir` are None where only headers are offered.
-    `build_args` are extra words for every `make` against `build_dir`.
+    `build_args` are extra words for every `make` against `build_dir`; `machine`
+    is the QEMU machine that it boots on unless a VM asks for another.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Kernel:
     modules_dir: Path | None
     build_dir: Path
     build_args: tuple[str, ...] = ()
+    machine: str = "pc"
 
 
 def kernel(name: str, *, refresh: bool = False) -> Kernel:
@@ -51,7 +53,7 @@ def kernel(name: str, *, refresh: bool = False) -> Kernel:
     if name == "debug":
         from . import debugkernel
 
-        return debugkernel.kernel()
+        return debugkernel.kernel(refresh=refresh)
     if name not in STOCK:
         raise LabError(f"unknown kernel {name!r}: known are {', '.join(NAMES)}")
     with paths.lock(f"kernel-{name}"):

@@ -60,7 +60,7 @@ class Config:
     share: Path | None = None
     cpus: int = 1
     memory_mib: int = 1024
-    machine: str = "pc"
+    machine: str | None = None  # the one that suits the kernel
     qemu: str | None = None
     doorbell: Path | None = None
     plain: list[Plain] = field(default_factory=list)
@@ -84,6 +84,7 @@ class VM:
         self.ip6 = f"fd77::{self.config.number}"
         self.uuid = str(uuids.uuid5(NAMESPACE, self.name))
         self.kernel = kernels.kernel(self.config.kernel)
+        self.machine = self.config.machine or self.kernel.machine
         self.log = paths.out("vm", f"{self.name}.log")
         self.qemu_log = paths.out("vm", f"{self.name}.qemu.log")
         self._sockets = paths.RUN / self.name
@@ -194,7 +195,7 @@ class VM:
     def _arguments(self) -> list[str]:
         cfg = self.config
         words = ["-name", self.name, "-uuid", self.uuid, "-nodefaults", "-no-user-config", "-display", "none"]
-        words += ["-machine", cfg.machine, "-m", str(cfg.memory_mib), *self._bridges()]
+        words += ["-machine", self.machine, "-m", str(cfg.memory_mib), *self._bridges()]
         words += [*accel.arguments(), "-smp", str(cfg.cpus), "-no-reboot"]
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
@@ -212,9 +213,9 @@ class VM:
 
     def _bridges(self) -> list[str]:
         """Make room above 4 GiB, and on q35 root ports, for hot-plugged memory."""
-        host = "q35-pcihost" if self.config.machine == "q35" else "i440FX-pcihost"
+        host = "q35-pcihost" if self.machine == "q35" else "i440FX-pcihost"
         words = ["-global", f"{host}.pci-hole64-size=64G"]
-        if self.config.machine == "q35":
+        if self.machine == "q35":
             for slot in range(ROOT_PORTS):
                 port = f"pcie-root-port,id=port{slot},chassis={slot + 1},bus=pcie.0,pref64-reserve=4G"
                 words += ["-device", port]
@@ -255,7 +256,7 @@ class VM:
         backend = {"share": True, "mem-path": str(plain.path), "size": plain.size}
         self.qmp.command("object-add", qom_type="memory-backend-file", id=f"mem-{plain.id}", **backend)
         device = {"driver": "ivshmem-plain", "id": plain.id, "memdev": f"mem-{plain.id}"}
-        if self.config.machine == "q35":
+        if self.machine == "q35":
             device["bus"] = self._free_port(plain.id)
         self.qmp.command("device_add", **device)
 
