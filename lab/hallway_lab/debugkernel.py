@@ -91,7 +91,7 @@ def _make(root: Path, package: str) -> None:
             shutil.rmtree(root, ignore_errors=True)
             _unpack(root, tree, package)
             (root / ".unpacked").touch()
-    with step("building the debug kernel (10 minutes or so on two CPUs)"):
+    with step("building the debug kernel (five minutes on two free CPUs)"):
         _configure(tree)
         version = run(["make", "-s", "kernelrelease"], cwd=tree, env=NEUTRAL).split()[-1]
         _build(tree, root / "build.log")
