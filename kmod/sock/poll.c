@@ -16,6 +16,20 @@
 #define LEAST_SPACE(size)	((size) / 16)
 #define WAKE_SPACE(size)	((size) / 2)
 
+/*
+ * Are the ring's bytes the next ones, or does TCP owe us some before them?
+ * channel.lock alone: a mark may be here that no reader has looked at yet.
+ */
+static bool ring_is_next(const struct hall_sock *hs)
+{
+	const struct hall_rx_ring *ring = &hs->rx.ring;
+	u64 start = ring->started ? HALLWAY_MARK_SET | ring->start_seq :
+		    READ_ONCE(ring->shared->start);
+
+	return (start & HALLWAY_MARK_SET) &&
+	       !before(READ_ONCE(tcp_sk(hs->sk)->copied_seq), (u32)start);
+}
+
 bool hall_sock_is_readable(struct sock *sk)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
@@ -29,7 +43,8 @@ bool hall_sock_is_readable(struct sock *sk)
 		/* SO_RCVLOWAT, as far as the ring can hold it. */
 		target = min_t(u32, sock_rcvlowat(sk, 0, INT_MAX),
 			       hs->rx.ring.size / 2);
-		readable = hall_ring_arm_head(&hs->rx.ring, target);
+		readable = hall_ring_arm_head(&hs->rx.ring, target) &&
+			   ring_is_next(hs);
 	}
 	spin_unlock_bh(&hs->channel.lock);
 	hall_sock_put(hs);

@@ -118,7 +118,7 @@ static bool ready(struct hall_sock *hs)
 	bool more;
 	u32 n;
 
-	if (hs->detached || sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
+	if (sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
 	    sk->sk_state == TCP_CLOSE)
 		return true;
 	if (hs->rx.state == HALL_RX_NATIVE)
@@ -166,7 +166,7 @@ static bool spin(struct hall_sock *hs)
 	return hit;
 }
 
-static void wait(struct hall_sock *hs, long *timeo)
+static void wait(struct hall_sock *hs, long *timeo, int copied)
 {
 	DEFINE_WAIT_FUNC(entry, woken_wake_function);
 	struct sock *sk = hs->sk;
@@ -178,12 +178,11 @@ static void wait(struct hall_sock *hs, long *timeo)
 		sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
 		hs->rx_waiters++;
 		/* Whatever changes from here on marks the entry as woken. */
-		if (!ready(hs)) {
+		if (!ready(hs) &&
+		    !(hs->detached && hall_sock_ends(copied))) {
 			if (hs->rx.state == HALL_RX_MAPPED)
 				hall_count(HALL_RX_SLEEPS);
-			release_sock(sk);
-			*timeo = wait_woken(&entry, TASK_INTERRUPTIBLE, *timeo);
-			lock_sock(sk);
+			hall_sock_sleep(hs, &entry, timeo);
 		}
 		hs->rx_waiters--;
 		sk_clear_bit(SOCKWQ_ASYNC_WAITDATA, sk);
@@ -236,6 +235,10 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			break;
 		copied = flags & MSG_TRUNC ? span.len :
 			 _copy_to_iter(span.data, span.len, &msg->msg_iter);
+		if (!hall_rx_intact(hs)) {
+			hall_sock_break(hs);
+			return n ?: -ECONNRESET;
+		}
 		n += copied;
 		if (flags & MSG_PEEK)
 			ahead += copied;
@@ -279,6 +282,21 @@ static int nothing(struct sock *sk, bool more)
 	return -EAGAIN;
 }
 
+/* What is peeked at may lie on both carriers: n bytes of TCP, then the ring. */
+static int peek_on(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		   int flags, int n)
+{
+	int more = 0;
+
+	lock_sock(hs->sk);
+	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
+	    tcp_sk(hs->sk)->copied_seq + n == hs->rx.ring.start_seq &&
+	    hall_rx_unread(hs))
+		more = ring_read(hs, msg, len, flags);
+	release_sock(hs->sk);
+	return max(more, 0);
+}
+
 /*
  * Reads what is there, from one carrier. Bytes, 0 at the end of the stream,
  * -EAGAIN if nothing is there, or another error. more: an earlier part of the
@@ -295,10 +313,6 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	lock_sock(sk);
 	hall_sock_policy(hs, 0);
 again:
-	if (hs->detached) {
-		n = -EAGAIN;
-		goto out;
-	}
 	if (hs->rx.state == HALL_RX_NATIVE) {
 		if (more && hall_rx_arrived(sk) == tcp_sk(sk)->copied_seq) {
 			n = nothing(sk, more);
@@ -312,14 +326,11 @@ again:
 		release_sock(sk);
 		n = tcp_read(hs, msg, min_t(size_t, len, avail),
 			     flags HALL_RECVMSG_PASS);
-		if (n != avail || !(flags & MSG_PEEK) || n == len)
-			return n;
-		/* What is peeked at may lie on both carriers. */
-		lock_sock(sk);
-		if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
-		    hall_rx_unread(hs))
-			n += max(ring_read(hs, msg, len - n, flags), 0);
-		break;
+		if (n == avail && n < len && (flags & MSG_PEEK))
+			n += peek_on(hs, msg, len - n, flags, n);
+		else if (n > 0 && n < len)
+			rearm_edge(hs);
+		return n;
 	case HALL_RX_RING:
 		n = ring_read(hs, msg, len, flags);
 		if (n >= 0 && n < len)
@@ -347,7 +358,10 @@ out:
 	return n;
 }
 
-/* Sets *native if the socket was detached before anything was read. */
+/*
+ * Sets *native if the socket was detached before anything was read. A call that
+ * has bytes already goes on here, natively.
+ */
 static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		   int flags, bool *native HALL_RECVMSG_LAST)
 {
@@ -357,6 +371,10 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	int copied = 0, n;
 
 	for (;;) {
+		if (READ_ONCE(hs->detached) && hall_sock_ends(copied)) {
+			*native = !copied;
+			return copied;
+		}
 		mutex_lock(&hs->rx_mutex);
 		n = read_once(hs, msg, len - copied, flags, copied,
 			      timeo HALL_RECVMSG_PASS);
@@ -369,15 +387,11 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			continue;
 		if (n != -EAGAIN)
 			return copied ?: n;
-		if (READ_ONCE(hs->detached)) {
-			*native = !copied;
-			return copied;
-		}
 		if (!timeo)
 			return copied ?: -EAGAIN;
 		if (signal_pending(current))
 			return copied ?: sock_intr_errno(timeo);
-		wait(hs, &timeo);
+		wait(hs, &timeo, copied);
 	}
 }
 

@@ -140,6 +140,8 @@ int hall_rx_save(struct hall_sock *hs)
 	err = copy_tcp(hs->sk, &list, from_tcp) ?:
 	      copy_ring(hs, &list, from_ring) ?:
 	      charge(hs->sk, &list);
+	if (!err && !hall_rx_intact(hs))
+		err = -EPROTO;
 	if (err) {
 		__skb_queue_purge(&list);
 		return err;

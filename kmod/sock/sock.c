@@ -238,6 +238,22 @@ bool hall_sock_callbacks_native(const struct sock *sk)
 	       sk->sk_state_change == native_state_change;
 }
 
+bool hall_sock_hurry;
+
+void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
+		     long *timeo)
+{
+	/* Once detached, nobody finds the sleeper to hurry it. */
+	long slice = hs->detached ? min(*timeo, HZ / 10L) : *timeo;
+	long left;
+
+	release_sock(hs->sk);
+	left = wait_woken(entry, TASK_INTERRUPTIBLE, slice);
+	if (*timeo != MAX_SCHEDULE_TIMEOUT)
+		*timeo -= slice - left;
+	lock_sock(hs->sk);
+}
+
 static void settled(struct rcu_head *rcu)
 {
 	struct hall_sock *hs = container_of(rcu, struct hall_sock, settle);

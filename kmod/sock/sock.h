@@ -160,6 +160,23 @@ void hall_sock_reset(struct hall_sock *hs, int err);
 int hall_sock_init(void);
 void hall_sock_uninit(void);
 
+/*
+ * Sleeps until the entry, which is on the socket's wait queue, is woken.
+ * lock_sock(), let go of meanwhile. *timeo in jiffies counts down.
+ */
+void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
+		     long *timeo);
+/*
+ * A call that finds its socket detached leaves for the native one, if it has
+ * moved nothing. Otherwise it goes on, since nobody expects a short count, but
+ * when the module has waited long enough to be unloaded.
+ */
+extern bool hall_sock_hurry;
+static inline bool hall_sock_ends(int moved)
+{
+	return !moved || READ_ONCE(hall_sock_hurry);
+}
+
 /* tx.c */
 int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size);
 #ifdef HALL_HAS_SENDPAGE
@@ -186,6 +203,14 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
 enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. lock_sock(). */
 u32 hall_rx_unread(struct hall_sock *hs);
+/* Is what was just copied from the ring the peer's? lock_sock(). */
+static inline bool hall_rx_intact(struct hall_sock *hs)
+{
+	struct hall_member *member = hs->channel.member;
+
+	return likely(member->transport->intact(member));
+}
+
 /* The ring is of no more use: unmap it and say DONE. lock_sock(). */
 void hall_rx_release(struct hall_sock *hs, u32 reason);
 /* The sequence number after the last byte that arrived over TCP, less a FIN. */

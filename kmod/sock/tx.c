@@ -186,7 +186,8 @@ static int tcp_write(struct hall_sock *hs, struct msghdr *msg, bool more)
 	return n;
 }
 
-static int ring_wait(struct hall_sock *hs, long *timeo)
+/* Waits until there is space; both carriers say so by the same callback. */
+static int wait_for_space(struct hall_sock *hs, long *timeo)
 {
 	DEFINE_WAIT_FUNC(wait, woken_wake_function);
 	struct sock *sk = hs->sk;
@@ -195,17 +196,15 @@ static int ring_wait(struct hall_sock *hs, long *timeo)
 		return -EAGAIN;
 	if (signal_pending(current))
 		return sock_intr_errno(*timeo);
-	hall_count(HALL_TX_SLEEPS);
+	if (hs->tx.state == HALL_TX_RING)
+		hall_count(HALL_TX_SLEEPS);
 	add_wait_queue(sk_sleep(sk), &wait);
 	hs->tx_waiters++;
 	sk->sk_write_pending++;
 	/* Whatever changes from here on marks the entry as woken. */
 	if (!sk->sk_err && !(sk->sk_shutdown & SEND_SHUTDOWN) &&
-	    !sk_stream_memory_free(sk)) {
-		release_sock(sk);
-		*timeo = wait_woken(&wait, TASK_INTERRUPTIBLE, *timeo);
-		lock_sock(sk);
-	}
+	    !sk_stream_memory_free(sk))
+		hall_sock_sleep(hs, &wait, timeo);
 	sk->sk_write_pending--;
 	hs->tx_waiters--;
 	remove_wait_queue(sk_sleep(sk), &wait);
@@ -224,7 +223,8 @@ static int tcp_wait(struct hall_sock *hs, long *timeo)
 
 /*
  * Sends all of msg, or what can be sent. Bytes, or an error if there are none.
- * Sets *native if the socket was detached before anything was sent.
+ * Sets *native if the socket was detached before anything was sent; a call that
+ * has sent bytes already goes on here, natively.
  */
 static int send_locked(struct hall_sock *hs, struct msghdr *msg, bool *native)
 {
@@ -233,7 +233,7 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg, bool *native)
 	int sent = 0, n;
 
 	do {
-		if (hs->detached) {
+		if (hs->detached && hall_sock_ends(sent)) {
 			*native = !sent;
 			return sent;
 		}
@@ -259,10 +259,14 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg, bool *native)
 			/* Arms the doorbell; true: there is space by now. */
 			if (sk_stream_memory_free(sk))
 				continue;
-			n = ring_wait(hs, &timeo);
-		} else {
+		} else if (sk_stream_memory_free(sk)) {
+			/* Not the socket's limit, but memory: TCP knows how. */
 			n = tcp_wait(hs, &timeo);
+			if (n < 0)
+				goto error;
+			continue;
 		}
+		n = wait_for_space(hs, &timeo);
 		if (n < 0)
 			goto error;
 	} while (msg_data_left(msg));

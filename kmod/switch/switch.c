@@ -44,8 +44,12 @@ void hall_switch_stop(void)
 	hall_switch_set(false, HALLWAY_REASON_UNLOAD);
 	hall_scan_uninit();
 	hall_watchdog_uninit();
-	/* Peers drain what we sent; whoever does not is left behind. */
+	/*
+	 * Peers drain what we sent, and calls come to their end; then calls
+	 * return what they have, and peers that don't answer are left behind.
+	 */
 	wait_for_sockets(2000);
+	WRITE_ONCE(hall_sock_hurry, true);
 }
 
 /*

@@ -56,6 +56,12 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 	case -EPROTO:
 		hall_sock_break(hs);
 		return true;
+	case -EAGAIN:
+		if (hs->sk->sk_state != TCP_CLOSE)
+			return false;
+		/* The bytes before the ring's will never come. */
+		hall_rx_release(hs, HALLWAY_REASON_STATE);
+		return true;
 	default:
 		return false;
 	}
@@ -239,6 +245,9 @@ static bool abandon(struct hall_sock *hs)
 		hs->tx.state = HALL_TX_ENDED;
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		hall_rx_source(hs, &n);
+		/* It has answered; the bytes before the ring are TCP's. */
+		if (hs->rx.ring.ended)
+			return true;
 		if (hs->rx.ring.started)
 			return false;
 		hall_rx_release(hs, HALLWAY_REASON_TIMEOUT);

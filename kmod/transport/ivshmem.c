@@ -346,6 +346,15 @@ static void ivshmem_unmap(struct hall_member *member, struct hallway_ring *ring)
 {
 }
 
+static bool ivshmem_intact(struct hall_member *member)
+{
+	struct region *region = peer_of(member)->region;
+
+	virt_rmb();
+	return READ_ONCE(region->shared->member[member->slot].generation) ==
+	       member->generation;
+}
+
 static void ivshmem_release(struct hall_member *member)
 {
 	struct peer *peer = peer_of(member);
@@ -1027,6 +1036,7 @@ const struct hall_transport hall_ivshmem_transport = {
 	.free = ivshmem_free,
 	.map = ivshmem_map,
 	.unmap = ivshmem_unmap,
+	.intact = ivshmem_intact,
 	.send = ivshmem_send,
 	.notify = ivshmem_notify,
 	.publish = ivshmem_publish,

@@ -104,6 +104,11 @@ static void loopback_unmap(struct hall_member *peer, struct hallway_ring *ring)
 	block_put(block_of(ring));
 }
 
+static bool loopback_intact(struct hall_member *peer)
+{
+	return true;
+}
+
 static void loopback_send(struct hall_member *peer,
 			  const struct hallway_message *message)
 {
@@ -136,6 +141,7 @@ const struct hall_transport hall_loopback_transport = {
 	.free = loopback_free,
 	.map = loopback_map,
 	.unmap = loopback_unmap,
+	.intact = loopback_intact,
 	.send = loopback_send,
 	.notify = loopback_notify,
 	.publish = loopback_publish,

@@ -73,6 +73,11 @@ struct hall_transport {
 	/* Gives back what map returned. Any context. */
 	void (*unmap)(struct hall_member *peer, struct hallway_ring *ring);
 	/*
+	 * Is the peer's memory still the peer's? Asked after bytes were copied
+	 * out of it: a slot that was given to another member may be written to.
+	 */
+	bool (*intact)(struct hall_member *peer);
+	/*
 	 * Queues a message, in order; never blocks. One that is lost for want
 	 * of memory is counted, and the channel's deadline deals with it.
 	 */
