@@ -26,7 +26,7 @@ static DEFINE_HASHTABLE(addresses, 8);
 
 static u32 hash_of(const struct in6_addr *address)
 {
-	return jhash2(address->s6_addr32, 4, 0);
+	return jhash2((__force const u32 *)address->s6_addr32, 4, 0);
 }
 
 struct hall_member *hall_members_find(const struct in6_addr *address)

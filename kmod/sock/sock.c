@@ -144,8 +144,8 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 static u32 hash_of(const struct in6_addr *local, u16 local_port,
 		   const struct in6_addr *remote, u16 remote_port)
 {
-	return jhash2(local->s6_addr32, 4,
-		      jhash2(remote->s6_addr32, 4,
+	return jhash2((__force const u32 *)local->s6_addr32, 4,
+		      jhash2((__force const u32 *)remote->s6_addr32, 4,
 			     (u32)local_port << 16 | remote_port));
 }
 

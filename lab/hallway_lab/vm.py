@@ -196,7 +196,9 @@ class VM:
         cfg = self.config
         words = ["-name", self.name, "-uuid", self.uuid, "-nodefaults", "-no-user-config", "-display", "none"]
         words += ["-machine", self.machine, "-m", str(cfg.memory_mib), *self._bridges()]
-        words += [*accel.arguments(), "-smp", str(cfg.cpus), "-no-reboot"]
+        # With room for one CPU alone, TCG takes every barrier and LOCK prefix for
+        # needless, and memory shared with another QEMU would not be coherent.
+        words += [*accel.arguments(), "-smp", f"{cfg.cpus},maxcpus={cfg.cpus + 1}", "-no-reboot"]
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
         words += ["-serial", f"file:{self.log}"]
@@ -224,6 +226,7 @@ class VM:
     def _cmdline(self) -> str:
         words = (
             "console=ttyS0 loglevel=7 panic=-1 no_timer_check net.ifnames=0 rcupdate.rcu_cpu_stall_timeout=60"
+            f" possible_cpus={self.config.cpus}"
         )
         words += f" lab.host={self.name} lab.ip4={self.ip4}/24 lab.ip6={self.ip6}/64"
         return f"{words} {self.config.cmdline}".strip()
