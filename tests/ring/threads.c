@@ -56,7 +56,7 @@ static void ring(struct bell *bell)
 
 static u32 heard(struct bell *bell)
 {
-	return __atomic_load_n(&bell->count, __ATOMIC_RELAXED);
+	return __atomic_load_n(&bell->count, __ATOMIC_ACQUIRE);
 }
 
 /* Sleeps until the bell is rung past before. */
@@ -123,6 +123,7 @@ static void *sender(void *unused)
 				before = heard(&writer_bell);
 				if (tx.broken || hall_ring_space(&tx) >= least)
 					break;
+				__atomic_fetch_add(&for_nothing, 1, __ATOMIC_RELAXED);
 			}
 			continue;
 		}
@@ -130,7 +131,7 @@ static void *sender(void *unused)
 			span.data[i] = stream_byte(wrote++);
 		if (hall_ring_publish(&tx, span.len))
 			ring(&reader_bell);
-		if (!random_below(&rng, 200))
+		if (!random_below(&rng, 20))
 			ring(&reader_bell);
 		if (random_below(&rng, 2))
 			dawdle(&rng);
@@ -153,22 +154,19 @@ static void *receiver(void *unused)
 	while (!__atomic_load_n(&writer_bell.count, __ATOMIC_ACQUIRE))
 		sched_yield();
 	CHECK(hall_ring_rx_init(&rx, shared, ring_size, 1));
-	while ((source = hall_rx_where(&rx, S, S, &n)) != HALL_RX_ENDED) {
-		if (source == HALL_RX_CORRUPT)
+	for (;;) {
+		/* What rings from here on keeps us awake. */
+		before = heard(&reader_bell);
+		source = hall_rx_where(&rx, S, S, &n);
+		if (source == HALL_RX_ENDED || source == HALL_RX_CORRUPT)
 			break;
 		if (source == HALL_RX_EMPTY) {
 			u32 want = 1 + random_below(&rng, 4) * random_below(&rng, ring_size / 8);
 
-			before = heard(&reader_bell);
 			dawdle(&rng);
 			if (!rx.started)
 				want = 1;
 			if (hall_ring_arm_head(&rx, want))
-				continue;
-			/* The end mark rings, too: look at all of it. */
-			if (hall_rx_where(&rx, S, S, &n) == HALL_RX_ENDED)
-				break;
-			if (rx.ended || n >= want)
 				continue;
 			slept_reader++;
 			for (;;) {
@@ -177,7 +175,7 @@ static void *receiver(void *unused)
 				source = hall_rx_where(&rx, S, S, &n);
 				if (source != HALL_RX_EMPTY || !rx.started)
 					break;
-				for_nothing++;
+				__atomic_fetch_add(&for_nothing, 1, __ATOMIC_RELAXED);
 			}
 			continue;
 		}
@@ -195,7 +193,7 @@ static void *receiver(void *unused)
 		}
 		if (hall_ring_consume(&rx, span.len))
 			ring(&writer_bell);
-		if (!random_below(&rng, 200))
+		if (!random_below(&rng, 20))
 			ring(&writer_bell);
 		if (random_below(&rng, 2))
 			dawdle(&rng);
@@ -226,7 +224,7 @@ static void one_round(u32 size, u64 bytes)
 int main(int argc, char **argv)
 {
 	u64 first = argc > 1 ? strtoull(argv[1], NULL, 0) : (u64)time(NULL);
-	u64 megabytes = argc > 2 ? strtoull(argv[2], NULL, 0) : TSAN ? 24 : 400;
+	u64 megabytes = argc > 2 ? strtoull(argv[2], NULL, 0) : TSAN ? 100 : 300;
 	u64 left = megabytes << 20, bytes;
 	u64 rng = random_seed(first);
 

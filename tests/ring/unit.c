@@ -387,14 +387,15 @@ static void private_geometry(void)
 	shared->magic = shared->carrier = 0;
 	shared->head = 4097;
 	CHECK(!hall_ring_used(&rx) && rx.broken);
-	fresh(4096, 4000);
+	fresh(4096, 4096 + 4000);
 	shared->size = 1 << 20;
 	CHECK(hall_ring_tx_span(&tx, 4096).len == 96);
+	CHECK(hall_ring_tx_span(&tx, 4096).data == shared->data + 4000);
 	CHECK(hall_ring_space(&tx) == 4096);
 	/* An own index that the peer overwrites is not read back. */
 	shared->head = shared->tail = 12;
 	hall_ring_publish(&tx, 8);
-	CHECK(shared->head == 4008 && !hall_ring_rx_span(&rx, 0, 1).len);
+	CHECK(shared->head == 4096 + 4008 && !hall_ring_rx_span(&rx, 0, 1).len);
 }
 
 /* The head that a set end makes final does not move again. */

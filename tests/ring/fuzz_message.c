@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A hostile peer's messages: kmod/channel as it is, on a little of a kernel
+ * (shim/kernel.h). The input opens and closes channels and lets any 128 bytes
+ * come in as a message. Whatever comes, a message touches at most the channel
+ * that it names, is answered at most once, and keeps no reference or memory.
+ */
+#include "kernel.h"
+
+#include "../../kmod/channel/channel.c"
+#include "../../kmod/channel/tag.c"
+
+#define CHANNELS 6
+
+bool shim_no_memory;
+struct hall_counters hall_counters;
+struct hall_transport_handler hall_transport_handler;
+
+static const uint8_t *input;
+static size_t left;
+
+static u8 byte(void)
+{
+	if (!left)
+		return 0;
+	left--;
+	return *input++;
+}
+
+static u32 word(void)
+{
+	u32 n = byte();
+
+	n |= byte() << 8;
+	n |= byte() << 16;
+	return n | (u32)byte() << 24;
+}
+
+static struct hall_member *member;
+static struct hall_channel *channels[CHANNELS];
+static struct hallway_message answer;
+static unsigned int answers, raised, woken, searched;
+static struct hall_channel *raised_on, *woken_on;
+
+/* What surrounds the room */
+
+void hall_member_put(struct hall_member *m)
+{
+	MUST(m == member);
+	refcount_dec_and_test(&m->refs);
+}
+
+static void transport_send(struct hall_member *m,
+			   const struct hallway_message *message)
+{
+	MUST(m == member);
+	answer = *message;
+	answers++;
+}
+
+static void transport_notify(struct hall_member *m, u32 endpoint)
+{
+	MUST(m == member && endpoint && endpoint < HALLWAY_ENDPOINTS_MAX);
+}
+
+static const struct hall_transport transport = {
+	.name = "hostile",
+	.send = transport_send,
+	.notify = transport_notify,
+};
+
+static struct hall_channel *on_find(struct hall_member *m,
+				    const struct hallway_message *offer)
+{
+	struct hall_channel *channel = channels[offer->offer.remote_port % 8 % CHANNELS];
+
+	MUST(m == member && offer->type == HALLWAY_OFFER && !offer->to);
+	searched++;
+	return channel && hall_channel_tryget(channel) ? channel : NULL;
+}
+
+static void on_raised(struct hall_channel *channel)
+{
+	raised++;
+	raised_on = channel;
+}
+
+static void on_wake(struct hall_channel *channel)
+{
+	woken++;
+	woken_on = channel;
+}
+
+static void on_release(struct hall_channel *channel)
+{
+	MUST(!channel->lock.held && !channel->endpoint);
+	free(channel);
+}
+
+static void channel_open(unsigned int i)
+{
+	if (!channels[i]) {
+		channels[i] = calloc(1, sizeof(*channels[i]));
+		hall_channel_setup(channels[i], member);
+	}
+	MUST(!hall_channel_open(channels[i]));
+}
+
+static void channel_drop(unsigned int i)
+{
+	struct hall_channel *channel = channels[i];
+
+	if (!channel)
+		return;
+	channels[i] = NULL;
+	hall_channel_close(channel);
+	hall_channel_put(channel);
+}
+
+/* All that a departure waits for. */
+void shim_wait(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < CHANNELS; i++) {
+		MUST(!channels[i] || !channels[i]->endpoint ||
+		     channels[i]->events & 1 << HALL_EVENT_DEPARTED);
+		channel_drop(i);
+	}
+}
+
+static void check(void)
+{
+	unsigned int i, open = 0;
+
+	for (i = 0; i < CHANNELS; i++) {
+		struct hall_channel *channel = channels[i];
+
+		if (!channel)
+			continue;
+		open += channel->endpoint != 0;
+		MUST(channel->refs.refs == 1 + (channel->endpoint != 0));
+		MUST(!channel->lock.held);
+		MUST(channel->peer < HALLWAY_ENDPOINTS_MAX);
+	}
+	MUST(member->channels.counter == (int)open);
+}
+
+/* The channel that a message means, as the specification has it. */
+static struct hall_channel *meant(const struct hallway_message *m)
+{
+	unsigned int i;
+
+	if (!m->to)
+		return m->type == HALLWAY_OFFER ?
+		       channels[m->offer.remote_port % 8 % CHANNELS] : NULL;
+	for (i = 0; i < CHANNELS; i++)
+		if (channels[i] && channels[i]->endpoint == m->to)
+			return channels[i];
+	return NULL;
+}
+
+static void judge(const struct hallway_message *m, struct hall_channel *channel,
+		  u32 peer_before)
+{
+	bool forged = m->from >= HALLWAY_ENDPOINTS_MAX;
+	const struct hall_said *said = NULL;
+	u32 refused = 0;
+
+	MUST(answers + raised <= 1);
+	if (forged || m->type != HALLWAY_OFFER)
+		MUST(!answers);
+	if (forged || (!channel && m->type != HALLWAY_OFFER)) {
+		MUST(!raised);
+		return;
+	}
+	switch (m->type) {
+	case HALLWAY_OFFER:
+		if (m->offer.kind != HALLWAY_KIND_STREAM)
+			refused = HALLWAY_REASON_KIND;
+		else if (!channel)
+			refused = HALLWAY_REASON_NO_MATCH;
+		else if (shim_no_memory)
+			refused = HALLWAY_REASON_NO_MEMORY;
+		MUST(answers == (refused != 0));
+		if (!refused) {
+			MUST(raised_on == channel);
+			MUST(!memcmp(channel->offer, m, sizeof(*m)));
+			return;
+		}
+		MUST(answer.type == HALLWAY_DECLINE && answer.to == m->from &&
+		     answer.carrier == m->carrier && !answer.from &&
+		     answer.other.reason == refused);
+		return;
+	case HALLWAY_ACCEPT:
+		said = &channel->accept;
+		MUST(channel->peer == (peer_before ?: m->from));
+		break;
+	case HALLWAY_DECLINE:
+		said = &channel->decline;
+		break;
+	case HALLWAY_DEMOTE:
+		said = &channel->demote;
+		break;
+	case HALLWAY_DONE:
+		said = &channel->done;
+		break;
+	}
+	MUST(raised == (said != NULL));
+	if (!said)
+		return;
+	MUST(raised_on == channel);
+	MUST(said->carrier == m->carrier && said->reason == m->other.reason &&
+	     said->position == m->other.position);
+	if (m->type != HALLWAY_ACCEPT)
+		MUST(channel->peer == peer_before);
+}
+
+static void message(void)
+{
+	struct hallway_message m;
+	struct hall_channel *channel;
+	u8 how = byte(), *raw = (u8 *)&m;
+	unsigned int i;
+
+	for (i = 0; i < sizeof(m); i++)
+		raw[i] = how & 1 || i < 16 ? byte() : 0;
+	/* Most get further if their head is nearly right. */
+	if (how & 2)
+		m.type %= 8;
+	if (how & 4)
+		m.from %= HALLWAY_ENDPOINTS_MAX + 1;
+	if (how & 8)
+		m.to %= CHANNELS + 2;
+	if (how & 16) {
+		m.offer.kind = HALLWAY_KIND_STREAM;
+		m.offer.remote_port = byte();
+	}
+	shim_no_memory = (how & 0xe0) == 0xe0;
+	answers = raised = searched = 0;
+	channel = meant(&m);
+	u32 peer = channel ? channel->peer : 0;
+	u32 numbers = m.from;
+	struct hallway_message sent = m;
+
+	hall_transport_handler.message(member, &m);
+	MUST(numbers == m.from && !memcmp(&sent, &m, sizeof(m)));
+	MUST(searched <= 1);
+	judge(&m, channel, peer);
+	shim_no_memory = false;
+}
+
+static void wake(void)
+{
+	u32 endpoint = byte() & 1 ? word() % HALLWAY_ENDPOINTS_MAX : byte() % 8;
+	struct hall_channel *channel = xa_load(&member->endpoints, endpoint);
+
+	woken = 0;
+	hall_transport_handler.wake(member, endpoint);
+	MUST(woken == (channel != NULL));
+	MUST(!channel || woken_on == channel);
+}
+
+/* Both ends of a connection know it by each other's offers; no other does. */
+static void tags(void)
+{
+	u32 iss_active = word(), iss_passive = word(), other = word();
+	struct hall_tags active, passive, stranger;
+	struct hallway_message offer = {};
+	u8 key[16] = { byte() };
+
+	hall_tags_make(&active, key, iss_active, iss_passive + 1);
+	hall_tags_make(&passive, key, iss_passive + 1, iss_active + 1);
+	memcpy(offer.offer.tag, active.own, sizeof(active.own));
+	MUST(hall_tags_match(&passive, &offer));
+	memcpy(offer.offer.tag, passive.own, sizeof(passive.own));
+	MUST(hall_tags_match(&active, &offer));
+	if (other - iss_active + 2 <= 4)
+		return;
+	hall_tags_make(&stranger, key, other, iss_passive + 1);
+	MUST(!hall_tags_match(&stranger, &offer));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
+{
+	unsigned int i;
+
+	input = data;
+	left = length;
+	hall_channel_init();
+	hall_channel_handler = (struct hall_channel_handler){
+		.find = on_find,
+		.raised = on_raised,
+		.wake = on_wake,
+		.release = on_release,
+	};
+	member = calloc(1, sizeof(*member));
+	member->transport = &transport;
+	refcount_set(&member->refs, 1);
+	for (i = 0; i < 3; i++)
+		channel_open(i);
+	while (left) {
+		u8 what = byte();
+
+		i = (what >> 3) % CHANNELS;
+		switch (what & 7) {
+		case 0:
+			channel_open(i);
+			break;
+		case 1:
+			channel_drop(i);
+			break;
+		case 2:
+			/* The owner takes the offer up. */
+			if (channels[i]) {
+				free(channels[i]->offer);
+				channels[i]->offer = NULL;
+			}
+			break;
+		case 3:
+			wake();
+			break;
+		case 4:
+			if (what == 4)
+				hall_channel_departed(member);
+			else if (channels[i])
+				hall_channel_notify(channels[i]);
+			break;
+		case 5:
+			tags();
+			break;
+		default:
+			message();
+		}
+		check();
+	}
+	for (i = 0; i < CHANNELS; i++)
+		channel_drop(i);
+	check();
+	MUST(member->refs.refs == 1);
+	free(member);
+	return 0;
+}
