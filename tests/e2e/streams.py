@@ -129,7 +129,7 @@ def many(pair: Pair) -> None:
     """200 connections at once."""
     pair.load(ring_bytes=16384)
     delta = Delta(*pair.both)
-    stream = Stream(pair.b, pair.a, conns=200, bytes=400000, stall=60)
+    stream = Stream(pair.b, pair.a, conns=200, bytes=2_000_000, stall=60)
     seen = wait_for(lambda: (c := connections(pair.a)) and len(c) >= 200 and len(c), "200 connections are shown", 60 * pair.slow)
     check(seen == 200, f"the CLI shows {seen} connections, not 200")
     stream.finish(150 * pair.slow)
