@@ -119,9 +119,9 @@ def _run(options: argparse.Namespace) -> int:
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
     if what in ("all", "unit"):
         _make(total, "unit", REPO / "tests/ring", "unit")
-    if what == "fuzz":
+    if what in ("all", "fuzz"):
         _make(total, "fuzz", REPO / "tests/ring", "fuzz")
-    if what == "tsan":
+    if what in ("all", "tsan"):
         _make(total, "tsan", REPO / "tests/ring", "tsan")
     if what in ("all", "model"):
         _tool(total, "model", REPO / "spec/model/run")
