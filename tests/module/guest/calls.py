@@ -1,0 +1,204 @@
+"""What a program sees of a connection on rings: the same as of TCP."""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import functools
+import select
+import socket
+import struct
+import termios
+import time
+
+from pairs import KINDS, PATIENCE, RING, Delta, Sleeper, check, fill, main, pair, pattern, take, wait_for
+
+
+def integrity(kind):
+    """Many rings' worth of bytes come out as they went in, both ways at once."""
+    delta = Delta()
+    with pair(kind) as (a, b):
+        there, back = pattern(RING * 20), pattern(RING * 20, 4000)
+        jobs = [Sleeper(a.sendall, there), Sleeper(b.sendall, back), Sleeper(take, a, len(back))]
+        check(take(b, len(there)) == there, "other bytes came than were sent")
+        check(jobs[2].result() == back, "other bytes came back than were sent")
+        for job in jobs:
+            job.result()
+    delta.expect(tx_promoted=2, rx_promoted=2, tx_bytes_ring=2 * len(there), rx_bytes_ring=2 * len(there), ring_wraps=30)
+    moved = delta()
+    check(moved["tx_bytes_ring"] == moved["rx_bytes_ring"], f"bytes stayed in rings: {moved}")
+
+
+def half_close():
+    """After shutdown() the other side gets the rest and EOF, and may still answer."""
+    delta = Delta()
+    with pair() as (a, b):
+        data = pattern(9000)
+        a.sendall(data)
+        a.shutdown(socket.SHUT_WR)
+        check(take(b, 9000) == data, "other bytes came than were sent")
+        check(b.recv(1) == b"", "no EOF")
+        b.sendall(data)
+        b.close()
+        check(take(a, 9000) == data, "other bytes came back")
+        check(a.recv(1) == b"", "no EOF the other way")
+    delta.expect(tx_bytes_ring=9000, rx_bytes_ring=9000)
+
+
+def close_unread():
+    """Whoever closes with bytes unread resets the connection."""
+    delta = Delta()
+    with pair() as (a, b):
+        a.sendall(b"x" * 4000)
+        b.close()
+        try:
+            got = a.recv(1)
+            check(False, f"recv() returned {got!r}, not ECONNRESET")
+        except ConnectionResetError:
+            pass
+    # TCP's RST and the ring's end race to say so; who wins may count a reset
+    delta.expect(tx_bytes_ring=4000, resets=1)
+
+
+def epipe():
+    """Sending to one who closed ends in EPIPE."""
+    delta = Delta()
+    with pair() as (a, b):
+        b.close()
+        check(a.recv(1) == b"", "no EOF")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                a.send(b"x")
+            except OSError as error:
+                check(error.errno == errno.EPIPE, f"{error}, not EPIPE")
+                break
+            check(time.monotonic() < deadline, "sends go on for ever")
+    # a byte that went into the ring before the peer gave it up resets, as TCP's would
+    delta.expect(tx_promoted=2, resets=1)
+
+
+def dont_wait():
+    """An empty ring and a full one give EAGAIN; a full one holds what it should."""
+    delta = Delta()
+    with pair() as (a, b):
+        try:
+            got = b.recv(1, socket.MSG_DONTWAIT)
+            check(False, f"recv() returned {got!r}, not EAGAIN")
+        except BlockingIOError:
+            pass
+        sent = fill(a)
+        check(len(sent) == RING, f"{len(sent)} bytes fit")
+        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        check(a.send(b"x", socket.MSG_DONTWAIT) == 1, "nothing fits into an empty ring")
+        check(b.recv(9) == b"x", "other bytes came")
+    delta.expect(ring_empty=1, ring_full=1, tx_bytes_ring=RING + 1, rx_bytes_ring=RING + 1)
+
+
+def timeouts():
+    """SO_RCVTIMEO and SO_SNDTIMEO end a wait."""
+    delta = Delta()
+    with pair() as (a, b):
+        tenth = struct.pack("ll", 0, 100000)
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tenth)
+        a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, tenth)
+        fill(a)
+        for call, word in ((a.send, b"x"), (b.recv, RING * 2)):
+            begin = time.monotonic()
+            try:
+                while True:
+                    call(word)
+                    begin = time.monotonic()
+            except BlockingIOError:
+                took = time.monotonic() - begin
+                check(0.09 <= took < PATIENCE, f"the wait took {took} s")
+    delta.expect(tx_sleeps=1, rx_sleeps=1)
+
+
+def edge_readable():
+    """An edge for each time that an empty ring gets bytes, and none without."""
+    delta = Delta()
+    with pair() as (a, b), select.epoll() as epoll:
+        epoll.register(b, select.EPOLLIN | select.EPOLLET)
+        epoll.poll(0)
+        for turn in range(20):
+            check(not epoll.poll(0), "an edge with nothing to read")
+            a.sendall(b"%05d" % turn)
+            check(epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], "no edge")
+            check(b.recv(99) == b"%05d" % turn, "other bytes came")
+            try:
+                b.recv(99, socket.MSG_DONTWAIT)
+                check(False, "more bytes than were sent")
+            except BlockingIOError:
+                pass
+        waiter = Sleeper(epoll.poll, PATIENCE).asleep("epoll")
+        a.sendall(b"x")
+        check(waiter.result(), "no edge for one who waited")
+        check(b.recv(9) == b"x", "other bytes came")
+    delta.expect(tx_bytes_ring=101, rx_bytes_ring=101)
+
+
+def edge_writable():
+    """An edge when a full ring gets space."""
+    delta = Delta()
+    with pair() as (a, b), select.epoll() as epoll:
+        epoll.register(a, select.EPOLLOUT | select.EPOLLET)
+        for _ in range(10):
+            sent = fill(a)
+            epoll.poll(0)
+            check(not epoll.poll(0), "an edge with no space")
+            waiter = Sleeper(epoll.poll, PATIENCE).asleep("epoll")
+            check(take(b, len(sent)) == sent, "other bytes came than were sent")
+            check(waiter.result() == [(a.fileno(), select.EPOLLOUT)], "no edge")
+    delta.expect(ring_full=10, rx_bytes_ring=10 * RING)
+
+
+def peek():
+    """MSG_PEEK shows bytes and leaves them."""
+    delta = Delta()
+    with pair() as (a, b):
+        data = pattern(3000)
+        before = delta()["rx_bytes_ring"]
+        a.sendall(data)
+        for _ in range(2):
+            check(b.recv(3000, socket.MSG_PEEK) == data, "other bytes were shown than sent")
+        check(delta()["rx_bytes_ring"] == before, "peeking counted as reading")
+        check(take(b, 3000) == data, "other bytes came than were shown")
+        check(delta()["rx_bytes_ring"] == before + 3000, "reading was not counted")
+    delta.expect()
+
+
+def siocinq():
+    """SIOCINQ counts the bytes in the ring."""
+    with pair() as (a, b):
+        for sent, read, left in ((1000, 400, 600), (5000, 0, 5600), (0, 5600, 0)):
+            a.sendall(bytes(sent))
+            take(b, read)
+            said = array.array("i", [-1])
+            fcntl.ioctl(b, termios.FIONREAD, said)
+            check(said[0] == left, f"SIOCINQ says {said[0]}, not {left}")
+
+
+def wakes():
+    """A reader and a writer that sleep are woken by each other."""
+    delta = Delta()
+    with pair() as (a, b):
+        reader = Sleeper(b.recv, 99).asleep("recv")
+        wait_for(lambda: delta()["rx_sleeps"], "the reader sleeps on the ring")
+        a.sendall(b"hello")
+        check(reader.result() == b"hello", "other bytes came")
+        sent = fill(a)
+        writer = Sleeper(a.sendall, b"more").asleep("send")
+        wait_for(lambda: delta()["tx_sleeps"], "the writer sleeps on the ring")
+        check(take(b, RING + 4) == sent + b"more", "other bytes came than were sent")
+        writer.result()
+    delta.expect(rx_sleeps=1, tx_sleeps=1)
+
+
+TESTS = [(f"integrity_{kind}", functools.partial(integrity, kind)) for kind in KINDS]
+ALONE = (half_close, close_unread, epipe, dont_wait, timeouts, edge_readable, edge_writable, peek, siocinq, wakes)
+TESTS += [(test.__name__, test) for test in ALONE]
+
+if __name__ == "__main__":
+    main(TESTS)

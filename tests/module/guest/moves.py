@@ -1,0 +1,164 @@
+"""Connections that move between TCP and rings, and a module that comes and goes."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import subprocess
+
+from pairs import (
+    PATIENCE,
+    RING,
+    Delta,
+    Sleeper,
+    check,
+    connect,
+    connections,
+    counters,
+    fill,
+    hallway,
+    insmod,
+    main,
+    pair,
+    pattern,
+    promote,
+    rmmod,
+    shown,
+    take,
+    wait_for,
+)
+
+TCP_ULP = 31
+
+
+@contextlib.contextmanager
+def unloaded():
+    """The module is not loaded in the block, unless the block loads it, and is after it."""
+    rmmod()
+    try:
+        yield
+    finally:
+        with open("/proc/modules") as file:
+            there = "hallway " in file.read()
+        if not there:
+            insmod()
+
+
+def exchange(a, b):
+    """Bytes go both ways."""
+    for source, sink in ((a, b), (b, a)):
+        data = pattern(3000)
+        source.sendall(data)
+        check(take(sink, 3000) == data, "other bytes came than were sent")
+
+
+def off_on():
+    """`hallway off` leaves TCP connections that go on; `hallway on` promotes them again."""
+    delta = Delta()
+    with pair() as (a, b):
+        a.sendall(b"left in the ring")
+        hallway("off")
+        try:
+            wait_for(lambda: not any(c["tx"]["carrier"] % 2 for c in connections()), "all is on TCP")
+            ringed = counters()["tx_bytes_ring"]
+            check(take(b, 16) == b"left in the ring", "other bytes came than were sent")
+            exchange(a, b)
+            check(counters()["tx_bytes_ring"] == ringed, "bytes went into rings while off")
+        finally:
+            hallway("on")
+        promote(a, b)
+        exchange(a, b)
+        check(counters()["tx_bytes_ring"] >= ringed + 6000, "no bytes went into rings again")
+    delta.expect(tx_promoted=4, rx_promoted=4, tx_demoted=2)
+
+
+def older_than_module():
+    """A reader from before the module gets its bytes; the connection is promoted after."""
+    with unloaded():
+        a, b = connect()
+        with a, b:
+            reader = Sleeper(b.recv, 99).asleep("recv")
+            insmod()
+            wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
+            a.sendall(b"hello")
+            check(reader.result() == b"hello", "other bytes came")
+            delta = Delta()
+            promote(a, b)
+            exchange(a, b)
+            delta.expect(tx_bytes_ring=6000, rx_bytes_ring=6000)
+            check(counters()["tx_promoted"] >= 2, "nothing was promoted")
+
+
+def ktls():
+    """TCP_ULP takes a socket off its rings; bytes go on as long as no key is set."""
+    subprocess.run(["modprobe", "tls"], check=True)
+    delta = Delta()
+    with pair() as (a, b):
+        a.sendall(b"there")
+        b.sendall(b"back!")
+        a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+        check(not shown(a), lambda: f"still attached: {shown(a)}")
+        check(take(b, 5) == b"there", "other bytes came than were sent")
+        check(take(a, 5) == b"back!", "other bytes came back")
+        exchange(a, b)
+    delta.expect(tx_promoted=2, tx_demoted=1)
+
+
+def unload_reader():
+    """rmmod under a blocked reader: it gets the bytes that come after."""
+    with pair() as (a, b):
+        reader = Sleeper(b.recv, 99).asleep("recv")
+        with unloaded():
+            reader.asleep("recv")
+            a.sendall(b"hello")
+            check(reader.result() == b"hello", "other bytes came")
+            exchange(a, b)
+
+
+def unload_writer():
+    """rmmod under a blocked writer: all bytes come, those of the ring and the later ones."""
+    with pair() as (a, b):
+        sent = fill(a)
+        data = pattern(1 << 20)
+        writer = Sleeper(a.sendall, data).asleep("send")
+        with unloaded():
+            check(take(b, RING) == sent, "other bytes came out of the ring")
+            check(take(b, len(data)) == data, "other bytes came after the ring's")
+            writer.result()
+            exchange(a, b)
+
+
+def unload_epoll():
+    """rmmod under users of edges: the next change is an edge again."""
+    with pair() as (a, b), pair() as (c, d), select.epoll() as readers, select.epoll() as writers:
+        readers.register(b, select.EPOLLIN | select.EPOLLET)
+        readers.poll(0)
+        writers.register(c, select.EPOLLOUT | select.EPOLLET)
+        sent = fill(c)
+        writers.poll(0)
+        with unloaded():
+            readers.poll(0)  # the ring's end may be an edge, too
+            waiter = Sleeper(readers.poll, PATIENCE).asleep("epoll")
+            a.sendall(b"hello")
+            check(waiter.result() == [(b.fileno(), select.EPOLLIN)], "no edge for the reader")
+            check(take(b, 5) == b"hello", "other bytes came")
+            check(writers.poll(PATIENCE) == [(c.fileno(), select.EPOLLOUT)], "no edge for the writer")
+            check(take(d, RING) == sent, "other bytes came out of the ring")
+            exchange(c, d)
+
+
+def reload():
+    """Connections live through unloading and loading and are promoted again."""
+    with pair("v6") as (a, b):
+        for _ in range(3):
+            with unloaded():
+                exchange(a, b)
+            promote(a, b)
+            exchange(a, b)
+
+
+ALONE = (off_on, older_than_module, ktls, unload_reader, unload_writer, unload_epoll, reload)
+
+if __name__ == "__main__":
+    main([(test.__name__, test) for test in ALONE])

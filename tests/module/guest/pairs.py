@@ -1,0 +1,224 @@
+"""Connections within this guest, what the module says of them, and how tests run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+SLOW = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+PARAMS = sys.argv[2].split() if len(sys.argv) > 2 else []
+ONLY = sys.argv[3] if len(sys.argv) > 3 else ""
+PATIENCE = 10 * SLOW  # seconds that anything may take
+RING = 16384
+
+
+def check(truth, what):
+    """Fail the test unless `truth` holds."""
+    if not truth:
+        raise AssertionError(what() if callable(what) else what)
+
+
+def wait_for(condition, what):
+    """Wait until `condition` holds, and return what it returned."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        check(time.monotonic() < deadline, lambda: f"never: {what}: {connections()}")
+        time.sleep(0.002)
+    return value
+
+
+# -- the module -----------------------------------------------------------------
+
+
+def hallway(*words):
+    """Run the CLI."""
+    return subprocess.run(["hallway", *words], check=True, capture_output=True, text=True).stdout
+
+
+def counters():
+    """Return the module's counters."""
+    return json.loads(hallway("counters", "--json"))
+
+
+def connections():
+    """Return the module's connections."""
+    return json.loads(hallway("connections", "--json"))
+
+
+def insmod():
+    """Load the module as the host did."""
+    subprocess.run(["insmod", "/hallway/hallway.ko", *PARAMS], check=True)
+
+
+def rmmod():
+    """Unload the module."""
+    subprocess.run(["rmmod", "hallway"], check=True, timeout=PATIENCE)
+
+
+class Delta:
+    """How much the counters moved since this was made."""
+
+    def __init__(self):
+        self._before = counters()
+
+    def __call__(self):
+        return {name: value - self._before[name] for name, value in counters().items()}
+
+    def expect(self, resets=0, **least):
+        """Fail unless each counter moved by at least so much, and nothing went wrong."""
+        moved = self()
+        for name, value in least.items():
+            check(moved[name] >= value, f"{name} moved by {moved[name]}, not {value}: {moved}")
+        for name in ("corrupt_rings", "corrupt_messages", "messages_lost", "watchdog_wakes"):
+            check(not moved[name], f"{name} moved by {moved[name]}")
+        check(moved["resets"] <= resets, f"{moved['resets']} sockets were reset, not {resets}")
+
+
+# -- connections ------------------------------------------------------------------
+
+KINDS = {
+    "v4": (socket.AF_INET, "127.0.0.1", socket.AF_INET, "127.0.0.1"),
+    "v6": (socket.AF_INET6, "::1", socket.AF_INET6, "::1"),
+    "mapped": (socket.AF_INET6, "::", socket.AF_INET, "127.0.0.1"),
+    "mapped_both": (socket.AF_INET6, "::", socket.AF_INET6, "::ffff:127.0.0.1"),
+}
+
+
+def connect(kind="v4"):
+    """Return both ends of a new connection."""
+    family, address, family_from, to = KINDS[kind]
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((address, 0))
+        listener.listen()
+        a = socket.socket(family_from, socket.SOCK_STREAM)
+        a.connect((to, listener.getsockname()[1]))
+        b, _ = listener.accept()
+    return a, b
+
+
+@contextlib.contextmanager
+def pair(kind="v4"):
+    """Both ends of a connection that is on rings both ways, for the length of the block."""
+    with contextlib.ExitStack() as stack:
+        a, b = (stack.enter_context(s) for s in connect(kind))
+        promote(a, b)
+        yield a, b
+
+
+def shown(*socks):
+    """Return the connections of the list that are these sockets'."""
+    ports = {s.getsockname()[1] for s in socks}
+    return [c for c in connections() if c["local_port"] in ports]
+
+
+def promote(a, b):
+    """Send back and forth until both directions are on rings."""
+
+    def promoted():
+        for source, sink in ((a, b), (b, a)):
+            source.sendall(b"knock")
+            check(take(sink, 5) == b"knock", "other bytes came than were sent")
+        ends = shown(a, b)
+        return len(ends) == 2 and all(c["tx"]["carrier"] % 2 and c["rx"]["carrier"] % 2 for c in ends)
+
+    wait_for(promoted, "both directions are on rings")
+
+
+def take(sock, count):
+    """Read exactly so many bytes."""
+    data = bytearray()
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        check(piece, f"EOF after {len(data)} of {count} bytes")
+        data += piece
+    return bytes(data)
+
+
+def fill(sock):
+    """Send without waiting until nothing more fits; return the bytes that fit."""
+    sent = bytearray()
+    while True:
+        piece = pattern(4096, len(sent))
+        try:
+            sent += piece[: sock.send(piece, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            return bytes(sent)
+
+
+def pattern(count, start=0):
+    """Return bytes of which no two near each other look the same."""
+    first = start // 4
+    words = b"".join((n * 2654435761 % 2**32).to_bytes(4, "big") for n in range(first, (start + count) // 4 + 1))
+    return words[start - first * 4 :][:count]
+
+
+class Sleeper(threading.Thread):
+    """A thread that makes one call; what it returned or raised is kept."""
+
+    CALLS = {"recv": 45, "send": 44, "epoll": 232}  # of x86-64
+
+    def __init__(self, call, *words):
+        super().__init__(daemon=True)
+        self._call, self._words = call, words
+        self._result = self._error = None
+        self.start()
+
+    def run(self):
+        try:
+            self._result = self._call(*self._words)
+        except Exception as error:
+            self._error = error
+
+    def asleep(self, name):
+        """Wait until the thread sleeps in this system call."""
+
+        def sleeps():
+            check(self.is_alive(), f"{name} did not block: {self._result!r} {self._error!r}")
+            with open(f"/proc/self/task/{self.native_id}/syscall") as file:
+                return file.read().split()[0] == str(self.CALLS[name])
+
+        wait_for(sleeps, f"a thread sleeps in {name}")
+        return self
+
+    def result(self):
+        """Wait for the end and return what the call returned."""
+        self.join(PATIENCE)
+        check(not self.is_alive(), lambda: f"a thread never came back: {connections()}")
+        if self._error:
+            raise self._error
+        return self._result
+
+
+# -- tests ------------------------------------------------------------------------
+
+
+def main(tests):
+    """Run tests and print a line of JSON for each."""
+
+    def late(_signal, _frame):
+        raise AssertionError(f"not done after {4 * PATIENCE:.0f} s")
+
+    signal.signal(signal.SIGALRM, late)
+    for name, test in tests:
+        if ONLY not in name:
+            continue
+        begin, why = time.monotonic(), ""
+        signal.alarm(int(4 * PATIENCE))
+        try:
+            test()
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)[-3:]
+            where = " <- ".join(f"{f.name}:{f.lineno}" for f in reversed(frames))
+            why = f"{type(error).__name__}: {error}\n[{where}]"
+        signal.alarm(0)
+        said = {"name": name, "ok": not why, "seconds": time.monotonic() - begin, "why": why}
+        print(json.dumps(said), flush=True)

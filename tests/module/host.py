@@ -1,0 +1,46 @@
+"""The module tests as the host sees them: one guest, programs in it, their verdicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hallway_lab.sh import LabError
+from hallway_lab.vm import VM
+from hallway_tests.guests import healthy, insmod, loaded, rmmod, settle_in
+from hallway_tests.suite import Report
+
+PARAMS = {"loopback": 1, "promote_bytes": 0, "promote_ms": 0, "ring_bytes": 16384}
+PROGRAMS = ("calls", "moves")
+
+
+def run(report: Report, kernel: str, share: Path, logs: Path, slow: float) -> None:
+    """Run every program in a guest of its own; a kernel that complains fails the run."""
+    vm = VM(number=1, kernel=kernel, share=share, cpus=2, network=False, boot_timeout=120 * slow)
+    logs.mkdir(parents=True, exist_ok=True)
+    vm.log, vm.qemu_log = logs / "vm1.log", logs / "vm1.qemu.log"
+    with vm:
+        settle_in(vm)
+        vm.run("cp -r /hallway/tests /tmp/tests; ip link set lo up")
+        for program in PROGRAMS:
+            insmod(vm, **PARAMS)
+            _program(report, vm, program, slow)
+            if loaded(vm):
+                rmmod(vm, 60 * slow)
+        report.run("guest_log_clean", lambda: healthy(vm))
+
+
+def _program(report: Report, vm: VM, program: str, slow: float) -> None:
+    """Run a program's tests; each of its lines is a test's verdict."""
+    params = " ".join(f"{name}={value}" for name, value in PARAMS.items())
+    command = f"python3 -B /tmp/tests/{program}.py {slow} '{params}' '{report.only}'"
+    try:
+        result = vm.run(command, timeout=180 * slow, check=False)
+    except LabError as error:
+        report.tell(False, program, 180 * slow, f"{error}\n{vm.verdict()}")
+        return
+    for line in result.out.splitlines():
+        said = json.loads(line)
+        report.tell(said["ok"], said["name"], said["seconds"], said["why"])
+    if result.code:
+        report.tell(False, program, 0, f"code {result.code}: {result.err[-3000:]}")
