@@ -161,10 +161,11 @@ def pattern(count, start=0):
     return words[start - first * 4 :][:count]
 
 
+CALLS = {"recv": 45, "send": 44, "epoll": 232}  # of x86-64
+
+
 class Sleeper(threading.Thread):
     """A thread that makes one call; what it returned or raised is kept."""
-
-    CALLS = {"recv": 45, "send": 44, "epoll": 232}  # of x86-64
 
     def __init__(self, call, *words):
         super().__init__(daemon=True)
@@ -184,7 +185,7 @@ class Sleeper(threading.Thread):
         def sleeps():
             check(self.is_alive(), f"{name} did not block: {self._result!r} {self._error!r}")
             with open(f"/proc/self/task/{self.native_id}/syscall") as file:
-                return file.read().split()[0] == str(self.CALLS[name])
+                return file.read().split()[0] == str(CALLS[name])
 
         wait_for(sleeps, f"a thread sleeps in {name}")
         return self
