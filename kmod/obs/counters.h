@@ -17,6 +17,7 @@
 	C(RX_DEMOTED, rx_demoted)		/* and back */ \
 	C(TX_BYTES_TCP, tx_bytes_tcp)		/* of attached sockets */ \
 	C(TX_BYTES_RING, tx_bytes_ring) \
+	C(TX_BYTES_UNREAD, tx_bytes_unread)	/* of a ring, when its reader closed */ \
 	C(RX_BYTES_TCP, rx_bytes_tcp) \
 	C(RX_BYTES_RING, rx_bytes_ring)		/* read from a ring */ \
 	C(RX_BYTES_SAVED, rx_bytes_saved)	/* moved from a ring to TCP's queue */ \

@@ -125,6 +125,7 @@ void hall_tx_release(struct hall_sock *hs)
 	struct hall_tx *tx = &hs->tx;
 	struct hall_memory memory;
 
+	hall_count_add(HALL_TX_BYTES_UNREAD, hall_tx_unread(hs));
 	spin_lock_bh(&channel->lock);
 	memory = tx->memory;
 	tx->memory.ring = NULL;

@@ -46,12 +46,12 @@ class Ledger:
 def judge(run: Run, traffic: Traffic) -> Ledger:
     """Hold what a program says it moved against what the module counted."""
     return Ledger(
-        _judge("to the server", run.up, run.unread, traffic.up),
-        _judge("to the client", run.down, 0, traffic.down),
+        _judge("to the server", run.up, traffic.up),
+        _judge("to the client", run.down, traffic.down),
     )
 
 
-def _judge(way: str, told: int | None, unread: int, counted: Direction) -> Entry:
+def _judge(way: str, told: int | None, counted: Direction) -> Entry:
     # Bytes of a connection that was never attached are missing in `counted`,
     # what a program adds to its payload (headers, ciphers) is missing in `told`.
     payload = max(told or 0, counted.sent)
@@ -60,10 +60,9 @@ def _judge(way: str, told: int | None, unread: int, counted: Direction) -> Entry
         share = counted.sent_ring / payload
         faults.append(f"{way}: {share:.1%} of {payload} bytes went through rings, {SHARE:.0%} are needed")
     # At its end a program may close a connection with bytes unread in the ring.
-    lost = counted.sent_ring - counted.received_ring
-    if not 0 <= lost <= unread:
+    if counted.sent_ring != counted.received_ring + counted.unread:
         faults.append(
             f"{way}: one VM counted {counted.sent_ring} bytes into rings, the other "
-            f"{counted.received_ring} out of them, and the program left {unread} unread"
+            f"{counted.received_ring} out of them, and {counted.unread} were left unread"
         )
     return Entry(counted.sent_ring, payload, tuple(faults))

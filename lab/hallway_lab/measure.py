@@ -21,7 +21,7 @@ from . import accel, emulator
 from .sh import LabError
 from .topology import Site
 
-COUNTED = ("tx_bytes_ring", "tx_bytes_tcp", "rx_bytes_ring", "rx_bytes_tcp", "rx_bytes_saved")
+COUNTED = ("tx_bytes_ring", "tx_bytes_tcp", "tx_bytes_unread", "rx_bytes_ring", "rx_bytes_tcp", "rx_bytes_saved")
 SPIN = "/sys/module/hallway/parameters/spin_us"
 
 
@@ -33,6 +33,7 @@ class Direction:
     sent_tcp: int
     received_ring: int
     received_tcp: int
+    unread: int  # in the ring when the receiver closed
 
     @property
     def sent(self) -> int:
@@ -49,8 +50,8 @@ class Direction:
 class Traffic:
     """What both guests counted during a measurement; filled when it ends."""
 
-    up: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0))  # client to server
-    down: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0))
+    up: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0, 0))  # client to server
+    down: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0, 0))
 
 
 class Stand:
@@ -142,4 +143,5 @@ def _direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
         received_ring=receiver["rx_bytes_ring"],
         # what was moved from a ring to TCP's queue is read there again
         received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_saved"],
+        unread=sender["tx_bytes_unread"],
     )

@@ -22,13 +22,12 @@ class Run:
     """One run of a program: its number, and the bytes it says it moved.
 
     `up` and `down` are the payload from and to the client, where the program
-    tells. `unread` is what the receiver left unread of `up` when it closed.
+    tells.
     """
 
     value: float
     up: int | None = None
     down: int | None = None
-    unread: int = 0
 
 
 def serve(vm: VM, command: str, port: int, timeout: float = 20) -> Job:
@@ -60,9 +59,7 @@ def iperf3(stand: Stand, write: str, seconds: int) -> Run:
     if "error" in report:
         raise LabError(f"`{command}`: {report['error']}")
     sent, received = report["end"]["sum_sent"], report["end"]["sum_received"]
-    # at the end of the time iperf3's server closes without reading the rest
-    left = sent["bytes"] - received["bytes"]
-    return Run(received["bits_per_second"] / 8e6, up=sent["bytes"], unread=left)
+    return Run(received["bits_per_second"] / 8e6, up=sent["bytes"])
 
 
 def sockperf_server(stand: Stand) -> Job:
