@@ -44,6 +44,7 @@ static inline void *kmemdup(const void *from, size_t size, gfp_t gfp)
 	(void)gfp;
 	return to ? memcpy(to, from, size) : NULL;
 }
+
 #define kfree free
 
 typedef struct {

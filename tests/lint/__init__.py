@@ -1,0 +1,1 @@
+"""What `make check` checks: our own rules, and tools with their settings."""

@@ -1,0 +1,60 @@
+"""All checks, one after the other, each with its verdict and its time.
+
+A check returns its findings as lines; none means that it passed. A check that
+can not do its work (a tool that can't be had, a build that broke) fails.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from hallway_lab.sh import LabError
+
+from . import module, reasons, rules, tools
+
+Check = Callable[[], list[str]]
+
+CHECKS: list[tuple[str, Check]] = [
+    ("includes point one way", rules.includes),
+    ("obs/netlink.h is for main.c alone", rules.netlink),
+    ("only switch/ assigns sk_prot", rules.sk_prot),
+    ("no patched atomics on memory that VMs share", rules.atomics),
+    ("reasons: numbers and words agree", reasons.consistent),
+    ("docs/reasons.md is current", reasons.current),
+    ("rustfmt", tools.rustfmt),
+    ("clippy", tools.clippy),
+    ("ruff check", tools.ruff_check),
+    ("ruff format", tools.ruff_format),
+    ("shellcheck", tools.shellcheck),
+    ("checkpatch", tools.checkpatch),
+    ("module on 6.1: W=1, sparse", lambda: module.sparse("6.1")),
+    ("module on 6.12: W=1, sparse", lambda: module.sparse("6.12")),
+    ("module compiles with the newest headers", module.newest),
+]
+
+
+def main() -> int:
+    """Run the checks that the command line asks for; return the exit code."""
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    passed = failed = 0
+    for name, check in CHECKS:
+        if word not in name:
+            continue
+        begin = time.monotonic()
+        try:
+            findings = check()
+        except (LabError, OSError, subprocess.SubprocessError) as failure:
+            findings = [str(failure)]
+        except KeyboardInterrupt:
+            return 130
+        verdict = "FAILED" if findings else "ok"
+        print(f"check: {name}: {verdict} ({time.monotonic() - begin:.1f} s)")
+        for line in findings:
+            print(f"  {line}")
+        sys.stdout.flush()
+        passed, failed = (passed, failed + 1) if findings else (passed + 1, failed)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0

@@ -1,0 +1,68 @@
+"""The module, built with all warnings, in build folders of its own.
+
+The checks compile everything anew with other flags; in the folders of the
+ordinary build that would cost the next build as much again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from hallway_lab import kernels, modbuild, paths
+from hallway_lab.sh import LabError
+
+from . import source, tools
+
+
+def _build(name: str, *make_args: str) -> tuple[list[str], LabError | None]:
+    """Build for a kernel; return the log, and how it failed."""
+    kernel = kernels.kernel(name)
+    apart = dataclasses.replace(kernel, name=f"check-{name}")
+    failure = None
+    log = paths.out("build", f"{apart.name}.log")
+    log.unlink(missing_ok=True)
+    try:
+        modbuild.build_module(paths.REPO / "kmod", apart, *make_args)
+    except LabError as caught:
+        failure = caught
+    return log.read_text().splitlines() if log.exists() else [], failure
+
+
+def _findings(log: list[str], name: str) -> list[str]:
+    """Return warnings in our files, and errors anywhere, by their place in the checkout."""
+    ours = f"{paths.out('build', f'check-{name}')}/"
+    found = []
+    for line in log:
+        if "error:" in line or (ours in line and "warning:" in line):
+            found.append(line.replace(ours, ""))
+    return sorted(set(found))
+
+
+def sparse(name: str) -> list[str]:
+    """W=1 and sparse say nothing about our files, and looked at all of them."""
+    tools.need("sparse")
+    log, failure = _build(name, "W=1", "C=2", "CHECK=sparse")
+    found = _findings(log, name)
+    if found or failure:
+        return found or [str(failure)]
+    looked = sum(1 for line in log if re.match(r"\s*CHECK\s.*\.c$", line))
+    sources = [path for path in source.c_files("kmod") if path.suffix == ".c"]
+    if looked < len(sources):
+        return [f"sparse looked at {looked} of {len(sources)} files (out/build/check-{name}.log)"]
+    return []
+
+
+def newest() -> list[str]:
+    """Each file compiles with the headers of Debian unstable.
+
+    Their helper programs may want a newer C library than this machine's, so
+    what is done to the objects afterwards does not count.
+    """
+    name = "unstable-headers"
+    log, failure = _build(name, "W=1")
+    found = _findings(log, name)
+    linked = any(re.match(r"\s*LD \[M\]\s+(\S*/)?hallway\.o", line) for line in log)
+    if found or (failure and not linked):
+        return found or [str(failure)]
+    return []

@@ -1,0 +1,146 @@
+"""Rules of the module's C code that keep its rooms apart and its memory sound."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hallway_lab.paths import REPO
+
+from . import source
+
+KMOD = REPO / "kmod"
+
+# The rooms below each room: what its files may include besides their own.
+# compat/ and obs/counters.h may be included by every room but the ring, which
+# is compiled in user space too.
+BELOW = {
+    "ring": set(),
+    "transport": set(),
+    "discovery": {"transport"},
+    "channel": {"transport", "discovery", "ring"},
+    "sock": {"transport", "discovery", "ring", "channel"},
+    "switch": {"transport", "discovery", "ring", "channel", "sock"},
+    "compat": set(),
+    "obs": {"transport", "discovery", "ring", "channel", "sock", "switch"},
+    "main": {"transport", "discovery", "ring", "channel", "sock", "switch", "obs"},
+}
+# The half of obs/ that everyone may use stands on nothing itself.
+COUNTERS = ("obs/counters.h", "obs/counters.c")
+FOR_ALL = ("obs/counters.h", "compat/")
+RING_OUTSIDE = "ring/env.h"
+
+
+def _includes(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, kind (quote or angle) and name of each #include."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if hit := re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line):
+            yield number, hit[1], hit[2]
+
+
+def _room(place: str) -> str:
+    return place.split("/")[0] if "/" in place else "main"
+
+
+def includes() -> list[str]:
+    """abi <- ring, transport <- discovery <- channel <- sock <- switch <- main."""
+    found = []
+    for path in source.c_files("kmod"):
+        place = str(path.relative_to(KMOD))
+        for line, kind, included in _includes(path):
+            if why := _forbidden(path, place, kind, included):
+                found.append(f"{source.name(path)}:{line}: {included}: {why}")
+    for path in source.c_files("abi"):
+        for line, kind, included in _includes(path):
+            inside = kind == '"' and (path.parent / included).exists() and "/" not in included
+            if not inside and path.name != "types.h":
+                found.append(f"{source.name(path)}:{line}: {included}: abi/ stands on its types.h alone")
+    return found
+
+
+def _forbidden(path: Path, place: str, kind: str, included: str) -> str | None:
+    room = _room(place)
+    if room not in BELOW:
+        return f"room {room}/ is unknown: give it its place in tests/lint/rules.py"
+    if kind == "<":
+        if room == "ring" and place != RING_OUTSIDE and not included.startswith("hallway/"):
+            return f"ring/ knows its surroundings by {RING_OUTSIDE} alone"
+        return None
+    target = (path.parent / included).resolve()
+    if not target.is_relative_to(KMOD):
+        return "outside of kmod/: the ABI is included as <hallway/...>"
+    if not target.exists():
+        return "no such file: includes in quotes are relative to the file"
+    goal = str(target.relative_to(KMOD))
+    if _room(goal) == room and room != "obs":
+        return None
+    if room != "ring" and place not in COUNTERS and goal.startswith(FOR_ALL):
+        return None
+    if room == "obs" and goal.startswith("obs/"):
+        return None if place not in COUNTERS or goal in COUNTERS else f"{place} stands on nothing"
+    if place in COUNTERS or _room(goal) not in BELOW[room]:
+        return f"{room}/ lies below {_room(goal)}/, or beside it"
+    return None
+
+
+def netlink() -> list[str]:
+    """Nobody depends on obs's half that people look through."""
+    return [
+        f"{source.name(path)}:{line}: {included}"
+        for path in source.c_files("kmod")
+        for line, kind, included in _includes(path)
+        if kind == '"' and Path(included).name == "netlink.h" and path != KMOD / "main.c"
+        if path != KMOD / "obs/netlink.c"
+    ]
+
+
+# A store to sk_prot: an assignment, or the name as the place of a store.
+STORE = re.compile(
+    r"\bsk_prot\s*=(?!=)"
+    r"|\b(?:WRITE_ONCE|smp_store_release|smp_store_mb|rcu_assign_pointer|xchg\w*|(?:try_)?cmpxchg\w*|swap)"
+    r"\s*\([^;,]*\bsk_prot\s*,"
+)
+
+
+def sk_prot() -> list[str]:
+    """A socket's functions change hands in one room."""
+    found = []
+    for path in source.c_files("kmod"):
+        if path.parent == KMOD / "switch":
+            continue
+        text = source.code(path)
+        for hit in STORE.finditer(text):
+            place = f"{source.name(path)}:{source.line_of(text, hit.start())}"
+            found.append(f"{place}: {' '.join(hit[0].split())}")
+    return found
+
+
+# A kernel booted with one CPU patches LOCK prefixes away, from modules too:
+# these are then not atomic in memory that two VMs share. What has no LOCK
+# prefix to patch is sync_*() (always there) and xchg() (locked by itself).
+PATCHED = re.compile(
+    r"(?<!\w)(?:(?:try_)?cmpxchg\w*|arch_\w+"
+    r"|(?:atomic(?:64|_long)?|refcount)_(?!set\b|read\b)\w+"
+    r"|(?:test_and_)?(?:set|clear|change)_bit\w*|(?:clear|test_and_set)_bit_(?:un)?lock)\s*\("
+)
+SHARED_FILES = ("kmod/ring", "kmod/transport/ivshmem.c")
+# Words of this guest alone, by what the call is given.
+PRIVATE = ((r"refcount_(?:inc|dec_and_test)\(&region->refs\)", "struct region is on our heap"),)
+
+
+def atomics() -> list[str]:
+    """Words that two VMs write are written by instructions that nobody patches."""
+    found, used = [], set()
+    for path in source.c_files(*SHARED_FILES):
+        text = source.code(path)
+        for hit in PATCHED.finditer(text):
+            call = re.sub(r"\s+", " ", text[hit.start() : hit.start() + 120])
+            allowed = next((pattern for pattern, _ in PRIVATE if re.match(pattern, call)), None)
+            used.add(allowed)
+            if not allowed:
+                line = source.line_of(text, hit.start())
+                shown = call.split(";")[0].strip()
+                found.append(f"{source.name(path)}:{line}: {shown}: patched on one CPU")
+    stale = [pattern for pattern, _ in PRIVATE if pattern not in used]
+    return found + [f"tests/lint/rules.py: {pattern} is allowed, and not there any more" for pattern in stale]
