@@ -39,11 +39,11 @@ static void look_at(struct hall_sock *hs, void *data)
 	if (!hs->rx_waiters && !hs->tx_waiters)
 		return;
 	lock_sock(hs->sk);
-	if (!stuck(hs))
+	if (!stuck(hs)) {
 		hs->watched_stuck = false;
-	else if (!hs->watched_stuck)
+	} else if (!hs->watched_stuck) {
 		hs->watched_stuck = true;	/* it may be about to get up */
-	else {
+	} else {
 		hall_count(HALL_WATCHDOG_WAKES);
 		wake_up_all(sk_sleep(hs->sk));
 	}

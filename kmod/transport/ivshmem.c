@@ -635,7 +635,7 @@ static const char *refusal(u32 status)
 	case HALLWAY_STATUS_VERSION:
 		return "it speaks another major version: update the older side";
 	case HALLWAY_STATUS_UNKNOWN:
-		return "it does not serve this region: is the device's memory file one of this daemon's?";
+		return "it does not serve this region: give the device one of its memory files";
 	case HALLWAY_STATUS_FULL:
 		return "no slot is left: give the region more slots";
 	case HALLWAY_STATUS_DENIED:

@@ -116,10 +116,12 @@ int hall_member_init(struct hall_member *member,
 		     const struct hall_transport *transport);
 /* The sum over all CPUs. */
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
+
 static inline void hall_member_get(struct hall_member *member)
 {
 	refcount_inc(&member->refs);
 }
+
 void hall_member_put(struct hall_member *member);
 
 /* Every transport starts and stops itself; stopping departs its members. */

@@ -21,7 +21,14 @@ from . import accel, emulator
 from .sh import LabError
 from .topology import Site
 
-COUNTED = ("tx_bytes_ring", "tx_bytes_tcp", "tx_bytes_unread", "rx_bytes_ring", "rx_bytes_tcp", "rx_bytes_saved")
+COUNTED = (
+    "tx_bytes_ring",
+    "tx_bytes_tcp",
+    "tx_bytes_unread",
+    "rx_bytes_ring",
+    "rx_bytes_tcp",
+    "rx_bytes_saved",
+)
 SPIN = "/sys/module/hallway/parameters/spin_us"
 
 

@@ -48,7 +48,9 @@ class Pair:
 
     def third(self, number: int = 3) -> VM:
         """Describe another VM of the site."""
-        return named_log(self.site.vm(number, self.kernel, share=self.share, boot_timeout=120 * self.slow), self.logs)
+        return named_log(
+            self.site.vm(number, self.kernel, share=self.share, boot_timeout=120 * self.slow), self.logs
+        )
 
     def healthy(self) -> None:
         """Fail if a guest complained."""

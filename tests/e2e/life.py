@@ -60,7 +60,9 @@ def daemon_restart(pair: Pair) -> None:
     on_rings(pair, 4)
     pair.site.daemon.kill(9)
     moved = counters(pair.a)["tx_bytes_ring"]
-    wait_for(lambda: counters(pair.a)["tx_bytes_ring"] > moved + 1000000, "rings carry bytes without a daemon")
+    wait_for(
+        lambda: counters(pair.a)["tx_bytes_ring"] > moved + 1000000, "rings carry bytes without a daemon"
+    )
     check(stream.running(), "the stream ended with the daemon")
     pair.site.daemon.start()
     third = pair.third()
@@ -71,7 +73,10 @@ def daemon_restart(pair: Pair) -> None:
             before = Delta(third, other)
             Stream(other, third, conns=2, seconds=1).finish(60 * pair.slow)
             for vm in (third, other):
-                check(before.of(vm)["tx_promoted"] >= 2, f"{vm.name} promoted nothing with {other.name} and {third.name}")
+                check(
+                    before.of(vm)["tx_promoted"] >= 2,
+                    f"{vm.name} promoted nothing with {other.name} and {third.name}",
+                )
         pair.healthy()
     check(stream.running(), "the stream ended when the third VM went")
     stream.stop()

@@ -9,7 +9,15 @@ from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
 
-HIT = ("ring_full", "ring_empty", "ring_wraps", "switch_in_tcp", "switch_in_ring", "switch_reader", "switch_writer")
+HIT = (
+    "ring_full",
+    "ring_empty",
+    "ring_wraps",
+    "switch_in_tcp",
+    "switch_in_ring",
+    "switch_reader",
+    "switch_writer",
+)
 
 
 def through_rings(pair: Pair, delta: Delta, share: float) -> None:
@@ -57,7 +65,8 @@ def each_call(pair: Pair) -> None:
     """Every way to send and to receive, each on its own, through a small ring."""
     pair.load(ring_bytes=4096, promote_bytes=0, promote_ms=0)
     pairs = (
-        ("block", "write,read"), ("block", "sendmsg,recvmsg"), ("block", "more,peek"), ("block", "splice-out,splice-in"),
+        ("block", "write,read"), ("block", "sendmsg,recvmsg"), ("block", "more,peek"),
+        ("block", "splice-out,splice-in"),
         ("block", "sendfile,waitall"), ("block", "write,poll"), ("block", "write,trunc"),
         ("level", "write,read"), ("edge", "write,read"), ("edge", "sendmsg,splice-in"),
     )  # fmt: skip
@@ -75,7 +84,9 @@ def switching(pair: Pair, *, conns: int = 6, both: str = "", **params: object) -
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=conns, both=both)
     seeds = [pair.rng.randrange(1 << 30) for _ in pair.both]
-    toggles = [vm.spawn(f"toggle {seed} 400 hallway off on") for vm, seed in zip(pair.both, seeds, strict=True)]
+    toggles = [
+        vm.spawn(f"toggle {seed} 400 hallway off on") for vm, seed in zip(pair.both, seeds, strict=True)
+    ]
 
     def enough() -> bool:
         check(stream.running(), f"the stream ended early: {stream.client.poll()} {stream.server.poll()}")
@@ -130,7 +141,11 @@ def many(pair: Pair) -> None:
     pair.load(ring_bytes=16384)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=200, bytes=2_000_000, stall=60)
-    seen = wait_for(lambda: (c := connections(pair.a)) and len(c) >= 200 and len(c), "200 connections are shown", 60 * pair.slow)
+    seen = wait_for(
+        lambda: (c := connections(pair.a)) and len(c) >= 200 and len(c),
+        "200 connections are shown",
+        60 * pair.slow,
+    )
     check(seen == 200, f"the CLI shows {seen} connections, not 200")
     stream.finish(150 * pair.slow)
     nothing_odd(pair, delta)

@@ -114,7 +114,7 @@ def _tasks(vm: VM) -> str:
     script = (
         "hallway connections 2>&1 | head -40; hallway counters | grep -v ' 0$';"
         " for t in /proc/[0-9]*/task/[0-9]*; do grep -q hall $t/stack 2>/dev/null &&"
-        ' { cat $t/comm; cat $t/stack; }; done; cat /proc/net/tcp | head -30'
+        " { cat $t/comm; cat $t/stack; }; done; cat /proc/net/tcp | head -30"
     )
     try:
         return vm.run(script, check=False, timeout=20).out[-6000:]
@@ -127,7 +127,9 @@ class Stream:
 
     port = 5000
 
-    def __init__(self, server: VM, client: VM, to: str | None = None, both: str = "", **options: object) -> None:
+    def __init__(
+        self, server: VM, client: VM, to: str | None = None, both: str = "", **options: object
+    ) -> None:
         Stream.port += 1
         self.port = Stream.port
         self.server_vm, self.client_vm = server, client
@@ -142,7 +144,7 @@ class Stream:
 
     def stop(self) -> None:
         """Ask the client to send no more; both sides then drain and end."""
-        self.client_vm.run("pkill -TERM -f '^stream client.*--port %d '" % self.port, check=False)
+        self.client_vm.run(f"pkill -TERM -f '^stream client.*--port {self.port} '", check=False)
 
     def running(self) -> bool:
         """Tell whether both sides still run."""

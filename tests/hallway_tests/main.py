@@ -94,7 +94,9 @@ class Total:
     def run(self, label: str, *words: object) -> None:
         """Run a command, pass its lines on, and count it or what it counted."""
         begin = time.monotonic()
-        process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, cwd=REPO, text=True, errors="replace")
+        process = subprocess.Popen(
+            [str(w) for w in words], stdout=subprocess.PIPE, cwd=REPO, text=True, errors="replace"
+        )
         assert process.stdout is not None
         counted = None
         for line in process.stdout:
@@ -109,7 +111,10 @@ class Total:
                 failed = 1
             self.passed += passed
             self.failed += failed
-        print(f"tests: {label}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - begin:.0f} s", flush=True)
+        print(
+            f"tests: {label}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - begin:.0f} s",
+            flush=True,
+        )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -126,7 +131,16 @@ def _run(options: argparse.Namespace) -> int:
     if what in ("all", "model"):
         _tool(total, "model", REPO / "spec/model/run")
     if what in ("all", "rust"):
-        total.run("rust", "cargo", "test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
+        total.run(
+            "rust",
+            "cargo",
+            "test",
+            "--release",
+            "--locked",
+            "-q",
+            "--manifest-path",
+            REPO / "host/Cargo.toml",
+        )
     suites = [s for s in ("module", "e2e") if what in ("all", "debug", s)]
     for kernel in kernels:
         for suite in suites:

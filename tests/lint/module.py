@@ -31,12 +31,15 @@ def _build(name: str, *make_args: str) -> tuple[list[str], LabError | None]:
 
 def _findings(log: list[str], name: str) -> list[str]:
     """Return warnings in our files, and errors anywhere, by their place in the checkout."""
-    ours = f"{paths.out('build', f'check-{name}')}/"
-    found = []
+    work = paths.out("build", f"check-{name}")
+    found = set()
     for line in log:
-        if "error:" in line or (ours in line and "warning:" in line):
-            found.append(line.replace(ours, ""))
-    return sorted(set(found))
+        # newer kernels say where a file is from the module's folder on
+        place = work / "kmod" / line.split(":")[0]
+        ours = place.is_file() and place.is_relative_to(work)
+        if "error:" in line or (ours and "warning:" in line):
+            found.add(line.replace(line.split(":")[0], str(place.relative_to(work)), 1) if ours else line)
+    return sorted(found)
 
 
 def sparse(name: str) -> list[str]:

@@ -118,6 +118,9 @@ static void *sender(void *unused)
 			if (hall_ring_arm_tail(&tx, least, room))
 				continue;
 			slept_writer++;
+			/* A doorbell from earlier is still on its way. */
+			if (!random_below(&rng, 8))
+				ring(&writer_bell);
 			for (;;) {
 				sleep_on(&writer_bell, before, "writer", wrote);
 				before = heard(&writer_bell);
@@ -169,6 +172,9 @@ static void *receiver(void *unused)
 			if (hall_ring_arm_head(&rx, want))
 				continue;
 			slept_reader++;
+			/* A doorbell from earlier is still on its way. */
+			if (!random_below(&rng, 8))
+				ring(&reader_bell);
 			for (;;) {
 				sleep_on(&reader_bell, before, "reader", took);
 				before = heard(&reader_bell);

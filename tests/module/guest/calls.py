@@ -25,7 +25,13 @@ def integrity(kind):
         check(jobs[2].result() == back, "other bytes came back than were sent")
         for job in jobs:
             job.result()
-    delta.expect(tx_promoted=2, rx_promoted=2, tx_bytes_ring=2 * len(there), rx_bytes_ring=2 * len(there), ring_wraps=30)
+    delta.expect(
+        tx_promoted=2,
+        rx_promoted=2,
+        tx_bytes_ring=2 * len(there),
+        rx_bytes_ring=2 * len(there),
+        ring_wraps=30,
+    )
     moved = delta()
     check(moved["tx_bytes_ring"] == moved["rx_bytes_ring"], f"bytes stayed in rings: {moved}")
 
@@ -197,7 +203,18 @@ def wakes():
 
 
 TESTS = [(f"integrity_{kind}", functools.partial(integrity, kind)) for kind in KINDS]
-ALONE = (half_close, close_unread, epipe, dont_wait, timeouts, edge_readable, edge_writable, peek, siocinq, wakes)
+ALONE = (
+    half_close,
+    close_unread,
+    epipe,
+    dont_wait,
+    timeouts,
+    edge_readable,
+    edge_writable,
+    peek,
+    siocinq,
+    wakes,
+)
 TESTS += [(test.__name__, test) for test in ALONE]
 
 if __name__ == "__main__":

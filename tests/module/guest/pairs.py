@@ -69,6 +69,7 @@ class Delta:
         self._before = counters()
 
     def __call__(self):
+        """Return what was counted since."""
         return {name: value - self._before[name] for name, value in counters().items()}
 
     def expect(self, resets=0, **least):
@@ -157,7 +158,9 @@ def fill(sock):
 def pattern(count, start=0):
     """Return bytes of which no two near each other look the same."""
     first = start // 4
-    words = b"".join((n * 2654435761 % 2**32).to_bytes(4, "big") for n in range(first, (start + count) // 4 + 1))
+    words = b"".join(
+        (n * 2654435761 % 2**32).to_bytes(4, "big") for n in range(first, (start + count) // 4 + 1)
+    )
     return words[start - first * 4 :][:count]
 
 
@@ -174,6 +177,7 @@ class Sleeper(threading.Thread):
         self.start()
 
     def run(self):
+        """Make the call and keep what came of it."""
         try:
             self._result = self._call(*self._words)
         except Exception as error:
