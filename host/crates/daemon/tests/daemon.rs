@@ -281,7 +281,11 @@ fn a_qemu_that_does_not_read_holds_up_nobody() {
     );
 
     // Enough of them to fill its socket.
+    let memory = region_memory(&daemon);
     for _ in 0..400 {
+        until("the last one is missed", || {
+            member_state(&memory, 3) == abi::MEMBER_ABSENT
+        });
         let mut passing = Qemu::new(&daemon);
         until("a has read", || a.read());
         passing.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
