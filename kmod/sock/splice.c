@@ -17,7 +17,7 @@ static void release_page(struct splice_pipe_desc *spd, unsigned int i)
 }
 
 static ssize_t splice_ring(struct sock *sk, struct pipe_inode_info *pipe,
-			   size_t len, unsigned int flags, int recv_flags)
+			   size_t len, int recv_flags)
 {
 	struct partial_page partial[PAGES];
 	struct page *pages[PAGES];
@@ -64,5 +64,5 @@ ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
 	int recv_flags = (flags & SPLICE_F_NONBLOCK) ||
 			 (sock->file->f_flags & O_NONBLOCK) ? MSG_DONTWAIT : 0;
 
-	return splice_ring(sock->sk, pipe, len, flags, recv_flags);
+	return splice_ring(sock->sk, pipe, len, recv_flags);
 }
