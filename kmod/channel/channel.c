@@ -40,6 +40,15 @@ void hall_channel_raise(struct hall_channel *channel,
 	hall_channel_handler.raised(channel);
 }
 
+/* Before the peer can know of a number: a transport looks no further. */
+static void raise_to(atomic_t *high, int number)
+{
+	int old = atomic_read(high);
+
+	while (old < number && !atomic_try_cmpxchg(high, &old, number))
+		;
+}
+
 int hall_channel_open(struct hall_channel *channel)
 {
 	struct hall_member *member = channel->member;
@@ -56,6 +65,7 @@ int hall_channel_open(struct hall_channel *channel)
 			wake_up(&member->idle);
 		return -EUSERS;
 	}
+	raise_to(&member->endpoint_high, channel->endpoint);
 	refcount_inc(&channel->refs);
 	/* A departure sets departed, then walks the endpoints: one sees us. */
 	smp_mb();

@@ -69,6 +69,14 @@ bool hall_stream_memory_free(const struct sock *sk, int wake)
 	return on_ring ? free : tcp_stream_memory_free(sk, wake);
 }
 
+/* Did a writer or poller find it full? As in tcp_check_space(). */
+static bool wants_space(const struct sock *sk)
+{
+	const struct socket *socket = READ_ONCE(sk->sk_socket);
+
+	return socket && test_bit(SOCK_NOSPACE, &socket->flags);
+}
+
 void hall_sock_wake(struct hall_sock *hs)
 {
 	struct hall_channel *channel = &hs->channel;
@@ -85,7 +93,7 @@ void hall_sock_wake(struct hall_sock *hs)
 	spin_unlock_bh(&channel->lock);
 	if (readable)
 		sk->sk_data_ready(sk);
-	if (writable)
+	if (writable && wants_space(sk))
 		sk->sk_write_space(sk);
 	if (look)
 		hall_channel_raise(channel, HALL_EVENT_LOOK);

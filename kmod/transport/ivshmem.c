@@ -282,11 +282,12 @@ static void box_receive(struct peer *peer)
 
 static void peer_look(struct peer *peer)
 {
+	unsigned int words = 1 + atomic_read(&peer->member.endpoint_high) / 64;
 	u64 *pending = peer->in->pending;
 	unsigned int word, bit;
 	unsigned long set;
 
-	for (word = 0; word < HALLWAY_ENDPOINTS_MAX / 64; word++) {
+	for (word = 0; word < words; word++) {
 		if (!READ_ONCE(pending[word]))
 			continue;
 		set = xchg(&pending[word], 0);

@@ -49,6 +49,7 @@ struct hall_member {
 	char name[HALLWAY_NAME_SIZE];
 	struct hall_member_bytes __percpu *bytes;	/* moved through rings */
 	struct xarray endpoints;	/* the channel room's, by number */
+	atomic_t endpoint_high;		/* the highest number ever used */
 	atomic_t channels;		/* endpoints in use */
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
 };
