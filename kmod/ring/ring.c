@@ -130,6 +130,16 @@ void hall_ring_end(struct hall_tx_ring *tx)
 	virt_store_release(&tx->shared->end, HALLWAY_MARK_SET);	/* E */
 }
 
+bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost)
+{
+	if (position - tx->tail > tx->head - tx->tail)
+		tx->broken = true;
+	else
+		tx->tail = position;
+	*lost = tx->head - tx->tail;
+	return !tx->broken;
+}
+
 u32 hall_ring_used(struct hall_rx_ring *rx)
 {
 	u64 head = virt_load_acquire(&rx->shared->head);	/* A */
@@ -183,11 +193,26 @@ static bool take_start(struct hall_rx_ring *rx, u32 copied)
 {
 	u64 start = virt_load_acquire(&rx->shared->start);	/* D */
 
-	if (!(start & HALLWAY_MARK_SET))
-		return start == 0;
+	if (!start)
+		return true;
+	if ((start & ~HALLWAY_MARK_SEQ) != HALLWAY_MARK_SET)
+		return false;
 	rx->start_seq = start & HALLWAY_MARK_SEQ;
 	rx->started = true;
 	return (s32)(rx->start_seq - copied) >= 0;
+}
+
+/* Take up the end mark if it is there. */
+static void take_end(struct hall_rx_ring *rx)
+{
+	u64 end = virt_load_acquire(&rx->shared->end);		/* E */
+
+	if (!end)
+		return;
+	if (end != HALLWAY_MARK_SET)
+		rx->broken = true;
+	hall_ring_used(rx);
+	rx->ended = true;
 }
 
 enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
@@ -208,10 +233,8 @@ enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
 	if (!rx->started)
 		return unread ? HALL_RX_TCP : HALL_RX_EMPTY;
 
-	if (!rx->ended && virt_load_acquire(&rx->shared->end)) {	/* E */
-		hall_ring_used(rx);
-		rx->ended = true;
-	}
+	if (!rx->ended)
+		take_end(rx);
 	if (!rx->ended && (s32)(arrived - rx->start_seq) > 0)
 		rx->broken = true;
 

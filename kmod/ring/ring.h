@@ -75,6 +75,11 @@ bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want);
 /* Sender: set the marks; each once, start first. */
 void hall_ring_start(struct hall_tx_ring *tx, u32 seq);
 void hall_ring_end(struct hall_tx_ring *tx);
+/*
+ * Sender: the receiver says that it took the bytes below position and will
+ * take no more. Tells how many are lost so. False: an impossible position.
+ */
+bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost);
 
 /* Receiver: bytes to read, 0 also if broken. */
 u32 hall_ring_used(struct hall_rx_ring *rx);

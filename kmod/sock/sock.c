@@ -336,10 +336,16 @@ void hall_sock_break(struct hall_sock *hs)
 
 void hall_sock_reset(struct hall_sock *hs, int err)
 {
+	struct sock *sk = hs->sk;
+
+	/*
+	 * A socket that its program has left is TCP's alone; and where an RST
+	 * was first, the program has its error already.
+	 */
+	if (sock_flag(sk, SOCK_DEAD) || inet_sk_state_load(sk) == TCP_CLOSE)
+		return;
 	hall_count(HALL_RESETS);
-	/* A socket that its program has left is TCP's alone. */
-	if (!sock_flag(hs->sk, SOCK_DEAD))
-		tcp_abort(hs->sk, err);
+	tcp_abort(sk, err);
 }
 
 int hall_sock_init(void)

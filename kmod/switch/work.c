@@ -184,21 +184,30 @@ static void on_demote(struct hall_sock *hs)
 	hall_policy_back_off(hs, said.reason);
 }
 
-/* Returns an errno to reset the socket with, or 0. */
+/*
+ * Returns an errno to reset the socket with, or 0. The reader leaves bytes in
+ * the ring if it closed its socket, where TCP would send an RST, or if it can't
+ * go on: after the end mark, too, later bytes may not take their place.
+ */
 static int on_done(struct hall_sock *hs)
 {
 	struct hall_said said;
-	int err = 0;
+	bool possible;
+	u32 lost;
 
 	take_said(hs, &hs->channel.done, &said);
 	if (!hs->tx.memory.ring || said.carrier != hs->tx.offered)
 		return 0;
-	/* The reader closed its socket: TCP would answer unread bytes so. */
-	if (hs->tx.state == HALL_TX_RING && hall_tx_unread(hs))
-		err = hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
+	spin_lock_bh(&hs->channel.lock);
+	possible = hall_ring_done(&hs->tx.ring, said.position, &lost);
+	spin_unlock_bh(&hs->channel.lock);
+	if (!possible)
+		hall_sock_break(hs);
 	hall_tx_demote(hs);
 	hall_tx_release(hs);
-	return err;
+	if (!lost)
+		return 0;
+	return hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
 }
 
 static int on_departed(struct hall_sock *hs)

@@ -204,6 +204,18 @@ static void tx_arm(void)
 		MUST(!tx.broken && size - (tx.head - tx.tail) < least);
 }
 
+static void tx_done(void)
+{
+	u64 before = tx.tail, position = before + (int8_t)byte() + number(2);
+	bool was = tx.broken, possible = position - before <= tx.head - before;
+	u32 lost;
+
+	MUST(hall_ring_done(&tx, position, &lost) == (!was && possible));
+	MUST(tx.broken == (was || !possible));
+	MUST(tx.tail == (possible ? position : before));
+	MUST(lost == tx.head - tx.tail && lost <= size);
+}
+
 /* The receiver's calls */
 
 static void rx_look(void)
@@ -257,7 +269,8 @@ static void rx_arm(void)
 static void rx_where(void)
 {
 	u32 from = copied, to = arrived, n = -1;
-	bool was = rx.broken;
+	bool was = rx.broken, started = rx.started, ended = rx.ended;
+	u64 start = shared->start, end = shared->end;
 	enum hall_rx_source source = hall_rx_where(&rx, from, to, &n);
 
 	check();
@@ -265,6 +278,14 @@ static void rx_where(void)
 	if ((s32)(to - from) < 0)
 		from = to;
 	MUST((source == HALL_RX_CORRUPT) == rx.broken);
+	/* A mark with a bit that means nothing is none. */
+	if (!interrupts && !rx.broken) {
+		MUST(rx.started == (started || start));
+		MUST(started || !start ||
+		     start - HALLWAY_MARK_SET <= HALLWAY_MARK_SEQ);
+		MUST(rx.ended == (ended || (rx.started && end)));
+		MUST(ended || !rx.ended || end == HALLWAY_MARK_SET);
+	}
 	MUST(!was || source == HALL_RX_CORRUPT);
 	switch (source) {
 	case HALL_RX_TCP:
@@ -350,7 +371,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			tx_arm();
 			break;
 		case 5:
-			hall_ring_start(&tx, arrived + (int8_t)byte());
+			if (what & 0x10)
+				tx_done();
+			else
+				hall_ring_start(&tx, arrived + (int8_t)byte());
 			break;
 		case 6:
 			hall_ring_end(&tx);

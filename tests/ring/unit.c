@@ -432,7 +432,7 @@ static const struct {
 	{   7,   6 },	/* bytes above S were delivered before S was told */
 };
 
-enum { UNSET, SET, NO_BIT };	/* start */
+enum { UNSET, SET, NO_BIT, RESERVED };	/* start */
 #define BAD 4097		/* bytes in a ring of 4096 */
 
 /* E empty, T bytes of TCP, R bytes of the ring, D ended, X corrupt. */
@@ -461,6 +461,8 @@ static const struct {
 	{ NO_BIT, true,  0,   "X  X  X   X   X  X  X  X  X" },
 	{ NO_BIT, true,  7,   "X  X  X   X   X  X  X  X  X" },
 	{ NO_BIT, true,  BAD, "X  X  X   X   X  X  X  X  X" },
+	{ RESERVED, false, 0, "X  X  X   X   X  X  X  X  X" },
+	{ RESERVED, true,  7, "X  X  X   X   X  X  X  X  X" },
 };
 
 /* Every sum of these with the cases crosses 2^32 or 2^31 somewhere. */
@@ -504,6 +506,8 @@ static void marks(void)
 				hall_ring_start(&tx, base);
 			else if (table[row].start == NO_BIT)
 				shared->start = (u64)base | 1ULL << 40;
+			else if (table[row].start == RESERVED)
+				shared->start = HALLWAY_MARK_SET | base | 1ULL << 40;
 			shared->head = table[row].ring;
 			if (table[row].end)
 				hall_ring_end(&tx);
@@ -522,6 +526,59 @@ static void marks(void)
 			cell += strspn(cell, " ");
 		}
 		CHECK(!*cell, "row %u has more cells than cases", row);
+	}
+}
+
+/* An end mark is one word and no other. */
+static void end_words(void)
+{
+	static const u64 words[] = {
+		1, HALLWAY_MARK_SET | 1, HALLWAY_MARK_SET >> 1, ~0ULL,
+	};
+	u32 n;
+
+	for EACH(i, words) {
+		fresh(4096, 0);
+		hall_ring_start(&tx, 500);
+		shared->end = words[i_i];
+		CHECK(hall_rx_where(&rx, 490, 495, &n) == HALL_RX_CORRUPT);
+		hall_ring_end(&tx);
+		check_rx_broken();
+	}
+}
+
+/* What the receiver left behind, as its last word has it. */
+static void last_word(void)
+{
+	static const struct {
+		u64 position;
+		bool possible;
+		u32 lost;
+	} words[] = {
+		{ 100, true, 0 }, { 99, true, 1 }, { 40, true, 60 },
+		{ 39, false, 60 }, { 101, false, 60 }, { 0, false, 60 },
+		{ ~0ULL, false, 60 },
+	};
+	u64 bases[] = { 0, ~0ULL - 50, 1ULL << 32 };
+	u32 lost;
+
+	for EACH(b, bases)
+	for EACH(w, words) {
+		u64 base = bases[i_b];
+
+		fresh(4096, base);
+		hall_ring_publish(&tx, 100);
+		hall_ring_consume(&rx, 40);
+		CHECK(hall_ring_unread(&tx) == 60);
+		/* The word counts, not what the shared tail says by now. */
+		shared->tail = base + 70;
+		CHECK(hall_ring_done(&tx, base + words[i_w].position, &lost) ==
+		      words[i_w].possible, "word %zu", i_w);
+		CHECK(lost == words[i_w].lost, "word %zu: %u", i_w, lost);
+		CHECK(tx.broken == !words[i_w].possible);
+		if (!tx.broken)
+			continue;
+		CHECK(!hall_ring_done(&tx, base + 100, &lost) && tx.broken);
 	}
 }
 
@@ -607,6 +664,8 @@ int main(void)
 	TEST(private_geometry);
 	TEST(head_after_end);
 	TEST(marks);
+	TEST(end_words);
+	TEST(last_word);
 	TEST(marks_once);
 	TEST(looks_race);
 	free(shared);

@@ -148,6 +148,39 @@ def unload_epoll():
             exchange(c, d)
 
 
+@contextlib.contextmanager
+def no_packets():
+    """No packet comes or goes in the block; rings and messages need none."""
+    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def given_up_after_end():
+    """A reader that closes on bytes of an ended ring resets the connection, with no RST to say so."""
+    delta = Delta()
+    a, b = connect()
+    with a, b, no_packets():
+        # TCP never brings its bytes: so the ring cannot give its own to it
+        wait_for(lambda: a.send(b"x") and shown(a)[0]["tx"]["carrier"] % 2, "bytes go into the ring")
+        a.sendall(b"unread")
+        a.send(b"!", socket.MSG_OOB)
+        check(not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring")
+        b.close()
+        a.settimeout(PATIENCE)
+        try:
+            got = a.recv(1)
+            check(False, f"recv() returned {got!r}, not ECONNRESET")
+        except ConnectionResetError:
+            pass
+    moved = delta()
+    check(moved["resets"] == 1, f"{moved['resets']} sockets were reset")
+    check(moved["tx_bytes_unread"] == moved["tx_bytes_ring"], "not all bytes of the ring count as unread")
+    delta.expect(resets=1, tx_demoted=1, tx_bytes_ring=6)
+
+
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -158,7 +191,16 @@ def reload():
             exchange(a, b)
 
 
-ALONE = (off_on, older_than_module, ktls, unload_reader, unload_writer, unload_epoll, reload)
+ALONE = (
+    off_on,
+    older_than_module,
+    ktls,
+    unload_reader,
+    unload_writer,
+    unload_epoll,
+    given_up_after_end,
+    reload,
+)
 
 if __name__ == "__main__":
     main([(test.__name__, test) for test in ALONE])
