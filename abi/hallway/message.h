@@ -6,7 +6,8 @@
  * An endpoint is one side's number for one connection towards one member,
  * 1..4095; it is what that member sets in the pending bitmap to wake it.
  *
- *   OFFER    sender of a direction: here is a ring to send to you in
+ *   OFFER    sender of a direction: here is a ring to send to you in; all
+ *            words about the ring go to the endpoint that offered it
  *   ACCEPT   its receiver: mapped, and I watch for the start mark from now on
  *   DECLINE  its receiver: no, for this reason
  *   DEMOTE   its receiver: set the end mark, please, for this reason
@@ -41,9 +42,11 @@ struct hallway_handle {
 struct hallway_message {
 	__u16 type;		/* HALLWAY_OFFER .. */
 	__u16 reserved;
-	__u32 from;		/* endpoint of who writes this */
-	__u32 to;		/* endpoint of who reads this; 0 in an OFFER that
-				 * does not know it yet
+	__u32 from;		/* endpoint of who writes this; 0 in a DECLINE of
+				 * who has none
+				 */
+	__u32 to;		/* endpoint of who reads this; 0 in an OFFER,
+				 * which names the connection
 				 */
 	__u32 carrier;		/* number of the ring's carrier, odd */
 	union {

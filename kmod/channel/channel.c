@@ -82,25 +82,27 @@ void hall_channel_close(struct hall_channel *channel)
 		return;
 	xa_erase_bh(&member->endpoints, channel->endpoint);
 	channel->endpoint = 0;
-	channel->peer = 0;
+	channel->sender = 0;
+	channel->receiver = 0;
 	if (atomic_dec_and_test(&member->channels))
 		wake_up(&member->idle);
 	hall_channel_put(channel);
 }
 
-void hall_channel_notify(struct hall_channel *channel)
+static void notify(struct hall_channel *channel, u32 endpoint)
 {
-	u32 peer = READ_ONCE(channel->peer);
-
-	if (peer)
-		channel->member->transport->notify(channel->member, peer);
+	if (endpoint)
+		channel->member->transport->notify(channel->member, endpoint);
 }
 
-static void send(struct hall_channel *channel, struct hallway_message *message)
+void hall_channel_notify_receiver(struct hall_channel *channel)
 {
-	message->from = channel->endpoint;
-	message->to = channel->peer;
-	channel->member->transport->send(channel->member, message);
+	notify(channel, READ_ONCE(channel->receiver));
+}
+
+void hall_channel_notify_sender(struct hall_channel *channel)
+{
+	notify(channel, READ_ONCE(channel->sender));
 }
 
 void hall_channel_offer(struct hall_channel *channel, u32 carrier,
@@ -111,6 +113,7 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 {
 	struct hallway_message message = {
 		.type = HALLWAY_OFFER,
+		.from = channel->endpoint,
 		.carrier = carrier,
 		.offer = {
 			.tag = { tags->own[0], tags->own[1] },
@@ -125,7 +128,7 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 	memcpy(message.offer.local, local, sizeof(*local));
 	memcpy(message.offer.remote, remote, sizeof(*remote));
 	hall_count(HALL_OFFERS);
-	send(channel, &message);
+	channel->member->transport->send(channel->member, &message);
 }
 
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
@@ -133,11 +136,13 @@ void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 {
 	struct hallway_message message = {
 		.type = type,
+		.from = channel->endpoint,
+		.to = channel->sender,
 		.carrier = carrier,
 		.other = { .position = position, .reason = reason },
 	};
 
-	send(channel, &message);
+	channel->member->transport->send(channel->member, &message);
 }
 
 /* Incoming */
@@ -187,12 +192,10 @@ static void take_word(struct hall_channel *channel, struct hall_said *said,
 		      enum hall_channel_event event)
 {
 	spin_lock_bh(&channel->lock);
+	said->from = message->from;
 	said->carrier = message->carrier;
 	said->reason = message->other.reason;
 	said->position = message->other.position;
-	/* Only an answer to our OFFER can tell the peer's number. */
-	if (event == HALL_EVENT_ACCEPT && !channel->peer)
-		channel->peer = message->from;
 	spin_unlock_bh(&channel->lock);
 	hall_channel_raise(channel, event);
 }
@@ -202,9 +205,9 @@ static struct hall_channel *find(struct hall_member *member,
 {
 	struct hall_channel *channel;
 
-	if (!message->to)
-		return message->type == HALLWAY_OFFER ?
-		       hall_channel_handler.find(member, message) : NULL;
+	/* By its addresses: the number may be of a socket's life before. */
+	if (message->type == HALLWAY_OFFER)
+		return hall_channel_handler.find(member, message);
 	rcu_read_lock();
 	channel = xa_load(&member->endpoints, message->to);
 	if (channel && !hall_channel_tryget(channel))
@@ -213,12 +216,28 @@ static struct hall_channel *find(struct hall_member *member,
 	return channel;
 }
 
+/* The numbers of who speaks and who is spoken to are ones that can be. */
+static bool endpoints_valid(const struct hallway_message *message)
+{
+	if (message->from >= HALLWAY_ENDPOINTS_MAX)
+		return false;
+	switch (message->type) {
+	case HALLWAY_OFFER:
+		return message->from && !message->to;
+	case HALLWAY_DECLINE:
+		/* Who declines may have no number for the connection. */
+		return message->to;
+	default:
+		return message->from && message->to;
+	}
+}
+
 static void message_came(struct hall_member *member,
 			 const struct hallway_message *message)
 {
 	struct hall_channel *channel;
 
-	if (message->from >= HALLWAY_ENDPOINTS_MAX) {
+	if (!endpoints_valid(message)) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		return;
 	}

@@ -30,6 +30,7 @@ enum hall_channel_event {
 };
 
 struct hall_said {
+	u32 from;
 	u32 carrier;
 	u32 reason;
 	u64 position;
@@ -41,7 +42,13 @@ struct hall_channel {
 	spinlock_t lock;		/* BH; what was said, and rings' ends */
 	unsigned long events;
 	u32 endpoint;			/* ours; 0: none */
-	u32 peer;			/* the peer's; 0: not known yet */
+	/*
+	 * The peer's, 0: not known yet. They differ while the peer's socket,
+	 * detached and attached anew, is heard by its old number about the old
+	 * ring that we have not drained, and by its new one about ours.
+	 */
+	u32 sender;			/* of the ring that we read */
+	u32 receiver;			/* of the ring that we write */
 	u32 leave_reason;
 	struct hallway_message *offer;	/* the peer's last, allocated */
 	struct hall_said accept, decline, demote, done;
@@ -81,8 +88,9 @@ int hall_channel_open(struct hall_channel *channel);
 /* Gives the number back; nothing of the peer reaches the channel any more. */
 void hall_channel_close(struct hall_channel *channel);
 
-/* Wakes the peer's end. */
-void hall_channel_notify(struct hall_channel *channel);
+/* Wakes the peer's end, as who reads our ring, or as who writes its own. */
+void hall_channel_notify_receiver(struct hall_channel *channel);
+void hall_channel_notify_sender(struct hall_channel *channel);
 
 /* The connection's name, both candidates; see tag.c. */
 struct hall_tags {
@@ -101,6 +109,7 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory);
+/* ACCEPT, DEMOTE or DONE: a word about the ring that we read. */
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 		      u32 reason, u64 position);
 

@@ -65,7 +65,7 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 	struct hallway_ring *shared;
 	struct hall_rx_ring ring;
 
-	if (!hall_ring_size_valid(size) || !(offer->carrier & 1) || !offer->from)
+	if (!hall_ring_size_valid(size) || !(offer->carrier & 1))
 		return HALLWAY_REASON_CORRUPT;
 	if (hall_channel_open(channel))
 		return HALLWAY_REASON_NO_ENDPOINT;
@@ -79,7 +79,7 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 		return HALLWAY_REASON_CORRUPT;
 	}
 	spin_lock_bh(&channel->lock);
-	channel->peer = offer->from;
+	channel->sender = offer->from;
 	hs->rx.ring = ring;
 	hs->rx.state = HALL_RX_MAPPED;
 	hs->rx.carrier = offer->carrier;
@@ -214,7 +214,7 @@ static void consume(struct hall_sock *hs, u32 n)
 	ringing = hall_ring_consume(&hs->rx.ring, n);
 	spin_unlock_bh(&hs->channel.lock);
 	if (ringing)
-		hall_channel_notify(&hs->channel);
+		hall_channel_notify_sender(&hs->channel);
 	hs->rx.bytes_ring += n;
 	hall_count_add(HALL_RX_BYTES_RING, n);
 	this_cpu_add(hs->channel.member->bytes->rx, n);

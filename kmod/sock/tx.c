@@ -95,7 +95,7 @@ void hall_tx_promote(struct hall_sock *hs)
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_PROMOTED);
 	/* A reader blocked in TCP must look at the ring from now on. */
-	hall_channel_notify(&hs->channel);
+	hall_channel_notify_receiver(&hs->channel);
 	hs->sk->sk_write_space(hs->sk);
 }
 
@@ -115,7 +115,7 @@ void hall_tx_demote(struct hall_sock *hs)
 	tx->carrier = tx->offered + 1;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_DEMOTED);
-	hall_channel_notify(&hs->channel);
+	hall_channel_notify_receiver(&hs->channel);
 	hs->sk->sk_write_space(hs->sk);
 }
 
@@ -162,7 +162,7 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 	ringing = hall_ring_publish(ring, copied);
 	spin_unlock_bh(&hs->channel.lock);
 	if (ringing)
-		hall_channel_notify(&hs->channel);
+		hall_channel_notify_receiver(&hs->channel);
 	hs->tx.bytes_ring += copied;
 	hall_count_add(HALL_TX_BYTES_RING, copied);
 	this_cpu_add(hs->channel.member->bytes->tx, copied);

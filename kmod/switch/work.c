@@ -6,7 +6,8 @@
  *
  * Each event is taken once and checked against the state: a word about another
  * carrier than the present one is old news, or a peer that breaks the rules,
- * and means nothing.
+ * and means nothing. All events are taken at once, for the peer's words have an
+ * order: a DEMOTE that was seen without the ACCEPT before it would be lost.
  */
 #include "switch.h"
 
@@ -16,11 +17,6 @@
 
 /* How soon to look again for bytes below the mark, or for memory. */
 #define RETRY		msecs_to_jiffies(5)
-
-static bool take(struct hall_sock *hs, enum hall_channel_event event)
-{
-	return test_and_clear_bit(event, &hs->channel.events);
-}
 
 static void take_said(struct hall_sock *hs, const struct hall_said *said,
 		      struct hall_said *copy)
@@ -144,21 +140,20 @@ static void on_accept(struct hall_sock *hs)
 	take_said(hs, &hs->channel.accept, &said);
 	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
-	if (hs->detached) {
-		/* The FIN that follows makes the peer give the ring back. */
-		hs->tx.state = HALL_TX_ENDED;
-		return;
-	}
-	flush_cork(hs);
+	WRITE_ONCE(hs->channel.receiver, said.from);
+	if (!hs->detached)
+		flush_cork(hs);
 	/* The lock was open: the socket may have been closed meanwhile. */
-	if (hs->detached || (hs->sk->sk_shutdown & SEND_SHUTDOWN)) {
+	if (hs->sk->sk_shutdown & SEND_SHUTDOWN) {
+		/* The FIN makes the peer give the ring back. */
 		hs->tx.state = HALL_TX_ENDED;
 		return;
 	}
 	hall_tx_promote(hs);
 	hs->backoff = 0;
-	hs->reason = HALLWAY_REASON_NONE;
-	if (hs->leaving || hs->pinned)
+	if (!hs->detached)
+		hs->reason = HALLWAY_REASON_NONE;
+	if (hs->leaving || hs->pinned || hs->detached)
 		hall_tx_demote(hs);
 }
 
@@ -250,8 +245,6 @@ static bool abandon(struct hall_sock *hs)
 {
 	u32 n;
 
-	if (hs->tx.state == HALL_TX_OFFERED)
-		hs->tx.state = HALL_TX_ENDED;
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		hall_rx_source(hs, &n);
 		/* It has answered; the bytes before the ring are TCP's. */
@@ -275,8 +268,9 @@ static int go_on_leaving(struct hall_sock *hs)
 		hall_sock_shut(hs);
 		return ETIMEDOUT;
 	}
+	/* An offer may be answered later, by marks that end it: on_accept(). */
 	if (hs->rx.state == HALL_RX_NATIVE && hs->tx.state != HALL_TX_RING &&
-	    hs->tx.state != HALL_TX_OFFERED)
+	    (hs->tx.state != HALL_TX_OFFERED || late))
 		hall_detach(hs, hs->channel.leave_reason);
 	return 0;
 }
@@ -284,31 +278,32 @@ static int go_on_leaving(struct hall_sock *hs)
 void hall_switch_work(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
+	unsigned long events;
 	bool again;
 	int err = 0;
 
 	mutex_lock(&hs->rx_mutex);
 	lock_sock(sk);
-	if (take(hs, HALL_EVENT_OFFER))
+	events = xchg(&hs->channel.events, 0);
+	if (events & BIT(HALL_EVENT_OFFER))
 		on_offer(hs);
-	if (take(hs, HALL_EVENT_ACCEPT))
+	if (events & BIT(HALL_EVENT_ACCEPT))
 		on_accept(hs);
-	if (take(hs, HALL_EVENT_DECLINE))
+	if (events & BIT(HALL_EVENT_DECLINE))
 		on_decline(hs);
-	if (take(hs, HALL_EVENT_DEMOTE))
+	if (events & BIT(HALL_EVENT_DEMOTE))
 		on_demote(hs);
-	if (take(hs, HALL_EVENT_DONE))
+	if (events & BIT(HALL_EVENT_DONE))
 		err = on_done(hs);
-	if (take(hs, HALL_EVENT_LEAVE))
+	if (events & BIT(HALL_EVENT_LEAVE))
 		on_leave(hs);
-	take(hs, HALL_EVENT_LOOK);
 	again = !finish_rx(hs, false);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs);
-	if (take(hs, HALL_EVENT_DEPARTED))
+	if (events & BIT(HALL_EVENT_DEPARTED))
 		err = on_departed(hs);
 	err = err ?: go_on_leaving(hs);
-	if (take(hs, HALL_EVENT_BROKEN))
+	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;
 	if (hs->detached && !hs->tx.memory.ring &&
 	    hs->rx.state == HALL_RX_NATIVE)

@@ -84,4 +84,57 @@ def daemon_restart(pair: Pair) -> None:
     nothing_odd(pair, delta)
 
 
-TESTS = (unload, joins_later, daemon_restart)
+SINK = """
+import hashlib, socket
+digest, sock = hashlib.sha256(), socket.create_server(("", 4999)).accept()[0]
+while data := sock.recv(65536):
+    digest.update(data)
+print(digest.hexdigest())
+"""
+SOURCE = """
+import hashlib, random, signal, socket, sys, time
+digest, ends = hashlib.sha256(), []
+signal.signal(signal.SIGTERM, lambda *_: ends.append(1))
+for _ in range(100):
+    try:
+        sock = socket.create_connection((sys.argv[1], 4999))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+while not ends:
+    data = random.randbytes(random.randrange(1, 20000))
+    digest.update(data)
+    sock.sendall(data)
+sock.close()
+print(digest.hexdigest())
+"""
+
+
+def reader_returns(pair: Pair) -> None:
+    """Of a stream that goes one way, the reader's side leaves and comes back: the ring does, too."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    delta = Delta(*pair.both)
+    for name, program in (("sink", SINK), ("source", SOURCE)):
+        for vm in pair.both:
+            vm.put(program, f"/tmp/{name}.py")
+    sink = pair.b.spawn("python3 -B /tmp/sink.py")
+    source = pair.a.spawn(f"exec python3 -B /tmp/source.py {pair.b.ip4}")
+
+    def carried_by(ring: int) -> bool:
+        shown = connections(pair.a)
+        return len(shown) == 1 and shown[0]["tx"]["carrier"] % 2 == ring
+
+    with autopsy(*pair.both):
+        for turn in range(3):
+            wait_for(lambda: carried_by(1), f"bytes go into a ring, turn {turn}", 20 * pair.slow)
+            pair.b.run("hallway off")
+            wait_for(lambda: carried_by(0), f"bytes go over TCP, turn {turn}", 20 * pair.slow)
+            pair.b.run("hallway on")
+        wait_for(lambda: carried_by(1), "bytes go into a ring at last", 20 * pair.slow)
+        source.kill()
+        said = [job.wait(20 * pair.slow) for job in (source, sink)]
+    check(said[0].out and said[0].out == said[1].out, f"other bytes came than were sent: {said}")
+    nothing_odd(pair, delta)
+
+
+TESTS = (unload, joins_later, daemon_restart, reader_returns)

@@ -39,7 +39,7 @@ static u32 word(void)
 static struct hall_member *member;
 static struct hall_channel *channels[CHANNELS];
 static struct hallway_message answer;
-static unsigned int answers, raised, woken, searched;
+static unsigned int answers, raised, woken, searched, rung;
 static struct hall_channel *raised_on, *woken_on;
 
 /* What surrounds the room */
@@ -61,6 +61,7 @@ static void transport_send(struct hall_member *m,
 static void transport_notify(struct hall_member *m, u32 endpoint)
 {
 	MUST(m == member && endpoint && endpoint < HALLWAY_ENDPOINTS_MAX);
+	rung = endpoint;
 }
 
 static const struct hall_transport transport = {
@@ -74,7 +75,7 @@ static struct hall_channel *on_find(struct hall_member *m,
 {
 	struct hall_channel *channel = channels[offer->offer.remote_port % 8 % CHANNELS];
 
-	MUST(m == member && offer->type == HALLWAY_OFFER && !offer->to);
+	MUST(m == member && offer->type == HALLWAY_OFFER && offer->from);
 	searched++;
 	return channel && hall_channel_tryget(channel) ? channel : NULL;
 }
@@ -141,7 +142,8 @@ static void check(void)
 		open += channel->endpoint != 0;
 		MUST(channel->refs.refs == 1 + (channel->endpoint != 0));
 		MUST(!channel->lock.held);
-		MUST(channel->peer < HALLWAY_ENDPOINTS_MAX);
+		/* Which words tell them is for the socket's state to say. */
+		MUST(!channel->sender && !channel->receiver);
 	}
 	MUST(member->channels.counter == (int)open);
 }
@@ -151,19 +153,26 @@ static struct hall_channel *meant(const struct hallway_message *m)
 {
 	unsigned int i;
 
-	if (!m->to)
-		return m->type == HALLWAY_OFFER ?
-		       channels[m->offer.remote_port % 8 % CHANNELS] : NULL;
+	if (m->type == HALLWAY_OFFER)
+		return channels[m->offer.remote_port % 8 % CHANNELS];
 	for (i = 0; i < CHANNELS; i++)
 		if (channels[i] && channels[i]->endpoint == m->to)
 			return channels[i];
 	return NULL;
 }
 
-static void judge(const struct hallway_message *m, struct hall_channel *channel,
-		  u32 peer_before)
+/* Nobody has such numbers: section 5 of the specification. */
+static bool is_forged(const struct hallway_message *m)
 {
-	bool forged = m->from >= HALLWAY_ENDPOINTS_MAX;
+	if (m->type == HALLWAY_OFFER ? m->to : !m->to)
+		return true;
+	return m->from >= HALLWAY_ENDPOINTS_MAX ||
+	       (!m->from && m->type != HALLWAY_DECLINE);
+}
+
+static void judge(const struct hallway_message *m, struct hall_channel *channel)
+{
+	bool forged = is_forged(m);
 	const struct hall_said *said = NULL;
 	u32 refused = 0;
 
@@ -194,7 +203,6 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel,
 		return;
 	case HALLWAY_ACCEPT:
 		said = &channel->accept;
-		MUST(channel->peer == (peer_before ?: m->from));
 		break;
 	case HALLWAY_DECLINE:
 		said = &channel->decline;
@@ -210,10 +218,9 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel,
 	if (!said)
 		return;
 	MUST(raised_on == channel);
-	MUST(said->carrier == m->carrier && said->reason == m->other.reason &&
+	MUST(said->from == m->from && said->carrier == m->carrier &&
+	     said->reason == m->other.reason &&
 	     said->position == m->other.position);
-	if (m->type != HALLWAY_ACCEPT)
-		MUST(channel->peer == peer_before);
 }
 
 static void message(void)
@@ -234,19 +241,19 @@ static void message(void)
 		m.to %= CHANNELS + 2;
 	if (how & 16) {
 		m.offer.kind = HALLWAY_KIND_STREAM;
+		if (m.type == HALLWAY_OFFER)
+			m.to = 0;
 		m.offer.remote_port = byte();
 	}
 	shim_no_memory = (how & 0xe0) == 0xe0;
 	answers = raised = searched = 0;
 	channel = meant(&m);
-	u32 peer = channel ? channel->peer : 0;
-	u32 numbers = m.from;
 	struct hallway_message sent = m;
 
 	hall_transport_handler.message(member, &m);
-	MUST(numbers == m.from && !memcmp(&sent, &m, sizeof(m)));
+	MUST(!memcmp(&sent, &m, sizeof(m)));
 	MUST(searched <= 1);
-	judge(&m, channel, peer);
+	judge(&m, channel);
 	shim_no_memory = false;
 }
 
@@ -259,6 +266,27 @@ static void wake(void)
 	hall_transport_handler.wake(member, endpoint);
 	MUST(woken == (channel != NULL));
 	MUST(!channel || woken_on == channel);
+}
+
+/* The owner knows the peer's numbers: each word goes where it belongs. */
+static void speak(struct hall_channel *channel)
+{
+	u32 sender = word() % HALLWAY_ENDPOINTS_MAX;
+	u32 receiver = word() % HALLWAY_ENDPOINTS_MAX;
+
+	channel->sender = sender;
+	channel->receiver = receiver;
+	rung = 0;
+	hall_channel_notify_sender(channel);
+	MUST(rung == sender);
+	rung = 0;
+	hall_channel_notify_receiver(channel);
+	MUST(rung == receiver);
+	hall_channel_say(channel, HALLWAY_DONE, 7, 0, 9);
+	MUST(answer.type == HALLWAY_DONE && answer.to == sender &&
+	     answer.from == channel->endpoint && answer.carrier == 7 &&
+	     answer.other.position == 9);
+	channel->sender = channel->receiver = 0;
 }
 
 /* Both ends of a connection know it by each other's offers; no other does. */
@@ -324,7 +352,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			if (what == 4)
 				hall_channel_departed(member);
 			else if (channels[i])
-				hall_channel_notify(channels[i]);
+				speak(channels[i]);
 			break;
 		case 5:
 			tags();
