@@ -104,10 +104,11 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, arg);
 	err = hs->native->ioctl(sk, cmd, arg);
 	n = err ? 0 : in_rings(hs, cmd);
-	hall_sock_put(hs);
 	if (n && (get_user(answer, (int __user *)arg) ||
 		  put_user(answer + (int)n, (int __user *)arg)))
-		return -EFAULT;
+		err = -EFAULT;
+	/* A page fault may sleep: until here the module has to stay. */
+	hall_sock_put(hs);
 	return err;
 }
 #endif

@@ -358,23 +358,22 @@ out:
 	return n;
 }
 
-/*
- * Sets *native if the socket was detached before anything was read. A call that
- * has bytes already goes on here, natively.
- */
-static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		   int flags, bool *native HALL_RECVMSG_LAST)
+/* A call that has bytes when the socket is detached goes on here, natively. */
+noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
+			  int flags HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
 	int target = sock_rcvlowat(sk, flags & MSG_WAITALL, len);
 	int copied = 0, n;
 
+	/* Neither of these waits, and neither is in a ring. */
+	if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
+		return hs->native->recvmsg(sk, msg, len,
+					   flags HALL_RECVMSG_PASS);
 	for (;;) {
-		if (READ_ONCE(hs->detached) && hall_sock_ends(copied)) {
-			*native = !copied;
-			return copied;
-		}
+		if (READ_ONCE(hs->detached) && hall_sock_ends(copied))
+			return copied ?: HALL_NATIVE;
 		mutex_lock(&hs->rx_mutex);
 		n = read_once(hs, msg, len - copied, flags, copied,
 			      timeo HALL_RECVMSG_PASS);
@@ -399,21 +398,13 @@ int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 		 int flags HALL_RECVMSG_LAST)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
-	bool native = !hs;
-	int ret = 0;
+	int ret = HALL_NATIVE;
 
 	if (hs) {
-		/* Neither of these waits, and neither is in a ring. */
-		if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
-			ret = hs->native->recvmsg(sk, msg, len,
-						  flags HALL_RECVMSG_PASS);
-		else
-			ret = receive(hs, msg, len, flags,
-				      &native HALL_RECVMSG_PASS);
+		ret = hall_receive(hs, msg, len, flags HALL_RECVMSG_PASS);
 		hall_sock_put(hs);
 	}
-	/* As in hall_sendmsg(): a jump, which leaves nothing of ours behind. */
-	if (native)
+	if (ret == HALL_NATIVE)
 		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len,
 						       flags HALL_RECVMSG_PASS);
 	return ret;

@@ -172,6 +172,16 @@ void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
  * when the module has waited long enough to be unloaded.
  */
 extern bool hall_sock_hurry;
+
+/*
+ * What the inner half of a call returns that leaves for the native one. The
+ * outer half jumps there, as the last thing that it does: a thread that blocks
+ * natively has nothing of the module on its stack, and the module can go. For
+ * the compiler to make it a jump the outer half may have no variable in memory,
+ * so the inner one is never inlined; `make check` looks at the code.
+ */
+#define HALL_NATIVE	INT_MIN
+
 static inline bool hall_sock_ends(int moved)
 {
 	return !moved || READ_ONCE(hall_sock_hurry);
@@ -196,6 +206,9 @@ u32 hall_tx_unread(struct hall_sock *hs);
 
 /* rx.c */
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
+		 int flags HALL_RECVMSG_LAST);
+/* The inner half of it: HALL_NATIVE if the socket is detached. */
+int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		 int flags HALL_RECVMSG_LAST);
 /* Accept the peer's ring. rx_mutex and lock_sock(). 0, or a reason against. */
 u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);

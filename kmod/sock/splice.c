@@ -16,8 +16,8 @@ static void release_page(struct splice_pipe_desc *spd, unsigned int i)
 	put_page(spd->pages[i]);
 }
 
-static ssize_t splice_ring(struct sock *sk, struct pipe_inode_info *pipe,
-			   size_t len, int recv_flags)
+static noinline ssize_t splice(struct hall_sock *hs, struct pipe_inode_info *pipe,
+			       size_t len, int recv_flags)
 {
 	struct partial_page partial[PAGES];
 	struct page *pages[PAGES];
@@ -46,7 +46,7 @@ static ssize_t splice_ring(struct sock *sk, struct pipe_inode_info *pipe,
 		return -ENOMEM;
 	len = min_t(size_t, len, n * PAGE_SIZE);
 	iov_iter_bvec(&msg.msg_iter, ITER_DEST, bvec, n, len);
-	got = hall_recvmsg(sk, &msg, len, recv_flags HALL_RECVMSG_NONE);
+	got = hall_receive(hs, &msg, len, recv_flags HALL_RECVMSG_NONE);
 	for (i = 0, left = got; left > 0; i++, left -= PAGE_SIZE)
 		partial[i] = (struct partial_page){
 			.len = min_t(int, left, PAGE_SIZE),
@@ -63,6 +63,15 @@ ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
 {
 	int recv_flags = (flags & SPLICE_F_NONBLOCK) ||
 			 (sock->file->f_flags & O_NONBLOCK) ? MSG_DONTWAIT : 0;
+	struct hall_sock *hs = hall_sock_get(sock->sk);
+	ssize_t ret = HALL_NATIVE;
 
-	return splice_ring(sock->sk, pipe, len, recv_flags);
+	if (hs) {
+		ret = splice(hs, pipe, len, recv_flags);
+		hall_sock_put(hs);
+	}
+	if (ret == HALL_NATIVE)
+		return READ_ONCE(sock->ops)->splice_read(sock, ppos, pipe, len,
+							 flags);
+	return ret;
 }

@@ -223,21 +223,19 @@ static int tcp_wait(struct hall_sock *hs, long *timeo)
 }
 
 /*
- * Sends all of msg, or what can be sent. Bytes, or an error if there are none.
- * Sets *native if the socket was detached before anything was sent; a call that
+ * Sends all of msg, or what can be sent. Bytes, or an error if there are none;
+ * HALL_NATIVE if the socket was detached before anything was sent. A call that
  * has sent bytes already goes on here, natively.
  */
-static int send_locked(struct hall_sock *hs, struct msghdr *msg, bool *native)
+static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
 	int sent = 0, n;
 
 	do {
-		if (hs->detached && hall_sock_ends(sent)) {
-			*native = !sent;
-			return sent;
-		}
+		if (hs->detached && hall_sock_ends(sent))
+			return sent ?: HALL_NATIVE;
 		if (hs->tx.state != HALL_TX_RING) {
 			n = tcp_write(hs, msg, sent);
 			if (n < 0 && n != -EAGAIN)
@@ -286,37 +284,41 @@ static u32 sends_natively(const struct sock *sk, const struct msghdr *msg)
 	return 0;
 }
 
+static noinline int send(struct hall_sock *hs, struct msghdr *msg, size_t size)
+{
+	struct sock *sk = hs->sk;
+	u32 reason;
+	int ret;
+
+	lock_sock(sk);
+	reason = sends_natively(sk, msg);
+	if (unlikely(reason)) {
+		hs->pinned = hs->reason = reason;
+		hall_tx_demote(hs);
+	}
+	hall_sock_policy(hs, size);
+	ret = send_locked(hs, msg);
+	release_sock(sk);
+	return ret;
+}
+
 int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
-	bool native = !hs;
-	u32 reason;
-	int ret = 0;
+	int ret = HALL_NATIVE;
 
 	if (hs) {
-		lock_sock(sk);
-		reason = sends_natively(sk, msg);
-		if (unlikely(reason)) {
-			hs->pinned = hs->reason = reason;
-			hall_tx_demote(hs);
-		}
-		hall_sock_policy(hs, size);
-		ret = send_locked(hs, msg, &native);
-		release_sock(sk);
+		ret = send(hs, msg, size);
 		hall_sock_put(hs);
 	}
-	/*
-	 * The last thing that is done here: it compiles to a jump, so that a
-	 * thread that blocks natively does not hold the module's code.
-	 */
-	if (native)
+	if (ret == HALL_NATIVE)
 		return READ_ONCE(sk->sk_prot)->sendmsg(sk, msg, size);
 	return ret;
 }
 
 #ifdef HALL_HAS_SENDPAGE
-int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
-		  int flags)
+static noinline int send_page(struct hall_sock *hs, struct page *page,
+			      int offset, size_t size, int flags)
 {
 	struct bio_vec bvec = {
 		.bv_page = page,
@@ -328,6 +330,22 @@ int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
 	if (flags & MSG_SENDPAGE_NOTLAST)
 		msg.msg_flags |= MSG_MORE;
 	iov_iter_bvec(&msg.msg_iter, ITER_SOURCE, &bvec, 1, size);
-	return READ_ONCE(sk->sk_prot)->sendmsg(sk, &msg, size);
+	return send(hs, &msg, size);
+}
+
+int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
+		  int flags)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	int ret = HALL_NATIVE;
+
+	if (hs) {
+		ret = send_page(hs, page, offset, size, flags);
+		hall_sock_put(hs);
+	}
+	if (ret == HALL_NATIVE)
+		return READ_ONCE(sk->sk_prot)->sendpage(sk, page, offset, size,
+							flags);
+	return ret;
 }
 #endif

@@ -32,6 +32,8 @@ CHECKS: list[tuple[str, Check]] = [
     ("checkpatch", tools.checkpatch),
     ("module on 6.1: W=1, sparse", lambda: module.sparse("6.1")),
     ("module on 6.12: W=1, sparse", lambda: module.sparse("6.12")),
+    ("module on 6.1: calls leave by a jump", lambda: module.jumps("6.1")),
+    ("module on 6.12: calls leave by a jump", lambda: module.jumps("6.12")),
     ("module compiles with the newest headers", module.newest),
 ]
 

@@ -10,7 +10,7 @@ import dataclasses
 import re
 
 from hallway_lab import kernels, modbuild, paths
-from hallway_lab.sh import LabError
+from hallway_lab.sh import LabError, run
 
 from . import source, tools
 
@@ -54,6 +54,30 @@ def sparse(name: str) -> list[str]:
     if looked < len(sources):
         return [f"sparse looked at {looked} of {len(sources)} files (out/build/check-{name}.log)"]
     return []
+
+
+# The outer halves of calls that may block natively: see HALL_NATIVE in kmod/sock/sock.h.
+LEAVING = ("hall_sendmsg", "hall_recvmsg", "hall_splice_read", "hall_close")
+
+
+def jumps(name: str) -> list[str]:
+    """A call that leaves for the native one jumps there and leaves nothing of ours on the stack."""
+    built = modbuild.build(name)
+    listing = run(["objdump", "-dr", "--no-show-raw-insn", "-j", ".text", built])
+    functions = {
+        hit[1]: hit[2] for hit in re.finditer(r"^\w+ <(\w+)>:\n(.*?)(?:\n\n|\Z)", listing, re.M | re.S)
+    }
+    found = [f"{function}() is not in {built}" for function in LEAVING if function not in functions]
+    for function in (*LEAVING, "hall_sendpage"):
+        body = functions.get(function, "")
+        thunk = r"\b(call|jmp)q?\s[^\n]*\n[^\n]*__x86_indirect_thunk"
+        ways = re.findall(rf"{thunk}|\b(call|jmp)q?\s+\*", body)
+        kinds = [a or b for a, b in ways]
+        if body and "jmp" not in kinds:
+            found.append(f"{function}() on {name} does not leave by a jump")
+        if "call" in kinds:
+            found.append(f"{function}() on {name} calls what it has to jump to")
+    return found
 
 
 def newest() -> list[str]:

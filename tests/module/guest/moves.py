@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import subprocess
+import tempfile
 
 from pairs import (
     PATIENCE,
@@ -129,6 +131,28 @@ def unload_writer():
             exchange(a, b)
 
 
+def unload_splice():
+    """rmmod under a blocked splice() and a blocked sendfile(), which go on natively."""
+    size = 1 << 20
+    with pair() as (a, b), pair() as (c, d), tempfile.TemporaryFile() as file:
+        out, into = os.pipe()
+        file.write(pattern(size))
+        file.flush()
+        splicer = Sleeper(os.splice, b.fileno(), into, 99).asleep("splice")
+        sent = fill(c)
+        sender = Sleeper(os.sendfile, c.fileno(), file.fileno(), 0, size).asleep("sendfile")
+        with unloaded():
+            splicer.asleep("splice")
+            a.sendall(b"hello")
+            check(splicer.result() == 5, "splice() moved another count")
+            check(os.read(out, 99) == b"hello", "other bytes came")
+            check(take(d, RING) == sent, "other bytes came out of the ring")
+            check(take(d, size) == pattern(size), "other bytes came after the ring's")
+            check(sender.result() == size, "sendfile() sent another count")
+        os.close(out)
+        os.close(into)
+
+
 def unload_epoll():
     """rmmod under users of edges: the next change is an edge again."""
     with pair() as (a, b), pair() as (c, d), select.epoll() as readers, select.epoll() as writers:
@@ -197,6 +221,7 @@ ALONE = (
     ktls,
     unload_reader,
     unload_writer,
+    unload_splice,
     unload_epoll,
     given_up_after_end,
     reload,
