@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
 from . import lab, life, streams
@@ -14,6 +15,13 @@ def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed:
     with lab.booted(report, kernel, share, logs, slow, seed) as pair:
         for test in (*streams.TESTS, *life.TESTS):
             _one(report, pair, test)
+        if kernel == "debug":
+            report.run("no_leaks", lambda: _no_leaks(pair))
+
+
+def _no_leaks(pair: lab.Pair) -> None:
+    pair.unload()
+    no_leaks(*pair.both)
 
 
 def _one(report: Report, pair: lab.Pair, test: object) -> None:

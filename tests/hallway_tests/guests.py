@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import modbuild, paths
+from hallway_lab import debugkernel, modbuild, paths
 from hallway_lab.sh import LabError, run
 from hallway_lab.vm import VM, Job
 
@@ -183,6 +183,13 @@ def healthy(*vms: VM) -> None:
         health = vm.verdict()
         if not health.ok:
             raise GuestLost(f"{vm.name}'s kernel complained ({vm.log}): {health}")
+
+
+def no_leaks(*vms: VM) -> None:
+    """Fail if the debug kernel finds memory that nothing points to; the module is unloaded."""
+    for vm in vms:
+        found = debugkernel.leaks(vm)
+        check(not found, f"{vm.name} leaks memory:\n{found}")
 
 
 def jobs_end(*jobs: Job, timeout: float = 60) -> None:

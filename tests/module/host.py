@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hallway_lab.sh import LabError
 from hallway_lab.vm import VM
-from hallway_tests.guests import healthy, insmod, loaded, rmmod, settle_in
+from hallway_tests.guests import healthy, insmod, loaded, no_leaks, rmmod, settle_in
 from hallway_tests.suite import Report
 
 PARAMS = {"loopback": 1, "promote_bytes": 0, "promote_ms": 0, "ring_bytes": 16384}
@@ -27,6 +27,8 @@ def run(report: Report, kernel: str, share: Path, logs: Path, slow: float) -> No
             _program(report, vm, program, slow)
             if loaded(vm):
                 rmmod(vm, 60 * slow)
+        if kernel == "debug":
+            report.run("no_leaks", lambda: no_leaks(vm))
         report.run("guest_log_clean", lambda: healthy(vm))
 
 
