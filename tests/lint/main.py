@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import module, reasons, rules, tools
+from . import module, netlink, reasons, rules, tools
 
 Check = Callable[[], list[str]]
 
@@ -24,6 +24,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("no patched atomics on memory that VMs share", rules.atomics),
     ("reasons: numbers and words agree", reasons.consistent),
     ("docs/reasons.md is current", reasons.current),
+    ("netlink: specification and headers agree", netlink.agree),
     ("rustfmt", tools.rustfmt),
     ("clippy", tools.clippy),
     ("ruff check", tools.ruff_check),
