@@ -31,9 +31,7 @@
 	R(21, CORRUPT, "the ring or a message was corrupt: the connection is reset") \
 	R(22, TIMEOUT, "the peer did not answer in time") \
 	R(23, CLOSED, "the socket was closed") \
-	R(24, REQUEST, "demoted on request") \
-	R(25, KIND, "the peer does not know this kind of channel") \
-	R(26, READER, "the socket is read by a call that knows only TCP")
+	R(24, KIND, "the peer does not know this kind of channel")
 
 /* The same numbers as constants. */
 #define HALLWAY_REASON_NONE	0
@@ -60,9 +58,7 @@
 #define HALLWAY_REASON_CORRUPT	21
 #define HALLWAY_REASON_TIMEOUT	22
 #define HALLWAY_REASON_CLOSED	23
-#define HALLWAY_REASON_REQUEST	24
-#define HALLWAY_REASON_KIND	25
-#define HALLWAY_REASON_READER	26
-#define HALLWAY_REASON_COUNT	27
+#define HALLWAY_REASON_KIND	24
+#define HALLWAY_REASON_COUNT	25
 
 #endif /* HALLWAY_ABI_REASON_H */

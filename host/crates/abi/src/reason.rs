@@ -45,9 +45,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ),
     ("TIMEOUT", "the peer did not answer in time"),
     ("CLOSED", "the socket was closed"),
-    ("REQUEST", "demoted on request"),
     ("KIND", "the peer does not know this kind of channel"),
-    ("READER", "the socket is read by a call that knows only TCP"),
 ];
 
 /// Name and words of a reason, if its number is known.
