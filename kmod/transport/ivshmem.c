@@ -27,6 +27,7 @@
  */
 #define pr_fmt(fmt) "hallway: ivshmem: " fmt
 
+#include "bounds.h"
 #include "transports.h"
 
 #include <linux/dmi.h>
@@ -166,13 +167,15 @@ static struct hallway_reply *reply_of(struct region *region)
 
 /* Boxes */
 
-/* An index of this pair of generations, or 0 if it is another pair's. */
-static u32 box_index(struct hallway_box_index *shared, u32 sender, u32 receiver)
+/* False: the index is of another pair of generations, and means nothing. */
+static bool box_index(struct hallway_box_index *shared, u32 sender, u32 receiver,
+		      u32 *index)
 {
 	if (virt_load_acquire(&shared->sender_generation) != sender ||
 	    virt_load_acquire(&shared->receiver_generation) != receiver)
-		return 0;
-	return virt_load_acquire(&shared->index);
+		return false;
+	*index = virt_load_acquire(&shared->index);
+	return true;
 }
 
 static void box_index_reset(struct hallway_box_index *shared, u32 sender,
@@ -200,11 +203,16 @@ static void ivshmem_notify(struct hall_member *member, u32 endpoint)
 /* Under peer->lock. False: the box is full. */
 static bool box_put(struct peer *peer, const struct hallway_message *message)
 {
-	u32 tail = box_index(&peer->out->tail, peer->region->generation,
-			     peer->member.generation);
+	u32 tail;
+	int messages;
 
+	/* The peer took none yet if it has not found the box. */
+	if (!box_index(&peer->out->tail, peer->region->generation,
+		       peer->member.generation, &tail))
+		tail = 0;
+	messages = hall_box_messages(peer->out_head, tail);
 	/* An impossible tail looks like a full box: the peer's own loss. */
-	if (peer->out_head - tail >= HALLWAY_BOX_MESSAGES)
+	if (messages < 0 || messages == HALLWAY_BOX_MESSAGES)
 		return false;
 	memcpy(peer->out->message[peer->out_head % HALLWAY_BOX_MESSAGES],
 	       message, sizeof(*message));
@@ -263,10 +271,13 @@ static void box_receive(struct peer *peer)
 {
 	u32 sender = peer->member.generation;
 	u32 receiver = peer->region->generation;
-	u32 head = box_index(&peer->in->head, sender, receiver);
 	struct hallway_message message;
+	u32 head;
 
-	if (head - peer->in_tail > HALLWAY_BOX_MESSAGES) {
+	/* A peer that is about to leave, or to arrive. */
+	if (!box_index(&peer->in->head, sender, receiver, &head))
+		return;
+	if (hall_box_messages(head, peer->in_tail) < 0) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		return;
 	}
@@ -336,9 +347,8 @@ static struct hallway_ring *ivshmem_map(struct hall_member *member,
 	u64 place[2];
 
 	memcpy(place, handle->opaque, sizeof(place));
-	if (place[1] != size || size > peer->ring_end - peer->ring_start ||
-	    !PAGE_ALIGNED(place[0]) || place[0] < peer->ring_start ||
-	    place[0] > peer->ring_end - size)
+	if (place[1] != size || !hall_page_aligned(place[0]) ||
+	    !hall_within(place[0], size, peer->ring_start, peer->ring_end))
 		return NULL;
 	return (void *)peer->region->shared + place[0];
 }
@@ -440,9 +450,8 @@ static void peer_read_addresses(struct peer *peer)
 
 static bool slice_valid(const struct region *region, u64 offset, u64 size)
 {
-	return PAGE_ALIGNED(offset) && PAGE_ALIGNED(size) &&
-	       offset >= HALLWAY_HEADER_SIZE && offset < region->size &&
-	       size <= region->size - offset &&
+	return hall_page_aligned(offset) && hall_page_aligned(size) &&
+	       hall_within(offset, size, HALLWAY_HEADER_SIZE, region->size) &&
 	       size > slice_overhead(region);
 }
 

@@ -2,6 +2,7 @@
 /* Each function of the ring by itself, at its edges and beyond them. */
 #include "check.h"
 #include "hooked.h"
+#include "../../kmod/transport/bounds.h"
 
 /* What the other side does in the middle of a call; see the tests of arming. */
 static void (*interrupt)(void);
@@ -212,10 +213,17 @@ static void armed_reader(void)
 		CHECK(hall_ring_arm_head(&rx, want) == (there >= want));
 		if (there >= want)
 			continue;
-		for (used = there; used < want + 8; used += step)
+		for (used = there; used < want + 8; used += step) {
 			CHECK(hall_ring_publish(&tx, step) ==
 			      (used < want && used + step >= want),
 			      "%u there, want %u, step %u", used, want, step);
+			CHECK(hall_ring_rx_due(&rx) == (used + step >= want));
+			/* A stale doorbell is not the one that was asked for. */
+			if (used + step < want)
+				hall_ring_rx_heard(&rx);
+		}
+		hall_ring_rx_heard(&rx);
+		CHECK(!hall_ring_rx_due(&rx));
 	}
 }
 
@@ -236,11 +244,17 @@ static void armed_writer(void)
 		CHECK(hall_ring_arm_tail(&tx, least, want) == (there >= least));
 		if (there >= least)
 			continue;
-		for (free = there; free + step <= 4096; free += step)
+		for (free = there; free + step <= 4096; free += step) {
 			CHECK(hall_ring_consume(&rx, step) ==
 			      (free < want && free + step >= want),
 			      "%u free, least %u, want %u, step %u", free,
 			      least, want, step);
+			CHECK(hall_ring_tx_due(&tx) == (free + step >= want));
+			if (free + step < want)
+				hall_ring_tx_heard(&tx);
+		}
+		hall_ring_tx_heard(&tx);
+		CHECK(!hall_ring_tx_due(&tx));
 	}
 }
 
@@ -647,6 +661,45 @@ static void looks_race(void)
 	}
 }
 
+/* Against sums that can't overflow, at every edge of the numbers. */
+static void ranges(void)
+{
+	static const u64 n[] = {
+		0, 1, 4095, 4096, 8192, 12288, 1ULL << 31, 1ULL << 32,
+		(1ULL << 32) + 4096, 1ULL << 63, ~0ULL - 4096, ~0ULL - 4095,
+		~0ULL - 1, ~0ULL,
+	};
+
+	for EACH(o, n) for EACH(s, n) for EACH(a, n) for EACH(b, n) {
+		bool within = n[i_o] >= n[i_a] &&
+			(unsigned __int128)n[i_o] + n[i_s] <= n[i_b];
+
+		if (n[i_a] > n[i_b])
+			continue;
+		CHECK(hall_within(n[i_o], n[i_s], n[i_a], n[i_b]) == within,
+		      "%#llx + %#llx in %#llx .. %#llx",
+		      (unsigned long long)n[i_o], (unsigned long long)n[i_s],
+		      (unsigned long long)n[i_a], (unsigned long long)n[i_b]);
+	}
+	for EACH(p, n)
+		CHECK(hall_page_aligned(n[i_p]) == !(n[i_p] % 4096));
+}
+
+static void box_indexes(void)
+{
+	static const u32 tails[] = { 0, 5, 0x7fffffff, 0xffffffc0, 0xffffffff };
+	u32 ahead;
+
+	for EACH(t, tails) {
+		for (ahead = 0; ahead < 200; ahead++)
+			CHECK(hall_box_messages(tails[i_t] + ahead, tails[i_t]) ==
+			      (ahead <= HALLWAY_BOX_MESSAGES ? (int)ahead : -1));
+		/* Behind is as far ahead as can be. */
+		CHECK(hall_box_messages(tails[i_t] - 1, tails[i_t]) == -1);
+		CHECK(hall_box_messages(tails[i_t] + (1u << 31), tails[i_t]) == -1);
+	}
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -668,6 +721,8 @@ int main(void)
 	TEST(last_word);
 	TEST(marks_once);
 	TEST(looks_race);
+	TEST(ranges);
+	TEST(box_indexes);
 	free(shared);
 	return tests_done();
 }
