@@ -22,6 +22,7 @@
 typedef uint8_t u8;
 typedef uint32_t u32;
 typedef int32_t s32;
+typedef int64_t s64;
 typedef uint64_t u64;
 
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)

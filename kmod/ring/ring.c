@@ -112,12 +112,27 @@ bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
 
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want)
 {
+	tx->armed = false;
 	if (hall_ring_space(tx) >= least || tx->broken)
 		return true;
 	/* Free bytes reach want when tail passes head + want - size - 1. */
-	WRITE_ONCE(tx->shared->tail_event, tx->head + want - tx->size - 1);
+	tx->event = tx->head + want - tx->size - 1;
+	WRITE_ONCE(tx->shared->tail_event, tx->event);
 	virt_mb();						/* C */
-	return hall_ring_space(tx) >= least || tx->broken;
+	tx->armed = hall_ring_space(tx) < least && !tx->broken;
+	return !tx->armed;
+}
+
+bool hall_ring_tx_due(struct hall_tx_ring *tx)
+{
+	hall_ring_unread(tx);
+	return tx->armed && (s64)(tx->tail - tx->event) > 0;
+}
+
+void hall_ring_tx_heard(struct hall_tx_ring *tx)
+{
+	/* A stale one leaves the next to be heard. */
+	tx->armed &= !hall_ring_tx_due(tx);
 }
 
 void hall_ring_start(struct hall_tx_ring *tx, u32 seq)
@@ -181,11 +196,25 @@ bool hall_ring_consume(struct hall_rx_ring *rx, u32 n)
 
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
 {
+	rx->armed = false;
 	if (hall_ring_used(rx) >= want || rx->broken)
 		return true;
-	WRITE_ONCE(rx->shared->head_event, rx->tail + want - 1);
+	rx->event = rx->tail + want - 1;
+	WRITE_ONCE(rx->shared->head_event, rx->event);
 	virt_mb();						/* C */
-	return hall_ring_used(rx) >= want || rx->broken;
+	rx->armed = hall_ring_used(rx) < want && !rx->broken;
+	return !rx->armed;
+}
+
+bool hall_ring_rx_due(struct hall_rx_ring *rx)
+{
+	hall_ring_used(rx);
+	return rx->armed && (s64)(rx->head - rx->event) > 0;
+}
+
+void hall_ring_rx_heard(struct hall_rx_ring *rx)
+{
+	rx->armed &= !hall_ring_rx_due(rx);
 }
 
 /* Take up the start mark if it is there. False: an impossible one. */

@@ -19,6 +19,8 @@ struct hall_tx_ring {
 	bool broken;		/* sticky: the peer wrote an impossible index */
 	u64 head;		/* ours; the shared one is a copy */
 	u64 tail;		/* the peer's, as last seen and found possible */
+	bool armed;		/* a doorbell was asked for at event */
+	u64 event;
 };
 
 /* The receiver's end. */
@@ -31,6 +33,8 @@ struct hall_rx_ring {
 	u32 start_seq;
 	u64 tail;		/* ours; the shared one is a copy */
 	u64 head;		/* the peer's, as last seen and found possible */
+	bool armed;		/* a doorbell was asked for at event */
+	u64 event;
 };
 
 /* A run of bytes in the ring; it never wraps. */
@@ -72,6 +76,12 @@ bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
  * above least, or a writer at the limit would be woken for every read.
  */
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want);
+/*
+ * Sender: has the doorbell that was asked for been due? It has rung, or is lost.
+ * Who hears it says so by hall_ring_tx_heard().
+ */
+bool hall_ring_tx_due(struct hall_tx_ring *tx);
+void hall_ring_tx_heard(struct hall_tx_ring *tx);
 /* Sender: set the marks; each once, start first. */
 void hall_ring_start(struct hall_tx_ring *tx, u32 seq);
 void hall_ring_end(struct hall_tx_ring *tx);
@@ -89,6 +99,9 @@ struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max)
 bool hall_ring_consume(struct hall_rx_ring *rx, u32 n);
 /* Receiver: ask for a doorbell when want bytes are there. True: don't sleep. */
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
+/* Receiver: as for the sender. */
+bool hall_ring_rx_due(struct hall_rx_ring *rx);
+void hall_ring_rx_heard(struct hall_rx_ring *rx);
 
 /*
  * Receiver: where do the next bytes come from? copied is the TCP sequence

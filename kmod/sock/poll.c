@@ -85,11 +85,14 @@ void hall_sock_wake(struct hall_sock *hs)
 
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
+		hall_ring_rx_heard(&hs->rx.ring);
 		readable = hall_ring_used(&hs->rx.ring) || hs->rx.ring.broken;
 		/* A mark may have come: the work sees to it. */
 		look = READ_ONCE(hs->rx.ring.shared->end);
 	}
 	writable = hs->tx.state == HALL_TX_RING;
+	if (writable)
+		hall_ring_tx_heard(&hs->tx.ring);
 	spin_unlock_bh(&channel->lock);
 	if (readable)
 		sk->sk_data_ready(sk);

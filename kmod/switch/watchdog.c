@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A slow watchdog over sleepers. The event indexes leave no wake-up to be
- * lost; if one is lost all the same, by a bug of ours or a doorbell that the
- * hypervisor dropped, the sleeper gets up within two seconds, and the counter
- * watchdog_wakes says that something is wrong.
+ * A slow watchdog over those who wait: threads asleep in our calls, and pollers,
+ * who were told "not ready" and trust in the doorbell. The event indexes leave
+ * no wake-up to be lost; if one is lost all the same, by a bug of ours or a
+ * doorbell that the hypervisor dropped, the sleeper gets up within two seconds,
+ * and the counter watchdog_wakes says that something is wrong.
  */
 #include "switch.h"
 
@@ -12,7 +13,10 @@
 static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(look_work, look);
 
-/* Asleep on the ring, with something to do, since the last look at least? */
+/*
+ * Asleep on the ring, with something to do, since the last look at least; or a
+ * doorbell that was asked for, was due, and was not heard?
+ */
 static bool stuck(struct hall_sock *hs)
 {
 	struct hall_channel *channel = &hs->channel;
@@ -22,12 +26,14 @@ static bool stuck(struct hall_sock *hs)
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started) {
 		hs->watched_tail = hs->rx.ring.tail;
-		stuck |= hs->rx_waiters && tail == hs->watched_tail &&
+		stuck |= hall_ring_rx_due(&hs->rx.ring);
+		stuck |= READ_ONCE(hs->rx_waiters) && tail == hs->watched_tail &&
 			 hall_ring_used(&hs->rx.ring);
 	}
 	if (hs->tx.state == HALL_TX_RING) {
 		hs->watched_head = hs->tx.ring.head;
-		stuck |= hs->tx_waiters && head == hs->watched_head &&
+		stuck |= hall_ring_tx_due(&hs->tx.ring);
+		stuck |= READ_ONCE(hs->tx_waiters) && head == hs->watched_head &&
 			 hall_ring_space(&hs->tx.ring) > hs->tx.ring.size / 2;
 	}
 	spin_unlock_bh(&channel->lock);
@@ -36,15 +42,16 @@ static bool stuck(struct hall_sock *hs)
 
 static void look_at(struct hall_sock *hs, void *data)
 {
-	if (!hs->rx_waiters && !hs->tx_waiters)
+	bool before = hs->watched_stuck;
+
+	hs->watched_stuck = stuck(hs);
+	/* At the first look it may be about to get up. */
+	if (!before || !hs->watched_stuck)
 		return;
 	lock_sock(hs->sk);
-	if (!stuck(hs)) {
-		hs->watched_stuck = false;
-	} else if (!hs->watched_stuck) {
-		hs->watched_stuck = true;	/* it may be about to get up */
-	} else {
+	if (!hs->detached) {
 		hall_count(HALL_WATCHDOG_WAKES);
+		hall_sock_wake(hs);
 		wake_up_all(sk_sleep(hs->sk));
 	}
 	release_sock(hs->sk);

@@ -198,10 +198,15 @@ static void tx_arm(void)
 	u32 least = 1 + number(2) % size;
 	u32 want = least + number(2) % (size - least + 1);
 
-	if (hall_ring_arm_tail(&tx, least, want))
+	if (hall_ring_arm_tail(&tx, least, want)) {
 		MUST(tx.broken || size - (tx.head - tx.tail) >= least);
-	else
+		MUST(!tx.armed);
+	} else {
 		MUST(!tx.broken && size - (tx.head - tx.tail) < least);
+		MUST(tx.armed);
+	}
+	hall_ring_tx_heard(&tx);
+	MUST(!tx.armed || (s64)(tx.tail - tx.event) <= 0);
 }
 
 static void tx_done(void)
@@ -260,10 +265,15 @@ static void rx_arm(void)
 {
 	u32 want = 1 + number(2) % size;
 
-	if (hall_ring_arm_head(&rx, want))
+	if (hall_ring_arm_head(&rx, want)) {
 		MUST(rx.broken || rx.head - rx.tail >= want);
-	else
+		MUST(!rx.armed);
+	} else {
 		MUST(!rx.broken && rx.head - rx.tail < want);
+		MUST(rx.armed);
+	}
+	hall_ring_rx_heard(&rx);
+	MUST(!rx.armed || (s64)(rx.head - rx.event) <= 0);
 }
 
 static void rx_where(void)
