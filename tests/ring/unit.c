@@ -672,7 +672,7 @@ static void ranges(void)
 
 	for EACH(o, n) for EACH(s, n) for EACH(a, n) for EACH(b, n) {
 		bool within = n[i_o] >= n[i_a] &&
-			(unsigned __int128)n[i_o] + n[i_s] <= n[i_b];
+			(__uint128_t)n[i_o] + n[i_s] <= n[i_b];
 
 		if (n[i_a] > n[i_b])
 			continue;
