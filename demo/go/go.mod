@@ -1,0 +1,3 @@
+module hallway.example/rawstream
+
+go 1.19
