@@ -10,18 +10,23 @@ help: ## list the targets
 
 demo: ## two VMs, unmodified programs, TCP beside Hallway: one table
 	$(call need,lab/demo)
-	lab/run setup && lab/demo
+	lab/run setup
+	lab/demo
 
 test: ## everything: unit, model, module and end-to-end tests on both kernels
 	$(call need,tests/run)
-	lab/run setup && tests/run all
+	lab/run setup
+	tests/run all
 
 test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 	$(call need,tests/run)
-	lab/run setup && lab/run kernel debug && tests/run debug
+	lab/run setup
+	lab/run kernel debug
+	tests/run debug
 
 check: ## formatters, linters, the include rule
 	$(call need,tests/check)
+	lab/run setup
 	tests/check
 
 unit: ## ring and state machine in user space, with sanitizers
@@ -37,11 +42,13 @@ tsan: ## the ring under ThreadSanitizer
 	tests/run tsan
 
 lab: ## two VMs and a shell in each, to try programs of your own
-	lab/run setup && lab/run lab
+	lab/run setup
+	lab/run lab
 
 bench: ## the benchmarks, with plots
 	$(call need,bench/run)
-	lab/run setup && bench/run
+	lab/run setup
+	bench/run
 
 clean: ## remove what was built in the checkout (the cache stays)
 	rm -rf out host/target

@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hallway_lab import isolate, paths, table, topology
-from hallway_lab.cli import prepare
-from hallway_lab.ledger import judge
+from hallway_lab import isolate, measure, paths, table
+from hallway_lab.ledger import judge, unwanted
 from hallway_lab.measure import Stand, describe
-from hallway_lab.sh import LabError, run, say, step
+from hallway_lab.sh import LabError, guarded, run, say, step
 
 from .scenarios import Scenario, Scenarios
 
@@ -53,27 +51,15 @@ class Samples:
 
 def main(words: list[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
-    options = _options(words)
-    try:
-        return _bench(options)
-    except LabError as failure:
-        print(f"bench: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
-        return 130
-
-
-def _options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="samples of each (default: 5)")
     parser.add_argument("--seconds", type=int, default=2, help="seconds of each run (default: 2)")
     parser.add_argument("--kernel", default="6.1", choices=["6.1", "6.12"])
-    parser.add_argument("--only", help="only scenarios whose key begins with one of these, comma between")
+    measure.add_only(parser)
     options = parser.parse_args(words)
     if options.rounds < 1 or options.seconds < 1:
         parser.error("rounds and seconds are at least 1")
-    return options
+    return guarded("bench", lambda: _bench(options))
 
 
 def build_programs() -> list[Path]:
@@ -89,23 +75,17 @@ def build_programs() -> list[Path]:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    if not isolate.inside():
-        paths.out("bench.json").unlink(missing_ok=True)
-    prepare(options.kernel)
-    topology.lay_share(options.kernel, *build_programs())
+    paths.out("bench.json").unlink(missing_ok=True)
     isolate.enter()
-    with topology.pair(options.kernel) as site:
-        stand = Stand(site)
-        stand.await_members()
-        chosen = tuple((options.only or "").split(","))
-        scenarios = [s for s in Scenarios(stand, options.seconds).all() if s.key.startswith(chosen)]
+    with measure.standing(options.kernel, *build_programs()) as stand:
+        scenarios = measure.chosen(options, Scenarios(stand, options.seconds).all())
         results = [Samples(scenario) for scenario in scenarios]
         for number in range(options.rounds):
             begin = time.monotonic()
             for samples in results:
                 _sample(stand, samples, on_first=number % 2 == 1)
             say(f"round {number + 1} of {options.rounds} took {time.monotonic() - begin:.0f} s")
-        site.judge()
+        stand.site.judge()
         facts = stand.facts()
     return _report(results, facts, options)
 
@@ -125,8 +105,8 @@ def _sample(stand: Stand, samples: Samples, on_first: bool) -> None:
         (samples.hallway if on else samples.tcp).append(done.value)
         if on and scenario.carries:
             samples.faults += judge(done, traffic).faults
-        elif not on and (traffic.up.sent_ring or traffic.down.sent_ring):
-            samples.faults.append("bytes went through rings while Hallway was off")
+        elif not on:
+            samples.faults += unwanted(traffic)
         name = "Hallway" if on else "TCP"
         say(f"  {scenario.title}, {name}: {table.number(done.value)} {scenario.unit}")
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hallway_lab import isolate, paths, table, topology
-from hallway_lab.cli import prepare
-from hallway_lab.ledger import SHARE, TRIFLE, Ledger, judge
+from hallway_lab import isolate, measure, paths, table
+from hallway_lab.ledger import SHARE, TRIFLE, Ledger, judge, unwanted
 from hallway_lab.measure import Stand, describe
 from hallway_lab.programs import Run
-from hallway_lab.sh import LabError, run, say, step
+from hallway_lab.sh import LabError, guarded, run, say, step
 
 from .rows import Programs, Row
 
@@ -47,21 +45,10 @@ class Line:
 
 def main(words: list[str] | None = None) -> int:
     """Run the demo; return the exit code."""
-    options = _options(words)
-    try:
-        return _demo(options)
-    except LabError as failure:
-        print(f"demo: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo: interrupted", file=sys.stderr)
-        return 130
-
-
-def _options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="lab/demo", description=__doc__)
-    parser.add_argument("--rows", help="only rows whose key begins with one of these, comma between")
-    return parser.parse_args(words)
+    measure.add_only(parser)
+    options = parser.parse_args(words)
+    return guarded("demo", lambda: _demo(options))
 
 
 def build_rawstream() -> Path:
@@ -86,20 +73,14 @@ def build_rawstream() -> Path:
 
 def _demo(options: argparse.Namespace) -> int:
     begin = time.monotonic()
-    if not isolate.inside():
-        paths.out("demo.json").unlink(missing_ok=True)
-    prepare(KERNEL)
-    topology.lay_share(KERNEL, build_rawstream())
+    paths.out("demo.json").unlink(missing_ok=True)
     isolate.enter()
-    with topology.pair(KERNEL) as site:
-        stand = Stand(site)
-        stand.await_members()
-        wanted = tuple((options.rows or "").split(","))
-        rows = [row for row in Programs(stand).rows() if row.key.startswith(wanted)]
+    with measure.standing(KERNEL, build_rawstream()) as stand:
+        rows = measure.chosen(options, Programs(stand).rows())
         lines = [_line(stand, row, f"{n}/{len(rows)}") for n, row in enumerate(rows, 1)]
         complaints = [
             f"{vm.name}'s kernel complained ({vm.log}): {health}"
-            for vm in site.vms
+            for vm in stand.site.vms
             if not (health := vm.verdict()).ok
         ]
         facts = stand.facts()
@@ -120,8 +101,8 @@ def _line(stand: Stand, row: Row, place: str) -> Line:
             if on:
                 ledger = judge(runs[on], traffic)
                 faults += ledger.faults
-            elif traffic.up.sent_ring or traffic.down.sent_ring:
-                faults.append("bytes went through rings while Hallway was off")
+            else:
+                faults += unwanted(traffic)
     except LabError as failure:
         faults.append(str(failure))
     line = Line(row, runs.get(False), runs.get(True), ledger, faults)

@@ -10,22 +10,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import accel, debugkernel, emulator, image, isolate, kernels, modbuild, paths, provision, topology
-from .sh import LabError
+from . import accel, debugkernel, image, isolate, kernels, modbuild, paths, provision, topology
+from .sh import LabError, guarded
 from .vm import VM
 
 
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand; return the exit code."""
     options = _parser().parse_args(words)
-    try:
-        return options.action(options) or 0
-    except LabError as failure:
-        print(f"lab: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("lab: interrupted", file=sys.stderr)
-        return 130
+    return guarded("lab", lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int | None:
+    if options.action is _setup:  # installs packages, which must not die half-way
+        isolate.end_on_signals()
+    else:
+        isolate.enter()
+    return options.action(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,31 +83,20 @@ def _accel(_options: argparse.Namespace) -> None:
     print(accel.name())
 
 
-def prepare(*kernel_names: str) -> None:
-    """Fetch and build all that VMs need, before the network is cut off."""
-    image.root_image()
-    for name in kernel_names:
-        found = kernels.kernel(name)
-        emulator.for_kernel(name)
-        image.modules_image(found)
-        image.initramfs(found)
-    accel.name()
-
-
 def _lab(options: argparse.Namespace) -> None:
     if not sys.stdin.isatty():
         raise LabError("lab needs a terminal: it hands you shells")
-    prepare(options.kernel)
+    topology.prepare(options.kernel)
     topology.lay_share(options.kernel)
-    isolate.enter()
+    isolate.cut_off()
     with topology.pair(options.kernel, load=not options.no_module) as site:
         topology.shells(site)
         site.judge()
 
 
 def _boot(options: argparse.Namespace) -> int:
-    prepare(options.kernel)
-    isolate.enter()
+    topology.prepare(options.kernel)
+    isolate.cut_off()
     with VM(kernel=options.kernel, machine=options.machine, share=options.share) as vm:
         result = vm.run(options.command, timeout=options.timeout, check=False)
         print(result.out, end="")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from . import paths
 from .aptbox import AptBox
 from .kernels import Kernel
-from .sh import Arg, LabError, run, say, step
+from .sh import Arg, LabError, end_group, run, say, step
 
 if TYPE_CHECKING:
     from .vm import VM
@@ -142,7 +142,9 @@ def _watch(words: Sequence[Arg], tree: Path, log: Path) -> int:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
+            process_group=0,
         ) as process,
+        end_group(process),
     ):
         assert process.stdout is not None
         for line in process.stdout:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import shutil
-import tempfile
 from pathlib import Path
 
 from . import kernels, paths
@@ -57,9 +56,17 @@ def root_image() -> Path:
 
 
 def _build_root(image: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=image.parent) as scratch:
-        tree = Path(scratch, "tree")
-        words: list[str | Path] = ["mmdebstrap", "--mode=root", "--variant=apt", "--quiet"]
+    with paths.workshop(image) as scratch:
+        tree = scratch / "tree"
+        # What it mounts in the tree must not be there when an interrupted run removes it.
+        words: list[str | Path] = [
+            "unshare",
+            "--mount",
+            "mmdebstrap",
+            "--mode=root",
+            "--variant=apt",
+            "--quiet",
+        ]
         words += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE]
         words += ["--dpkgopt=force-unsafe-io", "--aptopt=APT::Install-Recommends false"]
         words += [f"--include={','.join(PACKAGES)}", "bookworm", tree, "-"]
@@ -125,8 +132,8 @@ def modules_image(kernel: Kernel) -> Path:
 
 def _pack_modules(kernel: Kernel, image: Path) -> None:
     assert kernel.modules_dir is not None
-    with tempfile.TemporaryDirectory(dir=image.parent) as scratch:
-        tree = Path(scratch, "tree")
+    with paths.workshop(image) as scratch:
+        tree = scratch / "tree"
         skip = shutil.ignore_patterns("build", "source")
         shutil.copytree(kernel.modules_dir, tree / kernel.version, symlinks=True, ignore=skip)
         used = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
@@ -151,8 +158,7 @@ def initramfs(kernel: Kernel) -> Path:
 
 
 def _build_initramfs(image: Path, scripts: list[Path], busybox: Path, modules: list[Path]) -> None:
-    with tempfile.TemporaryDirectory(dir=image.parent) as scratch:
-        tree = Path(scratch)
+    with paths.workshop(image) as tree:
         for folder in ("bin", "dev", "proc", "sys", "new", "modules"):
             (tree / folder).mkdir()
         shutil.copy(busybox, tree / "bin/busybox")

@@ -51,6 +51,12 @@ def judge(run: Run, traffic: Traffic) -> Ledger:
     )
 
 
+def unwanted(traffic: Traffic) -> list[str]:
+    """What is wrong with the traffic of a run with Hallway off."""
+    ring = traffic.up.sent_ring + traffic.down.sent_ring
+    return [f"{ring} bytes went through rings while Hallway was off"] if ring else []
+
+
 def _judge(way: str, told: int | None, counted: Direction) -> Entry:
     # Bytes of a connection that was never attached are missing in `counted`,
     # what a program adds to its payload (headers, ciphers) is missing in `told`.

@@ -8,18 +8,19 @@ against what really went through rings.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from . import accel, emulator
+from . import accel, emulator, isolate, topology
 from .sh import LabError
-from .topology import Site
 
 COUNTED = (
     "tx_bytes_ring",
@@ -61,10 +62,45 @@ class Traffic:
     down: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0, 0))
 
 
+class Keyed(Protocol):
+    """What is measured, with a short name."""
+
+    key: str
+
+
+T = TypeVar("T", bound=Keyed)
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which a person chooses what is measured."""
+    parser.add_argument("--only", default="", help="only those whose key begins with one of these (a,b,c)")
+
+
+def chosen(options: argparse.Namespace, everything: Sequence[T]) -> list[T]:
+    """Return what the person chose."""
+    wanted = tuple(options.only.split(","))
+    found = [one for one in everything if one.key.startswith(wanted)]
+    if not found:
+        raise LabError(f"--only {options.only}: the keys are {', '.join(one.key for one in everything)}")
+    return found
+
+
+@contextlib.contextmanager
+def standing(kernel: str, *programs: Path) -> Iterator[Stand]:
+    """Prepare and boot two VMs that serve each other; `programs` are found at /hallway there."""
+    topology.prepare(kernel)
+    topology.lay_share(kernel, *programs)
+    isolate.cut_off()
+    with topology.pair(kernel) as site:
+        stand = Stand(site)
+        stand.await_members()
+        yield stand
+
+
 class Stand:
     """Two VMs with the module loaded: the first calls, the second answers."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: topology.Site) -> None:
         self.site = site
         self.client, self.server = site.vms[:2]
         self.spin_default = int(self.client.get(SPIN))

@@ -12,8 +12,11 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from .sh import LabError
 
 REPO = Path(__file__).resolve().parents[2]
 LAB = REPO / "lab"
@@ -30,7 +33,10 @@ def cache(*parts: str) -> Path:
         xdg = os.environ.get("XDG_CACHE_HOME")
         root = (Path(xdg) if xdg else Path.home() / ".cache") / "hallway"
     path = root.joinpath(*parts).absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as refusal:
+        raise LabError(f"cannot keep a cache in {root}: {refusal.strerror}") from None
     return path
 
 
@@ -48,6 +54,21 @@ def key(*inputs: object) -> str:
         data = item.read_bytes() if isinstance(item, Path) else repr(item).encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def workshop(target: Path) -> Iterator[Path]:
+    """Give a folder beside `target` to make it in, to one who holds its lock.
+
+    What a run that was killed left there goes first.
+    """
+    folder = target.with_name(f"{target.name}.parts")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

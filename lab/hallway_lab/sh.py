@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 Arg = str | Path
@@ -24,6 +25,18 @@ class LabError(Exception):
 def say(text: str) -> None:
     """Print one progress line."""
     print(f"lab: {text}", file=sys.stderr, flush=True)
+
+
+def guarded(name: str, action: Callable[[], int | None]) -> int:
+    """Run a whole program; a failure or an interruption is told, and is its exit code."""
+    try:
+        return action() or 0
+    except LabError as failure:
+        print(f"{name}: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
 
 
 @contextlib.contextmanager
@@ -51,23 +64,36 @@ def run(
     """
     words = [str(word) for word in command]
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             words,
             cwd=cwd,
             env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            timeout=timeout,
+            process_group=0,
         )
+        with end_group(process):
+            said, _ = process.communicate(text, timeout)
     except FileNotFoundError:
         raise LabError(f"{words[0]} is not installed: run `./lab/run setup`") from None
     except subprocess.TimeoutExpired as late:
         raise LabError(f"{' '.join(words)}: not done after {late.timeout:.0f} s") from None
-    if check and done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-40:])
-        raise LabError(f"{' '.join(words)}: exit code {done.returncode}\n{tail}")
-    return done.stdout
+    if check and process.returncode:
+        tail = "\n".join(said.splitlines()[-40:])
+        raise LabError(f"{' '.join(words)}: exit code {process.returncode}\n{tail}")
+    return said
+
+
+@contextlib.contextmanager
+def end_group(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End a process, and all of its group, when the block fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise

@@ -18,13 +18,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import isolate, modbuild, paths
+from . import accel, emulator, image, isolate, kernels, modbuild, paths
 from .sh import LabError, run, say, step
 from .vm import VM, Config, Plain, boot_all
 
 RUN_DIR = Path("/run/hallway")
 REGION_DIR = Path("/dev/shm/hallway")
 SIZE_MIB = 256
+
+
+def prepare(kernel_name: str) -> None:
+    """Fetch and build all that VMs need, before the network is cut off."""
+    image.root_image()
+    found = kernels.kernel(kernel_name)
+    emulator.for_kernel(kernel_name)
+    image.modules_image(found)
+    image.initramfs(found)
+    accel.name()
 
 
 def build_host() -> Path:
@@ -124,7 +134,7 @@ class Site:
 def pair(kernel: str = "6.1", *, load: bool = True, count: int = 2, **options: Any) -> Iterator[Site]:
     """Run a daemon and `count` VMs; with `load` the module is in each of them.
 
-    Call `isolate.enter()` and `lay_share()` before. More options go to Config.
+    Call `lay_share()` and `isolate.cut_off()` before. More options go to Config.
     """
     options.setdefault("share", paths.out("share", kernel))
     site = Site(Daemon())
@@ -142,7 +152,7 @@ def pair(kernel: str = "6.1", *, load: bool = True, count: int = 2, **options: A
 
 def shells(site: Site) -> None:
     """Hand a person a shell in each VM: panes of tmux, or one after the other."""
-    assert isolate.inside()
+    isolate.need_private()
     if shutil.which("tmux"):
         _panes([vm.ip4 for vm in site.vms])
         return
@@ -160,10 +170,8 @@ def shells(site: Site) -> None:
 
 
 def _ssh(address: str) -> list[str]:
-    from .image import ssh_key
-
     quiet = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
-    return ["ssh", "-t", "-i", str(ssh_key()), *quiet, f"root@{address}"]
+    return ["ssh", "-t", "-i", str(image.ssh_key()), *quiet, f"root@{address}"]
 
 
 def _panes(addresses: list[str]) -> None:

@@ -16,8 +16,10 @@ import time
 from pathlib import Path
 
 from hallway_lab import isolate, paths
-from hallway_lab.cli import prepare
-from hallway_lab.sh import LabError
+from hallway_lab.sh import guarded
+from hallway_lab.topology import prepare
+
+from lab import interrupt
 
 from . import guests
 from .suite import GuestLost, Report
@@ -30,20 +32,17 @@ SUMMARY = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed$")
 def main() -> int:
     """Run what the command line asks for; return the exit code."""
     options = _parse()
-    try:
-        if options.what == "guests":
-            return _suite(options)
-        return _run(options)
-    except LabError as failure:
-        print(f"tests: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return guarded("tests", lambda: _enter(options))
+
+
+def _enter(options: argparse.Namespace) -> int:
+    isolate.enter()
+    return _suite(options) if options.what == "guests" else _run(options)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/run", description="Hallway's tests.")
-    names = ("all", "unit", "fuzz", "tsan", "model", "rust", "module", "e2e", "debug", "guests")
+    names = ("all", "unit", "fuzz", "tsan", "model", "rust", "lab", "module", "e2e", "debug", "guests")
     parser.add_argument("what", choices=names, nargs="?", default="all")
     parser.add_argument("--kernel", choices=[*KERNELS, "debug"], help="only on this kernel")
     parser.add_argument("--only", default="", help="only tests whose names contain this")
@@ -60,7 +59,7 @@ def _suite(options: argparse.Namespace) -> int:
     seed = options.seed if options.seed is not None else random.getrandbits(32)
     prepare(kernel)
     share = guests.share(kernel)
-    isolate.enter()
+    isolate.cut_off()
     random.seed(seed)
     report = Report(f"{name} {kernel}", only=options.only)
     print(f"{report.label}: seed {seed}", flush=True)
@@ -90,6 +89,11 @@ class Total:
     def __init__(self) -> None:
         self.passed = self.failed = 0
         self._lock = threading.Lock()
+
+    def add(self, report: Report) -> None:
+        """Count the tests of a suite that ran in this process."""
+        self.passed += report.passed
+        self.failed += len(report.failed)
 
     def run(self, label: str, *words: object) -> None:
         """Run a command, pass its lines on, and count it or what it counted."""
@@ -141,6 +145,12 @@ def _run(options: argparse.Namespace) -> int:
             "--manifest-path",
             REPO / "host/Cargo.toml",
         )
+    if what in ("all", "lab"):
+        report = Report("lab", only=options.only)
+        for test in interrupt.TESTS:
+            if report.wanted(test.__name__):
+                report.run(test.__name__, test)
+        total.add(report)
     suites = [s for s in ("module", "e2e") if what in ("all", "debug", s)]
     for kernel in kernels:
         for suite in suites:

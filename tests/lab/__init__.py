@@ -1,0 +1,1 @@
+"""Tests of the lab itself: what it promises to leave behind, which is nothing."""
