@@ -10,13 +10,14 @@ import os
 import platform
 from pathlib import Path
 
+from . import isolate
 from .sh import LabError, run, say, step
 
 PACKAGES = {
     "the VMs": "qemu-system-x86 mmdebstrap e2fsprogs busybox-static iproute2 openssh-client kmod cpio",
     "fetching kernels": "debian-archive-keyring xz-utils dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
-    "checks": "clang libclang-rt-14-dev sparse spin",
+    "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv",
     "shells": "tmux",
     "the static program": "golang-go",
 }
@@ -41,10 +42,18 @@ def setup() -> None:
     if not wanted:
         say("all needed packages are installed")
         return
-    with step(f"installing {' '.join(wanted)}"):
-        env = {"DEBIAN_FRONTEND": "noninteractive"}
+    install(*wanted)
+
+
+def install(*packages: str) -> None:
+    """Install distribution packages; once dpkg works, an interruption waits for its end."""
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    words = ["apt-get", "install", "-q", "-y", "--no-install-recommends"]
+    with step(f"installing {' '.join(packages)}"):
         run(["apt-get", "update", "-q"], env=env)
-        run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *wanted], env=env)
+        run([*words, "--download-only", *packages], env=env)
+        with isolate.put_off():
+            run([*words, *packages], env=env)
 
 
 def check_host() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +13,9 @@ from hallway_lab import paths
 from hallway_lab.aptbox import AptBox
 from hallway_lab.paths import REPO
 from hallway_lab.sh import Arg, LabError, run, step
+from hallway_lab.venv import venv
 
 from . import source
-
-# Program: Debian package. What is missing is installed, as lab/run setup does.
-PACKAGES = {"shellcheck": "shellcheck", "sparse": "sparse", "perl": "perl"}
 
 RUFF = "0.17.5"
 RUFF_FOLDERS = ("lab", "tests", "demo", "bench")
@@ -27,19 +23,11 @@ RUFF_MORE = 'lint.allowed-confusables = ["\u00d7"]'  # the sign of multiplicatio
 
 
 def need(program: str) -> str:
-    """Return the path of a program, installing its package if need be."""
-    if not shutil.which(program):
-        _install(PACKAGES[program])
-    return shutil.which(program) or program
-
-
-def _install(package: str) -> None:
-    if os.geteuid() != 0:
-        raise LabError(f"{package} is missing: as root, apt-get install {package}")
-    with step(f"installing {package}"):
-        env = {"DEBIAN_FRONTEND": "noninteractive"}
-        run(["apt-get", "update", "-q"], env=env)
-        run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package], env=env)
+    """Return the path of a program that `lab/run setup` installs."""
+    path = shutil.which(program)
+    if not path:
+        raise LabError(f"{program} is not installed: run `./lab/run setup`")
+    return path
 
 
 def _said(command: Sequence[Arg], folder: Path = REPO) -> list[str]:
@@ -85,16 +73,7 @@ def clippy() -> list[str]:
 
 def _ruff() -> Path:
     """Return ruff of the one version whose formatting is ours."""
-    folder = paths.cache(f"ruff-{RUFF}")
-    program = folder / "bin/ruff"
-    if not program.exists():
-        if subprocess.run([sys.executable, "-c", "import ensurepip"], capture_output=True).returncode:
-            _install("python3-venv")
-        with step(f"fetching ruff {RUFF}"):
-            shutil.rmtree(folder, ignore_errors=True)
-            run([sys.executable, "-m", "venv", folder])
-            run([folder / "bin/pip", "-q", "install", f"ruff=={RUFF}"])
-    return program
+    return venv("ruff", f"ruff=={RUFF}") / "bin/ruff"
 
 
 def _python() -> list[Path]:
