@@ -9,17 +9,9 @@
  * The client prints one JSON object. Round trips of the first tenth of a
  * second are made but not counted.
  */
-#include <arpa/inet.h>
-#include <err.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "common.h"
 
 #define BYTES_MAX 65536
 #define SAMPLES_MAX (4 * 1024 * 1024)
@@ -27,14 +19,6 @@
 
 static char buffer[BYTES_MAX];
 static uint32_t samples[SAMPLES_MAX];
-
-static uint64_t now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
 
 static void no_delay(int fd)
 {
@@ -76,18 +60,12 @@ static void put(int fd, size_t bytes)
 
 static void serve(int port)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port) };
-	int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+	int listener = listen_at(port);
 
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (bind(listener, (void *)&at, sizeof(at)) || listen(listener, 8))
-		err(1, "port %d", port);
 	for (;;) {
-		int fd = accept(listener, NULL, NULL);
+		int fd = accept_one(listener);
 		uint32_t bytes;
 
-		if (fd < 0)
-			err(1, "accept");
 		no_delay(fd);
 		/* The client says first how large a request is. */
 		if (get(fd, sizeof(bytes))) {
@@ -108,17 +86,13 @@ static int ascending(const void *a, const void *b)
 
 static void call(const char *address, int port, uint32_t bytes, double seconds)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in to = address_of(address, port);
+	int fd = connect_to(&to);
 	uint64_t begin, warm, end, last, t;
 	size_t n = 0, all = 0;
 
 	if (!bytes || bytes > BYTES_MAX)
 		errx(1, "1 to %d bytes", BYTES_MAX);
-	if (inet_pton(AF_INET, address, &to.sin_addr) != 1)
-		errx(1, "no IPv4 address: %s", address);
-	if (connect(fd, (void *)&to, sizeof(to)))
-		err(1, "connect");
 	no_delay(fd);
 	memcpy(buffer, &bytes, sizeof(bytes));
 	put(fd, sizeof(bytes));

@@ -12,19 +12,11 @@
  * object. No clock is read and nothing is polled between two writes: those
  * would be measured, too.
  */
-#include <arpa/inet.h>
-#include <err.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "common.h"
 
 #define BYTES_MAX (1024 * 1024)
 #define READ_MAX 65536
@@ -32,29 +24,15 @@
 static char buffer[BYTES_MAX];
 static volatile sig_atomic_t over;
 
-static uint64_t now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
 static void serve(int port)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port) };
-	int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+	int listener = listen_at(port);
 
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (bind(listener, (void *)&at, sizeof(at)) || listen(listener, 8))
-		err(1, "port %d", port);
 	for (;;) {
-		int fd = accept(listener, NULL, NULL);
+		int fd = accept_one(listener);
 		uint64_t count = 0;
 		ssize_t n;
 
-		if (fd < 0)
-			err(1, "accept");
 		while ((n = read(fd, buffer, READ_MAX)) > 0)
 			count += n;
 		if (n < 0)
@@ -73,23 +51,19 @@ static void on_alarm(int number)
 
 static void call(const char *address, int port, size_t bytes, double seconds)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+	struct sockaddr_in to = address_of(address, port);
 	struct sigaction action = { .sa_handler = on_alarm };
 	struct itimerval timer = {
 		.it_value.tv_sec = (time_t)seconds,
 		.it_value.tv_usec = (suseconds_t)((seconds - (time_t)seconds) * 1e6),
 	};
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	int fd = connect_to(&to);
 	uint64_t begin, took, sent = 0, count = 0;
 	size_t have = 0;
 	ssize_t n;
 
 	if (!bytes || bytes > BYTES_MAX)
 		errx(1, "1 to %d bytes", BYTES_MAX);
-	if (inet_pton(AF_INET, address, &to.sin_addr) != 1)
-		errx(1, "no IPv4 address: %s", address);
-	if (connect(fd, (void *)&to, sizeof(to)))
-		err(1, "connect");
 	/* Without SA_RESTART: the signal also ends a write that waits. */
 	sigaction(SIGALRM, &action, NULL);
 	memset(buffer, 'h', sizeof(buffer));
