@@ -549,6 +549,14 @@ static void watch(struct loop *loop, struct conn *c, int op)
 }
 
 /* Returns whether there may be more to do without a new event. */
+static bool turn_over(struct loop *loop, struct side *s)
+{
+	pause_maybe(s);
+	if (loop->mode == LEVEL)
+		s->ready = false;
+	return s->ready;
+}
+
 static bool drive_rx(struct loop *loop, struct conn *c, unsigned char *buf,
 		     int *pipe_fds)
 {
@@ -569,10 +577,7 @@ static bool drive_rx(struct loop *loop, struct conn *c, unsigned char *buf,
 		}
 		c->rx.pos += n;
 	}
-	pause_maybe(&c->rx);
-	if (loop->mode == LEVEL)
-		c->rx.ready = false;
-	return c->rx.ready;
+	return turn_over(loop, &c->rx);
 }
 
 static bool drive_tx(struct loop *loop, struct conn *c, unsigned char *buf,
@@ -601,10 +606,7 @@ static bool drive_tx(struct loop *loop, struct conn *c, unsigned char *buf,
 		}
 		c->tx.pos += n;
 	}
-	pause_maybe(&c->tx);
-	if (loop->mode == LEVEL)
-		c->tx.ready = false;
-	return c->tx.ready;
+	return turn_over(loop, &c->tx);
 }
 
 static bool drive(struct loop *loop, struct conn *c, unsigned char *buf,

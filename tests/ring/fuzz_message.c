@@ -5,6 +5,7 @@
  * come in as a message. Whatever comes, a message touches at most the channel
  * that it names, is answered at most once, and keeps no reference or memory.
  */
+#include "input.h"
 #include "kernel.h"
 
 #include "../../kmod/channel/channel.c"
@@ -15,26 +16,6 @@
 bool shim_no_memory;
 struct hall_counters hall_counters;
 struct hall_transport_handler hall_transport_handler;
-
-static const uint8_t *input;
-static size_t left;
-
-static u8 byte(void)
-{
-	if (!left)
-		return 0;
-	left--;
-	return *input++;
-}
-
-static u32 word(void)
-{
-	u32 n = byte();
-
-	n |= byte() << 8;
-	n |= byte() << 16;
-	return n | (u32)byte() << 24;
-}
 
 static struct hall_member *member;
 static struct hall_channel *channels[CHANNELS];
@@ -259,7 +240,7 @@ static void message(void)
 
 static void wake(void)
 {
-	u32 endpoint = byte() & 1 ? word() % HALLWAY_ENDPOINTS_MAX : byte() % 8;
+	u32 endpoint = byte() & 1 ? number(4) % HALLWAY_ENDPOINTS_MAX : byte() % 8;
 	struct hall_channel *channel = xa_load(&member->endpoints, endpoint);
 
 	woken = 0;
@@ -271,8 +252,8 @@ static void wake(void)
 /* The owner knows the peer's numbers: each word goes where it belongs. */
 static void speak(struct hall_channel *channel)
 {
-	u32 sender = word() % HALLWAY_ENDPOINTS_MAX;
-	u32 receiver = word() % HALLWAY_ENDPOINTS_MAX;
+	u32 sender = number(4) % HALLWAY_ENDPOINTS_MAX;
+	u32 receiver = number(4) % HALLWAY_ENDPOINTS_MAX;
 
 	channel->sender = sender;
 	channel->receiver = receiver;
@@ -292,7 +273,7 @@ static void speak(struct hall_channel *channel)
 /* Both ends of a connection know it by each other's offers; no other does. */
 static void tags(void)
 {
-	u32 iss_active = word(), iss_passive = word(), other = word();
+	u32 iss_active = number(4), iss_passive = number(4), other = number(4);
 	struct hall_tags active, passive, stranger;
 	struct hallway_message offer = {};
 	u8 key[16] = { byte() };

@@ -10,33 +10,8 @@
  */
 #include "check.h"
 #include "hooked.h"
-
-#define MUST(condition) do { \
-	if (!(condition)) { \
-		fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-		abort(); \
-	} \
-} while (0)
-
-static const uint8_t *input;
-static size_t left;
-
-static u8 byte(void)
-{
-	if (!left)
-		return 0;
-	left--;
-	return *input++;
-}
-
-static u64 number(unsigned int bytes)
-{
-	u64 n = 0;
-
-	while (bytes--)
-		n = n << 8 | byte();
-	return n;
-}
+#include "must.h"
+#include "input.h"
 
 static struct hallway_ring *shared;
 static u32 size;

@@ -518,11 +518,8 @@ static void receiver_step(void)
 
 /* All together */
 
-static void hook(void)
+static void any_step(void)
 {
-	if (!chance(4))
-		return;
-	counted.in_midst++;
 	switch (below(3)) {
 	case 0:
 		network_step();
@@ -534,6 +531,14 @@ static void hook(void)
 		receiver_step();
 		break;
 	}
+}
+
+static void hook(void)
+{
+	if (!chance(4))
+		return;
+	counted.in_midst++;
+	any_step();
 }
 
 /* Between two turns: does anyone sleep on what is there? */
@@ -572,17 +577,7 @@ static void stream(u64 seed)
 	w.tx.carrier = -1;
 	w.tx.closing = chance(10);
 	while (!w.rx.over && test_ok) {
-		switch (below(3)) {
-		case 0:
-			network_step();
-			break;
-		case 1:
-			sender_step();
-			break;
-		case 2:
-			receiver_step();
-			break;
-		}
+		any_step();
 		if (w.rx.over)
 			break;
 		check_sleepers();

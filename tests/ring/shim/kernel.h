@@ -15,18 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../must.h"
+
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 typedef unsigned int gfp_t;
-
-#define MUST(condition) do { \
-	if (!(condition)) { \
-		fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-		abort(); \
-	} \
-} while (0)
 
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
