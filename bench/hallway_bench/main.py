@@ -3,7 +3,7 @@
 A round runs each scenario once with Hallway off and once with it on, and
 every other round begins with on: a machine that grows slower or faster while
 this runs then weighs on both alike. Reported are medians, and the lowest and
-highest sample.
+highest sample, as a table, as JSON and as plots.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from hallway_lab import isolate, measure, paths, table
 from hallway_lab.ledger import judge, unwanted
 from hallway_lab.measure import Stand, describe
 from hallway_lab.sh import LabError, guarded, run, say, step
+from hallway_lab.venv import venv
 
 from .scenarios import Scenario, Scenarios
 
 PROGRAMS = ("stream", "pingpong", "connrate")
+MATPLOTLIB = "matplotlib==3.11.2"
+PLOTS = Path(__file__).with_name("plots.py")
 
 
 @dataclass
@@ -56,6 +59,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=2, help="seconds of each run (default: 2)")
     parser.add_argument("--kernel", default="6.1", choices=["6.1", "6.12"])
     measure.add_only(parser)
+    parser.add_argument("--no-plots", action="store_true", help="do without matplotlib, which pip fetches")
     options = parser.parse_args(words)
     if options.rounds < 1 or options.seconds < 1:
         parser.error("rounds and seconds are at least 1")
@@ -77,6 +81,7 @@ def build_programs() -> list[Path]:
 def _bench(options: argparse.Namespace) -> int:
     paths.out("bench.json").unlink(missing_ok=True)
     isolate.enter()
+    python = None if options.no_plots else venv("plots", MATPLOTLIB) / "bin/python"
     with measure.standing(options.kernel, *build_programs()) as stand:
         scenarios = measure.chosen(options, Scenarios(stand, options.seconds).all())
         results = [Samples(scenario) for scenario in scenarios]
@@ -87,7 +92,10 @@ def _bench(options: argparse.Namespace) -> int:
             say(f"round {number + 1} of {options.rounds} took {time.monotonic() - begin:.0f} s")
         stand.site.judge()
         facts = stand.facts()
-    return _report(results, facts, options)
+    code = _report(results, facts, options)
+    if python:
+        print(run([python, PLOTS, paths.out("bench.json"), paths.OUT]), end="")
+    return code
 
 
 def _sample(stand: Stand, samples: Samples, on_first: bool) -> None:
