@@ -1,7 +1,7 @@
 # Every target is one command of the lab; `make help` lists those that exist.
 # A target whose script is not there yet says so and fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan lab bench man test-debug clean
+.PHONY: help demo test check unit fuzz tsan lab bench dkms test-debug clean
 
 need = @test -e $(1) || { echo "make $@: $(1) is not there yet" >&2; exit 1; }
 
@@ -49,6 +49,9 @@ bench: ## the benchmarks, with plots
 	$(call need,bench/run)
 	lab/run setup
 	bench/run
+
+dkms: ## the module for this kernel and each to come (in a guest, with DKMS)
+	kmod/dkms-install
 
 clean: ## remove what was built in the checkout (the cache stays)
 	rm -rf out host/target

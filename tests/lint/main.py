@@ -36,6 +36,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("module on 6.1: calls leave by a jump", lambda: module.jumps("6.1")),
     ("module on 6.12: calls leave by a jump", lambda: module.jumps("6.12")),
     ("module compiles with the newest headers", module.newest),
+    ("module builds and installs by DKMS", module.dkms),
 ]
 
 

@@ -7,9 +7,13 @@ ordinary build that would cost the next build as much again.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import tempfile
+from pathlib import Path
 
 from hallway_lab import kernels, modbuild, paths
+from hallway_lab.aptbox import AptBox
 from hallway_lab.sh import LabError, run
 
 from . import source, tools
@@ -93,3 +97,29 @@ def newest() -> list[str]:
     if found or (failure and not linked):
         return found or [str(failure)]
     return []
+
+
+def dkms() -> list[str]:
+    """DKMS of this Debian, told to keep everything in a folder of its own, builds and installs it."""
+    kernel = kernels.kernel("6.1")
+    with tempfile.TemporaryDirectory() as scratch:
+        places = [f"--{what}tree={scratch}/{what}" for what in ("dkms", "install")]
+        Path(scratch, "dkms").mkdir()
+        Path(scratch, "install", kernel.version).mkdir(parents=True)  # its sign of a kernel
+        words = [f"--kernelsourcedir={kernel.build_dir}", "-k", kernel.version, "--no-depmod"]
+        env = {"PATH": f"{_dkms_program().parent}:{os.environ['PATH']}", "SOURCES": f"{scratch}/src"}
+        said = run([paths.REPO / "kmod/dkms-install", *places, *words], env=env)
+        built = sorted(Path(scratch, "install").rglob("hallway.ko*"))
+        if not built:
+            return [f"DKMS installed no hallway.ko: {said}"]
+        version = run(["modinfo", "-F", "version", built[0]]).strip()
+    told = run(["sed", "-n", 's/^PACKAGE_VERSION="\\(.*\\)"/\\1/p', paths.REPO / "kmod/dkms.conf"]).strip()
+    return [] if told == version else [f"kmod/dkms.conf says {told}, the module {version}"]
+
+
+def _dkms_program() -> Path:
+    folder = paths.cache("dkms")
+    with paths.lock("dkms"):
+        if not (folder / "usr/sbin/dkms").exists():
+            AptBox("stable").unpack(folder, ["dkms"])
+    return folder / "usr/sbin/dkms"
