@@ -105,6 +105,16 @@ typedef struct {
 #define atomic_read(v)		((v)->counter)
 #define atomic_inc(v)		((v)->counter++)
 
+static inline bool atomic_try_cmpxchg(atomic_t *v, int *old, int new)
+{
+	if (v->counter != *old) {
+		*old = v->counter;
+		return false;
+	}
+	v->counter = new;
+	return true;
+}
+
 static inline bool atomic_dec_and_test(atomic_t *v)
 {
 	MUST(v->counter > 0);
