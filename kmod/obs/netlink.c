@@ -34,6 +34,7 @@ struct connection {
 
 struct member {
 	const char *transport;
+	bool own;			/* this guest */
 	u32 slot, generation;
 	u8 uuid[16];
 	char name[HALLWAY_NAME_SIZE];
@@ -191,11 +192,30 @@ static int collect_member(struct hall_member *member, void *data)
 	if (!to)
 		return -ENOMEM;
 	to->transport = member->transport->name;
+	to->own = !member->transport->own;
 	to->slot = member->slot;
 	to->generation = member->generation;
 	memcpy(to->uuid, member->uuid, sizeof(to->uuid));
 	strscpy(to->name, member->name, sizeof(to->name));
 	return hall_member_addresses(member, collect_address, to);
+}
+
+static int collect_own(const struct hall_own *own, void *data)
+{
+	struct member *to = grow(data);
+
+	if (!to)
+		return -ENOMEM;
+	to->transport = own->transport->name;
+	to->own = true;
+	to->slot = own->slot;
+	to->generation = own->generation;
+	memcpy(to->uuid, own->uuid, sizeof(to->uuid));
+	strscpy(to->name, own->name, sizeof(to->name));
+	to->addresses = own->addresses;
+	memcpy(to->address, own->address,
+	       own->addresses * sizeof(*own->address));
+	return 0;
 }
 
 static int put_member(struct sk_buff *skb, const void *element)
@@ -208,7 +228,8 @@ static int put_member(struct sk_buff *skb, const void *element)
 	      nla_put_u32(skb, HALLWAY_A_SLOT, from->slot) ?:
 	      nla_put(skb, HALLWAY_A_UUID, sizeof(from->uuid), from->uuid) ?:
 	      nla_put_u32(skb, HALLWAY_A_GENERATION, from->generation) ?:
-	      nla_put_string(skb, HALLWAY_A_NAME, from->name);
+	      nla_put_string(skb, HALLWAY_A_NAME, from->name) ?:
+	      (from->own ? nla_put_flag(skb, HALLWAY_A_SELF) : 0);
 	for (i = 0; !err && i < from->addresses; i++)
 		err = nla_put_in6_addr(skb, HALLWAY_A_ADDRESS,
 				       &from->address[i]);
@@ -221,7 +242,8 @@ static int start_members(struct netlink_callback *cb)
 
 	if (!snapshot)
 		return -ENOMEM;
-	return hall_members_walk(collect_member, snapshot);
+	return hall_transport_own(collect_own, snapshot) ?:
+	       hall_members_walk(collect_member, snapshot);
 }
 
 static int dump_members(struct sk_buff *skb, struct netlink_callback *cb)

@@ -546,6 +546,33 @@ static void read_entry(struct region *region, u32 slot,
 	entry->name[HALLWAY_NAME_SIZE - 1] = 0;
 }
 
+static int ivshmem_own(int (*fn)(const struct hall_own *own, void *data),
+		       void *data)
+{
+	struct hall_own own = { .transport = &hall_ivshmem_transport };
+	struct hallway_member entry;
+	struct region *region;
+	int err = 0;
+
+	mutex_lock(&mutex);
+	own.address = local_address;
+	own.addresses = local_count;
+	list_for_each_entry(region, &regions, list) {
+		if (region->state != REGION_JOINED)
+			continue;
+		read_entry(region, region->slot, &entry);
+		own.slot = region->slot;
+		own.generation = region->generation;
+		memcpy(own.uuid, entry.uuid, sizeof(own.uuid));
+		strscpy(own.name, entry.name, sizeof(own.name));
+		err = fn(&own, data);
+		if (err)
+			break;
+	}
+	mutex_unlock(&mutex);
+	return err;
+}
+
 static void region_scan(struct region *region)
 {
 	u32 change = virt_load_acquire(&region->shared->change), slot;
@@ -1050,6 +1077,7 @@ const struct hall_transport hall_ivshmem_transport = {
 	.send = ivshmem_send,
 	.notify = ivshmem_notify,
 	.publish = ivshmem_publish,
+	.own = ivshmem_own,
 	.release = ivshmem_release,
 };
 

@@ -7,6 +7,11 @@
 #include <linux/kernel.h>
 #include <linux/percpu.h>
 
+static const struct hall_transport * const transports[] = {
+	&hall_loopback_transport,
+	&hall_ivshmem_transport,
+};
+
 struct workqueue_struct *hall_workqueue;
 struct hall_transport_handler hall_transport_handler;
 
@@ -51,13 +56,21 @@ void hall_member_put(struct hall_member *member)
 void hall_transport_publish(bool remote, const struct in6_addr *address,
 			    unsigned int count)
 {
-	static const struct hall_transport * const transports[] = {
-		&hall_loopback_transport,
-		&hall_ivshmem_transport,
-	};
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(transports); i++)
 		if (transports[i]->remote == remote)
 			transports[i]->publish(address, count);
+}
+
+int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
+		       void *data)
+{
+	unsigned int i;
+	int err = 0;
+
+	for (i = 0; i < ARRAY_SIZE(transports) && !err; i++)
+		if (transports[i]->own)
+			err = transports[i]->own(fn, data);
+	return err;
 }

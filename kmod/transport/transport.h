@@ -54,6 +54,17 @@ struct hall_member {
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
 };
 
+/* This guest as its peers see it in one region. */
+struct hall_own {
+	const struct hall_transport *transport;
+	u32 slot;
+	u32 generation;
+	u8 uuid[16];
+	char name[HALLWAY_NAME_SIZE];
+	const struct in6_addr *address;
+	unsigned int addresses;
+};
+
 struct hall_transport {
 	const char *name;
 	/* The peer runs on another CPU: a receiver may spin a little. */
@@ -88,6 +99,11 @@ struct hall_transport {
 	void (*notify)(struct hall_member *peer, u32 endpoint);
 	/* Tells all peers which addresses are here. Process context. */
 	void (*publish)(const struct in6_addr *address, unsigned int count);
+	/*
+	 * Calls fn with this guest's own place in each region, until it is not
+	 * 0. NULL where the one member is this guest. Process context.
+	 */
+	int (*own)(int (*fn)(const struct hall_own *own, void *data), void *data);
 	/* The last reference is gone. Any context. */
 	void (*release)(struct hall_member *peer);
 };
@@ -130,6 +146,10 @@ int hall_loopback_init(void);
 void hall_loopback_uninit(void);
 int hall_ivshmem_init(void);
 void hall_ivshmem_uninit(void);
+
+/* The places of this guest in the regions of all transports. */
+int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
+		       void *data);
 
 /* Publishes over all transports that are remote, or over all that are not. */
 void hall_transport_publish(bool remote, const struct in6_addr *address,

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from hallway_tests.guests import Delta, Stream, autopsy, connections, counters, insmod, rmmod, wait_members
+from hallway_tests.guests import (
+    Delta,
+    Stream,
+    autopsy,
+    connections,
+    counters,
+    insmod,
+    rmmod,
+    status,
+    wait_members,
+)
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
@@ -18,6 +28,22 @@ def on_rings(pair: Pair, count: int = 1) -> None:
 
     with autopsy(*pair.both):
         wait_for(promoted, f"{count} connections are on rings both ways", 20 * pair.slow)
+
+
+def status_names_all(pair: Pair) -> None:
+    """Each guest's status lists the host, itself and the other, as hallwayd knows them."""
+    pair.load()
+    region = pair.site.daemon.status()["regions"][0]
+    told = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in region["members"]}
+    for vm in pair.both:
+        shown = status(vm)["members"]
+        seen = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in shown}
+        check(
+            len(shown) == 3 and seen == {slot: told[slot] for slot in seen}, f"{vm.name}: {seen}, not {told}"
+        )
+        own = [m for m in shown if m["self"]]
+        check([m["uuid"] for m in own] == [vm.uuid], f"{vm.name} takes itself for {own}")
+        check({vm.ip4, vm.ip6} <= set(own[0]["addresses"]), f"{vm.name}'s own addresses: {own}")
 
 
 def unload(pair: Pair) -> None:
@@ -137,4 +163,4 @@ def reader_returns(pair: Pair) -> None:
     nothing_odd(pair, delta)
 
 
-TESTS = (unload, joins_later, daemon_restart, reader_returns)
+TESTS = (status_names_all, unload, joins_later, daemon_restart, reader_returns)

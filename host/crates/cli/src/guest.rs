@@ -77,7 +77,11 @@ pub fn status(json: bool) -> Result<()> {
     if json {
         return print_json(&status);
     }
-    let Status { module, members } = status;
+    let Status {
+        module,
+        mut members,
+    } = status;
+    members.sort_by(|a, b| (&a.transport, a.slot).cmp(&(&b.transport, b.slot)));
     let switch = if module.enabled { "on" } else { "off" };
     let mut out = std::io::stdout();
     writeln!(
@@ -94,11 +98,15 @@ pub fn status(json: bool) -> Result<()> {
         let heading = ["transport", "slot", "name", "gen", "addresses", "uuid"];
         let mut table = Table::new(&heading);
         for member in &members {
-            let own = if member.is_self { " (this guest)" } else { "" };
+            let who = match member {
+                Member { is_self: true, .. } => " (this guest)",
+                Member { is_host: true, .. } => " (host)",
+                _ => "",
+            };
             table.row(vec![
                 member.transport.clone(),
                 member.slot.to_string(),
-                format!("{}{own}", member.name),
+                format!("{}{who}", member.name),
                 member.generation.to_string(),
                 addresses(&member.addresses),
                 member.uuid.clone(),

@@ -92,9 +92,11 @@ fn show(status: &Status) -> Result<()> {
         writeln!(out, "no VM is connected")?;
         return Ok(());
     }
-    let mut table = Table::new(&["vm", "qemu pid", "name", "regions", "doorbells", "requests"]);
+    writeln!(out, "QEMUs connected, each by its pid:")?;
+    let heading = ["pid", "guest", "regions", "can ring", "requests"];
+    let mut table = Table::new(&heading);
     for vm in &status.vms {
-        let mut doorbells = vm.doorbells.to_string();
+        let mut doorbells = format!("{} others", vm.doorbells);
         if vm.doorbells_pending > 0 {
             doorbells += &format!(" (+{} unread by QEMU)", vm.doorbells_pending);
         }
@@ -104,7 +106,6 @@ fn show(status: &Status) -> Result<()> {
             ""
         };
         table.row(vec![
-            vm.connection.to_string(),
             vm.pid.map_or("-".into(), |pid| pid.to_string()),
             vm.name.clone().unwrap_or("-".into()),
             if vm.regions.is_empty() {
@@ -116,6 +117,6 @@ fn show(status: &Status) -> Result<()> {
             format!("{}{throttled}", vm.requests),
         ]);
     }
-    table.print("")?;
+    table.print("  ")?;
     Ok(())
 }

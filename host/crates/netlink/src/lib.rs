@@ -21,6 +21,9 @@ use serde::Serialize;
 
 use message::{Attribute, Attributes, Message};
 
+/// The slot that abi/hallway/region.h gives to the host.
+const HOST_SLOT: u32 = 0;
+
 /// The family that finds families: its number and words are fixed.
 const CTRL_ID: u16 = 16;
 const CTRL_VERSION: u8 = 1;
@@ -86,6 +89,9 @@ pub struct Member {
     /// Whether it is this guest.
     #[serde(rename = "self")]
     pub is_self: bool,
+    /// Whether it is the host, as hallwayd enters it.
+    #[serde(rename = "host")]
+    pub is_host: bool,
     /// That it serves.
     pub addresses: Vec<IpAddr>,
 }
@@ -291,11 +297,12 @@ fn module(answer: &Attributes) -> Module {
 }
 
 fn member(answer: &Attributes) -> Member {
+    let (slot, is_self) = (answer.u32(abi::A_SLOT), answer.has(abi::A_SELF));
     let uuid = answer.bytes16(abi::A_UUID).next().unwrap_or_default();
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     Member {
         transport: answer.text(abi::A_TRANSPORT),
-        slot: answer.u32(abi::A_SLOT).unwrap_or_default(),
+        slot: slot.unwrap_or_default(),
         uuid: [
             &hex[..8],
             &hex[8..12],
@@ -306,7 +313,8 @@ fn member(answer: &Attributes) -> Member {
         .join("-"),
         name: answer.text(abi::A_NAME),
         generation: answer.u32(abi::A_GENERATION).unwrap_or_default(),
-        is_self: answer.has(abi::A_SELF),
+        is_self,
+        is_host: slot == Some(HOST_SLOT) && !is_self,
         addresses: answer.bytes16(abi::A_ADDRESS).map(address).collect(),
     }
 }
@@ -440,7 +448,7 @@ mod tests {
         ]);
         let member = member(&answer);
         assert_eq!(member.uuid, "00010203-0405-0607-0809-0a0b0c0d0e0f");
-        assert!(member.is_self);
+        assert!(member.is_self && !member.is_host);
         assert_eq!(member.addresses.len(), 2);
     }
 
