@@ -19,7 +19,7 @@ from hallway_lab import isolate, paths
 from hallway_lab.sh import guarded
 from hallway_lab.topology import prepare
 
-from lab import interrupt
+from lab import host, interrupt
 
 from . import guests
 from .suite import GuestLost, Report
@@ -147,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     if what in ("all", "lab"):
         report = Report("lab", only=options.only)
-        for test in interrupt.TESTS:
+        for test in (*interrupt.TESTS, *host.TESTS):
             if report.wanted(test.__name__):
                 report.run(test.__name__, test)
         total.add(report)

@@ -2,6 +2,7 @@
 //! `hallwayd`: serves QEMU's ivshmem-doorbell devices, owns the regions, and
 //! lets VMs join them.
 
+mod access;
 mod holder;
 mod options;
 mod run;
@@ -16,6 +17,7 @@ use clap::Parser;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::stat::{umask, Mode};
 
+use crate::access::Access;
 use crate::options::Options;
 use crate::run::RunDir;
 use crate::server::Server;
@@ -33,12 +35,16 @@ fn raise_descriptor_limit() {
 
 fn serve(options: &Options) -> Result<()> {
     let path = options.run_dir();
-    let made = [
-        run::make_dir(&path, "--run-dir")?,
-        run::make_dir(&options.region_dir, "--region-dir")?,
-    ];
+    let access = Access::new(options.group.as_deref())?;
+    let mut made = Vec::new();
+    for (dir, option) in [(&path, "--run-dir"), (&options.region_dir, "--region-dir")] {
+        let new = run::make_dir(dir, option)?;
+        access.admit(new.as_ref())?;
+        access.check(dir)?;
+        made.extend(new);
+    }
     let run = RunDir::take(&path)?;
-    Server::new(options, run, made.into_iter().flatten().collect())?.run()
+    Server::new(options, &access, run, made)?.run()
 }
 
 fn main() -> ExitCode {

@@ -13,12 +13,13 @@ use hallway_membership::Geometry;
 #[command(
     name = "hallwayd",
     version,
-    after_help = "Give each VM, from the start, one doorbell device and its region:\n  \
+    after_help = "Give each VM one doorbell device from the start:\n  \
         -uuid UUID\n  \
-        -chardev socket,id=hallway,path=/run/hallway/hallwayd.sock\n  \
-        -device ivshmem-doorbell,chardev=hallway,vectors=1,master=on\n  \
-        -object memory-backend-file,id=hallmem,share=on,size=256M,mem-path=/dev/shm/hallway/default\n  \
-        -device ivshmem-plain,memdev=hallmem\n\n\
+        -chardev socket,id=hd,path=/run/hallway/hallwayd.sock\n  \
+        -device ivshmem-doorbell,chardev=hd,vectors=1,master=on\n\
+        and once it has booted, by QEMU's monitor, its region:\n  \
+        object_add memory-backend-file,id=ring0,share=on,size=256M,mem-path=/dev/shm/hallway/default\n  \
+        device_add ivshmem-plain,memdev=ring0\n\n\
         SIGTERM and SIGINT end the daemon alone while VMs are connected: a small holder process \
         keeps their sockets, doorbells and memory go on working, and the next hallwayd with the \
         same --run-dir takes over. So it does after a crash. With no VM connected the holder \
@@ -45,6 +46,10 @@ pub struct Options {
         default_value = "default:256M"
     )]
     pub regions: Vec<RegionSpec>,
+
+    /// Let members of this group start QEMUs: socket and regions are theirs too [default: this user alone]
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
 
     /// End the daemon of this run directory and its holder, and leave nothing behind
     #[arg(long)]

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::event::Source;
 use super::served::Served;
 use super::Server;
+use crate::access::Access;
 use crate::holder::Holder;
 use crate::options::Options;
 use crate::run::RunDir;
@@ -26,7 +27,12 @@ use crate::vm::Vm;
 
 impl Server {
     /// Takes over from a daemon that ended, or starts afresh.
-    pub fn new(options: &Options, run: RunDir, mut made: Vec<PathBuf>) -> Result<Self> {
+    pub fn new(
+        options: &Options,
+        access: &Access,
+        run: RunDir,
+        mut made: Vec<PathBuf>,
+    ) -> Result<Self> {
         let socket = options.socket();
         let holder_path = run.holder();
         let found = Holder::find(&holder_path)?;
@@ -50,6 +56,7 @@ impl Server {
             None => listen(&socket)?,
         };
         listener.set_nonblocking(true)?;
+        access.share(&socket)?;
 
         let (saved_regions, saved_vms, next_vm) = match state {
             Some(state) => {
@@ -62,6 +69,9 @@ impl Server {
         made.dedup();
 
         let regions = open_regions(options, saved_regions)?;
+        for served in &regions {
+            access.share(&served.region.path)?;
+        }
         let mut vms = BTreeMap::new();
         for saved in saved_vms {
             let number = saved.number;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who besides this user may start QEMUs: the members of one group.
+//!
+//! They enter the directories that the daemon made, connect to QEMU's socket
+//! and map regions. The control socket and the holder's stay this user's own.
+
+use std::fs::{metadata, set_permissions, Permissions};
+use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+use nix::unistd::Group;
+use tracing::warn;
+
+const DIR: u32 = 0o710;
+const FILE: u32 = 0o660;
+
+/// What `--group` says.
+pub struct Access(Option<Group>);
+
+impl Access {
+    /// Looks the group up.
+    pub fn new(name: Option<&str>) -> Result<Self> {
+        let Some(name) = name else {
+            return Ok(Self(None));
+        };
+        let group = Group::from_name(name)?;
+        if group.is_none() {
+            bail!("there is no group {name}: give --group one that QEMU runs with (libvirt: kvm)");
+        }
+        Ok(Self(group))
+    }
+
+    /// Lets the group into a directory that was just made.
+    pub fn admit(&self, made: Option<&PathBuf>) -> Result<()> {
+        made.map_or(Ok(()), |path| self.give(path, DIR))
+    }
+
+    /// Warns of a directory that the group cannot enter: it is not ours to open.
+    pub fn check(&self, path: &Path) -> Result<()> {
+        let Some(group) = &self.0 else {
+            return Ok(());
+        };
+        let meta = metadata(path)?;
+        let needed = if meta.gid() == group.gid.as_raw() {
+            0o010
+        } else {
+            0o001
+        };
+        if meta.mode() & needed == 0 {
+            warn!(
+                "{}: group {1} cannot enter it, so its QEMUs will fail: chgrp {1} and chmod g+x it",
+                path.display(),
+                group.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives a socket or a region's file to the group.
+    pub fn share(&self, path: &Path) -> Result<()> {
+        self.give(path, FILE)
+    }
+
+    fn give(&self, path: &Path, mode: u32) -> Result<()> {
+        let Some(group) = &self.0 else {
+            return Ok(());
+        };
+        chown(path, None, Some(group.gid.as_raw()))
+            .and_then(|()| set_permissions(path, Permissions::from_mode(mode)))
+            .with_context(|| {
+                format!(
+                    "{}: cannot be given to group {}: run as root, or as a member of the group",
+                    path.display(),
+                    group.name
+                )
+            })
+    }
+}
