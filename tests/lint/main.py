@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import module, netlink, reasons, rules, tools
+from . import docs, module, netlink, reasons, rules, tools
 
 Check = Callable[[], list[str]]
 
@@ -25,6 +25,9 @@ CHECKS: list[tuple[str, Check]] = [
     ("reasons: numbers and words agree", reasons.consistent),
     ("docs/reasons.md is current", reasons.current),
     ("netlink: specification and headers agree", netlink.agree),
+    ("documents: links and paths", docs.links),
+    ("documents: commands", docs.commands),
+    ("documents: make help", docs.targets),
     ("rustfmt", tools.rustfmt),
     ("clippy", tools.clippy),
     ("ruff check", tools.ruff_check),
