@@ -288,8 +288,16 @@ end_idle:
 		carrier = 0; position = 0;
 		s_lock = 1
 	   };
-		/* hall_tx_promote: every earlier byte is TCP's */
 		atomic {
+			if
+			/* Nothing will come by the ring: the FIN or RST says so. */
+			:: fin_sent || s_err ->
+				s_state = DRAINING;
+				s_lock = 0;
+				goto end_idle
+			:: else
+			fi;
+			/* hall_tx_promote: every earlier byte is TCP's */
 			S_OWNS;
 			start_seq = write_seq;
 			start_set = 1;
@@ -297,7 +305,7 @@ end_idle:
 			if
 			/* Wanted no longer: both marks at once. */
 			:: goto withdraw
-			:: !fin_sent && !s_err -> s_lock = 0; goto end_idle
+			:: s_lock = 0; goto end_idle
 			fi
 		};
 withdraw:	tx_demote()
