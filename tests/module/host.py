@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hallway_lab.sh import LabError
 from hallway_lab.vm import VM
+from hallway_tests import verdicts
 from hallway_tests.guests import healthy, insmod, loaded, no_leaks, rmmod, settle_in
-from hallway_tests.suite import Report
+from hallway_tests.suite import Report, check
 
 PARAMS = {"loopback": 1, "promote_bytes": 0, "promote_ms": 0, "ring_bytes": 16384}
 PROGRAMS = ("calls", "moves")
@@ -21,6 +22,7 @@ def run(report: Report, kernel: str, share: Path, logs: Path, slow: float) -> No
     vm.log, vm.qemu_log = logs / "vm1.log", logs / "vm1.qemu.log"
     with vm:
         settle_in(vm)
+        report.run("log_is_judged", lambda: _log_is_judged(vm))
         vm.run("cp -r /hallway/tests /tmp/tests; ip link set lo up")
         for program in PROGRAMS:
             insmod(vm, **PARAMS)
@@ -30,6 +32,13 @@ def run(report: Report, kernel: str, share: Path, logs: Path, slow: float) -> No
         if kernel == "debug":
             report.run("no_leaks", lambda: no_leaks(vm))
         report.run("guest_log_clean", lambda: healthy(vm))
+
+
+def _log_is_judged(vm: VM) -> None:
+    """The kernel tells of tasks that hang before a test gives up, and the verdict listens."""
+    verdicts.judged()
+    seconds = int(vm.get("/proc/sys/kernel/hung_task_timeout_secs"))
+    check(0 < seconds <= 30, f"tasks may hang for {seconds} s before the kernel says so")
 
 
 def _program(report: Report, vm: VM, program: str, slow: float) -> None:
