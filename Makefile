@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan lab bench dkms test-debug clean
+.PHONY: help demo test check unit fuzz tsan mutants lab bench dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -30,6 +30,10 @@ fuzz: ## a short fuzzing run against a hostile peer
 
 tsan: ## the ring under ThreadSanitizer
 	tests/run tsan
+
+mutants: ## break ring, channel and module on purpose: every fault is noticed
+	$(call need,tests/module/mutants)
+	tests/ring/mutants && tests/module/mutants
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup

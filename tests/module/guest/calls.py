@@ -145,6 +145,33 @@ def edge_readable():
     delta.expect(tx_bytes_ring=101, rx_bytes_ring=101)
 
 
+def poll_exact():
+    """poll() alone wakes a program that reads what it knows to be there and never finds nothing."""
+    delta = Delta()
+    with pair() as (a, b):
+        poll = select.poll()
+        poll.register(b, select.POLLIN)
+        for turn in range(10):
+            waiter = Sleeper(poll.poll, PATIENCE * 1000).asleep("poll")
+            a.sendall(b"%05d" % turn)
+            check(waiter.result() == [(b.fileno(), select.POLLIN)], "poll() missed the bytes")
+            check(b.recv(5) == b"%05d" % turn, "other bytes came")
+    delta.expect(tx_bytes_ring=50, rx_bytes_ring=50)
+
+
+def edge_after_short_read():
+    """A program may take a short read for "drained": what comes then is an edge again."""
+    delta = Delta()
+    with pair() as (a, b), select.epoll() as epoll:
+        epoll.register(b, select.EPOLLIN | select.EPOLLET)
+        epoll.poll(0)
+        for turn in range(5):
+            a.sendall(b"%05d" % turn)
+            check(epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}")
+            check(b.recv(99) == b"%05d" % turn, "other bytes came")
+    delta.expect(tx_bytes_ring=25, rx_bytes_ring=25)
+
+
 def edge_writable():
     """An edge when a full ring gets space."""
     delta = Delta()
@@ -210,6 +237,8 @@ ALONE = (
     dont_wait,
     timeouts,
     edge_readable,
+    edge_after_short_read,
+    poll_exact,
     edge_writable,
     peek,
     siocinq,

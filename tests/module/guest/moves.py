@@ -75,6 +75,27 @@ def off_on():
     delta.expect(tx_promoted=4, rx_promoted=4, tx_demoted=2)
 
 
+def unread_on_both():
+    """Bytes that wait in TCP and in the ring behind it come in order when all goes back to TCP."""
+    delta = Delta()
+    a, b = connect()
+    with a, b:
+        sent = bytearray()
+
+        def in_ring():
+            sent.extend(pattern(500, len(sent)))
+            a.sendall(sent[-500:])
+            return shown(a)[0]["tx"]["carrier"] % 2
+
+        wait_for(in_ring, "bytes go into the ring")
+        in_ring()
+        hallway("off")
+        hallway("on")
+        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        exchange(a, b)
+    delta.expect(rx_bytes_saved=500, switch_in_ring=1)
+
+
 def older_than_module():
     """A reader from before the module gets its bytes; the connection is promoted after."""
     with unloaded():
@@ -217,6 +238,7 @@ def reload():
 
 ALONE = (
     off_on,
+    unread_on_both,
     older_than_module,
     ktls,
     unload_reader,
