@@ -93,10 +93,10 @@ fn show(status: &Status) -> Result<()> {
         return Ok(());
     }
     writeln!(out, "QEMUs connected, each by its pid:")?;
-    let heading = ["pid", "guest", "regions", "can ring", "requests"];
+    let heading = ["pid", "guest", "regions", "peers", "requests"];
     let mut table = Table::new(&heading);
     for vm in &status.vms {
-        let mut doorbells = format!("{} others", vm.doorbells);
+        let mut doorbells = vm.doorbells.to_string();
         if vm.doorbells_pending > 0 {
             doorbells += &format!(" (+{} unread by QEMU)", vm.doorbells_pending);
         }
