@@ -55,7 +55,7 @@ def unload(pair: Pair) -> None:
             on_rings(pair)
             with autopsy(vm):
                 rmmod(vm, 60 * pair.slow)
-            check(stream.running(), f"the stream ended when {vm.name}'s module went")
+            stream.check_running(f"when {vm.name}'s module went")
             insmod(vm, promote_bytes=0, promote_ms=0, ring_bytes=16384)
             wait_members(*pair.both)
     stream.stop()

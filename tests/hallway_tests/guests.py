@@ -150,6 +150,11 @@ class Stream:
         """Tell whether both sides still run."""
         return self.client.poll() is None and self.server.poll() is None
 
+    def check_running(self, when: str) -> None:
+        """Fail if a side has ended, with what it said."""
+        said = [job.poll() for job in (self.client, self.server)]
+        check(said == [None, None], f"the stream ended {when}: {said}")
+
     def results(self, timeout: float = 90) -> tuple[dict[str, Any], dict[str, Any]]:
         """Wait for the end and return what client and server say."""
         with autopsy(self.client_vm, self.server_vm):

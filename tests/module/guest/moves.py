@@ -139,6 +139,18 @@ def unload_reader():
             exchange(a, b)
 
 
+def unload_idle():
+    """rmmod under a reader of a connection that never earned a ring: it gets what comes after."""
+    a, b = connect()
+    with a, b:
+        reader = Sleeper(b.recv, 99).asleep("recv")
+        wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
+        with unloaded():
+            a.sendall(b"hello")
+            check(reader.result() == b"hello", "other bytes came")
+            exchange(a, b)
+
+
 def unload_writer():
     """rmmod under a blocked writer: all bytes come, those of the ring and the later ones."""
     with pair() as (a, b):
@@ -242,6 +254,7 @@ ALONE = (
     older_than_module,
     ktls,
     unload_reader,
+    unload_idle,
     unload_writer,
     unload_splice,
     unload_epoll,
