@@ -14,7 +14,7 @@
 	R(4, NO_MEMORY, "no ring memory left in this member's slice") \
 	R(5, NO_ENDPOINT, "no endpoint number left towards this peer") \
 	R(6, BUSY, "a call from before Hallway came is still inside the socket") \
-	R(7, FOREIGN, "another kernel user owns the socket's callbacks") \
+	R(7, FOREIGN, "a kernel user owns the callbacks and was not seen to call recvmsg") \
 	R(8, UNACCEPTED, "not yet accepted by its program") \
 	R(9, STATE, "TCP is not in a state that carries data both ways") \
 	R(10, OFF, "switched off by the operator") \

@@ -69,14 +69,6 @@ bool hall_stream_memory_free(const struct sock *sk, int wake)
 	return on_ring ? free : tcp_stream_memory_free(sk, wake);
 }
 
-/* Did a writer or poller find it full? As in tcp_check_space(). */
-static bool wants_space(const struct sock *sk)
-{
-	const struct socket *socket = READ_ONCE(sk->sk_socket);
-
-	return socket && test_bit(SOCK_NOSPACE, &socket->flags);
-}
-
 void hall_sock_wake(struct hall_sock *hs)
 {
 	struct hall_channel *channel = &hs->channel;
@@ -94,10 +86,14 @@ void hall_sock_wake(struct hall_sock *hs)
 	if (writable)
 		hall_ring_tx_heard(&hs->tx.ring);
 	spin_unlock_bh(&channel->lock);
-	if (readable)
-		sk->sk_data_ready(sk);
-	if (writable && wants_space(sk))
-		sk->sk_write_space(sk);
+	if (unlikely(!hall_owner_native(sk))) {
+		hall_owner_wake(hs);
+	} else {
+		if (readable)
+			sk->sk_data_ready(sk);
+		if (writable && hall_sock_wants_space(sk))
+			sk->sk_write_space(sk);
+	}
 	if (look)
 		hall_channel_raise(channel, HALL_EVENT_LOOK);
 }

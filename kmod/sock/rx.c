@@ -258,7 +258,7 @@ static void rearm_edge(struct hall_sock *hs)
 {
 	bool more;
 
-	if (!waitqueue_active(sk_sleep(hs->sk)))
+	if (!waitqueue_active(sk_sleep(hs->sk)) && hall_owner_native(hs->sk))
 		return;
 	spin_lock_bh(&hs->channel.lock);
 	more = hs->rx.state == HALL_RX_MAPPED &&

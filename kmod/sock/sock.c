@@ -23,11 +23,6 @@ static LIST_HEAD(all);
 static unsigned int attached;		/* entries of all */
 static atomic_t existing = ATOMIC_INIT(0);
 
-/* What a socket's callbacks are when nobody has replaced them. */
-static void (*native_data_ready)(struct sock *sk);
-static void (*native_write_space)(struct sock *sk);
-static void (*native_state_change)(struct sock *sk);
-
 struct hall_sock *hall_sock_get(const struct sock *sk)
 {
 	struct hall_sock *hs = NULL;
@@ -138,6 +133,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	hs->retry_at = jiffies;
 	hs->reason = HALLWAY_REASON_YOUNG;
 	set_addresses(hs, sk);
+	hall_owner_take(hs);
 	return hs;
 }
 
@@ -229,13 +225,6 @@ void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags)
 	hall_tags_make(tags, hs->channel.member->key,
 		       tp->snd_una - (u32)tp->bytes_acked,
 		       tp->rcv_nxt - (u32)tp->bytes_received);
-}
-
-bool hall_sock_callbacks_native(const struct sock *sk)
-{
-	return !sk->sk_user_data && sk->sk_data_ready == native_data_ready &&
-	       sk->sk_write_space == native_write_space &&
-	       sk->sk_state_change == native_state_change;
 }
 
 bool hall_sock_hurry;
@@ -350,19 +339,10 @@ void hall_sock_reset(struct hall_sock *hs, int err)
 
 int hall_sock_init(void)
 {
-	struct socket *sock;
-	int err;
+	int err = hall_owner_init();
 
-	/* Not all of these are exported: look at a fresh socket's. */
-	err = sock_create_kern(&init_net, AF_INET, SOCK_STREAM, IPPROTO_TCP,
-			       &sock);
 	if (err)
 		return err;
-	native_data_ready = sock->sk->sk_data_ready;
-	native_write_space = sock->sk->sk_write_space;
-	native_state_change = sock->sk->sk_state_change;
-	sock_release(sock);
-
 	hall_channel_handler.find = find;
 	hall_channel_handler.raised = raised;
 	hall_channel_handler.release = release;

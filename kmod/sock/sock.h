@@ -59,6 +59,13 @@ struct hall_rx {
 	u64 bytes_tcp, bytes_ring;
 };
 
+/* Who owned the callbacks when we looked last, and what had been read then. */
+struct hall_owner {
+	void (*data_ready)(struct sock *sk);
+	u64 bytes;			/* through us, over TCP */
+	u32 seq;			/* copied_seq less those */
+};
+
 struct hall_sock {
 	struct proto prot;		/* what sk->sk_prot points to */
 	struct proto *native;		/* what it pointed to */
@@ -91,6 +98,7 @@ struct hall_sock {
 	unsigned int spin_credit;	/* see rx.c */
 	struct hall_tx tx;
 	struct hall_rx rx;
+	struct hall_owner owner;
 
 	u64 watched_head, watched_tail;	/* see watchdog.c */
 	bool watched_stuck;
@@ -150,8 +158,6 @@ void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
  * be told at once, and earned says that it is worth it, a later call can.
  */
 bool hall_sock_quiet(struct hall_sock *hs, bool earned);
-/* Do the socket's callbacks belong to the socket layer itself? */
-bool hall_sock_callbacks_native(const struct sock *sk);
 /* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
 void hall_sock_break(struct hall_sock *hs);
 /* Resets the connection, as an RST from the peer would. No lock held. */
@@ -245,6 +251,28 @@ bool hall_sock_is_readable(struct sock *sk);
 bool hall_stream_memory_free(const struct sock *sk, int wake);
 /* The doorbell rang: wake whom it concerns. Softirq. */
 void hall_sock_wake(struct hall_sock *hs);
+
+/* Did a writer or poller find no space? As in tcp_check_space(). */
+static inline bool hall_sock_wants_space(const struct sock *sk)
+{
+	const struct socket *socket = READ_ONCE(sk->sk_socket);
+
+	return socket && test_bit(SOCK_NOSPACE, &socket->flags);
+}
+
+/* owner.c */
+/* Do the socket's callbacks belong to the socket layer itself? Any context. */
+bool hall_owner_native(const struct sock *sk);
+/* Begin to watch how the present owner reads. slock or lock_sock(). */
+void hall_owner_take(struct hall_sock *hs);
+/* May the owner be given a ring? lock_sock(). */
+bool hall_owner_suits(struct hall_sock *hs);
+/* Call a foreign owner for what there is in the rings. slock or lock_sock(). */
+void hall_owner_tell(struct hall_sock *hs);
+/* The same, or later if the socket is in use. No lock of the socket held. */
+void hall_owner_wake(struct hall_sock *hs);
+/* 0, or an error of sock_create_kern(). */
+int hall_owner_init(void);
 
 /* splice.c */
 ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,

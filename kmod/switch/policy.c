@@ -54,7 +54,7 @@ u32 hall_policy_against(struct hall_sock *hs)
 		return HALLWAY_REASON_STATE;
 	if (!sk->sk_socket)
 		return HALLWAY_REASON_UNACCEPTED;
-	if (!hall_sock_callbacks_native(sk))
+	if (!hall_owner_suits(hs))
 		return HALLWAY_REASON_FOREIGN;
 	if (tcp_sk(sk)->repair)
 		return HALLWAY_REASON_REPAIR;

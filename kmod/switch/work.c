@@ -298,6 +298,8 @@ void hall_switch_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_LEAVE))
 		on_leave(hs);
 	again = !finish_rx(hs, false);
+	if (events & BIT(HALL_EVENT_LOOK))
+		hall_owner_tell(hs);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs);
 	if (events & BIT(HALL_EVENT_DEPARTED))

@@ -22,7 +22,7 @@ PACKAGES = (
     *("mount", "procps", "kmod", "iproute2", "iputils-ping", "ethtool", "busybox-static", "strace"),
     *("qemu-guest-agent", "openssh-server", "openssh-client", "python3-minimal", "python3"),
     *("iperf3", "sockperf", "nginx-light", "wget", "redis-server", "redis-tools"),
-    *("socat", "netcat-openbsd", "nbd-client", "nbd-server"),
+    *("socat", "netcat-openbsd", "nbd-client", "nbd-server", "nfs-kernel-server", "nfs-common"),
 )
 # Modules that every guest loads; the first ones are needed to find the root.
 BOOT_MODULES = (

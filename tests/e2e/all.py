@@ -7,13 +7,13 @@ from pathlib import Path
 from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
-from . import lab, life, streams
+from . import kernel_users, lab, life, streams
 
 
 def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> None:
     """Run them; a guest that is lost is replaced, and the next test goes on."""
     with lab.booted(report, kernel, share, logs, slow, seed) as pair:
-        for test in (*streams.TESTS, *life.TESTS):
+        for test in (*streams.TESTS, *life.TESTS, *kernel_users.TESTS):
             _one(report, pair, test)
         if kernel == "debug":
             report.run("no_leaks", lambda: _no_leaks(pair))

@@ -16,7 +16,10 @@ pub const REASONS: &[(&str, &str)] = &[
         "BUSY",
         "a call from before Hallway came is still inside the socket",
     ),
-    ("FOREIGN", "another kernel user owns the socket's callbacks"),
+    (
+        "FOREIGN",
+        "a kernel user owns the callbacks and was not seen to call recvmsg",
+    ),
     ("UNACCEPTED", "not yet accepted by its program"),
     ("STATE", "TCP is not in a state that carries data both ways"),
     ("OFF", "switched off by the operator"),

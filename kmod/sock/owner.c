@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Who owns a socket's callbacks: the socket layer, or another kernel user.
+ *
+ * NFS, for one, puts its own functions into sk_data_ready and sk_write_space
+ * and reads by recvmsg() when it is called; such a user can't tell a ring from
+ * TCP. iSCSI, for another, takes buffers from the receive queue by itself, by
+ * tcp_read_sock(), and would never see a ring. Only its deeds tell one from the
+ * other: whatever left the queue since its callbacks are there must have left
+ * it through our recvmsg, and something must have.
+ *
+ * TCP calls callbacks with the socket's spinlock held, or from the backlog with
+ * the socket owned, and a user that takes its callbacks away relies on that. So
+ * do we; the socket layer's own need no lock.
+ */
+#include "sock.h"
+
+#include <hallway/reason.h>
+
+/* What a socket's callbacks are when nobody has replaced them. */
+static void (*native_data_ready)(struct sock *sk);
+static void (*native_write_space)(struct sock *sk);
+static void (*native_state_change)(struct sock *sk);
+
+bool hall_owner_native(const struct sock *sk)
+{
+	return !sk->sk_user_data && sk->sk_data_ready == native_data_ready &&
+	       sk->sk_write_space == native_write_space &&
+	       sk->sk_state_change == native_state_change;
+}
+
+void hall_owner_take(struct hall_sock *hs)
+{
+	struct hall_owner *owner = &hs->owner;
+
+	owner->data_ready = hs->sk->sk_data_ready;
+	owner->bytes = hs->rx.bytes_tcp;
+	owner->seq = tcp_sk(hs->sk)->copied_seq - (u32)owner->bytes;
+}
+
+bool hall_owner_suits(struct hall_sock *hs)
+{
+	const struct hall_owner *owner = &hs->owner;
+	u64 bytes = hs->rx.bytes_tcp;
+
+	if (hall_owner_native(hs->sk))
+		return true;
+	if (owner->data_ready != hs->sk->sk_data_ready) {
+		hall_owner_take(hs);
+		return false;
+	}
+	return bytes != owner->bytes &&
+	       tcp_sk(hs->sk)->copied_seq - (u32)bytes == owner->seq;
+}
+
+void hall_owner_tell(struct hall_sock *hs)
+{
+	struct hall_channel *channel = &hs->channel;
+	struct sock *sk = hs->sk;
+
+	if (hall_owner_native(sk))
+		return;
+	/* Whoever came after we judged may be of the other kind. */
+	if (hs->owner.data_ready != sk->sk_data_ready) {
+		WRITE_ONCE(channel->leave_reason, HALLWAY_REASON_FOREIGN);
+		hall_channel_raise(channel, HALL_EVENT_LEAVE);
+		return;
+	}
+	if (hall_rx_unread(hs))
+		sk->sk_data_ready(sk);
+	if (hall_sock_wants_space(sk))
+		sk->sk_write_space(sk);
+}
+
+void hall_owner_wake(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	if (sock_owned_by_user(sk))
+		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
+	else
+		hall_owner_tell(hs);
+	spin_unlock_bh(&sk->sk_lock.slock);
+}
+
+int hall_owner_init(void)
+{
+	struct socket *sock;
+	int err;
+
+	/* Not all of these are exported: look at a fresh socket's. */
+	err = sock_create_kern(&init_net, AF_INET, SOCK_STREAM, IPPROTO_TCP,
+			       &sock);
+	if (err)
+		return err;
+	native_data_ready = sock->sk->sk_data_ready;
+	native_write_space = sock->sk->sk_write_space;
+	native_state_change = sock->sk->sk_state_change;
+	sock_release(sock);
+	return 0;
+}
