@@ -252,18 +252,22 @@ static void settled(struct rcu_head *rcu)
 }
 
 /*
- * Are we the only call on this socket? A file that one table names, and that
- * nobody but us holds, can't be in another thread's hands: fdget() takes a
- * reference as soon as the table is shared.
+ * Is no call inside this socket but ours? A file that one table names, and that
+ * nobody holds but we and those who sleep in our calls, can't be in another
+ * thread's hands: fdget() takes a reference as soon as the table is shared.
  */
-static bool alone(const struct sock *sk)
+static bool alone(struct hall_sock *hs)
 {
-	struct file *file = sk->sk_socket ? sk->sk_socket->file : NULL;
+	struct socket *sock = hs->sk->sk_socket;
+	struct file *file = sock ? sock->file : NULL;
 
+	hs->threaded = false;
 	if (!file || !current->files || (current->flags & PF_KTHREAD))
 		return false;
-	return file_count(file) ==
-	       1 + (atomic_read(&current->files->count) > 1);
+	hs->threaded = atomic_read(&current->files->count) > 1;
+	if (!hs->threaded)
+		return file_count(file) == 1;
+	return file_count(file) == 2 + hs->rx_waiters + hs->tx_waiters;
 }
 
 /* Threads asleep on the socket in the kernel's own calls, not in poll. */
@@ -282,14 +286,24 @@ static unsigned int foreign_waiters(struct hall_sock *hs)
 	return n - hs->rx_waiters - hs->tx_waiters;
 }
 
-bool hall_sock_quiet(struct hall_sock *hs, bool earned)
+/*
+ * Where references of the file don't prove it, for a table of one thread alone
+ * and for kernel threads: all who loaded native tables have slept since, and
+ * whoever is inside a native call and does not hold the socket lock either
+ * sleeps on the socket or waits for the lock. That misses one who was just
+ * woken to take the lock, which threads of one program see to often: for them
+ * the references have to do.
+ */
+bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned)
 {
 	struct sock *sk = hs->sk;
 
+	if (!hs->clean && calling)
+		hs->clean = alone(hs);
 	if (hs->clean)
 		return true;
-	if (!hs->settled && alone(sk))
-		hs->settled = true;
+	if (hs->threaded)
+		return false;
 	if (!READ_ONCE(hs->settled)) {
 		if (earned && !hs->settling) {
 			hs->settling = true;
@@ -298,10 +312,7 @@ bool hall_sock_quiet(struct hall_sock *hs, bool earned)
 		}
 		return false;
 	}
-	/*
-	 * Whoever is inside a native call and does not hold the socket lock
-	 * either sleeps on the socket or waits for the lock.
-	 */
+	/* Asleep on the socket, or waiting for its lock. */
 	if (foreign_waiters(hs) || waitqueue_active(&sk->sk_lock.wq))
 		return false;
 	hs->clean = true;

@@ -84,6 +84,7 @@ struct hall_sock {
 	bool settled;			/* no call can still load native tables */
 	bool settling;
 	bool clean;			/* and none is inside them any more */
+	bool threaded;			/* its user has several threads, or may have */
 	u32 pinned;			/* reason to stay on TCP for good, or 0 */
 	u32 reason;			/* why not on a ring, for people */
 	unsigned long retry_at;		/* jiffies; promotion is tried from then */
@@ -154,10 +155,11 @@ void hall_sock_work(struct hall_sock *hs, unsigned long delay);
 /* The names under which both ends know the connection. lock_sock(). */
 void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
 /*
- * Is no native call inside the socket any more? lock_sock(). Where that can't
- * be told at once, and earned says that it is worth it, a later call can.
+ * Is no native call inside the socket any more? lock_sock(). calling: within a
+ * call of its user. Where that can't be told at once, and earned says that it is
+ * worth it, a later call can.
  */
-bool hall_sock_quiet(struct hall_sock *hs, bool earned);
+bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned);
 /* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
 void hall_sock_break(struct hall_sock *hs);
 /* Resets the connection, as an RST from the peer would. No lock held. */

@@ -40,7 +40,7 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 #endif
 }
 
-void hall_attach(struct sock *sk, struct hall_member *member)
+void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 {
 	struct proto *native = sk->sk_prot;
 	struct hall_sock *hs;
@@ -51,6 +51,8 @@ void hall_attach(struct sock *sk, struct hall_member *member)
 	hs = hall_sock_new(sk, member);
 	if (!hs)
 		return;
+	/* Threads may be inside native calls: the first of ours will tell. */
+	hs->threaded = older;
 	take_prot(hs, native);
 	hall_sock_publish(hs);
 	/* Whoever sees the new table sees it filled. */

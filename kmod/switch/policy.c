@@ -42,7 +42,7 @@ static bool secured(struct sock *sk)
 	return secured;
 }
 
-u32 hall_policy_against(struct hall_sock *hs)
+u32 hall_policy_against(struct hall_sock *hs, bool calling)
 {
 	struct sock *sk = hs->sk;
 
@@ -63,7 +63,7 @@ u32 hall_policy_against(struct hall_sock *hs)
 	if (secured(sk))
 		return HALLWAY_REASON_SECURED;
 	hall_attach_ops(hs);
-	if (!hall_sock_quiet(hs, true))
+	if (!hall_sock_quiet(hs, calling, true))
 		return HALLWAY_REASON_BUSY;
 	return 0;
 }
@@ -97,11 +97,11 @@ void hall_policy(struct hall_sock *hs, size_t sending)
 	/* A program's first call tells best that no other is inside. */
 	if (!hs->clean && hs->sk->sk_socket) {
 		hall_attach_ops(hs);
-		hall_sock_quiet(hs, false);
+		hall_sock_quiet(hs, true, false);
 	}
 	if (time_before(jiffies, hs->retry_at) || !earned(hs, sending))
 		return;
-	reason = hall_policy_against(hs);
+	reason = hall_policy_against(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
 		hall_sock_tags(hs, &tags);
 		switch (hall_tx_offer(hs, &tags)) {

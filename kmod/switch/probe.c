@@ -31,7 +31,7 @@ static void state_changed(void *data, const struct sock *csk, const int oldstate
 		rcu_read_lock();
 		member = hall_members_find(&remote);
 		if (member)
-			hall_attach(sk, member);
+			hall_attach(sk, member, false);
 		rcu_read_unlock();
 		return;
 	}

@@ -55,7 +55,7 @@ static void attach(struct sock *sk)
 	member = member_of(sk);
 	if (member && sk->sk_state == TCP_ESTABLISHED &&
 	    READ_ONCE(hall_enabled))
-		hall_attach(sk, member);
+		hall_attach(sk, member, true);
 	rcu_read_unlock();
 	release_sock(sk);
 }

@@ -13,16 +13,20 @@ extern bool hall_enabled;
 
 /*
  * attach.c. Makes an established socket ours. lock_sock() or slock; atomic.
+ * older: it was established before, and may have been used.
  * Does nothing if it is ours, or another's (kTLS, MPTCP), or memory is short.
  */
-void hall_attach(struct sock *sk, struct hall_member *member);
+void hall_attach(struct sock *sk, struct hall_member *member, bool older);
 /* Puts our copy of the socket's proto_ops in place. lock_sock(). */
 void hall_attach_ops(struct hall_sock *hs);
 /* Takes everything of ours out of the socket. lock_sock() or slock. */
 void hall_detach(struct hall_sock *hs, u32 reason);
 
-/* policy.c. A reason why this socket can't be on a ring now, or 0. lock_sock() */
-u32 hall_policy_against(struct hall_sock *hs);
+/*
+ * policy.c. A reason why this socket can't be on a ring now, or 0. lock_sock()
+ * calling: within a call of the socket's user.
+ */
+u32 hall_policy_against(struct hall_sock *hs, bool calling);
 /* Tries to offer a ring, if the connection has earned it. */
 void hall_policy(struct hall_sock *hs, size_t sending);
 /* Do not try again for a while; longer each time. */

@@ -72,7 +72,7 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
 
 	if (hs->detached)
 		return HALLWAY_REASON_CLOSED;
-	reason = hall_policy_against(hs);
+	reason = hall_policy_against(hs, false);
 	if (reason)
 		return reason;
 	hall_sock_tags(hs, &tags);
