@@ -118,7 +118,8 @@ def timeouts():
                     begin = time.monotonic()
             except BlockingIOError:
                 took = time.monotonic() - begin
-                check(0.09 <= took < PATIENCE, f"the wait took {took} s")
+                # a guest's ticks lag where its host is busy, and then hurry
+                check(0.05 <= took < PATIENCE, f"the wait took {took} s")
     delta.expect(tx_sleeps=1, rx_sleeps=1)
 
 
