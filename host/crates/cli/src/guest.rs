@@ -40,20 +40,45 @@ pub fn is_guest() -> bool {
     })
 }
 
-/// Says that the module is not loaded, and why that may be.
+/// Says that the module is not loaded, and what may be in its way.
 pub fn not_loaded() -> String {
     let mut text =
         "module hallway is not loaded: run modprobe hallway (connections are plain TCP meanwhile)"
             .to_string();
-    let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
-    let locked = ["[integrity]", "[confidentiality]"]
-        .iter()
-        .any(|mode| lockdown.contains(mode));
-    if locked || secure_boot() {
-        text += "\nthis kernel takes signed modules only (Secure Boot or lockdown): sign \
-                 hallway.ko with a key enrolled by mokutil --import, or turn Secure Boot off";
+    let release = read("/proc/sys/kernel/osrelease");
+    let release = release.trim();
+    if !read(&format!("/lib/modules/{release}/modules.dep")).contains("/hallway.ko") {
+        text += &format!(
+            "\nnone is installed for this kernel, {release}, and one of another kernel is refused \
+             (Invalid module format): with dkms and the headers of {release} installed, run make \
+             dkms in Hallway's sources"
+        );
+    }
+    if let Some(who) = demands_signature() {
+        text += &format!(
+            "\nthis kernel takes signed modules only ({who}): have it trust the key that DKMS \
+             signs with (mokutil --import /var/lib/dkms/mok.pub, and reboot), or turn {who} off"
+        );
     }
     text
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Who makes the kernel refuse a module without a signature.
+fn demands_signature() -> Option<&'static str> {
+    let lockdown = read("/sys/kernel/security/lockdown");
+    if secure_boot() {
+        Some("Secure Boot")
+    } else if lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]") {
+        Some("lockdown")
+    } else if read("/sys/module/module/parameters/sig_enforce").trim() == "Y" {
+        Some("module.sig_enforce")
+    } else {
+        None
+    }
 }
 
 fn secure_boot() -> bool {

@@ -4,13 +4,13 @@
 //! One line of JSON asks ([`Query`]), one line answers ([`Answer`]), and the
 //! connection ends.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// Where the daemon keeps its sockets unless told otherwise.
@@ -155,12 +155,16 @@ pub struct Vm {
 /// Asks the daemon whose run directory this is.
 pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     let path = socket(run_dir);
-    let mut stream = UnixStream::connect(&path).with_context(|| {
-        format!(
-            "no hallwayd answers at {}: start hallwayd, or give the directory of its sockets \
-             with --run-dir",
-            path.display()
-        )
+    let mut stream = UnixStream::connect(&path).map_err(|error| {
+        let path = path.display();
+        if error.kind() == ErrorKind::PermissionDenied {
+            anyhow!("{path}: not permitted: run as the user that hallwayd runs as, or as root")
+        } else {
+            anyhow!(
+                "no hallwayd answers at {path} ({error}): start hallwayd, or give the directory \
+                 of its sockets with --run-dir"
+            )
+        }
     })?;
     let limit = Some(Duration::from_secs(10));
     stream.set_read_timeout(limit)?;

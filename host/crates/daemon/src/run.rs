@@ -51,6 +51,17 @@ impl RunDir {
 
     /// Likewise; the inner error names the daemon that is.
     fn try_take(path: &Path) -> Result<Result<Self, String>> {
+        let meta = std::fs::metadata(path)?;
+        let owned = [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
+        if !owned || meta.mode() & 0o022 != 0 {
+            bail!(
+                "{}: others may write there (owner {}, mode {:04o}), and so pose as hallwayd: \
+                 chown and chmod 0700 it, or give another --run-dir",
+                path.display(),
+                meta.uid(),
+                meta.mode() & 0o7777
+            );
+        }
         let pid_file = Self::pid_file(path);
         loop {
             let file = OpenOptions::new()
