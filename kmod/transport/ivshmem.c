@@ -52,6 +52,7 @@
 #define REG_DOORBELL	12		/* (peer id << 16) | vector */
 
 #define HEARTBEAT	HZ
+#define ANSWER_DUE	5		/* seconds until we say that none came */
 /* Doorbells in one jiffy from which on the vector is masked until the next. */
 #define STORM		512
 #define BACKLOG_RETRY	msecs_to_jiffies(1)
@@ -699,8 +700,8 @@ static void region_answered(struct region *region)
 	u64 start;
 
 	if (virt_load_acquire(&reply->serial) != region->serial) {
-		if (++region->silent == 10)
-			pr_warn("hallwayd does not answer: is it running? Connections stay on TCP\n");
+		if (++region->silent == ANSWER_DUE)
+			pr_warn("hallwayd does not answer: start it, and this guest joins; connections stay on TCP\n");
 		return;
 	}
 	status = READ_ONCE(reply->status);
@@ -946,7 +947,7 @@ static int region_probe(struct pci_dev *pdev, struct hallway_region *shared,
 	if (READ_ONCE(shared->size) != size || region->slots < 2 ||
 	    region->slots > HALLWAY_SLOTS_MAX ||
 	    READ_ONCE(shared->header_size) != HALLWAY_HEADER_SIZE) {
-		pci_err(pdev, "hallway: the region says %llu bytes and %u slots, the device has %llu bytes: start hallwayd with the size that QEMU is given\n",
+		pci_err(pdev, "hallway: the region says %llu bytes and %u slots, the device has %llu bytes: give QEMU the size that hallway status shows on the host\n",
 			READ_ONCE(shared->size), region->slots, size);
 		kfree(region);
 		return -EINVAL;
@@ -971,15 +972,13 @@ static void region_remove(struct region *region)
 	region_put(region);
 }
 
-/* Mapped uncached (the firmware's MTRRs overrule us), memory is no use. */
-static void warn_if_uncached(struct pci_dev *pdev, void *address)
+/* The firmware's MTRRs overrule us; rings there would be slower than TCP. */
+static bool uncached(const void *address)
 {
 	unsigned int level;
 	pte_t *pte = lookup_address((unsigned long)address, &level);
 
-	if (pte && (pte_flags(*pte) & (_PAGE_PCD | _PAGE_PWT)))
-		pci_warn(pdev, "hallway: BAR2 at %pa is mapped uncached and will be slow: place it above 4 GiB\n",
-			 &pdev->resource[2].start);
+	return pte && (pte_flags(*pte) & (_PAGE_PCD | _PAGE_PWT));
 }
 
 static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
@@ -993,7 +992,7 @@ static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (err)
 		return err;
 	if (!size || !pci_resource_start(pdev, 2)) {
-		pci_err(pdev, "hallway: BAR2 has no address: on q35 give the root port pref64-reserve of at least the region's size\n");
+		pci_err(pdev, "hallway: BAR2 has no address: give QEMU's PCI host a larger pci-hole64-size, and on q35 the root port a pref64-reserve, of more than the region's size\n");
 		err = -ENODEV;
 		goto disable;
 	}
@@ -1008,17 +1007,20 @@ static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	magic = size >= sizeof(magic) ? virt_load_acquire((u64 *)bar) : 0;
 	if (magic == HALLWAY_PAGE_MAGIC && size >= HALLWAY_PAGE_SIZE) {
 		err = doorbell_probe(pdev, bar);
-	} else if (magic == HALLWAY_REGION_MAGIC && size >= HALLWAY_SLICE_MIN) {
-		warn_if_uncached(pdev, bar);
-		err = region_probe(pdev, bar, size);
-	} else if (magic == HALLWAY_REGION_MAGIC) {
-		pci_err(pdev, "hallway: a region of %pa bytes is too small: use at least %u\n",
-			&size, HALLWAY_SLICE_MIN);
-		err = -EINVAL;
-	} else {
-		pci_err(pdev, "hallway: BAR2 starts with magic %#llx, which hallwayd did not write: connect the device to hallwayd\n",
+	} else if (magic != HALLWAY_REGION_MAGIC) {
+		pci_err(pdev, "hallway: BAR2 starts with magic %#llx, which hallwayd did not write: give ivshmem-doorbell hallwayd's socket, and ivshmem-plain a region's file\n",
 			magic);
 		err = -ENODEV;
+	} else if (size < HALLWAY_SLICE_MIN) {
+		pci_err(pdev, "hallway: a region of %llu bytes is too small: give QEMU the size that hallway status shows on the host\n",
+			(u64)size);
+		err = -EINVAL;
+	} else if (uncached(bar)) {
+		pci_err(pdev, "hallway: BAR2 at %pa is mapped uncached, which is slower than TCP: plug the region in after boot, so that it lies above 4 GiB\n",
+			&pdev->resource[2].start);
+		err = -EINVAL;
+	} else {
+		err = region_probe(pdev, bar, size);
 	}
 	if (err)
 		goto unmap;
@@ -1081,15 +1083,30 @@ const struct hall_transport hall_ivshmem_transport = {
 	.release = ivshmem_release,
 };
 
+/* What is here was probed by now; a region may well be plugged in later. */
+static void say_what_lacks(void)
+{
+	mutex_lock(&mutex);
+	if (list_empty(&doorbells))
+		pr_notice("no doorbell in use: start QEMU with ivshmem-doorbell on hallwayd's socket; connections stay on TCP\n");
+	else if (list_empty(&regions))
+		pr_notice("no region in use: plug in ivshmem-plain with a region's file; connections stay on TCP until then\n");
+	mutex_unlock(&mutex);
+}
+
 int hall_ivshmem_init(void)
 {
 	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
+	int err;
 
 	if (!text || uuid_parse(text, &vm_uuid)) {
 		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
 		uuid_gen(&vm_uuid);
 	}
-	return pci_register_driver(&ivshmem_driver);
+	err = pci_register_driver(&ivshmem_driver);
+	if (!err)
+		say_what_lacks();
+	return err;
 }
 
 void hall_ivshmem_uninit(void)
