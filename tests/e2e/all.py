@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
-from . import kernel_users, lab, life, streams
+from . import errors, kernel_users, lab, leaving, life, peers, streams
+
+ON_PAIR = (*streams.TESTS, *life.TESTS, *leaving.TESTS, *kernel_users.TESTS, *peers.TESTS, errors.host)
+# The debug kernel has no traffic control and no NFS, and takes every module.
+STOCK_ONLY = (peers.nat, errors.locked_down, kernel_users.nfs)
 
 
 def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> None:
     """Run them; a guest that is lost is replaced, and the next test goes on."""
     with lab.booted(report, kernel, share, logs, slow, seed) as pair:
-        for test in (*streams.TESTS, *life.TESTS, *kernel_users.TESTS):
-            _one(report, pair, test)
+        for test in _wanted(pair, ON_PAIR):
+            _one(pair, test, pair)
+        rest = _wanted(pair, errors.TESTS)
+        if rest:
+            with errors.booted(pair) as guest:
+                for test in rest:
+                    _one(pair, test, guest)
         if kernel == "debug":
             report.run("no_leaks", lambda: _no_leaks(pair))
+
+
+def _wanted(pair: lab.Pair, tests: tuple[Callable[..., None], ...]) -> list[Callable[..., None]]:
+    return [
+        test
+        for test in tests
+        if pair.report.wanted(test.__name__) and not (pair.kernel == "debug" and test in STOCK_ONLY)
+    ]
 
 
 def _no_leaks(pair: lab.Pair) -> None:
@@ -24,15 +42,14 @@ def _no_leaks(pair: lab.Pair) -> None:
     no_leaks(*pair.both)
 
 
-def _one(report: Report, pair: lab.Pair, test: object) -> None:
-    name = test.__name__
-    if not report.wanted(name):
-        return
-
+def _one(pair: lab.Pair, test: Callable[..., None], given: object) -> None:
     def judged() -> None:
         try:
-            test(pair)
+            test(given)
+        except Exception:
+            pair.sweep()
+            raise
         finally:
             pair.healthy()
 
-    report.run(name, judged)
+    pair.report.run(test.__name__, judged)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hallway_lab import topology
 from hallway_lab.vm import VM
@@ -46,11 +47,15 @@ class Pair:
             insmod(vm, **params)
         wait_members(*self.both)
 
-    def third(self, number: int = 3) -> VM:
+    def third(self, number: int = 3, **options: Any) -> VM:
         """Describe another VM of the site."""
-        return named_log(
-            self.site.vm(number, self.kernel, share=self.share, boot_timeout=120 * self.slow), self.logs
-        )
+        options |= {"share": self.share, "boot_timeout": 120 * self.slow}
+        return named_log(self.site.vm(number, self.kernel, **options), self.logs)
+
+    def sweep(self) -> None:
+        """End what a test that failed has left behind: the next one is to judge by itself."""
+        for vm in self.both:
+            vm.run("rm -f /tmp/hold; pkill -KILL -x 'stream|toggle|python3'", check=False)
 
     def healthy(self) -> None:
         """Fail if a guest complained."""

@@ -37,6 +37,7 @@ def share(kernel: str) -> Path:
     for path in (module, REPO / "host/target/release/hallway", *programs.iterdir()):
         shutil.copy(path, folder / path.name)
     shutil.copytree(TESTS / "module/guest", folder / "tests", dirs_exist_ok=True)
+    shutil.copytree(TESTS / "e2e/guest", folder / "e2e", dirs_exist_ok=True)
     return folder
 
 
@@ -79,6 +80,15 @@ def status(vm: VM) -> dict[str, Any]:
 def members(vm: VM) -> set[str]:
     """Return the addresses that are served."""
     return {str(a) for m in status(vm)["members"] for a in m["addresses"]}
+
+
+def plain_tcp(server: VM, client: VM) -> None:
+    """Bytes go both ways between two VMs, and none of them through a ring."""
+    delta = Delta(*(vm for vm in (server, client) if loaded(vm)))
+    Stream(server, client, conns=3, bytes=100_000).finish()
+    for vm in (server, client):
+        ringed = delta.of(vm)["tx_bytes_ring"] if loaded(vm) else 0
+        check(not ringed, f"{vm.name} sent {ringed} bytes through rings")
 
 
 def wait_members(*vms: VM, timeout: float = 30) -> None:

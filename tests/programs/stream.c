@@ -63,7 +63,10 @@ static const char *const call_names[] = {
 
 static struct {
 	bool server;
+	bool calm;		/* a pause after each call */
+	bool may_be_short;	/* a blocking call, because the module goes */
 	const char *host, *port;
+	const char *hold;	/* no call is made while this file exists */
 	unsigned int conns, calls, pauses;
 	uint64_t seed, bytes;
 	double seconds, stall;
@@ -191,11 +194,13 @@ static void pause_maybe(struct side *s)
 	static const unsigned int paces[] = { 0, 0, 8, 60, 400 };
 	struct timespec nap = { 0 };
 
+	while (opt.hold && !access(opt.hold, F_OK))
+		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 	if (!opt.pauses)
 		return;
 	if (!s->phase--) {
 		s->phase = 20 + draw(s, 400);
-		s->pace = paces[draw(s, 5)];
+		s->pace = opt.calm ? 1024 : paces[draw(s, 5)];
 	}
 	if (draw(s, 1024) < s->pace) {
 		nap.tv_nsec = draw(s, 3000000);
@@ -330,7 +335,7 @@ static ssize_t send_pipe(int fd, int *pipe_fds, const unsigned char *buf,
 /* A blocking send takes everything. */
 static ssize_t all_of(struct conn *c, size_t n, ssize_t sent, bool blocking)
 {
-	if (blocking && sent > 0 && (size_t)sent < n)
+	if (blocking && sent > 0 && (size_t)sent < n && !opt.may_be_short)
 		fail(c, "a blocking send took %zd bytes of %zu", sent, n);
 	return sent;
 }
@@ -432,7 +437,7 @@ static ssize_t recv_waitall(struct conn *c, unsigned char *buf, size_t n)
 	ssize_t got = recv(c->fd, buf, n, MSG_WAITALL), next;
 	char byte;
 
-	if (got > 0 && (size_t)got < n) {
+	if (got > 0 && (size_t)got < n && !opt.may_be_short) {
 		next = recv(c->fd, &byte, 1, MSG_PEEK);
 		if (next > 0)
 			fail(c, "MSG_WAITALL gave %zd bytes of %zu, and there are more",
@@ -849,6 +854,8 @@ static void parse(int argc, char **argv)
 		{ "seconds", 1, NULL, 't' }, { "stall", 1, NULL, 'w' },
 		{ "mode", 1, NULL, 'm' }, { "calls", 1, NULL, 'c' },
 		{ "no-pauses", 0, NULL, 'q' }, { "biggest", 1, NULL, 'x' },
+		{ "calm", 0, NULL, 'l' }, { "short", 0, NULL, 'h' },
+		{ "hold", 1, NULL, 'o' },
 		{ "bind", 1, NULL, 'a' }, { NULL },
 	};
 	int o;
@@ -863,6 +870,9 @@ static void parse(int argc, char **argv)
 		case 'w': opt.stall = atof(optarg); break;
 		case 'c': opt.calls = parse_calls(optarg); break;
 		case 'q': opt.pauses = 0; break;
+		case 'o': opt.hold = optarg; break;
+		case 'l': opt.calm = true; break;
+		case 'h': opt.may_be_short = true; break;
 		case 'x': opt.biggest = atoi(optarg); break;
 		case 'a': opt.host = optarg; break;
 		case 'm':

@@ -1,0 +1,40 @@
+"""A socket that claims to be one end of somebody else's connection.
+
+    forge.py LOCAL PORT REMOTE PORT
+
+TCP_REPAIR makes an established socket with any addresses and any sequence
+numbers out of nothing. Nothing comes of it: it is read from, in vain, until
+SIGTERM, and goes as silently as it came.
+"""
+
+import signal
+import socket
+import sys
+import time
+
+TCP_REPAIR = 19
+ON, OFF_SILENTLY = 1, -1
+
+
+def repair(forged, value):
+    """Enter or leave repair mode; no packet is sent in it, nor on leaving."""
+    forged.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, value)
+
+
+local, local_port, remote, remote_port = sys.argv[1:]
+forged = socket.socket()
+repair(forged, ON)
+forged.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+forged.bind((local, int(local_port)))
+forged.connect((remote, int(remote_port)))
+repair(forged, OFF_SILENTLY)
+forged.setblocking(False)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+try:
+    while True:
+        try:
+            forged.recv(1)
+        except BlockingIOError:
+            time.sleep(0.02)
+finally:
+    repair(forged, ON)

@@ -1,0 +1,186 @@
+"""Peers that vanish, and peers that are not who their address says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hallway_lab.vm import VM, Job
+from hallway_tests.guests import (
+    Delta,
+    Stream,
+    autopsy,
+    connections,
+    insmod,
+    members,
+    rmmod,
+    wait_members,
+)
+from hallway_tests.suite import check, wait_for
+
+from .lab import Pair
+from .life import on_rings
+from .streams import nothing_odd, through_rings
+
+# What TCP says of a peer that is gone; it depends on who notices first.
+TCP_ENDS = (
+    *("Connection timed out", "Connection reset by peer", "No route to host"),
+    *("Broken pipe", "endpoint is not connected"),
+)
+# The guests' CPUs are for more than streams here.
+CALM = "--calm --biggest 4000"
+LAST_WORDS = 100_000
+
+
+def peer_killed(pair: Pair) -> None:
+    """A member's QEMU is killed: what it sent is read, its connections end as TCP's do, others go on."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    delta = Delta(*pair.both)
+    bystander = Stream(pair.b, pair.a, conns=3, both=CALM)
+    heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
+    third = pair.third()
+    with pair.site.join(third):
+        insmod(third, promote_bytes=0, promote_ms=0)
+        wait_members(*pair.both, third)
+        on_rings(pair, 3)
+        before = {vm.name: _seen_by_daemon(pair, vm)["channels"] for vm in pair.both}
+        victims = Stream(third, pair.a, conns=6, both=CALM)
+        wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
+        third.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
+        with autopsy(pair.a, third):
+            wait_for(lambda: _on_rings_with(pair.a, third) == 8, "all are on rings", 20 * pair.slow)
+        third.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
+        said = next(c for c in connections(third) if c["remote_port"] == 4900 and c["tx"]["ring_bytes"])
+        check(said["tx"]["ring_bytes"] > LAST_WORDS, f"the last words went elsewhere: {said}")
+        # A peer that does not answer is given up sooner than in 15 minutes.
+        pair.a.run("sysctl -q net.ipv4.tcp_retries2=3")
+        third.stop()
+        for vm in pair.both:
+            wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
+        pair.a.run("touch /tmp/killed")
+        _ended(pair, victims, heard)
+        pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed")
+
+        gone = _seen_by_daemon(pair, third)
+        check(gone["liveness"] == "absent" and not gone["addresses"], f"the daemon says: {gone}")
+        check(not _with(pair.a, third), f"still attached: {_with(pair.a, third)}")
+        for vm in pair.both:
+            wait_for(
+                lambda: _seen_by_daemon(pair, vm)["channels"] == before[vm.name],  # noqa: B023
+                f"{vm.name} has its {before[vm.name]} channels of before",
+            )
+    check(bystander.running(), "the stream between the others ended")
+    bystander.stop()
+    bystander.finish(60 * pair.slow)
+    moved = delta.of(pair.a)
+    for name in ("corrupt_rings", "corrupt_messages", "messages_lost", "watchdog_wakes"):
+        check(not moved[name], f"{name} is {moved[name]}")
+    check(not delta.of(pair.b)["resets"], "the bystander was reset")
+    # With ring memory or a context left behind this would not return.
+    for vm in pair.both:
+        rmmod(vm)
+
+
+def _seen_by_daemon(pair: Pair, vm: VM) -> dict[str, Any]:
+    shown = pair.site.daemon.status()["regions"][0]["members"]
+    return next(member for member in shown if member["uuid"] == vm.uuid)
+
+
+def _with(vm: VM, peer: VM) -> list[dict[str, Any]]:
+    return [c for c in connections(vm) if c["remote"] in (peer.ip4, peer.ip6)]
+
+
+def _on_rings_with(vm: VM, peer: VM) -> int:
+    return sum(c["tx"]["carrier"] % 2 and c["rx"]["carrier"] % 2 for c in _with(vm, peer))
+
+
+def _ended(pair: Pair, victims: Stream, heard: Job) -> None:
+    client = json.loads(victims.client.wait(40 * pair.slow).out)
+    check(client["errors"], "no connection noticed that its peer is gone")
+    for report in client["reports"]:
+        check(report.endswith(TCP_ENDS), f"not an end as TCP's: {report}")
+    said = json.loads(heard.wait(40 * pair.slow).out)
+    check(said["right"] and said["got"] == LAST_WORDS, f"the last words: {said}")
+    check(said["end"] == "ETIMEDOUT", f"the end after the last words: {said}")
+    check(said["idle"] in ("ETIMEDOUT", "EHOSTUNREACH"), f"the end of the idle connection: {said}")
+
+
+def nat(pair: Pair) -> None:
+    """Connections through NAT stay on TCP with NO_MATCH, also where another socket claims their address."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    a, b = pair.both
+    other = {vm.name: f"10.77.0.10{vm.config.number}" for vm in pair.both}
+    for vm in pair.both:
+        vm.run(f"ip addr add {other[vm.name]}/24 dev eth0; tc qdisc add dev eth0 clsact")
+    try:
+        wait_for(lambda: other["vm1"] in members(b) and other["vm2"] in members(a), "all is served")
+        # a is called by its other address, and turns that into the first.
+        port = Stream.port + 1
+        _translate(a, "ingress", f"dst_ip {other['vm1']} dst_port {port}", other["vm1"], a.ip4)
+        _translate(a, "egress", f"src_ip {a.ip4} src_port {port}", a.ip4, other["vm1"])
+        with _stays_tcp(pair, other["vm1"]):
+            _forged(pair, other["vm1"], port)
+        # b calls from its first address, and turns that into the other one.
+        port = Stream.port + 1
+        _translate(b, "egress", f"src_ip {b.ip4} dst_port {port}", b.ip4, other["vm2"])
+        _translate(b, "ingress", f"dst_ip {other['vm2']} src_port {port}", other["vm2"], b.ip4)
+        with _stays_tcp(pair, a.ip4):
+            pass
+        # It was the translation, not the addresses.
+        delta = Delta(*pair.both)
+        Stream(a, b, to=other["vm1"], conns=2, seconds=1).finish(60 * pair.slow)
+        nothing_odd(pair, delta)
+        through_rings(pair, delta, 0.5)
+    finally:
+        for vm in pair.both:
+            vm.run(f"ip addr del {other[vm.name]}/24 dev eth0; tc qdisc del dev eth0 clsact")
+
+
+def _translate(vm: VM, way: str, match: str, old: str, new: str) -> None:
+    vm.run(
+        f"tc filter add dev eth0 {way} protocol ip flower ip_proto tcp {match}"
+        f" action nat {way} {old}/32 {new}"
+    )
+
+
+@contextlib.contextmanager
+def _stays_tcp(pair: Pair, to: str) -> Iterator[None]:
+    """Run a stream from b to that address of a; it goes by TCP alone, and both ends know why."""
+    delta = Delta(*pair.both)
+    stream = Stream(pair.a, pair.b, to=to, conns=3, both=CALM)
+    for vm in pair.both:
+        wait_for(
+            lambda: sum(c["reason_name"] == "NO_MATCH" for c in connections(vm)) == 3,  # noqa: B023
+            f"{vm.name} says NO_MATCH",
+            20 * pair.slow,
+        )
+        shown = vm.run("hallway connections").out
+        check("3 NO_MATCH: the peer has no such connection (NAT or a proxy between?)" in shown, shown)
+    yield
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+    for vm in pair.both:
+        moved = delta.of(vm)
+        check(not moved["tx_promoted"] and moved["tx_bytes_tcp"], f"{vm.name}: not by TCP alone: {moved}")
+
+
+def _forged(pair: Pair, address: str, port: int) -> None:
+    """Where b's offers now find a socket, its name is another: they are declined all the same."""
+    a, b = pair.both
+    called = next(c["local_port"] for c in connections(b) if c["remote_port"] == port)
+    forger = a.spawn(f"python3 -B /hallway/e2e/forge.py {address} {port} {b.ip4} {called}")
+    wait_for(lambda: a.run(f"ss -Htn src {address} sport = :{port}").out, "the socket is forged")
+    # It left in repair mode; connections that exist are looked for on this occasion.
+    a.run("hallway off; hallway on")
+    wait_for(lambda: any(c["local"] == address for c in connections(a)), "the forged socket is attached")
+    # Offers grow rare after each that was declined: begin anew.
+    b.run("hallway off; hallway on")
+    delta = Delta(b)
+    wait_for(lambda: delta.of(b)["offers_declined"] >= 9, "b went on offering", 30 * pair.slow)
+    forger.kill()
+
+
+TESTS = (peer_killed, nat)
