@@ -14,8 +14,9 @@ static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(look_work, look);
 
 /*
- * Asleep on the ring, with something to do, since the last look at least; or a
- * doorbell that was asked for, was due, and was not heard?
+ * Asleep on the ring, with something to do, or a doorbell that was asked for is
+ * due and was not heard: the same one as at the last look, since our index has
+ * not moved. Busy connections always have another one on its way.
  */
 static bool stuck(struct hall_sock *hs)
 {
@@ -26,15 +27,17 @@ static bool stuck(struct hall_sock *hs)
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started) {
 		hs->watched_tail = hs->rx.ring.tail;
-		stuck |= hall_ring_rx_due(&hs->rx.ring);
-		stuck |= READ_ONCE(hs->rx_waiters) && tail == hs->watched_tail &&
-			 hall_ring_used(&hs->rx.ring);
+		stuck |= tail == hs->watched_tail &&
+			 (hall_ring_rx_due(&hs->rx.ring) ||
+			  (READ_ONCE(hs->rx_waiters) &&
+			   hall_ring_used(&hs->rx.ring)));
 	}
 	if (hs->tx.state == HALL_TX_RING) {
 		hs->watched_head = hs->tx.ring.head;
-		stuck |= hall_ring_tx_due(&hs->tx.ring);
-		stuck |= READ_ONCE(hs->tx_waiters) && head == hs->watched_head &&
-			 hall_ring_space(&hs->tx.ring) > hs->tx.ring.size / 2;
+		stuck |= head == hs->watched_head &&
+			 (hall_ring_tx_due(&hs->tx.ring) ||
+			  (READ_ONCE(hs->tx_waiters) &&
+			   hall_ring_space(&hs->tx.ring) > hs->tx.ring.size / 2));
 	}
 	spin_unlock_bh(&channel->lock);
 	return stuck;
