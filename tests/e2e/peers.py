@@ -22,15 +22,13 @@ from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
 from .life import on_rings
-from .streams import nothing_odd, through_rings
+from .streams import CALM, nothing_odd, through_rings
 
 # What TCP says of a peer that is gone; it depends on who notices first.
 TCP_ENDS = (
     *("Connection timed out", "Connection reset by peer", "No route to host"),
     *("Broken pipe", "endpoint is not connected"),
 )
-# The guests' CPUs are for more than streams here.
-CALM = "--calm --biggest 4000"
 LAST_WORDS = 100_000
 
 
@@ -130,7 +128,7 @@ def nat(pair: Pair) -> None:
             pass
         # It was the translation, not the addresses.
         delta = Delta(*pair.both)
-        Stream(a, b, to=other["vm1"], conns=2, seconds=1).finish(60 * pair.slow)
+        Stream(a, b, to=other["vm1"], conns=2, seconds=1, both=CALM).finish(60 * pair.slow)
         nothing_odd(pair, delta)
         through_rings(pair, delta, 0.5)
     finally:

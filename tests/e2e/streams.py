@@ -9,6 +9,8 @@ from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
 
+# A stream that leaves the guests' CPUs to others, too.
+CALM = "--calm --biggest 4000"
 HIT = (
     "ring_full",
     "ring_empty",

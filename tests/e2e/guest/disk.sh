@@ -7,7 +7,7 @@ while [ ! -e /tmp/nbd/stop ]; do
     dd if=/tmp/nbd/blob of="$1" bs=64k oflag=direct status=none || exit
     dd if="$1" bs=64k count=16 iflag=direct status=none | cmp - /tmp/nbd/blob || exit
     rounds=$((rounds + 1))
-    sleep 0.1 # others want the CPU, too
+    sleep 0.3 # others want the CPU, too
 done
 nbd-client -d "$1" >/dev/null || exit
 echo "$rounds"
