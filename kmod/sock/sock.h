@@ -102,7 +102,6 @@ struct hall_sock {
 	struct hall_owner owner;
 
 	u64 watched_head, watched_tail;	/* see watchdog.c */
-	bool watched_stuck;
 
 	struct delayed_work work;
 	struct rcu_head rcu;

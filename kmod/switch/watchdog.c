@@ -14,42 +14,43 @@ static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(look_work, look);
 
 /*
- * Asleep on the ring, with something to do, or a doorbell that was asked for is
- * due and was not heard: the same one as at the last look, since our index has
- * not moved. Busy connections always have another one on its way.
+ * Was it due at the last look, too, and our index the same? Busy connections
+ * always have something on its way. *watched is 0, or that index + 1.
+ */
+static bool again(u64 *watched, bool due, u64 index)
+{
+	bool before = *watched == index + 1;
+
+	*watched = due ? index + 1 : 0;
+	return due && before;
+}
+
+/*
+ * Twice: asleep on the ring, with something to do; or a doorbell that was asked
+ * for was due, and was not heard?
  */
 static bool stuck(struct hall_sock *hs)
 {
-	struct hall_channel *channel = &hs->channel;
-	u64 head = hs->watched_head, tail = hs->watched_tail;
+	struct hall_tx_ring *tx = &hs->tx.ring;
+	struct hall_rx_ring *rx = &hs->rx.ring;
 	bool stuck = false;
 
-	spin_lock_bh(&channel->lock);
-	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started) {
-		hs->watched_tail = hs->rx.ring.tail;
-		stuck |= tail == hs->watched_tail &&
-			 (hall_ring_rx_due(&hs->rx.ring) ||
-			  (READ_ONCE(hs->rx_waiters) &&
-			   hall_ring_used(&hs->rx.ring)));
-	}
-	if (hs->tx.state == HALL_TX_RING) {
-		hs->watched_head = hs->tx.ring.head;
-		stuck |= head == hs->watched_head &&
-			 (hall_ring_tx_due(&hs->tx.ring) ||
-			  (READ_ONCE(hs->tx_waiters) &&
-			   hall_ring_space(&hs->tx.ring) > hs->tx.ring.size / 2));
-	}
-	spin_unlock_bh(&channel->lock);
+	spin_lock_bh(&hs->channel.lock);
+	if (hs->rx.state == HALL_RX_MAPPED && rx->started)
+		stuck |= again(&hs->watched_tail, hall_ring_rx_due(rx) ||
+			       (READ_ONCE(hs->rx_waiters) && hall_ring_used(rx)),
+			       rx->tail);
+	if (hs->tx.state == HALL_TX_RING)
+		stuck |= again(&hs->watched_head, hall_ring_tx_due(tx) ||
+			       (READ_ONCE(hs->tx_waiters) &&
+				hall_ring_space(tx) > tx->size / 2), tx->head);
+	spin_unlock_bh(&hs->channel.lock);
 	return stuck;
 }
 
 static void look_at(struct hall_sock *hs, void *data)
 {
-	bool before = hs->watched_stuck;
-
-	hs->watched_stuck = stuck(hs);
-	/* At the first look it may be about to get up. */
-	if (!before || !hs->watched_stuck)
+	if (!stuck(hs))
 		return;
 	lock_sock(hs->sk);
 	if (!hs->detached) {
