@@ -1,8 +1,8 @@
 """The guests' root disk and their initramfs.
 
-One Debian 12 root filesystem serves every VM and every kernel: it is made
-once, by mmdebstrap and `mke2fs -d` (nothing is mounted), and every VM writes
-to a throw-away snapshot of it. What depends on the kernel is a second small
+A Debian 12 root filesystem serves every kernel: it is made once, by mmdebstrap
+and `mke2fs -d` (nothing is mounted), and every VM writes to a throw-away
+snapshot of it. There is one of each kind in `KINDS`. What depends on the kernel is a second small
 disk with its modules. What changes often, the init script, travels in the
 initramfs, so that editing it rebuilds nothing big.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import kernels, paths
@@ -29,8 +30,18 @@ BOOT_MODULES = (
     *("virtio_pci", "virtio_blk", "crc32c_generic", "ext4"),
     *("virtio_rng", "virtio_net", "virtio_console", "9pnet_virtio", "9p"),
 )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a root disk holds besides what all of them do, and its size."""
+
+    packages: tuple[str, ...]
+    size: str
+
+
+KINDS = {"basic": Kind((), "2G")}
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
-SIZE = "2G"
 
 
 def ssh_key() -> Path:
@@ -43,19 +54,23 @@ def ssh_key() -> Path:
         return private
 
 
-def root_image() -> Path:
-    """Return the root disk (ext4, without partitions), building it if need be."""
+def root_image(kind: str = "basic") -> Path:
+    """Return the root disk of a kind (ext4, without partitions), building it if need be."""
     private = ssh_key()
-    name = paths.key(PACKAGES, source_lines("stable"), EXCLUDE, SIZE, private, inspect.getsource(_customise))
-    with paths.lock("image"):
-        image = paths.cache("images", f"root-{name}.ext4")
+    packages, size = (*PACKAGES, *KINDS[kind].packages), KINDS[kind].size
+    made_of = (packages, source_lines("stable"), EXCLUDE, size, private, inspect.getsource(_customise))
+    with paths.lock(f"image-{kind}"):
+        image = paths.cache("images", f"root-{kind}-{paths.key(*made_of)}.ext4")
         if not image.exists():
-            with step("building the guest's root image"):
-                _build_root(image)
+            with step(f"building the guests' root image ({kind})"):
+                _build_root(image, packages, size)
+            for old in image.parent.glob(f"root-{kind}-*.ext4"):
+                if old != image:
+                    old.unlink()
         return image
 
 
-def _build_root(image: Path) -> None:
+def _build_root(image: Path, packages: tuple[str, ...], size: str) -> None:
     with paths.workshop(image) as scratch:
         tree = scratch / "tree"
         # What it mounts in the tree must not be there when an interrupted run removes it.
@@ -69,13 +84,10 @@ def _build_root(image: Path) -> None:
         ]
         words += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE]
         words += ["--dpkgopt=force-unsafe-io", "--aptopt=APT::Install-Recommends false"]
-        words += [f"--include={','.join(PACKAGES)}", "bookworm", tree, "-"]
+        words += [f"--include={','.join(packages)}", "bookworm", tree, "-"]
         run(words, text="\n".join(source_lines("stable")) + "\n")
         _customise(tree)
-        pack(tree, image, SIZE)
-    for old in image.parent.glob("root-*.ext4"):
-        if old != image:
-            old.unlink()
+        pack(tree, image, size)
 
 
 def _customise(tree: Path) -> None:

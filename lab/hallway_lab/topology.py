@@ -27,9 +27,9 @@ REGION_DIR = Path("/dev/shm/hallway")
 SIZE_MIB = 256
 
 
-def prepare(kernel_name: str) -> None:
+def prepare(kernel_name: str, image_kind: str = "basic") -> None:
     """Fetch and build all that VMs need, before the network is cut off."""
-    image.root_image()
+    image.root_image(image_kind)
     found = kernels.kernel(kernel_name)
     emulator.for_kernel(kernel_name)
     image.modules_image(found)

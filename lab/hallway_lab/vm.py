@@ -59,6 +59,7 @@ class Config:
     number: int = 1
     kernel: str = "6.1"
     share: Path | None = None
+    image: str = "basic"  # which of image.KINDS the root disk is
     cpus: int = 1
     memory_mib: int = 1024
     machine: str | None = None  # the one that suits the kernel
@@ -204,7 +205,7 @@ class VM:
         words += ["-append", self._cmdline()]
         words += ["-serial", f"file:{self.log}"]
         words += ["-qmp", f"unix:{self._sockets}/qmp,server=on,wait=off"]
-        words += _disk("root", image.root_image(), "snapshot=on")
+        words += _disk("root", image.root_image(self.config.image), "snapshot=on")
         words += _disk("modules", image.modules_image(self.kernel), "read-only=on")
         words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
         words += ["-chardev", f"socket,id=agent,path={self._sockets}/agent,server=on,wait=off"]
