@@ -215,9 +215,7 @@ static void consume(struct hall_sock *hs, u32 n)
 	spin_unlock_bh(&hs->channel.lock);
 	if (ringing)
 		hall_channel_notify_sender(&hs->channel);
-	hs->rx.bytes_ring += n;
-	hall_count_add(HALL_RX_BYTES_RING, n);
-	this_cpu_add(hs->channel.member->bytes->rx, n);
+	hall_info_received(hs, n);
 }
 
 /* lock_sock(), after hall_rx_source() said that there are bytes. */

@@ -150,10 +150,9 @@ int hall_rx_save(struct hall_sock *hs)
 	spin_lock_bh(&hs->channel.lock);
 	hall_ring_consume(ring, from_ring);
 	spin_unlock_bh(&hs->channel.lock);
-	hs->rx.bytes_ring += from_ring;
+	hall_info_received(hs, from_ring);
 	hs->owner.seq -= from_ring;
 	hall_count(HALL_SWITCH_IN_RING);
-	hall_count_add(HALL_RX_BYTES_RING, from_ring);
 	hall_count_add(HALL_RX_BYTES_SAVED, from_ring);
 	/* Whoever reads the queue natively is told as by tcp_data_queue(). */
 	hs->sk->sk_data_ready(hs->sk);

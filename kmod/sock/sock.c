@@ -219,12 +219,8 @@ unsigned int hall_sock_count(void)
 
 void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags)
 {
-	const struct tcp_sock *tp = tcp_sk(hs->sk);
-
-	/* All counts end at one place: the truncation to 32 bits is meant. */
-	hall_tags_make(tags, hs->channel.member->key,
-		       tp->snd_una - (u32)tp->bytes_acked,
-		       tp->rcv_nxt - (u32)tp->bytes_received);
+	hall_tags_make(tags, hs->channel.member->key, hall_info_own_isn(hs),
+		       hall_info_peer_isn(hs));
 }
 
 bool hall_sock_hurry;

@@ -261,6 +261,16 @@ static inline bool hall_sock_wants_space(const struct sock *sk)
 	return socket && test_bit(SOCK_NOSPACE, &socket->flags);
 }
 
+/* info.c; all under lock_sock() */
+/* Bytes went into a ring, or left one: every counter that shows them. */
+void hall_info_sent(struct hall_sock *hs, u32 n);
+void hall_info_received(struct hall_sock *hs, u32 n);
+/* The socket is given back: TCP's counters are about TCP alone again. */
+void hall_info_forget(struct hall_sock *hs);
+/* The initial sequence numbers; our own may be too small by one: see tag.c. */
+u32 hall_info_own_isn(const struct hall_sock *hs);
+u32 hall_info_peer_isn(const struct hall_sock *hs);
+
 /* owner.c */
 /* Do the socket's callbacks belong to the socket layer itself? Any context. */
 bool hall_owner_native(const struct sock *sk);

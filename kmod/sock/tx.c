@@ -166,9 +166,7 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 	spin_unlock_bh(&hs->channel.lock);
 	if (ringing)
 		hall_channel_notify_receiver(&hs->channel);
-	hs->tx.bytes_ring += copied;
-	hall_count_add(HALL_TX_BYTES_RING, copied);
-	this_cpu_add(hs->channel.member->bytes->tx, copied);
+	hall_info_sent(hs, copied);
 	return copied;
 }
 

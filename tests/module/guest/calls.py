@@ -214,6 +214,28 @@ def siocinq():
             check(said[0] == left, f"SIOCINQ says {said[0]}, not {left}")
 
 
+def tcp_info():
+    """TCP_INFO counts a ring's bytes as it does TCP's, and the times since the last ones."""
+
+    def told(sock):
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        acked, received = struct.unpack_from("QQ", info, 120)
+        return {"sent": struct.unpack_from("Q", info, 200)[0], "acked": acked, "received": received}
+
+    delta = Delta()
+    with pair() as (a, b):
+        before = told(a), told(b)
+        for size in (1000, 7000):
+            a.sendall(bytes(size))
+            take(b, size)
+        b.sendall(b"x")
+        take(a, 1)
+        moved = [{k: now[k] - then[k] for k in now} for now, then in zip((told(a), told(b)), before)]
+        check(moved[0] == {"sent": 8000, "acked": 8000, "received": 1}, f"TCP_INFO moved by {moved[0]}")
+        check(moved[1] == {"sent": 1, "acked": 1, "received": 8000}, f"TCP_INFO moved by {moved[1]}")
+    delta.expect(tx_bytes_ring=8001, rx_bytes_ring=8001)
+
+
 def wakes():
     """A reader and a writer that sleep are woken by each other."""
     delta = Delta()
@@ -243,6 +265,7 @@ ALONE = (
     edge_writable,
     peek,
     siocinq,
+    tcp_info,
     wakes,
 )
 TESTS += [(test.__name__, test) for test in ALONE]

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What TCP_INFO, ss and BPF programs read of a connection: the companion's own
+ * counters, in which a ring's bytes count as sent and acknowledged when they
+ * are in the ring, and as received when they leave it. Segments, round trips
+ * and windows stay the companion's.
+ *
+ * The tags of a connection come from the same counters, so the ring's bytes are
+ * taken off there, and off the counters themselves when the socket is given
+ * back: the two ends may do so at different times, and a module that is loaded
+ * afterwards knows nothing of rings that were.
+ */
+#include "sock.h"
+
+#include "../obs/counters.h"
+
+void hall_info_sent(struct hall_sock *hs, u32 n)
+{
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	hs->tx.bytes_ring += n;
+	tp->bytes_sent += n;
+	tp->bytes_acked += n;
+	tp->lsndtime = tcp_jiffies32;
+	hall_count_add(HALL_TX_BYTES_RING, n);
+	this_cpu_add(hs->channel.member->bytes->tx, n);
+}
+
+void hall_info_received(struct hall_sock *hs, u32 n)
+{
+	hs->rx.bytes_ring += n;
+	tcp_sk(hs->sk)->bytes_received += n;
+	inet_csk(hs->sk)->icsk_ack.lrcvtime = tcp_jiffies32;
+	hall_count_add(HALL_RX_BYTES_RING, n);
+	this_cpu_add(hs->channel.member->bytes->rx, n);
+}
+
+void hall_info_forget(struct hall_sock *hs)
+{
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	tp->bytes_sent -= hs->tx.bytes_ring;
+	tp->bytes_acked -= hs->tx.bytes_ring;
+	tp->bytes_received -= hs->rx.bytes_ring;
+}
+
+/* All counts end at one place: the truncation to 32 bits is meant. */
+u32 hall_info_own_isn(const struct hall_sock *hs)
+{
+	const struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	return tp->snd_una - (u32)(tp->bytes_acked - hs->tx.bytes_ring);
+}
+
+u32 hall_info_peer_isn(const struct hall_sock *hs)
+{
+	const struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	return tp->rcv_nxt - (u32)(tp->bytes_received - hs->rx.bytes_ring);
+}
