@@ -230,7 +230,10 @@ def tcp_info():
             take(b, size)
         b.sendall(b"x")
         take(a, 1)
-        moved = [{k: now[k] - then[k] for k in now} for now, then in zip((told(a), told(b)), before)]
+        moved = []
+        for sock, then in zip((a, b), before, strict=True):
+            now = told(sock)
+            moved.append({name: now[name] - then[name] for name in now})
         check(moved[0] == {"sent": 8000, "acked": 8000, "received": 1}, f"TCP_INFO moved by {moved[0]}")
         check(moved[1] == {"sent": 1, "acked": 1, "received": 8000}, f"TCP_INFO moved by {moved[1]}")
     delta.expect(tx_bytes_ring=8001, rx_bytes_ring=8001)
