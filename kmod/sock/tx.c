@@ -269,6 +269,9 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 		n = wait_for_space(hs, &timeo);
 		if (n < 0)
 			goto error;
+		/* One long call earns a ring as many short ones do. */
+		if (hs->tx.state == HALL_TX_TCP)
+			hall_sock_policy(hs, msg_data_left(msg));
 	} while (msg_data_left(msg));
 	return sent;
 error:

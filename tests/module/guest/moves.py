@@ -96,6 +96,43 @@ def unread_on_both():
     delta.expect(rx_bytes_saved=500, switch_in_ring=1)
 
 
+@contextlib.contextmanager
+def parameter(name, value):
+    """A parameter of the module has another value in the block."""
+    path = f"/sys/module/hallway/parameters/{name}"
+    with open(path) as file:
+        before = file.read()
+    with open(path, "w") as file:
+        file.write(str(value))
+    try:
+        yield
+    finally:
+        with open(path, "w") as file:
+            file.write(before)
+
+
+def earned_in_call():
+    """A call that sends for long goes on in a ring that the connection gets meanwhile."""
+    data = pattern(1 << 16) * 64
+    a, b = connect()
+    with a, b:
+        for sock, option in ((a, socket.SO_SNDBUF), (b, socket.SO_RCVBUF)):
+            sock.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
+        with parameter("promote_bytes", 2**32 - 1), parameter("promote_ms", 2**31 - 1):
+            writer = Sleeper(a.send, data).asleep("send")
+        got = bytearray()
+
+        def in_ring():
+            got.extend(take(b, 20000))
+            return shown(a)[0]["tx"]["carrier"] % 2
+
+        wait_for(in_ring, "the rest goes into a ring")
+        got.extend(take(b, len(data) - len(got)))
+        check(writer.result() == len(data), "send() returned another count")
+        check(got == data, "other bytes came than were sent")
+        exchange(a, b)
+
+
 def older_than_module():
     """A reader from before the module gets its bytes; the connection is promoted after."""
     with unloaded():
@@ -251,6 +288,7 @@ def reload():
 ALONE = (
     off_on,
     unread_on_both,
+    earned_in_call,
     older_than_module,
     ktls,
     unload_reader,
