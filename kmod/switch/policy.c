@@ -7,6 +7,7 @@
 #include "switch.h"
 
 #include <linux/moduleparam.h>
+#include <linux/sched/signal.h>
 #include <net/dst.h>
 #include <net/xfrm.h>
 
@@ -21,6 +22,10 @@ MODULE_PARM_DESC(promote_bytes, "a connection that moved so many bytes is promot
 static unsigned int promote_ms = 10;
 module_param(promote_ms, uint, 0644);
 MODULE_PARM_DESC(promote_ms, "a connection that lived so many milliseconds is promoted at its next send (default: 10)");
+
+static unsigned int promote_wait_ms;
+module_param(promote_wait_ms, uint, 0644);
+MODULE_PARM_DESC(promote_wait_ms, "a connection's first send waits so many milliseconds for its ring, for tests (default: 0)");
 
 #define BACK_OFF_MIN	msecs_to_jiffies(5)
 #define BACK_OFF_MAX	(10 * HZ)
@@ -87,7 +92,7 @@ static bool earned(const struct hall_sock *hs, size_t sending)
 			     msecs_to_jiffies(READ_ONCE(promote_ms)));
 }
 
-void hall_policy(struct hall_sock *hs, size_t sending)
+static void consider(struct hall_sock *hs, size_t sending)
 {
 	struct hall_tags tags;
 	u32 reason;
@@ -117,4 +122,28 @@ void hall_policy(struct hall_sock *hs, size_t sending)
 	}
 	if (reason)
 		hall_policy_back_off(hs, reason);
+}
+
+/* May a ring still come to this connection before its first byte? */
+static bool may_come(const struct hall_sock *hs)
+{
+	return (hs->tx.state == HALL_TX_TCP || hs->tx.state == HALL_TX_OFFERED) &&
+	       !hs->tx.bytes_tcp && !hs->detached && !hs->pinned &&
+	       !hs->leaving && !hs->sk->sk_err && !signal_pending(current) &&
+	       hs->sk->sk_state == TCP_ESTABLISHED;
+}
+
+void hall_policy(struct hall_sock *hs, size_t sending)
+{
+	unsigned long until = jiffies +
+			      msecs_to_jiffies(READ_ONCE(promote_wait_ms));
+
+	consider(hs, sending);
+	while (sending && time_before(jiffies, until) && may_come(hs)) {
+		release_sock(hs->sk);
+		schedule_timeout_interruptible(1);
+		lock_sock(hs->sk);
+		if (hs->tx.state == HALL_TX_TCP)
+			consider(hs, sending);
+	}
 }
