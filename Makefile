@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan mutants lab bench dkms test-debug clean
+.PHONY: help demo test check unit fuzz tsan mutants conformance lab bench dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -34,6 +34,10 @@ tsan: ## the ring under ThreadSanitizer
 mutants: ## break ring, channel and module on purpose: every fault is noticed
 	$(call need,tests/module/mutants)
 	tests/ring/mutants && tests/module/mutants
+
+conformance: ## other people's test suites, over rings and over TCP (long): docs/conformance.md
+	lab/run setup
+	tests/conformance/run
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup

@@ -40,7 +40,10 @@ class Kind:
     size: str
 
 
-KINDS = {"basic": Kind((), "2G")}
+KINDS = {
+    "basic": Kind((), "2G"),
+    "conformance": Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G"),
+}
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
 

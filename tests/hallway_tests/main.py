@@ -42,8 +42,8 @@ def _enter(options: argparse.Namespace) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/run", description="Hallway's tests.")
-    names = ("all", "unit", "fuzz", "tsan", "model", "rust", "lab", "module", "e2e", "debug", "guests")
-    parser.add_argument("what", choices=names, nargs="?", default="all")
+    names = ("all", "unit", "fuzz", "tsan", "model", "rust", "lab", "module", "e2e", "conformance")
+    parser.add_argument("what", choices=(*names, "debug", "guests"), nargs="?", default="all")
     parser.add_argument("--kernel", choices=[*KERNELS, "debug"], help="only on this kernel")
     parser.add_argument("--only", default="", help="only tests whose names contain this")
     parser.add_argument("--seed", type=int, default=None, help="repeat a run's random choices")
@@ -158,6 +158,8 @@ def _run(options: argparse.Namespace) -> int:
             words += ["--only", options.only] if options.only else []
             words += ["--seed", options.seed] if options.seed is not None else []
             total.run(f"{suite} {kernel}", *words)
+    if what in ("all", "conformance"):
+        total.run("conformance", REPO / "tests/conformance/run", "--quick", "--kernel", kernels[0])
     print(f"tests: all done in {time.monotonic() - begin:.0f} s")
     print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 1 if total.failed or not total.passed else 0

@@ -1,0 +1,1 @@
+"""Other people's test suites over rings: no test may end otherwise than over TCP."""

@@ -1,0 +1,203 @@
+"""Runs suites in guests: which ones on which carriers, and again alone what differs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import random
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hallway_lab import paths
+from hallway_lab.sh import LabError, say, step
+from hallway_lab.vm import VM
+from hallway_tests.guests import settle_in
+
+from .carriers import Traffic, carrier
+from .compare import Outcomes, Repeats, differing
+from .suites import Suite
+
+GUESTS = 2  # that run side by side
+REPEATS = 6  # times that a test is run alone on either carrier before it counts as changed
+RESULTS = "/tmp/results"
+ONLY = "/tmp/only"
+
+
+@dataclass
+class Job:
+    """A suite on a carrier: all of it, or one test of it, several times."""
+
+    suite: Suite
+    mode: str
+    test: str = ""
+
+    @property
+    def label(self) -> str:
+        """What a person is told."""
+        again = f": {self.test}, {REPEATS} times alone" if self.test else ""
+        return f"{self.suite.name} ({self.mode}){again}"
+
+
+@dataclass
+class Done:
+    """What became of a job."""
+
+    outcomes: list[Outcomes] = field(default_factory=list)  # one for each time it ran
+    why: dict[str, str] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    seconds: float = 0
+    fault: str = ""  # it did not come to its end, or the kernel complained
+
+
+class Guests:
+    """Guests that take jobs from one queue; one that is lost is replaced."""
+
+    def __init__(self, kernel: str, share: Path, seed: int) -> None:
+        self._kernel, self._share, self._seed = kernel, share, seed
+        self._logs = paths.out("conformance", kernel, "x").parent
+        self._logs.mkdir(parents=True, exist_ok=True)
+
+    def run(self, jobs: list[Job]) -> list[Done]:
+        """Run all jobs; return what became of each."""
+        waiting: queue.SimpleQueue[tuple[Job, Done]] = queue.SimpleQueue()
+        done = [Done() for _ in jobs]
+        for pair in zip(jobs, done, strict=True):
+            waiting.put(pair)
+        count = min(GUESTS, len(jobs))
+        threads = [threading.Thread(target=self._serve, args=(n, waiting)) for n in range(1, count + 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return done
+
+    def _serve(self, number: int, waiting: queue.SimpleQueue[tuple[Job, Done]]) -> None:
+        while not waiting.empty():
+            job: Job | None = None
+            done = Done()
+            try:
+                with self._guest(number) as vm:
+                    while not done.fault:
+                        try:
+                            job, done = waiting.get_nowait()
+                        except queue.Empty:
+                            return
+                        self._do(vm, job, done)
+            except (LabError, AssertionError) as failure:
+                if job is None:
+                    say(f"vm{number}: {failure}")
+                    return
+                done.fault = done.fault or str(failure)
+
+    @contextlib.contextmanager
+    def _guest(self, number: int) -> Iterator[VM]:
+        vm = VM(
+            number=number,
+            kernel=self._kernel,
+            share=self._share,
+            image="conformance",
+            cpus=2,
+            memory_mib=2048,
+            boot_timeout=240,
+        )
+        vm.log, vm.qemu_log = (self._logs / f"vm{number}{end}" for end in (".log", ".qemu.log"))
+        with vm:
+            settle_in(vm)
+            vm.run("cp -r /hallway/conformance /tmp/conformance; ulimit -n 4096; mkdir -p /root/work")
+            yield vm
+
+    def _do(self, vm: VM, job: Job, done: Done) -> None:
+        begin = time.monotonic()
+        with step(f"{vm.name}: {job.label}"):
+            try:
+                with carrier(vm, job.mode, self._seed) as traffic:
+                    for _ in range(REPEATS if job.test else 1):
+                        done.outcomes.append(self._once(vm, job, done))
+                done.traffic = traffic
+            except (LabError, AssertionError) as failure:
+                done.fault = str(failure)
+        health = vm.verdict()
+        if not health.ok:
+            done.fault = f"the kernel complained: {health}\n{done.fault}"
+        done.seconds = time.monotonic() - begin
+
+    def _once(self, vm: VM, job: Job, done: Done) -> Outcomes:
+        suite = job.suite
+        if job.test:
+            vm.put(f"{job.test}\n", ONLY)
+        only = f"--only {ONLY}" if job.test else ""
+        program, _, what = suite.command.partition(" ")
+        command = f"rm -f {RESULTS}*; cd /root/work && {suite.setup or 'true'} && "
+        command += f"python3 -B /tmp/conformance/{program} --results {RESULTS} {only}"
+        command += f" --limit {suite.limit} -- {what}"
+        try:
+            vm.run(f"({command}) >{RESULTS}.out 2>&1", timeout=suite.whole)
+        except LabError as failure:
+            said = vm.run(f"tail -c 3000 {RESULTS}.out {RESULTS}.log", check=False).out
+            raise LabError(f"{failure}\n{said}") from None
+        text = vm.get(RESULTS)
+        if not job.test:
+            (self._logs / f"{shlex.quote(suite.name.replace(' ', '-'))}-{job.mode}.jsonl").write_text(text)
+        lines = [json.loads(line) for line in text.splitlines()]
+        ended = [line for line in lines if "outcome" in line]
+        done.why |= {line["test"]: line["why"] for line in ended if line["why"]}
+        return {line["test"]: line["outcome"] for line in ended}
+
+
+@dataclass
+class Row:
+    """One suite on one carrier beside the same suite with Hallway off."""
+
+    suite: Suite
+    mode: str
+    tcp: Done
+    ring: Done
+    repeats: dict[str, Repeats] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> list[str]:
+        """What kept the runs from being compared, or should not have been counted."""
+        told = [done.fault for done in (self.tcp, self.ring) if done.fault]
+        return told + self.ring.traffic.faults
+
+
+def compare(guests: Guests, suites: list[Suite], modes: list[str]) -> list[Row]:
+    """Run the suites on each carrier; what differs is run again alone."""
+    jobs = [Job(suite, mode) for suite in suites for mode in ("off", *modes)]
+    by = {(job.suite.name, job.mode): done for job, done in zip(jobs, guests.run(jobs), strict=True)}
+    rows = []
+    for suite in suites:
+        tcp = by[suite.name, "off"]
+        rows += [Row(suite, mode, tcp, by[suite.name, mode]) for mode in modes]
+    again: list[Job] = []
+    for row in rows:
+        if row.tcp.fault or row.ring.fault:
+            continue
+        for test in differing(row.tcp.outcomes[0], row.ring.outcomes[0]):
+            row.repeats[test] = Repeats(
+                [row.tcp.outcomes[0].get(test)],
+                [row.ring.outcomes[0].get(test)],
+            )
+            for job in (Job(row.suite, mode, test) for mode in ("off", row.mode)):
+                again += [job] if job not in again else []
+    for job, done in zip(again, guests.run(again), strict=True):
+        for row in rows:
+            repeats = row.repeats.get(job.test) if row.suite == job.suite else None
+            if not repeats or job.mode not in ("off", row.mode):
+                continue
+            side, whys = (repeats.tcp, row.tcp.why) if job.mode == "off" else (repeats.ring, row.ring.why)
+            side += [one.get(job.test) for one in done.outcomes]
+            for test, why in done.why.items():
+                whys.setdefault(test, why)
+            row.ring.fault = row.ring.fault or done.fault
+    return rows
+
+
+def seed_of(given: int | None) -> int:
+    """Return the seed of this run's random choices."""
+    return given if given is not None else random.getrandbits(31)
