@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 
 from . import kernels, paths
-from .aptbox import source_lines
+from .aptbox import AptBox, source_lines
 from .kernels import Kernel
-from .sh import LabError, run, step
+from .sh import LabError, run, say, step
 
 PACKAGES = (
     *("mount", "procps", "kmod", "iproute2", "iputils-ping", "ethtool", "busybox-static", "strace"),
@@ -32,17 +35,31 @@ BOOT_MODULES = (
 )
 
 
+# What the programs are in that tests/compat runs.
+PROGRAMS = (
+    *("rsync", "curl", "openssl", "vsftpd", "inetutils-telnet", "inetutils-telnetd", "openbsd-inetd"),
+    *("apache2", "mariadb-server", "mariadb-client", "postgresql", "samba", "smbclient", "cifs-utils"),
+    *("openjdk-17-jdk-headless", "nodejs", "firefox-esr"),
+    *("libhiredis0.14", "libmemcached11", "libmemcachedutil2", "libpcre2-posix3"),  # for proftpd
+)
+
+
 @dataclass(frozen=True)
 class Kind:
-    """What a root disk holds besides what all of them do, and its size."""
+    """What a root disk holds besides what all of them do, and its size.
+
+    Packages `beside` conflict with others: each is but unpacked, to /opt/NAME.
+    """
 
     packages: tuple[str, ...]
     size: str
+    beside: tuple[str, ...] = ()
 
 
 KINDS = {
     "basic": Kind((), "2G"),
     "conformance": Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G"),
+    "programs": Kind(PROGRAMS, "6G", beside=("proftpd-core",)),
 }
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
@@ -59,38 +76,54 @@ def ssh_key() -> Path:
 
 def root_image(kind: str = "basic") -> Path:
     """Return the root disk of a kind (ext4, without partitions), building it if need be."""
-    private = ssh_key()
-    packages, size = (*PACKAGES, *KINDS[kind].packages), KINDS[kind].size
-    made_of = (packages, source_lines("stable"), EXCLUDE, size, private, inspect.getsource(_customise))
+    private, what = ssh_key(), KINDS[kind]
+    packages = (*PACKAGES, *what.packages)
+    made_of = (packages, source_lines("stable"), EXCLUDE, what.size, private, inspect.getsource(_customise))
     with paths.lock(f"image-{kind}"):
-        image = paths.cache("images", f"root-{kind}-{paths.key(*made_of)}.ext4")
+        image = paths.cache("images", f"root-{kind}-{paths.key(*made_of, *what.beside)}.ext4")
         if not image.exists():
-            with step(f"building the guests' root image ({kind})"):
-                _build_root(image, packages, size)
+            with step(f"building the guests' root image ({kind}: {len(packages)} packages and theirs)"):
+                _build_root(image, packages, what)
             for old in image.parent.glob(f"root-{kind}-*.ext4"):
                 if old != image:
                     old.unlink()
         return image
 
 
-def _build_root(image: Path, packages: tuple[str, ...], size: str) -> None:
+def _build_root(image: Path, packages: tuple[str, ...], kind: Kind) -> None:
     with paths.workshop(image) as scratch:
         tree = scratch / "tree"
         # What it mounts in the tree must not be there when an interrupted run removes it.
-        words: list[str | Path] = [
-            "unshare",
-            "--mount",
-            "mmdebstrap",
-            "--mode=root",
-            "--variant=apt",
-            "--quiet",
-        ]
+        words: list[str | Path] = ["unshare", "--mount", "mmdebstrap", "--mode=root", "--variant=apt"]
         words += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE]
         words += ["--dpkgopt=force-unsafe-io", "--aptopt=APT::Install-Recommends false"]
         words += [f"--include={','.join(packages)}", "bookworm", tree, "-"]
-        run(words, text="\n".join(source_lines("stable")) + "\n")
+        with _growth(tree):
+            run(words, text="\n".join(source_lines("stable")) + "\n")
+        for name in kind.beside:
+            AptBox("stable").unpack(tree / "opt" / name, [name])
+        shutil.rmtree(tree / "root/.ssh", ignore_errors=True)  # some package makes one
         _customise(tree)
-        pack(tree, image, size)
+        pack(tree, image, kind.size)
+
+
+@contextmanager
+def _growth(tree: Path, every: float = 15) -> Iterator[None]:
+    """Tell how much there is in a folder, now and then."""
+    done = Event()
+
+    def tell() -> None:
+        while not done.wait(every):
+            said = run(["du", "-sm", tree], check=False)  # complains of files that come and go
+            say(f"  {said.splitlines()[-1].split()[0]} MB so far")
+
+    teller = Thread(target=tell)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
 
 
 def _customise(tree: Path) -> None:
