@@ -112,7 +112,7 @@ def _sample(stand: Stand, samples: Samples, on_first: bool) -> None:
             continue
         (samples.hallway if on else samples.tcp).append(done.value)
         if on and scenario.carries:
-            samples.faults += judge(done, traffic).faults
+            samples.faults += judge(traffic, done.up, done.down).faults
         elif not on:
             samples.faults += unwanted(traffic)
         name = "Hallway" if on else "TCP"

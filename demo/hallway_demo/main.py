@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from hallway_lab import isolate, measure, paths, table
+from hallway_lab import isolate, measure, paths, programs, table
 from hallway_lab.ledger import SHARE, TRIFLE, Ledger, judge, unwanted
 from hallway_lab.measure import Stand, describe
 from hallway_lab.programs import Run
-from hallway_lab.sh import LabError, guarded, run, say, step
+from hallway_lab.sh import LabError, guarded, say
 
 from .rows import Programs, Row
 
@@ -51,31 +49,11 @@ def main(words: list[str] | None = None) -> int:
     return guarded("demo", lambda: _demo(options))
 
 
-def build_rawstream() -> Path:
-    """Build the static Go program."""
-    go = shutil.which("go") or shutil.which("/usr/lib/go/bin/go")
-    if not go:
-        raise LabError("go is not installed: run `./lab/run setup`")
-    target = paths.out("demo", "rawstream")
-    env = {
-        "CGO_ENABLED": "0",
-        "GOCACHE": str(paths.cache("go-build")),
-        "GOFLAGS": "-mod=mod",
-        "GOPROXY": "off",
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-        "XDG_CONFIG_HOME": str(paths.cache("go-config")),  # where go keeps its telemetry
-    }
-    with paths.lock("rawstream"), step("building the static Go program"):
-        run([go, "build", "-trimpath", "-o", target, "."], cwd=paths.REPO / "demo/go", env=env)
-    return target
-
-
 def _demo(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     paths.out("demo.json").unlink(missing_ok=True)
     isolate.enter()
-    with measure.standing(KERNEL, build_rawstream()) as stand:
+    with measure.standing(KERNEL, programs.build_rawstream()) as stand:
         rows = measure.chosen(options, Programs(stand).rows())
         lines = [_line(stand, row, f"{n}/{len(rows)}") for n, row in enumerate(rows, 1)]
         complaints = [
@@ -99,7 +77,7 @@ def _line(stand: Stand, row: Row, place: str) -> Line:
             with stand.meter() as traffic:
                 runs[on] = row.run()
             if on:
-                ledger = judge(runs[on], traffic)
+                ledger = judge(traffic, runs[on].up, runs[on].down)
                 faults += ledger.faults
             else:
                 faults += unwanted(traffic)

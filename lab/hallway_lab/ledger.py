@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .measure import Direction, Traffic
-from .programs import Run
 
 SHARE = 0.95
 TRIFLE = 64 << 10
@@ -43,11 +42,11 @@ class Ledger:
         return [*self.up.faults, *self.down.faults]
 
 
-def judge(run: Run, traffic: Traffic) -> Ledger:
-    """Hold what a program says it moved against what the module counted."""
+def judge(traffic: Traffic, up: int | None, down: int | None, needed: float = SHARE) -> Ledger:
+    """Hold what a program is known to have moved, each way, against what the module counted."""
     return Ledger(
-        _judge("to the server", run.up, traffic.up),
-        _judge("to the client", run.down, traffic.down),
+        _judge("to the server", up, traffic.up, needed),
+        _judge("to the client", down, traffic.down, needed),
     )
 
 
@@ -57,14 +56,14 @@ def unwanted(traffic: Traffic) -> list[str]:
     return [f"{ring} bytes went through rings while Hallway was off"] if ring else []
 
 
-def _judge(way: str, told: int | None, counted: Direction) -> Entry:
+def _judge(way: str, told: int | None, counted: Direction, needed: float) -> Entry:
     # Bytes of a connection that was never attached are missing in `counted`,
     # what a program adds to its payload (headers, ciphers) is missing in `told`.
     payload = max(told or 0, counted.sent)
     faults = []
-    if payload >= TRIFLE and counted.sent_ring < SHARE * payload:
+    if payload >= TRIFLE and counted.sent_ring < needed * payload:
         share = counted.sent_ring / payload
-        faults.append(f"{way}: {share:.1%} of {payload} bytes went through rings, {SHARE:.0%} are needed")
+        faults.append(f"{way}: {share:.1%} of {payload} bytes went through rings, {needed:.0%} are needed")
     # At its end a program may close a connection with bytes unread in the ring.
     if counted.sent_ring != counted.received_ring + counted.unread:
         faults.append(

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+from . import paths
 from .measure import Stand
-from .sh import LabError
+from .sh import LabError, run, step
 from .vm import VM, Job
 
 
@@ -28,6 +31,26 @@ class Run:
     value: float
     up: int | None = None
     down: int | None = None
+
+
+def build_rawstream() -> Path:
+    """Build the static Go program."""
+    go = shutil.which("go") or shutil.which("/usr/lib/go/bin/go")
+    if not go:
+        raise LabError("go is not installed: run `./lab/run setup`")
+    target = paths.out("demo", "rawstream")
+    env = {
+        "CGO_ENABLED": "0",
+        "GOCACHE": str(paths.cache("go-build")),
+        "GOFLAGS": "-mod=mod",
+        "GOPROXY": "off",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "XDG_CONFIG_HOME": str(paths.cache("go-config")),  # where go keeps its telemetry
+    }
+    with paths.lock("rawstream"), step("building the static Go program"):
+        run([go, "build", "-trimpath", "-o", target, "."], cwd=paths.REPO / "demo/go", env=env)
+    return target
 
 
 def serve(vm: VM, command: str, port: int, timeout: float = 20) -> Job:

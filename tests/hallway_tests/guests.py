@@ -110,6 +110,12 @@ class Delta:
         return {name: value - before[name] for name, value in counters(vm).items()}
 
 
+def odd(moved: dict[str, int]) -> list[str]:
+    """Corruption, or a sleeper that only the watchdog saved, among counters that moved."""
+    names = ("corrupt_rings", "corrupt_messages", "messages_lost", "watchdog_wakes")
+    return [f"{name} is {moved[name]}" for name in names if moved[name]]
+
+
 @contextlib.contextmanager
 def autopsy(*vms: VM) -> Iterator[None]:
     """Add what every task of the guests is doing to a failure in the block."""
