@@ -249,10 +249,11 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 }
 
 /*
- * A program that watches for edges may take a short read for "drained": what
- * comes from here on must make a new edge, as it would with TCP.
+ * A program that watches for edges knows of so many bytes in the ring: what
+ * comes after them must make a new edge, as it would with TCP. It may take a
+ * short read for "drained", or read no more than SIOCINQ told it.
  */
-static void rearm_edge(struct hall_sock *hs)
+void hall_rx_rearm(struct hall_sock *hs, u32 known)
 {
 	bool more;
 
@@ -260,7 +261,7 @@ static void rearm_edge(struct hall_sock *hs)
 		return;
 	spin_lock_bh(&hs->channel.lock);
 	more = hs->rx.state == HALL_RX_MAPPED &&
-	       hall_ring_arm_head(&hs->rx.ring, 1);
+	       hall_ring_arm_head(&hs->rx.ring, known + 1);
 	spin_unlock_bh(&hs->channel.lock);
 	if (more)
 		hs->sk->sk_data_ready(hs->sk);
@@ -327,12 +328,12 @@ again:
 		if (n == avail && n < len && (flags & MSG_PEEK))
 			n += peek_on(hs, msg, len - n, flags, n);
 		else if (n > 0 && n < len)
-			rearm_edge(hs);
+			hall_rx_rearm(hs, 0);
 		return n;
 	case HALL_RX_RING:
 		n = ring_read(hs, msg, len, flags);
 		if (n >= 0 && n < len)
-			rearm_edge(hs);
+			hall_rx_rearm(hs, 0);
 		break;
 	case HALL_RX_ENDED:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);

@@ -173,6 +173,29 @@ def edge_after_short_read():
     delta.expect(tx_bytes_ring=25, rx_bytes_ring=25)
 
 
+def edge_after_inq():
+    """A program may read what FIONREAD told and no more: what comes after that is an edge again."""
+    delta = Delta()
+    with pair() as (a, b), select.epoll() as epoll:
+        epoll.register(b, select.EPOLLIN | select.EPOLLET)
+        epoll.poll(0)
+        for turn in range(5):
+            a.sendall(b"%05d" % turn)
+            check(epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}")
+            told = array.array("i", [0])
+            fcntl.ioctl(b, termios.FIONREAD, told)
+            check(told[0] == 5, f"FIONREAD told {told[0]} bytes, not 5")
+            if turn % 2:
+                a.sendall(b"later")
+                check(epoll.poll(PATIENCE), f"no edge for later bytes, turn {turn}")
+                check(b.recv(5) == b"%05d" % turn, "other bytes came")
+            check(len(b.recv(5)) == 5, "other bytes came")
+            if turn % 2:
+                fcntl.ioctl(b, termios.FIONREAD, told)
+                check(told[0] == 0, f"FIONREAD told {told[0]} bytes, not 0")
+    delta.expect(tx_bytes_ring=35, rx_bytes_ring=35)
+
+
 def edge_writable():
     """An edge when a full ring gets space."""
     delta = Delta()
@@ -264,6 +287,7 @@ ALONE = (
     timeouts,
     edge_readable,
     edge_after_short_read,
+    edge_after_inq,
     poll_exact,
     edge_writable,
     peek,
