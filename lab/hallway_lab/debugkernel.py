@@ -19,15 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import paths
-from .aptbox import AptBox
+from . import kernelsource, paths
 from .kernels import Kernel
 from .sh import Arg, LabError, end_group, run, say, step
 
 if TYPE_CHECKING:
     from .vm import VM
 
-META = "linux-source"
 FRAGMENT = paths.LAB / "guest/debug.config"
 # A tenth of the source's files, but half of the time that unpacking takes;
 # Kconfig files have to stay, since each names the next.
@@ -49,7 +47,7 @@ def kernel(*, refresh: bool = False) -> Kernel:
         root = _root(json.loads(record.read_text())["version"]) if record.exists() else None
         if refresh or root is None or not (root / ".complete").exists():
             # the archive keeps only the newest version, so look anew before building
-            package, version = _source_package()
+            package, version = kernelsource.package()
             record.write_text(json.dumps({"version": version}))
             root = _root(version)
             if not (root / ".complete").exists():
@@ -77,19 +75,13 @@ def _load(root: Path) -> Kernel:
     )
 
 
-def _source_package() -> tuple[str, str]:
-    box = AptBox("stable")
-    package = box.depends(META, box.candidate(META), rf"{META}-\d.*")[0]
-    return package, box.candidate(package)
-
-
 def _make(root: Path, package: str) -> None:
     """Build below `root`; a build that was interrupted goes on where it was."""
     tree = root / "linux"
     if not (root / ".unpacked").exists():
         with step(f"fetching {package}"):
             shutil.rmtree(root, ignore_errors=True)
-            _unpack(root, tree, package)
+            kernelsource.unpack(tree, package, *(f"--exclude={pattern}" for pattern in LEAVE_PACKED))
             (root / ".unpacked").touch()
     with step("building the debug kernel (five minutes on two free CPUs)"):
         _configure(tree)
@@ -98,17 +90,6 @@ def _make(root: Path, package: str) -> None:
         _install(root, tree, version)
     _prune(tree)
     (root / ".complete").write_text(version)
-
-
-def _unpack(root: Path, tree: Path, package: str) -> None:
-    AptBox("stable").unpack(root / "deb", [package])
-    tarballs = sorted((root / "deb/usr/src").glob("linux-source-*.tar.*"))
-    if not tarballs:
-        raise LabError(f"{package} has no source below usr/src")
-    tree.mkdir()
-    excluded = [f"--exclude={pattern}" for pattern in LEAVE_PACKED]
-    run(["tar", "-C", tree, "--strip-components=1", *excluded, "-xf", tarballs[0]])
-    shutil.rmtree(root / "deb")
 
 
 def _configure(tree: Path) -> None:

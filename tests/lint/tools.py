@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hallway_lab import paths
-from hallway_lab.aptbox import AptBox
+from hallway_lab import kernelsource, paths
 from hallway_lab.paths import REPO
-from hallway_lab.sh import Arg, LabError, run, step
+from hallway_lab.sh import Arg, LabError, step
 from hallway_lab.venv import venv
 
 from . import source
@@ -165,13 +164,10 @@ def _checkpatch_program() -> Path:
 
 
 def _unpack_scripts(folder: Path, wanted: Sequence[str]) -> Path:
-    box = AptBox("stable")
-    package = box.depends("linux-source", box.candidate("linux-source"), r"linux-source-\d.*")[0]
+    package, version = kernelsource.package()
     with step(f"fetching checkpatch from {package} (130 MB, once)"):
-        box.unpack(folder, [package])
-        tarball = next((folder / "usr/src").glob("linux-source-*.tar.*"))
-        members = [f"{tarball.name.split('.tar')[0]}/scripts/{name}" for name in wanted]
-        run(["tar", "-C", folder, "--strip-components=1", "-xf", tarball, *members])
+        members = [f"*/scripts/{name}" for name in wanted]
+        kernelsource.unpack(folder, f"{package}={version}", "--wildcards", *members)
     return folder / "scripts"
 
 
