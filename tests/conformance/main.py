@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from pathlib import Path
 
@@ -11,15 +12,16 @@ from hallway_lab.sh import guarded
 from hallway_lab.topology import prepare
 from hallway_tests import guests
 
-from . import cpython, report
+from . import cpython, report, selftests, stress, tokio, wheels
 from .judged import judged
 from .runner import Guests, compare, seed_of
-from .suites import Family, Suite
+from .suites import HERE, Family, Suite
 
-FAMILIES: tuple[Family, ...] = (cpython.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    *(cpython.FAMILY, tokio.FAMILY, wheels.FAMILY, selftests.FAMILY, stress.FAMILY),
+)
 KERNELS = ("6.1", "6.12")
 MODES = ("steady", "switching")
-HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
@@ -34,7 +36,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--kernel", choices=KERNELS, default=KERNELS[0])
     parser.add_argument("--mode", choices=MODES, help="only on this carrier, beside TCP")
-    parser.add_argument("--only", default="", help="only suites whose names contain this")
+    parser.add_argument("--only", default="", help="only suites whose names match this pattern")
     parser.add_argument("--seed", type=int, default=None, help="repeat a run's random choices")
     parser.add_argument("--quick", action="store_true", help="a minute's worth of it, as `make test` runs it")
     parser.add_argument("--list", action="store_true", help="list the suites, and run nothing")
@@ -43,7 +45,7 @@ def _parse() -> argparse.Namespace:
 
 def _enter(options: argparse.Namespace) -> int:
     chosen = [
-        (family, [suite for suite in family.suites if options.only.lower() in suite.name.lower()])
+        (family, [suite for suite in family.suites if re.search(options.only, suite.name, re.I)])
         for family in FAMILIES
     ]
     families = [family for family, suites in chosen if suites]
@@ -84,9 +86,10 @@ def lay(kernel: str, families: list[Family]) -> Path:
     share = guests.share(kernel)
     folder = share / "conformance"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(HERE / "guest", folder)
-    for family in families:
-        for path in family.fetch(kernel):
-            copy = shutil.copytree if path.is_dir() else shutil.copy2
-            copy(path, folder / path.name)
+    shutil.copytree(HERE / "guest", folder / "guest")
+    for path in [path for family in families for path in family.fetch(kernel)]:
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name)
+        else:
+            shutil.copy2(path, folder / path.name)
     return share

@@ -108,7 +108,7 @@ class Guests:
         vm.log, vm.qemu_log = (self._logs / f"vm{number}{end}" for end in (".log", ".qemu.log"))
         with vm:
             settle_in(vm)
-            vm.run("cp -r /hallway/conformance /tmp/conformance; ulimit -n 4096; mkdir -p /root/work")
+            vm.run("cp -r /hallway/conformance/guest /tmp/conformance; mkdir -p /root/work")
             yield vm
 
     def _do(self, vm: VM, job: Job, done: Done) -> None:

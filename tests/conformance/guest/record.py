@@ -15,7 +15,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 PASS, FAIL, ERROR, SKIP, DIED = "pass", "fail", "error", "skip", "died"
 WORDS = 4000  # of a failure's explanation are kept
@@ -35,6 +37,10 @@ class Book:
         """Tell whether a test is to be run: asked for, and not done before."""
         return test not in self._told and (self._only is None or test in self._only)
 
+    def wants_part(self, beginning: str) -> bool:
+        """Tell whether a test whose name begins so is asked for by name."""
+        return any(test.startswith(beginning) for test in self._only or ())
+
     def begin(self, test: str) -> None:
         """Note that a test begins; one that takes too long ends the process."""
         self._write(test=test)
@@ -48,10 +54,10 @@ class Book:
     def _write(self, **line: str) -> None:
         self._told.add(line["test"])
         with open(self._path, "a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**line, "at": round(time.monotonic(), 2)}) + "\n")
 
 
-def read(path: str) -> list[dict[str, str]]:
+def read(path: str) -> list[dict[str, Any]]:
     """Return all lines of a file of results."""
     return [json.loads(line) for line in _lines(path)]
 
@@ -63,7 +69,7 @@ def _lines(path: str) -> list[str]:
         return file.read().splitlines()
 
 
-def unfinished(lines: Iterable[dict[str, str]]) -> str | None:
+def unfinished(lines: Iterable[dict[str, Any]]) -> str | None:
     """Return the test that began and did not end."""
     last = None
     for line in lines:
