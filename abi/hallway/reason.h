@@ -29,7 +29,7 @@
 	R(19, URGENT, "urgent data is in use") \
 	R(20, SECURED, "the packets are signed or encrypted (IPsec, TCP MD5 or AO)") \
 	R(21, CORRUPT, "the ring or a message was corrupt: the connection is reset") \
-	R(22, TIMEOUT, "the peer did not answer in time") \
+	R(22, TIMEOUT, "one end did not answer in time: the other has cut the ring") \
 	R(23, CLOSED, "the socket was closed") \
 	R(24, KIND, "the peer does not know this kind of channel")
 

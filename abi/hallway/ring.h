@@ -4,7 +4,7 @@
  *
  * head and tail are free-running 64-bit byte positions; byte p lies at
  * data[p % size]. The sender owns head, tail_event, start and end; the receiver
- * owns tail and head_event. Nothing has two writers.
+ * owns tail and head_event. Only end has two writers: the first one wins.
  *
  * Notification is by event index (virtio 1.2, 2.7.10): a side that is about to
  * sleep writes the position it waits for, issues a full barrier, and looks
@@ -16,6 +16,11 @@
  *          it come over TCP, the next byte is byte 0 of the ring;
  *   end    the stream goes back to TCP after the byte at head - 1. head was
  *          final before end was set, and TCP goes on at start's number.
+ *
+ * A receiver that can't wait for the end mark cuts the ring instead: it takes
+ * the bytes below a position, and the sender repeats all others over TCP, from
+ * start's number on. Both sides write end by a compare-and-exchange from 0 that
+ * locks the bus.
  */
 #ifndef HALLWAY_ABI_RING_H
 #define HALLWAY_ABI_RING_H
@@ -28,6 +33,8 @@
 #define HALLWAY_RING_MAX	(16u << 20)
 
 #define HALLWAY_MARK_SET	(1ULL << 63)		/* in start and end */
+#define HALLWAY_MARK_CUT	(1ULL << 62)		/* in end */
+#define HALLWAY_MARK_POSITION	(HALLWAY_MARK_CUT - 1)	/* in end, with CUT */
 #define HALLWAY_MARK_SEQ	0xffffffffULL		/* in start */
 
 struct hallway_ring {
@@ -39,13 +46,14 @@ struct hallway_ring {
 	__u64 tail;
 	__u64 head_event;	/* ring when head passes this position */
 	__u8 reserved1[48];
-	/* Written by the sender, rarely. */
+	/* Written by the sender, rarely; end by either. */
 	__u32 magic;		/* HALLWAY_RING_MAGIC */
 	__u32 size;		/* bytes of data, a power of two */
 	__u32 carrier;		/* number of this carrier, odd */
 	__u32 reserved2;
 	__u64 start;		/* 0, or HALLWAY_MARK_SET | sequence number */
-	__u64 end;		/* 0, or HALLWAY_MARK_SET */
+	__u64 end;		/* 0, HALLWAY_MARK_SET, or HALLWAY_MARK_CUT | the
+				   low bits of the first position not taken */
 	__u8 reserved3[32];
 	__u8 reserved4[3904];
 	__u8 data[];

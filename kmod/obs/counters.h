@@ -18,9 +18,11 @@
 	C(TX_BYTES_TCP, tx_bytes_tcp)		/* of attached sockets */ \
 	C(TX_BYTES_RING, tx_bytes_ring) \
 	C(TX_BYTES_UNREAD, tx_bytes_unread)	/* of a ring, when its reader closed */ \
+	C(TX_BYTES_REPEATED, tx_bytes_repeated)	/* over TCP: the peer cut the ring */ \
 	C(RX_BYTES_TCP, rx_bytes_tcp) \
 	C(RX_BYTES_RING, rx_bytes_ring)		/* read from a ring */ \
 	C(RX_BYTES_SAVED, rx_bytes_saved)	/* moved from a ring to TCP's queue */ \
+	C(RX_CUTS, rx_cuts)			/* rings cut: the peer did not answer */ \
 	C(OFFERS, offers) \
 	C(OFFERS_DECLINED, offers_declined)	/* by the peer */ \
 	C(DECLINES, declines)			/* by us */ \

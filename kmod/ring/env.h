@@ -8,10 +8,15 @@
 
 #ifdef __KERNEL__
 
+#include <linux/atomic.h>
 #include <linux/compiler.h>
 #include <linux/minmax.h>
 #include <linux/types.h>
 #include <asm/barrier.h>
+#include <asm/sync_bitops.h>
+
+/* Locks the bus also where this kernel runs on one CPU: the peer has another. */
+#define virt_cmpxchg(p, old, new)	sync_cmpxchg((p), (old), (new))
 
 #else
 
@@ -35,6 +40,16 @@ static inline void virt_mb(void)
 	static int word;
 
 	__atomic_fetch_add(&word, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Returns what was there. */
+static inline u64 virt_cmpxchg(__u64 *word, u64 old, u64 new)
+{
+	__u64 found = old;
+
+	__atomic_compare_exchange_n(word, &found, (__u64)new, false,
+				    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return found;
 }
 
 #define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))

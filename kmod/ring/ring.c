@@ -29,6 +29,11 @@
  *      first and loads the marks after (acquire, with the caller's lock).
  *   E  end: stored with release after the final head; loaded with acquire
  *      before head, so that a head read after a set end is the final one.
+ *
+ * Two may want to write end: the compare-and-exchange decides, and is a full
+ * barrier. A receiver that wins it has told in the same word what it takes; a
+ * sender that loses it has sent nothing over TCP since start, and nobody but it
+ * writes the bytes that are left, so that it can still repeat them.
  */
 #include "ring.h"
 
@@ -140,9 +145,35 @@ void hall_ring_start(struct hall_tx_ring *tx, u32 seq)
 	virt_store_release(&tx->shared->start, HALLWAY_MARK_SET | seq); /* D */
 }
 
-void hall_ring_end(struct hall_tx_ring *tx)
+u32 hall_ring_end(struct hall_tx_ring *tx)
 {
-	virt_store_release(&tx->shared->end, HALLWAY_MARK_SET);	/* E */
+	u64 end = virt_cmpxchg(&tx->shared->end, 0, HALLWAY_MARK_SET);	/* E */
+	u64 taken = (end - tx->tail) & HALLWAY_MARK_POSITION;
+
+	if (!end || tx->broken)
+		return 0;
+	if ((end & ~HALLWAY_MARK_POSITION) != HALLWAY_MARK_CUT ||
+	    taken > tx->head - tx->tail) {
+		tx->broken = true;
+		return 0;
+	}
+	tx->cut = tx->tail + taken;
+	return tx->head - tx->cut;
+}
+
+struct hall_span hall_ring_left(const struct hall_tx_ring *tx, u32 offset)
+{
+	u32 at = (tx->cut + offset) & (tx->size - 1);
+
+	return (struct hall_span){
+		.data = tx->shared->data + at,
+		.len = min_t(u32, tx->head - tx->cut - offset, tx->size - at),
+	};
+}
+
+void hall_ring_forget_left(struct hall_tx_ring *tx)
+{
+	tx->head = tx->cut;
 }
 
 bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost)
@@ -157,17 +188,19 @@ bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost)
 
 u32 hall_ring_used(struct hall_rx_ring *rx)
 {
-	u64 head = virt_load_acquire(&rx->shared->head);	/* A */
+	u64 head;
 
 	if (rx->broken)
 		return 0;
-	if (head - rx->head > rx->size - (rx->head - rx->tail) ||
-	    (rx->ended && head != rx->head)) {
-		rx->broken = true;
-		return 0;
+	if (!rx->ended) {
+		head = virt_load_acquire(&rx->shared->head);	/* A */
+		if (head - rx->head > rx->size - (rx->head - rx->tail)) {
+			rx->broken = true;
+			return 0;
+		}
+		rx->head = head;
 	}
-	rx->head = head;
-	return head - rx->tail;
+	return rx->head - rx->tail;
 }
 
 struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max)
@@ -242,6 +275,18 @@ static void take_end(struct hall_rx_ring *rx)
 		rx->broken = true;
 	hall_ring_used(rx);
 	rx->ended = true;
+}
+
+void hall_ring_cut(struct hall_rx_ring *rx)
+{
+	u64 cut;
+
+	hall_ring_used(rx);
+	if (rx->broken || rx->ended)
+		return;
+	cut = HALLWAY_MARK_CUT | (rx->head & HALLWAY_MARK_POSITION);
+	if (!virt_cmpxchg(&rx->shared->end, 0, cut))		/* E */
+		rx->ended = true;
 }
 
 enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,

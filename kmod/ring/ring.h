@@ -19,6 +19,7 @@ struct hall_tx_ring {
 	bool broken;		/* sticky: the peer wrote an impossible index */
 	u64 head;		/* ours; the shared one is a copy */
 	u64 tail;		/* the peer's, as last seen and found possible */
+	u64 cut;		/* the first byte that the peer has cut off */
 	bool armed;		/* a doorbell was asked for at event */
 	u64 event;
 };
@@ -29,7 +30,7 @@ struct hall_rx_ring {
 	u32 size;
 	bool broken;
 	bool started;		/* the start mark was seen; start_seq is valid */
-	bool ended;		/* the end mark was seen; head is final */
+	bool ended;		/* the end mark was seen, or we cut: head is final */
 	u32 start_seq;
 	u64 tail;		/* ours; the shared one is a copy */
 	u64 head;		/* the peer's, as last seen and found possible */
@@ -82,9 +83,16 @@ bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want);
  */
 bool hall_ring_tx_due(struct hall_tx_ring *tx);
 void hall_ring_tx_heard(struct hall_tx_ring *tx);
-/* Sender: set the marks; each once, start first. */
+/*
+ * Sender: set the marks; each once, start first. End returns how many bytes the
+ * receiver has cut off before: they are in hall_ring_left(), to be repeated over
+ * TCP before anything else, and then to be forgotten.
+ */
 void hall_ring_start(struct hall_tx_ring *tx, u32 seq);
-void hall_ring_end(struct hall_tx_ring *tx);
+u32 hall_ring_end(struct hall_tx_ring *tx);
+/* Sender: a run of the bytes that were cut off, offset bytes ahead. */
+struct hall_span hall_ring_left(const struct hall_tx_ring *tx, u32 offset);
+void hall_ring_forget_left(struct hall_tx_ring *tx);
 /*
  * Sender: the receiver says that it took the bytes below position and will
  * take no more. Tells how many are lost so. False: an impossible position.
@@ -99,6 +107,11 @@ struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max)
 bool hall_ring_consume(struct hall_rx_ring *rx, u32 n);
 /* Receiver: ask for a doorbell when want bytes are there. True: don't sleep. */
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
+/*
+ * Receiver: nothing past what is in the ring now will be read from it; the
+ * sender repeats it over TCP. Nothing happens if the sender has ended before.
+ */
+void hall_ring_cut(struct hall_rx_ring *rx);
 /* Receiver: as for the sender. */
 bool hall_ring_rx_due(struct hall_rx_ring *rx);
 void hall_ring_rx_heard(struct hall_rx_ring *rx);

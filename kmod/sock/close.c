@@ -16,6 +16,7 @@ bool hall_sock_shut(struct hall_sock *hs)
 	bool lost = hall_rx_unread(hs);
 
 	hall_tx_demote(hs);
+	lost |= hs->tx.lost;
 	hall_rx_release(hs, HALLWAY_REASON_CLOSED);
 	hall_sock_handler.detach(hs, HALLWAY_REASON_CLOSED);
 	/* The work frees what may be freed now; the rest goes with DONE. */
@@ -38,6 +39,21 @@ void hall_close(struct sock *sk, long timeout)
 		hall_sock_put(hs);
 	}
 	READ_ONCE(sk->sk_prot)->close(sk, timeout);
+}
+
+/* Where the peer has cut the ring, bytes are repeated, and before the FIN. */
+void hall_shutdown(struct sock *sk, int how)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+
+	if (!hs) {
+		READ_ONCE(sk->sk_prot)->shutdown(sk, how);
+		return;
+	}
+	if (how & SEND_SHUTDOWN)
+		hall_tx_demote(hs);
+	hs->native->shutdown(sk, how);
+	hall_sock_put(hs);
 }
 
 /* A socket that no program ever had in its hands: no ring, and no sleeping. */

@@ -35,6 +35,18 @@ void hall_info_received(struct hall_sock *hs, u32 n)
 	this_cpu_add(hs->channel.member->bytes->rx, n);
 }
 
+void hall_info_repeated(struct hall_sock *hs, u32 n)
+{
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	/* TCP has counted them as its own by now. */
+	hs->tx.bytes_ring -= n;
+	hs->tx.bytes_tcp += n;
+	tp->bytes_sent -= n;
+	tp->bytes_acked -= n;
+	hall_count_add(HALL_TX_BYTES_REPEATED, n);
+}
+
 void hall_info_forget(struct hall_sock *hs)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);

@@ -88,6 +88,15 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 	return 0;
 }
 
+void hall_rx_cut(struct hall_sock *hs)
+{
+	spin_lock_bh(&hs->channel.lock);
+	hall_ring_cut(&hs->rx.ring);
+	spin_unlock_bh(&hs->channel.lock);
+	if (hs->rx.ring.ended)
+		hall_count(HALL_RX_CUTS);
+}
+
 void hall_rx_release(struct hall_sock *hs, u32 reason)
 {
 	struct hall_channel *channel = &hs->channel;

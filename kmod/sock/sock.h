@@ -47,6 +47,7 @@ struct hall_tx {
 	u32 carrier;			/* of the bytes sent now */
 	u32 offered;			/* of the ring, while there is one */
 	u32 next;			/* of the next ring */
+	bool lost;			/* bytes that could not be repeated */
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
 	u64 bytes_tcp, bytes_ring;
@@ -204,12 +205,16 @@ int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
 int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags);
 /* The peer accepted: set the start mark. */
 void hall_tx_promote(struct hall_sock *hs);
-/* Set the end mark; bytes go over TCP from here. */
+/* Set the end mark, or find the ring cut; bytes go over TCP from here. */
 void hall_tx_demote(struct hall_sock *hs);
 /* Nobody will look at the ring any more: give its memory back. */
 void hall_tx_release(struct hall_sock *hs);
 /* Bytes in the ring that the peer did not take. */
 u32 hall_tx_unread(struct hall_sock *hs);
+
+/* repeat.c */
+/* Send the bytes over TCP that the peer cut off. lock_sock(). False: no memory. */
+bool hall_tx_repeat(struct hall_sock *hs, u32 left);
 
 /* rx.c */
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
@@ -233,6 +238,8 @@ static inline bool hall_rx_intact(struct hall_sock *hs)
 	return likely(member->transport->intact(member));
 }
 
+/* The peer does not answer: read nothing past what is there. lock_sock(). */
+void hall_rx_cut(struct hall_sock *hs);
 /* The ring is of no more use: unmap it and say DONE. lock_sock(). */
 void hall_rx_release(struct hall_sock *hs, u32 reason);
 /* The sequence number after the last byte that arrived over TCP, less a FIN. */
@@ -267,6 +274,8 @@ static inline bool hall_sock_wants_space(const struct sock *sk)
 /* Bytes went into a ring, or left one: every counter that shows them. */
 void hall_info_sent(struct hall_sock *hs, u32 n);
 void hall_info_received(struct hall_sock *hs, u32 n);
+/* Of those that went into a ring, n were sent again over TCP. */
+void hall_info_repeated(struct hall_sock *hs, u32 n);
 /* The socket is given back: TCP's counters are about TCP alone again. */
 void hall_info_forget(struct hall_sock *hs);
 /* The initial sequence numbers; our own may be too small by one: see tag.c. */
@@ -294,6 +303,7 @@ ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
 
 /* close.c */
 void hall_close(struct sock *sk, long timeout);
+void hall_shutdown(struct sock *sk, int how);
 void hall_destroy(struct sock *sk);
 int hall_disconnect(struct sock *sk, int flags);
 /* What closing means for the rings. lock_sock(). True: bytes were lost. */

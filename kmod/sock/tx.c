@@ -102,6 +102,7 @@ void hall_tx_promote(struct hall_sock *hs)
 void hall_tx_demote(struct hall_sock *hs)
 {
 	struct hall_tx *tx = &hs->tx;
+	u32 left;
 
 	if (tx->state != HALL_TX_RING)
 		return;
@@ -110,11 +111,19 @@ void hall_tx_demote(struct hall_sock *hs)
 	if (hs->tx_waiters)
 		hall_count(HALL_SWITCH_WRITER);
 	spin_lock_bh(&hs->channel.lock);
-	hall_ring_end(&tx->ring);
+	left = hall_ring_end(&tx->ring);
 	tx->state = HALL_TX_ENDED;
 	tx->carrier = tx->offered + 1;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_DEMOTED);
+	if (tx->ring.broken) {
+		hall_sock_break(hs);
+	} else if (left) {
+		hs->reason = HALLWAY_REASON_TIMEOUT;
+		tx->lost = !hall_tx_repeat(hs, left);
+	}
+	if (tx->lost)
+		hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
 	hall_channel_notify_receiver(&hs->channel);
 	hs->sk->sk_write_space(hs->sk);
 }

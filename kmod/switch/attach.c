@@ -23,6 +23,7 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 	hs->native = native;
 	*prot = *native;
 	prot->close = hall_close;
+	prot->shutdown = hall_shutdown;
 	prot->destroy = hall_destroy;
 	prot->disconnect = hall_disconnect;
 	prot->sendmsg = hall_sendmsg;

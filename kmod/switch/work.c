@@ -193,12 +193,13 @@ static int on_done(struct hall_sock *hs)
 	take_said(hs, &hs->channel.done, &said);
 	if (!hs->tx.memory.ring || said.carrier != hs->tx.offered)
 		return 0;
+	/* First: a peer that has cut the ring left nothing, for we repeat it. */
+	hall_tx_demote(hs);
 	spin_lock_bh(&hs->channel.lock);
 	possible = hall_ring_done(&hs->tx.ring, said.position, &lost);
 	spin_unlock_bh(&hs->channel.lock);
 	if (!possible)
 		hall_sock_break(hs);
-	hall_tx_demote(hs);
 	hall_tx_release(hs);
 	if (!lost)
 		return 0;
@@ -207,14 +208,14 @@ static int on_done(struct hall_sock *hs)
 
 static int on_departed(struct hall_sock *hs)
 {
-	bool attached = !hs->detached;
-	bool lost = hall_tx_unread(hs);
+	bool attached = !hs->detached, lost;
 
+	hall_tx_demote(hs);
+	lost = hall_tx_unread(hs);
 	/* What came is delivered; what can't be put in order is lost. */
 	if (!finish_rx(hs, true))
 		lost = true;
 	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
-	hall_tx_demote(hs);
 	hall_tx_release(hs);
 	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
 	return attached && lost ? ETIMEDOUT : 0;
@@ -237,24 +238,22 @@ static void on_leave(struct hall_sock *hs)
 }
 
 /*
- * The peer had its time. A ring that no byte went through is just dropped: the
- * peer learns it from DONE, or never needs to. Otherwise nobody can say which
- * bytes it has sent, and the connection can't go on.
+ * The peer had its time: cut the ring. What is in it belongs behind the bytes
+ * that TCP carried before; false: some of those have not come, and a peer that
+ * does not answer will hardly send them.
  */
 static bool abandon(struct hall_sock *hs)
 {
 	u32 n;
 
-	if (hs->rx.state == HALL_RX_MAPPED) {
-		hall_rx_source(hs, &n);
-		/* It has answered; the bytes before the ring are TCP's. */
-		if (hs->rx.ring.ended)
-			return true;
-		if (hs->rx.ring.started)
-			return false;
-		hall_rx_release(hs, HALLWAY_REASON_TIMEOUT);
-	}
-	return true;
+	if (hs->rx.state != HALL_RX_MAPPED)
+		return true;
+	hall_rx_source(hs, &n);
+	/* It has answered; the bytes before the ring are TCP's. */
+	if (hs->rx.ring.ended)
+		return true;
+	hall_rx_cut(hs);
+	return finish_rx(hs, true);
 }
 
 /* Detaches if nothing is on a ring. Returns an errno as on_done() does. */

@@ -39,7 +39,8 @@ byte ring_owner;
 byte ring_head, head_event;
 byte ring_tail, tail_event;
 bool start_set, end_set;
-byte start_seq;
+bool cut_set;				/* end, written by the receiver */
+byte start_seq, cut_at;
 byte ring_data[SLOTS];
 #ifdef BOOLEAN_NOTIFY
 bool head_notify;
@@ -60,6 +61,7 @@ bool rst_back;				/* by their receiver */
 bool s_lock, s_sleep, s_bell, s_err, s_out;
 mtype s_state = TCP;
 byte s_carrier, s_head, sent;
+byte s_i;				/* of one step: no state */
 
 /* The receiver's socket. */
 bool r_lock, r_sleep, r_bell, r_work, r_closed, r_early, r_out;
@@ -89,6 +91,7 @@ inline ring_free()
 	ring_owner = 0;
 	ring_head = 0; head_event = 0; ring_tail = 0; tail_event = 0;
 	start_set = 0; end_set = 0; start_seq = 0;
+	cut_set = 0; cut_at = 0;
 	ring_data[0] = 0; ring_data[SLOTS - 1] = 0;
 	s_head = 0; s_carrier = 0
 }
@@ -96,6 +99,39 @@ inline ring_free()
 /*
  * ---- The sender ----
  */
+
+/* hall_tx_repeat: what the receiver cut off goes over TCP, and first. */
+inline tx_repeat()
+{
+	s_i = cut_at;
+	do
+	:: s_i < s_head ->
+		stream[write_seq] = ring_data[s_i % SLOTS];
+		write_seq++;
+		s_i++
+	:: else -> break
+	od;
+	s_i = 0
+}
+
+/*
+ * hall_tx_demote: the end mark, or the receiver was first. head was final
+ * before; the lock is held.
+ */
+inline tx_end()
+{
+	S_OWNS;
+	if
+#ifndef END_WITHOUT_EXCHANGE
+	:: cut_set -> tx_repeat()
+#endif
+	:: else -> end_set = 1
+	fi;
+	s_state = DRAINING;
+#ifndef END_WITHOUT_WAKE
+	s_sleep = 0
+#endif
+}
 
 /* hall_sock_sendmsg, hall_sock_close: the program. */
 proctype Writer() S_ALIVE
@@ -205,9 +241,15 @@ wait:	atomic {
 		fi
 	}
 
-	/* hall_sock_close, or shutdown: head is out, then FIN */
+	/* hall_sock_close, or shutdown: head is out, the end mark, then FIN */
 finish:	atomic {
 		!s_lock ->
+#ifndef FIN_WITHOUT_END
+		if
+		:: !s_err && s_state == RING -> tx_end()
+		:: else
+		fi;
+#endif
 		if
 		:: !s_err -> fin_sent = 1
 		:: else
@@ -227,16 +269,10 @@ abort:	atomic {
 out:	s_out = 1
 }
 
-/*
- * hall_tx_demote: the end mark. head was final before; the lock is held.
- */
 inline tx_demote()
 {
 	atomic {
-		S_OWNS;
-		end_set = 1;
-		s_state = DRAINING;
-		s_sleep = 0;
+		tx_end();
 #ifdef FREE_BEFORE_DONE
 		ring_free();
 #endif
@@ -335,9 +371,13 @@ withdraw:	tx_demote()
 		!s_lock && answers?[DONE, carrier, position] ->
 		answers?DONE, carrier, position;
 		assert(HAS_RING(s_state) && carrier == s_carrier);
+		if
+		:: s_state == RING -> tx_end()
+		:: else
+		fi;
 		/* Bytes that nobody will read: as TCP, a reset. */
 		if
-		:: position != s_head -> s_err = 1
+		:: position != (cut_set -> cut_at : s_head) -> s_err = 1
 		:: else
 		fi;
 		carrier = 0; position = 0;
@@ -345,10 +385,7 @@ withdraw:	tx_demote()
 		S_OWNS;
 		ring_free();
 #endif
-		s_state = TCP;
-#ifndef DONE_WITHOUT_WAKE
-		s_sleep = 0
-#endif
+		s_state = TCP
 	   }
 #ifdef DEATH
 	:: atomic {
@@ -394,12 +431,12 @@ withdraw:	tx_demote()
 	fi
 #define LOAD_END \
 	if \
-	:: started -> R_OWNS; ended = end_set \
+	:: started -> R_OWNS; ended = end_set || cut_set \
 	:: else \
 	fi
 #define LOAD_HEAD \
 	if \
-	:: started -> R_OWNS; head = ring_head \
+	:: started -> R_OWNS; head = (cut_set -> cut_at : ring_head) \
 	:: else \
 	fi
 #ifdef HEAD_BEFORE_END
@@ -577,10 +614,13 @@ shut:	atomic {
 	}
 }
 
-/* Policy: asks for the end mark when it likes, once a carrier. */
+/*
+ * Policy: asks for the end mark and cuts the ring when it likes, each once a
+ * carrier.
+ */
 proctype ReceiverPolicy() R_ALIVE
 {
-	byte asked;
+	byte asked, cut, head;
 
 	do
 	:: atomic {
@@ -588,6 +628,32 @@ proctype ReceiverPolicy() R_ALIVE
 		asked = r_carrier;
 		answers!DEMOTE, r_carrier, 0
 	   }
+#ifndef NO_CUT
+	:: atomic {
+		/* hall_ring_cut: the head found, then the exchange */
+		r_state != TCP && cut != r_carrier && !r_lock -> r_lock = 1;
+		R_OWNS;
+		cut = r_carrier;
+		head = ring_head
+	   };
+		atomic {
+			R_OWNS;
+			if
+			:: !end_set && !cut_set ->
+				cut_set = 1;
+				cut_at = head
+			:: else
+			fi;
+			/* A ring that did not begin is given back at once. */
+			if
+			:: cut_set && !start_set -> channel_done()
+			:: else -> r_work = 1
+			fi;
+			head = 0;
+			r_sleep = 0;
+			r_lock = 0
+		}
+#endif
 	:: break
 	od
 }

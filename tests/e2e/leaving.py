@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -60,6 +62,36 @@ def asleep_in_calls(pair: Pair) -> None:
     for each in pair.both:
         each.run("sysctl -q net.ipv4.tcp_wmem='4096 16384 4194304' net.ipv4.tcp_rmem='4096 131072 6291456'")
     _count_off(pair, delta)
+
+
+def peer_stopped(pair: Pair) -> None:
+    """`hallway off` while the peer's QEMU stands still: rings are cut, and the streams go on over TCP."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=6)
+    for _ in range(20):
+        with autopsy(*pair.both):
+            wait_for(lambda: _read_from_rings(pair.a) == 6, "all are read from rings", 20 * pair.slow)
+        os.kill(pair.b.pid, signal.SIGSTOP)
+        try:
+            pair.a.run("hallway off", timeout=20 * pair.slow)
+            check(not connections(pair.a), f"off, and still attached: {connections(pair.a)}")
+        finally:
+            os.kill(pair.b.pid, signal.SIGCONT)
+        stream.check_running("with its peer stopped")
+        pair.a.run("hallway on")
+        if delta.of(pair.b)["tx_bytes_repeated"]:
+            break
+    on_rings(pair, 6)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    check(delta.of(pair.a)["rx_cuts"] >= 6, f"no ring was cut: {delta.of(pair.a)}")
+    check(delta.of(pair.b)["tx_bytes_repeated"], "no byte had to be repeated")
+    nothing_odd(pair, delta)
+
+
+def _read_from_rings(vm: VM) -> int:
+    return sum(c["rx"]["carrier"] % 2 and c["rx"]["ring_bytes"] > 0 for c in connections(vm))
 
 
 def _count_off(pair: Pair, delta: Delta) -> None:
@@ -131,4 +163,4 @@ class _Stranger:
         check(guest["per"] == [p[::-1] for p in host["per"]], f"not all came: {guest} {host}")
 
 
-TESTS = (asleep_in_calls,)
+TESTS = (asleep_in_calls, peer_stopped)

@@ -97,7 +97,7 @@ def daemon_restart(pair: Pair) -> None:
         wait_members(*pair.both, third)
         for other in pair.both:
             before = Delta(third, other)
-            Stream(other, third, conns=2, seconds=1).finish(60 * pair.slow)
+            Stream(other, third, conns=2, seconds=pair.slow).finish(60 * pair.slow)
             for vm in (third, other):
                 check(
                     before.of(vm)["tx_promoted"] >= 2,

@@ -196,13 +196,50 @@ static void tx_done(void)
 	MUST(lost == tx.head - tx.tail && lost <= size);
 }
 
+/* A cut lies in what was not taken, or is none; what is left lies in the ring. */
+static void tx_end(void)
+{
+	u64 end = shared->end, taken = (end - tx.tail) & HALLWAY_MARK_POSITION;
+	bool was = tx.broken, cut = end >> 62 == 1 && taken <= tx.head - tx.tail;
+	u32 left = hall_ring_end(&tx), ahead, n, sum = 0;
+	struct hall_span span;
+
+	MUST(tx.broken == (was || (end && !cut)));
+	MUST(left == (cut && !was ? tx.head - tx.tail - taken : 0));
+	if (!end)
+		MUST(shared->end == HALLWAY_MARK_SET);
+	for (ahead = 0; ahead < left; ahead += span.len) {
+		span = hall_ring_left(&tx, ahead);
+		check_span(span, left - ahead);
+		MUST(span.len);
+		for (n = 0; n < span.len; n++)
+			sum += span.data[n];
+	}
+	__asm__ volatile("" :: "r"(sum));
+	if (left)
+		hall_ring_forget_left(&tx);
+}
+
 /* The receiver's calls */
+
+static void rx_cut(void)
+{
+	bool ended = rx.ended;
+	u64 end = shared->end;
+
+	hall_ring_cut(&rx);
+	if (interrupts)
+		return;
+	MUST(rx.ended == (ended || (!end && !rx.broken)));
+	if (rx.ended && !ended)
+		MUST(shared->end == (HALLWAY_MARK_CUT |
+				     (rx.head & HALLWAY_MARK_POSITION)));
+}
 
 static void rx_look(void)
 {
 	u64 tail = rx.tail, before = rx.head, head = shared->head;
-	bool possible = head - before <= size - (before - tail) &&
-			(!rx.ended || head == before);
+	bool possible = rx.ended || head - before <= size - (before - tail);
 	bool was = rx.broken;
 	u32 used = hall_ring_used(&rx);
 
@@ -362,7 +399,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 				hall_ring_start(&tx, arrived + (int8_t)byte());
 			break;
 		case 6:
-			hall_ring_end(&tx);
+			if (what & 0x10)
+				tx_end();
+			else
+				rx_cut();
 			break;
 		case 7:
 			rx_look();

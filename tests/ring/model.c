@@ -17,7 +17,8 @@
 #include "check.h"
 #include "hooked.h"
 
-#define TCP_QUEUE	(1u << 14)
+#define TCP_QUEUE	(1u << 14)	/* that the sender may fill */
+#define TCP_MAX		(1u << 15)	/* with what it repeats of a ring */
 #define SAVED_MAX	(1u << 16)
 
 enum tx_state { TX_TCP, TX_OFFERED, TX_RING, TX_DRAINING };
@@ -39,7 +40,7 @@ static struct {
 	u64 streams, bytes_tcp, bytes_ring, promoted, demoted, full, empty, wrapped;
 	u64 left_in_tcp, left_in_ring, under_reader, under_writer;
 	u64 reader_slept, writer_slept, woken_for_nothing, saved, declined;
-	u64 closed_early, fin_in_ring, fin_read_first, in_midst, seq_wrapped;
+	u64 cut, repeated, closed_early, fin_in_ring, fin_read_first, in_midst, seq_wrapped;
 } counted;
 
 /* One message of each kind is enough: the protocol allows no second. */
@@ -55,7 +56,7 @@ static struct {
 	u32 isn;
 	u64 sent, arrived, took;
 	bool fin_sent, fin_arrived, fin_read;
-	u8 queue[TCP_QUEUE];
+	u8 queue[TCP_MAX];
 
 	/* The sender. */
 	struct {
@@ -133,13 +134,34 @@ static void tx_start(void)
 	w.rx.bell = true;
 }
 
+/* What the receiver cut off goes over TCP, before anything else. */
+static void tx_repeat(u32 left)
+{
+	struct hall_span span;
+	u32 done, i;
+
+	counted.repeated += left;
+	for (done = 0; done < left; done += span.len) {
+		span = hall_ring_left(&w.tx.ring, done);
+		CHECK(span.len && span.len <= left - done);
+		for (i = 0; i < span.len; i++)
+			w.queue[w.sent++ % TCP_MAX] = span.data[i];
+	}
+	CHECK(w.sent - w.took <= TCP_MAX);
+	hall_ring_forget_left(&w.tx.ring);
+}
+
 static void tx_end(void)
 {
+	u32 left;
+
 	counted.demoted++;
 	counted.left_in_ring += hall_ring_unread(&w.tx.ring) != 0;
 	counted.under_reader += w.rx.asleep;
 	counted.under_writer += w.tx.asleep;
-	hall_ring_end(&w.tx.ring);
+	left = hall_ring_end(&w.tx.ring);
+	if (left)
+		tx_repeat(left);
 	w.tx.state = TX_DRAINING;
 	w.rx.bell = true;
 	w.tx.asleep = false;
@@ -149,6 +171,8 @@ static void tx_done(u64 position)
 {
 	u32 lost;
 
+	if (w.tx.state == TX_RING)
+		tx_end();
 	CHECK(hall_ring_done(&w.tx.ring, position, &lost), "DONE at %llu",
 	      (unsigned long long)position);
 	if (lost) {
@@ -181,7 +205,8 @@ static void tx_mail(void)
 
 static void tx_tcp(void)
 {
-	u32 n = below(3000), room = TCP_QUEUE - (w.sent - w.took);
+	u32 n = below(3000), queued = w.sent - w.took;
+	u32 room = queued < TCP_QUEUE ? TCP_QUEUE - queued : 0;
 
 	if (w.tx.wrote == w.total) {
 		w.fin_sent = true;
@@ -190,7 +215,7 @@ static void tx_tcp(void)
 	if (n > room)
 		n = room;
 	for (; n && w.tx.wrote < w.total; n--) {
-		w.queue[w.sent++ % TCP_QUEUE] = stream_byte(w.tx.wrote++);
+		w.queue[w.sent++ % TCP_MAX] = stream_byte(w.tx.wrote++);
 		counted.bytes_tcp++;
 	}
 }
@@ -215,8 +240,9 @@ static void tx_ring(void)
 	struct hall_span span;
 
 	if (!left) {
-		/* All bytes are published: the FIN may go. */
-		counted.fin_in_ring += !w.fin_sent;
+		/* All bytes are published: the end mark, then the FIN. */
+		counted.fin_in_ring += hall_ring_unread(&w.tx.ring) != 0;
+		tx_end();
 		w.fin_sent = true;
 		return;
 	}
@@ -335,7 +361,7 @@ static void rx_tcp(u32 n)
 			continue;
 		}
 		CHECK(w.took < w.arrived);
-		take_byte(w.queue[w.took++ % TCP_QUEUE]);
+		take_byte(w.queue[w.took++ % TCP_MAX]);
 	}
 }
 
@@ -505,6 +531,11 @@ static void receiver_step(void)
 	} else if (w.rx.mapped && !w.rx.asked && w.tx.state >= TX_RING && chance(60)) {
 		w.rx.asked = true;
 		w.tx.mail.demote = true;
+	} else if (w.rx.mapped && w.rx.ring.started && chance(150)) {
+		/* The program can't wait for the end mark. */
+		hall_ring_cut(&w.rx.ring);
+		counted.cut += w.rx.ring.ended;
+		w.rx.asleep = false;
 	} else if (w.rx.mapped && w.fin_arrived && !w.fin_read &&
 		   w.took == w.arrived && chance(4)) {
 		/* A native read took the FIN before the ring was drained. */
@@ -632,6 +663,8 @@ int main(int argc, char **argv)
 	SHOW(woken_for_nothing);
 	SHOW(saved);
 	SHOW(declined);
+	SHOW(cut);
+	SHOW(repeated);
 	SHOW(closed_early);
 	SHOW(fin_in_ring);
 	SHOW(fin_read_first);

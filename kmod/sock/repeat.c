@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The way back of what we sent: a receiver that could not wait for our end mark
+ * has cut the ring. It took the bytes below the cut; those above are still in
+ * our memory, and nothing went over TCP since the ring began: they go over TCP
+ * now, before anything else does.
+ *
+ * All of it at once, under the lock that the caller holds: the socket's limits,
+ * which would make a program wait, are lifted for these bytes. A ring bounds them.
+ */
+#include "sock.h"
+
+#include <linux/uio.h>
+
+#include "../obs/counters.h"
+
+static u32 send_left(struct hall_sock *hs, u32 left)
+{
+	struct msghdr msg = { .msg_flags = MSG_DONTWAIT | MSG_NOSIGNAL };
+	struct hall_span span;
+	struct kvec vec;
+	u32 sent = 0;
+	int n;
+
+	while (sent < left) {
+		span = hall_ring_left(&hs->tx.ring, sent);
+		vec = (struct kvec){ span.data, span.len };
+		iov_iter_kvec(&msg.msg_iter, ITER_SOURCE, &vec, 1, span.len);
+		n = tcp_sendmsg_locked(hs->sk, &msg, span.len);
+		if (n <= 0)
+			break;
+		sent += n;
+	}
+	return sent;
+}
+
+bool hall_tx_repeat(struct hall_sock *hs, u32 left)
+{
+	struct sock *sk = hs->sk;
+	struct tcp_sock *tp = tcp_sk(sk);
+	u32 notsent_lowat = tp->notsent_lowat, sent;
+	int sndbuf = sk->sk_sndbuf;
+
+	WRITE_ONCE(sk->sk_sndbuf, INT_MAX);
+	WRITE_ONCE(tp->notsent_lowat, UINT_MAX);
+	sent = send_left(hs, left);
+	WRITE_ONCE(sk->sk_sndbuf, sndbuf);
+	WRITE_ONCE(tp->notsent_lowat, notsent_lowat);
+	hall_info_repeated(hs, sent);
+	hall_ring_forget_left(&hs->tx.ring);
+	return sent == left;
+}
