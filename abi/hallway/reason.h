@@ -31,7 +31,8 @@
 	R(21, CORRUPT, "the ring or a message was corrupt: the connection is reset") \
 	R(22, TIMEOUT, "one end did not answer in time: the other has cut the ring") \
 	R(23, CLOSED, "the socket was closed") \
-	R(24, KIND, "the peer does not know this kind of channel")
+	R(24, KIND, "the peer does not know this kind of channel") \
+	R(25, SILENT, "the peer's heartbeat stands still")
 
 /* The same numbers as constants. */
 #define HALLWAY_REASON_NONE	0
@@ -59,6 +60,7 @@
 #define HALLWAY_REASON_TIMEOUT	22
 #define HALLWAY_REASON_CLOSED	23
 #define HALLWAY_REASON_KIND	24
-#define HALLWAY_REASON_COUNT	25
+#define HALLWAY_REASON_SILENT	25
+#define HALLWAY_REASON_COUNT	26
 
 #endif /* HALLWAY_ABI_REASON_H */

@@ -14,6 +14,8 @@ struct hall_discovery_handler {
 	void (*served)(void);
 	/* Tear down all channels to the member; return when none is left. */
 	void (*departed)(struct hall_member *member, u32 reason);
+	/* The member may be dead: take all streams from its rings. */
+	void (*silent)(struct hall_member *member);
 };
 
 extern struct hall_discovery_handler hall_discovery_handler;

@@ -335,10 +335,13 @@ void hall_sock_reset(struct hall_sock *hs, int err)
 	struct sock *sk = hs->sk;
 
 	/*
-	 * A socket that its program has left is TCP's alone; and where an RST
-	 * was first, the program has its error already.
+	 * A socket that its program has left is TCP's alone; where an RST was
+	 * first, the program has its error already; and by connect(AF_UNSPEC)
+	 * it may have become another connection.
 	 */
-	if (sock_flag(sk, SOCK_DEAD) || inet_sk_state_load(sk) == TCP_CLOSE)
+	if (sock_flag(sk, SOCK_DEAD) || inet_sk_state_load(sk) == TCP_CLOSE ||
+	    hs->local_port != ntohs(inet_sk(sk)->inet_sport) ||
+	    hs->remote_port != ntohs(inet_sk(sk)->inet_dport))
 		return;
 	hall_count(HALL_RESETS);
 	tcp_abort(sk, err);

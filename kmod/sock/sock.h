@@ -92,6 +92,7 @@ struct hall_sock {
 	unsigned long backoff;		/* jiffies until the try after that */
 	unsigned long attached_at;	/* jiffies */
 	unsigned long leave_by;		/* jiffies; the peer's end mark is due */
+	unsigned long give_up_at;	/* jiffies, or 0; see switch/silent.c */
 	struct rcu_head settle;
 
 	struct mutex rx_mutex;

@@ -61,25 +61,21 @@ int hall_leave(struct hall_sock *hs, u32 reason)
 	return 0;
 }
 
-void hall_leave_member(struct hall_member *member, u32 reason)
+void hall_leave_streams(struct hall_member *member, u32 reason)
 {
 	struct leaving leaving = { .member = member, .reason = reason };
 
-	/* A peer that is gone answers nobody; else there is time for marks. */
-	if (reason != HALLWAY_REASON_PEER_LEFT) {
-		hall_sock_walk(begin, &leaving);
-		hall_sock_walk(end, &leaving);
-	}
-	hall_sock_walk(depart, member);
-	hall_channel_departed(member);
-}
-
-void hall_leave_all(u32 reason)
-{
-	struct leaving leaving = { .reason = reason };
-
 	hall_sock_walk(begin, &leaving);
 	hall_sock_walk(end, &leaving);
+}
+
+void hall_leave_member(struct hall_member *member, u32 reason)
+{
+	/* A peer that is gone answers nobody; else there is time for marks. */
+	if (reason != HALLWAY_REASON_PEER_LEFT)
+		hall_leave_streams(member, reason);
+	hall_sock_walk(depart, member);
+	hall_channel_departed(member);
 }
 
 void hall_switch_set(bool on, u32 reason)
@@ -94,7 +90,7 @@ void hall_switch_set(bool on, u32 reason)
 	} else {
 		/* Those who just saw "on" have attached by then. */
 		synchronize_rcu();
-		hall_leave_all(reason);
+		hall_leave_streams(NULL, reason);
 	}
 	mutex_unlock(&mutex);
 }

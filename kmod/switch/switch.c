@@ -21,6 +21,7 @@ int hall_switch_init(void)
 	hall_sock_handler.leave = hall_leave;
 	hall_channel_handler.wake = channel_wake;
 	hall_discovery_handler.departed = hall_leave_member;
+	hall_discovery_handler.silent = hall_silent;
 	hall_watchdog_init();
 	return hall_scan_init();
 }
@@ -55,7 +56,7 @@ void hall_switch_stop(void)
 /*
  * After this no socket points to us and no thread is in our code:
  *   - the switch is off and the probe is gone, so no socket attaches;
- *   - hall_leave_all() detached them all;
+ *   - hall_leave_streams() detached them all;
  *   - a thread in one of our calls, a queued work, a pending doorbell and an
  *     undrained ring each hold a context, and there is none left, since the
  *     transports have ended the channels of peers that did not answer;

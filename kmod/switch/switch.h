@@ -38,11 +38,20 @@ void hall_switch_work(struct hall_sock *hs);
 /* leave.c. All of these wait for peers: process context, no locks. */
 int hall_leave(struct hall_sock *hs, u32 reason);
 void hall_leave_member(struct hall_member *member, u32 reason);
-void hall_leave_all(u32 reason);
+/* The streams of a member alone, or of all if it is NULL. */
+void hall_leave_streams(struct hall_member *member, u32 reason);
 /* Tells those who wait that a socket was detached. */
 void hall_leave_done(void);
 /* On or off, as the operator wishes. */
 void hall_switch_set(bool on, u32 reason);
+
+/* silent.c. Returns when no stream is on the member's rings. */
+void hall_silent(struct hall_member *member);
+/*
+ * Would TCP have given up on the bytes that a silent peer did not read?
+ * Otherwise *left is when to ask again, in jiffies, or 0. lock_sock().
+ */
+bool hall_silent_overdue(struct hall_sock *hs, unsigned long *left);
 
 /* scan.c. Attaches connections that exist already. */
 void hall_scan(void);

@@ -208,7 +208,7 @@ static int on_done(struct hall_sock *hs)
 
 static int on_departed(struct hall_sock *hs)
 {
-	bool attached = !hs->detached, lost;
+	bool lost;
 
 	hall_tx_demote(hs);
 	lost = hall_tx_unread(hs);
@@ -218,7 +218,7 @@ static int on_departed(struct hall_sock *hs)
 	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
 	hall_tx_release(hs);
 	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
-	return attached && lost ? ETIMEDOUT : 0;
+	return lost ? ETIMEDOUT : 0;
 }
 
 static void on_leave(struct hall_sock *hs)
@@ -277,7 +277,7 @@ static int go_on_leaving(struct hall_sock *hs)
 void hall_switch_work(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
-	unsigned long events;
+	unsigned long events, later;
 	bool again;
 	int err = 0;
 
@@ -306,6 +306,8 @@ void hall_switch_work(struct hall_sock *hs)
 	err = err ?: go_on_leaving(hs);
 	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;
+	if (hall_silent_overdue(hs, &later))
+		err = ETIMEDOUT;
 	if (hs->detached && !hs->tx.memory.ring &&
 	    hs->rx.state == HALL_RX_NATIVE)
 		hall_channel_close(&hs->channel);
@@ -316,4 +318,6 @@ void hall_switch_work(struct hall_sock *hs)
 		hall_sock_reset(hs, err);
 	if (again || (hs->leaving && !READ_ONCE(hs->detached)))
 		hall_sock_work(hs, RETRY);
+	else if (later)
+		hall_sock_work(hs, later);
 }

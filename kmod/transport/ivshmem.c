@@ -52,6 +52,7 @@
 #define REG_DOORBELL	12		/* (peer id << 16) | vector */
 
 #define HEARTBEAT	HZ
+#define SILENT		3		/* heartbeats that a silent member misses */
 #define ANSWER_DUE	5		/* seconds until we say that none came */
 /* Doorbells in one jiffy from which on the vector is masked until the next. */
 #define STORM		512
@@ -105,6 +106,9 @@ struct peer {
 	struct hallway_box *out;	/* in our slice */
 	struct hallway_box *in;		/* in the peer's slice */
 	u32 address_seq;
+	u32 heartbeat;			/* as last seen */
+	unsigned int missed;		/* since then */
+	ktime_t listened;
 	u32 in_tail;			/* tasklet only */
 	spinlock_t lock;		/* out_head and backlog */
 	u32 out_head;
@@ -609,7 +613,7 @@ static void region_scan(struct region *region)
 addresses:
 	for (slot = 0; slot < region->slots; slot++) {
 		peer = peer_at(region, slot);
-		if (peer)
+		if (peer && peer->missed < SILENT)
 			peer_read_addresses(peer);
 	}
 }
@@ -746,6 +750,37 @@ invalid:
 	region->state = REGION_REFUSED;
 }
 
+/*
+ * Once a second: does the peer live? Where a busy host stopped this VM, several
+ * of its seconds may pass in no time: only whole ones count.
+ */
+static void peer_listen(struct peer *peer)
+{
+	u32 heartbeat = READ_ONCE(peer->slice->heartbeat);
+	ktime_t now = ktime_get();
+
+	if (heartbeat != peer->heartbeat) {
+		if (peer->missed >= SILENT) {
+			pr_info("member %u (%s) is heard again\n",
+				peer->member.slot, peer->member.name);
+			peer->address_seq = ~0;
+		}
+		peer->heartbeat = heartbeat;
+		peer->missed = 0;
+		peer->listened = now;
+		return;
+	}
+	if (peer->missed >= SILENT ||
+	    ktime_before(now, ktime_add_ms(peer->listened, 900)))
+		return;
+	peer->listened = now;
+	if (++peer->missed < SILENT)
+		return;
+	pr_info("member %u (%s) is silent\n", peer->member.slot,
+		peer->member.name);
+	hall_transport_handler.silent(&peer->member);
+}
+
 /* Once a second: we live, and this is what we did. */
 static void region_beat(struct region *region)
 {
@@ -758,6 +793,7 @@ static void region_beat(struct region *region)
 		peer = peer_at(region, slot);
 		if (!peer)
 			continue;
+		peer_listen(peer);
 		bytes = hall_member_bytes(&peer->member);
 		sum.tx += bytes.tx;
 		sum.rx += bytes.rx;

@@ -114,6 +114,11 @@ struct hall_transport_handler {
 	void (*arrived)(struct hall_member *member);
 	/* Returns when no channel to the member is left. */
 	void (*departed)(struct hall_member *member, u32 reason);
+	/*
+	 * The member gives no sign of life; it may come back. Its addresses
+	 * count no more until they are told again.
+	 */
+	void (*silent)(struct hall_member *member);
 	void (*addresses)(struct hall_member *member,
 			  const struct in6_addr *address, unsigned int count);
 	/* Softirq or process context; neither sleeps. */

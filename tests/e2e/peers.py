@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +83,54 @@ def peer_killed(pair: Pair) -> None:
         rmmod(vm)
 
 
+def peer_silent(pair: Pair) -> None:
+    """A peer's machine stands still for a while: its streams go back to TCP, go on, and are promoted again."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=6)
+    on_rings(pair, 6)
+    with _standing_still(pair):
+        check(delta.of(pair.a)["tx_demoted"] >= 6, "streams were still on rings")
+    stream.check_running("with its peer stopped")
+    wait_members(*pair.both)
+    on_rings(pair, 6)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+
+
+def peer_silent_for_ever(pair: Pair) -> None:
+    """A peer's machine dies without a word: its last bytes are read, and what it did not read times out."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
+    wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
+    said = pair.b.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
+    on_rings(pair, 2)
+    pair.b.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
+    pair.a.run("sysctl -q net.ipv4.tcp_retries2=3")
+    with _standing_still(pair):
+        pair.a.run("touch /tmp/killed")
+        _last_words_heard(pair, heard)
+    said.kill(9)
+    pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed")
+    pair.b.run("rm /tmp/say /tmp/said")
+    # With ring memory or a context left behind this would not return.
+    for vm in pair.both:
+        rmmod(vm)
+
+
+@contextlib.contextmanager
+def _standing_still(pair: Pair) -> Iterator[None]:
+    """The second VM's QEMU is stopped, and the first VM has noticed."""
+    os.kill(pair.b.pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: not members(pair.a) & {pair.b.ip4, pair.b.ip6}, "the silence is noticed", 20)
+        wait_for(lambda: not _with(pair.a, pair.b), "its streams are TCP's", 20 * pair.slow)
+        yield
+    finally:
+        os.kill(pair.b.pid, signal.SIGCONT)
+
+
 def _seen_by_daemon(pair: Pair, vm: VM) -> dict[str, Any]:
     shown = pair.site.daemon.status()["regions"][0]["members"]
     return next(member for member in shown if member["uuid"] == vm.uuid)
@@ -99,6 +149,10 @@ def _ended(pair: Pair, victims: Stream, heard: Job) -> None:
     check(client["errors"], "no connection noticed that its peer is gone")
     for report in client["reports"]:
         check(report.endswith(TCP_ENDS), f"not an end as TCP's: {report}")
+    _last_words_heard(pair, heard)
+
+
+def _last_words_heard(pair: Pair, heard: Job) -> None:
     said = json.loads(heard.wait(40 * pair.slow).out)
     check(said["right"] and said["got"] == LAST_WORDS, f"the last words: {said}")
     check(said["end"] == "ETIMEDOUT", f"the end after the last words: {said}")
@@ -181,4 +235,4 @@ def _forged(pair: Pair, address: str, port: int) -> None:
     forger.kill()
 
 
-TESTS = (peer_killed, nat)
+TESTS = (peer_killed, peer_silent, peer_silent_for_ever, nat)

@@ -46,9 +46,13 @@ pub const REASONS: &[(&str, &str)] = &[
         "CORRUPT",
         "the ring or a message was corrupt: the connection is reset",
     ),
-    ("TIMEOUT", "the peer did not answer in time"),
+    (
+        "TIMEOUT",
+        "one end did not answer in time: the other has cut the ring",
+    ),
     ("CLOSED", "the socket was closed"),
     ("KIND", "the peer does not know this kind of channel"),
+    ("SILENT", "the peer's heartbeat stands still"),
 ];
 
 /// Name and words of a reason, if its number is known.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A member whose heartbeat stands still: its machine is stopped, starved, or
+ * dead inside a QEMU that lives. Its streams go back to TCP, whose timers know
+ * what to do with a peer that does not answer. When it is heard again, its
+ * addresses count again, and connections are promoted as for one that joined.
+ *
+ * TCP's timers do not know of the bytes that it has not read from our rings:
+ * they are acknowledged by nobody. After the time for which TCP would repeat
+ * them the connection ends as TCP would end it.
+ */
+#include "switch.h"
+
+#include <linux/log2.h>
+#include <net/inet_connection_sock.h>
+
+#include <hallway/reason.h>
+
+/* As in net/ipv4/tcp_timer.c: how long TCP repeats before it gives up. */
+static unsigned long patience(const struct sock *sk)
+{
+	unsigned int times = READ_ONCE(sock_net(sk)->ipv4.sysctl_tcp_retries2);
+	unsigned int doubles = ilog2(TCP_RTO_MAX / TCP_RTO_MIN);
+	u32 user = READ_ONCE(inet_csk(sk)->icsk_user_timeout);
+
+	if (user)
+		return msecs_to_jiffies(user);
+	if (times <= doubles)
+		return ((2UL << times) - 1) * TCP_RTO_MIN;
+	return ((2UL << doubles) - 1) * TCP_RTO_MIN +
+	       (times - doubles) * TCP_RTO_MAX;
+}
+
+void hall_silent(struct hall_member *member)
+{
+	hall_leave_streams(member, HALLWAY_REASON_SILENT);
+}
+
+bool hall_silent_overdue(struct hall_sock *hs, unsigned long *left)
+{
+	long due;
+
+	*left = 0;
+	if (!hs->detached || hs->reason != HALLWAY_REASON_SILENT ||
+	    !hall_tx_unread(hs))
+		return false;
+	if (!hs->give_up_at)
+		hs->give_up_at = jiffies + patience(hs->sk) + 1;
+	due = hs->give_up_at - jiffies;
+	*left = max(due, 0L);
+	return due <= 0;
+}
