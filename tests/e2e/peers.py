@@ -84,7 +84,7 @@ def peer_killed(pair: Pair) -> None:
 
 
 def peer_silent(pair: Pair) -> None:
-    """A peer's machine stands still for a while: its streams go back to TCP, go on, and are promoted again."""
+    """A peer's machine stands still for a while: its streams go back to TCP, and to rings afterwards."""
     pair.load(promote_bytes=0, promote_ms=0)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)

@@ -100,7 +100,7 @@ def switching(pair: Pair, *, conns: int = 6, both: str = "", **params: object) -
         )
 
     try:
-        wait_for(enough, f"{times} switches each way: {[delta.of(vm) for vm in pair.both]}", 60 * pair.slow, 0.5)
+        wait_for(enough, f"{times} switches: {[delta.of(vm) for vm in pair.both]}", 60 * pair.slow, 0.5)
     except AssertionError as error:
         said = [j.poll() for j in (stream.client, stream.server, *toggles)]
         raise AssertionError(f"{error} {said}") from error

@@ -426,6 +426,14 @@ static void head_after_end(void)
 	CHECK(hall_rx_where(&rx, 77, 77, &n) == HALL_RX_RING && n == 5);
 }
 
+static void put(u8 byte)
+{
+	struct hall_span span = hall_ring_tx_span(&tx, 1);
+
+	span.data[0] = byte;
+	hall_ring_publish(&tx, 1);
+}
+
 /* The receiver cuts the ring: what it did not see is the sender's to repeat. */
 static void cut(void)
 {
@@ -443,7 +451,7 @@ static void cut(void)
 		hall_ring_cut(&rx);
 		CHECK(rx.ended && !rx.broken);
 		for (i = 0; i < 20; i++)
-			*hall_ring_tx_span(&tx, 1).data = i, hall_ring_publish(&tx, 1);
+			put(i);
 		/* What is there is still to be read, and TCP follows it. */
 		CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_RING && n == 10);
 		hall_ring_consume(&rx, 10);
