@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hallway_tests.suite import check
 
 from . import compare, report
@@ -20,7 +22,7 @@ def judged() -> None:
         ((["fail", "pass", "pass"], ["pass"] * 3), False),
     ):
         check(compare.Repeats(*told).changed is changed, f"judged wrongly: {told}")
-    good = {"tests": 1, "changed": {}, "failing": {"b": "why"}, "faults": []}
+    good: dict[str, Any] = {"rings": True, "tests": 1, "changed": {}, "failing": {"b": "why"}, "faults": []}
     good["counters"] = {"tx_bytes_ring": 1}
     check(not report.troubles(good), f"a good row is bad: {report.troubles(good)}")
     for bad in (

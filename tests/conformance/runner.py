@@ -51,7 +51,7 @@ class Done:
     why: dict[str, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0
-    fault: str = ""  # it did not come to its end, or the kernel complained
+    fault: str = "it did not run"  # or not to its end, or the kernel complained
 
 
 class Guests:
@@ -78,21 +78,23 @@ class Guests:
 
     def _serve(self, number: int, waiting: queue.SimpleQueue[tuple[Job, Done]]) -> None:
         while not waiting.empty():
-            job: Job | None = None
-            done = Done()
             try:
                 with self._guest(number) as vm:
-                    while not done.fault:
-                        try:
-                            job, done = waiting.get_nowait()
-                        except queue.Empty:
-                            return
-                        self._do(vm, job, done)
-            except (LabError, AssertionError) as failure:
-                if job is None:
-                    say(f"vm{number}: {failure}")
-                    return
-                done.fault = done.fault or str(failure)
+                    self._take_turns(vm, waiting)
+            except LabError as failure:
+                say(f"vm{number}: {failure}")
+                return
+
+    def _take_turns(self, vm: VM, waiting: queue.SimpleQueue[tuple[Job, Done]]) -> None:
+        """Do one job after the other, until one fails: the guest is of no more use then."""
+        while True:
+            try:
+                job, done = waiting.get_nowait()
+            except queue.Empty:
+                return
+            self._do(vm, job, done)
+            if done.fault:
+                return
 
     @contextlib.contextmanager
     def _guest(self, number: int) -> Iterator[VM]:
@@ -113,6 +115,7 @@ class Guests:
 
     def _do(self, vm: VM, job: Job, done: Done) -> None:
         begin = time.monotonic()
+        done.fault = ""
         with step(f"{vm.name}: {job.label}"):
             try:
                 with carrier(vm, job.mode, self._seed) as traffic:

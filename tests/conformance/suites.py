@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from hallway_lab import paths
+from hallway_lab.sh import step
 
 HERE = Path(__file__).resolve().parent
 
@@ -18,6 +22,7 @@ class Suite:
     limit: float = 60  # seconds for one test
     whole: float = 1500  # and for all of them
     setup: str = ""  # a command of the guest that goes before
+    rings: bool = True  # its connections are ones that can go on a ring
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,19 @@ class Family:
     # Fetches and builds what the guest needs, before the network is cut off;
     # returns what is to be laid out for it.
     fetch: Callable[[str], list[Path]] = lambda kernel: []
+
+
+def cached(name: str, made_of: tuple[object, ...], make: Callable[[Path], Path]) -> Path:
+    """Return what `make` makes in a scratch folder; older ones of that name go."""
+    folder = paths.cache("conformance", f"{name}-{paths.key(*made_of)}")
+    with paths.lock(f"conformance-{name}"):
+        if not folder.exists():
+            with step(f"making {name} for the conformance tests"), paths.workshop(folder) as scratch:
+                product = make(scratch)
+                (scratch / "made").mkdir()
+                product.rename(scratch / "made" / product.name)
+                (scratch / "made").rename(folder)
+        for old in folder.parent.glob(f"{name}-*"):
+            if old != folder:
+                shutil.rmtree(old)
+    return next(folder.iterdir())

@@ -6,17 +6,16 @@ import json
 import shutil
 from pathlib import Path
 
-from hallway_lab import paths
-from hallway_lab.sh import LabError, run, step
+from hallway_lab.sh import LabError, run
 
-from .suites import Family, Suite
+from .suites import Family, Suite, cached
 
 VERSION = "1.54.1"
-ALONE = (
+PROGRAMS = (
     *("tcp_accept", "tcp_accept_ready", "tcp_connect", "tcp_echo", "tcp_into_split", "tcp_into_std"),
     *("tcp_peek", "tcp_shutdown", "tcp_socket", "tcp_split", "tcp_stream", "net_quickack"),
+    *("buffered", "io_driver", "io_driver_drop", "rt_common"),
 )
-OTHERS = ("buffered", "io_driver", "io_driver_drop", "rt_common")
 MANIFEST = f"""[package]
 name = "fetch"
 version = "0.0.0"
@@ -30,35 +29,29 @@ tokio = "={VERSION}"
 
 def fetch(_kernel: str) -> list[Path]:
     """Return a folder with the test programs."""
-    target = paths.cache("conformance", f"tokio-{VERSION}-{paths.key(ALONE, OTHERS)}", "tokio")
-    with paths.lock("conformance-tokio"):
-        if not target.exists():
-            with step(f"building the tests of tokio {VERSION}"):
-                _build(target)
-    return [target]
+    return [cached("tokio", (VERSION, PROGRAMS), _build)]
 
 
-def _build(target: Path) -> None:
-    with paths.workshop(target) as scratch:
-        crate = scratch / "crate"
-        shutil.copytree(_source(scratch / "fetch"), crate)
-        words = ["cargo", "test", "--no-run", "--locked", "--features", "full"]
-        words += ["--message-format=json-render-diagnostics"]
-        for test in (*ALONE, *OTHERS):
-            words += ["--test", test]
-        # Without line tables they are small enough to be copied into a guest.
-        env = {"CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_TERM_QUIET": "true"}
-        said = run([*words, "--target-dir", scratch / "target"], cwd=crate, env=env)
-        programs = scratch / "programs"
-        programs.mkdir()
-        for line in said.splitlines():
-            told = json.loads(line) if line.startswith("{") else {}
-            if told.get("executable") and told["profile"]["test"]:
-                shutil.copy2(told["executable"], programs / told["target"]["name"])
-        missing = {*ALONE, *OTHERS} - {path.name for path in programs.iterdir()}
-        if missing:
-            raise LabError(f"tokio {VERSION} has no tests {', '.join(sorted(missing))}")
-        programs.rename(target)
+def _build(scratch: Path) -> Path:
+    crate = scratch / "crate"
+    shutil.copytree(_source(scratch / "fetch"), crate)
+    words = ["cargo", "test", "--no-run", "--locked", "--features", "full"]
+    words += ["--message-format=json-render-diagnostics"]
+    for test in PROGRAMS:
+        words += ["--test", test]
+    # Without line tables they are small enough to be copied into a guest.
+    env = {"CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_TERM_QUIET": "true"}
+    said = run([*words, "--target-dir", scratch / "target"], cwd=crate, env=env)
+    programs = scratch / "tokio"
+    programs.mkdir()
+    for line in said.splitlines():
+        told = json.loads(line) if line.startswith("{") else {}
+        if told.get("executable") and told["profile"]["test"]:
+            shutil.copy2(told["executable"], programs / told["target"]["name"])
+    missing = set(PROGRAMS) - {path.name for path in programs.iterdir()}
+    if missing:
+        raise LabError(f"tokio {VERSION} has no tests {', '.join(sorted(missing))}")
+    return programs
 
 
 def _source(folder: Path) -> Path:
@@ -71,10 +64,15 @@ def _source(folder: Path) -> Path:
     return next(Path(one["manifest_path"]).parent for one in packages if one["name"] == "tokio")
 
 
-def _suite(name: str, programs: tuple[str, ...]) -> Suite:
-    words = " ".join(f"/root/tokio/{one}" for one in programs)
-    setup = "{ test -d /root/tokio || cp -r /hallway/conformance/tokio /root/; }"
-    return Suite(name, f"libtest.py {words}", 120, setup=setup)
-
-
-FAMILY = Family("tokio", (_suite("tokio tcp", ALONE), _suite("tokio, others that connect", OTHERS)), fetch)
+FAMILY = Family(
+    "tokio",
+    (
+        Suite(
+            "tokio",
+            f"libtest.py {' '.join(f'/root/tokio/{one}' for one in PROGRAMS)}",
+            120,
+            setup="{ test -d /root/tokio || cp -r /hallway/conformance/tokio /root/; }",
+        ),
+    ),
+    fetch,
+)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from hallway_lab import paths
-from hallway_lab.sh import run, step
+from hallway_lab.sh import run
 from hallway_lab.venv import venv
 
-from .suites import HERE, Family, Suite
+from .suites import HERE, Family, Suite, cached
 
 PIP = "26.1"
 REQUIREMENTS = HERE / "wheels.txt"
@@ -26,14 +24,14 @@ TRIO = (
     *("test_ssl", "test_testing"),
 )
 TWISTED = {
-    "tcp": ("test.test_tcp", "test.test_tcp_internals", "internet.test.test_tcp"),
-    "endpoints, protocols": (
+    "tcp, endpoints, protocols": (
+        *("test.test_tcp", "test.test_tcp_internals", "internet.test.test_tcp"),
         *("internet.test.test_endpoints", "internet.test.test_fdset", "internet.test.test_core"),
         *("test.test_protocols", "test.test_iutils", "test.test_socks"),
     ),
     "tls": ("internet.test.test_tls", "test.test_ssl", "protocols.test.test_tls"),
     "web": ("web.test.test_webclient", "web.test.test_wsgi", "web.test.test_xmlrpc", "web.test.test_web"),
-    "mail, ftp, perspective broker": ("test.test_ftp", "test.test_pb", "mail.test.test_smtp"),
+    "mail, ftp, perspective broker": ("test.test_ftp", "spread.test.test_pb", "mail.test.test_smtp"),
 }
 
 
@@ -44,24 +42,17 @@ def _twisted(name: str, modules: tuple[str, ...]) -> Suite:
 
 def fetch(_kernel: str) -> list[Path]:
     """Return an archive of all the wheels, unpacked."""
-    archive = paths.cache("conformance", f"wheels-{paths.key(REQUIREMENTS, PLATFORMS)}", "wheels.tar")
-    with paths.lock("conformance-wheels"):
-        if not archive.exists():
-            with step("fetching trio and Twisted"):
-                _make(archive)
-    return [archive]
+    return [cached("wheels", (REQUIREMENTS, PLATFORMS, PIP), _make)]
 
 
-def _make(archive: Path) -> None:
+def _make(scratch: Path) -> Path:
     pip = venv("wheels", f"pip=={PIP}") / "bin/pip"
-    with paths.workshop(archive) as scratch:
-        words = [pip, "-q", "--disable-pip-version-check", "install", "--no-deps", "--only-binary=:all:"]
-        words += ["--python-version", GUESTS_PYTHON, "--implementation", "cp"]
-        words += [f"--platform={one}" for one in PLATFORMS]
-        run([*words, "--target", scratch / "wheels", "-r", REQUIREMENTS])
-        made = scratch / archive.name
-        run(["tar", "-C", scratch, "-cf", made, "wheels"])
-        shutil.move(made, archive)
+    words = [pip, "-q", "--disable-pip-version-check", "install", "--no-deps", "--only-binary=:all:"]
+    words += ["--python-version", GUESTS_PYTHON, "--implementation", "cp"]
+    words += [f"--platform={one}" for one in PLATFORMS]
+    run([*words, "--target", scratch / "wheels", "-r", REQUIREMENTS])
+    run(["tar", "-C", scratch, "-cf", scratch / "wheels.tar", "wheels"])
+    return scratch / "wheels.tar"
 
 
 FAMILY = Family(

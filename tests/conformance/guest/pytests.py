@@ -51,6 +51,7 @@ def worker(book: record.Book, modules: list[str]) -> int:
     """Run each module's tests; that some fail is no failure of ours."""
     os.chdir(tempfile.mkdtemp())
     words = ["-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "trio._tests.pytest_plugin"]
+    words += [f"--rootdir={os.environ['PYTHONPATH']}"]  # or names would lack their modules
     code = pytest.main([*words, "--run-slow", "--pyargs", *modules], plugins=[Plugin(book)])
     return 0 if code in FINE else code
 
