@@ -130,8 +130,14 @@ int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
 			return -EBUSY;
 		}
 		hall_sock_handler.detach(hs, HALLWAY_REASON_SOCKMAP);
-		/* What sockmap will restore some day, it saved before the call. */
+		/*
+		 * What sockmap will call and restore some day, it saved before
+		 * the call; it may do so when the module is gone.
+		 */
 		psock->sk_proto = hs->native;
+		psock->saved_close = hs->native->close;
+		psock->saved_destroy = hs->native->destroy;
+		psock->psock_update_sk_prot = hs->native->psock_update_sk_prot;
 		hall_sock_put(hs);
 	}
 	return READ_ONCE(sk->sk_prot)->psock_update_sk_prot(sk, psock, restore);

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 
+from native import Sockmap
 from pairs import (
     PATIENCE,
     RING,
@@ -165,6 +166,24 @@ def ktls():
     delta.expect(tx_promoted=2, tx_demoted=1)
 
 
+def sockmap():
+    """A sockmap keeps nothing of the module: its sockets live, leave it and close after unloading."""
+    with contextlib.closing(Sockmap()) as one, contextlib.closing(Sockmap()) as other:
+        a, b = connect()
+        c, d = connect()
+        with a, b, c, d:
+            one.put(a)
+            other.put(c)
+            check(not shown(a, c), lambda: f"still attached: {shown(a, c)}")
+            with unloaded():
+                exchange(a, b)
+                one.drop()
+                exchange(a, b)
+                c.close()
+                check(d.recv(1) == b"", "no EOF")
+            exchange(a, b)
+
+
 def unload_reader():
     """rmmod under a blocked reader: it gets the bytes that come after."""
     with pair() as (a, b):
@@ -291,6 +310,7 @@ ALONE = (
     earned_in_call,
     older_than_module,
     ktls,
+    sockmap,
     unload_reader,
     unload_idle,
     unload_writer,

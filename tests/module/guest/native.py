@@ -1,0 +1,134 @@
+"""System calls that Python's library lacks, by way of the C library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+BPF = 321  # of x86-64
+
+
+def checked(name, *words):
+    """Call a function of the C library; raise its errno, or return what it returns."""
+    got = getattr(libc, name)(*words)
+    if got < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return got
+
+
+class Iovec(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+
+
+class Msghdr(ctypes.Structure):
+    """struct msghdr."""
+
+    _fields_ = [
+        ("name", ctypes.c_void_p),
+        ("namelen", ctypes.c_uint),
+        ("iov", ctypes.POINTER(Iovec)),
+        ("iovlen", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("controllen", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    ]
+
+
+class Mmsghdr(ctypes.Structure):
+    """struct mmsghdr."""
+
+    _fields_ = [("hdr", Msghdr), ("len", ctypes.c_uint)]
+
+
+def messages(sizes, fill=None):
+    """Return an array of messages with a buffer of each size, and the buffers."""
+    buffers = [ctypes.create_string_buffer(fill[i] if fill else size, size) for i, size in enumerate(sizes)]
+    array = (Mmsghdr * len(sizes))()
+    for message, buffer in zip(array, buffers, strict=True):
+        vector = Iovec(ctypes.addressof(buffer), len(buffer))
+        message.hdr.iov = ctypes.pointer(vector)
+        message.hdr.iovlen = 1
+    return array, buffers
+
+
+def sendmmsg(sock, parts, flags=0):
+    """Send several messages at once; return what each sent."""
+    array, _buffers = messages([len(part) for part in parts], parts)
+    count = checked("sendmmsg", sock.fileno(), array, len(parts), flags)
+    return [array[i].len for i in range(count)]
+
+
+def recvmmsg(sock, sizes, flags=0):
+    """Receive several messages at once; return the bytes of each."""
+    array, buffers = messages(sizes)
+    count = checked("recvmmsg", sock.fileno(), array, len(sizes), flags, None)
+    return [buffers[i].raw[: array[i].len] for i in range(count)]
+
+
+def tee(source, sink, count, flags=0):
+    """Copy from pipe to pipe."""
+    return checked("tee", source, sink, ctypes.c_size_t(count), flags)
+
+
+def vmsplice(sink, buffer):
+    """Put memory, which has to stay as it is, into a pipe."""
+    vector = Iovec(ctypes.addressof(buffer), len(buffer))
+    return checked("vmsplice", sink, ctypes.byref(vector), ctypes.c_size_t(1), 0)
+
+
+class Sockmap:
+    """A BPF map that holds one socket, and takes it over thereby."""
+
+    _CREATE, _UPDATE, _DELETE, _SOCKMAP = 0, 2, 3, 15
+
+    def __init__(self):
+        self._fd = self._bpf(self._CREATE, struct.pack("5I", self._SOCKMAP, 4, 4, 1, 0))
+
+    def _bpf(self, command, words):
+        attributes = ctypes.create_string_buffer(words, 128)
+        return checked("syscall", BPF, command, attributes, 128)
+
+    def _element(self, command, held=None):
+        key = ctypes.c_uint(0)
+        where = ctypes.addressof(held) if held else 0
+        self._bpf(command, struct.pack("QQQQ", self._fd, ctypes.addressof(key), where, 0))
+
+    def put(self, sock):
+        """Hand a socket to the map."""
+        self._element(self._UPDATE, ctypes.c_uint(sock.fileno()))
+
+    def drop(self):
+        """Take the socket out."""
+        self._element(self._DELETE)
+
+    def close(self):
+        """Let go of the map."""
+        os.close(self._fd)
+
+
+class Fenced:
+    """So many bytes of memory right before a page that nobody may touch."""
+
+    def __init__(self, data):
+        page = os.sysconf("SC_PAGE_SIZE")
+        pages = -(-len(data) // page)
+        libc.mmap.restype = ctypes.c_void_p
+        start = libc.mmap(None, ctypes.c_size_t((pages + 1) * page), 3, 0x22, -1, ctypes.c_long(0))
+        checked("mprotect", ctypes.c_void_p(start + pages * page), ctypes.c_size_t(page), 0)
+        self.address = start + pages * page - len(data)
+        ctypes.memmove(self.address, data, len(data))
+
+    def send(self, sock, count, flags=0):
+        """Send so many bytes from here; what lies beyond can't be read."""
+        return checked("send", sock.fileno(), ctypes.c_void_p(self.address), ctypes.c_size_t(count), flags)
+
+    def recv(self, sock, count, flags=0):
+        """Receive so many bytes to here; what lies beyond can't be written."""
+        return checked("recv", sock.fileno(), ctypes.c_void_p(self.address), ctypes.c_size_t(count), flags)
