@@ -73,10 +73,8 @@ static u32 in_rings(struct hall_sock *hs, int cmd)
 	u32 n = 0;
 
 	lock_sock(hs->sk);
-	if (cmd == SIOCINQ) {
+	if (cmd == SIOCINQ)
 		n = hall_rx_unread(hs);
-		hall_rx_rearm(hs, n);
-	}
 	release_sock(hs->sk);
 	return n;
 }

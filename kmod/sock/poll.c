@@ -7,6 +7,10 @@
  */
 #include "sock.h"
 
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/poll.h>
+
 #include "../obs/counters.h"
 
 /*
@@ -17,24 +21,82 @@
 #define WAKE_SPACE(size)	((size) / 2)
 
 /*
- * Are the ring's bytes the next ones, or does TCP owe us some before them?
- * channel.lock alone: a mark may be here that no reader has looked at yet.
+ * Are the ring's bytes the next ones, save for *n that TCP has for us first? No
+ * if it owes us some of those. channel.lock alone: a mark may be here that no
+ * reader has looked at yet.
  */
-static bool ring_is_next(const struct hall_sock *hs)
+static bool ring_is_next(const struct hall_sock *hs, u32 *n)
 {
 	const struct hall_rx_ring *ring = &hs->rx.ring;
 	u64 start = ring->started ? HALLWAY_MARK_SET | ring->start_seq :
 		    READ_ONCE(ring->shared->start);
+	u32 copied = READ_ONCE(tcp_sk(hs->sk)->copied_seq);
 
-	return (start & HALLWAY_MARK_SET) &&
-	       !before(READ_ONCE(tcp_sk(hs->sk)->copied_seq), (u32)start);
+	if (!(start & HALLWAY_MARK_SET))
+		return false;
+	*n = before(copied, (u32)start) ? (u32)start - copied : 0;
+	return !*n || !after((u32)start, READ_ONCE(tcp_sk(hs->sk)->rcv_nxt));
+}
+
+/* What wakes those who sleep in select() and poll(). */
+static wait_queue_func_t poll_wakes;
+
+/* It is not exported: look at the wait queue of a fresh socket that is polled. */
+int hall_poll_init(void)
+{
+	struct wait_queue_entry *entry;
+	struct poll_wqueues table;
+	struct socket *sock;
+	struct file *file;
+	int err;
+
+	err = sock_create_kern(&init_net, AF_INET, SOCK_STREAM, IPPROTO_TCP,
+			       &sock);
+	if (err)
+		return err;
+	file = sock_alloc_file(sock, 0, NULL);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	poll_initwait(&table);
+	vfs_poll(file, &table.pt);
+	entry = list_first_entry_or_null(&sk_sleep(sock->sk)->head,
+					 struct wait_queue_entry, entry);
+	if (entry)
+		poll_wakes = entry->func;
+	poll_freewait(&table);
+	fput(file);
+	return 0;
+}
+
+/*
+ * Does anyone wait for edges, as epoll and io_uring may? They want one for all
+ * that comes, not only for what comes to an empty ring. unpolled: and does not
+ * poll before the next edge? io_uring may not; epoll, which does, leaves the
+ * private of its entries alone.
+ */
+static bool watched(struct sock *sk, bool unpolled)
+{
+	wait_queue_head_t *queue = sk_sleep(sk);
+	struct wait_queue_entry *entry;
+	bool wanted = false;
+	unsigned long flags;
+
+	if (!waitqueue_active(queue))
+		return false;
+	spin_lock_irqsave(&queue->lock, flags);
+	list_for_each_entry(entry, &queue->head, entry)
+		wanted |= entry->func != poll_wakes &&
+			  entry->func != woken_wake_function &&
+			  (!unpolled || entry->private);
+	spin_unlock_irqrestore(&queue->lock, flags);
+	return wanted;
 }
 
 bool hall_sock_is_readable(struct sock *sk)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
 	bool readable = false;
-	u32 target;
+	u32 target, n = 0;
 
 	if (!hs)
 		return false;
@@ -43,12 +105,33 @@ bool hall_sock_is_readable(struct sock *sk)
 		/* SO_RCVLOWAT, as far as the ring can hold it. */
 		target = min_t(u32, sock_rcvlowat(sk, 0, INT_MAX),
 			       hs->rx.ring.size / 2);
-		readable = hall_ring_arm_head(&hs->rx.ring, target) &&
-			   ring_is_next(hs);
+		ring_is_next(hs, &n);
+		readable = hall_ring_arm_head(&hs->rx.ring,
+					      target > n ? target - n : 1) &&
+			   ring_is_next(hs, &n);
+		if (readable && watched(sk, false))
+			hall_rx_arm_edge(hs);
 	}
 	spin_unlock_bh(&hs->channel.lock);
 	hall_sock_put(hs);
 	return readable;
+}
+
+void hall_sock_attend(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	bool missed = false;
+
+	if (!sock_flag(sk, SOCK_FASYNC))
+		return;
+	spin_lock_bh(&hs->channel.lock);
+	if (hs->rx.state == HALL_RX_MAPPED && !hs->rx.ring.armed) {
+		hall_rx_arm_edge(hs);
+		missed = hall_ring_used(&hs->rx.ring);
+	}
+	spin_unlock_bh(&hs->channel.lock);
+	if (missed && hall_owner_native(sk))
+		sk->sk_data_ready(sk);
 }
 
 bool hall_stream_memory_free(const struct sock *sk, int wake)
@@ -79,6 +162,9 @@ void hall_sock_wake(struct hall_sock *hs)
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		hall_ring_rx_heard(&hs->rx.ring);
 		readable = hall_ring_used(&hs->rx.ring) || hs->rx.ring.broken;
+		/* Nor does who wants a signal for each arrival. */
+		if (watched(sk, true) || sock_flag(sk, SOCK_FASYNC))
+			hall_rx_arm_edge(hs);
 		/* A mark may have come: the work sees to it. */
 		look = READ_ONCE(hs->rx.ring.shared->end);
 	}

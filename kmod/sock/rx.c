@@ -120,28 +120,44 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 
 /* Readiness */
 
-/* Is there anything for a blocked reader to look at? If not, be told. */
-static bool ready(struct hall_sock *hs)
+/*
+ * Is there anything for a blocked reader to look at, who has seen so many bytes
+ * already without taking them? If not, be told when there are so many more.
+ */
+static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 {
+	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sock *sk = hs->sk;
-	bool more;
+	bool come;
 	u32 n;
 
 	if (sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
 	    sk->sk_state == TCP_CLOSE)
 		return true;
 	if (hs->rx.state == HALL_RX_NATIVE)
-		return tcp_sk(sk)->rcv_nxt != tcp_sk(sk)->copied_seq;
-	if (hall_rx_source(hs, &n) != HALL_RX_EMPTY)
+		return tp->rcv_nxt - tp->copied_seq > seen;
+	switch (hall_rx_source(hs, &n)) {
+	case HALL_RX_TCP:
+		if (n > seen)
+			return true;
+		break;
+	case HALL_RX_RING:
+	case HALL_RX_EMPTY:
+		n = 0;
+		break;
+	default:
 		return true;
+	}
 	/* Bytes behind ones that TCP still owes us are no reason to wake. */
 	if (hs->rx.ring.started &&
-	    before(tcp_sk(sk)->copied_seq, hs->rx.ring.start_seq))
+	    before(tp->copied_seq + n, hs->rx.ring.start_seq))
 		return false;
 	spin_lock_bh(&hs->channel.lock);
-	more = hall_ring_arm_head(&hs->rx.ring, 1);
+	come = hall_ring_used(&hs->rx.ring) > seen - n ||
+	       hall_ring_arm_head(&hs->rx.ring, seen - n +
+				  min(more, hs->rx.ring.size / 2));
 	spin_unlock_bh(&hs->channel.lock);
-	return more;
+	return come;
 }
 
 static bool spin(struct hall_sock *hs)
@@ -175,19 +191,20 @@ static bool spin(struct hall_sock *hs)
 	return hit;
 }
 
-static void wait(struct hall_sock *hs, long *timeo, int copied)
+static void wait(struct hall_sock *hs, long *timeo, int copied, u32 seen,
+		 u32 more)
 {
 	DEFINE_WAIT_FUNC(entry, woken_wake_function);
 	struct sock *sk = hs->sk;
 
 	lock_sock(sk);
 	/* Spinning comes first: once the doorbell is armed, it will ring. */
-	if (!spin(hs)) {
+	if (seen || !spin(hs)) {
 		add_wait_queue(sk_sleep(sk), &entry);
 		sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
 		hs->rx_waiters++;
 		/* Whatever changes from here on marks the entry as woken. */
-		if (!ready(hs) &&
+		if (!ready(hs, seen, more) &&
 		    !(hs->detached && hall_sock_ends(copied))) {
 			if (hs->rx.state == HALL_RX_MAPPED)
 				hall_count(HALL_RX_SLEEPS);
@@ -227,12 +244,15 @@ static void consume(struct hall_sock *hs, u32 n)
 	hall_info_received(hs, n);
 }
 
-/* lock_sock(), after hall_rx_source() said that there are bytes. */
+/*
+ * lock_sock(), while the ring's bytes are the next ones. ahead: how many of them
+ * to pass over, in a call that peeks.
+ */
 static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		     int flags)
+		     int flags, u32 ahead)
 {
 	struct hall_span span;
-	u32 ahead = 0, copied;
+	u32 copied;
 	int n = 0;
 
 	while (n < len) {
@@ -246,31 +266,41 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			hall_sock_break(hs);
 			return n ?: -ECONNRESET;
 		}
+		/* A piece that faults is not read at all, as with TCP. */
+		if (copied < span.len) {
+			iov_iter_revert(&msg->msg_iter, copied);
+			n = n ?: -EFAULT;
+			break;
+		}
 		n += copied;
 		if (flags & MSG_PEEK)
 			ahead += copied;
-		else if (copied)
+		else
 			consume(hs, copied);
-		if (copied < span.len)
-			return n ?: -EFAULT;
 	}
+	if (n > 0)
+		sk_peek_offset_bwd(hs->sk, flags & MSG_PEEK ? -n : n);
 	return n;
 }
 
 /*
- * A program that watches for edges knows of so many bytes in the ring: what
- * comes after them must make a new edge, as it would with TCP. It may take a
- * short read for "drained", or read no more than SIOCINQ told it.
+ * After a read. A program that watches for edges may take a short one for
+ * "drained": what comes then must make a new edge, as it would with TCP. One
+ * that gets signals may leave bytes for later, and gets one for each arrival.
  */
-void hall_rx_rearm(struct hall_sock *hs, u32 known)
+static void rearm(struct hall_sock *hs, bool drained)
 {
-	bool more;
+	bool more = false, signals = sock_flag(hs->sk, SOCK_FASYNC);
 
-	if (!waitqueue_active(sk_sleep(hs->sk)) && hall_owner_native(hs->sk))
+	if (!waitqueue_active(sk_sleep(hs->sk)) && hall_owner_native(hs->sk) &&
+	    !signals)
 		return;
 	spin_lock_bh(&hs->channel.lock);
-	more = hs->rx.state == HALL_RX_MAPPED &&
-	       hall_ring_arm_head(&hs->rx.ring, known + 1);
+	if (hs->rx.state == HALL_RX_MAPPED) {
+		more = drained && hall_ring_arm_head(&hs->rx.ring, 1);
+		if (signals)
+			hall_rx_arm_edge(hs);
+	}
 	spin_unlock_bh(&hs->channel.lock);
 	if (more)
 		hs->sk->sk_data_ready(hs->sk);
@@ -290,36 +320,49 @@ static int nothing(struct sock *sk, bool more)
 	return -EAGAIN;
 }
 
-/* What is peeked at may lie on both carriers: n bytes of TCP, then the ring. */
+/* Where in the unread bytes a peek begins: SO_PEEK_OFF, where TCP has it. */
+static u32 peek_offset(const struct sock *sk, int flags)
+{
+	return flags & MSG_PEEK ? max(sk_peek_offset(sk, flags), 0) : 0;
+}
+
+/*
+ * What is peeked at may lie on both carriers: n bytes of TCP, then the ring, of
+ * which the first ones may have been seen.
+ */
 static int peek_on(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		   int flags, int n)
+		   int flags, u32 n, u32 ahead)
 {
 	int more = 0;
 
 	lock_sock(hs->sk);
 	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
 	    tcp_sk(hs->sk)->copied_seq + n == hs->rx.ring.start_seq &&
-	    hall_rx_unread(hs))
-		more = ring_read(hs, msg, len, flags);
+	    hall_rx_unread(hs) > ahead)
+		more = ring_read(hs, msg, len, flags, ahead);
 	release_sock(hs->sk);
-	return max(more, 0);
+	return more;
 }
 
 /*
  * Reads what is there, from one carrier. Bytes, 0 at the end of the stream,
  * -EAGAIN if nothing is there, or another error. more: an earlier part of the
  * call has bytes already, errors are for the next call then. waits: the caller
- * will wait here. rx_mutex.
+ * will wait here. *seam: the bytes end where the carrier does, and the next
+ * carrier may have more. rx_mutex.
  */
 static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		     int flags, bool more, bool waits HALL_RECVMSG_LAST)
+		     int flags, bool more, bool waits,
+		     bool *seam HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
-	u32 avail;
+	u32 avail, skip;
 	int n;
 
+	*seam = false;
 	lock_sock(sk);
 	hall_sock_policy(hs, 0);
+	skip = peek_offset(sk, flags);
 again:
 	if (hs->rx.state == HALL_RX_NATIVE) {
 		if (more && hall_rx_arrived(sk) == tcp_sk(sk)->copied_seq) {
@@ -332,17 +375,25 @@ again:
 	switch (hall_rx_source(hs, &avail)) {
 	case HALL_RX_TCP:
 		release_sock(sk);
-		n = tcp_read(hs, msg, min_t(size_t, len, avail),
+		if (skip >= avail)
+			return peek_on(hs, msg, len, flags, avail,
+				       skip - avail) ?: -EAGAIN;
+		n = tcp_read(hs, msg, min_t(size_t, len, avail - skip),
 			     flags HALL_RECVMSG_PASS);
-		if (n == avail && n < len && (flags & MSG_PEEK))
-			n += peek_on(hs, msg, len - n, flags, n);
-		else if (n > 0 && n < len)
-			hall_rx_rearm(hs, 0);
+		if (n == avail - skip && n < len && (flags & MSG_PEEK))
+			n += max(peek_on(hs, msg, len - n, flags, avail, 0), 0);
+		else if (n > 0)
+			rearm(hs, n < len);
+		*seam = n == avail;
 		return n;
 	case HALL_RX_RING:
-		n = ring_read(hs, msg, len, flags);
-		if (n >= 0 && n < len)
-			hall_rx_rearm(hs, 0);
+		n = ring_read(hs, msg, len, flags, skip);
+		if (n >= 0 && !(flags & MSG_PEEK))
+			rearm(hs, n < len);
+		*seam = n > 0 && hs->rx.ring.ended;
+		/* All there is was passed over. */
+		if (!n && skip)
+			n = nothing(sk, more);
 		break;
 	case HALL_RX_ENDED:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
@@ -358,7 +409,7 @@ again:
 		 * Who is about to poll needs the doorbell armed; who is about
 		 * to wait here may get by without. True: something came.
 		 */
-		if (n == -EAGAIN && !waits && ready(hs))
+		if (n == -EAGAIN && !waits && ready(hs, skip, 1))
 			goto again;
 	}
 out:
@@ -366,40 +417,111 @@ out:
 	return n;
 }
 
+/* No byte will come any more. */
+static bool over(const struct sock *sk)
+{
+	return sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
+	       sk->sk_state == TCP_CLOSE;
+}
+
+/* As in TCP no call reads across the mark of urgent data. */
+static bool at_mark(const struct hall_sock *hs)
+{
+	const struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	return unlikely(tp->urg_data) && tp->urg_seq == tp->copied_seq &&
+	       (hs->rx.state == HALL_RX_NATIVE || hs->rx.ring.ended ||
+		!hs->rx.ring.started);
+}
+
 /* A call that has bytes when the socket is detached goes on here, natively. */
-noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-			  int flags HALL_RECVMSG_LAST)
+static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		   int flags HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
 	int target = sock_rcvlowat(sk, flags & MSG_WAITALL, len);
+	int lowat = sock_rcvlowat(sk, 0, INT_MAX);
 	int copied = 0, n;
+	bool last, seam;
+	u32 seen;
 
-	/* Neither of these waits, and neither is in a ring. */
-	if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
-		return hs->native->recvmsg(sk, msg, len,
-					   flags HALL_RECVMSG_PASS);
 	for (;;) {
+		seen = peek_offset(sk, flags);
+		last = over(sk);
 		if (READ_ONCE(hs->detached) && hall_sock_ends(copied))
 			return copied ?: HALL_NATIVE;
 		mutex_lock(&hs->rx_mutex);
-		n = read_once(hs, msg, len - copied, flags, copied,
-			      timeo HALL_RECVMSG_PASS);
+		n = read_once(hs, msg, len - copied, flags, copied, timeo,
+			      &seam HALL_RECVMSG_PASS);
 		mutex_unlock(&hs->rx_mutex);
 		if (n > 0)
 			copied += n;
-		if (n == 0 || copied >= target || (n > 0 && (flags & MSG_PEEK)))
+		if (n > 0 && !(flags & MSG_PEEK)) {
+			if (at_mark(hs))
+				return copied;
+			if (copied < len && (copied < target || seam))
+				continue;
+		}
+		if (n == 0 || copied >= target)
 			return copied;
-		if (n > 0)
-			continue;
-		if (n != -EAGAIN)
+		if (n < 0 && n != -EAGAIN)
 			return copied ?: n;
-		if (!timeo)
+		if (!timeo || (n > 0 && last))
 			return copied ?: -EAGAIN;
 		if (signal_pending(current))
 			return copied ?: sock_intr_errno(timeo);
-		wait(hs, &timeo, copied);
+		/* Who peeks for more than there is sees it all again then. */
+		if (n > 0) {
+			if (!(flags & MSG_TRUNC))
+				iov_iter_revert(&msg->msg_iter, n);
+			sk_peek_offset_bwd(sk, n);
+			seen += n;
+			copied = 0;
+		}
+		wait(hs, &timeo, copied, seen,
+		     min(lowat, target - max(copied, n)));
 	}
+}
+
+/* What is left to read, for TCP_INQ and io_uring; as tcp_inq_hint(). */
+static int left(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	int n;
+
+	lock_sock(sk);
+	n = tcp_sk(sk)->rcv_nxt - tcp_sk(sk)->copied_seq + hall_rx_unread(hs);
+	if (!n && sock_flag(sk, SOCK_DONE))
+		n = 1;
+	release_sock(sk);
+	return n;
+}
+
+noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
+			  int flags HALL_RECVMSG_LAST)
+{
+	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
+	__kernel_size_t controllen = msg->msg_controllen;
+	void *control = msg->msg_control;
+	int ret;
+
+	/* Neither of these waits, and neither is in a ring. */
+	if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
+		return hs->native->recvmsg(hs->sk, msg, len,
+					   flags HALL_RECVMSG_PASS);
+	ret = receive(hs, msg, len, flags HALL_RECVMSG_PASS);
+	if (ret >= 0 && (inq || msg->msg_get_inq)) {
+		msg->msg_inq = left(hs);
+		if (inq) {
+			/* TCP knew of its own bytes, and was asked once a piece. */
+			msg->msg_control = control;
+			msg->msg_controllen = controllen;
+			put_cmsg(msg, SOL_TCP, TCP_CM_INQ, sizeof(msg->msg_inq),
+				 &msg->msg_inq);
+		}
+	}
+	return ret;
 }
 
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,

@@ -349,7 +349,7 @@ void hall_sock_reset(struct hall_sock *hs, int err)
 
 int hall_sock_init(void)
 {
-	int err = hall_owner_init();
+	int err = hall_owner_init() ?: hall_poll_init();
 
 	if (err)
 		return err;

@@ -229,8 +229,6 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
 enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. lock_sock(). */
 u32 hall_rx_unread(struct hall_sock *hs);
-/* Ring a watcher of edges for what comes after so many unread bytes. */
-void hall_rx_rearm(struct hall_sock *hs, u32 known);
 /* Is what was just copied from the ring the peer's? lock_sock(). */
 static inline bool hall_rx_intact(struct hall_sock *hs)
 {
@@ -241,6 +239,18 @@ static inline bool hall_rx_intact(struct hall_sock *hs)
 
 /* The peer does not answer: read nothing past what is there. lock_sock(). */
 void hall_rx_cut(struct hall_sock *hs);
+
+/* Have the doorbell rung for whatever comes next. channel.lock, MAPPED. */
+static inline void hall_rx_arm_edge(struct hall_sock *hs)
+{
+	struct hall_rx_ring *ring = &hs->rx.ring;
+
+	/* Until nothing came in between; a full ring is the end of that. */
+	while (hall_ring_arm_head(ring, hall_ring_used(ring) + 1) &&
+	       !ring->broken)
+		;
+}
+
 /* The ring is of no more use: unmap it and say DONE. lock_sock(). */
 void hall_rx_release(struct hall_sock *hs, u32 reason);
 /* The sequence number after the last byte that arrived over TCP, less a FIN. */
@@ -258,8 +268,14 @@ static inline u32 hall_rx_arrived(const struct sock *sk)
 int hall_rx_save(struct hall_sock *hs);
 
 /* poll.c */
+int hall_poll_init(void);
 bool hall_sock_is_readable(struct sock *sk);
 bool hall_stream_memory_free(const struct sock *sk, int wake);
+/*
+ * Nobody tells us that signals are wanted for arrivals (O_ASYNC). A socket that
+ * is not read from then on is found by looking, once in a while.
+ */
+void hall_sock_attend(struct hall_sock *hs);
 /* The doorbell rang: wake whom it concerns. Softirq. */
 void hall_sock_wake(struct hall_sock *hs);
 

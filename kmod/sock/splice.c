@@ -61,8 +61,8 @@ ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
 			 struct pipe_inode_info *pipe, size_t len,
 			 unsigned int flags)
 {
-	int recv_flags = (flags & SPLICE_F_NONBLOCK) ||
-			 (sock->file->f_flags & O_NONBLOCK) ? MSG_DONTWAIT : 0;
+	/* SPLICE_F_NONBLOCK concerns the pipe alone. */
+	int recv_flags = sock->file->f_flags & O_NONBLOCK ? MSG_DONTWAIT : 0;
 	struct hall_sock *hs = hall_sock_get(sock->sk);
 	ssize_t ret = HALL_NATIVE;
 

@@ -166,8 +166,11 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 		return 0;
 	/* Not copy_from_iter(): the span is bounded, the heap not concerned. */
 	copied = _copy_from_iter(span.data, span.len, &msg->msg_iter);
-	if (!copied)
+	/* A piece that faults is not sent at all, as with TCP. */
+	if (copied < span.len) {
+		iov_iter_revert(&msg->msg_iter, copied);
 		return -EFAULT;
+	}
 	if (((ring->head + copied) ^ ring->head) & ring->size)
 		hall_count(HALL_RING_WRAPS);
 	spin_lock_bh(&hs->channel.lock);
@@ -232,6 +235,25 @@ static int tcp_wait(struct hall_sock *hs, long *timeo)
 	return err;
 }
 
+/* What TCP makes of a call's control data: 0, or an error. */
+static int control(struct sock *sk, struct msghdr *msg,
+		   struct sockcm_cookie *cookie)
+{
+	sockcm_init(cookie, sk);
+	return msg->msg_controllen ? sock_cmsg_send(sk, msg, cookie) : 0;
+}
+
+/*
+ * Will TCP refuse this call before it looks at a byte, for control data that it
+ * does not know, or a SYN's data while there is a connection?
+ */
+static bool refused(struct sock *sk, struct msghdr *msg)
+{
+	struct sockcm_cookie cookie;
+
+	return (msg->msg_flags & MSG_FASTOPEN) || control(sk, msg, &cookie);
+}
+
 /*
  * Sends all of msg, or what can be sent. Bytes, or an error if there are none;
  * HALL_NATIVE if the socket was detached before anything was sent. A call that
@@ -246,7 +268,7 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 	do {
 		if (hs->detached && hall_sock_ends(sent))
 			return sent ?: HALL_NATIVE;
-		if (hs->tx.state != HALL_TX_RING) {
+		if (hs->tx.state != HALL_TX_RING || refused(sk, msg)) {
 			n = tcp_write(hs, msg, sent);
 			if (n < 0 && n != -EAGAIN)
 				return sent ?: n;
@@ -288,7 +310,7 @@ error:
 }
 
 /* These stay with TCP, and so does the socket from then on. */
-static u32 sends_natively(const struct sock *sk, const struct msghdr *msg)
+static u32 sends_natively(struct sock *sk, struct msghdr *msg)
 {
 	if (msg->msg_flags & MSG_OOB)
 		return HALLWAY_REASON_URGENT;

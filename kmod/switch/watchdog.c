@@ -26,8 +26,8 @@ static bool again(u64 *watched, bool due, u64 index)
 }
 
 /*
- * Twice: asleep on the ring, with something to do; or a doorbell that was asked
- * for was due, and was not heard?
+ * Twice: asleep on the ring, with something to do and no doorbell asked for; or
+ * one that was asked for was due, and was not heard?
  */
 static bool stuck(struct hall_sock *hs)
 {
@@ -38,7 +38,8 @@ static bool stuck(struct hall_sock *hs)
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED && rx->started)
 		stuck |= again(&hs->watched_tail, hall_ring_rx_due(rx) ||
-			       (READ_ONCE(hs->rx_waiters) && hall_ring_used(rx)),
+			       (READ_ONCE(hs->rx_waiters) && !rx->armed &&
+				hall_ring_used(rx)),
 			       rx->tail);
 	if (hs->tx.state == HALL_TX_RING)
 		stuck |= again(&hs->watched_head, hall_ring_tx_due(tx) ||
@@ -50,6 +51,7 @@ static bool stuck(struct hall_sock *hs)
 
 static void look_at(struct hall_sock *hs, void *data)
 {
+	hall_sock_attend(hs);
 	if (!stuck(hs))
 		return;
 	lock_sock(hs->sk);

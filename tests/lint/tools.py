@@ -140,6 +140,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/compat/recvmsg.h", "SPACING"): "the macros begin with a comma",
     ("kmod/sock/sock.h", "CONST_STRUCT"): "a copy of its own for each socket",
     ("kmod/sock/rx.c", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
+    ("kmod/sock/poll.c", "WAITQUEUE_ACTIVE"): "the same: whoever comes later polls then",
     ("kmod/switch/switch.c", "MSLEEP"): "longer is fine",
     ("kmod/switch/work.c", "USE_NEGATIVE_ERRNO"): "sk_err is positive",
     ("kmod/transport/ivshmem.c", "JIFFIES_COMPARISON"): "the same jiffy or another: not before, not after",
