@@ -32,7 +32,8 @@
 	R(22, TIMEOUT, "one end did not answer in time: the other has cut the ring") \
 	R(23, CLOSED, "the socket was closed") \
 	R(24, KIND, "the peer does not know this kind of channel") \
-	R(25, SILENT, "the peer's heartbeat stands still")
+	R(25, SILENT, "the peer's heartbeat stands still") \
+	R(26, TIMESTAMP, "timestamps of packets are asked for")
 
 /* The same numbers as constants. */
 #define HALLWAY_REASON_NONE	0
@@ -61,6 +62,7 @@
 #define HALLWAY_REASON_CLOSED	23
 #define HALLWAY_REASON_KIND	24
 #define HALLWAY_REASON_SILENT	25
-#define HALLWAY_REASON_COUNT	26
+#define HALLWAY_REASON_TIMESTAMP 26
+#define HALLWAY_REASON_COUNT	27
 
 #endif /* HALLWAY_ABI_REASON_H */

@@ -510,6 +510,10 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
 		return hs->native->recvmsg(hs->sk, msg, len,
 					   flags HALL_RECVMSG_PASS);
+	if (unlikely(hall_sock_stamped(hs->sk))) {
+		hall_sock_handler.leave(hs, HALLWAY_REASON_TIMESTAMP);
+		return HALL_NATIVE;
+	}
 	ret = receive(hs, msg, len, flags HALL_RECVMSG_PASS);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = left(hs);

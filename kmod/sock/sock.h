@@ -163,6 +163,15 @@ void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
 bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned);
 /* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
 void hall_sock_break(struct hall_sock *hs);
+/*
+ * Are the times of packets wanted? A ring has none. Nobody tells us when that
+ * is asked for, so each call looks.
+ */
+static inline bool hall_sock_stamped(const struct sock *sk)
+{
+	return sock_flag(sk, SOCK_RCVTSTAMP) || READ_ONCE(sk->sk_tsflags);
+}
+
 /* Resets the connection, as an RST from the peer would. No lock held. */
 void hall_sock_reset(struct hall_sock *hs, int err);
 

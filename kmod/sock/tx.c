@@ -312,10 +312,15 @@ error:
 /* These stay with TCP, and so does the socket from then on. */
 static u32 sends_natively(struct sock *sk, struct msghdr *msg)
 {
+	struct sockcm_cookie cookie;
+
 	if (msg->msg_flags & MSG_OOB)
 		return HALLWAY_REASON_URGENT;
 	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
 		return HALLWAY_REASON_ZEROCOPY;
+	/* Of this message alone; those of the socket: hall_sock_stamped(). */
+	if (msg->msg_controllen && !control(sk, msg, &cookie) && cookie.tsflags)
+		return HALLWAY_REASON_TIMESTAMP;
 	return 0;
 }
 
@@ -325,6 +330,10 @@ static noinline int send(struct hall_sock *hs, struct msghdr *msg, size_t size)
 	u32 reason;
 	int ret;
 
+	if (unlikely(hall_sock_stamped(sk))) {
+		hall_sock_handler.leave(hs, HALLWAY_REASON_TIMESTAMP);
+		return HALL_NATIVE;
+	}
 	lock_sock(sk);
 	reason = sends_natively(sk, msg);
 	if (unlikely(reason)) {

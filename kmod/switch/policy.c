@@ -44,6 +44,9 @@ static bool secured(struct sock *sk)
 #ifdef CONFIG_TCP_MD5SIG
 	secured |= !!rcu_access_pointer(tcp_sk(sk)->md5sig_info);
 #endif
+#ifdef CONFIG_TCP_AO
+	secured |= !!rcu_access_pointer(tcp_sk(sk)->ao_info);
+#endif
 	return secured;
 }
 
@@ -67,6 +70,8 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 		return HALLWAY_REASON_URGENT;
 	if (secured(sk))
 		return HALLWAY_REASON_SECURED;
+	if (hall_sock_stamped(sk))
+		return HALLWAY_REASON_TIMESTAMP;
 	hall_attach_ops(hs);
 	if (!hall_sock_quiet(hs, calling, true))
 		return HALLWAY_REASON_BUSY;

@@ -53,6 +53,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("CLOSED", "the socket was closed"),
     ("KIND", "the peer does not know this kind of channel"),
     ("SILENT", "the peer's heartbeat stands still"),
+    ("TIMESTAMP", "timestamps of packets are asked for"),
 ];
 
 /// Name and words of a reason, if its number is known.
