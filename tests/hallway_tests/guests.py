@@ -36,6 +36,7 @@ def share(kernel: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for path in (module, REPO / "host/target/release/hallway", *programs.iterdir()):
         shutil.copy(path, folder / path.name)
+    shutil.copytree(REPO / "abi/hallway", folder / "abi", dirs_exist_ok=True)
     shutil.copytree(TESTS / "module/guest", folder / "tests", dirs_exist_ok=True)
     shutil.copytree(TESTS / "e2e/guest", folder / "e2e", dirs_exist_ok=True)
     return folder

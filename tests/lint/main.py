@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import docs, module, netlink, reasons, rules, tools
+from . import compatibility, docs, module, netlink, reasons, rules, tools
 
 Check = Callable[[], list[str]]
 
@@ -24,6 +24,8 @@ CHECKS: list[tuple[str, Check]] = [
     ("no patched atomics on memory that VMs share", rules.atomics),
     ("reasons: numbers and words agree", reasons.consistent),
     ("docs/reasons.md is current", reasons.current),
+    ("compatibility: rows are sound", compatibility.sound),
+    ("docs/compatibility.md is current", compatibility.current),
     ("netlink: specification and headers agree", netlink.agree),
     ("documents: links and paths", docs.links),
     ("documents: commands", docs.commands),

@@ -28,14 +28,15 @@ Made from `abi/hallway/reason.h` by `python3 -m lint.reasons` in `tests/`.
 """
 
 
-def _listed() -> list[tuple[int, str, str]]:
+def listed() -> list[tuple[int, str, str]]:
+    """Return number, name and words of each reason."""
     rows = re.findall(r'\bR\((\d+), (\w+), "((?:[^"\\]|\\.)*)"\)', HEADER.read_text())
     return [(int(number), name, words) for number, name, words in rows]
 
 
 def text() -> str:
     """Return the document as it has to be."""
-    rows = [f"| {number} | {name} | {words} |\n" for number, name, words in _listed()]
+    rows = [f"| {number} | {name} | {words} |\n" for number, name, words in listed()]
     return HEAD + "".join(rows)
 
 
@@ -45,17 +46,17 @@ def consistent() -> list[str]:
     constants = re.findall(r"^#define\s+HALLWAY_REASON_(\w+)\s+(\d+)", HEADER.read_text(), re.M)
     known = {name: int(number) for name, number in constants}
     count = known.pop("COUNT", None)
-    listed = {name: number for number, name, _ in _listed()}
+    words = {name: number for number, name, _ in listed()}
     found = [
         f"{where}: {name} is {known.get(name)} as a constant, {number} in the list"
-        for name, number in listed.items()
+        for name, number in words.items()
         if known.get(name) != number
     ]
-    found += [f"{where}: {name} is a constant, and not in the list" for name in known if name not in listed]
-    if sorted(listed.values()) != list(range(len(listed))):
+    found += [f"{where}: {name} is a constant, and not in the list" for name in known if name not in words]
+    if sorted(words.values()) != list(range(len(words))):
         found.append(f"{where}: the numbers have a gap or a double")
-    if count != len(listed):
-        found.append(f"{where}: HALLWAY_REASON_COUNT is {count}, the list has {len(listed)}")
+    if count != len(words):
+        found.append(f"{where}: HALLWAY_REASON_COUNT is {count}, the list has {len(words)}")
     return found
 
 

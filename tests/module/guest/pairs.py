@@ -164,7 +164,15 @@ def pattern(count, start=0):
     return words[start - first * 4 :][:count]
 
 
-CALLS = {"poll": 7, "recv": 45, "send": 44, "epoll": 232, "splice": 275, "sendfile": 40}  # of x86-64
+CALLS = {
+    "poll": 7,
+    "recv": 45,
+    "send": 44,
+    "select": 270,
+    "epoll": 232,
+    "splice": 275,
+    "sendfile": 40,
+}  # of x86-64
 
 
 class Sleeper(threading.Thread):

@@ -1,0 +1,134 @@
+"""A connection as the rows of docs/compatibility.md get it, and how it changes its carrier under them.
+
+A row makes the same calls on each of four connections:
+
+  tcp      Hallway is off: the native calls, TCP alone
+  ring     on rings both ways from before the row's first call
+  to_ring  on TCP; `cross()` moves it onto rings
+  to_tcp   on rings; `cross()` switches Hallway off, which moves it to TCP
+
+What `cross()` does moves no byte and returns when both directions have moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import Counter
+
+from native import libc
+from pairs import check, connect, take, wait_for
+
+TCP, RING, TO_RING, TO_TCP = CARRIERS = ("tcp", "ring", "to_ring", "to_tcp")
+NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
+BAD_ADDRESS = ctypes.c_void_p(8)
+DONTWAIT_NOSIGNAL = 0x4040
+
+
+def earn_after(amount):
+    """Let connections be promoted once they have moved so many bytes or lived so many milliseconds."""
+    for name in ("promote_bytes", "promote_ms"):
+        with open(f"/sys/module/hallway/parameters/{name}", "w") as file:
+            file.write(str(amount))
+
+
+@contextlib.contextmanager
+def carrier(name, module):
+    """Within the block connections start as rows on this carrier want them."""
+    if name == TCP:
+        module.switch(False)
+    earn_after(NEVER if name == TO_RING else 0)
+    try:
+        yield
+    finally:
+        earn_after(0)
+        if name in (TCP, TO_TCP):
+            module.switch(True)
+
+
+class Link:
+    """What a row gets: connections on its carrier, and the moment when they cross."""
+
+    def __init__(self, name, stack, module):
+        self.carrier, self._stack, self._module = name, stack, module
+        self._pairs, self._ports = [], set()
+        self.crossed = False
+        self.reasons: set[str] = set()
+        self._start, self._ended, self._setup = None, None, Counter()
+
+    def own(self, thing):
+        """Close this at the end of the row."""
+        return self._stack.enter_context(thing)
+
+    def pair(self, kind="v4"):
+        """Return both ends of a connection."""
+        return self.adopt(*connect(kind))
+
+    def adopt(self, a, b):
+        """Bring a row's own connection to where it starts, whatever has moved on it before."""
+        self.own(a)
+        self.own(b)
+        before = self._module.counters()
+        # The first calls tell the module that no other call is inside.
+        for source, sink in ((a, b), (b, a)):
+            source.sendall(b"knock")
+            check(take(sink, 5) == b"knock", "other bytes came than were sent")
+        self._pairs.append((a, b))
+        self._ports |= {a.getsockname()[1], b.getsockname()[1]}
+        if self.carrier == RING or (self.carrier == TO_TCP and not self.crossed):
+            self._promote(a, b)
+        after = self._module.counters()
+        if self._start:
+            self._setup.update({name: after[name] - before[name] for name in after})
+        self._start = self._start or after
+        return a, b
+
+    def cross(self):
+        """Move all connections to the other carrier, where the row's carrier says so."""
+        self.crossed = True
+        check(self._pairs, "there is nothing to cross with")
+        if self.carrier == TO_RING:
+            earn_after(0)
+            for a, b in self._pairs:
+                self._promote(a, b)
+            earn_after(NEVER)
+        if self.carrier == TO_TCP:
+            self._module.switch(False)
+            check(not self._module.connections(), "connections are attached while Hallway is off")
+
+    def demoted(self, reason):
+        """On the ring: wait until this reason has brought a direction of the row's back to TCP."""
+        if self.carrier != RING:
+            return
+        wait_for(lambda: reason in {c["reason"] for c in self.shown()}, f"the reason is {reason}")
+        check(self.ringing() < 2 * len(self._pairs), "every direction is still on a ring")
+        self.reasons.add(reason)
+
+    def _promote(self, a, b):
+        """Ask for rings by sends that fail, since their bytes can't be read, until both are there."""
+        ports = {s.getsockname()[1] for s in (a, b)}
+
+        def there():
+            for sock in (a, b):
+                libc.send(sock.fileno(), BAD_ADDRESS, 1, DONTWAIT_NOSIGNAL)
+            ends = [c for c in self.shown() if c["port"] in ports]
+            return len(ends) == len(ports) and all(c["sends"] % 2 for c in ends)
+
+        wait_for(there, "both directions are on rings")
+
+    def shown(self):
+        """Return what the module says of the row's ends that are attached."""
+        return [c for c in self._module.connections() if c["port"] in self._ports]
+
+    def ringing(self):
+        """Return how many of the row's directions go by ring."""
+        return sum(c["sends"] % 2 for c in self.shown())
+
+    def ends(self):
+        """The row ends its connections from here on: what goes by which carrier is counted till now."""
+        self._ended = self._module.counters()
+
+    def moved(self):
+        """Return what the counters moved by since the row's connections were there."""
+        now = self._ended or self._module.counters()
+        return {name: now[name] - self._start[name] - self._setup[name] for name in now}

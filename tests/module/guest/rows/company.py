@@ -1,0 +1,220 @@
+"""Who else wants the socket."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+
+import native
+from pairs import check, pattern, take, wait_for
+from row import outcome, row
+
+from .data import arrived
+
+TCP_REPAIR, TCP_ULP, TCP_MD5SIG, TCP_ZEROCOPY_RECEIVE = 19, 31, 14, 35
+SOL_TLS, TLS_TX, TLS_RX = 282, 1, 2
+IPV6_ADDRFORM = 1
+IPPROTO_MPTCP = 262
+
+
+def both_ways(a, b):
+    """Send something each way; return what came."""
+    a.sendall(b"there")
+    seen = [take(b, 5)]
+    b.sendall(b"back")
+    return [*seen, take(a, 4)]
+
+
+@row("kTLS (TCP_ULP)", demotes="ULP", crosses=False)
+def ktls(link):
+    """What was sent before comes as it is; with keys set, records go out and come in."""
+    subprocess.run(["modprobe", "tls"], check=True)
+    a, b = link.pair()
+    a.sendall(b"plain")
+    a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+    link.demoted("ULP")
+    seen = [take(b, 5), *both_ways(a, b)]
+    b.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+    # TLS 1.2, AES-GCM-128: nonce, key, salt, sequence number
+    keys = struct.pack("HH8s16s4s8s", 0x0303, 51, b"12345678", b"k" * 16, b"salt", bytes(8))
+    a.setsockopt(SOL_TLS, TLS_TX, keys)
+    b.setsockopt(SOL_TLS, TLS_RX, keys)
+    a.sendall(b"secret")
+    return [*seen, take(b, 6)]
+
+
+@row("TCP_REPAIR (CRIU)", demotes="REPAIR", crosses=False)
+def repair(link):
+    """The queues of a socket under repair hold all bytes; after it the connection goes on."""
+    tcp_repair_queue, tcp_queue_seq, receive_queue = 20, 21, 1
+    a, b = link.pair()
+    a.sendall(b"unread")
+    arrived(b, 6)
+    b.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    link.demoted("REPAIR")
+    b.setsockopt(socket.IPPROTO_TCP, tcp_repair_queue, receive_queue)
+    said = b.getsockopt(socket.IPPROTO_TCP, tcp_queue_seq, 4)
+    seen = [b.recv(99, socket.MSG_PEEK | socket.MSG_DONTWAIT), len(said)]
+    b.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
+    return [*seen, take(b, 6), *both_ways(a, b)]
+
+
+@row("TCP_MD5SIG", demotes="SECURED", crosses=False)
+def md5(link):
+    """A key for another peer can be set; the connection goes on."""
+    a, b = link.pair()
+    address = struct.pack("!H2s4s120x", 0, b"\0\0", b"\x0a\1\2\3")
+    address = struct.pack("H", socket.AF_INET) + address[2:]
+    key = address + struct.pack("=BBHi80s", 0, 0, 3, 0, b"key")
+    seen = [outcome(a.setsockopt, socket.IPPROTO_TCP, TCP_MD5SIG, key)]
+    link.demoted("SECURED")
+    return [*seen, *both_ways(a, b)]
+
+
+@row("IPV6_ADDRFORM", demotes="ADDRFORM", crosses=False)
+def addrform(link):
+    """A mapped socket becomes an IPv4 one, and goes on."""
+    b, a = link.pair("mapped")
+    end = a if a.family == socket.AF_INET6 else b
+    other = b if end is a else a
+    other.sendall(b"before")
+    arrived(end, 6)
+    end.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDRFORM, socket.AF_INET)
+    link.demoted("ADDRFORM")
+    return [end.getsockname()[0], take(end, 6), *both_ways(a, b)]
+
+
+@row("MSG_OOB, SO_OOBINLINE, SIOCATMARK", demotes="URGENT", crosses=False)
+def urgent(link):
+    """Urgent data is where it was sent in the stream, out of it or in it."""
+    seen = []
+    for inline in (0, 1):
+        a, b = link.pair()
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
+        a.sendall(b"before")
+        a.send(b"!", socket.MSG_OOB)
+        link.demoted("URGENT")
+        a.sendall(b"after")
+        at, got = [], []
+        while len(b"".join(got)) < 11 + inline:
+            got.append(b.recv(99, socket.MSG_WAITALL if not got else 0))
+            at.append(_at_mark(b))
+        seen.append((b"".join(got), got[0], at[0]))
+        seen.append(outcome(b.recv, 1, socket.MSG_OOB))
+        seen += both_ways(a, b)
+    return seen
+
+
+def _at_mark(sock):
+    said = ctypes.c_int(-1)
+    native.checked("ioctl", sock.fileno(), ctypes.c_ulong(0x8905), ctypes.byref(said))
+    return said.value
+
+
+@row("MSG_ZEROCOPY, MSG_ERRQUEUE", demotes="ZEROCOPY", crosses=False)
+def zerocopy(link):
+    """Each send's completion comes on the error queue."""
+    so_zerocopy, msg_zerocopy = 60, 0x4000000
+    a, b = link.pair()
+    seen = [outcome(a.recv, 1, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)]
+    a.setsockopt(socket.SOL_SOCKET, so_zerocopy, 1)
+    a.sendall(b"before")
+    data = pattern(20000)
+    for _ in range(2):
+        seen.append(a.send(data, msg_zerocopy))
+    link.demoted("ZEROCOPY")
+    seen.append(take(b, 40006) == b"before" + 2 * data)
+    completed = []
+
+    def completions():
+        said = outcome(a.recvmsg, 9, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+        if not isinstance(said, str):
+            _errno, origin, _type, _code, _pad, low, high = struct.unpack_from("=IBBBBII", said[1][0][2])
+            completed.extend([origin, *range(low, high + 1)])
+        return len([n for n in completed if n < 2]) == 2
+
+    wait_for(completions, "both sends are complete")
+    return [*seen, sorted(set(completed)), outcome(a.recv, 1, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)]
+
+
+@row("TCP_ZEROCOPY_RECEIVE", demotes="ZEROCOPY", crosses=False)
+def zerocopy_receive(link):
+    """The call says what it says on TCP, and every byte is there."""
+    a, b = link.pair()
+    data = pattern(5000)
+    a.sendall(data)
+    arrived(b, 5000)
+    libc = native.libc
+    libc.mmap.restype = ctypes.c_void_p
+    area = libc.mmap(None, ctypes.c_size_t(16384), 1, 1, b.fileno(), ctypes.c_long(0))
+    check(area not in (None, ctypes.c_void_p(-1).value), "the socket can not be mapped")
+    request = ctypes.create_string_buffer(struct.pack("QIIIi", area, 16384, 0, 0, 0), 24)
+    length = ctypes.c_uint(24)
+    native.checked(
+        "getsockopt", b.fileno(), socket.IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, request, ctypes.byref(length)
+    )
+    link.demoted("ZEROCOPY")
+    mapped, hint = struct.unpack_from("II", request.raw, 8)
+    got = ctypes.string_at(area, mapped) + take(b, 5000 - mapped)
+    libc.munmap(ctypes.c_void_p(area), ctypes.c_size_t(16384))
+    return mapped, hint, got == data, both_ways(a, b)
+
+
+@row("MPTCP", crosses=False, carried=False)
+def mptcp(link):
+    """Stays what it is: its subflows belong to MPTCP."""
+    try:
+        listener = link.own(socket.socket(proto=IPPROTO_MPTCP))
+    except OSError as error:
+        return f"this kernel has none: {error}"
+    with listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        a = link.own(socket.socket(proto=IPPROTO_MPTCP))
+        a.connect(listener.getsockname())
+        b = link.own(listener.accept()[0])
+    return [*both_ways(a, b), *both_ways(a, b)]
+
+
+@contextlib.contextmanager
+def _namespace(name):
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@row("network namespaces", crosses=False)
+def namespaces(link):
+    """A connection from one to another is promoted; it outlives the name of its own."""
+    with _namespace("row"):
+        for command in (
+            "ip link add row0 type veth peer name row1 netns row",
+            "ip addr add 10.99.0.1/24 dev row0",
+            "ip link set row0 up",
+            "ip -n row addr add 10.99.0.2/24 dev row1",
+            "ip -n row link set row1 up",
+        ):
+            subprocess.run(command.split(), check=True)
+        with socket.create_server(("10.99.0.1", 0)) as listener:
+            here = os.open("/proc/self/ns/net", os.O_RDONLY)
+            there = os.open("/run/netns/row", os.O_RDONLY)
+            try:
+                native.checked("setns", there, 0)
+                a = socket.socket()
+            finally:
+                native.checked("setns", here, 0)
+                os.close(here)
+                os.close(there)
+            a.connect(listener.getsockname())
+            b, _ = listener.accept()
+        link.adopt(a, b)
+        seen = both_ways(a, b)
+    seen += both_ways(a, b)
+    subprocess.run(["ip", "link", "del", "row0"], check=True)
+    return seen

@@ -1,0 +1,381 @@
+"""Waits that end, and connections that do."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import time
+
+import native
+from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
+from row import outcome, row
+
+from .data import arrived, stuff, waiting
+
+TCP_FASTOPEN = 23
+TENTH = struct.pack("ll", 0, 100000)  # of a second
+RESET_NOW = struct.pack("ii", 1, 0)
+
+
+def unacknowledged(sock):
+    """Return how many bytes the peer has not acknowledged (SIOCOUTQ)."""
+    said = array.array("i", [-1])
+    fcntl.ioctl(sock, termios.TIOCOUTQ, said)
+    return said[0]
+
+
+def until_error(call, *words):
+    """Repeat a call until it fails; return the error's name."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        said = outcome(call, *words)
+        if isinstance(said, str):
+            return said
+    raise AssertionError("the call never failed")
+
+
+def ending(sock):
+    """Return what a reader gets to the end: the bytes, then EOF or an error."""
+    got = b""
+    while True:
+        piece = outcome(sock.recv, 4096)
+        if isinstance(piece, str) or not piece:
+            return got, piece or "EOF"
+        got += piece
+
+
+def pending(sock):
+    """Wait until the connection's end is known here, without taking it."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    check(poll.poll(PATIENCE * 1000), "nothing is known of the end")
+
+
+@row("SO_RCVTIMEO, SO_SNDTIMEO")
+def timeouts(link):
+    """A wait that is over says EAGAIN, or what has been done till then."""
+    a, b = link.pair()
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TENTH)
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TENTH)
+    seen = [outcome(b.recv, 9)]
+    a.sendall(b"1")
+    seen.append(b.recv(9, socket.MSG_WAITALL))
+    link.cross()
+    seen.append(outcome(b.recv, 9))
+    stuff(a)
+    seen.append(outcome(a.send, b"x"))
+    return [*seen, b.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)]
+
+
+@row("SO_LINGER with time 0")
+def linger_reset(link):
+    """Closing resets; the peer gets what it has, then ECONNRESET."""
+    a, b = link.pair()
+    a.sendall(b"last")
+    arrived(b, 4)
+    link.cross()
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_NOW)
+    a.close()
+    pending(b)
+    return ending(b), outcome(b.send, b"x", socket.MSG_NOSIGNAL)
+
+
+@row("SO_LINGER with time")
+def linger_wait(link):
+    """Closing waits until the peer's kernel has all, and no longer."""
+    a, b = link.pair()
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 30))
+    data = pattern(8000)
+    a.sendall(data)
+    link.cross()
+    begin = time.monotonic()
+    a.close()
+    check(time.monotonic() - begin < PATIENCE, "close() lingers")
+    got, end = ending(b)
+    return got == data, end
+
+
+@row("shutdown(SHUT_WR)")
+def shut_write(link):
+    """The rest and EOF come; one's own sends end in EPIPE; the other half goes on."""
+    a, b = link.pair()
+    a.sendall(b"rest")
+    link.cross()
+    a.shutdown(socket.SHUT_WR)
+    pending(b)
+    seen = [ending(b), outcome(a.send, b"x", socket.MSG_NOSIGNAL)]
+    b.sendall(b"back")
+    b.shutdown(socket.SHUT_WR)
+    return [*seen, ending(a)]
+
+
+@row("shutdown(SHUT_RD)")
+def shut_read(link):
+    """What is there can be read, then EOF, until more comes."""
+    a, b = link.pair()
+    a.sendall(b"there")
+    arrived(b, 5)
+    b.shutdown(socket.SHUT_RD)
+    seen = [b.recv(2)]
+    link.cross()
+    seen += [b.recv(9), b.recv(9)]
+    a.sendall(b"more")
+    arrived(b, 4)
+    return [*seen, b.recv(9), b.recv(9), b.send(b"x"), a.recv(9)]
+
+
+@row("shutdown() under a sleeper")
+def shut_under_sleepers(link):
+    """A reader gets EOF, a writer EPIPE, or the count of what it could send till then."""
+    a, _ = link.pair()
+    reader = Sleeper(a.recv, 9).asleep("recv")
+    stuff(a)
+    writer = Sleeper(a.send, b"x" * 100000, socket.MSG_NOSIGNAL).asleep("send")
+    link.cross()
+    reader.asleep("recv")
+    a.shutdown(socket.SHUT_RDWR)
+    said = outcome(writer.result)
+    return reader.result(), said == "EPIPE" or said < 100000
+
+
+@row("close() with bytes unread")
+def close_unread(link):
+    """The peer gets ECONNRESET; what it had to read itself is there first."""
+    a, b = link.pair()
+    a.sendall(b"x" * 4000)
+    b.sendall(b"to read")
+    arrived(a, 7)
+    arrived(b, 4000)
+    link.cross()
+    b.close()
+    pending(a)
+    return ending(a), outcome(a.send, b"x", socket.MSG_NOSIGNAL)
+
+
+@row("a reset under sleepers")
+def reset_under_sleepers(link):
+    """A reader that sleeps when the RST comes gets ECONNRESET."""
+    a, b = link.pair()
+    a.sendall(b"x")
+    reader = Sleeper(a.recv, 9).asleep("recv")
+    link.cross()
+    reader.asleep("recv")
+    b.recv(1)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_NOW)
+    b.close()
+    return outcome(reader.result)
+
+
+@row("SIGPIPE, MSG_NOSIGNAL")
+def sigpipe(link):
+    """EPIPE comes with the signal, or without where it is not wanted."""
+    a, b = link.pair()
+    got = []
+    before = signal.signal(signal.SIGPIPE, lambda *_: got.append(1))
+    try:
+        a.sendall(b"x")
+        link.cross()
+        a.shutdown(socket.SHUT_WR)
+        seen = [outcome(a.send, b"x", socket.MSG_NOSIGNAL), len(got)]
+        seen += [outcome(a.send, b"x"), len(got), outcome(os.write, a.fileno(), b"x"), len(got)]
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    return [*seen, b.recv(9)]
+
+
+@row("sending to one who closed")
+def send_closed(link):
+    """Goes well until the RST is here, then ends in EPIPE or ECONNRESET, then always in EPIPE."""
+    a, b = link.pair()
+    a.sendall(b"x")
+    b.recv(1)
+    link.cross()
+    link.ends()
+    b.close()
+    pending(a)
+    seen = [until_error(a.send, b"x", socket.MSG_NOSIGNAL) in ("EPIPE", "ECONNRESET")]
+    return [*seen, outcome(a.send, b"x", socket.MSG_NOSIGNAL)]
+
+
+def _interrupt(link, restart, timeout=None):
+    a, b = link.pair()
+    if timeout:
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    buffer = ctypes.create_string_buffer(9)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.siginterrupt(signal.SIGUSR1, not restart)
+    try:
+        words = ("recv", b.fileno(), buffer, ctypes.c_size_t(9), 0)
+        reader = Sleeper(outcome, native.checked, *words).asleep("recv")
+        link.cross()
+        reader.asleep("recv")
+        signal.pthread_kill(reader.ident, signal.SIGUSR1)
+        if restart:
+            time.sleep(0.01)  # the signal comes before the bytes, or there is nothing to see
+            reader.asleep("recv")
+        else:
+            wait_for(lambda: not reader.is_alive(), "the signal ends the call")
+        a.sendall(b"x")
+        said = reader.result()
+        return said, waiting(b)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@row("EINTR")
+def interrupted(link):
+    """A signal ends a sleeping call, and no byte is lost."""
+    return _interrupt(link, restart=False)
+
+
+@row("SA_RESTART")
+def restarted(link):
+    """A sleeping call goes on after the signal."""
+    return _interrupt(link, restart=True)
+
+
+@row("SA_RESTART with SO_RCVTIMEO")
+def restarted_timeout(link):
+    """A call with a timeout is not restarted."""
+    return _interrupt(link, restart=False, timeout=struct.pack("ll", 60, 0))
+
+
+@row("connect(AF_UNSPEC)")
+def disconnect(link):
+    """Resets the connection; the socket can connect anew, and is promoted anew."""
+    a, b = link.pair()
+    a.sendall(b"left")
+    arrived(b, 4)
+    link.cross()
+    native.checked("connect", a.fileno(), struct.pack("H14x", socket.AF_UNSPEC), 16)
+    pending(b)
+    seen = [ending(b), outcome(a.getpeername), outcome(a.recv, 1)]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        a.connect(listener.getsockname())
+        c, _ = listener.accept()
+    link.adopt(a, c)
+    a.sendall(b"again")
+    return [*seen, take(c, 5)]
+
+
+@row("TCP_DEFER_ACCEPT", crosses=False)
+def defer_accept(link):
+    """Accepted once there are bytes, which are read first."""
+    listener = link.own(socket.create_server(("127.0.0.1", 0)))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 5)
+    a = socket.create_connection(listener.getsockname())
+    accepting = Sleeper(listener.accept)
+    a.sendall(b"first")
+    b, _ = accepting.result()
+    seen = [take(b, 5)]
+    link.adopt(a, b)
+    a.sendall(b"more")
+    return [*seen, take(b, 4)]
+
+
+@contextlib.contextmanager
+def sysctl(name, value):
+    """A kernel setting for the length of the block."""
+    path = "/proc/sys/" + name.replace(".", "/")
+    with open(path) as file:
+        before = file.read()
+    with open(path, "w") as file:
+        file.write(str(value))
+    try:
+        yield
+    finally:
+        with open(path, "w") as file:
+            file.write(before)
+
+
+@row("TCP_FASTOPEN, MSG_FASTOPEN", crosses=False)
+def fastopen(link):
+    """Bytes that came with the SYN come first; the connection is promoted as others are."""
+    with sysctl("net.ipv4.tcp_fastopen", 0x603):
+        listener = link.own(socket.create_server(("127.0.0.1", 0)))
+        listener.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN, 5)
+        a = socket.socket()
+        seen = [a.sendto(b"with the SYN", socket.MSG_FASTOPEN, listener.getsockname())]
+        b, _ = listener.accept()
+        seen.append(take(b, 12))
+        link.adopt(a, b)
+        a.sendall(b"more")
+        return [*seen, take(b, 4)]
+
+
+@row("MSG_FASTOPEN on a connection")
+def fastopen_connected(link):
+    """Is refused as TCP refuses it, and sends nothing."""
+    a, b = link.pair()
+    link.cross()
+    seen = [outcome(a.sendto, b"x", socket.MSG_FASTOPEN, b.getsockname())]
+    with sysctl("net.ipv4.tcp_fastopen", 0):
+        seen.append(outcome(a.sendto, b"x", socket.MSG_FASTOPEN, b.getsockname()))
+    a.sendall(b"y")
+    return [*seen, b.recv(9)]
+
+
+@row("SYN cookies", crosses=False)
+def syn_cookies(link):
+    """A connection that came by one is promoted as others are."""
+    with sysctl("net.ipv4.tcp_syncookies", 2):
+        a, b = link.pair()
+        a.sendall(b"hello")
+        return take(b, 5)
+
+
+@row("connections nobody has accepted", crosses=False)
+def unaccepted(link):
+    """What is sent before accept() is there after it; a full queue holds others up, not these."""
+    listener = link.own(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    a = socket.create_connection(listener.getsockname())
+    data = pattern(10000)
+    a.sendall(data)
+    with socket.socket() as late:
+        late.setblocking(False)
+        said = outcome(late.connect, listener.getsockname())
+        b, _ = listener.accept()
+        seen = [said, take(b, 10000) == data]
+        link.adopt(a, b)
+        a.sendall(b"more")
+        return [*seen, take(b, 4)]
+
+
+@row("a socket connected to itself", crosses=False)
+def self_connected(link):
+    """Opens both ends at once (a simultaneous open) and reads what it writes."""
+    a = link.own(socket.socket())
+    a.bind(("127.0.0.1", 0))
+    a.connect(a.getsockname())
+    link.adopt(a, a)
+    a.sendall(b"hello")
+    return take(a, 5)
+
+
+@row("SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT", crosses=False)
+def keepalive(link):
+    """A peer that is out of reach ends in an error, as over TCP."""
+    a, b = link.pair()
+    a.sendall(b"x")
+    b.recv(1)
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 1)):
+        a.setsockopt(socket.IPPROTO_TCP, option, value)
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    reader = Sleeper(a.recv, 9).asleep("recv")
+    wait_for(lambda: not unacknowledged(a), "all is acknowledged: else TCP would not probe")
+    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+    try:
+        return outcome(reader.result)
+    finally:
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
