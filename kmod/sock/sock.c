@@ -23,6 +23,9 @@ static LIST_HEAD(all);
 static unsigned int attached;		/* entries of all */
 static atomic_t existing = ATOMIC_INIT(0);
 
+/* Where a program's names for a file are looked for: low numbers. */
+#define NAMES_MAX	1024
+
 struct hall_sock *hall_sock_get(const struct sock *sk)
 {
 	struct hall_sock *hs = NULL;
@@ -247,10 +250,34 @@ static void settled(struct rcu_head *rcu)
 	hall_sock_put(hs);
 }
 
+struct names {
+	const struct file *file;
+	int count;
+};
+
+static int count_name(const void *data, struct file *file, unsigned int fd)
+{
+	struct names *names = (struct names *)data;
+
+	names->count += file == names->file;
+	return fd >= NAMES_MAX;
+}
+
+/* How often the caller's table names the file, which no other thread changes. */
+static int own_names(const struct file *file)
+{
+	struct names names = { .file = file };
+
+	iterate_fd(current->files, 0, count_name, &names);
+	return names.count;
+}
+
 /*
- * Is no call inside this socket but ours? A file that one table names, and that
- * nobody holds but we and those who sleep in our calls, can't be in another
- * thread's hands: fdget() takes a reference as soon as the table is shared.
+ * Is no call inside this socket but ours? A file that only the table of one
+ * thread names, as often as it likes, or one that a table of several names
+ * once, and that nobody holds but we and those who sleep in our calls, can't be
+ * in another thread's hands: fdget() takes a reference as soon as the table is
+ * shared.
  */
 static bool alone(struct hall_sock *hs)
 {
@@ -262,7 +289,8 @@ static bool alone(struct hall_sock *hs)
 		return false;
 	hs->threaded = atomic_read(&current->files->count) > 1;
 	if (!hs->threaded)
-		return file_count(file) == 1;
+		return file_count(file) == 1 ||
+		       file_count(file) == own_names(file);
 	return file_count(file) == 2 + hs->rx_waiters + hs->tx_waiters;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import fcntl
 import functools
@@ -12,7 +13,23 @@ import struct
 import termios
 import time
 
-from pairs import KINDS, PATIENCE, RING, Delta, Sleeper, check, fill, main, pair, pattern, take, wait_for
+from pairs import (
+    KINDS,
+    PATIENCE,
+    RING,
+    Delta,
+    Sleeper,
+    check,
+    connect,
+    fill,
+    main,
+    pair,
+    pattern,
+    promote,
+    shown,
+    take,
+    wait_for,
+)
 
 
 def integrity(kind):
@@ -196,6 +213,20 @@ def edge_after_inq():
     delta.expect(tx_bytes_ring=35, rx_bytes_ring=35)
 
 
+def duplicated():
+    """A socket that one thread has under several numbers is known to be in nobody else's hands."""
+    a, b = connect()
+    with a, b, a.dup(), b.dup() as other:
+        for sock in (a, other):
+            with contextlib.suppress(BlockingIOError):
+                sock.recv(1, socket.MSG_DONTWAIT)
+        a.sendall(b"hello")
+        reasons = {c["reason_name"] for c in shown(a, b)}
+        check("BUSY" not in reasons, f"not promoted: {reasons}")
+        check(take(b, 5) == b"hello", "other bytes came than were sent")
+        promote(a, b)
+
+
 def edge_writable():
     """An edge when a full ring gets space."""
     delta = Delta()
@@ -288,6 +319,7 @@ ALONE = (
     edge_readable,
     edge_after_short_read,
     edge_after_inq,
+    duplicated,
     poll_exact,
     edge_writable,
     peek,
