@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan mutants conformance lab bench dkms test-debug clean
+.PHONY: help demo test check unit fuzz tsan mutants conformance compat lab bench dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -38,6 +38,10 @@ mutants: ## break ring, channel and module on purpose: every fault is noticed
 conformance: ## other people's test suites, over rings and over TCP (long): docs/conformance.md
 	lab/run setup
 	tests/conformance/run
+
+compat: ## other people's programs, on rings and while carriers switch (long): docs/compat-programs.md
+	lab/run setup
+	tests/compat/run
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup

@@ -1,0 +1,1 @@
+"""Other people's programs between two VMs, on rings and while the carrier keeps switching."""
