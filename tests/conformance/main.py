@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, families: list[Family], suites: list[Suite
     rows = compare(Guests(kernel, share, seed), suites, [options.mode] if options.mode else list(MODES))
     records = [report.record(row, kernel, kernels.kernel(kernel).version) for row in rows]
     if not options.quick:
-        report.keep(records)
+        report.keep(records, {suite.name for family in FAMILIES for suite in family.suites})
     print(report.table(records))
     failed = 0
     for one in records:

@@ -114,12 +114,12 @@ def _cells(one: dict[str, Any]) -> list[str]:
     ]
 
 
-def keep(records: list[dict[str, Any]]) -> None:
-    """Write the rows to out/ and docs/, with those that other runs left for other suites."""
+def keep(records: list[dict[str, Any]], suites: set[str]) -> None:
+    """Write the rows to out/ and docs/, with those that other runs left for other of the suites."""
     path = paths.out("conformance.json")
     old = json.loads(path.read_text()) if path.exists() else []
     rows = {(one["suite"], one["kernel"], one["mode"]): one for one in [*old, *records]}
-    kept = [rows[key] for key in sorted(rows)]
+    kept = [rows[key] for key in sorted(rows) if key[0] in suites]
     path.write_text(json.dumps(kept, indent=1) + "\n")
     DOCUMENT.write_text("\n".join(_document(kept)) + "\n")
 

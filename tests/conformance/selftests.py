@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import re
@@ -23,12 +22,12 @@ PROGRAMS = (
     *("io_uring_zerocopy_tx", "mptcp/mptcp_connect"),
 )
 SCRIPTS = ("in_netns.sh", "msg_zerocopy.sh", "io_uring_zerocopy_tx.sh", "tcp_fastopen_backup_key.sh")
-# tcp_mmap moves 32 GiB if it is not told otherwise; Debian's 6.1 took tests of tls
-# over whose callees it lacks, see also _mend().
-FLAGS = (
-    *("-O2", "-w", "-D_GNU_SOURCE", "-static", "-pthread"),
-    *("-DFILE_SZ=(1ULL<<24)", "-D__test_passed(test)=((test)->passed)"),
-)
+# Debian's 6.1 took tests of tls over whose callees it lacks.
+FLAGS = ("-O2", "-w", "-D_GNU_SOURCE", "-pthread", "-D__test_passed(test)=((test)->passed)")
+MENDS = {
+    "tls.c": (r"(tls_crypto_info_init\([^;]*?&\w+), [01]\);", r"\1);"),
+    "tcp_mmap.c": (r"FILE_SZ \(1ULL << 35\)", "FILE_SZ (1ULL << 24)"),  # 32 GiB are too many
+}
 PLAIN = (
     *("tcp_inq -4", "tcp_inq -6", "so_netns_cookie", "reuseport_addr_any", "reuseport_bpf"),
     *("reuseport_bpf_cpu", "reuseport_dualstack", "reuseaddr_conflict", "rxtimestamp --tcp"),
@@ -49,7 +48,7 @@ def _listening(port: int) -> str:
 def _mmap(server: str, client: str) -> str:
     """tcp_mmap's server never ends; it says for each connection what came."""
     return (
-        f"./tcp_mmap -4 -s {server} >mmap.out 2>&1 & server=$!; {_listening(8787)};"
+        f"stdbuf -oL ./tcp_mmap -4 -s {server} >mmap.out 2>&1 & server=$!; {_listening(8787)};"
         f" timeout 60 ./tcp_mmap -4 -H 127.0.0.1 {client}; code=$?;"
         " for try in $(seq 100); do grep -q received mmap.out && break; sleep 0.1; done;"
         " kill $server; cat mmap.out; [ $code = 0 ] && grep -q received mmap.out"
@@ -92,7 +91,7 @@ COMMANDS = {
 def fetch(_kernel: str) -> list[Path]:
     """Return a folder with the programs, their scripts, and the lists of commands."""
     package, version = kernelsource.package()
-    made_of = (version, PARTS, PROGRAMS, SCRIPTS, FLAGS, inspect.getsource(_mend), COMMANDS)
+    made_of = (version, PARTS, PROGRAMS, SCRIPTS, FLAGS, MENDS, COMMANDS)
     return [cached("selftests", made_of, lambda scratch: _build(scratch, f"{package}={version}"))]
 
 
@@ -100,7 +99,9 @@ def _build(scratch: Path, package: str) -> Path:
     tree = scratch / "linux"
     kernelsource.unpack(tree, package, "--wildcards", *(f"*/{part}" for part in PARTS))
     tests = tree / TESTING
-    (tests / "net/tls.c").write_text(_mend((tests / "net/tls.c").read_text()))
+    for name, (pattern, mended) in MENDS.items():
+        path = tests / "net" / name
+        path.write_text(re.sub(pattern, mended, path.read_text()))
     made = scratch / "selftests"
     made.mkdir()
     for name in PROGRAMS:
@@ -111,11 +112,6 @@ def _build(scratch: Path, package: str) -> Path:
     for name, commands in COMMANDS.items():
         (made / name).write_text(json.dumps(commands, indent=1))
     return made
-
-
-def _mend(tls: str) -> str:
-    """Leave out the argument that the function of this version does not take."""
-    return re.sub(r"(tls_crypto_info_init\([^;]*?&\w+), [01]\);", r"\1);", tls)
 
 
 SETUP = "{ test -d /root/selftests || cp -r /hallway/conformance/selftests /root/; } && cd /root/selftests"
