@@ -56,6 +56,7 @@ class Pair:
         """End what a test that failed has left behind: the next one is to judge by itself."""
         for vm in self.both:
             vm.run("rm -f /tmp/hold; pkill -KILL -x 'stream|toggle|python3'", check=False)
+            vm.run("pkill -KILL -f /hallway/e2e/; nbd-client -d /dev/nbd0", check=False)
 
     def healthy(self) -> None:
         """Fail if a guest complained."""
