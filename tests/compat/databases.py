@@ -17,7 +17,6 @@ THREADS = 8
 
 # -- MariaDB -------------------------------------------------------------------
 
-ACCOUNT = "GRANT ALL ON *.* TO lab@'%' IDENTIFIED BY 'lab'; CREATE DATABASE IF NOT EXISTS lab;"
 
 
 @contextlib.contextmanager
