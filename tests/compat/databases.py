@@ -18,7 +18,6 @@ THREADS = 8
 # -- MariaDB -------------------------------------------------------------------
 
 
-
 @contextlib.contextmanager
 def _mariadb(stage: Stage) -> Iterator[None]:
     stage.server.run("mkdir -p /run/mysqld && chown mysql /run/mysqld")

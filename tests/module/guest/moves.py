@@ -27,6 +27,7 @@ from pairs import (
     pattern,
     promote,
     rmmod,
+    setting,
     shown,
     take,
     wait_for,
@@ -97,19 +98,9 @@ def unread_on_both():
     delta.expect(rx_bytes_saved=500, switch_in_ring=1)
 
 
-@contextlib.contextmanager
 def parameter(name, value):
     """A parameter of the module has another value in the block."""
-    path = f"/sys/module/hallway/parameters/{name}"
-    with open(path) as file:
-        before = file.read()
-    with open(path, "w") as file:
-        file.write(str(value))
-    try:
-        yield
-    finally:
-        with open(path, "w") as file:
-            file.write(before)
+    return setting(f"/sys/module/hallway/parameters/{name}", value)
 
 
 def earned_in_call():

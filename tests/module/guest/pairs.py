@@ -34,6 +34,20 @@ def wait_for(condition, what):
     return value
 
 
+@contextlib.contextmanager
+def setting(path, value):
+    """A file of the kernel's has another value in the block."""
+    with open(path) as file:
+        before = file.read()
+    with open(path, "w") as file:
+        file.write(str(value))
+    try:
+        yield
+    finally:
+        with open(path, "w") as file:
+            file.write(before)
+
+
 # -- the module -----------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import ctypes
 import fcntl
 import os
@@ -16,7 +15,7 @@ import termios
 import time
 
 import native
-from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
+from pairs import PATIENCE, Sleeper, check, pattern, setting, take, wait_for
 from row import outcome, row
 
 from .data import arrived, stuff, waiting
@@ -282,19 +281,9 @@ def defer_accept(link):
     return [*seen, take(b, 4)]
 
 
-@contextlib.contextmanager
 def sysctl(name, value):
     """A kernel setting for the length of the block."""
-    path = "/proc/sys/" + name.replace(".", "/")
-    with open(path) as file:
-        before = file.read()
-    with open(path, "w") as file:
-        file.write(str(value))
-    try:
-        yield
-    finally:
-        with open(path, "w") as file:
-            file.write(before)
+    return setting("/proc/sys/" + name.replace(".", "/"), value)
 
 
 @row("TCP_FASTOPEN, MSG_FASTOPEN", crosses=False)
