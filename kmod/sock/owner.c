@@ -84,19 +84,9 @@ void hall_owner_wake(struct hall_sock *hs)
 	spin_unlock_bh(&sk->sk_lock.slock);
 }
 
-int hall_owner_init(void)
+void hall_owner_learn(const struct sock *fresh)
 {
-	struct socket *sock;
-	int err;
-
-	/* Not all of these are exported: look at a fresh socket's. */
-	err = sock_create_kern(&init_net, AF_INET, SOCK_STREAM, IPPROTO_TCP,
-			       &sock);
-	if (err)
-		return err;
-	native_data_ready = sock->sk->sk_data_ready;
-	native_write_space = sock->sk->sk_write_space;
-	native_state_change = sock->sk->sk_state_change;
-	sock_release(sock);
-	return 0;
+	native_data_ready = fresh->sk_data_ready;
+	native_write_space = fresh->sk_write_space;
+	native_state_change = fresh->sk_state_change;
 }

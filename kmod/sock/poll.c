@@ -7,8 +7,6 @@
  */
 #include "sock.h"
 
-#include <linux/file.h>
-#include <linux/fs.h>
 #include <linux/poll.h>
 
 #include "../obs/counters.h"
@@ -41,31 +39,18 @@ static bool ring_is_next(const struct hall_sock *hs, u32 *n)
 /* What wakes those who sleep in select() and poll(). */
 static wait_queue_func_t poll_wakes;
 
-/* It is not exported: look at the wait queue of a fresh socket that is polled. */
-int hall_poll_init(void)
+void hall_poll_learn(struct file *file, struct sock *fresh)
 {
 	struct wait_queue_entry *entry;
 	struct poll_wqueues table;
-	struct socket *sock;
-	struct file *file;
-	int err;
 
-	err = sock_create_kern(&init_net, AF_INET, SOCK_STREAM, IPPROTO_TCP,
-			       &sock);
-	if (err)
-		return err;
-	file = sock_alloc_file(sock, 0, NULL);
-	if (IS_ERR(file))
-		return PTR_ERR(file);
 	poll_initwait(&table);
 	vfs_poll(file, &table.pt);
-	entry = list_first_entry_or_null(&sk_sleep(sock->sk)->head,
+	entry = list_first_entry_or_null(&sk_sleep(fresh)->head,
 					 struct wait_queue_entry, entry);
 	if (entry)
 		poll_wakes = entry->func;
 	poll_freewait(&table);
-	fput(file);
-	return 0;
 }
 
 /*
@@ -162,7 +147,7 @@ void hall_sock_wake(struct hall_sock *hs)
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		hall_ring_rx_heard(&hs->rx.ring);
 		readable = hall_ring_used(&hs->rx.ring) || hs->rx.ring.broken;
-		/* Nor does who wants a signal for each arrival. */
+		/* For those who do not poll, or read, before the next edge. */
 		if (watched(sk, true) || sock_flag(sk, SOCK_FASYNC))
 			hall_rx_arm_edge(hs);
 		/* A mark may have come: the work sees to it. */

@@ -277,7 +277,8 @@ static inline u32 hall_rx_arrived(const struct sock *sk)
 int hall_rx_save(struct hall_sock *hs);
 
 /* poll.c */
-int hall_poll_init(void);
+/* What wakes pollers; by polling a fresh socket's file. */
+void hall_poll_learn(struct file *file, struct sock *fresh);
 bool hall_sock_is_readable(struct sock *sk);
 bool hall_stream_memory_free(const struct sock *sk, int wake);
 /*
@@ -319,8 +320,8 @@ bool hall_owner_suits(struct hall_sock *hs);
 void hall_owner_tell(struct hall_sock *hs);
 /* The same, or later if the socket is in use. No lock of the socket held. */
 void hall_owner_wake(struct hall_sock *hs);
-/* 0, or an error of sock_create_kern(). */
-int hall_owner_init(void);
+/* What the socket layer's own callbacks are; from a fresh socket. */
+void hall_owner_learn(const struct sock *fresh);
 
 /* splice.c */
 ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,

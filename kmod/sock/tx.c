@@ -235,25 +235,6 @@ static int tcp_wait(struct hall_sock *hs, long *timeo)
 	return err;
 }
 
-/* What TCP makes of a call's control data: 0, or an error. */
-static int control(struct sock *sk, struct msghdr *msg,
-		   struct sockcm_cookie *cookie)
-{
-	sockcm_init(cookie, sk);
-	return msg->msg_controllen ? sock_cmsg_send(sk, msg, cookie) : 0;
-}
-
-/*
- * Will TCP refuse this call before it looks at a byte, for control data that it
- * does not know, or a SYN's data while there is a connection?
- */
-static bool refused(struct sock *sk, struct msghdr *msg)
-{
-	struct sockcm_cookie cookie;
-
-	return (msg->msg_flags & MSG_FASTOPEN) || control(sk, msg, &cookie);
-}
-
 /*
  * Sends all of msg, or what can be sent. Bytes, or an error if there are none;
  * HALL_NATIVE if the socket was detached before anything was sent. A call that
@@ -268,7 +249,7 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 	do {
 		if (hs->detached && hall_sock_ends(sent))
 			return sent ?: HALL_NATIVE;
-		if (hs->tx.state != HALL_TX_RING || refused(sk, msg)) {
+		if (hs->tx.state != HALL_TX_RING) {
 			n = tcp_write(hs, msg, sent);
 			if (n < 0 && n != -EAGAIN)
 				return sent ?: n;
@@ -309,17 +290,29 @@ error:
 	return sent ?: sk_stream_error(sk, msg->msg_flags, n);
 }
 
-/* These stay with TCP, and so does the socket from then on. */
-static u32 sends_natively(struct sock *sk, struct msghdr *msg)
+/*
+ * Will TCP refuse this call before it looks at a byte, for control data that it
+ * does not know, or a SYN's data while there is a connection? If not, cookie
+ * has what the control data asks for.
+ */
+static bool refused(struct sock *sk, struct msghdr *msg,
+		    struct sockcm_cookie *cookie)
 {
-	struct sockcm_cookie cookie;
+	sockcm_init(cookie, sk);
+	return (msg->msg_flags & MSG_FASTOPEN) ||
+	       (msg->msg_controllen && sock_cmsg_send(sk, msg, cookie));
+}
 
+/* These stay with TCP, and so does the socket from then on. */
+static u32 sends_natively(const struct sock *sk, const struct msghdr *msg,
+			  const struct sockcm_cookie *cookie)
+{
 	if (msg->msg_flags & MSG_OOB)
 		return HALLWAY_REASON_URGENT;
 	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
 		return HALLWAY_REASON_ZEROCOPY;
 	/* Of this message alone; those of the socket: hall_sock_stamped(). */
-	if (msg->msg_controllen && !control(sk, msg, &cookie) && cookie.tsflags)
+	if (msg->msg_controllen && cookie->tsflags)
 		return HALLWAY_REASON_TIMESTAMP;
 	return 0;
 }
@@ -327,6 +320,7 @@ static u32 sends_natively(struct sock *sk, struct msghdr *msg)
 static noinline int send(struct hall_sock *hs, struct msghdr *msg, size_t size)
 {
 	struct sock *sk = hs->sk;
+	struct sockcm_cookie cookie;
 	u32 reason;
 	int ret;
 
@@ -335,13 +329,19 @@ static noinline int send(struct hall_sock *hs, struct msghdr *msg, size_t size)
 		return HALL_NATIVE;
 	}
 	lock_sock(sk);
-	reason = sends_natively(sk, msg);
+	if (unlikely(refused(sk, msg, &cookie))) {
+		/* No byte moves: the carrier does not matter. */
+		ret = tcp_write(hs, msg, false);
+		goto out;
+	}
+	reason = sends_natively(sk, msg, &cookie);
 	if (unlikely(reason)) {
 		hs->pinned = hs->reason = reason;
 		hall_tx_demote(hs);
 	}
 	hall_sock_policy(hs, size);
 	ret = send_locked(hs, msg);
+out:
 	release_sock(sk);
 	return ret;
 }
