@@ -11,9 +11,8 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
+from collections import deque
 
 from hallway_lab import isolate, paths
 from hallway_lab.sh import guarded
@@ -27,6 +26,8 @@ from .suite import GuestLost, Report
 REPO = guests.REPO
 KERNELS = ("6.1", "6.12")
 SUMMARY = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed$")
+FAILURE = re.compile(r"\bFAIL(?:ED)?\b")
+KEPT_LINES, KEPT_COLUMNS = 8, 160  # of what each failure says, for the end
 
 
 def main() -> int:
@@ -84,16 +85,17 @@ def _suite(options: argparse.Namespace) -> int:
 
 
 class Total:
-    """The sum over all that ran."""
+    """The sum over all that ran, and what a reader of the last lines alone must know of it."""
 
     def __init__(self) -> None:
         self.passed = self.failed = 0
-        self._lock = threading.Lock()
+        self.failures: list[str] = []
 
     def add(self, report: Report) -> None:
         """Count the tests of a suite that ran in this process."""
         self.passed += report.passed
         self.failed += len(report.failed)
+        self.failures += [f"{report.label}: {name}" for name in report.failed]
 
     def run(self, label: str, *words: object) -> None:
         """Run a command, pass its lines on, and count it or what it counted."""
@@ -103,18 +105,27 @@ class Total:
         )
         assert process.stdout is not None
         counted = None
+        last: deque[str] = deque(maxlen=KEPT_LINES)
+        failures: list[str] = []
+        room = 0
         for line in process.stdout:
             print(line, end="", flush=True)
             counted = SUMMARY.match(line.removeprefix(f"{label}: ").rstrip()) or counted
+            last.append(line.rstrip())
+            begins = FAILURE.search(line) is not None
+            room = KEPT_LINES if begins else room - 1 if line.startswith("    ") else 0
+            if room > 0:
+                failures.append(last[-1])
         code = process.wait()
-        with self._lock:
-            passed, failed = (int(n) for n in counted.groups()) if counted else (0, 0)
-            if not counted:
-                passed, failed = (1, 0) if code == 0 else (0, 1)
-            elif code and not failed:
-                failed = 1
-            self.passed += passed
-            self.failed += failed
+        passed, failed = (int(n) for n in counted.groups()) if counted else (0, 0)
+        if not counted:
+            passed, failed = (1, 0) if code == 0 else (0, 1)
+        elif code and not failed:
+            failed = 1
+        self.passed += passed
+        self.failed += failed
+        if code:
+            self.failures += [f"{label}:", *(line[:KEPT_COLUMNS] for line in failures or last)]
         print(
             f"tests: {label}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - begin:.0f} s",
             flush=True,
@@ -126,14 +137,15 @@ def _run(options: argparse.Namespace) -> int:
     total = Total()
     what = options.what
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
+    ring = ("make", "-s", "-C", REPO / "tests/ring")
     if what in ("all", "unit"):
-        _make(total, "unit", REPO / "tests/ring", "unit")
+        total.run("unit", *ring, "unit")
     if what in ("all", "fuzz"):
-        _make(total, "fuzz", REPO / "tests/ring", "fuzz")
+        total.run("fuzz", *ring, "fuzz")
     if what in ("all", "tsan"):
-        _make(total, "tsan", REPO / "tests/ring", "tsan")
+        total.run("tsan", *ring, "tsan")
     if what in ("all", "model"):
-        _tool(total, "model", REPO / "spec/model/run")
+        total.run("model", REPO / "spec/model/run")
     if what in ("all", "rust"):
         total.run(
             "rust",
@@ -161,21 +173,7 @@ def _run(options: argparse.Namespace) -> int:
     if what in ("all", "conformance"):
         total.run("conformance", REPO / "tests/conformance/run", "--quick", "--kernel", kernels[0])
     print(f"tests: all done in {time.monotonic() - begin:.0f} s")
+    for line in total.failures:
+        print(f"tests: failed: {line}")
     print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 1 if total.failed or not total.passed else 0
-
-
-def _make(total: Total, label: str, folder: Path, target: str) -> None:
-    if not (folder / "Makefile").exists():
-        print(f"tests: {label}: {folder}/Makefile is missing", flush=True)
-        total.failed += 1
-        return
-    total.run(label, "make", "-s", "-C", folder, target)
-
-
-def _tool(total: Total, label: str, path: Path) -> None:
-    if not path.exists():
-        print(f"tests: {label}: {path} is missing", flush=True)
-        total.failed += 1
-        return
-    total.run(label, path)
