@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ring memory as an `ivshmem-plain` device, plugged in and out.
+//!
+//! On QEMU's `pc` a device goes straight to the root bus; on `q35` each needs a
+//! root port of its own, which has to be there from the start.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{json, Value};
+
+use crate::{Error, Monitor, Result};
+
+/// Devices and objects that QEMU's user named.
+const NAMED: &str = "/machine/peripheral";
+const UNNAMED: &str = "/machine/peripheral-anon";
+const OBJECTS: &str = "/objects";
+/// Devices with one hot-pluggable slot.
+const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
+
+/// A file of shared memory, as a device of one VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// Of the device; that of its backend follows from it.
+    pub id: String,
+    /// Mapped by QEMU.
+    pub file: PathBuf,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Memory {
+    fn backend(id: &str) -> String {
+        format!("{id}-memory")
+    }
+}
+
+/// What [`Monitor::plug`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plugged {
+    /// The device is new.
+    Now,
+    /// The VM had the file already, plugged in by a Hallway before, or by hand.
+    Before,
+}
+
+#[derive(Deserialize)]
+struct Property {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl Property {
+    /// The type of a child object.
+    fn child(&self) -> Option<&str> {
+        self.kind.strip_prefix("child<")?.strip_suffix('>')
+    }
+}
+
+impl Monitor {
+    /// Plugs memory in, on one of `ports` if the machine has any such, or if
+    /// none are given, on any root port that is free.
+    pub fn plug(&mut self, memory: &Memory, ports: &[String]) -> Result<Plugged> {
+        let mut stale = false;
+        for name in self.backends()? {
+            let file = self.property(&format!("{OBJECTS}/{name}"), "mem-path")?;
+            let ours = name == Memory::backend(&memory.id);
+            if file.as_str().map(Path::new) == Some(&memory.file)
+                && (!ours || self.has_device(&memory.id)?)
+            {
+                return Ok(Plugged::Before);
+            }
+            stale |= ours;
+        }
+        let backend = Memory::backend(&memory.id);
+        if stale {
+            // Of a Hallway that ended half-way.
+            self.execute("object-del", json!({ "id": backend }))?;
+        }
+        let object = json!({
+            "qom-type": "memory-backend-file", "id": backend, "share": true,
+            "mem-path": memory.file, "size": memory.size,
+        });
+        self.execute("object-add", object)?;
+        let added = self.add_device(memory, ports);
+        if added.is_err() {
+            let _ = self.execute("object-del", json!({ "id": backend }));
+        }
+        added.map(|()| Plugged::Now)
+    }
+
+    /// Has the guest let a device go, waits until it has, and removes the
+    /// memory. A device that is not there is gone already. After
+    /// [`Error::Held`] the guest may still let go: ask again.
+    pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        if self.has_device(id)? {
+            self.forget_events(id);
+            match self.execute("device_del", json!({ "id": id })) {
+                // It was asked before, and takes its time.
+                Err(Error::Refused { reason, .. }) if reason.contains("in the process") => {}
+                // It went just now.
+                Err(Error::Refused { .. }) if !self.has_device(id)? => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+            let gone = self.wait_event(deadline, |event| {
+                event.is_about("DEVICE_DELETED", id)
+                    || event.is_about("DEVICE_UNPLUG_GUEST_ERROR", id)
+                    || event.is_about("DEVICE_UNPLUG_ERROR", id)
+            })?;
+            if gone.is_none_or(|event| event.name != "DEVICE_DELETED") && self.has_device(id)? {
+                return Err(Error::Held { device: id.into() });
+            }
+        }
+        let backend = Memory::backend(id);
+        if self.backends()?.contains(&backend) {
+            self.execute("object-del", json!({ "id": backend }))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a device of that id.
+    pub fn has_device(&mut self, id: &str) -> Result<bool> {
+        Ok(self.list(NAMED)?.iter().any(|device| device.name == id))
+    }
+
+    /// Ids of the devices of one kind, such as `ivshmem-plain`.
+    pub fn devices(&mut self, kind: &str) -> Result<Vec<String>> {
+        let all = self.list(NAMED)?;
+        Ok(all
+            .into_iter()
+            .filter(|device| device.child() == Some(kind))
+            .map(|device| device.name)
+            .collect())
+    }
+
+    fn add_device(&mut self, memory: &Memory, ports: &[String]) -> Result<()> {
+        let device = json!({
+            "driver": "ivshmem-plain", "id": memory.id, "memdev": Memory::backend(&memory.id),
+        });
+        let all: Vec<String> = self
+            .list(NAMED)?
+            .into_iter()
+            .filter(|device| device.child().is_some_and(|kind| PORTS.contains(&kind)))
+            .map(|device| device.name)
+            .collect();
+        if all.is_empty() {
+            return self.execute("device_add", device).map(drop);
+        }
+        let taken = self.taken()?;
+        let mut refused = Error::NoPort;
+        for port in all {
+            if !ports.is_empty() && !ports.contains(&port)
+                || taken.contains(&format!("{NAMED}/{port}/{port}"))
+            {
+                continue;
+            }
+            let mut device = device.clone();
+            device["bus"] = json!(port);
+            match self.execute("device_add", device) {
+                Ok(_) => return Ok(()),
+                // A port without hot-plug, or taken by someone just now: the next.
+                Err(error @ Error::Refused { .. }) => refused = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused)
+    }
+
+    /// Paths of the buses that have a device on them.
+    fn taken(&mut self) -> Result<BTreeSet<String>> {
+        let mut taken = BTreeSet::new();
+        for folder in [NAMED, UNNAMED] {
+            for device in self.list(folder)? {
+                if device.child().is_none() {
+                    continue;
+                }
+                let bus = self.property(&format!("{folder}/{}", device.name), "parent_bus");
+                if let Ok(Value::String(path)) = bus {
+                    taken.insert(path);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn backends(&mut self) -> Result<Vec<String>> {
+        let all = self.list(OBJECTS)?;
+        Ok(all
+            .into_iter()
+            .filter(|object| object.child() == Some("memory-backend-file"))
+            .map(|object| object.name)
+            .collect())
+    }
+
+    fn list(&mut self, path: &str) -> Result<Vec<Property>> {
+        self.query("qom-list", json!({ "path": path }))
+    }
+
+    fn property(&mut self, path: &str, property: &str) -> Result<Value> {
+        self.execute("qom-get", json!({ "path": path, "property": property }))
+    }
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The connection: one JSON object a line, each way.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{getsockopt, sockopt};
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde_json::{json, Map, Value};
+
+use crate::{Error, Result};
+
+/// QEMU answers at once, save while it starts or a migration ends.
+const ANSWER: Duration = Duration::from_secs(30);
+/// A line longer than this is no answer to anything that we ask.
+const LINE_MAX: usize = 4 << 20;
+/// Events that nobody asked about are forgotten, the oldest first.
+const EVENTS_MAX: usize = 256;
+
+/// What QEMU says of its own accord.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Event {
+    /// Such as `DEVICE_DELETED`.
+    #[serde(rename = "event")]
+    pub name: String,
+    /// What else it says.
+    #[serde(default)]
+    pub data: Value,
+}
+
+impl Event {
+    /// Whether it is of that name and about that device.
+    pub fn is_about(&self, name: &str, device: &str) -> bool {
+        self.name == name && self.data["device"] == device
+    }
+}
+
+/// Who a QEMU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Of its `-uuid`; zeros without.
+    pub uuid: String,
+    /// Of its `-name`.
+    pub name: Option<String>,
+    /// Of the process that listens at the socket: QEMU, unless the socket was
+    /// handed to it.
+    pub pid: Option<i32>,
+}
+
+/// What `query-status` tells.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RunState {
+    /// Whether the vCPUs run.
+    pub running: bool,
+    /// In QEMU's words, such as `paused` or `inmigrate`.
+    pub status: String,
+}
+
+/// A connection to a QEMU, ready for commands.
+#[derive(Debug)]
+pub struct Monitor {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    events: VecDeque<Event>,
+    next_id: u64,
+}
+
+impl Monitor {
+    /// Connects and negotiates. QEMU greets within `patience`, or is busy with
+    /// another client.
+    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
+        let stream = UnixStream::connect(path).map_err(|error| Error::Connect {
+            path: path.into(),
+            error,
+        })?;
+        let mut monitor = Self {
+            stream,
+            buffer: Vec::new(),
+            events: VecDeque::new(),
+            next_id: 0,
+        };
+        let greeting = monitor
+            .line(Instant::now() + patience)?
+            .ok_or_else(|| Error::NoGreeting { path: path.into() })?;
+        if greeting.get("QMP").is_none() {
+            return Err(Error::Protocol(Value::Object(greeting).to_string()));
+        }
+        monitor.execute("qmp_capabilities", Value::Null)?;
+        Ok(monitor)
+    }
+
+    /// Runs a command and returns what QEMU answers; arguments `null`: none.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let deadline = Instant::now() + ANSWER;
+        self.next_id += 1;
+        let id = json!(self.next_id);
+        let mut message = json!({ "execute": command, "id": id });
+        if !arguments.is_null() {
+            message["arguments"] = arguments;
+        }
+        self.send(&message)?;
+        loop {
+            let Some(mut line) = self.line(deadline)? else {
+                return Err(Error::Timeout {
+                    what: format!("QEMU answers {command}"),
+                    limit: ANSWER,
+                });
+            };
+            // An answer to what an earlier call gave up is nobody's.
+            if line.get("id") != Some(&id) {
+                self.keep_event(line)?;
+            } else if let Some(value) = line.remove("return") {
+                return Ok(value);
+            } else {
+                return Err(Error::Refused {
+                    command: command.into(),
+                    reason: match line.get("error").map(|error| &error["desc"]) {
+                        Some(Value::String(reason)) => reason.clone(),
+                        _ => Value::Object(line).to_string(),
+                    },
+                });
+            }
+        }
+    }
+
+    /// Likewise, with the answer in the form that the caller wants.
+    pub fn query<T: DeserializeOwned>(&mut self, command: &str, arguments: Value) -> Result<T> {
+        let answer = self.execute(command, arguments)?;
+        serde_json::from_value(answer)
+            .map_err(|error| Error::Protocol(format!("the answer to {command}: {error}")))
+    }
+
+    /// The next event that fits, waited for until the deadline; it is then
+    /// forgotten. Nothing: it did not come.
+    pub fn wait_event(
+        &mut self,
+        deadline: Instant,
+        fits: impl Fn(&Event) -> bool,
+    ) -> Result<Option<Event>> {
+        loop {
+            if let Some(at) = self.events.iter().position(&fits) {
+                return Ok(self.events.remove(at));
+            }
+            match self.line(deadline)? {
+                Some(line) => self.keep_event(line)?,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The events that came, without waiting. An error: QEMU is gone.
+    pub fn take_events(&mut self) -> Result<Vec<Event>> {
+        while let Some(line) = self.line(Instant::now())? {
+            self.keep_event(line)?;
+        }
+        Ok(self.events.drain(..).collect())
+    }
+
+    /// Forgets the events about a device.
+    pub(crate) fn forget_events(&mut self, device: &str) {
+        self.events.retain(|event| event.data["device"] != device);
+    }
+
+    /// Who this QEMU is.
+    pub fn identity(&mut self) -> Result<Identity> {
+        #[derive(Deserialize)]
+        #[allow(non_snake_case)]
+        struct Uuid {
+            UUID: String,
+        }
+        #[derive(Deserialize)]
+        struct Name {
+            name: Option<String>,
+        }
+        Ok(Identity {
+            uuid: self.query::<Uuid>("query-uuid", Value::Null)?.UUID,
+            name: self.query::<Name>("query-name", Value::Null)?.name,
+            pid: getsockopt(&self.stream, sockopt::PeerCredentials)
+                .ok()
+                .map(|peer| peer.pid()),
+        })
+    }
+
+    /// Whether the guest runs.
+    pub fn status(&mut self) -> Result<RunState> {
+        self.query("query-status", Value::Null)
+    }
+
+    fn send(&mut self, message: &Value) -> Result<()> {
+        let mut line = message.to_string();
+        line.push('\n');
+        self.stream
+            .set_write_timeout(Some(ANSWER))
+            .and_then(|()| self.stream.write_all(line.as_bytes()))
+            .map_err(|error| Error::Closed(error.to_string()))
+    }
+
+    /// The next line; nothing once the deadline has passed.
+    fn line(&mut self, deadline: Instant) -> Result<Option<Map<String, Value>>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .map_err(|error| Error::Protocol(error.to_string()));
+            }
+            if self.buffer.len() > LINE_MAX {
+                return Err(Error::Protocol("a line without an end".into()));
+            }
+            // A timeout of zero would mean none at all.
+            let left = deadline
+                .saturating_duration_since(Instant::now())
+                .max(Duration::from_millis(1));
+            let mut bytes = [0; 8192];
+            let read = self
+                .stream
+                .set_read_timeout(Some(left))
+                .and_then(|()| self.stream.read(&mut bytes));
+            match read {
+                Ok(0) => return Err(Error::Closed("end of file".into())),
+                Ok(count) => self.buffer.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if Instant::now() >= deadline {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(Error::Closed(error.to_string())),
+            }
+        }
+    }
+
+    fn keep_event(&mut self, line: Map<String, Value>) -> Result<()> {
+        if !line.contains_key("event") {
+            return Ok(());
+        }
+        let event = serde_json::from_value(Value::Object(line))
+            .map_err(|error| Error::Protocol(error.to_string()))?;
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+        Ok(())
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
