@@ -7,6 +7,9 @@
 //! pages their replies, and last the doorbells ring. Whatever instant the
 //! daemon dies at, the next one has a state at least as new as what any guest
 //! saw, and carries the same picture outward again; each step may be repeated.
+//! A QEMU that just connected is greeted in the same way, once the holder has it:
+//! a QEMU that was greeted and is lost would never connect again, while one that
+//! is greeted twice says so in its log and goes by the first.
 //!
 //! A guest may ring another only once its own QEMU has read of it, and QEMU
 //! acknowledges nothing. A join therefore waits until all QEMUs concerned have
@@ -156,7 +159,7 @@ impl Server {
                 }
             };
             let number = self.next_vm;
-            match Vm::greet(number, socket) {
+            match Vm::new(number, socket) {
                 Ok(vm) => {
                     self.next_vm += 1;
                     self.dirty = true;

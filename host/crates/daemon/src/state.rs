@@ -13,7 +13,7 @@ use hallway_membership::{Header, Uuid};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use serde::{Deserialize, Serialize};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// All of it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,6 +71,8 @@ pub struct Entry {
 pub struct SavedVm {
     /// Of the connection; never used twice.
     pub number: u64,
+    /// Whether its QEMU was told what it waits for.
+    pub greeted: bool,
     /// As its guest says.
     pub uuid: Option<Uuid>,
     /// As its guest says; printable.

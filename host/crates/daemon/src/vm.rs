@@ -94,24 +94,31 @@ impl Vm {
         })
     }
 
-    /// A QEMU that just connected: it is told all that it waits for.
-    pub fn greet(number: u64, socket: OwnedFd) -> Result<Self> {
+    /// A QEMU that just connected; it waits for its greeting.
+    pub fn new(number: u64, socket: OwnedFd) -> Result<Self> {
         let page_fd = hallway_shm::sealed_memory("hallway-page", PAGE_SIZE)?;
         let saved = SavedVm {
             number,
+            greeted: false,
             uuid: None,
             name: None,
             next_peer: u32::from(hallway_abi::region::DAEMON_ID) + 1,
             peers: Default::default(),
             entries: Default::default(),
         };
-        let mut vm = Self::assemble(saved, socket, page_fd, eventfd()?, eventfd()?)?;
+        let vm = Self::assemble(saved, socket, page_fd, eventfd()?, eventfd()?)?;
         vm.page.format();
-        let daemon = (hallway_abi::region::DAEMON_ID, vm.ask.as_fd());
-        vm.connection
-            .greet(vm.page_fd.as_fd(), [daemon], vm.bell.as_fd())?;
-        vm.connection.flush()?;
         Ok(vm)
+    }
+
+    /// Tells QEMU all that it waits for.
+    pub fn greet(&mut self) -> Result<()> {
+        let daemon = (hallway_abi::region::DAEMON_ID, self.ask.as_fd());
+        self.connection
+            .greet(self.page_fd.as_fd(), [daemon], self.bell.as_fd())?;
+        self.connection.flush()?;
+        self.saved.greeted = true;
+        Ok(())
     }
 
     /// A VM of the daemon before this one. Peers of which QEMU may not know are

@@ -21,7 +21,7 @@
 //! hence the own id comes last. The n-th descriptor for an id belongs to vector
 //! n-1; devices here have one vector. A further one is refused by QEMU with a
 //! message and does no harm, so a server that does not know whether it sent one
-//! may send it again.
+//! may send it again. So it is with all that a device waits for, once it has read it.
 //!
 //! # What this server does differently, and why
 //!

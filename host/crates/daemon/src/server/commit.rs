@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use hallway_abi::region as abi;
 use hallway_membership::{Reply, HOST_SLOT};
-use tracing::error;
+use tracing::{debug, error};
 
 use super::Server;
 use crate::state::Entry;
@@ -15,16 +15,10 @@ impl Server {
     /// Carries the private picture outward (see the head of this file).
     pub(super) fn commit(&mut self) {
         if self.dirty || self.regions.iter().any(|served| served.changed) {
-            self.dirty = false;
-            let saved = self
-                .state()
-                .save()
-                .and_then(|fd| Ok(self.holder.put("state", fd.as_fd())?));
-            if let Err(error) = saved {
-                error!("cannot save the state: {error:#}");
-                // The holder is gone, and its replacement gets all.
-                self.dirty = true;
-            }
+            self.save();
+        }
+        if self.greet() {
+            self.save();
         }
         let mut changed = Vec::new();
         for served in &mut self.regions {
@@ -60,6 +54,37 @@ impl Server {
                 vm.ring();
             }
         }
+    }
+
+    /// Gives the holder the private picture.
+    fn save(&mut self) {
+        self.dirty = false;
+        let saved = self
+            .state()
+            .save()
+            .and_then(|fd| Ok(self.holder.put("state", fd.as_fd())?));
+        if let Err(error) = saved {
+            error!("cannot save the state: {error:#}");
+            // The holder is gone, and its replacement gets all.
+            self.dirty = true;
+        }
+    }
+
+    /// Greets the QEMUs that wait for it. True if there were any.
+    fn greet(&mut self) -> bool {
+        let mut greeted = false;
+        let mut lost = Vec::new();
+        for (number, vm) in self.vms.iter_mut().filter(|(_, vm)| !vm.saved.greeted) {
+            greeted = true;
+            if let Err(error) = vm.greet() {
+                debug!(vm = %vm.label(), "cannot be greeted: {error:#}");
+                lost.push(*number);
+            }
+        }
+        for number in lost {
+            self.drop_vm(number, "its QEMU is gone");
+        }
+        greeted
     }
 
     /// The reply that follows from the private picture.

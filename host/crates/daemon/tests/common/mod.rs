@@ -132,42 +132,26 @@ impl Daemon {
         self.status().regions[0].uuid.parse().unwrap()
     }
 
+    /// Waits for it: a holder that was just started is not itself yet.
     pub fn holder_pid(&self) -> i32 {
-        let holder = UnixStreamCredentials::of(&self.run().join("holder.sock"));
-        holder.0
+        let mut pid = None;
+        until("a holder", || {
+            pid = listener(&self.run().join("holder.sock"));
+            pid.is_some()
+        });
+        pid.unwrap()
     }
 }
 
-/// Who listens at a sequenced-packet socket.
-struct UnixStreamCredentials(i32);
-
-impl UnixStreamCredentials {
-    fn of(path: &Path) -> Self {
-        use nix::sys::socket::*;
-        let fd = socket(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            SockFlag::empty(),
-            None,
-        )
-        .unwrap();
-        connect(fd.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-        // The credentials are those of whoever called listen: the daemon that
-        // started the holder. The holder is that process's child, or init's.
-        let _ = getsockopt(&fd, sockopt::PeerCredentials).unwrap();
-        let name = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let dir = std::fs::read_dir("/proc").unwrap();
-        let inode = socket_inode(path);
-        for entry in dir.flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
-                continue;
-            };
-            if name(pid).starts_with(b"hallwayd-holder\0") && stdin_inode(pid) == inode {
-                return Self(pid);
-            }
-        }
-        panic!("no holder for {}", path.display());
-    }
+/// The holder whose standard input listens at a path.
+fn listener(path: &Path) -> Option<i32> {
+    let inode = socket_inode(path)?;
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .find(|pid| {
+            let name = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            name.starts_with(b"hallwayd-holder\0") && stdin_inode(*pid).as_ref() == Some(&inode)
+        })
 }
 
 fn socket_inode(path: &Path) -> Option<String> {
@@ -274,6 +258,9 @@ impl Qemu {
             let number = i64::from_le_bytes(bytes);
             self.messages.push((number, fd.is_some()));
             match (number, fd) {
+                // A second greeting: QEMU refuses it, with a message in its log.
+                (-1, Some(_)) if self.page.is_some() => {}
+                (0, None) if self.page.is_some() => {}
                 (-1, Some(fd)) => {
                     assert_eq!(
                         File::from(fd.try_clone().unwrap())
@@ -284,8 +271,8 @@ impl Qemu {
                     );
                     self.page = Some(Mapping::new(fd, abi::PAGE_SIZE).unwrap());
                 }
-                (0, Some(fd)) => self.own = Some(fd),
-                (0, None) => assert!(self.messages.len() <= 2, "told that a peer left"),
+                (0, Some(fd)) => self.own = self.own.take().or(Some(fd)),
+                (0, None) => assert!(self.messages.len() <= 2, "no greeting"),
                 (id, Some(fd)) => {
                     // QEMU refuses a second descriptor for one vector.
                     self.doorbells.entry(id.try_into().unwrap()).or_insert(fd);
