@@ -87,7 +87,7 @@ def peer_stopped(pair: Pair) -> None:
     stream.finish(60 * pair.slow)
     check(delta.of(pair.a)["rx_cuts"] >= 6, f"no ring was cut: {delta.of(pair.a)}")
     check(delta.of(pair.b)["tx_bytes_repeated"], "no byte had to be repeated")
-    nothing_odd(pair, delta)
+    nothing_odd(pair, delta, stopped=True)
 
 
 def _read_from_rings(vm: VM) -> int:

@@ -96,7 +96,7 @@ def peer_silent(pair: Pair) -> None:
     on_rings(pair, 6)
     stream.stop()
     stream.finish(60 * pair.slow)
-    nothing_odd(pair, delta)
+    nothing_odd(pair, delta, stopped=True)
 
 
 def peer_silent_for_ever(pair: Pair) -> None:
