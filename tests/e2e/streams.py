@@ -154,7 +154,7 @@ def many(pair: Pair) -> None:
         60 * pair.slow,
     )
     check(seen == 200, f"the CLI shows {seen} connections, not 200")
-    wait_for(lambda: _many_on_rings(delta.of(pair.a)), "200 are promoted, and most goes by rings", 90 * pair.slow)
+    wait_for(lambda: _many_on_rings(delta.of(pair.a)), "each has its ring, and sends by it", 90 * pair.slow)
     stream.stop()
     stream.finish(150 * pair.slow)
     nothing_odd(pair, delta)
