@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan mutants conformance compat lab bench dkms test-debug clean
+.PHONY: help demo test check unit fuzz tsan mutants conformance compat migration lab bench dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -42,6 +42,10 @@ conformance: ## other people's test suites, over rings and over TCP (long): docs
 compat: ## other people's programs, on rings and while carriers switch (long): docs/compat-programs.md
 	lab/run setup
 	tests/compat/run
+
+migration: ## VMs that come, go, crash and move under load (long): docs/migration-results.md
+	lab/run setup
+	tests/migration/run
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup

@@ -72,9 +72,11 @@ def named_log(vm: VM, folder: Path) -> VM:
 
 
 @contextlib.contextmanager
-def booted(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> Iterator[Pair]:
+def booted(
+    report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int, **region: int
+) -> Iterator[Pair]:
     """Run a daemon and two VMs for the length of the block."""
-    daemon = topology.Daemon()
+    daemon = topology.Daemon(**region)
     logs.mkdir(parents=True, exist_ok=True)
     daemon.log = logs / "hallwayd.log"
     daemon.log.write_bytes(b"")

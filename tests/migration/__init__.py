@@ -1,0 +1,1 @@
+"""VMs join, leave, stop, crash and move under load: `make migration`."""

@@ -1,0 +1,113 @@
+"""What a person and a program are told: a table, out/migration.json, docs/migration-results.md."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hallway_lab import paths, table
+from hallway_lab.sh import run, say
+
+from .scenario import Outcome, Scenario
+
+DOCUMENT = paths.REPO / "docs/migration-results.md"
+PREFACE = """# VMs that come, go, crash and move
+
+Real VMs under load; every byte of every stream is checked by its receiver. In
+each scenario a stream between two other VMs goes on in rings all the time,
+nothing that belongs to it is reset, no sleeper is saved by the watchdog, and
+afterwards channels, connections and descriptors are as many as before, ring
+memory is all given back, and no kernel has complained. Streams with the VM that
+something happens to go on intact, or end with an error that TCP gives.
+
+*Took* is the median of all rounds, and the longest, on a host whose two CPUs
+emulate all VMs (TCG): an upper bound, no promise.
+
+Written by `make migration`; each row by the last run of its scenario.
+"""
+HEAD = (
+    *(("scenario", table.LEFT), ("kernel", table.LEFT), ("what is done", table.LEFT)),
+    *(("rounds", table.RIGHT), ("in rings", table.RIGHT), ("", table.LEFT), ("took", table.LEFT)),
+)
+
+
+def record(scenario: Scenario, outcome: Outcome, kernel: str, release: str) -> dict[str, Any]:
+    """Return all that is kept of a scenario."""
+    return {
+        "key": scenario.key,
+        "what": scenario.done,
+        "kernel": kernel,
+        "release": release,
+        "module": run(["git", "describe", "--always", "--dirty"], cwd=paths.REPO).strip(),
+        "date": datetime.date.today().isoformat(),
+        **asdict(outcome),
+    }
+
+
+def tell(one: dict[str, Any], place: str) -> None:
+    """Say how a scenario fared."""
+    word = "FAILED" if one["faults"] else "ok"
+    say(f"{place} {one['key']}: {word}, {one['done']} rounds in {one['seconds']:.0f} s{_took(one, ' ({})')}")
+    for fault in one["faults"]:
+        say(f"    FAILED: {fault}")
+
+
+def render(records: list[dict[str, Any]]) -> str:
+    """Return the table for a terminal."""
+    return table.render(HEAD, [_cells(one) for one in records])
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    rounds = str(one["done"]) if one["done"] == one["wanted"] else f"{one['done']} of {one['wanted']}"
+    return [
+        *(one["key"], one["kernel"], one["what"], rounds, table.bytes_(one["ring_bytes"])),
+        *("FAILED" if one["faults"] else "ok", _took(one, "{}")),
+    ]
+
+
+def _took(one: dict[str, Any], form: str) -> str:
+    told = [
+        f"{what} {_seconds(statistics.median(values))}, at most {_seconds(max(values))}"
+        for what, values in one["figures"].items()
+    ]
+    return form.format("; ".join(told)) if told else ""
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
+    """Write the rows to out/ and docs/, with those that other runs left for other scenarios."""
+    path = paths.out("migration.json")
+    rows = {
+        (one["key"], one["kernel"]): one for one in (json.loads(path.read_text()) if path.exists() else [])
+    }
+    rows |= {(one["key"], one["kernel"]): one for one in records}
+    kept = sorted(
+        (one for one in rows.values() if one["key"] in order),
+        key=lambda one: (order.index(one["key"]), one["kernel"]),
+    )
+    path.write_text(json.dumps(kept, indent=2) + "\n")
+    DOCUMENT.write_text(_document(kept))
+
+
+def _document(kept: list[dict[str, Any]]) -> str:
+    def row(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    lines = [row([*(title for title, _ in HEAD), "module, day"])]
+    lines.append(row([*("---:" if side == table.RIGHT else "---" for _, side in HEAD), "---"]))
+    lines += [row([*_cells(one), f"{one['module']}, {one['date']}"]) for one in kept]
+    releases = sorted({f"{one['kernel']}: {one['release']}" for one in kept})
+    faults = [
+        f"- {one['key']}, {one['kernel']}: {fault.partition(chr(10))[0]}"
+        for one in kept
+        for fault in one["faults"]
+    ]
+    failed = "## Failed\n\n" + ("\n".join(faults) or "None.")
+    return "\n".join([PREFACE, *lines, "", f"Kernels: {', '.join(releases)}.", "", failed]) + "\n"

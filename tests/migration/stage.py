@@ -1,0 +1,94 @@
+"""Two VMs with a stream between them, to which nothing may happen, and room for a third.
+
+The third one is what comes, goes and dies. Whatever a scenario does to it,
+after it the first two are what they were before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from e2e import lab
+from e2e.lab import Pair
+from e2e.life import on_rings
+from e2e.streams import CALM
+from hallway_lab.vm import VM
+from hallway_tests.guests import Delta, Stream, connections, insmod, odd, settle_in, wait_members
+from hallway_tests.suite import Report, check, wait_for
+
+from .scenario import Outcome, Setting
+
+# Every connection gets a ring at its first byte.
+AT_ONCE = {"promote_bytes": 0, "promote_ms": 0}
+BYSTANDERS = 3
+
+
+@dataclass
+class Stage:
+    """What a scenario gets."""
+
+    pair: Pair
+
+    @contextlib.contextmanager
+    def bystander(self, outcome: Outcome, **params: object) -> Iterator[Stream]:
+        """A stream between the two VMs: it stays on rings, and its VMs are afterwards as they were.
+
+        The module is loaded anew before and unloaded after: with ring memory or
+        a context left behind, that would not return.
+        """
+        pair = self.pair
+        pair.load(**AT_ONCE | params)
+        start, delta = self._held(), Delta(*pair.both)
+        stream = Stream(pair.b, pair.a, conns=BYSTANDERS, both=CALM, stall=60)
+        on_rings(pair, BYSTANDERS)
+        yield stream
+        stream.check_running("though nothing happened to its VMs")
+        on_rings(pair, BYSTANDERS)
+        stream.stop()
+        stream.finish()
+        wait_for(lambda: not any(connections(vm) for vm in pair.both), "no connection is left")
+        for vm in pair.both:
+            moved = delta.of(vm)
+            found = odd(moved)
+            check(not found, f"{vm.name}: {', '.join(found)}")
+            check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
+            outcome.ring_bytes += moved["tx_bytes_ring"]
+        wait_for(lambda: self._held() == start, f"all is given back: {start}", pause=0.5)
+        pair.unload()
+        pair.healthy()
+
+    @contextlib.contextmanager
+    def victim(self, **options: Any) -> Iterator[VM]:
+        """A third VM, which is a member, for the length of the block."""
+        third = self.pair.third(**options)
+        with self.pair.site.join(third):
+            settle_in(third)
+            insmod(third, **AT_ONCE)
+            wait_members(*self.pair.both, third)
+            yield third
+
+    def _held(self) -> dict[str, object]:
+        """What the two VMs, the daemon and its holder hold on to."""
+        status = self.pair.site.daemon.status()
+        ours = [vm.uuid for vm in self.pair.both]
+        shown = [m for region in status["regions"] for m in region["members"] if m["uuid"] in ours]
+        return {
+            "channels": [m["channels"] for m in shown],
+            "present": [m["liveness"] for m in shown],
+            "QEMUs": len(status["vms"]),
+            "descriptors": len(os.listdir(f"/proc/{status['pid']}/fd")),
+        }
+
+
+@contextlib.contextmanager
+def pair(setting: Setting, **options: Any) -> Iterator[Stage]:
+    """Boot the two VMs."""
+    report = Report("migration")
+    with lab.booted(
+        report, setting.kernel, setting.share, setting.logs, 1, setting.seed, **options
+    ) as booted:
+        yield Stage(booted)
