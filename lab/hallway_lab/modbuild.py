@@ -44,6 +44,13 @@ def build_module(folder: Path, target: Kernel, *make_args: str) -> Path:
         return built[0]
 
 
+def revision() -> str:
+    """Return the commit that last changed the module's sources, and whether they were changed since."""
+    commit = run(["git", "log", "-1", "--format=%h", "--", *SOURCES], cwd=paths.REPO).strip()
+    changed = run(["git", "status", "--porcelain", "--", *SOURCES], cwd=paths.REPO)
+    return f"{commit}-dirty" if changed else commit
+
+
 def _mirror(source: Path, target: Path) -> None:
     """Make `target` hold the files of `source`, besides what was built there."""
     if not source.is_dir():

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hallway_lab import paths, table
+from hallway_lab import modbuild, paths, table
 from hallway_lab.ledger import SHARE, TRIFLE
-from hallway_lab.sh import run, say
+from hallway_lab.sh import say
 
 from .stage import Program
 from .verdict import MODES, STEADY, SWITCHES, SWITCHING, Outcome
@@ -75,7 +75,7 @@ def record(line: Line, kernel: str, release: str) -> dict[str, Any]:
         "xway": XWAY.get(line.program.xway),
         "kernel": kernel,
         "release": release,
-        "module": run(["git", "describe", "--always", "--dirty"], cwd=paths.REPO).strip(),
+        "module": modbuild.revision(),
         "date": datetime.date.today().isoformat(),
         "modes": {mode: asdict(outcome) for mode, outcome in line.outcomes.items()},
         "faults": line.faults,

@@ -6,7 +6,7 @@ from typing import Any
 
 from hallway_tests.suite import check
 
-from . import compare, report
+from . import compare, page, report
 
 
 def judged() -> None:
@@ -33,3 +33,19 @@ def judged() -> None:
         {"counters": {"tx_bytes_ring": 0}},
     ):
         check(len(report.troubles({**good, **bad})) == 1, f"not seen: {bad}")
+    _page_remembers()
+
+
+def _page_remembers() -> None:
+    """A page keeps the rows, and what is said of them, that a run does not replace."""
+    titles = ("suite", "carrier", "tests")
+    old = {("web, tls", "steady"): ["web, tls", "steady", "1"], ("mail", "steady"): ["mail", "steady", "2"]}
+    notes = {("web, tls", "steady"): ["changed: `a`: b"], ("mail", "steady"): ["changed: `c`"]}
+    written = page.Page(titles, old, {"Changed": notes, "Unsteady": {}}).text(["tests"])
+    new = page.Page(titles, {("mail", "steady"): ["mail", "steady", "3"]}, {"Changed": {}, "Unsteady": {}})
+    new.take(page.read(written, titles, 2))
+    check(new.rows == {**old, ("mail", "steady"): ["mail", "steady", "3"]}, f"rows: {new.rows}")
+    check(new.notes["Changed"] == {("web, tls", "steady"): ["changed: `a`: b"]}, f"notes: {new.notes}")
+    wanted = written.replace("| 2 |", "| 3 |").replace("- mail, steady: changed: `c`\n", "")
+    check(new.text(["tests"]) == wanted, new.text(["tests"]))
+    check(not page.read(written, ("suite", "other"), 2).rows, "rows with other columns are kept")

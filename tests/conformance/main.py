@@ -6,8 +6,9 @@ import argparse
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
-from hallway_lab import isolate, kernels
+from hallway_lab import isolate, kernels, modbuild
 from hallway_lab.sh import guarded
 from hallway_lab.topology import prepare
 from hallway_tests import guests
@@ -65,10 +66,13 @@ def _run(options: argparse.Namespace, families: list[Family], suites: list[Suite
     share = lay(kernel, families)
     isolate.cut_off()
     print(f"conformance {kernel}: seed {seed}", flush=True)
-    rows = compare(Guests(kernel, share, seed), suites, [options.mode] if options.mode else list(MODES))
-    records = [report.record(row, kernel, kernels.kernel(kernel).version) for row in rows]
-    if not options.quick:
-        report.keep(records, {suite.name for family in FAMILIES for suite in family.suites})
+    module, release = modbuild.revision(), kernels.kernel(kernel).version
+    records: list[dict[str, Any]] = []
+    for rows in compare(Guests(kernel, share, seed), suites, [options.mode] if options.mode else list(MODES)):
+        new = [report.record(row, kernel, release, module) for row in rows]
+        if not options.quick:
+            report.keep(new, {suite.name for family in FAMILIES for suite in family.suites})
+        records += new
     print(report.table(records))
     failed = 0
     for one in records:

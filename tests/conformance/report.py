@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from hallway_lab import paths
-from hallway_lab.sh import run
 from hallway_lab.table import LEFT, RIGHT, bytes_, render
 
+from . import page
 from .compare import GOOD, known
 from .runner import REPEATS, Row
 
@@ -25,6 +24,8 @@ HEAD = (
     ),
     *(("directions promoted", RIGHT), ("switches", RIGHT), ("through rings", RIGHT), ("over TCP", RIGHT)),
 )
+NAMED_BY = 3  # columns
+RUN = ("release", "module", "day")  # columns that only the page has
 DOCUMENT = paths.REPO / "docs/conformance.md"
 PREFACE = f"""# Conformance
 
@@ -41,7 +42,7 @@ Written by `make conformance`; each row by the last run of its suite.
 """
 
 
-def record(row: Row, kernel: str, release: str) -> dict[str, Any]:
+def record(row: Row, kernel: str, release: str, module: str) -> dict[str, Any]:
     """Return all that is kept of a row."""
     kept = known()
     tcp = row.tcp.outcomes[0] if row.tcp.outcomes else {}
@@ -56,7 +57,7 @@ def record(row: Row, kernel: str, release: str) -> dict[str, Any]:
         "rings": row.suite.rings,
         "kernel": kernel,
         "release": release,
-        "module": run(["git", "describe", "--always", "--dirty"], cwd=paths.REPO).strip(),
+        "module": module,
         "date": datetime.date.today().isoformat(),
         "tests": len(tcp.keys() | ring.keys()),
         "passed": sum(outcome == "pass" for outcome in ring.values()),
@@ -118,38 +119,33 @@ def keep(records: list[dict[str, Any]], suites: set[str]) -> None:
     """Write the rows to out/ and docs/, with those that other runs left for other of the suites."""
     path = paths.out("conformance.json")
     old = json.loads(path.read_text()) if path.exists() else []
-    # Rows that an older version of this file wrote may lack what is told today.
-    alike = [one for one in old if all(one.keys() == new.keys() for new in records)]
-    rows = {(one["suite"], one["kernel"], one["mode"]): one for one in [*alike, *records]}
+    rows = {_key(one): one for one in [*old, *records]}
     kept = [rows[key] for key in sorted(rows) if key[0] in suites]
     path.write_text(json.dumps(kept, indent=1) + "\n")
-    DOCUMENT.write_text("\n".join(_document(kept)) + "\n")
+    new = _page(records)
+    older = page.read(DOCUMENT.read_text(), new.titles, NAMED_BY)
+    older.rows = {key: row for key, row in older.rows.items() if key[0] in suites}
+    new.take(older)
+    right = [title for title, side in HEAD if side == RIGHT]
+    DOCUMENT.write_text(f"{PREFACE}\n{new.text(right)}")
 
 
-def _document(records: list[dict[str, Any]]) -> Iterator[str]:
-    yield PREFACE
-    titles = [title for title, _ in HEAD]
-    yield f"| {' | '.join(titles)} | module, day |"
-    yield "|".join(["", *(" --- " if side == LEFT else " ---: " for _, side in HEAD), " --- ", ""])
+def _key(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["suite"], one["kernel"], one["mode"]
+
+
+def _page(records: list[dict[str, Any]]) -> page.Page:
+    new = page.Page([*(title for title, _ in HEAD), *RUN])
     for one in records:
-        yield f"| {' | '.join(_cells(one))} | {one['module']}, {one['date']} |"
-    told = sorted({f"{one['kernel']}: {one['release']}" for one in records})
-    yield f"\nKernels: {'; '.join(told)}."
-    for title, lines in (
-        ("Changed, or else wrong", _lines(records, troubles)),
-        ("Unsteady: ended otherwise once, as with Hallway off", _lines(records, _unsteady)),
-        ("Failing with Hallway off as well", _lines(records, _failing)),
+        new.rows[_key(one)] = [*_cells(one), one["release"], one["module"], one["date"]]
+    for title, tell in (
+        ("Changed, or else wrong", troubles),
+        ("Unsteady: ended otherwise once, as with Hallway off", _unsteady),
+        ("Failing with Hallway off as well", _failing),
     ):
-        yield f"\n## {title}\n"
-        yield from lines or ["None."]
-
-
-def _lines(records: list[dict[str, Any]], tell: Callable[[dict[str, Any]], list[str]]) -> list[str]:
-    return [
-        f"- {one['suite']} ({one['mode']}, {one['kernel']}): {words.splitlines()[0]}"
-        for one in records
-        for words in tell(one)
-    ]
+        told = {_key(one): [words.partition("\n")[0] for words in tell(one)] for one in records}
+        new.notes[title] = {key: words for key, words in told.items() if words}
+    return new
 
 
 def _unsteady(one: dict[str, Any]) -> list[str]:

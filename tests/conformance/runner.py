@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import queue
 import random
@@ -52,6 +53,11 @@ class Done:
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0
     fault: str = "it did not run"  # or not to its end, or the kernel complained
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+# Lower ones first: what a suite still needs before it is over goes before the next suites.
+AGAIN, FIRST, STOP = range(3)
 
 
 class Guests:
@@ -61,40 +67,66 @@ class Guests:
         self._kernel, self._share, self._seed = kernel, share, seed
         self._logs = paths.out("conformance", kernel, "x").parent
         self._logs.mkdir(parents=True, exist_ok=True)
+        self._jobs: queue.PriorityQueue[tuple[int, int, Job | None, Done]] = queue.PriorityQueue()
+        self._number = itertools.count()
+        self._lock = threading.Lock()
+        self._serving = 0
 
-    def run(self, jobs: list[Job]) -> list[Done]:
-        """Run all jobs; return what became of each."""
-        waiting: queue.SimpleQueue[tuple[Job, Done]] = queue.SimpleQueue()
-        done = [Done() for _ in jobs]
-        for pair in zip(jobs, done, strict=True):
-            waiting.put(pair)
-        count = min(GUESTS, len(jobs))
-        threads = [threading.Thread(target=self._serve, args=(n, waiting)) for n in range(1, count + 1)]
+    @contextlib.contextmanager
+    def serving(self, most: int) -> Iterator[None]:
+        """Have guests for so many jobs, for the length of the block."""
+        # Daemons, for a run that is interrupted waits for none of them.
+        threads = [
+            threading.Thread(target=self._serve, args=(n,), daemon=True)
+            for n in range(1, min(GUESTS, most) + 1)
+        ]
+        self._serving = len(threads)
         for thread in threads:
             thread.start()
+        yield
+        for _ in threads:
+            self._put(STOP, None)
         for thread in threads:
             thread.join()
+
+    def ask(self, job: Job, order: int = FIRST) -> Done:
+        """Have a job run; it is over some time later."""
+        return self._put(order, job)
+
+    def _put(self, order: int, job: Job | None) -> Done:
+        done = Done()
+        with self._lock:
+            if self._serving:
+                self._jobs.put((order, next(self._number), job, done))
+            else:
+                done.over.set()
         return done
 
-    def _serve(self, number: int, waiting: queue.SimpleQueue[tuple[Job, Done]]) -> None:
-        while not waiting.empty():
-            try:
-                with self._guest(number) as vm:
-                    self._take_turns(vm, waiting)
-            except LabError as failure:
-                say(f"vm{number}: {failure}")
-                return
+    def _serve(self, number: int) -> None:
+        try:
+            while self._guest_serves(number):
+                pass
+        except LabError as failure:
+            say(f"vm{number}: {failure}")
+        with self._lock:
+            self._serving -= 1
+            while not self._serving and not self._jobs.empty():
+                *_, done = self._jobs.get_nowait()
+                done.over.set()
 
-    def _take_turns(self, vm: VM, waiting: queue.SimpleQueue[tuple[Job, Done]]) -> None:
-        """Do one job after the other, until one fails: the guest is of no more use then."""
-        while True:
-            try:
-                job, done = waiting.get_nowait()
-            except queue.Empty:
-                return
-            self._do(vm, job, done)
-            if done.fault:
-                return
+    def _guest_serves(self, number: int) -> bool:
+        """Do one job after the other; True: one failed, and the guest is of no more use."""
+        with self._guest(number) as vm:
+            while True:
+                *_, job, done = self._jobs.get()
+                if job is None:
+                    return False
+                try:
+                    self._do(vm, job, done)
+                finally:
+                    done.over.set()
+                if done.fault:
+                    return True
 
     @contextlib.contextmanager
     def _guest(self, number: int) -> Iterator[VM]:
@@ -169,15 +201,21 @@ class Row:
         return told + self.ring.traffic.faults
 
 
-def compare(guests: Guests, suites: list[Suite], modes: list[str]) -> list[Row]:
-    """Run the suites on each carrier; what differs is run again alone."""
-    jobs = [Job(suite, mode) for suite in suites for mode in ("off", *modes)]
-    by = {(job.suite.name, job.mode): done for job, done in zip(jobs, guests.run(jobs), strict=True)}
-    rows = []
-    for suite in suites:
-        tcp = by[suite.name, "off"]
-        rows += [Row(suite, mode, tcp, by[suite.name, mode]) for mode in modes]
-    again: list[Job] = []
+def compare(guests: Guests, suites: list[Suite], modes: list[str]) -> Iterator[list[Row]]:
+    """Run the suites on each carrier, and again alone what differs; yield each one's rows when it is over."""
+    with guests.serving(len(suites) * (1 + len(modes))):
+        asked = [{mode: guests.ask(Job(suite, mode)) for mode in ("off", *modes)} for suite in suites]
+        for suite, by in zip(suites, asked, strict=True):
+            for done in by.values():
+                done.over.wait()
+            rows = [Row(suite, mode, by["off"], by[mode]) for mode in modes]
+            _repeat(guests, rows)
+            yield rows
+
+
+def _repeat(guests: Guests, rows: list[Row]) -> None:
+    """Run the tests of a suite that differ again alone."""
+    again: dict[tuple[str, str], Done] = {}
     for row in rows:
         if row.tcp.fault or row.ring.fault:
             continue
@@ -186,19 +224,20 @@ def compare(guests: Guests, suites: list[Suite], modes: list[str]) -> list[Row]:
                 [row.tcp.outcomes[0].get(test)],
                 [row.ring.outcomes[0].get(test)],
             )
-            for job in (Job(row.suite, mode, test) for mode in ("off", row.mode)):
-                again += [job] if job not in again else []
-    for job, done in zip(again, guests.run(again), strict=True):
+            for mode in ("off", row.mode):
+                if (mode, test) not in again:
+                    again[mode, test] = guests.ask(Job(row.suite, mode, test), AGAIN)
+    for (mode, test), done in again.items():
+        done.over.wait()
         for row in rows:
-            repeats = row.repeats.get(job.test) if row.suite == job.suite else None
-            if not repeats or job.mode not in ("off", row.mode):
+            repeats = row.repeats.get(test)
+            if not repeats or mode not in ("off", row.mode):
                 continue
-            side, whys = (repeats.tcp, row.tcp.why) if job.mode == "off" else (repeats.ring, row.ring.why)
-            side += [one.get(job.test) for one in done.outcomes]
-            for test, why in done.why.items():
-                whys.setdefault(test, why)
+            side, whys = (repeats.tcp, row.tcp.why) if mode == "off" else (repeats.ring, row.ring.why)
+            side += [one.get(test) for one in done.outcomes]
+            for name, why in done.why.items():
+                whys.setdefault(name, why)
             row.ring.fault = row.ring.fault or done.fault
-    return rows
 
 
 def seed_of(given: int | None) -> int:
