@@ -26,7 +26,7 @@
 #include "types.h"
 
 #define HALLWAY_MAJOR		1	/* differs: refused */
-#define HALLWAY_MINOR		0	/* differs: served, features by bit */
+#define HALLWAY_MINOR		1	/* differs: served, features by bit */
 
 #define HALLWAY_REGION_MAGIC	0x315941574c4c4148ULL	/* "HALLWAY1" */
 #define HALLWAY_SLICE_MAGIC	0x454349534c4c4148ULL	/* "HALLSICE" */
@@ -135,6 +135,7 @@ struct hallway_box {
 #define HALLWAY_COMMAND_NONE	0
 #define HALLWAY_COMMAND_JOIN	1
 #define HALLWAY_COMMAND_LEAVE	2
+#define HALLWAY_COMMAND_HELLO	3	/* minor 1; no region: here I am */
 
 /* hallway_reply.status */
 #define HALLWAY_STATUS_OK	0

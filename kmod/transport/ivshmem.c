@@ -68,6 +68,7 @@ struct doorbell {
 	unsigned long storm_jiffy;
 	unsigned int storm_count;	/* interrupts in that jiffy */
 	bool closing;
+	bool greeted;
 };
 
 enum region_state { REGION_IDLE, REGION_ASKED, REGION_JOINED, REGION_REFUSED };
@@ -159,10 +160,10 @@ static void region_put(struct region *region)
 		kfree(region);
 }
 
-static void kick(struct region *region, u16 id)
+static void kick(struct doorbell *doorbell, u16 id)
 {
 	if (id)
-		writel((u32)id << 16, region->doorbell->regs + REG_DOORBELL);
+		writel((u32)id << 16, doorbell->regs + REG_DOORBELL);
 }
 
 static struct hallway_reply *reply_of(struct region *region)
@@ -202,7 +203,7 @@ static void ivshmem_notify(struct hall_member *member, u32 endpoint)
 		return;
 	sync_set_bit(endpoint, (unsigned long *)peer->out->pending);
 	hall_count(HALL_DOORBELLS_SENT);
-	kick(region, READ_ONCE(reply_of(region)->doorbell[member->slot]));
+	kick(region->doorbell, READ_ONCE(reply_of(region)->doorbell[member->slot]));
 }
 
 /* Under peer->lock. False: the box is full. */
@@ -403,7 +404,7 @@ static void region_notify_all(struct region *region)
 		if (slot == region->slot)
 			continue;
 		sync_set_bit(0, (unsigned long *)box_at(region->slice, slot)->pending);
-		kick(region, READ_ONCE(reply_of(region)->doorbell[slot]));
+		kick(region->doorbell, READ_ONCE(reply_of(region)->doorbell[slot]));
 	}
 }
 
@@ -620,47 +621,71 @@ addresses:
 
 /* Joining */
 
-static void request(struct region *region, u32 command)
+/* Returns the serial that the reply will have. */
+static u32 request(struct doorbell *doorbell, unsigned int entry, u32 command,
+		   const u8 *region)
 {
-	struct hallway_request *shared =
-		&region->doorbell->page->entry[region->entry].request;
+	struct hallway_request *shared = &doorbell->page->entry[entry].request;
+	struct hallway_reply *reply = &doorbell->page->entry[entry].reply;
 	struct hallway_request request = {
 		.major = HALLWAY_MAJOR,
 		.minor = HALLWAY_MINOR,
 		.command = command,
 	};
+	u32 serial;
 
-	memcpy(request.region, region->uuid, sizeof(request.region));
+	if (region)
+		memcpy(request.region, region, sizeof(request.region));
 	memcpy(request.vm, &vm_uuid, sizeof(request.vm));
 	strscpy(request.name, init_utsname()->nodename, sizeof(request.name));
 	/*
 	 * The page outlives the guest: go on from what is there, so that no
 	 * old reply passes for the answer. Serial 0 means "no request".
 	 */
-	region->serial = max(READ_ONCE(shared->serial),
-			     READ_ONCE(reply_of(region)->serial)) + 1;
-	region->serial += !region->serial;
+	serial = max(READ_ONCE(shared->serial), READ_ONCE(reply->serial)) + 1;
+	serial += !serial;
 	WRITE_ONCE(shared->serial, 0);
 	virt_wmb();
 	memcpy((void *)shared + sizeof(u32), (void *)&request + sizeof(u32),
 	       sizeof(request) - sizeof(u32));
-	virt_store_release(&shared->serial, region->serial);
-	kick(region, HALLWAY_DAEMON_ID);
+	virt_store_release(&shared->serial, serial);
+	kick(doorbell, HALLWAY_DAEMON_ID);
+	return serial;
+}
+
+/* An entry of the page that no region uses, or HALLWAY_PAGE_ENTRIES. */
+static unsigned int free_entry(void)
+{
+	struct region *region;
+	unsigned long used = 0;
+
+	list_for_each_entry(region, &regions, list)
+		if (region->state != REGION_IDLE)
+			__set_bit(region->entry, &used);
+	return find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
+}
+
+/*
+ * Tells the daemon that this guest takes part, so that it plugs in what the
+ * guest lacks. Nobody waits for the reply, and a request that takes the entry
+ * before it was read says the same.
+ */
+static void greet(struct doorbell *doorbell)
+{
+	unsigned int entry = free_entry();
+
+	doorbell->greeted = true;
+	if (entry < HALLWAY_PAGE_ENTRIES)
+		request(doorbell, entry, HALLWAY_COMMAND_HELLO, NULL);
 }
 
 static void region_ask(struct region *region)
 {
-	struct region *other;
-	unsigned long used = 0;
-
 	region->doorbell = list_first_entry_or_null(&doorbells, struct doorbell,
 						    list);
 	if (!region->doorbell)
 		return;
-	list_for_each_entry(other, &regions, list)
-		if (other != region && other->state != REGION_IDLE)
-			__set_bit(other->entry, &used);
-	region->entry = find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
+	region->entry = free_entry();
 	if (region->entry == HALLWAY_PAGE_ENTRIES) {
 		pr_warn_once("more than %u regions: the others stay unused\n",
 			     HALLWAY_PAGE_ENTRIES);
@@ -668,7 +693,8 @@ static void region_ask(struct region *region)
 	}
 	region->silent = 0;
 	region->state = REGION_ASKED;
-	request(region, HALLWAY_COMMAND_JOIN);
+	region->serial = request(region->doorbell, region->entry,
+				 HALLWAY_COMMAND_JOIN, region->uuid);
 }
 
 static const char *refusal(u32 status)
@@ -809,6 +835,7 @@ static void control(struct work_struct *work)
 {
 	static unsigned long beat;
 	bool beats = time_after_eq(jiffies, beat);
+	struct doorbell *doorbell;
 	struct region *region;
 
 	mutex_lock(&mutex);
@@ -824,6 +851,9 @@ static void control(struct work_struct *work)
 		if (region->state == REGION_JOINED && beats)
 			region_beat(region);
 	}
+	list_for_each_entry(doorbell, &doorbells, list)
+		if (!doorbell->greeted)
+			greet(doorbell);
 	if (!list_empty(&regions))
 		queue_delayed_work(hall_workqueue, &control_work, HEARTBEAT);
 	mutex_unlock(&mutex);
@@ -1000,7 +1030,8 @@ static void region_remove(struct region *region)
 	mutex_lock(&mutex);
 	if (region->state == REGION_JOINED) {
 		region_unjoin(region, HALLWAY_REASON_REGION_GONE);
-		request(region, HALLWAY_COMMAND_LEAVE);
+		request(region->doorbell, region->entry, HALLWAY_COMMAND_LEAVE,
+			region->uuid);
 	}
 	list_del_rcu(&region->list);
 	mutex_unlock(&mutex);

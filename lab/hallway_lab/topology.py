@@ -59,13 +59,22 @@ def lay_share(kernel_name: str, *more: Path) -> Path:
 
 
 class Daemon:
-    """hallwayd in the lab's namespaces, with its default paths."""
+    """hallwayd in the lab's namespaces, with its default paths; for a host of its own, with others.
 
-    def __init__(self, *words: str, region_mib: int = SIZE_MIB) -> None:
-        self.words = [f"--region=default:{region_mib}M", *words]
-        self.region = Plain(REGION_DIR / "default", region_mib << 20)
-        self.socket = RUN_DIR / "hallwayd.sock"
-        self.log = paths.out("vm", "hallwayd.log")
+    With a configuration it plugs regions in by itself, and the lab plugs none.
+    """
+
+    def __init__(
+        self, *words: str, region_mib: int = SIZE_MIB, host: str = "", config: Path | None = None
+    ) -> None:
+        self.run_dir = RUN_DIR.with_name(f"{RUN_DIR.name}-{host}") if host else RUN_DIR
+        region_dir = REGION_DIR.with_name(f"{REGION_DIR.name}-{host}") if host else REGION_DIR
+        self.configured = config is not None
+        self.words = [f"--config={config}" if config else f"--region=default:{region_mib}M", *words]
+        self.words += [f"--run-dir={self.run_dir}", f"--region-dir={region_dir}"]
+        self.region = Plain(region_dir / "default", region_mib << 20)
+        self.socket = self.run_dir / "hallwayd.sock"
+        self.log = paths.out("vm", f"hallwayd{host and f'-{host}'}.log")
         self.log.write_bytes(b"")
         self._binaries = paths.REPO / "host/target/release"
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,8 +93,10 @@ class Daemon:
             time.sleep(0.05)
 
     def _answers(self) -> bool:
-        words = [self._binaries / "hallway", "status", "--json"]
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+        return subprocess.run(self._asking(), capture_output=True, check=False).returncode == 0
+
+    def _asking(self) -> list[str | Path]:
+        return [self._binaries / "hallway", "status", "--json", "--run-dir", self.run_dir]
 
     def kill(self, number: int = 9) -> None:
         """Signal it and wait for its end; what it holds for the VMs lives on."""
@@ -96,7 +107,7 @@ class Daemon:
 
     def status(self) -> Any:
         """Return what `hallway status --json` tells."""
-        return json.loads(run([self._binaries / "hallway", "status", "--json"]))
+        return json.loads(run(self._asking()))
 
 
 @dataclass
@@ -118,7 +129,8 @@ class Site:
         """Boot more VMs of this site for the length of the block."""
         with boot_all(*vms):
             for vm in vms:
-                vm.plug(self.daemon.region)
+                if not self.daemon.configured:
+                    vm.plug(self.daemon.region)
             self.vms += vms
             try:
                 yield

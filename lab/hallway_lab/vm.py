@@ -65,6 +65,7 @@ class Config:
     machine: str | None = None  # the one that suits the kernel
     qemu: str | None = None
     doorbell: Path | None = None
+    monitor: Path | None = None  # another QMP socket, which is hallwayd's own
     plain: list[Plain] = field(default_factory=list)
     network: bool = True
     cmdline: str = ""
@@ -204,7 +205,8 @@ class VM:
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
         words += ["-serial", f"file:{self.log}"]
-        words += ["-qmp", f"unix:{self._sockets}/qmp,server=on,wait=off"]
+        for monitor in (self._sockets / "qmp", cfg.monitor):
+            words += ["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []
         words += _disk("root", image.root_image(self.config.image), "snapshot=on")
         words += _disk("modules", image.modules_image(self.kernel), "read-only=on")
         words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]

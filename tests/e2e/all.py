@@ -8,7 +8,7 @@ from pathlib import Path
 from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
-from . import errors, kernel_users, lab, leaving, life, peers, streams
+from . import configured, errors, kernel_users, lab, leaving, life, peers, streams
 
 ON_PAIR = (*streams.TESTS, *life.TESTS, *leaving.TESTS, *kernel_users.TESTS, *peers.TESTS, errors.host)
 # The debug kernel has no traffic control and no NFS, and takes every module.
@@ -25,6 +25,11 @@ def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed:
             with errors.booted(pair) as guest:
                 for test in rest:
                     _one(pair, test, guest)
+        rest = _wanted(pair, configured.TESTS)
+        if rest:
+            with configured.booted(pair) as company:
+                for test in rest:
+                    _one(pair, test, company)
         if kernel == "debug":
             report.run("no_leaks", lambda: _no_leaks(pair))
 

@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 /// Major version of the ABI; a party with another one is refused.
 pub const MAJOR: u16 = 1;
 /// Minor version of the ABI; a party with another one is served.
-pub const MINOR: u16 = 0;
+pub const MINOR: u16 = 1;
 
 /// `"HALLWAY1"`: a formatted region; written last.
 pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
@@ -154,6 +154,8 @@ pub const COMMAND_NONE: u32 = 0;
 pub const COMMAND_JOIN: u32 = 1;
 /// [`Request::command`]: I am leaving.
 pub const COMMAND_LEAVE: u32 = 2;
+/// [`Request::command`]: here I am, with no region yet (minor 1).
+pub const COMMAND_HELLO: u32 = 3;
 
 /// [`Reply::status`]: done.
 pub const STATUS_OK: u32 = 0;

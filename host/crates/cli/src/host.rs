@@ -87,6 +87,7 @@ fn show(status: &Status) -> Result<()> {
         }
         table.print("  ")?;
     }
+    show_machines(status)?;
     writeln!(out)?;
     if status.vms.is_empty() {
         writeln!(out, "no VM is connected")?;
@@ -118,5 +119,43 @@ fn show(status: &Status) -> Result<()> {
         ]);
     }
     table.print("  ")?;
+    Ok(())
+}
+
+/// The VMs of the configuration, and what they lack.
+fn show_machines(status: &Status) -> Result<()> {
+    if status.machines.is_empty() {
+        return Ok(());
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "\nVMs of the configuration:")?;
+    let mut table = Table::new(&["vm", "monitor", "plugged in", "lacks"]);
+    for machine in &status.machines {
+        let monitor = match (&machine.monitor, machine.connected) {
+            (None, _) => "-".into(),
+            (Some(path), true) => path.display().to_string(),
+            (Some(path), false) => format!("{} (no answer)", path.display()),
+        };
+        let of = |plugged: bool| {
+            let plugs = machine.plugs.iter().filter(|plug| plug.plugged == plugged);
+            let names: Vec<&str> = plugs.map(|plug| plug.region.as_str()).collect();
+            if names.is_empty() {
+                "-".to_string()
+            } else {
+                names.join(" ")
+            }
+        };
+        table.row(vec![machine.name.clone(), monitor, of(true), of(false)]);
+    }
+    table.print("  ")?;
+    for machine in &status.machines {
+        let problems = machine
+            .plugs
+            .iter()
+            .filter_map(|plug| plug.problem.as_ref());
+        for problem in machine.problem.iter().chain(problems) {
+            writeln!(out, "  {}: {problem}", machine.name)?;
+        }
+    }
     Ok(())
 }

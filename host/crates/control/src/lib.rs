@@ -65,6 +65,36 @@ pub struct Status {
     pub regions: Vec<Region>,
     /// Every QEMU that is connected.
     pub vms: Vec<Vm>,
+    /// Every VM that the configuration names.
+    pub machines: Vec<Machine>,
+}
+
+/// A VM of the configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// In the configuration.
+    pub name: String,
+    /// In the configuration.
+    pub uuid: String,
+    /// The monitor that hallwayd uses.
+    pub monitor: Option<PathBuf>,
+    /// Whether it answers.
+    pub connected: bool,
+    /// Why it does not.
+    pub problem: Option<String>,
+    /// Ring memory that it has, or should have.
+    pub plugs: Vec<Plug>,
+}
+
+/// A region, as a device of a VM.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plug {
+    /// Its name.
+    pub region: String,
+    /// Whether it is there.
+    pub plugged: bool,
+    /// Why it is not.
+    pub problem: Option<String>,
 }
 
 /// A region.

@@ -3,7 +3,9 @@
 //! lets VMs join them.
 
 mod access;
+mod config;
 mod holder;
+mod monitor;
 mod options;
 mod run;
 mod server;
@@ -18,6 +20,7 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::stat::{umask, Mode};
 
 use crate::access::Access;
+use crate::config::Config;
 use crate::options::Options;
 use crate::run::RunDir;
 use crate::server::Server;
@@ -33,7 +36,17 @@ fn raise_descriptor_limit() {
     }
 }
 
+fn configuration(options: &Options) -> Result<Config> {
+    let Some(path) = &options.config else {
+        return Ok(Config::default());
+    };
+    let config = Config::load(path)?;
+    config::check_together(&config, &options.regions)?;
+    Ok(config)
+}
+
 fn serve(options: &Options) -> Result<()> {
+    let config = configuration(options)?;
     let path = options.run_dir();
     let access = Access::new(options.group.as_deref())?;
     let mut made = Vec::new();
@@ -44,7 +57,7 @@ fn serve(options: &Options) -> Result<()> {
         made.extend(new);
     }
     let run = RunDir::take(&path)?;
-    Server::new(options, &access, run, made)?.run()
+    Server::new(options, config, &access, run, made)?.run()
 }
 
 fn main() -> ExitCode {
@@ -54,6 +67,8 @@ fn main() -> ExitCode {
     raise_descriptor_limit();
     let result = if options.holder {
         holder::run()
+    } else if options.check_config {
+        configuration(&options).map(|_| println!("the configuration is good"))
     } else if options.stop {
         run::stop(&options)
     } else {

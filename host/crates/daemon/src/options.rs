@@ -39,12 +39,17 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/hallway")]
     pub region_dir: PathBuf,
 
-    /// A region: its name, its size (a power of two), its number of members with the host
-    #[arg(
-        long = "region",
-        value_name = "NAME:SIZE[:SLOTS]",
-        default_value = "default:256M"
-    )]
+    /// Which VMs there are, who may talk to whom, and by which memory: host/hallwayd.toml explains it
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+
+    /// Look whether the configuration is good, and end
+    #[arg(long, requires = "config")]
+    pub check_config: bool,
+
+    /// A region that every VM may join: its name, its size (a power of two), its number of members
+    /// with the host [default without --config: default:256M]
+    #[arg(long = "region", value_name = "NAME:SIZE[:SLOTS]")]
     pub regions: Vec<RegionSpec>,
 
     /// Let members of this group start QEMUs: socket and regions are theirs too [default: this user alone]
@@ -76,6 +81,18 @@ impl Options {
         }
     }
 
+    /// The regions of the command line.
+    pub fn regions(&self) -> Vec<RegionSpec> {
+        if self.regions.is_empty() && self.config.is_none() {
+            let geometry = Geometry::new(256 << 20, SLOTS);
+            return vec![RegionSpec {
+                name: "default".into(),
+                geometry: geometry.expect("a power of two, with room for all"),
+            }];
+        }
+        self.regions.clone()
+    }
+
     /// Where QEMU connects.
     pub fn socket(&self) -> PathBuf {
         self.socket
@@ -84,8 +101,11 @@ impl Options {
     }
 }
 
+/// Members of a region that does not say how many, the host among them.
+pub const SLOTS: u32 = 4;
+
 /// A region that is asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionSpec {
     /// Also that of its file.
     pub name: String,
@@ -99,19 +119,14 @@ impl FromStr for RegionSpec {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
-            return Err(format!(
-                "{name:?} is no name for a region: letters, digits, - _ ."
-            ));
-        }
+        check_name(name)?;
         let size = size(
             parts
                 .next()
                 .ok_or("a region needs a size: NAME:SIZE, such as web:256M")?,
         )?;
         let slots = match parts.next() {
-            None => 4,
+            None => SLOTS,
             Some(slots) => slots
                 .parse()
                 .map_err(|_| format!("{slots:?} is no number of slots"))?,
@@ -127,7 +142,19 @@ impl FromStr for RegionSpec {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// Whether a region may be called so: its file is, too.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(format!(
+            "{name:?} is no name for a region: up to 64 letters, digits, - _ ."
+        ));
+    }
+    Ok(())
+}
+
+/// Reads a number of bytes such as `256M`.
+pub fn size(text: &str) -> Result<u64, String> {
     let shift = match text.chars().last() {
         Some('K' | 'k') => 10,
         Some('M' | 'm') => 20,

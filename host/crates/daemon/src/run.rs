@@ -173,7 +173,7 @@ pub fn stop(options: &Options) -> Result<()> {
     // No daemon, or none any more: what is left is for us to remove.
     let Some(holder) = Holder::find(&run.holder())? else {
         let files: Vec<PathBuf> = options
-            .regions
+            .regions()
             .iter()
             .map(|spec| options.region_dir.join(&spec.name))
             .filter(|file| hallway_membership::Region::is_region(file))

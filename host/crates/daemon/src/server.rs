@@ -20,6 +20,7 @@ mod clients;
 mod commit;
 mod event;
 mod keep;
+mod machines;
 mod requests;
 mod served;
 mod start;
@@ -39,8 +40,11 @@ use tracing::{debug, error, info};
 
 use self::clients::Client;
 use self::event::Source;
+use self::machines::Machine;
 use self::served::Served;
+use crate::config::Config;
 use crate::holder::Holder;
+use crate::monitor::Newsroom;
 use crate::run::{self, RunDir};
 use crate::state::Entry;
 use crate::vm::Vm;
@@ -60,6 +64,9 @@ pub struct Server {
     next_vm: u64,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
+    config: Config,
+    machines: Vec<Machine>,
+    newsroom: Newsroom,
     started: Instant,
     next_second: Instant,
     heartbeat: u32,
@@ -104,6 +111,7 @@ impl Server {
             }
             self.answer_requests(true);
             self.digest();
+            self.plug_regions();
             for served in &mut self.regions {
                 served.guard();
             }
@@ -127,6 +135,7 @@ impl Server {
                     error!("no holder: VMs would not survive this daemon's end: {error:#}");
                 }
             }
+            Source::Monitors => self.hear_monitors(),
             Source::Qemu(number) => {
                 if self
                     .vms

@@ -119,9 +119,12 @@ fn what_cannot_be_is_refused() {
     let mut a = Qemu::new(&daemon);
     a.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR + 6);
     assert_eq!(a.reply(0), abi::STATUS_VERSION);
-    assert!(daemon
-        .log()
-        .contains("speaks ABI version 7.0, this hallwayd 1.0"));
+    let versions = format!(
+        "ABI version 7.0, this hallwayd {}.{}",
+        abi::MAJOR,
+        abi::MINOR
+    );
+    assert!(daemon.log().contains(&versions));
     assert_eq!(a.join(Uuid::random().unwrap()), abi::STATUS_UNKNOWN);
     a.ask(0, 77, region, abi::MAJOR);
     assert_eq!(a.reply(0), abi::STATUS_INVALID);

@@ -108,6 +108,7 @@ impl Server {
             recovered_vms: self.recovered,
             socket: self.socket.clone(),
             regions: self.regions.iter().map(Served::status).collect(),
+            machines: self.machine_status(),
             vms: self
                 .vms
                 .values()

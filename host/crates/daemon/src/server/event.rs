@@ -16,6 +16,7 @@ pub(super) enum Source {
     Control,
     Signal,
     Holder,
+    Monitors,
     Qemu(u64),
     Ask(u64),
     Client(u64),
@@ -28,6 +29,7 @@ impl From<Source> for u64 {
             Source::Control => 1 << 3,
             Source::Signal => 2 << 3,
             Source::Holder => 3 << 3,
+            Source::Monitors => 4 << 3,
             Source::Qemu(n) => n << 3 | 1,
             Source::Ask(n) => n << 3 | 2,
             Source::Client(n) => n << 3 | 3,
@@ -44,7 +46,8 @@ impl From<u64> for Source {
             (_, 0) => Source::Listener,
             (_, 1) => Source::Control,
             (_, 2) => Source::Signal,
-            _ => Source::Holder,
+            (_, 3) => Source::Holder,
+            _ => Source::Monitors,
         }
     }
 }

@@ -70,10 +70,19 @@ impl Server {
             }
             return Some((abi::STATUS_VERSION, None));
         }
-        let at = self
-            .regions
-            .iter()
-            .position(|s| s.region.header.uuid == request.region);
+        let at = match request.command {
+            abi::COMMAND_HELLO => return Some((self.judge_vm(number, request)?, None)),
+            abi::COMMAND_JOIN | abi::COMMAND_LEAVE => self
+                .regions
+                .iter()
+                .position(|s| s.region.header.uuid == request.region),
+            other => {
+                if vm.may_warn() {
+                    warn!(vm = %vm.label(), "refused: unknown command {other}");
+                }
+                return Some((abi::STATUS_INVALID, None));
+            }
+        };
         let Some(at) = at else {
             if vm.may_warn() {
                 warn!(
@@ -85,38 +94,27 @@ impl Server {
             }
             return Some((abi::STATUS_UNKNOWN, None));
         };
-        match request.command {
-            abi::COMMAND_LEAVE => return Some((abi::STATUS_OK, None)),
-            abi::COMMAND_JOIN => {}
-            other => {
-                if vm.may_warn() {
-                    warn!(vm = %vm.label(), "refused: unknown command {other}");
-                }
-                return Some((abi::STATUS_INVALID, None));
-            }
+        if request.command == abi::COMMAND_LEAVE {
+            return Some((abi::STATUS_OK, None));
         }
-        if request.vm.is_nil() {
-            if vm.may_warn() {
-                warn!(
-                    vm = %vm.label(),
-                    "refused: the VM has no UUID: start its QEMU with -uuid"
-                );
-            }
-            return Some((abi::STATUS_INVALID, None));
+        let status = self.judge_vm(number, request)?;
+        if status != abi::STATUS_OK {
+            return Some((status, None));
         }
-        if self.is_taken(number, request.vm) {
+        let served = &self.regions[at];
+        if !self.config.admits(&served.name, request.vm) {
             let vm = self.vms.get_mut(&number)?;
             if vm.may_warn() {
                 warn!(
                     vm = %vm.label(),
-                    "refused: another running VM has UUID {} too: start each QEMU with a -uuid \
-                     of its own",
+                    region = served.name,
+                    "refused: VM {} is not in this group: put it there in the configuration, or \
+                     plug the region out",
                     request.vm
                 );
             }
             return Some((abi::STATUS_DENIED, None));
         }
-        let served = &self.regions[at];
         let Some(slot) = served.region.slot_for(request.vm) else {
             let vm = self.vms.get_mut(&number)?;
             if vm.may_warn() {
@@ -135,6 +133,33 @@ impl Server {
         let vm = self.vms.get_mut(&number)?;
         let since = *vm.waiting[index].get_or_insert_with(Instant::now);
         (since.elapsed() >= JOIN_WAIT).then_some((abi::STATUS_OK, Some((at, slot))))
+    }
+
+    /// Decides whether a VM may be who it says.
+    fn judge_vm(&mut self, number: u64, request: &Request) -> Option<u32> {
+        let (status, why) = if request.vm.is_nil() {
+            let why = "the VM has no UUID: start its QEMU with -uuid".into();
+            (abi::STATUS_INVALID, why)
+        } else if self.is_taken(number, request.vm) {
+            let why = format!(
+                "another running VM has UUID {} too: start each QEMU with a -uuid of its own",
+                request.vm
+            );
+            (abi::STATUS_DENIED, why)
+        } else if !self.is_genuine(number, request.vm) {
+            let why = format!(
+                "it says that it is {}, which is another QEMU by its monitor",
+                request.vm
+            );
+            (abi::STATUS_DENIED, why)
+        } else {
+            return Some(abi::STATUS_OK);
+        };
+        let vm = self.vms.get_mut(&number)?;
+        if vm.may_warn() {
+            warn!(vm = %vm.label(), "refused: {why}");
+        }
+        Some(status)
     }
 
     /// Whether another living VM goes by this UUID.
@@ -251,7 +276,8 @@ impl Server {
         let Some(vm) = self.vms.get_mut(&number) else {
             return;
         };
-        if join.is_some() {
+        let hello = request.command == abi::COMMAND_HELLO && status == abi::STATUS_OK;
+        if hello || join.is_some() {
             vm.saved.uuid = Some(request.vm);
             vm.saved.name = Some(request.name.clone());
         }
@@ -259,5 +285,8 @@ impl Server {
         vm.waiting[index] = None;
         vm.requests += 1;
         self.dirty = true;
+        if hello {
+            self.machine_starts(request.vm);
+        }
     }
 }

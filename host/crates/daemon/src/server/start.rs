@@ -19,7 +19,9 @@ use super::event::Source;
 use super::served::Served;
 use super::Server;
 use crate::access::Access;
+use crate::config::Config;
 use crate::holder::Holder;
+use crate::monitor::Newsroom;
 use crate::options::Options;
 use crate::run::RunDir;
 use crate::state::{SavedRegion, State};
@@ -29,6 +31,7 @@ impl Server {
     /// Takes over from a daemon that ended, or starts afresh.
     pub fn new(
         options: &Options,
+        config: Config,
         access: &Access,
         run: RunDir,
         mut made: Vec<PathBuf>,
@@ -68,7 +71,7 @@ impl Server {
         made.sort();
         made.dedup();
 
-        let regions = open_regions(options, saved_regions)?;
+        let regions = open_regions(options, &config, saved_regions)?;
         for served in &regions {
             access.share(&served.region.path)?;
         }
@@ -119,6 +122,9 @@ impl Server {
             next_vm,
             clients: BTreeMap::new(),
             next_client: 0,
+            machines: Vec::new(),
+            newsroom: Newsroom::new()?,
+            config,
             started: Instant::now(),
             next_second: Instant::now(),
             heartbeat: 0,
@@ -126,6 +132,7 @@ impl Server {
             stopping: None,
         };
         server.settle_recovered()?;
+        server.start_monitors()?;
         Ok(server)
     }
 
@@ -165,6 +172,7 @@ impl Server {
         self.watch(&self.listener, Source::Listener, EpollFlags::EPOLLIN)?;
         self.watch(&self.control, Source::Control, EpollFlags::EPOLLIN)?;
         self.watch(&self.signals, Source::Signal, EpollFlags::EPOLLIN)?;
+        self.watch(&self.newsroom, Source::Monitors, EpollFlags::EPOLLIN)?;
         for vm in self.vms.values() {
             self.watch_vm(vm)?;
         }
@@ -177,10 +185,15 @@ impl Server {
 }
 
 /// Opens the regions that are asked for, and those that were served before.
-fn open_regions(options: &Options, mut saved_regions: Vec<SavedRegion>) -> Result<Vec<Served>> {
+fn open_regions(
+    options: &Options,
+    config: &Config,
+    mut saved_regions: Vec<SavedRegion>,
+) -> Result<Vec<Served>> {
     let mut wanted: Vec<(String, PathBuf, Geometry)> = options
-        .regions
-        .iter()
+        .regions()
+        .into_iter()
+        .chain(config.regions())
         .map(|spec| {
             (
                 spec.name.clone(),

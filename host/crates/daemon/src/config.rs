@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The configuration file: which VMs there are, who may talk to whom, by which
+//! memory, and how much of it. `host/hallwayd.toml` explains it to people.
+//!
+//! Nothing unknown is accepted, and each error names its line and what would be
+//! right there.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use hallway_abi::region::PAGE_ENTRIES;
+use hallway_membership::{Geometry, Uuid};
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::options::{self, RegionSpec, SLOTS};
+
+/// Members of a pair's region: the host and two VMs.
+const PAIR_SLOTS: u32 = 3;
+const PAIR_SIZE: &str = "16M";
+const PAIR_IDLE: u64 = 60;
+
+/// What the file says, checked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of all regions together, at most.
+    pub host_limit: Option<u64>,
+    /// Bytes of the regions that are plugged into one VM, at most.
+    pub vm_limit: Option<u64>,
+    /// Who may talk to whom.
+    pub groups: Vec<Group>,
+    /// Every VM that is named.
+    pub vms: Vec<VmConfig>,
+}
+
+/// VMs that may talk to each other.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Also that of its region.
+    pub name: String,
+    /// By which memory.
+    pub isolation: Isolation,
+}
+
+/// By which memory the VMs of a group talk.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// One region for all of them.
+    Shared(Geometry),
+    /// A region for each two of them, made at their first traffic.
+    Pair {
+        /// How each is cut up.
+        geometry: Geometry,
+        /// Withdrawn when nothing was promoted for that long.
+        idle: Duration,
+    },
+}
+
+/// One VM.
+#[derive(Debug, PartialEq, Eq)]
+pub struct VmConfig {
+    /// For people.
+    pub name: String,
+    /// Of its QEMU's `-uuid`.
+    pub uuid: Uuid,
+    /// Where its QEMU listens for `hallwayd` alone.
+    pub monitor: Option<PathBuf>,
+    /// Root ports that are for ring memory; none given: any that is free.
+    pub ports: Vec<String>,
+    /// Indexes of its groups.
+    pub groups: Vec<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawFile {
+    #[serde(default)]
+    limits: RawLimits,
+    #[serde(default)]
+    group: Vec<Spanned<RawGroup>>,
+    #[serde(default)]
+    vm: Vec<Spanned<RawVm>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawLimits {
+    host: Option<Spanned<String>>,
+    vm: Option<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawIsolation {
+    Shared,
+    Pair,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawGroup {
+    name: Spanned<String>,
+    isolation: RawIsolation,
+    size: Option<Spanned<String>>,
+    slots: Option<Spanned<u32>>,
+    idle: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawVm {
+    name: Spanned<String>,
+    uuid: Spanned<String>,
+    monitor: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    ports: Vec<String>,
+    #[serde(default)]
+    groups: Vec<Spanned<String>>,
+}
+
+/// What is wrong, and where.
+struct Fault {
+    at: usize,
+    what: String,
+}
+
+/// Something of the file is wrong: at the place of `part`.
+fn fault<T>(part: &Spanned<T>, what: impl ToString) -> Fault {
+    Fault {
+        at: part.span().start,
+        what: what.to_string(),
+    }
+}
+
+impl Config {
+    /// Reads and checks the file.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("{}: cannot be read", path.display()))?;
+        Self::parse(&text).map_err(|fault| {
+            let line = 1 + text.as_bytes()[..fault.at.min(text.len())]
+                .iter()
+                .filter(|byte| **byte == b'\n')
+                .count();
+            anyhow::anyhow!("{}:{line}: {}", path.display(), fault.what)
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, Fault> {
+        let raw: RawFile = toml::from_str(text).map_err(|error| Fault {
+            at: error.span().map_or(0, |span| span.start),
+            what: error.message().into(),
+        })?;
+        let mut config = Self {
+            host_limit: limit(raw.limits.host.as_ref())?,
+            vm_limit: limit(raw.limits.vm.as_ref())?,
+            ..Self::default()
+        };
+        for group in &raw.group {
+            let group = config.group(group)?;
+            config.groups.push(group);
+        }
+        for vm in &raw.vm {
+            let vm = config.vm(vm)?;
+            config.vms.push(vm);
+        }
+        for (number, raw) in raw.group.iter().enumerate() {
+            config.fits(number).map_err(|what| fault(raw, what))?;
+        }
+        Ok(config)
+    }
+
+    fn group(&self, whole: &Spanned<RawGroup>) -> Result<Group, Fault> {
+        let raw = whole.get_ref();
+        let name = raw.name.get_ref();
+        options::check_name(name).map_err(|what| fault(&raw.name, what))?;
+        if self.groups.iter().any(|group| group.name == *name) {
+            return Err(fault(&raw.name, format!("there are two groups {name}")));
+        }
+        let default = match raw.isolation {
+            RawIsolation::Pair => Some(PAIR_SIZE),
+            RawIsolation::Shared => None,
+        };
+        let size = raw.size.as_ref().map(|size| size.get_ref().as_str());
+        let size = size.or(default).ok_or_else(|| {
+            fault(
+                whole,
+                format!("group {name} needs a size, such as size = \"256M\""),
+            )
+        })?;
+        let place = raw.size.as_ref().map_or(whole.span(), Spanned::span);
+        let size = options::size(size).map_err(|what| Fault {
+            at: place.start,
+            what,
+        })?;
+        let geometry = |slots| {
+            Geometry::new(size, slots).map_err(|error| Fault {
+                at: place.start,
+                what: error.to_string(),
+            })
+        };
+        let isolation = match raw.isolation {
+            RawIsolation::Shared => {
+                if let Some(idle) = &raw.idle {
+                    let what = "idle is for isolation = \"pair\": a shared region stays";
+                    return Err(fault(idle, what));
+                }
+                Isolation::Shared(geometry(
+                    raw.slots.as_ref().map_or(SLOTS, |s| *s.get_ref()),
+                )?)
+            }
+            RawIsolation::Pair => {
+                if let Some(slots) = &raw.slots {
+                    let what = "slots is for isolation = \"shared\": a pair's region has three";
+                    return Err(fault(slots, what));
+                }
+                let idle = raw.idle.as_ref().map_or(PAIR_IDLE, |idle| *idle.get_ref());
+                if let Some(zero) = raw.idle.as_ref().filter(|_| idle == 0) {
+                    return Err(fault(zero, "idle is a number of seconds, 1 or more"));
+                }
+                Isolation::Pair {
+                    geometry: geometry(PAIR_SLOTS)?,
+                    idle: Duration::from_secs(idle),
+                }
+            }
+        };
+        Ok(Group {
+            name: name.clone(),
+            isolation,
+        })
+    }
+
+    fn vm(&self, whole: &Spanned<RawVm>) -> Result<VmConfig, Fault> {
+        let raw = whole.get_ref();
+        let name = raw.name.get_ref();
+        let uuid: Uuid = raw
+            .uuid
+            .get_ref()
+            .parse()
+            .map_err(|w: String| fault(&raw.uuid, w))?;
+        if uuid.is_nil() {
+            let what = "give the VM a UUID of its own (uuidgen), here and as QEMU's -uuid";
+            return Err(fault(&raw.uuid, what));
+        }
+        for other in &self.vms {
+            if other.name == *name {
+                return Err(fault(&raw.name, format!("there are two VMs {name}")));
+            }
+            if other.uuid == uuid {
+                let what = format!("{} has this UUID already", other.name);
+                return Err(fault(&raw.uuid, what));
+            }
+        }
+        if let Some(monitor) = &raw.monitor {
+            let path = monitor.get_ref();
+            if !path.is_absolute() {
+                let what = format!("{}: give the whole path, from /", path.display());
+                return Err(fault(monitor, what));
+            }
+            let other = self.vms.iter().find(|vm| vm.monitor.as_ref() == Some(path));
+            if let Some(other) = other {
+                let what = format!("{} has this monitor already", other.name);
+                return Err(fault(monitor, what));
+            }
+        }
+        let mut groups = Vec::new();
+        for wanted in &raw.groups {
+            let at = self
+                .groups
+                .iter()
+                .position(|group| group.name == *wanted.get_ref());
+            let Some(at) = at else {
+                let known: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
+                let what = match known[..] {
+                    [] => "there is no [[group]] at all".into(),
+                    _ => format!("no group has this name: there is {}", known.join(", ")),
+                };
+                return Err(fault(wanted, what));
+            };
+            if groups.contains(&at) {
+                return Err(fault(wanted, "the VM is in this group already"));
+            }
+            if let (Isolation::Pair { .. }, None) = (&self.groups[at].isolation, &raw.monitor) {
+                let what = "a VM of a group with isolation = \"pair\" needs a monitor, by which \
+                            its regions are plugged in";
+                return Err(fault(wanted, what));
+            }
+            groups.push(at);
+        }
+        let vm = VmConfig {
+            name: name.clone(),
+            uuid,
+            monitor: raw
+                .monitor
+                .as_ref()
+                .map(|monitor| monitor.get_ref().clone()),
+            ports: raw.ports.clone(),
+            groups,
+        };
+        let regions = self.shared_of(&vm);
+        if regions.len() > PAGE_ENTRIES {
+            let what = format!("{name} is in more than {PAGE_ENTRIES} groups that share a region");
+            return Err(fault(whole, what));
+        }
+        let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
+        if self.vm_limit.is_some_and(|limit| sum > limit) {
+            let what = format!(
+                "the regions of {name} have {sum} bytes together, more than limits.vm allows"
+            );
+            return Err(fault(whole, what));
+        }
+        Ok(vm)
+    }
+
+    /// Whether a group has room for its VMs, and within the limits.
+    fn fits(&self, number: usize) -> Result<(), String> {
+        let group = &self.groups[number];
+        let (Isolation::Shared(geometry) | Isolation::Pair { geometry, .. }) = &group.isolation;
+        for (limit, name) in [(self.host_limit, "host"), (self.vm_limit, "vm")] {
+            if limit.is_some_and(|limit| geometry.size() > limit) {
+                return Err(format!(
+                    "a region of {} is larger than limits.{name} allows",
+                    group.name
+                ));
+            }
+        }
+        let Isolation::Shared(_) = group.isolation else {
+            return Ok(());
+        };
+        let members = self
+            .vms
+            .iter()
+            .filter(|vm| vm.groups.contains(&number))
+            .count();
+        if members >= geometry.slots() as usize {
+            return Err(format!(
+                "{} VMs are in group {}, whose region has {} slots, one of them the host's: \
+                 give it more slots",
+                members,
+                group.name,
+                geometry.slots()
+            ));
+        }
+        let before = self.groups[..=number].iter().filter_map(Group::shared);
+        let sum: u64 = before.map(|geometry| geometry.size()).sum();
+        if self.host_limit.is_some_and(|limit| sum > limit) {
+            return Err(format!(
+                "with group {} the regions have {sum} bytes, more than limits.host allows",
+                group.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// The regions that its VMs share from the start.
+    pub fn regions(&self) -> Vec<RegionSpec> {
+        let shared = |group: &Group| {
+            Some(RegionSpec {
+                name: group.name.clone(),
+                geometry: group.shared()?,
+            })
+        };
+        self.groups.iter().filter_map(shared).collect()
+    }
+
+    /// The shared regions of one VM: name, and how each is cut up.
+    pub fn shared_of(&self, vm: &VmConfig) -> Vec<(&str, Geometry)> {
+        let groups = vm.groups.iter().map(|at| &self.groups[*at]);
+        groups
+            .filter_map(|group| Some((group.name.as_str(), group.shared()?)))
+            .collect()
+    }
+
+    /// Whether a VM may join a region. One that no group is about is open to
+    /// all.
+    pub fn admits(&self, region: &str, uuid: Uuid) -> bool {
+        let Some(at) = self.groups.iter().position(|group| group.name == region) else {
+            return true;
+        };
+        let vm = self.vms.iter().find(|vm| vm.uuid == uuid);
+        vm.is_some_and(|vm| vm.groups.contains(&at))
+    }
+}
+
+impl Group {
+    fn shared(&self) -> Option<Geometry> {
+        match self.isolation {
+            Isolation::Shared(geometry) => Some(geometry),
+            Isolation::Pair { .. } => None,
+        }
+    }
+}
+
+fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
+    raw.map(|text| options::size(text.get_ref()).map_err(|what| fault(text, what)))
+        .transpose()
+}
+
+/// Refuses a name that the command line gives to a region, too.
+pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
+    let names: BTreeMap<_, _> = config
+        .groups
+        .iter()
+        .map(|group| (&group.name, ()))
+        .collect();
+    if let Some(spec) = regions.iter().find(|spec| names.contains_key(&spec.name)) {
+        bail!(
+            "--region {0} and the configuration's group {0} are two things: rename one",
+            spec.name
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = include_str!("../../../hallwayd.toml");
+
+    fn error(text: &str) -> String {
+        let path = std::env::temp_dir().join(format!("hwc-{:?}", std::thread::current().id()));
+        std::fs::write(&path, text).unwrap();
+        let error = Config::load(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        let said = format!("{error:#}");
+        said.trim_start_matches(&*path.to_string_lossy()).into()
+    }
+
+    #[test]
+    fn the_example_is_good_and_says_what_it_means() {
+        let config = Config::parse(GOOD).map_err(|fault| fault.what).unwrap();
+        assert_eq!(config.host_limit, Some(4 << 30));
+        let names: Vec<&str> = config.groups.iter().map(|g| g.name.as_str()).collect();
+        assert_eq!(names, ["web", "tenants"]);
+        let regions = config.regions();
+        assert_eq!(regions.len(), 1);
+        assert_eq!(
+            (regions[0].geometry.size(), regions[0].geometry.slots()),
+            (256 << 20, 8)
+        );
+        let vm = &config.vms[0];
+        assert_eq!(config.shared_of(vm).len(), 1);
+        assert!(config.admits("web", vm.uuid) && config.admits("other", vm.uuid));
+        assert!(!config.admits("web", config.vms[2].uuid));
+        assert!(!config.admits("web", Uuid([9; 16])));
+    }
+
+    #[test]
+    fn every_error_names_its_line_and_what_would_be_right() {
+        let vm = |more: &str| {
+            format!(
+                "[[group]]\nname = \"g\"\nisolation = \"shared\"\nsize = \"8M\"\nslots = 2\n\
+                 [[vm]]\nname = \"a\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000001\"\n{more}\n"
+            )
+        };
+        let second = "[[vm]]\nname = \"b\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000002\"\n";
+        for (text, line, part) in [
+            (
+                "[limits]\nhots = \"1G\"".into(),
+                2,
+                "expected `host` or `vm`",
+            ),
+            ("[limits]\nhost = \"1 apple\"".into(), 2, "with K, M or G"),
+            (
+                "[[group]]\nname = \"g\"\nisolation = \"none\"".into(),
+                3,
+                "`shared` or `pair`",
+            ),
+            (
+                "[[group]]\nname = \"g\"\nisolation = \"shared\"".into(),
+                1,
+                "needs a size",
+            ),
+            (
+                "[[group]]\nname = \"../g\"\nisolation = \"pair\"".into(),
+                2,
+                "no name for a region",
+            ),
+            (
+                "\n[[group]]\nname = \"g\"\nisolation = \"pair\"\nsize = \"3M\"".into(),
+                5,
+                "power of two",
+            ),
+            (
+                "[[group]]\nname = \"g\"\nisolation = \"pair\"\nslots = 4".into(),
+                4,
+                "has three",
+            ),
+            (
+                "[[group]]\nname = \"g\"\nisolation = \"pair\"\nidle = 0".into(),
+                4,
+                "1 or more",
+            ),
+            (vm("groups = [\"h\"]"), 9, "there is g"),
+            (vm("monitor = \"vm.qmp\""), 9, "whole path"),
+            (vm("qmp = \"/vm.qmp\""), 9, "expected one of"),
+            (
+                vm(&format!("groups = [\"g\"]\n{second}groups = [\"g\"]")),
+                1,
+                "more slots",
+            ),
+            (
+                vm("[[vm]]\nname = \"a\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000002\""),
+                10,
+                "two VMs a",
+            ),
+            (
+                vm("[[vm]]\nname = \"b\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000001\""),
+                11,
+                "a has this UUID",
+            ),
+            (vm("[[vm]]\nname = \"b\"\nuuid = \"x\""), 11, "no UUID"),
+            ("[[vm]]\nname = \"b\"".into(), 1, "missing field `uuid`"),
+            ("[[vm]\n".into(), 1, "expected"),
+        ] {
+            let said = error(&text);
+            assert!(
+                said.starts_with(&format!(":{line}: ")) && said.contains(part),
+                "{text}\nsaid {said}, not line {line}: {part}"
+            );
+        }
+    }
+
+    #[test]
+    fn memory_stays_within_its_limits() {
+        let group = |name: &str, size: &str| {
+            format!("[[group]]\nname = \"{name}\"\nisolation = \"shared\"\nsize = \"{size}\"\n")
+        };
+        let both = group("a", "16M") + &group("b", "16M");
+        let said = error(&format!("[limits]\nhost = \"16M\"\n{both}"));
+        assert!(
+            said.starts_with(":7: ") && said.contains("limits.host"),
+            "{said}"
+        );
+        let vm = "[[vm]]\nname = \"v\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000001\"\n\
+                  groups = [\"a\", \"b\"]\n";
+        let said = error(&format!("[limits]\nvm = \"16M\"\n{both}{vm}"));
+        assert!(
+            said.starts_with(":11: ") && said.contains("limits.vm"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The monitors of VMs, each with a thread of its own.
+//!
+//! QEMU may answer late or never: it is stopped, hangs, or waits for this very
+//! daemon while it starts. The daemon's one thread must not wait for it, so it
+//! sends jobs and is sent news. A monitor that is not there is looked for once
+//! a second; jobs are for a monitor that is there, and forgotten with it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use hallway_qmp::{Error, Identity, Memory, Monitor};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Between two looks for a monitor that is not there.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long QEMU may take to greet.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a guest may take to let a device go.
+const LET_GO: Duration = Duration::from_secs(30);
+
+/// What a monitor is asked for.
+#[derive(Debug)]
+pub enum Job {
+    /// Plug memory in.
+    Plug(Memory),
+    /// Plug a device out.
+    Unplug(String),
+}
+
+/// What a monitor tells.
+#[derive(Debug)]
+pub enum News {
+    /// QEMU answers.
+    Up(Identity),
+    /// It does not, any more or yet, for this reason.
+    Down(String),
+    /// A device is there now.
+    Plugged(String),
+    /// This could not be done, for this reason.
+    Failed(Job, String),
+    /// A device is gone; whether that was asked for.
+    Gone(String, bool),
+}
+
+/// Where all monitors' news come together.
+pub struct Newsroom {
+    sender: Sender<(usize, News)>,
+    receiver: Receiver<(usize, News)>,
+    bell: Arc<EventFd>,
+}
+
+fn bell() -> Result<Arc<EventFd>> {
+    let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+    Ok(Arc::new(EventFd::from_flags(flags)?))
+}
+
+impl Newsroom {
+    /// An empty one.
+    pub fn new() -> Result<Self> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        Ok(Self {
+            sender,
+            receiver,
+            bell: bell()?,
+        })
+    }
+
+    /// All that came, each with the number of its monitor.
+    pub fn take(&self) -> Vec<(usize, News)> {
+        let _ = self.bell.read();
+        self.receiver.try_iter().collect()
+    }
+}
+
+impl AsFd for Newsroom {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// The daemon's end of a monitor's thread, which lives as long as the daemon.
+pub struct Handle {
+    jobs: Sender<Job>,
+    bell: Arc<EventFd>,
+}
+
+impl Handle {
+    /// Starts looking after the monitor at `path`.
+    pub fn new(number: usize, path: PathBuf, ports: Vec<String>, news: &Newsroom) -> Result<Self> {
+        let (jobs, receiver) = std::sync::mpsc::channel();
+        let bell = bell()?;
+        let thread = Thread {
+            number,
+            path,
+            ports,
+            jobs: receiver,
+            rung: bell.clone(),
+            news: news.sender.clone(),
+            bell: news.bell.clone(),
+        };
+        std::thread::Builder::new()
+            .name(format!("monitor{number}"))
+            .spawn(move || thread.run())?;
+        Ok(Self { jobs, bell })
+    }
+
+    /// Has a job done.
+    pub fn ask(&self, job: Job) {
+        let _ = self.jobs.send(job);
+        let _ = self.bell.write(1);
+    }
+}
+
+struct Thread {
+    number: usize,
+    path: PathBuf,
+    ports: Vec<String>,
+    jobs: Receiver<Job>,
+    rung: Arc<EventFd>,
+    news: Sender<(usize, News)>,
+    bell: Arc<EventFd>,
+}
+
+impl Thread {
+    fn tell(&self, news: News) {
+        let _ = self.news.send((self.number, news));
+        let _ = self.bell.write(1);
+    }
+
+    fn run(self) {
+        loop {
+            let why = match self.connect() {
+                Ok(mut monitor) => self.serve(&mut monitor),
+                Err(error) => error,
+            };
+            self.tell(News::Down(why.to_string()));
+            std::thread::sleep(AGAIN);
+            // Of before; the daemon asks anew once QEMU answers.
+            while self.jobs.try_recv().is_ok() {}
+        }
+    }
+
+    fn connect(&self) -> hallway_qmp::Result<Monitor> {
+        let mut monitor = Monitor::connect(&self.path, PATIENCE)?;
+        let identity = monitor.identity()?;
+        self.tell(News::Up(identity));
+        Ok(monitor)
+    }
+
+    /// Does what is asked for until the connection ends; returns why it did.
+    fn serve(&self, monitor: &mut Monitor) -> Error {
+        loop {
+            while let Ok(job) = self.jobs.try_recv() {
+                if let Err(error) = self.work(monitor, job) {
+                    return error;
+                }
+            }
+            if let Err(error) = self.hear(monitor) {
+                return error;
+            }
+            let mut fds = [
+                PollFd::new(monitor.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.rung.as_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            let _ = self.rung.read();
+        }
+    }
+
+    fn work(&self, monitor: &mut Monitor, job: Job) -> hallway_qmp::Result<()> {
+        let (done, news) = match &job {
+            Job::Plug(memory) => (
+                monitor.plug(memory, &self.ports).map(drop),
+                News::Plugged(memory.id.clone()),
+            ),
+            Job::Unplug(id) => (monitor.unplug(id, LET_GO), News::Gone(id.clone(), true)),
+        };
+        match done {
+            Ok(()) => self.tell(news),
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => self.tell(News::Failed(job, error.to_string())),
+        }
+        Ok(())
+    }
+
+    /// Devices that another took out, or that the guest let go late.
+    fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<()> {
+        for event in monitor.take_events()? {
+            if event.name == "DEVICE_DELETED" {
+                if let Some(id) = event.data["device"].as_str() {
+                    self.tell(News::Gone(id.into(), false));
+                }
+            }
+        }
+        Ok(())
+    }
+}

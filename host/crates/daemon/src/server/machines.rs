@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The VMs of the configuration: which ring memory each should have, and
+//! getting it there through its monitor.
+//!
+//! Memory is plugged in once the guest's module has asked something: before
+//! that, firmware may place it where the guest maps it uncached. What another
+//! takes out (an operator, a migration) stays out until the guest's module
+//! starts anew.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hallway_control as control;
+use hallway_membership::Uuid;
+use hallway_qmp::{Identity, Memory};
+use tracing::{info, warn};
+
+use super::Server;
+use crate::monitor::{Handle, Job, News};
+
+/// Between two tries to plug in what QEMU refused.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// Before the name of a region, in that of its device.
+const PREFIX: &str = "hallway-";
+
+/// A VM of the configuration.
+pub(super) struct Machine {
+    monitor: Option<Handle>,
+    link: Link,
+    /// Its ring memory, by region.
+    plugs: BTreeMap<String, Plug>,
+}
+
+/// How things are with its monitor.
+enum Link {
+    /// Nobody looked yet.
+    New,
+    /// For this reason.
+    Down(String),
+    /// Of this QEMU.
+    Up(Identity),
+}
+
+/// How things are with a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Plug {
+    /// QEMU is asked for it.
+    Asked,
+    /// It is there.
+    In,
+    /// Another took it out.
+    TakenOut,
+    /// QEMU refused it, then and for this reason.
+    Failed(Instant, String),
+}
+
+impl Server {
+    /// Starts looking after the monitors of the configuration.
+    pub(super) fn start_monitors(&mut self) -> Result<()> {
+        for (number, vm) in self.config.vms.iter().enumerate() {
+            let start = |path| Handle::new(number, path, vm.ports.clone(), &self.newsroom);
+            self.machines.push(Machine {
+                monitor: vm.monitor.clone().map(start).transpose()?,
+                link: Link::New,
+                plugs: BTreeMap::new(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes in what the monitors tell.
+    pub(super) fn hear_monitors(&mut self) {
+        for (number, news) in self.newsroom.take() {
+            self.hear_monitor(number, news);
+        }
+    }
+
+    fn hear_monitor(&mut self, number: usize, news: News) {
+        let (config, machine) = (&self.config.vms[number], &mut self.machines[number]);
+        let name = config.name.as_str();
+        match news {
+            News::Up(identity) if identity.uuid.parse() == Ok(config.uuid) => {
+                info!(vm = name, "its monitor answers");
+                // What was in a QEMU before this one is not in this one.
+                machine.plugs.clear();
+                machine.link = Link::Up(identity);
+            }
+            News::Up(identity) => {
+                let why = format!(
+                    "the QEMU there has UUID {}, and {name} has {} in the configuration: correct \
+                     the one or the other",
+                    identity.uuid, config.uuid
+                );
+                warn!(vm = name, "{why}");
+                machine.link = Link::Down(why);
+            }
+            News::Down(why) => {
+                if matches!(&machine.link, Link::Down(before) if *before == why) {
+                    return;
+                }
+                warn!(vm = name, "monitor: {why}");
+                machine.link = Link::Down(why);
+            }
+            News::Plugged(id) => {
+                if let Some(region) = id.strip_prefix(PREFIX) {
+                    info!(vm = name, region, "plugged in");
+                    machine.plugs.insert(region.into(), Plug::In);
+                }
+            }
+            News::Failed(job, why) => {
+                let id = match job {
+                    Job::Plug(memory) => memory.id,
+                    Job::Unplug(id) => id,
+                };
+                if let Some(region) = id.strip_prefix(PREFIX) {
+                    warn!(vm = name, region, "{why}");
+                    let failed = Plug::Failed(Instant::now(), why);
+                    machine.plugs.insert(region.into(), failed);
+                }
+            }
+            News::Gone(id, asked) => {
+                if let Some(region) = id.strip_prefix(PREFIX) {
+                    info!(vm = name, region, "plugged out");
+                    if let Some(monitor) = machine.monitor.as_ref().filter(|_| !asked) {
+                        // The device is gone; its memory is not.
+                        monitor.ask(Job::Unplug(id.clone()));
+                        machine.plugs.insert(region.into(), Plug::TakenOut);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A guest's module started: it gets again what others took out before.
+    pub(super) fn machine_starts(&mut self, uuid: Uuid) {
+        if let Some(number) = self.config.vms.iter().position(|vm| vm.uuid == uuid) {
+            let plugs = &mut self.machines[number].plugs;
+            plugs.retain(|_, plug| *plug != Plug::TakenOut);
+        }
+    }
+
+    /// Has what lacks plugged in.
+    pub(super) fn plug_regions(&mut self) {
+        for (config, machine) in self.config.vms.iter().zip(&mut self.machines) {
+            let guest = self
+                .vms
+                .values()
+                .any(|vm| vm.saved.uuid == Some(config.uuid));
+            let (Link::Up(_), Some(monitor), true) = (&machine.link, &machine.monitor, guest)
+            else {
+                continue;
+            };
+            for (region, geometry) in self.config.shared_of(config) {
+                let due = match machine.plugs.get(region) {
+                    None => true,
+                    Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
+                    Some(_) => false,
+                };
+                let Some(served) = self.regions.iter().find(|s| s.name == region && due) else {
+                    continue;
+                };
+                monitor.ask(Job::Plug(Memory {
+                    id: format!("{PREFIX}{region}"),
+                    file: served.region.path.clone(),
+                    size: geometry.size(),
+                }));
+                machine.plugs.insert(region.into(), Plug::Asked);
+            }
+        }
+    }
+
+    /// Whether a VM is who it says, as far as monitors tell: the QEMU of a
+    /// monitor that is connected here speaks for its own VM alone.
+    pub(super) fn is_genuine(&self, number: u64, uuid: Uuid) -> bool {
+        let pid_of = |number| self.vms.get(number).and_then(|vm| vm.pid);
+        let told = self
+            .config
+            .vms
+            .iter()
+            .zip(&self.machines)
+            .find_map(|(config, machine)| match &machine.link {
+                Link::Up(identity) if config.uuid == uuid => identity.pid,
+                _ => None,
+            });
+        let told = told.filter(|pid| self.vms.keys().any(|other| pid_of(other) == Some(*pid)));
+        told.is_none_or(|pid| pid_of(&number) == Some(pid))
+    }
+
+    /// For `hallway status`.
+    pub(super) fn machine_status(&self) -> Vec<control::Machine> {
+        let all = self.config.vms.iter().zip(&self.machines);
+        all.map(|(config, machine)| control::Machine {
+            name: config.name.clone(),
+            uuid: config.uuid.to_string(),
+            monitor: config.monitor.clone(),
+            connected: matches!(machine.link, Link::Up(_)),
+            problem: match &machine.link {
+                Link::Down(why) => Some(why.clone()),
+                Link::New | Link::Up(_) => None,
+            },
+            plugs: machine
+                .plugs
+                .iter()
+                .map(|(region, plug)| control::Plug {
+                    region: region.clone(),
+                    plugged: *plug == Plug::In,
+                    problem: match plug {
+                        Plug::Failed(_, why) => Some(why.clone()),
+                        Plug::TakenOut => Some("another took it out".into()),
+                        Plug::Asked | Plug::In => None,
+                    },
+                })
+                .collect(),
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,219 @@
+"""VMs that are in hallwayd's configuration: it plugs their ring memory in by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hallway_lab import topology
+from hallway_lab.vm import VM, Plain
+from hallway_tests.guests import (
+    Delta,
+    Stream,
+    healthy,
+    insmod,
+    loaded,
+    rmmod,
+    settle_in,
+    wait_members,
+)
+from hallway_tests.suite import check, wait_for
+
+from .lab import Pair, named_log
+from .streams import CALM, nothing_odd, through_rings
+
+NUMBERS = (5, 6)
+GROUPS = """
+[limits]
+host = "256M"
+vm = "128M"
+
+[[group]]
+name = "shared"
+isolation = "shared"
+size = "64M"
+"""
+VM_WORDS = """
+[[vm]]
+name = "{vm.name}"
+uuid = "{vm.uuid}"
+monitor = "{vm.config.monitor}"
+groups = {groups}
+"""
+
+
+@dataclass
+class Company:
+    """What a test gets: VMs that a configuration names, and the daemon that has it."""
+
+    pair: Pair
+    site: topology.Site
+
+    @property
+    def vms(self) -> list[VM]:
+        """Every VM."""
+        return self.site.vms
+
+    def of_two(self, a: VM, b: VM) -> Pair:
+        """Two of the VMs, as tests of streams want them."""
+        pair = self.pair
+        return Pair(
+            self.site,
+            a,
+            b,
+            pair.report,
+            pair.kernel,
+            pair.slow,
+            pair.rng,
+            pair.logs,
+            pair.share,
+        )
+
+    def machine(self, vm: VM) -> dict[str, Any]:
+        """What the daemon tells of a VM of its configuration."""
+        machines = self.site.daemon.status()["machines"]
+        return next(machine for machine in machines if machine["uuid"] == vm.uuid)
+
+    def plugged(self, vm: VM) -> set[str]:
+        """Names of the regions that the daemon has plugged into a VM."""
+        return {plug["region"] for plug in self.machine(vm)["plugs"] if plug["plugged"]}
+
+    def unload(self) -> None:
+        """Make sure that the module is in no VM."""
+        for vm in self.vms:
+            if loaded(vm):
+                rmmod(vm)
+
+    def healthy(self) -> None:
+        """Fail if a guest complained."""
+        healthy(*self.vms)
+
+
+def devices(vm: VM) -> set[str]:
+    """Ids of the shared memory that QEMU has, as QEMU tells."""
+    listed = vm.qmp.command("qom-list", path="/machine/peripheral")
+    return {item["name"] for item in listed if item["type"] == "child<ivshmem-plain>"}
+
+
+def config_plugs(company: Company) -> None:
+    """Memory comes when a guest's module runs, not before; what a person takes out stays out."""
+    a, b = company.vms
+    company.unload()
+    pair = company.of_two(a, b)
+    for vm in company.vms:
+        wait_for(
+            lambda: company.machine(vm)["connected"], f"{vm.name}'s monitor answers"
+        )  # noqa: B023
+        check(
+            not devices(vm),
+            f"{vm.name} has ring memory, and no module yet: {devices(vm)}",
+        )
+        insmod(vm, promote_bytes=0, promote_ms=0)
+    wait_members(a, b, timeout=30 * company.pair.slow)
+    for vm in company.vms:
+        wait_for(
+            lambda: company.plugged(vm) == {"shared"},
+            f"{vm.name} is shown with its region",
+        )  # noqa: B023
+        check(devices(vm) == {"hallway-shared"}, f"{vm.name}: {devices(vm)}")
+    delta = Delta(a, b)
+    Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
+    nothing_odd(pair, delta)
+    through_rings(pair, delta, 0.5)
+
+    # By hand, under load: it stays out, and comes again with the guest's module.
+    delta = Delta(a, b)
+    stream = Stream(b, a, conns=3, both=CALM)
+    wait_for(
+        lambda: delta.of(a)["tx_promoted"] >= 3,
+        "the streams are on rings",
+        20 * company.pair.slow,
+    )
+    a.qmp.command("device_del", id="hallway-shared")
+    wait_for(lambda: not company.plugged(a), "the daemon knows", 30 * company.pair.slow)
+    said = company.machine(a)["plugs"]
+    check(said[0]["problem"] == "another took it out", f"the daemon says {said}")
+    stream.check_running("when its region was unplugged")
+    stream.stop()
+    stream.finish(60 * company.pair.slow)
+    check(not devices(a), f"it was plugged in again: {devices(a)}")
+    rmmod(a)
+    insmod(a, promote_bytes=0, promote_ms=0)
+    wait_members(a, b, timeout=30 * company.pair.slow)
+
+
+def config_survives(company: Company) -> None:
+    """A daemon that takes over finds memory plugged in, and plugs no second device."""
+    a, b = company.vms
+    wait_members(a, b, timeout=30 * company.pair.slow)
+    company.site.daemon.kill()
+    company.site.daemon.start()
+    for vm in company.vms:
+        wait_for(
+            lambda: company.plugged(vm) == {"shared"}, f"{vm.name}'s region is found"
+        )  # noqa: B023
+        check(devices(vm) == {"hallway-shared"}, f"{vm.name}: {devices(vm)}")
+    pair, delta = company.of_two(a, b), Delta(a, b)
+    Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
+    through_rings(pair, delta, 0.5)
+
+
+def config_admits(company: Company) -> None:
+    """A VM that is in no group of a region is not let in, and is told so."""
+    daemon = company.site.daemon
+    stranger = named_log(
+        company.site.vm(7, company.pair.kernel, share=company.pair.share),
+        company.pair.logs,
+    )
+    region = daemon.status()["regions"][0]
+    with company.site.join(stranger):
+        stranger.plug(Plain(Path(region["file"]), region["size"]))
+        insmod(stranger)
+        wait_for(
+            lambda: "this VM is not allowed in" in stranger.run("dmesg").out,
+            "the stranger's kernel says so",
+            20 * company.pair.slow,
+        )
+        check(
+            "is not in this group: put it there" in daemon.log.read_text(),
+            "the daemon does not say so",
+        )
+        rmmod(stranger)
+
+
+@contextlib.contextmanager
+def booted(pair: Pair) -> Iterator[Company]:
+    """Run a daemon with a configuration, and its VMs, for the length of the block."""
+    config = pair.logs / "hallwayd.toml"
+    daemon = topology.Daemon(host="configured", config=config)
+    daemon.log = pair.logs / "hallwayd-configured.log"
+    daemon.log.write_bytes(b"")
+    site = topology.Site(daemon)
+    vms = []
+    for number in NUMBERS:
+        monitor = Path(f"/run/vm{number}.qmp")
+        vm = site.vm(
+            number,
+            pair.kernel,
+            share=pair.share,
+            monitor=monitor,
+            boot_timeout=120 * pair.slow,
+        )
+        vms.append(named_log(vm, pair.logs))
+    config.write_text(
+        GROUPS + "".join(VM_WORDS.format(vm=vm, groups='["shared"]') for vm in vms)
+    )
+    daemon.start()
+    try:
+        with site.join(*vms):
+            for vm in vms:
+                settle_in(vm)
+            yield Company(pair, site)
+    finally:
+        daemon.kill(15)
+
+
+TESTS = (config_plugs, config_survives, config_admits)
