@@ -81,6 +81,19 @@ class Company:
         """Names of the regions that the daemon has plugged into a VM."""
         return {plug["region"] for plug in self.machine(vm)["plugs"] if plug["plugged"]}
 
+    def wait_plugged(self, vm: VM, *regions: str) -> None:
+        """Wait until the daemon says that a VM has just these regions, and QEMU says the same."""
+        wanted = {f"hallway-{region}" for region in regions}
+        wait_for(
+            lambda: self.plugged(vm) == set(regions) and devices(vm) == wanted,
+            f"{vm.name} has {regions or 'no region'}",
+            60 * self.pair.slow,
+        )
+
+    def wait_monitor(self, vm: VM) -> None:
+        """Wait until the daemon speaks with a VM's QEMU."""
+        wait_for(lambda: self.machine(vm)["connected"], f"{vm.name}'s monitor answers")
+
     def unload(self) -> None:
         """Make sure that the module is in no VM."""
         for vm in self.vms:
@@ -104,9 +117,7 @@ def config_plugs(company: Company) -> None:
     company.unload()
     pair = company.of_two(a, b)
     for vm in company.vms:
-        wait_for(
-            lambda: company.machine(vm)["connected"], f"{vm.name}'s monitor answers"
-        )  # noqa: B023
+        company.wait_monitor(vm)
         check(
             not devices(vm),
             f"{vm.name} has ring memory, and no module yet: {devices(vm)}",
@@ -114,11 +125,7 @@ def config_plugs(company: Company) -> None:
         insmod(vm, promote_bytes=0, promote_ms=0)
     wait_members(a, b, timeout=30 * company.pair.slow)
     for vm in company.vms:
-        wait_for(
-            lambda: company.plugged(vm) == {"shared"},
-            f"{vm.name} is shown with its region",
-        )  # noqa: B023
-        check(devices(vm) == {"hallway-shared"}, f"{vm.name}: {devices(vm)}")
+        company.wait_plugged(vm, "shared")
     delta = Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
     nothing_odd(pair, delta)
@@ -152,10 +159,7 @@ def config_survives(company: Company) -> None:
     company.site.daemon.kill()
     company.site.daemon.start()
     for vm in company.vms:
-        wait_for(
-            lambda: company.plugged(vm) == {"shared"}, f"{vm.name}'s region is found"
-        )  # noqa: B023
-        check(devices(vm) == {"hallway-shared"}, f"{vm.name}: {devices(vm)}")
+        company.wait_plugged(vm, "shared")
     pair, delta = company.of_two(a, b), Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
     through_rings(pair, delta, 0.5)
@@ -203,9 +207,7 @@ def booted(pair: Pair) -> Iterator[Company]:
             boot_timeout=120 * pair.slow,
         )
         vms.append(named_log(vm, pair.logs))
-    config.write_text(
-        GROUPS + "".join(VM_WORDS.format(vm=vm, groups='["shared"]') for vm in vms)
-    )
+    config.write_text(GROUPS + "".join(VM_WORDS.format(vm=vm, groups='["shared"]') for vm in vms))
     daemon.start()
     try:
         with site.join(*vms):
