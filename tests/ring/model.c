@@ -537,7 +537,8 @@ static void receiver_step(void)
 		counted.cut += w.rx.ring.ended;
 		w.rx.asleep = false;
 	} else if (w.rx.mapped && w.fin_arrived && !w.fin_read &&
-		   w.took == w.arrived && chance(4)) {
+		   w.took == w.arrived &&
+		   w.rx.saved_at == w.rx.saved_end && chance(4)) {
 		/* A native read took the FIN before the ring was drained. */
 		counted.fin_read_first += w.rx.ring.started;
 		w.fin_read = true;
