@@ -37,13 +37,17 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub struct Daemon {
     pub dir: PathBuf,
     pub child: Child,
+    regions: Vec<&'static str>,
 }
 
-fn command(dir: &Path) -> Command {
+fn command(dir: &Path, regions: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hallwayd"));
     command.arg("--run-dir").arg(dir.join("run"));
     command.arg("--region-dir").arg(dir.join("mem"));
-    command.args(["--region", "default:16M:4", "--log-level", "debug"]);
+    for region in regions {
+        command.args(["--region", region]);
+    }
+    command.args(["--log-level", "debug"]);
     let log = File::options()
         .append(true)
         .create(true)
@@ -55,14 +59,23 @@ fn command(dir: &Path) -> Command {
 
 impl Daemon {
     pub fn new() -> Self {
+        Self::serving(&["default:16M:4"])
+    }
+
+    pub fn serving(regions: &[&'static str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // Short: a Unix socket's path has 107 bytes.
         let dir = std::env::temp_dir().join(format!("hwd-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
-        let child = command(&dir).spawn().unwrap();
-        let mut daemon = Self { dir, child };
+        let child = command(&dir, regions).spawn().unwrap();
+        let regions = regions.to_vec();
+        let mut daemon = Self {
+            dir,
+            child,
+            regions,
+        };
         daemon.wait_ready();
         daemon
     }
@@ -106,13 +119,13 @@ impl Daemon {
     }
 
     pub fn start(&mut self) {
-        self.child = command(&self.dir).spawn().unwrap();
+        self.child = command(&self.dir, &self.regions).spawn().unwrap();
         self.wait_ready();
     }
 
     /// Runs another hallwayd on the same directory to its end.
     pub fn other(&self, arguments: &[&str]) -> Output {
-        let mut command = command(&self.dir);
+        let mut command = command(&self.dir, &self.regions);
         command
             .args(arguments)
             .stdout(Stdio::piped())
@@ -325,6 +338,16 @@ impl Qemu {
         self.serial
     }
 
+    /// Whether it has all that realize waits for.
+    pub fn greeted(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Whether the last request was answered.
+    pub fn answered(&self, entry: usize) -> bool {
+        self.replied(entry) == self.serial
+    }
+
     pub fn replied(&self, entry: usize) -> u32 {
         self.page()
             .read_u32(Self::reply_at(entry) + offset_of!(abi::Reply, serial))
@@ -334,10 +357,23 @@ impl Qemu {
     pub fn reply(&mut self, entry: usize) -> u32 {
         until("a reply", || {
             self.read();
-            self.replied(entry) == self.serial
+            self.answered(entry)
         });
+        self.status(entry)
+    }
+
+    pub fn status(&self, entry: usize) -> u32 {
         self.page()
             .read_u32(Self::reply_at(entry) + offset_of!(abi::Reply, status))
+    }
+
+    /// Slot and generation that the last reply gives.
+    pub fn place(&self, entry: usize) -> (usize, u32) {
+        let at = |offset: usize| Self::reply_at(entry) + offset;
+        (
+            self.page().read_u32(at(offset_of!(abi::Reply, slot))) as usize,
+            self.page().read_u32(at(offset_of!(abi::Reply, generation))),
+        )
     }
 
     pub fn join(&mut self, region: Uuid) -> u32 {
@@ -351,19 +387,22 @@ impl Qemu {
     }
 
     pub fn slot(&self) -> usize {
-        self.page()
-            .read_u32(Self::reply_at(0) + offset_of!(abi::Reply, slot)) as usize
+        self.place(0).0
     }
 
     pub fn generation(&self) -> u32 {
-        self.page()
-            .read_u32(Self::reply_at(0) + offset_of!(abi::Reply, generation))
+        self.place(0).1
     }
 
     /// Peer id that rings a slot.
     pub fn doorbell(&self, slot: usize) -> u16 {
+        self.doorbell_in(0, slot)
+    }
+
+    /// Peer id that rings a slot of the region that an entry is about.
+    pub fn doorbell_in(&self, entry: usize, slot: usize) -> u16 {
         self.page()
-            .read_u16(Self::reply_at(0) + offset_of!(abi::Reply, doorbell) + slot * 2)
+            .read_u16(Self::reply_at(entry) + offset_of!(abi::Reply, doorbell) + slot * 2)
     }
 
     /// Rings a member, and waits for it to hear.
@@ -381,12 +420,13 @@ impl Qemu {
 
 /// The region, as a guest maps it.
 pub fn region_memory(daemon: &Daemon) -> Mapping {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(daemon.region_file())
-        .unwrap();
-    Mapping::new(file, SIZE as usize).unwrap()
+    memory_of(daemon.region_file(), SIZE)
+}
+
+/// A region's file, as a guest maps it.
+pub fn memory_of(path: impl AsRef<Path>, size: u64) -> Mapping {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    Mapping::new(file, size as usize).unwrap()
 }
 
 fn member_at(slot: usize) -> usize {
@@ -399,6 +439,10 @@ pub fn member_state(memory: &Mapping, slot: usize) -> u32 {
 
 pub fn member_generation(memory: &Mapping, slot: usize) -> u32 {
     memory.read_u32(member_at(slot) + offset_of!(abi::Member, generation))
+}
+
+pub fn member_uuid(memory: &Mapping, slot: usize) -> Uuid {
+    Uuid(memory.read_bytes(member_at(slot) + offset_of!(abi::Member, uuid)))
 }
 
 pub fn slice_offset(memory: &Mapping, slot: usize) -> usize {
