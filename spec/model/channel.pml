@@ -27,9 +27,12 @@
 #define CARRIERS	2	/* rings that the sender may offer */
 #endif
 #ifndef SLOTS
-#define SLOTS		2	/* bytes in a ring */
+#define SLOTS		2	/* bytes in the first ring */
 #endif
-#define BASE		SLOTS	/* first sequence number: room to move back */
+#ifndef LARGER
+#define LARGER		SLOTS	/* bytes in the next ones */
+#endif
+#define BASE		LARGER	/* first sequence number: room to move back */
 
 mtype = { TCP, OFFERED, RING, DRAINING, CONSENTED };	/* states of a side */
 mtype = { OFFER, ACCEPT, DECLINE, DEMOTE, DONE };	/* messages */
@@ -41,7 +44,7 @@ byte ring_tail, tail_event;
 bool start_set, end_set;
 bool cut_set;				/* end, written by the receiver */
 byte start_seq, cut_at;
-byte ring_data[SLOTS];
+byte ring_data[LARGER];
 #ifdef BOOLEAN_NOTIFY
 bool head_notify;
 #endif
@@ -84,6 +87,20 @@ bool s_told, r_told;			/* PEER_LEFT was handled */
 #define S_OWNS	assert(ring_owner == s_carrier && ring_owner != 0)
 #define R_OWNS	assert(ring_owner == r_carrier && ring_owner != 0)
 
+/* The size goes with the OFFER, once; both sides keep it for themselves. */
+#define SIZE(carrier)	(carrier <= 1 -> SLOTS : LARGER)
+#ifdef GROW_IN_PLACE
+bool s_grown;
+#define S_SIZE		(s_grown -> LARGER : SIZE(s_carrier))
+#else
+#define S_SIZE		SIZE(s_carrier)
+#endif
+#ifdef SIZE_OF_BEFORE
+#define R_SIZE		SLOTS
+#else
+#define R_SIZE		SIZE(r_carrier)
+#endif
+
 #define HAS_RING(state)	(state == RING || state == DRAINING)
 
 inline ring_free()
@@ -92,7 +109,7 @@ inline ring_free()
 	ring_head = 0; head_event = 0; ring_tail = 0; tail_event = 0;
 	start_set = 0; end_set = 0; start_seq = 0;
 	cut_set = 0; cut_at = 0;
-	ring_data[0] = 0; ring_data[SLOTS - 1] = 0;
+	ring_data[0] = 0; ring_data[LARGER - 1] = 0;
 	s_head = 0; s_carrier = 0
 }
 
@@ -106,7 +123,7 @@ inline tx_repeat()
 	s_i = cut_at;
 	do
 	:: s_i < s_head ->
-		stream[write_seq] = ring_data[s_i % SLOTS];
+		stream[write_seq] = ring_data[s_i % S_SIZE];
 		write_seq++;
 		s_i++
 	:: else -> break
@@ -131,6 +148,20 @@ inline tx_end()
 #ifndef END_WITHOUT_WAKE
 	s_sleep = 0
 #endif
+}
+
+inline tx_demote()
+{
+	atomic {
+		tx_end();
+#ifdef FREE_BEFORE_DONE
+		ring_free();
+#endif
+	};
+#ifndef END_WITHOUT_BELL
+	r_bell = 1;
+#endif
+	s_lock = 0
 }
 
 /* hall_sock_sendmsg, hall_sock_close: the program. */
@@ -164,7 +195,7 @@ send:	atomic {
 			S_OWNS;
 			tail = ring_tail;
 			if
-			:: s_head - tail == SLOTS -> goto filled
+			:: s_head - tail == S_SIZE -> goto filled
 			:: else -> tail = 0
 			fi
 		fi
@@ -173,7 +204,7 @@ send:	atomic {
 put:	/* hall_ring_publish: bytes, release, head */
 	atomic {
 		S_OWNS;
-		ring_data[s_head % SLOTS] = sent;
+		ring_data[s_head % S_SIZE] = sent;
 		s_head++;
 		sent++;
 #ifdef FIN_BEFORE_HEAD
@@ -209,7 +240,21 @@ put:	/* hall_ring_publish: bytes, release, head */
 		goto again
 	}
 
-filled:	/* hall_ring_arm_tail: on the wait queue, tail_event, full barrier */
+filled:
+#ifdef RESIZE
+	/* hall_budget_full: ended, for a larger one */
+	if
+#ifdef GROW_IN_PLACE
+	:: s_carrier == 1 && !s_grown -> s_grown = 1; goto put
+#else
+	:: tail = 0;
+		tx_demote();
+		goto send
+#endif
+	:: true
+	fi;
+#endif
+	/* hall_ring_arm_tail: on the wait queue, tail_event, full barrier */
 	atomic {
 		S_OWNS;
 		s_sleep = 1;
@@ -220,7 +265,7 @@ filled:	/* hall_ring_arm_tail: on the wait queue, tail_event, full barrier */
 		S_OWNS;
 		tail = ring_tail;
 		if
-		:: s_head - tail != SLOTS -> s_sleep = 0; tail = 0; goto put
+		:: s_head - tail != S_SIZE -> s_sleep = 0; tail = 0; goto put
 		:: else -> s_lock = 0; tail = 0
 		fi
 	};
@@ -235,7 +280,7 @@ wait:	atomic {
 			S_OWNS;
 			tail = ring_tail;
 			if
-			:: s_head - tail != SLOTS -> tail = 0; goto put
+			:: s_head - tail != S_SIZE -> tail = 0; goto put
 			:: else -> tail = 0; s_sleep = 1; s_lock = 0; goto wait
 			fi
 		fi
@@ -269,19 +314,11 @@ abort:	atomic {
 out:	s_out = 1
 }
 
-inline tx_demote()
-{
-	atomic {
-		tx_end();
-#ifdef FREE_BEFORE_DONE
-		ring_free();
+#ifdef OFFER_BEFORE_DONE
+#define MAY_OFFER	(s_state == TCP || s_state == DRAINING)
+#else
+#define MAY_OFFER	(s_state == TCP)
 #endif
-	};
-#ifndef END_WITHOUT_BELL
-	r_bell = 1;
-#endif
-	s_lock = 0
-}
 
 /* Policy: offers and demotes when it likes, and stops when it likes. */
 proctype SenderPolicy() S_ALIVE
@@ -291,7 +328,7 @@ proctype SenderPolicy() S_ALIVE
 	do
 	:: atomic {
 		/* hall_channel_offer */
-		offered < CARRIERS && s_state == TCP && !s_lock &&
+		offered < CARRIERS && MAY_OFFER && !s_lock &&
 		!s_err && !fin_sent && NOT_LEFT ->
 		assert(ring_owner == 0);
 		s_carrier = 2 * offered + 1;
@@ -517,7 +554,7 @@ look:
 			/* hall_ring_consume: bytes, release, tail */
 			r_sleep = 0;
 			R_OWNS;
-			assert(ring_data[r_tail % SLOTS] == delivered);
+			assert(ring_data[r_tail % R_SIZE] == delivered);
 			delivered++;
 			r_tail++;
 			ring_tail = r_tail;
@@ -699,7 +736,7 @@ end_idle:
 				do
 				:: i < head ->
 					stream[mark - (head - i)] =
-						ring_data[i % SLOTS];
+						ring_data[i % R_SIZE];
 					i++
 				:: else -> break
 				od;

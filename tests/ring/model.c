@@ -40,7 +40,7 @@ static struct {
 	u64 streams, bytes_tcp, bytes_ring, promoted, demoted, full, empty, wrapped;
 	u64 left_in_tcp, left_in_ring, under_reader, under_writer;
 	u64 reader_slept, writer_slept, woken_for_nothing, saved, declined;
-	u64 cut, repeated, closed_early, fin_in_ring, fin_read_first, in_midst, seq_wrapped;
+	u64 grown, shrunk, cut, repeated, closed_early, fin_in_ring, fin_read_first, in_midst, seq_wrapped;
 } counted;
 
 /* One message of each kind is enough: the protocol allows no second. */
@@ -113,9 +113,14 @@ static void tx_free(void)
 	w.tx.state = TX_TCP;
 }
 
+/* Each ring is of a size of its own, in the midst of the stream. */
 static void tx_offer(void)
 {
+	u32 before = w.tx.size;
+
 	w.tx.size = HALLWAY_RING_MIN << below(3);
+	counted.grown += before && w.tx.size > before;
+	counted.shrunk += w.tx.size < before;
 	w.tx.memory = aligned_alloc(4096, HALLWAY_RING_HEADER + w.tx.size);
 	memset(w.tx.memory, 0xcc, HALLWAY_RING_HEADER + w.tx.size);
 	w.tx.carrier += 2;
@@ -664,6 +669,8 @@ int main(int argc, char **argv)
 	SHOW(woken_for_nothing);
 	SHOW(saved);
 	SHOW(declined);
+	SHOW(grown);
+	SHOW(shrunk);
 	SHOW(cut);
 	SHOW(repeated);
 	SHOW(closed_early);
