@@ -33,6 +33,18 @@
 #define LARGER		SLOTS	/* bytes in the next ones */
 #endif
 #define BASE		LARGER	/* first sequence number: room to move back */
+#ifdef DOUBLED
+#define ANSWERS		6
+/* A word that the state has no row for, or about another carrier, is old. */
+#ifdef OLD_NEWS
+#define EXPECT(state, about)	if :: state :: else -> carrier = 0; position = 0; goto end_idle fi
+#else
+#define EXPECT(state, about)	if :: state && about :: else -> carrier = 0; position = 0; goto end_idle fi
+#endif
+#else
+#define ANSWERS		5
+#define EXPECT(state, about)	assert(state && about)
+#endif
 
 mtype = { TCP, OFFERED, RING, DRAINING, CONSENTED };	/* states of a side */
 mtype = { OFFER, ACCEPT, DECLINE, DEMOTE, DONE };	/* messages */
@@ -51,7 +63,13 @@ bool head_notify;
 
 /* The boxes: in order, asynchronous to ring and TCP. */
 chan offers = [2] of { mtype, byte };
-chan answers = [5] of { mtype, byte, byte };
+chan answers = [ANSWERS] of { mtype, byte, byte };
+#ifdef DOUBLED
+/* One of the answers that comes a second time, at any later moment. */
+byte doubled;				/* 0: not yet taken; 1: on its way; 2: gone */
+mtype again_what;
+byte again_carrier, again_position;
+#endif
 
 /* TCP. */
 byte stream[BASE + BYTES];
@@ -76,7 +94,17 @@ bool s_dead, r_dead;			/* the whole virtual machine */
 bool s_told, r_told;			/* PEER_LEFT was handled */
 #define S_ALIVE	provided (!s_dead)
 #define R_ALIVE	provided (!r_dead)
+#ifdef OFFER_TO_DEPARTED
+#define NOT_LEFT	true
+#else
 #define NOT_LEFT	!s_told
+#endif
+/* Departure is the daemon's word; a peer that is silent may still read. */
+#ifdef SILENCE_IS_DEATH
+#define PEER_LEFT	true
+#else
+#define PEER_LEFT	r_dead
+#endif
 #else
 #define S_ALIVE
 #define R_ALIVE
@@ -357,7 +385,7 @@ end_idle:
 	:: atomic {
 		!s_lock && answers?[ACCEPT, carrier, position] ->
 		answers?ACCEPT, carrier, position;
-		assert(s_state == OFFERED && carrier == s_carrier);
+		EXPECT(s_state == OFFERED, carrier == s_carrier);
 		carrier = 0; position = 0;
 		s_lock = 1
 	   };
@@ -386,7 +414,7 @@ withdraw:	tx_demote()
 		/* hall_channel_decline */
 		!s_lock && answers?[DECLINE, carrier, position] ->
 		answers?DECLINE, carrier, position;
-		assert(s_state == OFFERED && carrier == s_carrier);
+		EXPECT(s_state == OFFERED, carrier == s_carrier);
 		carrier = 0; position = 0;
 		S_OWNS;
 		ring_free();
@@ -395,7 +423,7 @@ withdraw:	tx_demote()
 	:: atomic {
 		!s_lock && answers?[DEMOTE, carrier, position] ->
 		answers?DEMOTE, carrier, position;
-		assert(carrier == s_carrier);
+		EXPECT(true, carrier == s_carrier);
 		carrier = 0; position = 0;
 		if
 		:: s_state == RING -> s_lock = 1
@@ -407,7 +435,7 @@ withdraw:	tx_demote()
 		/* hall_channel_done: the only place that frees a used ring */
 		!s_lock && answers?[DONE, carrier, position] ->
 		answers?DONE, carrier, position;
-		assert(HAS_RING(s_state) && carrier == s_carrier);
+		EXPECT(HAS_RING(s_state), carrier == s_carrier);
 		if
 		:: s_state == RING -> tx_end()
 		:: else
@@ -427,7 +455,7 @@ withdraw:	tx_demote()
 #ifdef DEATH
 	:: atomic {
 		/* PEER_LEFT, after the box of the departed was emptied */
-		r_dead && !s_told && !s_lock && empty(answers) ->
+		PEER_LEFT && !s_told && !s_lock && empty(answers) ->
 		s_told = 1;
 		if
 		:: s_state != TCP ->
@@ -810,6 +838,20 @@ end_idle:
 		s_bell = 0;
 		s_sleep = 0
 	   }
+#ifdef DOUBLED
+	/* A word is heard twice: in its turn, and at any moment after. */
+	:: atomic {
+		!doubled && nempty(answers) ->
+		answers?<again_what, again_carrier, again_position>;
+		doubled = 1
+	   }
+	:: atomic {
+		doubled == 1 && nfull(answers) ->
+		answers!again_what, again_carrier, again_position;
+		again_carrier = 0; again_position = 0;
+		doubled = 2
+	   }
+#endif
 #ifdef DEATH
 	/* One machine dies; the other hears of it; then TCP times out. */
 	:: atomic { !s_dead && !r_dead -> s_dead = 1 }
