@@ -22,7 +22,7 @@
 	C(RX_BYTES_TCP, rx_bytes_tcp) \
 	C(RX_BYTES_RING, rx_bytes_ring)		/* read from a ring */ \
 	C(RX_BYTES_SAVED, rx_bytes_saved)	/* moved from a ring to TCP's queue */ \
-	C(RX_CUTS, rx_cuts)			/* rings cut: the peer did not answer */ \
+	C(RX_CUTS, rx_cuts)			/* rings cut: no answer of the peer, or no time */ \
 	C(OFFERS, offers) \
 	C(OFFERS_DECLINED, offers_declined)	/* by the peer */ \
 	C(DECLINES, declines)			/* by us */ \

@@ -277,16 +277,26 @@ static void take_end(struct hall_rx_ring *rx)
 	rx->ended = true;
 }
 
+static void cut_at(struct hall_rx_ring *rx, u64 position)
+{
+	u64 cut = HALLWAY_MARK_CUT | (position & HALLWAY_MARK_POSITION);
+
+	if (rx->broken || rx->ended ||
+	    virt_cmpxchg(&rx->shared->end, 0, cut))		/* E */
+		return;
+	rx->head = position;
+	rx->ended = true;
+}
+
 void hall_ring_cut(struct hall_rx_ring *rx)
 {
-	u64 cut;
-
 	hall_ring_used(rx);
-	if (rx->broken || rx->ended)
-		return;
-	cut = HALLWAY_MARK_CUT | (rx->head & HALLWAY_MARK_POSITION);
-	if (!virt_cmpxchg(&rx->shared->end, 0, cut))		/* E */
-		rx->ended = true;
+	cut_at(rx, rx->head);
+}
+
+void hall_ring_refuse(struct hall_rx_ring *rx)
+{
+	cut_at(rx, rx->tail);
 }
 
 enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,

@@ -112,6 +112,8 @@ bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
  * sender repeats it over TCP. Nothing happens if the sender has ended before.
  */
 void hall_ring_cut(struct hall_rx_ring *rx);
+/* Receiver: the same, and what is in the ring unread is the sender's to repeat, too. */
+void hall_ring_refuse(struct hall_rx_ring *rx);
 /* Receiver: as for the sender. */
 bool hall_ring_rx_due(struct hall_rx_ring *rx);
 void hall_ring_rx_heard(struct hall_rx_ring *rx);

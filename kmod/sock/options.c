@@ -114,29 +114,45 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 #endif
 
 /*
- * sockmap: sets sk_prot to one that it built from the native tables. It may
- * come where nobody can wait for a peer, so a promoted socket is refused.
+ * sockmap: sets sk_prot to one that it built from the native tables, under
+ * lock_sock(), but under RCU too: nobody may sleep. Unread bytes of a ring are in
+ * TCP's queue then, where a verdict program finds them as any others; what was
+ * sent into one comes before all that a program will see of what is sent.
  */
+static int hand_over(struct hall_sock *hs, struct sk_psock *psock)
+{
+	int err = 0;
+
+	if (hs->tx.state == HALL_TX_TCP && hs->rx.state == HALL_RX_NATIVE)
+		hall_sock_handler.detach(hs, HALLWAY_REASON_SOCKMAP);
+	else
+		err = hall_sock_handler.leave_at_once(hs, HALLWAY_REASON_SOCKMAP);
+	if (err)
+		return err;
+	/*
+	 * What sockmap will call and restore some day, it saved before the call;
+	 * it may do so when the module is gone.
+	 */
+	psock->sk_proto = hs->native;
+	psock->saved_close = hs->native->close;
+	psock->saved_destroy = hs->native->destroy;
+	psock->psock_update_sk_prot = hs->native->psock_update_sk_prot;
+	return 0;
+}
+
 int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
 			      bool restore)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
+	int err = 0;
 
 	if (hs) {
-		if (hs->tx.state != HALL_TX_TCP || hs->rx.state != HALL_RX_NATIVE) {
-			hall_sock_put(hs);
-			return -EBUSY;
-		}
-		hall_sock_handler.detach(hs, HALLWAY_REASON_SOCKMAP);
-		/*
-		 * What sockmap will call and restore some day, it saved before
-		 * the call; it may do so when the module is gone.
-		 */
-		psock->sk_proto = hs->native;
-		psock->saved_close = hs->native->close;
-		psock->saved_destroy = hs->native->destroy;
-		psock->psock_update_sk_prot = hs->native->psock_update_sk_prot;
+		/* To restore is what is left to do after an error of ours. */
+		if (!restore)
+			err = hand_over(hs, psock);
 		hall_sock_put(hs);
+		if (restore || err)
+			return err;
 	}
 	return READ_ONCE(sk->sk_prot)->psock_update_sk_prot(sk, psock, restore);
 }

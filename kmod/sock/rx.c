@@ -97,6 +97,34 @@ void hall_rx_cut(struct hall_sock *hs)
 		hall_count(HALL_RX_CUTS);
 }
 
+int hall_rx_leave(struct hall_sock *hs, u32 reason)
+{
+	struct hall_rx *rx = &hs->rx;
+	u32 n;
+	int err;
+
+	if (rx->state != HALL_RX_MAPPED)
+		return 0;
+	hall_rx_source(hs, &n);
+	/* What can be read counts as arrived; what is behind bytes on their way, not. */
+	if (rx->ring.started &&
+	    !after(rx->ring.start_seq, hall_rx_arrived(hs->sk))) {
+		hall_rx_cut(hs);
+	} else {
+		spin_lock_bh(&hs->channel.lock);
+		hall_ring_refuse(&rx->ring);
+		spin_unlock_bh(&hs->channel.lock);
+	}
+	err = hall_rx_save(hs, GFP_ATOMIC | __GFP_NOWARN);
+	if (err == -EPROTO)
+		hall_sock_break(hs);
+	if (err)
+		return err;
+	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, rx->carrier, reason, 0);
+	hall_rx_release(hs, reason);
+	return 0;
+}
+
 void hall_rx_release(struct hall_sock *hs, u32 reason)
 {
 	struct hall_channel *channel = &hs->channel;

@@ -11,9 +11,10 @@
  *     queue before   [c .. S) [S .. rcv_nxt)         ring  r bytes
  *     queue after    [c - r .. S) [S .. rcv_nxt)     copied_seq = c - r
  *
- * Buffers that end at or below S are dropped, a buffer that reaches across S
- * stays: its bytes below S lie behind copied_seq when a reader gets there. A
- * FIN that was read already counts as one, hence "S or copied_seq".
+ * Buffers that begin below S are dropped, and of one that reaches across S the
+ * bytes above it are copied, too: a sockmap's programs take buffers whole and do
+ * not look at copied_seq. A FIN that was read already counts as one byte, hence
+ * "S or copied_seq".
  *
  * Charging the buffers follows tcp_send_rcvq() in net/ipv4/tcp_input.c.
  */
@@ -23,25 +24,25 @@
 
 #define CHUNK	SKB_WITH_OVERHEAD(16384)
 
-static struct sk_buff *chunk_new(struct sk_buff_head *list, u32 left)
+static struct sk_buff *chunk_new(struct sk_buff_head *list, u32 left, gfp_t gfp)
 {
-	struct sk_buff *skb = alloc_skb(min_t(u32, left, CHUNK), GFP_KERNEL);
+	struct sk_buff *skb = alloc_skb(min_t(u32, left, CHUNK), gfp);
 
 	if (skb)
 		__skb_queue_tail(list, skb);
 	return skb;
 }
 
-/* Appends the n unread bytes of TCP that lie below the start mark. */
-static int copy_tcp(struct sock *sk, struct sk_buff_head *list, u32 n)
+/* Appends n bytes of TCP from a sequence number on. */
+static int copy_tcp(struct sock *sk, struct sk_buff_head *list, u32 seq, u32 n,
+		    gfp_t gfp)
 {
-	u32 seq = tcp_sk(sk)->copied_seq;
 	struct sk_buff *from, *to;
 	u32 offset, len;
 
 	skb_queue_walk(&sk->sk_receive_queue, from) {
 		while (n && (offset = seq - TCP_SKB_CB(from)->seq) < from->len) {
-			to = chunk_new(list, n);
+			to = chunk_new(list, n, gfp);
 			if (!to)
 				return -ENOMEM;
 			len = min3(n, from->len - offset, (u32)skb_tailroom(to));
@@ -55,14 +56,15 @@ static int copy_tcp(struct sock *sk, struct sk_buff_head *list, u32 n)
 }
 
 /* Appends the n unread bytes of the ring. */
-static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n)
+static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n,
+		     gfp_t gfp)
 {
 	struct hall_span span;
 	struct sk_buff *to;
 	u32 done;
 
 	for (done = 0; done < n; done += span.len) {
-		to = chunk_new(list, n - done);
+		to = chunk_new(list, n - done, gfp);
 		if (!to)
 			return -ENOMEM;
 		span = hall_ring_rx_span(&hs->rx.ring, done,
@@ -90,19 +92,26 @@ static int charge(struct sock *sk, struct sk_buff_head *list)
 	return 0;
 }
 
-/* Puts the list, numbered up to end, in place of what lies below end. */
-static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 bytes,
+/* Bytes above a sequence number in a buffer that begins below it; no FIN. */
+static u32 above(struct sock *sk, u32 seq)
+{
+	struct sk_buff *skb;
+
+	skb_queue_walk(&sk->sk_receive_queue, skb)
+		if (before(TCP_SKB_CB(skb)->seq, seq) &&
+		    before(seq, TCP_SKB_CB(skb)->seq + skb->len))
+			return TCP_SKB_CB(skb)->seq + skb->len - seq;
+	return 0;
+}
+
+/* Puts the list, numbered from seq on, in place of what begins below end. */
+static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 seq,
 		      u32 end)
 {
 	struct sk_buff_head *queue = &sk->sk_receive_queue;
-	u32 seq = end - bytes;
 	struct sk_buff *skb;
+	u8 fin = 0;
 
-	while ((skb = skb_peek(queue)) &&
-	       !before(end, TCP_SKB_CB(skb)->end_seq)) {
-		__skb_unlink(skb, queue);
-		__kfree_skb(skb);
-	}
 	WRITE_ONCE(tcp_sk(sk)->copied_seq, seq);
 	skb_queue_walk(list, skb) {
 		TCP_SKB_CB(skb)->seq = seq;
@@ -110,35 +119,44 @@ static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 bytes,
 		TCP_SKB_CB(skb)->end_seq = seq;
 		TCP_SKB_CB(skb)->tcp_flags = TCPHDR_ACK;
 	}
+	while ((skb = skb_peek(queue)) && before(TCP_SKB_CB(skb)->seq, end)) {
+		if (before(end, TCP_SKB_CB(skb)->end_seq))
+			fin = TCP_SKB_CB(skb)->tcp_flags & TCPHDR_FIN;
+		__skb_unlink(skb, queue);
+		__kfree_skb(skb);
+	}
+	TCP_SKB_CB(skb_peek_tail(list))->tcp_flags |= fin;
+	TCP_SKB_CB(skb_peek_tail(list))->end_seq += !!fin;
 	skb_queue_splice(list, queue);
 }
 
-int hall_rx_save(struct hall_sock *hs)
+int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 {
 	struct hall_rx_ring *ring = &hs->rx.ring;
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sk_buff_head list;
-	u32 n, from_tcp = 0, from_ring, end;
+	u32 n, from_tcp = 0, from_ring, start, end;
 	int err;
 
 	if (hall_rx_source(hs, &n) == HALL_RX_CORRUPT)
 		return -EPROTO;
 	if (!ring->started)
 		return 0;
-	if (after(ring->start_seq, hall_rx_arrived(hs->sk)))
-		return -EAGAIN;
 	from_ring = hall_rx_unread(hs);
 	if (!from_ring)
 		return ring->broken ? -EPROTO : 0;
-	end = tp->copied_seq;
+	if (after(ring->start_seq, hall_rx_arrived(hs->sk)))
+		return -EAGAIN;
+	start = end = tp->copied_seq;
 	if (before(end, ring->start_seq)) {
 		from_tcp = ring->start_seq - end;
 		end = ring->start_seq;
 	}
 
 	__skb_queue_head_init(&list);
-	err = copy_tcp(hs->sk, &list, from_tcp) ?:
-	      copy_ring(hs, &list, from_ring) ?:
+	err = copy_tcp(hs->sk, &list, start, from_tcp, gfp) ?:
+	      copy_ring(hs, &list, from_ring, gfp) ?:
+	      copy_tcp(hs->sk, &list, end, above(hs->sk, end), gfp) ?:
 	      charge(hs->sk, &list);
 	if (!err && !hall_rx_intact(hs))
 		err = -EPROTO;
@@ -146,7 +164,7 @@ int hall_rx_save(struct hall_sock *hs)
 		__skb_queue_purge(&list);
 		return err;
 	}
-	splice_in(hs->sk, &list, from_tcp + from_ring, end);
+	splice_in(hs->sk, &list, start - from_ring, end);
 	spin_lock_bh(&hs->channel.lock);
 	hall_ring_consume(ring, from_ring);
 	spin_unlock_bh(&hs->channel.lock);

@@ -125,6 +125,12 @@ struct hall_sock_handler {
 	 * no lock held. 0, or -ETIMEDOUT (the socket was reset).
 	 */
 	int (*leave)(struct hall_sock *hs, u32 reason);
+	/*
+	 * The same without waiting for the peer, and without sleeping: under
+	 * lock_sock() in process context. 0, -EAGAIN if it is not possible now,
+	 * or another error.
+	 */
+	int (*leave_at_once)(struct hall_sock *hs, u32 reason);
 };
 
 extern struct hall_sock_handler hall_sock_handler;
@@ -248,6 +254,12 @@ static inline bool hall_rx_intact(struct hall_sock *hs)
 
 /* The peer does not answer: read nothing past what is there. lock_sock(). */
 void hall_rx_cut(struct hall_sock *hs);
+/*
+ * Leave the ring without waiting or sleeping: what can be read is saved, what
+ * comes later is the peer's to repeat. lock_sock(). 0, or an error of
+ * hall_rx_save().
+ */
+int hall_rx_leave(struct hall_sock *hs, u32 reason);
 
 /* Have the doorbell rung for whatever comes next. channel.lock, MAPPED. */
 static inline void hall_rx_arm_edge(struct hall_sock *hs)
@@ -274,7 +286,7 @@ static inline u32 hall_rx_arrived(const struct sock *sk)
  * native reader finds it. lock_sock(), state MAPPED. 0, -EAGAIN (bytes below
  * the start mark are still on their way), -ENOMEM, -EPROTO (corrupt).
  */
-int hall_rx_save(struct hall_sock *hs);
+int hall_rx_save(struct hall_sock *hs, gfp_t gfp);
 
 /* poll.c */
 /* What wakes pollers; by polling a fresh socket's file. */

@@ -11,6 +11,7 @@
 #include "switch.h"
 
 #include <linux/net.h>
+#include <linux/skmsg.h>
 
 #include <hallway/reason.h>
 
@@ -46,8 +47,9 @@ void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 	struct proto *native = sk->sk_prot;
 	struct hall_sock *hs;
 
-	/* Ours already, or another's that looks at sk_prot. */
-	if (native->sendmsg != tcp_sendmsg || inet_csk(sk)->icsk_ulp_ops)
+	/* Ours already, or another's that looks at sk_prot: kTLS, sockmap. */
+	if (native->sendmsg != tcp_sendmsg || sk_psock(sk) ||
+	    inet_csk(sk)->icsk_ulp_ops)
 		return;
 	hs = hall_sock_new(sk, member);
 	if (!hs)

@@ -61,6 +61,29 @@ int hall_leave(struct hall_sock *hs, u32 reason)
 	return 0;
 }
 
+/*
+ * Nobody but the holder of lock_sock() may be at work on the rings: not so for
+ * one who came in softirq, with the spinlock alone.
+ */
+int hall_leave_at_once(struct hall_sock *hs, u32 reason)
+{
+	struct sock *sk = hs->sk;
+	gfp_t gfp = sk->sk_allocation;
+	int err;
+
+	if (in_softirq())
+		return -EAGAIN;
+	/* Bytes that the peer has cut off are repeated here, and without sleep. */
+	sk->sk_allocation = GFP_ATOMIC;
+	err = hall_rx_leave(hs, reason);
+	if (!err)
+		hall_tx_demote(hs);
+	sk->sk_allocation = gfp;
+	if (!err)
+		hall_detach(hs, reason);
+	return err;
+}
+
 void hall_leave_streams(struct hall_member *member, u32 reason)
 {
 	struct leaving leaving = { .member = member, .reason = reason };

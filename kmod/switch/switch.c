@@ -19,6 +19,7 @@ int hall_switch_init(void)
 	hall_sock_handler.work = hall_switch_work;
 	hall_sock_handler.detach = hall_detach;
 	hall_sock_handler.leave = hall_leave;
+	hall_sock_handler.leave_at_once = hall_leave_at_once;
 	hall_channel_handler.wake = channel_wake;
 	hall_discovery_handler.departed = hall_leave_member;
 	hall_discovery_handler.silent = hall_silent;

@@ -12,7 +12,7 @@
 extern bool hall_enabled;
 
 /*
- * attach.c. Makes an established socket ours. lock_sock() or slock; atomic.
+ * attach.c. Makes an established socket ours. lock_sock() or slock, and RCU.
  * older: it was established before, and may have been used.
  * Does nothing if it is ours, or another's (kTLS, MPTCP), or memory is short.
  */
@@ -35,8 +35,10 @@ void hall_policy_back_off(struct hall_sock *hs, u32 reason);
 /* work.c. What the peer said, step by step; in the socket's work item. */
 void hall_switch_work(struct hall_sock *hs);
 
-/* leave.c. All of these wait for peers: process context, no locks. */
+/* leave.c. These wait for peers: process context, no locks. */
 int hall_leave(struct hall_sock *hs, u32 reason);
+/* This one waits for nobody: see hall_sock_handler. */
+int hall_leave_at_once(struct hall_sock *hs, u32 reason);
 void hall_leave_member(struct hall_member *member, u32 reason);
 /* The streams of a member alone, or of all if it is NULL. */
 void hall_leave_streams(struct hall_member *member, u32 reason);

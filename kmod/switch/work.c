@@ -45,7 +45,7 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 	hall_rx_source(hs, &n);
 	if (!rest && !hs->rx.ring.ended && !stream_over(hs->sk))
 		return true;
-	switch (hall_rx_save(hs)) {
+	switch (hall_rx_save(hs, GFP_KERNEL)) {
 	case 0:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
 		return true;

@@ -222,18 +222,22 @@ static void tx_end(void)
 
 /* The receiver's calls */
 
-static void rx_cut(void)
+static void rx_cut(bool refuse)
 {
 	bool ended = rx.ended;
 	u64 end = shared->end;
 
-	hall_ring_cut(&rx);
+	if (refuse)
+		hall_ring_refuse(&rx);
+	else
+		hall_ring_cut(&rx);
 	if (interrupts)
 		return;
 	MUST(rx.ended == (ended || (!end && !rx.broken)));
 	if (rx.ended && !ended)
 		MUST(shared->end == (HALLWAY_MARK_CUT |
-				     (rx.head & HALLWAY_MARK_POSITION)));
+				     ((refuse ? rx.tail : rx.head) &
+				      HALLWAY_MARK_POSITION)));
 }
 
 static void rx_look(void)
@@ -402,7 +406,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			if (what & 0x10)
 				tx_end();
 			else
-				rx_cut();
+				rx_cut(what & 0x20);
 			break;
 		case 7:
 			rx_look();

@@ -538,7 +538,10 @@ static void receiver_step(void)
 		w.tx.mail.demote = true;
 	} else if (w.rx.mapped && w.rx.ring.started && chance(150)) {
 		/* The program can't wait for the end mark. */
-		hall_ring_cut(&w.rx.ring);
+		if (chance(2))
+			hall_ring_cut(&w.rx.ring);
+		else
+			hall_ring_refuse(&w.rx.ring);
 		counted.cut += w.rx.ring.ended;
 		w.rx.asleep = false;
 	} else if (w.rx.mapped && w.fin_arrived && !w.fin_read &&

@@ -490,6 +490,31 @@ static void cut_and_end(void)
 	CHECK(shared->end == (HALLWAY_MARK_CUT | 14));
 }
 
+/* One who can wait for nothing leaves all that is unread to the sender. */
+static void refused(void)
+{
+	u32 n;
+
+	fresh(4096, 9);
+	hall_ring_start(&tx, 77);
+	hall_ring_publish(&tx, 5);
+	CHECK(hall_ring_used(&rx) == 5);
+	hall_ring_consume(&rx, 2);
+	hall_ring_refuse(&rx);
+	CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_ENDED);
+	hall_ring_publish(&tx, 1);
+	CHECK(hall_ring_end(&tx) == 4 && !tx.broken);
+	hall_ring_forget_left(&tx);
+	CHECK(hall_ring_done(&tx, rx.tail, &n) && !n);
+
+	fresh(4096, 9);
+	hall_ring_start(&tx, 77);
+	hall_ring_publish(&tx, 5);
+	CHECK(!hall_ring_end(&tx));
+	hall_ring_refuse(&rx);
+	CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_RING && n == 5);
+}
+
 /* A cut where no honest receiver makes one. */
 static void cut_words(void)
 {
@@ -796,6 +821,7 @@ int main(void)
 	TEST(head_after_end);
 	TEST(cut);
 	TEST(cut_and_end);
+	TEST(refused);
 	TEST(cut_words);
 	TEST(marks);
 	TEST(end_words);

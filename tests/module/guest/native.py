@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
-
-BPF = 321  # of x86-64
 
 
 def checked(name, *words):
@@ -81,36 +78,6 @@ def vmsplice(sink, buffer):
     """Put memory, which has to stay as it is, into a pipe."""
     vector = Iovec(ctypes.addressof(buffer), len(buffer))
     return checked("vmsplice", sink, ctypes.byref(vector), ctypes.c_size_t(1), 0)
-
-
-class Sockmap:
-    """A BPF map that holds one socket, and takes it over thereby."""
-
-    _CREATE, _UPDATE, _DELETE, _SOCKMAP = 0, 2, 3, 15
-
-    def __init__(self):
-        self._fd = self._bpf(self._CREATE, struct.pack("5I", self._SOCKMAP, 4, 4, 1, 0))
-
-    def _bpf(self, command, words):
-        attributes = ctypes.create_string_buffer(words, 128)
-        return checked("syscall", BPF, command, attributes, 128)
-
-    def _element(self, command, held=None):
-        key = ctypes.c_uint(0)
-        where = ctypes.addressof(held) if held else 0
-        self._bpf(command, struct.pack("QQQQ", self._fd, ctypes.addressof(key), where, 0))
-
-    def put(self, sock):
-        """Hand a socket to the map."""
-        self._element(self._UPDATE, ctypes.c_uint(sock.fileno()))
-
-    def drop(self):
-        """Take the socket out."""
-        self._element(self._DELETE)
-
-    def close(self):
-        """Let go of the map."""
-        os.close(self._fd)
 
 
 class Fenced:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 
 import native
+from bpf import MSG_VERDICT, SK_MSG, SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
 from pairs import check, pattern, take, wait_for
 from row import outcome, row
 
@@ -45,6 +46,75 @@ def ktls(link):
     b.setsockopt(SOL_TLS, TLS_RX, keys)
     a.sendall(b"secret")
     return [*seen, take(b, 6)]
+
+
+def _unread(link):
+    """Return a connection with bytes to read at both ends."""
+    a, b = link.pair()
+    a.sendall(pattern(9000))
+    b.sendall(b"for a")
+    arrived(b, 9000)
+    arrived(a, 5)
+    return a, b
+
+
+def _inserted(link, ends):
+    """Put ends of a connection into a map and take them out again."""
+    a, b = _unread(link)
+    with contextlib.closing(Sockmap(len(ends))) as held:
+        for key, end in enumerate(ends):
+            held.put((a, b)[end], key)
+        if len(ends) == 1:
+            link.demoted("SOCKMAP")
+        a.sendall(b"later")
+        seen = [take(a, 5), take(b, 9005) == pattern(9000) + b"later", *both_ways(a, b)]
+        for key in range(len(ends)):
+            held.drop(key)
+    return [*seen, *both_ways(a, b)]
+
+
+@contextlib.contextmanager
+def _redirected(kind, where, ends):
+    """Within the block both are in a map, and what its program sees goes out of the second one."""
+    with contextlib.ExitStack() as stack:
+        held = stack.enter_context(contextlib.closing(Sockmap(2)))
+        program = stack.enter_context(contextlib.closing(redirection(held, kind, 1)))
+        stack.enter_context(attached(held.fd, program, where))
+        for key, end in enumerate(ends):
+            held.put(end, key)
+        yield
+        # A socket would keep the program, that the map, and that the socket.
+        for key in range(len(ends)):
+            held.drop(key)
+
+
+def _verdict(link):
+    """Bytes that come in go out of another socket, the unread ones first."""
+    a, b = _unread(link)
+    c, d = _unread(link)
+    with _redirected(SK_SKB, STREAM_VERDICT, (b, c)):
+        link.demoted("SOCKMAP")
+        a.sendall(b"later")
+        seen = [take(d, 18005) == 2 * pattern(9000) + b"later", take(a, 5)]
+    return [*seen, *both_ways(a, b)]
+
+
+def _message(link):
+    """Bytes that are sent go out of another socket; those sent before go their own way."""
+    a, b = _unread(link)
+    c, d = _unread(link)
+    with _redirected(SK_MSG, MSG_VERDICT, (a, c)):
+        link.demoted("SOCKMAP")
+        a.sendall(b"later")
+        seen = [take(d, 9005) == pattern(9000) + b"later"]
+        seen += [take(b, 9000) == pattern(9000), take(a, 5), take(c, 5)]
+    return [*seen, *both_ways(a, b), *both_ways(c, d)]
+
+
+@row("sockmap, SK_SKB verdicts, sk_msg", demotes="SOCKMAP", crosses=False)
+def sockmap(link):
+    """Unread bytes are there for a verdict; what is sent later comes later; a socket can leave the map."""
+    return [*(_inserted(link, ends) for ends in ((0,), (1,), (0, 1))), _verdict(link), _message(link)]
 
 
 @row("TCP_REPAIR (CRIU)", demotes="REPAIR", crosses=False)
