@@ -102,21 +102,23 @@ bool hall_sock_is_readable(struct sock *sk)
 	return readable;
 }
 
-void hall_sock_attend(struct hall_sock *hs)
+/*
+ * Called whenever the lock is let go of, by those too who set SOCK_FASYNC. From
+ * then on each arrival has to ring, whether or not what was there is read.
+ */
+void hall_release_cb(struct sock *sk)
 {
-	struct sock *sk = hs->sk;
-	bool missed = false;
+	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
+	bool signals = sock_flag(sk, SOCK_FASYNC);
 
-	if (!sock_flag(sk, SOCK_FASYNC))
+	hs->native->release_cb(sk);
+	if (likely(signals == hs->signals))
 		return;
+	hs->signals = signals;
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED && !hs->rx.ring.armed) {
+	if (signals && hs->rx.state == HALL_RX_MAPPED)
 		hall_rx_arm_edge(hs);
-		missed = hall_ring_used(&hs->rx.ring);
-	}
 	spin_unlock_bh(&hs->channel.lock);
-	if (missed && hall_owner_native(sk))
-		sk->sk_data_ready(sk);
 }
 
 bool hall_stream_memory_free(const struct sock *sk, int wake)

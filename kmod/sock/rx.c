@@ -464,11 +464,10 @@ static bool at_mark(const struct hall_sock *hs)
 
 /* A call that has bytes when the socket is detached goes on here, natively. */
 static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		   int flags HALL_RECVMSG_LAST)
+		   int target, int flags HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
-	int target = sock_rcvlowat(sk, flags & MSG_WAITALL, len);
 	int lowat = sock_rcvlowat(sk, 0, INT_MAX);
 	int copied = 0, n;
 	bool last, seam;
@@ -527,7 +526,7 @@ static int left(struct hall_sock *hs)
 }
 
 noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-			  int flags HALL_RECVMSG_LAST)
+			  int target, int flags HALL_RECVMSG_LAST)
 {
 	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
 	__kernel_size_t controllen = msg->msg_controllen;
@@ -542,7 +541,7 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		hall_sock_handler.leave(hs, HALLWAY_REASON_TIMESTAMP);
 		return HALL_NATIVE;
 	}
-	ret = receive(hs, msg, len, flags HALL_RECVMSG_PASS);
+	ret = receive(hs, msg, len, target, flags HALL_RECVMSG_PASS);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = left(hs);
 		if (inq) {
@@ -563,7 +562,9 @@ int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 	int ret = HALL_NATIVE;
 
 	if (hs) {
-		ret = hall_receive(hs, msg, len, flags HALL_RECVMSG_PASS);
+		ret = hall_receive(hs, msg, len,
+				   sock_rcvlowat(sk, flags & MSG_WAITALL, len),
+				   flags HALL_RECVMSG_PASS);
 		hall_sock_put(hs);
 	}
 	if (ret == HALL_NATIVE)

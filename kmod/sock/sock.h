@@ -86,6 +86,7 @@ struct hall_sock {
 	bool settling;
 	bool clean;			/* and none is inside them any more */
 	bool threaded;			/* its user has several threads, or may have */
+	bool signals;			/* SOCK_FASYNC, when the lock was let go of last */
 	u32 pinned;			/* reason to stay on TCP for good, or 0 */
 	u32 reason;			/* why not on a ring, for people */
 	unsigned long retry_at;		/* jiffies; promotion is tried from then */
@@ -235,9 +236,12 @@ bool hall_tx_repeat(struct hall_sock *hs, u32 left);
 /* rx.c */
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 		 int flags HALL_RECVMSG_LAST);
-/* The inner half of it: HALL_NATIVE if the socket is detached. */
+/*
+ * The inner half of it: HALL_NATIVE if the socket is detached. It waits until
+ * target bytes are there.
+ */
 int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		 int flags HALL_RECVMSG_LAST);
+		 int target, int flags HALL_RECVMSG_LAST);
 /* Accept the peer's ring. rx_mutex and lock_sock(). 0, or a reason against. */
 u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
 /* Where the next bytes come from. lock_sock(), state MAPPED. */
@@ -293,11 +297,8 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp);
 void hall_poll_learn(struct file *file, struct sock *fresh);
 bool hall_sock_is_readable(struct sock *sk);
 bool hall_stream_memory_free(const struct sock *sk, int wake);
-/*
- * Nobody tells us that signals are wanted for arrivals (O_ASYNC). A socket that
- * is not read from then on is found by looking, once in a while.
- */
-void hall_sock_attend(struct hall_sock *hs);
+/* Finds out whether signals are wanted for arrivals (O_ASYNC). slock. */
+void hall_release_cb(struct sock *sk);
 /* The doorbell rang: wake whom it concerns. Softirq. */
 void hall_sock_wake(struct hall_sock *hs);
 

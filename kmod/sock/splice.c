@@ -46,7 +46,8 @@ static noinline ssize_t splice(struct hall_sock *hs, struct pipe_inode_info *pip
 		return -ENOMEM;
 	len = min_t(size_t, len, n * PAGE_SIZE);
 	iov_iter_bvec(&msg.msg_iter, ITER_DEST, bvec, n, len);
-	got = hall_receive(hs, &msg, len, recv_flags HALL_RECVMSG_NONE);
+	/* Takes what is there: SO_RCVLOWAT is for those who read and poll. */
+	got = hall_receive(hs, &msg, len, 1, recv_flags HALL_RECVMSG_NONE);
 	for (i = 0, left = got; left > 0; i++, left -= PAGE_SIZE)
 		partial[i] = (struct partial_page){
 			.len = min_t(int, left, PAGE_SIZE),

@@ -32,6 +32,7 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 #ifdef HALL_HAS_SENDPAGE
 	prot->sendpage = hall_sendpage;
 #endif
+	prot->release_cb = hall_release_cb;
 	prot->sock_is_readable = hall_sock_is_readable;
 	prot->stream_memory_free = hall_stream_memory_free;
 	prot->ioctl = hall_ioctl;

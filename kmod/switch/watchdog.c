@@ -51,7 +51,6 @@ static bool stuck(struct hall_sock *hs)
 
 static void look_at(struct hall_sock *hs, void *data)
 {
-	hall_sock_attend(hs);
 	if (!stuck(hs))
 		return;
 	lock_sock(hs->sk);

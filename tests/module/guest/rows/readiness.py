@@ -283,6 +283,25 @@ def rcvlowat(link):
     return [*seen, len(reader.result()), b.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)]
 
 
+@row("splice() and SO_RCVLOWAT")
+def splice_lowat(link):
+    """Takes what is there, be it less."""
+    a, b = link.pair()
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 100)
+    out, into = os.pipe()
+    seen = []
+    try:
+        for _ in range(2):
+            a.sendall(bytes(50))
+            arrived(b, 50)
+            seen += [os.splice(b.fileno(), into, 999), len(os.read(out, 999))]
+            link.cross()
+    finally:
+        os.close(out)
+        os.close(into)
+    return seen
+
+
 @row("SO_SNDLOWAT")
 def sndlowat(link):
     """Can't be changed."""
