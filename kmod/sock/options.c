@@ -21,6 +21,10 @@ static u32 takes_over(int level, int optname)
 		return HALLWAY_REASON_REPAIR;
 	if (level == SOL_TCP && (optname == TCP_MD5SIG || optname == TCP_MD5SIG_EXT))
 		return HALLWAY_REASON_SECURED;
+#ifdef CONFIG_TCP_AO
+	if (level == SOL_TCP && optname == TCP_AO_ADD_KEY)
+		return HALLWAY_REASON_SECURED;
+#endif
 	if (level == SOL_IPV6 && optname == IPV6_ADDRFORM)
 		return HALLWAY_REASON_ADDRFORM;
 	return 0;

@@ -37,17 +37,28 @@ Made by `python3 -m lint.compatibility` in `tests/` from the tests, which
 `tests/run module` runs on both kernels; `--only` takes a test's name.
 """
 TABLE = "| call or option | on a ring | across | what holds | test |\n| --- | --- | --- | --- | --- |\n"
+DIFFERENCES = """
+## What differs
+
+Not what a connection's program gets, but what others see of it. Each is a test,
+which finds on each carrier what is said here.
+
+| what | on TCP | on a ring | why | test |
+| --- | --- | --- | --- | --- |
+"""
 ASK = """
 import json, rows
 print(json.dumps({"groups": rows.GROUPS, "rows": [
     [row.group, row.calls, row.demotes, row.crosses, row.carried, row.test.__doc__, row.name]
-    for row in rows.ROWS]}))
+    for row in rows.ROWS],
+    "differences": [[one.what, one.tcp, one.ring, one.test.__doc__, one.name] for one in rows.DIFFERENCES]}))
 """
 
 # What needs two VMs, and the tests that hold it.
 ELSEWHERE = (
     ("NFS, client and server in the kernel", "ring", "e2e/kernel_users.py", "nfs"),
     ("NBD, client in the kernel", "ring", "e2e/leaving.py", "asleep_in_calls"),
+    ("TCP_USER_TIMEOUT, when a peer falls silent", "ring", "e2e/peers.py", "peer_silent_for_ever"),
     ("a peer that is killed: ETIMEDOUT", "ring", "e2e/peers.py", "peer_killed"),
 )
 
@@ -70,6 +81,9 @@ def text() -> str:
                 ring = f"demotes: {demotes}" if demotes else "ring" if carried else "never there"
                 across = "yes" if crosses else ""
                 document += f"| {calls} | {ring} | {across} | {words.splitlines()[0]} | `{name}` |\n"
+    document += DIFFERENCES
+    for what, tcp, ring, words, name in declared["differences"]:
+        document += f"| {what} | {tcp} | {ring} | {words.splitlines()[0]} | `{name}` |\n"
     document += "\n## Between two VMs\n\n| what | on a ring | test |\n| --- | --- | --- |\n"
     for what, ring, path, name in ELSEWHERE:
         document += f"| {what} | {ring} | `tests/{path}`: `{name}` |\n"

@@ -2,7 +2,8 @@
 
 Each row is made on TCP with Hallway off, on rings, and across a switch in both
 directions. What the program saw is compared with TCP, and what the row declares
-of the ring with what the module says.
+of the ring with what the module says. What the document names as different is
+looked at in the same way, and has to be just so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 from genl import Family
 from link import RING, TCP, TO_RING, TO_TCP, Link, carrier
 from pairs import Delta, check, main
-from rows import ROWS
+from rows import DIFFERENCES, ROWS
 
 
 def on(row, name, module):
@@ -55,6 +56,14 @@ def compare(row, module):
         check(not attached, f"{attached} sockets were attached")
 
 
+def told_apart(difference, module):
+    """Find on both carriers what the difference declares of them."""
+    for name, declared in ((TCP, difference.tcp), (RING, difference.ring)):
+        with carrier(name, module), contextlib.ExitStack() as stack:
+            found = difference.test(Link(name, stack, module))
+        check(found == declared, f"on carrier {name}: {found!r}, not {declared!r}")
+
+
 def nothing_odd(delta):
     """No row made the module find anything corrupt, or lost, or asleep for ever."""
     delta.expect(resets=RESETS)
@@ -65,5 +74,6 @@ RESETS = 2 * len(ROWS)  # rows that close on unread bytes reset on purpose
 if __name__ == "__main__":
     before, module = Delta(), Family()
     main([(row.name, functools.partial(compare, row, module)) for row in ROWS])
+    main([(one.name, functools.partial(told_apart, one, module)) for one in DIFFERENCES])
     module.close()
     main([("rows_leave_nothing_odd", functools.partial(nothing_odd, before))])

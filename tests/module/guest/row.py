@@ -33,7 +33,23 @@ class Row:
         return self.test.__module__.rpartition(".")[2]
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A test of what is not the same: it says in words what it finds."""
+
+    test: Callable
+    what: str
+    tcp: str  # what it has to find on TCP
+    ring: str  # and what on a ring
+
+    @property
+    def name(self):
+        """Return what the test is called."""
+        return self.test.__name__
+
+
 ROWS: list[Row] = []
+DIFFERENCES: list[Difference] = []
 
 
 def row(calls, demotes="", crosses=True, carried=True):
@@ -41,6 +57,16 @@ def row(calls, demotes="", crosses=True, carried=True):
 
     def add(test):
         ROWS.append(Row(test, calls, demotes, crosses, carried))
+        return test
+
+    return add
+
+
+def difference(what, tcp, ring):
+    """Make a test a difference."""
+
+    def add(test):
+        DIFFERENCES.append(Difference(test, what, tcp, ring))
         return test
 
     return add

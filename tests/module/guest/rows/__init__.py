@@ -1,8 +1,8 @@
 """The rows of docs/compatibility.md, a file for each group."""
 
-from row import ROWS
+from row import DIFFERENCES, ROWS
 
-from . import asynchronous, company, data, information, readiness, sharing, time
+from . import asynchronous, company, data, differences, information, readiness, sharing, time
 
 GROUPS = {
     "data": "Data",
@@ -13,4 +13,16 @@ GROUPS = {
     "sharing": "Sharing",
     "company": "Company",
 }
-__all__ = ["GROUPS", "ROWS", "asynchronous", "company", "data", "information", "readiness", "sharing", "time"]
+__all__ = [
+    "DIFFERENCES",
+    "GROUPS",
+    "ROWS",
+    "asynchronous",
+    "company",
+    "data",
+    "differences",
+    "information",
+    "readiness",
+    "sharing",
+    "time",
+]

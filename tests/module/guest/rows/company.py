@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import struct
 import subprocess
 
+import bpf
 import native
 from bpf import MSG_VERDICT, SK_MSG, SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
 from pairs import check, pattern, take, wait_for
@@ -16,7 +18,7 @@ from row import outcome, row
 
 from .data import arrived
 
-TCP_REPAIR, TCP_ULP, TCP_MD5SIG, TCP_ZEROCOPY_RECEIVE = 19, 31, 14, 35
+TCP_REPAIR, TCP_ULP, TCP_MD5SIG, TCP_ZEROCOPY_RECEIVE, TCP_AO_ADD_KEY = 19, 31, 14, 35, 38
 SOL_TLS, TLS_TX, TLS_RX = 282, 1, 2
 IPV6_ADDRFORM = 1
 IPPROTO_MPTCP = 262
@@ -133,15 +135,16 @@ def repair(link):
     return [*seen, take(b, 6), *both_ways(a, b)]
 
 
-@row("TCP_MD5SIG", demotes="SECURED", crosses=False)
+@row("TCP_MD5SIG, TCP_AO_ADD_KEY", demotes="SECURED", crosses=False)
 def md5(link):
-    """A key for another peer can be set; the connection goes on."""
+    """A key for another peer can be set, of the kinds that this kernel knows; the connection goes on."""
     a, b = link.pair()
     address = struct.pack("!H2s4s120x", 0, b"\0\0", b"\x0a\1\2\3")
     address = struct.pack("H", socket.AF_INET) + address[2:]
     key = address + struct.pack("=BBHi80s", 0, 0, 3, 0, b"key")
     seen = [outcome(a.setsockopt, socket.IPPROTO_TCP, TCP_MD5SIG, key)]
     link.demoted("SECURED")
+    seen.append(outcome(a.setsockopt, socket.IPPROTO_TCP, TCP_AO_ADD_KEY, address))
     return [*seen, *both_ways(a, b)]
 
 
@@ -288,3 +291,38 @@ def namespaces(link):
     seen += both_ways(a, b)
     subprocess.run(["ip", "link", "del", "row0"], check=True)
     return seen
+
+
+@row("BPF sockops")
+def sockops(link):
+    """A cgroup's program is called as often, when connections come and for each change of their states."""
+    with contextlib.closing(bpf.Map(bpf.ARRAY, 8, 32)) as counts, contextlib.ExitStack() as stack:
+        program = stack.enter_context(contextlib.closing(bpf.calls_counter(counts)))
+        cgroup = os.open("/sys/fs/cgroup", os.O_RDONLY)
+        stack.callback(os.close, cgroup)
+        with attached(cgroup, program, bpf.IN_SOCK_OPS):
+            a, b = link.pair()
+            seen = both_ways(a, b)
+            link.cross()
+            seen += both_ways(a, b)
+            link.ends()
+            a.close()
+            seen.append(b.recv(1))
+            b.close()
+            closed = bpf.STATES_FROM + 7
+            wait_for(lambda: counts.number(closed) == 3, "both ends and their listener are closed")
+        # Who has come, at either end, and all states.
+        return [*seen, [counts.number(key) for key in (4, 5, *range(bpf.STATES_FROM, 32))]]
+
+
+@row("LSM hooks: sendmsg, recvmsg")
+def lsm(link):
+    """What a security module forbids is forbidden; what it does not, flows on."""
+    a, b = link.pair()
+    a.sendall(b"there")
+    seen = []
+    for _ in range(2):
+        with bpf.forbidding(errno.EACCES):
+            seen += [outcome(a.send, b"x"), outcome(b.recv, 1), outcome(os.write, a.fileno(), b"x")]
+        link.cross()
+    return [*seen, take(b, 5), *both_ways(a, b)]

@@ -181,7 +181,26 @@ def timestamps(link):
         poll.poll(PATIENCE * 1000)
         got, control, flags, _ = a.recvmsg(9, 512, socket.MSG_ERRQUEUE)
         seen.append((got, [(level, kind, len(data)) for level, kind, data in control], flags))
-    return seen
+    return [*seen, *_stamped_message(link)]
+
+
+def _stamped_message(link):
+    """Ask for the time of one message's sending alone; return what is there then."""
+    a, b = link.pair()
+    asked = struct.pack("I", 2)  # SOF_TIMESTAMPING_TX_SOFTWARE
+    a.sendmsg([b"12345"], [(socket.SOL_SOCKET, SO_TIMESTAMPING, asked)])
+    link.demoted("TIMESTAMP")
+    seen = [take(b, 5), outcome(a.recvmsg, 9, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)]
+    a.sendall(b"later")
+    return [*seen, take(b, 5)]
+
+
+def line_of(sock):
+    """Return the words of the socket's line in /proc/net/tcp."""
+    inode = str(os.fstat(sock.fileno()).st_ino)
+    with open("/proc/net/tcp") as file:
+        (found,) = [line.split() for line in file if line.split()[9] == inode]
+    return found
 
 
 @row("/proc/net/tcp")
@@ -192,11 +211,7 @@ def proc_net_tcp(link):
     link.cross()
     b.recv(1)
     wait_for(lambda: not unacknowledged(a), "all is acknowledged")
-    inodes = {str(os.fstat(s.fileno()).st_ino) for s in (a, b)}
-    with open("/proc/net/tcp") as file:
-        lines = [line.split() for line in file]
-    found = [line for line in lines if line[9] in inodes]
-    return [(line[3], line[4], line[7]) for line in found]
+    return [(line[3], line[4], line[7]) for line in (line_of(a), line_of(b))]
 
 
 @row("ss -tiem")
@@ -216,27 +231,29 @@ def ss(link):
     return words[:3], {"ino", "skmem", "rto", "cwnd", "bytes_received"} <= names
 
 
+def told(sock):
+    """Return what TCP_INFO tells: the state; bytes acknowledged, received and sent."""
+    said = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    acked, received = struct.unpack_from("QQ", said, 120)
+    (sent,) = struct.unpack_from("Q", said, 200)
+    return said[0], acked, received, sent
+
+
 @row("TCP_INFO")
 def tcp_info(link):
     """The connection's state; the bytes sent, acknowledged and received move with the stream."""
     a, b = link.pair()
 
-    def counts(sock):
-        said = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        acked, received = struct.unpack_from("QQ", said, 120)
-        (sent,) = struct.unpack_from("Q", said, 200)
-        return said[0], acked, received, sent
-
     def moved(count):
-        before = counts(a), counts(b)
+        before = told(a), told(b)
         a.sendall(bytes(count))
         take(b, count)
         wait_for(lambda: not unacknowledged(a), "all is acknowledged")
         return [
             [x - y for x, y in zip(now, then, strict=True)]
-            for now, then in zip((counts(a), counts(b)), before, strict=True)
+            for now, then in zip((told(a), told(b)), before, strict=True)
         ]
 
-    seen = [counts(a)[0], moved(3000)]
+    seen = [told(a)[0], moved(3000)]
     link.cross()
-    return [*seen, moved(2000), counts(a)[0]]
+    return [*seen, moved(2000), told(a)[0]]

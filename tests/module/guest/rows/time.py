@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import fcntl
 import os
 import select
@@ -15,7 +16,7 @@ import termios
 import time
 
 import native
-from pairs import PATIENCE, Sleeper, check, pattern, setting, take, wait_for
+from pairs import PATIENCE, Sleeper, check, no_packets, pattern, setting, take, wait_for
 from row import outcome, row
 
 from .data import arrived, stuff, waiting
@@ -363,8 +364,54 @@ def keepalive(link):
     a.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     reader = Sleeper(a.recv, 9).asleep("recv")
     wait_for(lambda: not unacknowledged(a), "all is acknowledged: else TCP would not probe")
-    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
-    try:
+    with no_packets():
         return outcome(reader.result)
+
+
+@row("TCP_USER_TIMEOUT", crosses=False)
+def user_timeout(link):
+    """Ends a connection whose peer is out of reach after this time, however many probes may be lost."""
+    a, b = link.pair()
+    a.sendall(b"x")
+    b.recv(1)
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 100)):
+        a.setsockopt(socket.IPPROTO_TCP, option, value)
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1500)
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    reader = Sleeper(a.recv, 9).asleep("recv")
+    wait_for(lambda: not unacknowledged(a), "all is acknowledged: else TCP would not probe")
+    with no_packets():
+        return outcome(reader.result)
+
+
+@row("a simultaneous open", crosses=False)
+def simultaneous_open(link):
+    """Two sockets that connect to each other at once are promoted as others are, and read what was sent."""
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "300ms"], check=True)
+    try:
+        a, b = wait_for(_meet, "two SYNs cross")
     finally:
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
+    link.adopt(a, b)
+    a.sendall(b"there")
+    seen = [take(b, 5)]
+    b.sendall(b"back")
+    return [*seen, take(a, 4)]
+
+
+def _meet():
+    """Connect two sockets to each other before either's SYN is there; None if one was too early."""
+    ends = socket.socket(), socket.socket()
+    for end in ends:
+        end.bind(("127.0.0.1", 0))
+        end.setblocking(False)
+    for end, other in (ends, ends[::-1]):
+        check(end.connect_ex(other.getsockname()) == errno.EINPROGRESS, "connect() does not begin")
+    for end in ends:
+        select.select([], [end], [], PATIENCE)
+        if end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            for unmet in ends:
+                unmet.close()
+            return None
+        end.setblocking(True)
+    return ends
