@@ -50,7 +50,7 @@ def peer_killed(pair: Pair) -> None:
         wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
         third.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
         with autopsy(pair.a, third):
-            wait_for(lambda: _on_rings_with(pair.a, third) == 8, "all are on rings", 20 * pair.slow)
+            wait_for(lambda: _on_rings_with(pair.a, third) == 9, "all are on rings", 20 * pair.slow)
         third.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
         said = next(c for c in connections(third) if c["remote_port"] == 4900 and c["tx"]["ring_bytes"])
         check(said["tx"]["ring_bytes"] > LAST_WORDS, f"the last words went elsewhere: {said}")
@@ -105,12 +105,13 @@ def peer_silent_for_ever(pair: Pair) -> None:
     heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
     wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
     said = pair.b.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
-    on_rings(pair, 2)
+    on_rings(pair, 3)
     pair.b.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=3")
     with _standing_still(pair):
         pair.a.run("touch /tmp/killed")
-        _last_words_heard(pair, heard)
+        ends = _last_words_heard(pair, heard)
+    check(ends["first"], f"TCP_USER_TIMEOUT did not end its connection first: {ends}")
     said.kill(9)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed")
     pair.b.run("rm /tmp/say /tmp/said")
@@ -152,11 +153,13 @@ def _ended(pair: Pair, victims: Stream, heard: Job) -> None:
     _last_words_heard(pair, heard)
 
 
-def _last_words_heard(pair: Pair, heard: Job) -> None:
+def _last_words_heard(pair: Pair, heard: Job) -> dict[str, Any]:
     said = json.loads(heard.wait(40 * pair.slow).out)
     check(said["right"] and said["got"] == LAST_WORDS, f"the last words: {said}")
     check(said["end"] == "ETIMEDOUT", f"the end after the last words: {said}")
     check(said["idle"] in ("ETIMEDOUT", "EHOSTUNREACH"), f"the end of the idle connection: {said}")
+    check(said["hasty"] == "ETIMEDOUT", f"the end of the connection with TCP_USER_TIMEOUT: {said}")
+    return said
 
 
 def nat(pair: Pair) -> None:

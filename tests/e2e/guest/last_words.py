@@ -1,4 +1,4 @@
-"""Two connections whose one end is to die; what the other end then hears.
+"""Three connections whose one end is to die; what the other end then hears.
 
     last_words.py hear PORT           the survivor
     last_words.py say PORT HOST N     the victim
@@ -6,8 +6,9 @@
 Both play ping-pong, so that the connections get onto rings, until /tmp/say
 exists beside the victim. Then the survivor sends bytes that the victim never
 reads, and the victim N bytes that the survivor does not read before /tmp/killed
-exists beside it. On the other connection nobody says anything more: only its
-keep-alive can tell that the peer is gone.
+exists beside it. On the second connection nobody says anything more: only its
+keep-alive can tell that the peer is gone. On the third one, too, there are bytes
+that the victim never reads, and the survivor has little patience for them.
 """
 
 import errno
@@ -50,7 +51,7 @@ def listen_to_the_end(connection):
 def hear(port):
     """Play the survivor."""
     server = socket.create_server(("", port))
-    talker, idle = (server.accept()[0] for _ in range(2))
+    talker, idle, hasty = (server.accept()[0] for _ in range(3))
     for option, value in (
         (socket.TCP_KEEPIDLE, 1),
         (socket.TCP_KEEPINTVL, 1),
@@ -58,27 +59,34 @@ def hear(port):
     ):
         idle.setsockopt(socket.IPPROTO_TCP, option, value)
     idle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    while talker.recv(1) == b"p" and idle.recv(1) == b"p":
-        talker.sendall(b"q")
-        idle.sendall(b"q")
-    talker.sendall(bytes(5000))
+    while all(connection.recv(1) == b"p" for connection in (talker, idle, hasty)):
+        for connection in (talker, idle, hasty):
+            connection.sendall(b"q")
+    hasty.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
+    for connection in (hasty, talker):
+        connection.sendall(bytes(5000))
     ends = {}
-    waiter = threading.Thread(target=lambda: ends.update(idle=listen_to_the_end(idle)))
-    waiter.start()
+    waiters = [
+        threading.Thread(target=lambda n=name, c=connection: ends.update({n: listen_to_the_end(c)[1]}))
+        for name, connection in (("idle", idle), ("hasty", hasty))
+    ]
+    for waiter in waiters:
+        waiter.start()
     until("/tmp/killed")
     got, end = listen_to_the_end(talker)
-    waiter.join()
-    right = got == words(len(got))
-    print(json.dumps({"got": len(got), "right": right, "end": end, "idle": ends["idle"][1]}))
+    first = "hasty" in ends
+    for waiter in waiters:
+        waiter.join()
+    print(json.dumps({"got": len(got), "right": got == words(len(got)), "end": end, "first": first, **ends}))
 
 
 def say(port, host, count):
     """Play the victim."""
-    talker, idle = (socket.create_connection((host, port)) for _ in range(2))
+    talker, idle, hasty = (socket.create_connection((host, port)) for _ in range(3))
     while not os.path.exists("/tmp/say"):
-        for connection in (talker, idle):
+        for connection in (talker, idle, hasty):
             connection.sendall(b"p")
-        for connection in (talker, idle):
+        for connection in (talker, idle, hasty):
             connection.recv(1)
     talker.sendall(b"w" + words(count))
     mark("/tmp/said")
