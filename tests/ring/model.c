@@ -40,7 +40,8 @@ static struct {
 	u64 streams, bytes_tcp, bytes_ring, promoted, demoted, full, empty, wrapped;
 	u64 left_in_tcp, left_in_ring, under_reader, under_writer;
 	u64 reader_slept, writer_slept, woken_for_nothing, saved, declined;
-	u64 grown, shrunk, cut, repeated, closed_early, fin_in_ring, fin_read_first, in_midst, seq_wrapped;
+	u64 grown, shrunk, cut, repeated, closed_early, fin_in_ring, fin_read_first;
+	u64 in_midst, seq_wrapped;
 } counted;
 
 /* One message of each kind is enough: the protocol allows no second. */
