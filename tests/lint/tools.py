@@ -145,6 +145,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/switch/work.c", "USE_NEGATIVE_ERRNO"): "sk_err is positive",
     ("kmod/transport/ivshmem.c", "JIFFIES_COMPARISON"): "the same jiffy or another: not before, not after",
     ("tests/ring/shim/kernel.h", "NEW_TYPEDEFS"): "the kernel's own names",
+    ("tests/ring/shim/lists.h", "MACRO_ARG_PRECEDENCE"): "names, as in the kernel's own macros",
     ("tests/ring/shim/kernel.h", "ASSIGN_IN_IF"): "xa_for_each() is a loop in one statement",
 }
 

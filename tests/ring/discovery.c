@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A hundred members come and go: kmod/discovery/members.c as it is, on a little
+ * of a kernel (shim/lists.h). They arrive, publish addresses that others may
+ * publish, too, change them, fall silent, are heard again and depart, at
+ * random, while threads look addresses up. Whoever is found publishes the
+ * address and is not gone; afterwards nothing is left.
+ */
+#include "lists.h"
+
+#include "../../kmod/discovery/members.c"
+
+#define MEMBERS 100
+#define ADDRESSES 200
+#define STEPS 20000
+#define THREADS 3
+
+bool shim_no_memory;
+/* Else readers that never rest would keep the writer out. */
+pthread_rwlock_t shim_readers =
+	PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+struct rcu_head *shim_dead;
+struct hall_transport_handler hall_transport_handler;
+
+static struct vm {
+	struct hall_member *member;	/* NULL: not here */
+	bool publishes[ADDRESSES];
+} vms[MEMBERS];
+
+static unsigned int served, departures, silences;
+static bool done;
+
+static u64 draw(u64 *state, u64 limit)
+{
+	u64 x = *state += 0x9e3779b97f4a7c15ULL;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+	return (x ^ x >> 31) % limit;
+}
+
+static struct in6_addr numbered(u32 number)
+{
+	struct in6_addr address = { };
+
+	address.s6_addr32[3] = number;
+	return address;
+}
+
+/* The rooms above */
+
+static void on_served(void)
+{
+	served++;
+}
+
+static void on_departed(struct hall_member *member, u32 reason)
+{
+	MUST(member->departed && reason == 7);
+	departures++;
+}
+
+static void on_silent(struct hall_member *member)
+{
+	MUST(!member->departed);
+	silences++;
+}
+
+/* Those who look addresses up, as connections do that come */
+
+static void *look_up(void *data)
+{
+	u64 chance = (unsigned long)data, found = 0;
+	struct hall_member *member;
+	struct in6_addr address;
+
+	while (!READ_ONCE(done)) {
+		address = numbered(draw(&chance, ADDRESSES));
+		pthread_rwlock_rdlock(&shim_readers);
+		member = hall_members_find(&address);
+		if (member) {
+			if (found++ % 16 == 0)
+				sched_yield();
+			/* Its memory is freed after departure: this is a use. */
+			MUST(member->slot < MEMBERS && member->generation);
+		}
+		pthread_rwlock_unlock(&shim_readers);
+	}
+	MUST(found);
+	return NULL;
+}
+
+/* What happens to a member */
+
+static void arrives(struct vm *vm, u32 generation)
+{
+	vm->member = calloc(1, sizeof(*vm->member));
+	vm->member->slot = vm - vms;
+	vm->member->generation = generation;
+	INIT_LIST_HEAD(&vm->member->addresses);
+	hall_transport_handler.arrived(vm->member);
+}
+
+static void publishes(struct vm *vm, u64 *chance)
+{
+	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
+	unsigned int count = draw(chance, 8), i, before = served;
+	bool old[ADDRESSES], came = false;
+	u32 number;
+
+	memcpy(old, vm->publishes, sizeof(old));
+	memset(vm->publishes, 0, sizeof(vm->publishes));
+	for (i = 0; i < count; i++) {
+		number = draw(chance, ADDRESSES);
+		address[i] = numbered(number);
+		vm->publishes[number] = true;
+		came |= !old[number];
+	}
+	hall_transport_handler.addresses(vm->member, address, count);
+	MUST(served == before + came);
+}
+
+static void falls_silent(struct vm *vm)
+{
+	memset(vm->publishes, 0, sizeof(vm->publishes));
+	hall_transport_handler.silent(vm->member);
+}
+
+static void departs(struct vm *vm)
+{
+	memset(vm->publishes, 0, sizeof(vm->publishes));
+	hall_transport_handler.departed(vm->member, 7);
+	memset(vm->member, 0xff, sizeof(*vm->member));
+	free(vm->member);
+	vm->member = NULL;
+}
+
+/* What has to be, whenever nothing happens */
+
+static int count(struct hall_member *member, void *data)
+{
+	MUST(vms[member->slot].member == member);
+	++*(unsigned int *)data;
+	return 0;
+}
+
+static int published(const struct in6_addr *address, void *data)
+{
+	struct vm *vm = data;
+
+	MUST(vm->publishes[address->s6_addr32[3]]);
+	return 0;
+}
+
+static int listed(struct hall_member *member, void *data)
+{
+	return hall_member_addresses(member, published, &vms[member->slot]);
+}
+
+static void look(void)
+{
+	unsigned int here = 0, seen = 0, number, i;
+	struct hall_member *member;
+	struct in6_addr address;
+	bool somebody;
+
+	for (i = 0; i < MEMBERS; i++)
+		here += !!vms[i].member;
+	hall_members_walk(count, &seen);
+	MUST(here == seen);
+	hall_members_walk(listed, NULL);
+	for (number = 0; number < ADDRESSES; number++) {
+		address = numbered(number);
+		member = hall_members_find(&address);
+		somebody = false;
+		for (i = 0; i < MEMBERS; i++)
+			somebody |= vms[i].publishes[number];
+		MUST(!!member == somebody);
+		MUST(!member || vms[member->slot].publishes[number]);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	u64 chance = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+	pthread_t thread[THREADS];
+	unsigned int i, step;
+	struct vm *vm;
+
+	printf("seed %llu\n", (unsigned long long)chance);
+	hall_members_init();
+	hall_discovery_handler.served = on_served;
+	hall_discovery_handler.departed = on_departed;
+	hall_discovery_handler.silent = on_silent;
+	for (i = 0; i < THREADS; i++)
+		pthread_create(&thread[i], NULL, look_up, (void *)(chance + i + 1));
+	for (step = 1; step <= STEPS; step++) {
+		vm = &vms[draw(&chance, MEMBERS)];
+		if (!vm->member)
+			arrives(vm, step);
+		else if (draw(&chance, 10))
+			publishes(vm, &chance);
+		else if (draw(&chance, 2))
+			falls_silent(vm);
+		else
+			departs(vm);
+		if (step % 50 == 0)
+			look();
+		if (step % 500 == 0)
+			rcu_barrier();
+	}
+	for (i = 0; i < MEMBERS; i++)
+		if (vms[i].member)
+			departs(&vms[i]);
+	look();
+	WRITE_ONCE(done, true);
+	for (i = 0; i < THREADS; i++)
+		pthread_join(thread[i], NULL);
+	hall_members_uninit();
+	MUST(!shim_dead && departures > MEMBERS && silences > MEMBERS);
+	printf("%u departures, %u silences\n1 passed, 0 failed\n", departures, silences);
+	return 0;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * As much of the kernel as kmod/discovery/members.c needs besides, in threads:
+ * lists, a hash of addresses, a mutex, and RCU whose grace periods are real:
+ * what is freed before its readers are done is used after it was freed.
+ */
+#ifndef TESTS_RING_SHIM_LISTS_H
+#define TESTS_RING_SHIM_LISTS_H
+
+#include "kernel.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#define __force
+#define container_of(pointer, type, member) \
+	((type *)((char *)(pointer) - offsetof(type, member)))
+
+static inline void *kzalloc(size_t size, gfp_t gfp)
+{
+	(void)gfp;
+	return shim_no_memory ? NULL : calloc(1, size);
+}
+
+/* Lists: their users hold a mutex. */
+
+#define LIST_HEAD(name) struct list_head name = { &(name), &(name) }
+
+static inline void INIT_LIST_HEAD(struct list_head *list)
+{
+	list->next = list->prev = list;
+}
+
+static inline void list_add_tail(struct list_head *new, struct list_head *head)
+{
+	new->next = head;
+	new->prev = head->prev;
+	head->prev->next = new;
+	head->prev = new;
+}
+
+static inline void list_del(struct list_head *entry)
+{
+	MUST(entry->next);
+	entry->next->prev = entry->prev;
+	entry->prev->next = entry->next;
+	entry->next = entry->prev = NULL;
+}
+
+#define list_entry(pointer, type, member) container_of(pointer, type, member)
+#define list_for_each_entry(pos, head, member) \
+	for (pos = list_entry((head)->next, typeof(*pos), member); \
+	     &pos->member != (head); \
+	     pos = list_entry(pos->member.next, typeof(*pos), member))
+#define list_for_each_entry_safe(pos, n, head, member) \
+	for (pos = list_entry((head)->next, typeof(*pos), member), \
+	     n = list_entry(pos->member.next, typeof(*pos), member); \
+	     &pos->member != (head); \
+	     pos = n, n = list_entry(n->member.next, typeof(*n), member))
+
+/* A hash: written under a mutex, read under RCU. */
+
+struct hlist_node {
+	struct hlist_node *next, **from;
+};
+
+#define DEFINE_HASHTABLE(name, bits) struct hlist_node *name[1 << (bits)]
+#define hash_bucket(table, key) (&(table)[(key) % (sizeof(table) / sizeof(*(table)))])
+
+static inline void hlist_add(struct hlist_node **head, struct hlist_node *node)
+{
+	node->next = *head;
+	node->from = head;
+	if (node->next)
+		node->next->from = &node->next;
+	__atomic_store_n(head, node, __ATOMIC_RELEASE);
+}
+
+static inline void hash_del_rcu(struct hlist_node *node)
+{
+	if (node->next)
+		node->next->from = node->from;
+	__atomic_store_n(node->from, node->next, __ATOMIC_RELEASE);
+}
+
+#define hash_add_rcu(table, node, key) hlist_add(hash_bucket(table, key), node)
+#define hlist_at(pos, link, member) ({ \
+	struct hlist_node *at = __atomic_load_n(link, __ATOMIC_ACQUIRE); \
+	at ? container_of(at, typeof(*pos), member) : NULL; \
+})
+#define hash_for_each_possible_rcu(table, pos, member, key) \
+	for (pos = hlist_at(pos, hash_bucket(table, key), member); pos; \
+	     pos = hlist_at(pos, &pos->member.next, member))
+
+static inline u32 jhash2(const u32 *word, u32 words, u32 hash)
+{
+	while (words--)
+		hash = (hash ^ *word++) * 0x9e3779b1u;
+	return hash ^ hash >> 15;
+}
+
+#define ipv6_addr_equal(a, b) (!memcmp(a, b, sizeof(struct in6_addr)))
+
+/* A mutex */
+
+struct mutex {
+	pthread_mutex_t lock;
+};
+
+#define DEFINE_MUTEX(name)	struct mutex name = { PTHREAD_MUTEX_INITIALIZER }
+#define mutex_lock(mutex)	pthread_mutex_lock(&(mutex)->lock)
+#define mutex_unlock(mutex)	pthread_mutex_unlock(&(mutex)->lock)
+
+/* RCU, with the names that the shim's empty one leaves free */
+
+struct rcu_head {
+	void *object;
+	struct rcu_head *next;
+};
+
+extern pthread_rwlock_t shim_readers;
+extern struct rcu_head *shim_dead;	/* of the one thread that writes */
+
+static inline void synchronize_rcu(void)
+{
+	pthread_rwlock_wrlock(&shim_readers);
+	pthread_rwlock_unlock(&shim_readers);
+}
+
+static inline void rcu_barrier(void)
+{
+	struct rcu_head *dead;
+
+	synchronize_rcu();
+	while ((dead = shim_dead)) {
+		shim_dead = dead->next;
+		free(dead->object);
+	}
+}
+
+#define kfree_rcu(pointer, member) do { \
+	(pointer)->member.object = (pointer); \
+	(pointer)->member.next = shim_dead; \
+	shim_dead = &(pointer)->member; \
+} while (0)
+
+#endif /* TESTS_RING_SHIM_LISTS_H */
