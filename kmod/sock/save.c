@@ -143,10 +143,11 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 	if (!ring->started)
 		return 0;
 	from_ring = hall_rx_unread(hs);
+	if (after(ring->start_seq, hall_rx_arrived(hs->sk)) &&
+	    (from_ring || !ring->ended))
+		return -EAGAIN;
 	if (!from_ring)
 		return ring->broken ? -EPROTO : 0;
-	if (after(ring->start_seq, hall_rx_arrived(hs->sk)))
-		return -EAGAIN;
 	start = end = tp->copied_seq;
 	if (before(end, ring->start_seq)) {
 		from_tcp = ring->start_seq - end;
