@@ -15,7 +15,7 @@ GUESTS_PYTHON = "3.11"  # Debian 12's
 PLATFORMS = tuple(f"manylinux{one}_x86_64" for one in ("_2_34", "_2_28", "_2_17", "2014"))
 UNPACK = (
     "{ test -d /root/wheels || tar -C /root -xf /hallway/conformance/wheels.tar; } &&"
-    " export PYTHONPATH=/root/wheels"
+    " export PYTHONPATH=/root/wheels CI=true"  # hypothesis: no deadlines, no chance
 )
 
 TRIO = (
