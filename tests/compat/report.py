@@ -24,8 +24,8 @@ XWAY = {
 }
 PREFACE = f"""# Other people's programs
 
-Stock Debian packages between two VMs, each connection on rings as soon as each of
-its ends was accepted, or has been called: *steady*, and *switching*, with all connections moved from
+Stock Debian packages between two VMs, each connection on rings as soon as its two
+ends have been called: *steady*, and *switching*, with all connections moved from
 rings to TCP and back at random moments meanwhile, {SWITCHES} times or more.
 
 A row is ok if the content was right and both VMs counted the same bytes; steady,

@@ -22,7 +22,7 @@ class Suite:
     limit: float = 60  # seconds for one test
     whole: float = 1500  # and for all of them
     setup: str = ""  # a command of the guest that goes before
-    rings: bool = True  # its connections are ones that can go on a ring
+    rings: bool = True  # bytes of its connections can go through one
 
 
 @dataclass(frozen=True)
