@@ -13,6 +13,7 @@ static int __init hall_init(void)
 	if (!hall_workqueue)
 		return -ENOMEM;
 	hall_members_init();
+	hall_neighbours_init();
 	hall_channel_init();
 	err = hall_sock_init();
 	if (err)
@@ -43,6 +44,7 @@ loopback:
 	hall_loopback_uninit();
 addresses:
 	hall_addresses_uninit();
+	hall_neighbours_uninit();
 probe:
 	hall_probe_uninit();
 switching:
@@ -64,6 +66,7 @@ static void __exit hall_exit(void)
 	hall_loopback_uninit();
 	hall_switch_uninit();
 	hall_addresses_uninit();
+	hall_neighbours_uninit();
 	hall_members_uninit();
 	hall_sock_uninit();
 	destroy_workqueue(hall_workqueue);

@@ -172,6 +172,34 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 					    */
 };
 
+/*
+ * Neighbours (minor 1): VMs with which this one may get a region of its own,
+ * though they share none yet. Both lists are written as a slice's addresses
+ * are, under an odd seq.
+ */
+#define HALLWAY_HOME_MAX	16	/* addresses that a guest tells the daemon */
+#define HALLWAY_NEIGHBOURS_MAX	64	/* addresses that the daemon tells a guest */
+
+struct hallway_home {		/* written by the guest */
+	__u32 seq;
+	__u32 count;
+	__u8 reserved[8];
+	__u8 address[HALLWAY_HOME_MAX][16];	/* IPv6, or IPv4-mapped */
+};
+
+struct hallway_neighbours {	/* written by the daemon */
+	__u32 seq;
+	__u32 count;
+	__u8 reserved[8];
+	__u8 address[HALLWAY_NEIGHBOURS_MAX][16];
+};
+
+struct hallway_wanted {		/* written by the guest */
+	__u64 set;		/* bit n: there is traffic with address n ... */
+	__u32 seq;		/* ... of the list of this seq; written last */
+	__u32 reserved;
+};
+
 struct hallway_page {
 	__u64 magic;		/* HALLWAY_PAGE_MAGIC; written last by the daemon */
 	__u16 major;		/* of the daemon */
@@ -181,7 +209,10 @@ struct hallway_page {
 		struct hallway_request request;
 		struct hallway_reply reply;
 	} entry[HALLWAY_PAGE_ENTRIES];
-	__u8 reserved2[1472];
+	struct hallway_home home;
+	struct hallway_neighbours neighbours;
+	struct hallway_wanted wanted;
+	__u8 reserved2[144];
 };
 
 HALLWAY_ASSERT_SIZE(struct hallway_member, 128);
@@ -203,5 +234,8 @@ HALLWAY_ASSERT_SIZE(struct hallway_reply, 192);
 HALLWAY_ASSERT_OFFSET(struct hallway_reply, doorbell, 64);
 HALLWAY_ASSERT_SIZE(struct hallway_page, HALLWAY_PAGE_SIZE);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, entry, 64);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, home, 2624);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, neighbours, 2896);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, wanted, 3936);
 
 #endif /* HALLWAY_ABI_REGION_H */

@@ -32,6 +32,8 @@ static void state_changed(void *data, const struct sock *csk, const int oldstate
 		member = hall_members_find(&remote);
 		if (member)
 			hall_attach(sk, member, false);
+		else
+			hall_neighbours_met(&remote);
 		rcu_read_unlock();
 		return;
 	}

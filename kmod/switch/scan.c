@@ -3,6 +3,10 @@
  * Connections that were there before the module, or before their peer joined:
  * found in TCP's table of established sockets and attached like new ones. They
  * may have threads inside native calls, which hall_sock_quiet() sees to.
+ *
+ * Those to neighbours are only counted: what they move is traffic for which a
+ * region is worth asking. Nobody tells when an old connection wakes up, so they
+ * are looked at once a second, while there are neighbours.
  */
 #include "switch.h"
 
@@ -11,9 +15,14 @@
 #include <net/net_namespace.h>
 
 #define BATCH	64
+#define COUNT	HZ
+#define ENOUGH	16384		/* bytes a second to ask for a region */
 
 static void scan(struct work_struct *work);
 static DECLARE_WORK(scan_work, scan);
+
+static void count(struct work_struct *work);
+static DECLARE_DELAYED_WORK(count_work, count);
 
 static struct hall_member *member_of(const struct sock *sk)
 {
@@ -60,7 +69,17 @@ static void attach(struct sock *sk)
 	release_sock(sk);
 }
 
-static void scan_net(struct net *net)
+static void count_bytes(struct sock *sk)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	struct in6_addr remote;
+
+	hall_sock_remote(sk, &remote);
+	hall_neighbours_count(&remote, READ_ONCE(tp->bytes_acked) +
+				       READ_ONCE(tp->bytes_received));
+}
+
+static void scan_net(struct net *net, void (*visit)(struct sock *sk))
 {
 	struct inet_hashinfo *table = net->ipv4.tcp_death_row.hashinfo;
 	struct sock *batch[BATCH];
@@ -73,7 +92,7 @@ static void scan_net(struct net *net)
 		do {
 			n = collect(net, table, bucket, skip, batch);
 			for (i = 0; i < n; i++) {
-				attach(batch[i]);
+				visit(batch[i]);
 				sock_put(batch[i]);
 			}
 			skip += n;
@@ -82,30 +101,51 @@ static void scan_net(struct net *net)
 	}
 }
 
-static void scan(struct work_struct *work)
+static void scan_all(void (*visit)(struct sock *sk))
 {
 	struct net *net;
 
-	if (!READ_ONCE(hall_enabled))
-		return;
 	down_read(&net_rwsem);
 	for_each_net(net)
-		scan_net(net);
+		scan_net(net, visit);
 	up_read(&net_rwsem);
+}
+
+static void scan(struct work_struct *work)
+{
+	if (READ_ONCE(hall_enabled))
+		scan_all(attach);
+}
+
+static void count(struct work_struct *work)
+{
+	if (!READ_ONCE(hall_enabled) || !hall_neighbours_count_begin())
+		return;
+	scan_all(count_bytes);
+	hall_neighbours_count_end(ENOUGH);
+	queue_delayed_work(hall_workqueue, &count_work, COUNT);
+}
+
+static void neighbours(void)
+{
+	queue_delayed_work(hall_workqueue, &count_work, 0);
 }
 
 void hall_scan(void)
 {
 	queue_work(hall_workqueue, &scan_work);
+	neighbours();
 }
 
 int hall_scan_init(void)
 {
 	hall_discovery_handler.served = hall_scan;
+	hall_discovery_handler.neighbours = neighbours;
 	return 0;
 }
 
 void hall_scan_uninit(void)
 {
 	cancel_work_sync(&scan_work);
+	cancel_delayed_work_sync(&count_work);
 }

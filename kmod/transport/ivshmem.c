@@ -40,6 +40,7 @@
 #include <linux/slab.h>
 #include <linux/utsname.h>
 #include <linux/uuid.h>
+#include <net/ipv6.h>
 #include <asm/sync_bitops.h>
 
 #include <hallway/reason.h>
@@ -69,6 +70,10 @@ struct doorbell {
 	unsigned int storm_count;	/* interrupts in that jiffy */
 	bool closing;
 	bool greeted;
+	/* The neighbours, as the page last told them. */
+	u32 neighbours_seq;
+	unsigned int neighbour_count;
+	struct in6_addr neighbour[HALLWAY_NEIGHBOURS_MAX];
 };
 
 enum region_state { REGION_IDLE, REGION_ASKED, REGION_JOINED, REGION_REFUSED };
@@ -408,19 +413,98 @@ static void region_notify_all(struct region *region)
 	}
 }
 
+static bool knows_neighbours(struct doorbell *doorbell)
+{
+	return READ_ONCE(doorbell->page->minor) >= 1;
+}
+
+/* Tells the daemon where this guest is. */
+static void home_publish(struct doorbell *doorbell)
+{
+	struct hallway_home *home = &doorbell->page->home;
+	u32 seq = READ_ONCE(home->seq) | 1;
+	unsigned int count = min_t(unsigned int, local_count, HALLWAY_HOME_MAX);
+
+	if (!knows_neighbours(doorbell))
+		return;
+	WRITE_ONCE(home->seq, seq);
+	virt_wmb();
+	memcpy(home->address, local_address, count * sizeof(*local_address));
+	WRITE_ONCE(home->count, count);
+	virt_store_release(&home->seq, seq + 1);
+	kick(doorbell, HALLWAY_DAEMON_ID);
+}
+
 static void ivshmem_publish(const struct in6_addr *address, unsigned int count)
 {
+	struct doorbell *doorbell;
 	struct region *region;
 
 	mutex_lock(&mutex);
 	local_count = count;
 	memcpy(local_address, address, count * sizeof(*address));
+	list_for_each_entry(doorbell, &doorbells, list)
+		home_publish(doorbell);
 	list_for_each_entry(region, &regions, list) {
 		if (region->state != REGION_JOINED)
 			continue;
 		slice_publish(region->slice);
 		region_notify_all(region);
 	}
+	mutex_unlock(&mutex);
+}
+
+/* Takes the daemon's list of neighbours in, if it is another one. */
+static void neighbours_read(struct doorbell *doorbell)
+{
+	struct hallway_neighbours *shared = &doorbell->page->neighbours;
+	u32 seq = virt_load_acquire(&shared->seq);
+	u32 count = READ_ONCE(shared->count);
+
+	/* The daemon rings when it has written. */
+	if (!knows_neighbours(doorbell) || seq == doorbell->neighbours_seq ||
+	    (seq & 1) || count > HALLWAY_NEIGHBOURS_MAX)
+		return;
+	memcpy(doorbell->neighbour, shared->address,
+	       count * sizeof(*doorbell->neighbour));
+	virt_rmb();
+	if (READ_ONCE(shared->seq) != seq)
+		return;
+	doorbell->neighbour_count = count;
+	doorbell->neighbours_seq = seq;
+	hall_transport_handler.neighbours(doorbell->neighbour, count);
+}
+
+static void neighbours_want(struct doorbell *doorbell,
+			    const struct in6_addr *address, unsigned int count)
+{
+	struct hallway_wanted *shared = &doorbell->page->wanted;
+	unsigned int i, n;
+	u64 set = 0;
+
+	for (i = 0; i < count; i++)
+		for (n = 0; n < doorbell->neighbour_count; n++)
+			if (ipv6_addr_equal(&address[i], &doorbell->neighbour[n]))
+				set |= BIT_ULL(n);
+	if (READ_ONCE(shared->seq) == doorbell->neighbours_seq &&
+	    READ_ONCE(shared->set) == set)
+		return;
+	WRITE_ONCE(shared->seq, 0);
+	virt_wmb();
+	WRITE_ONCE(shared->set, set);
+	virt_store_release(&shared->seq, doorbell->neighbours_seq);
+	if (set)
+		kick(doorbell, HALLWAY_DAEMON_ID);
+}
+
+static void ivshmem_want(const struct in6_addr *address, unsigned int count)
+{
+	struct doorbell *doorbell;
+
+	mutex_lock(&mutex);
+	list_for_each_entry(doorbell, &doorbells, list)
+		if (knows_neighbours(doorbell))
+			neighbours_want(doorbell, address, count);
 	mutex_unlock(&mutex);
 }
 
@@ -675,6 +759,7 @@ static void greet(struct doorbell *doorbell)
 	unsigned int entry = free_entry();
 
 	doorbell->greeted = true;
+	home_publish(doorbell);
 	if (entry < HALLWAY_PAGE_ENTRIES)
 		request(doorbell, entry, HALLWAY_COMMAND_HELLO, NULL);
 }
@@ -851,10 +936,12 @@ static void control(struct work_struct *work)
 		if (region->state == REGION_JOINED && beats)
 			region_beat(region);
 	}
-	list_for_each_entry(doorbell, &doorbells, list)
+	list_for_each_entry(doorbell, &doorbells, list) {
 		if (!doorbell->greeted)
 			greet(doorbell);
-	if (!list_empty(&regions))
+		neighbours_read(doorbell);
+	}
+	if (!list_empty(&regions) || !list_empty(&doorbells))
 		queue_delayed_work(hall_workqueue, &control_work, HEARTBEAT);
 	mutex_unlock(&mutex);
 }
@@ -864,7 +951,8 @@ static void control(struct work_struct *work)
 static void doorbell_tasklet(struct tasklet_struct *tasklet)
 {
 	struct doorbell *doorbell = from_tasklet(doorbell, tasklet, tasklet);
-	bool look = false;
+	bool look = READ_ONCE(doorbell->page->neighbours.seq) !=
+		    READ_ONCE(doorbell->neighbours_seq);
 	struct region *region;
 	struct peer *peer;
 	u32 slot;
@@ -977,6 +1065,7 @@ static void doorbell_remove(struct doorbell *doorbell)
 		region->state = REGION_IDLE;
 		region->doorbell = NULL;
 	}
+	hall_transport_handler.neighbours(NULL, 0);
 	mutex_unlock(&mutex);
 	/* No storm begins any more; then none is left to end. */
 	WRITE_ONCE(doorbell->closing, true);
@@ -1146,6 +1235,7 @@ const struct hall_transport hall_ivshmem_transport = {
 	.send = ivshmem_send,
 	.notify = ivshmem_notify,
 	.publish = ivshmem_publish,
+	.want = ivshmem_want,
 	.own = ivshmem_own,
 	.release = ivshmem_release,
 };

@@ -63,6 +63,15 @@ void hall_transport_publish(bool remote, const struct in6_addr *address,
 			transports[i]->publish(address, count);
 }
 
+void hall_transport_want(const struct in6_addr *address, unsigned int count)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(transports); i++)
+		if (transports[i]->want)
+			transports[i]->want(address, count);
+}
+
 int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 		       void *data)
 {

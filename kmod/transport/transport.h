@@ -100,6 +100,12 @@ struct hall_transport {
 	/* Tells all peers which addresses are here. Process context. */
 	void (*publish)(const struct in6_addr *address, unsigned int count);
 	/*
+	 * With these of the neighbours there is traffic, and with no others: the
+	 * host may make memory to share with them. NULL where there are no
+	 * neighbours. Process context.
+	 */
+	void (*want)(const struct in6_addr *address, unsigned int count);
+	/*
 	 * Calls fn with this guest's own place in each region, until it is not
 	 * 0. NULL where the one member is this guest. Process context.
 	 */
@@ -121,6 +127,11 @@ struct hall_transport_handler {
 	void (*silent)(struct hall_member *member);
 	void (*addresses)(struct hall_member *member,
 			  const struct in6_addr *address, unsigned int count);
+	/*
+	 * Where VMs are with which there is no memory to share yet, and may
+	 * come to be: the whole list. Process context.
+	 */
+	void (*neighbours)(const struct in6_addr *address, unsigned int count);
 	/* Softirq or process context; neither sleeps. */
 	void (*message)(struct hall_member *member,
 			const struct hallway_message *message);
@@ -155,6 +166,9 @@ void hall_ivshmem_uninit(void);
 /* The places of this guest in the regions of all transports. */
 int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 		       void *data);
+
+/* Asks all transports that have neighbours for memory to share with these. */
+void hall_transport_want(const struct in6_addr *address, unsigned int count);
 
 /* Publishes over all transports that are remote, or over all that are not. */
 void hall_transport_publish(bool remote, const struct in6_addr *address,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hallway_tests.guests import (
     healthy,
     insmod,
     loaded,
+    members,
     rmmod,
     settle_in,
     wait_members,
@@ -25,16 +26,22 @@ from hallway_tests.suite import check, wait_for
 from .lab import Pair, named_log
 from .streams import CALM, nothing_odd, through_rings
 
-NUMBERS = (5, 6)
+NUMBERS = (5, 6, 7)
+IDLE = 4  # seconds
 GROUPS = """
 [limits]
-host = "256M"
-vm = "128M"
+host = "96M"
+vm = "96M"
 
 [[group]]
 name = "shared"
 isolation = "shared"
 size = "64M"
+
+[[group]]
+name = "each"
+isolation = "pair"
+idle = {idle}
 """
 VM_WORDS = """
 [[vm]]
@@ -81,6 +88,10 @@ class Company:
         """Names of the regions that the daemon has plugged into a VM."""
         return {plug["region"] for plug in self.machine(vm)["plugs"] if plug["plugged"]}
 
+    def regions(self) -> set[str]:
+        """Names of the regions that the daemon serves."""
+        return {region["name"] for region in self.site.daemon.status()["regions"]}
+
     def wait_plugged(self, vm: VM, *regions: str) -> None:
         """Wait until the daemon says that a VM has just these regions, and QEMU says the same."""
         wanted = {f"hallway-{region}" for region in regions}
@@ -113,10 +124,10 @@ def devices(vm: VM) -> set[str]:
 
 def config_plugs(company: Company) -> None:
     """Memory comes when a guest's module runs, not before; what a person takes out stays out."""
-    a, b = company.vms
+    a, b, _ = company.vms
     company.unload()
     pair = company.of_two(a, b)
-    for vm in company.vms:
+    for vm in (a, b):
         company.wait_monitor(vm)
         check(
             not devices(vm),
@@ -124,7 +135,7 @@ def config_plugs(company: Company) -> None:
         )
         insmod(vm, promote_bytes=0, promote_ms=0)
     wait_members(a, b, timeout=30 * company.pair.slow)
-    for vm in company.vms:
+    for vm in (a, b):
         company.wait_plugged(vm, "shared")
     delta = Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
@@ -154,11 +165,11 @@ def config_plugs(company: Company) -> None:
 
 def config_survives(company: Company) -> None:
     """A daemon that takes over finds memory plugged in, and plugs no second device."""
-    a, b = company.vms
+    a, b, _ = company.vms
     wait_members(a, b, timeout=30 * company.pair.slow)
     company.site.daemon.kill()
     company.site.daemon.start()
-    for vm in company.vms:
+    for vm in (a, b):
         company.wait_plugged(vm, "shared")
     pair, delta = company.of_two(a, b), Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
@@ -169,7 +180,7 @@ def config_admits(company: Company) -> None:
     """A VM that is in no group of a region is not let in, and is told so."""
     daemon = company.site.daemon
     stranger = named_log(
-        company.site.vm(7, company.pair.kernel, share=company.pair.share),
+        company.site.vm(8, company.pair.kernel, share=company.pair.share),
         company.pair.logs,
     )
     region = daemon.status()["regions"][0]
@@ -186,6 +197,62 @@ def config_admits(company: Company) -> None:
             "the daemon does not say so",
         )
         rmmod(stranger)
+
+
+def config_pairs(company: Company) -> None:
+    """Two VMs get a region at their first traffic, which no third one sees; idle, they lose it."""
+    a, b, c = company.vms
+    company.unload()
+    for vm in company.vms:
+        insmod(vm, promote_bytes=0, promote_ms=0)
+    wait_members(a, b, timeout=30 * company.pair.slow)
+    company.wait_plugged(c)
+    with _on_rings(company, a, c), _on_rings(company, b, c):
+        company.wait_plugged(a, "shared", "pair.vm5.vm7")
+        company.wait_plugged(b, "shared", "pair.vm6.vm7")
+        company.wait_plugged(c, "pair.vm5.vm7", "pair.vm6.vm7")
+        for vm in company.vms:
+            bound = vm.run("ls -d /sys/bus/pci/drivers/hallway/0*").out.split()
+            check(len(bound) == 3, f"{vm.name} has not its doorbell and two regions: {bound}")
+
+    company.wait_plugged(a, "shared")
+    company.wait_plugged(b, "shared")
+    company.wait_plugged(c)
+    check(not members(c) - {c.ip4, c.ip6}, f"members after all were withdrawn: {members(c)}")
+    wait_for(lambda: company.regions() == {"shared"}, "only the shared region is left")
+
+    # New traffic; and that of a connection which is older than the module.
+    with _on_rings(company, a, c):
+        pass
+    rmmod(c)
+    with _on_rings(company, b, c, lambda: insmod(c, promote_bytes=0, promote_ms=0)):
+        pass
+
+
+@contextlib.contextmanager
+def _on_rings(
+    company: Company, client: VM, server: VM, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Run a stream that is on rings throughout the block, and then to its end."""
+    delta = Delta(client)
+    stream = Stream(server, client, conns=3, both=CALM)
+    wait_for(
+        lambda: client.run(f"ss -Htn state established dport = :{stream.port}").out.count("\n") == 3,
+        "the stream is connected",
+        20 * company.pair.slow,
+    )
+    meanwhile()
+    wait_for(
+        lambda: min(delta.of(client)[name] for name in ("tx_promoted", "rx_promoted")) >= 3,
+        f"{client.name} and {server.name} are on rings",
+        60 * company.pair.slow,
+    )
+    yield
+    stream.stop()
+    stream.finish(60 * company.pair.slow)
+    moved = delta.of(client)
+    check(moved["tx_bytes_ring"] and moved["rx_bytes_ring"], f"no byte went through rings: {moved}")
+    check(not moved["resets"], f"resets is {moved['resets']}")
 
 
 @contextlib.contextmanager
@@ -207,7 +274,9 @@ def booted(pair: Pair) -> Iterator[Company]:
             boot_timeout=120 * pair.slow,
         )
         vms.append(named_log(vm, pair.logs))
-    config.write_text(GROUPS + "".join(VM_WORDS.format(vm=vm, groups='["shared"]') for vm in vms))
+    groups = ['["shared", "each"]', '["shared", "each"]', '["each"]']
+    words = [VM_WORDS.format(vm=vm, groups=own) for vm, own in zip(vms, groups, strict=True)]
+    config.write_text(GROUPS.format(idle=IDLE) + "".join(words))
     daemon.start()
     try:
         with site.join(*vms):
@@ -218,4 +287,4 @@ def booted(pair: Pair) -> Iterator[Company]:
         daemon.kill(15)
 
 
-TESTS = (config_plugs, config_survives, config_admits)
+TESTS = (config_plugs, config_survives, config_admits, config_pairs)

@@ -223,6 +223,48 @@ pub struct PageEntry {
     pub reply: Reply,
 }
 
+/// Addresses that a guest tells the daemon.
+pub const HOME_MAX: usize = 16;
+/// Addresses that the daemon tells a guest.
+pub const NEIGHBOURS_MAX: usize = 64;
+
+/// Written by the guest: where it is.
+#[repr(C)]
+pub struct Home {
+    /// Odd while the rest is being written.
+    pub seq: u32,
+    /// At most [`HOME_MAX`].
+    pub count: u32,
+    /// Zero.
+    pub reserved: [u8; 8],
+    /// IPv6, or IPv4-mapped.
+    pub address: [[u8; 16]; HOME_MAX],
+}
+
+/// Written by the daemon: with whom this VM may get a region of its own.
+#[repr(C)]
+pub struct Neighbours {
+    /// Odd while the rest is being written.
+    pub seq: u32,
+    /// At most [`NEIGHBOURS_MAX`].
+    pub count: u32,
+    /// Zero.
+    pub reserved: [u8; 8],
+    /// IPv6, or IPv4-mapped.
+    pub address: [[u8; 16]; NEIGHBOURS_MAX],
+}
+
+/// Written by the guest: with whom it has traffic, and shares no region.
+#[repr(C)]
+pub struct Wanted {
+    /// Bit n: address n of the neighbours.
+    pub set: u64,
+    /// Of the neighbours that this is about; written last.
+    pub seq: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// The private page.
 #[repr(C)]
 pub struct Page {
@@ -236,8 +278,14 @@ pub struct Page {
     pub reserved: [u8; 52],
     /// One for each region that the VM can join.
     pub entry: [PageEntry; PAGE_ENTRIES],
+    /// Written by the guest.
+    pub home: Home,
+    /// Written by the daemon.
+    pub neighbours: Neighbours,
+    /// Written by the guest.
+    pub wanted: Wanted,
     /// Zero.
-    pub reserved2: [u8; 1472],
+    pub reserved2: [u8; 144],
 }
 
 const _: () = {
@@ -261,4 +309,7 @@ const _: () = {
     assert!(offset_of!(Reply, doorbell) == 64);
     assert!(size_of::<Page>() == PAGE_SIZE);
     assert!(offset_of!(Page, entry) == 64);
+    assert!(offset_of!(Page, home) == 2624);
+    assert!(offset_of!(Page, neighbours) == 2896);
+    assert!(offset_of!(Page, wanted) == 3936);
 };

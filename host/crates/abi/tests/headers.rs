@@ -30,7 +30,7 @@ fn expectations() -> Vec<(String, u64)> {
         NAME_SIZE ADDRESSES_MAX SLICE_MIN MEMBER_ABSENT MEMBER_PRESENT BOX_MESSAGES
         MESSAGE_SIZE ENDPOINTS_MAX PAGE_SIZE PAGE_ENTRIES DAEMON_ID COMMAND_NONE
         COMMAND_JOIN COMMAND_LEAVE COMMAND_HELLO STATUS_OK STATUS_VERSION STATUS_UNKNOWN STATUS_FULL
-        STATUS_DENIED STATUS_INVALID);
+        STATUS_DENIED STATUS_INVALID HOME_MAX NEIGHBOURS_MAX);
     constants!(ring: RING_MAGIC RING_HEADER RING_MIN RING_MAX MARK_SET MARK_SEQ);
     constants!(message: OFFER ACCEPT DECLINE DEMOTE DONE KIND_STREAM HANDLE_SIZE);
     constants!(netlink: GENL_VERSION CMD_GET CMD_SET CMD_MEMBERS CMD_CONNECTIONS A_VERSION
@@ -54,7 +54,11 @@ fn expectations() -> Vec<(String, u64)> {
         serial major minor command reserved region vm name reserved2);
     layout!("hallway_reply", region::Reply:
         serial status slot generation major minor reserved doorbell);
-    layout!("hallway_page", region::Page: magic major minor reserved entry reserved2);
+    layout!("hallway_home", region::Home: seq count reserved address);
+    layout!("hallway_neighbours", region::Neighbours: seq count reserved address);
+    layout!("hallway_wanted", region::Wanted: set seq reserved);
+    layout!("hallway_page", region::Page:
+        magic major minor reserved entry home neighbours wanted reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4);

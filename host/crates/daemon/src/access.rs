@@ -16,6 +16,7 @@ const DIR: u32 = 0o710;
 const FILE: u32 = 0o660;
 
 /// What `--group` says.
+#[derive(Clone)]
 pub struct Access(Option<Group>);
 
 impl Access {

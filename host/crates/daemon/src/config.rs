@@ -17,6 +17,8 @@ use toml::Spanned;
 
 use crate::options::{self, RegionSpec, SLOTS};
 
+/// Before the names of two VMs, in that of their region.
+pub const PAIR: &str = "pair.";
 /// Members of a pair's region: the host and two VMs.
 const PAIR_SLOTS: u32 = 3;
 const PAIR_SIZE: &str = "16M";
@@ -176,6 +178,10 @@ impl Config {
         let raw = whole.get_ref();
         let name = raw.name.get_ref();
         options::check_name(name).map_err(|what| fault(&raw.name, what))?;
+        if name.starts_with(PAIR) {
+            let what = format!("names with {PAIR} are for the regions of pairs: choose another");
+            return Err(fault(&raw.name, what));
+        }
         if self.groups.iter().any(|group| group.name == *name) {
             return Err(fault(&raw.name, format!("there are two groups {name}")));
         }
@@ -235,6 +241,12 @@ impl Config {
     fn vm(&self, whole: &Spanned<RawVm>) -> Result<VmConfig, Fault> {
         let raw = whole.get_ref();
         let name = raw.name.get_ref();
+        // Two of them make the name of a region, and tell it from all others.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            let what = format!("{name:?} is no name for a VM: up to 64 letters, digits, - _");
+            return Err(fault(&raw.name, what));
+        }
         let uuid: Uuid = raw
             .uuid
             .get_ref()
@@ -373,14 +385,53 @@ impl Config {
             .collect()
     }
 
+    /// Number of the VM with this UUID.
+    pub fn vm_of(&self, uuid: Uuid) -> Option<usize> {
+        self.vms.iter().position(|vm| vm.uuid == uuid)
+    }
+
+    /// Two VMs that may have a region of their own: how it is cut up, and when
+    /// it is withdrawn. Nothing for a VM and itself, or if they share one anyway.
+    pub fn pair_of(&self, a: usize, b: usize) -> Option<(Geometry, Duration)> {
+        let (first, second) = (&self.vms[a], &self.vms[b]);
+        let shared = self.shared_of(second);
+        if a == b || self.shared_of(first).iter().any(|one| shared.contains(one)) {
+            return None;
+        }
+        let mut common = first.groups.iter().filter(|at| second.groups.contains(at));
+        common.find_map(|at| match self.groups[*at].isolation {
+            Isolation::Pair { geometry, idle } => Some((geometry, idle)),
+            Isolation::Shared(_) => None,
+        })
+    }
+
+    /// Name of the region of two VMs.
+    pub fn pair_name(&self, a: usize, b: usize) -> String {
+        let mut names = [&self.vms[a].name, &self.vms[b].name];
+        names.sort();
+        format!("{PAIR}{}.{}", names[0], names[1])
+    }
+
+    /// The two VMs of the region of that name.
+    pub fn pair_named(&self, name: &str) -> Option<(usize, usize)> {
+        let (first, second) = name.strip_prefix(PAIR)?.split_once('.')?;
+        let number = |name| self.vms.iter().position(|vm| vm.name == name);
+        let (a, b) = (number(first)?, number(second)?);
+        Some((a.min(b), a.max(b)))
+    }
+
     /// Whether a VM may join a region. One that no group is about is open to
     /// all.
     pub fn admits(&self, region: &str, uuid: Uuid) -> bool {
-        let Some(at) = self.groups.iter().position(|group| group.name == region) else {
-            return true;
-        };
-        let vm = self.vms.iter().find(|vm| vm.uuid == uuid);
-        vm.is_some_and(|vm| vm.groups.contains(&at))
+        let vm = self.vm_of(uuid);
+        if region.starts_with(PAIR) {
+            let pair = self.pair_named(region);
+            return pair.is_some_and(|(a, b)| vm == Some(a) || vm == Some(b));
+        }
+        match self.groups.iter().position(|group| group.name == region) {
+            Some(at) => vm.is_some_and(|vm| self.vms[vm].groups.contains(&at)),
+            None => true,
+        }
     }
 }
 
@@ -446,6 +497,17 @@ mod tests {
         assert!(config.admits("web", vm.uuid) && config.admits("other", vm.uuid));
         assert!(!config.admits("web", config.vms[2].uuid));
         assert!(!config.admits("web", Uuid([9; 16])));
+        let pair = config.pair_name(2, 0);
+        assert_eq!(pair, "pair.shop.web1");
+        assert_eq!(config.pair_named(&pair), Some((0, 2)));
+        assert!(config.pair_of(0, 2).is_some() && config.pair_of(0, 1).is_none());
+        assert!(config.pair_of(0, 0).is_none());
+        let both = GOOD.replace("groups = [\"tenants\"]", "groups = [\"web\", \"tenants\"]");
+        let both = Config::parse(&both).map_err(|fault| fault.what).unwrap();
+        assert!(both.pair_of(0, 2).is_none(), "they share a region anyway");
+        assert!(config.admits(&pair, config.vms[2].uuid));
+        assert!(!config.admits(&pair, config.vms[1].uuid));
+        assert!(!config.admits("pair.x.y", config.vms[2].uuid));
     }
 
     #[test]

@@ -11,6 +11,9 @@
 //! a QEMU that was greeted and is lost would never connect again, while one that
 //! is greeted twice says so in its log and goes by the first.
 //!
+//! What VMs of a configuration should have plugged in follows from the picture
+//! too (machines.rs, pairs.rs), and is asked for after it was carried outward.
+//!
 //! A guest may ring another only once its own QEMU has read of it, and QEMU
 //! acknowledges nothing. A join therefore waits until all QEMUs concerned have
 //! read what they were sent, or a moment if they do not read; after that the
@@ -21,6 +24,7 @@ mod commit;
 mod event;
 mod keep;
 mod machines;
+mod pairs;
 mod requests;
 mod served;
 mod start;
@@ -41,7 +45,9 @@ use tracing::{debug, error, info};
 use self::clients::Client;
 use self::event::Source;
 use self::machines::Machine;
+use self::pairs::Pairs;
 use self::served::Served;
+use crate::access::Access;
 use crate::config::Config;
 use crate::holder::Holder;
 use crate::monitor::Newsroom;
@@ -67,11 +73,16 @@ pub struct Server {
     config: Config,
     machines: Vec<Machine>,
     newsroom: Newsroom,
+    pairs: Pairs,
+    region_dir: PathBuf,
+    access: Access,
     started: Instant,
     next_second: Instant,
     heartbeat: u32,
     recovered: usize,
     dirty: bool,
+    /// A VM came, went, or is elsewhere: others may have other neighbours.
+    moved: bool,
     stopping: Option<Stop>,
 }
 
@@ -111,11 +122,12 @@ impl Server {
             }
             self.answer_requests(true);
             self.digest();
-            self.plug_regions();
+            self.meet_wants();
             for served in &mut self.regions {
                 served.guard();
             }
             self.commit();
+            self.plug_regions();
         }
         self.finish()
     }
@@ -146,8 +158,9 @@ impl Server {
                 }
             }
             Source::Ask(number) => {
-                if let Some(vm) = self.vms.get(&number) {
+                if let Some(vm) = self.vms.get_mut(&number) {
                     vm.hear();
+                    self.moved |= vm.look_home();
                     self.answer_vm(number, false);
                 }
             }
@@ -199,6 +212,7 @@ impl Server {
             other.saved.peers.remove(&number);
         }
         self.dirty = true;
+        self.moved = true;
     }
 
     /// Takes an entry's member out of its region.
@@ -250,7 +264,9 @@ impl Server {
         }
         for vm in self.vms.values_mut() {
             vm.refill();
+            self.moved |= vm.look_home();
         }
+        self.withdraw_idle();
         // Those that had to wait; and should a ring ever be lost, it was not.
         self.answer_requests(false);
     }
@@ -265,14 +281,11 @@ impl Server {
             );
             return Ok(());
         }
-        let files = if self.stopping == Some(Stop::Clean) {
-            self.regions
-                .iter()
-                .map(|served| served.region.path.clone())
-                .collect()
-        } else {
-            Vec::new()
-        };
+        // Those of pairs are made anew when they are wanted.
+        let clean = self.stopping == Some(Stop::Clean);
+        let mut regions = self.regions;
+        regions.retain(|served| clean || self.config.pair_named(&served.name).is_some());
+        let files: Vec<PathBuf> = regions.into_iter().map(|s| s.region.path).collect();
         self.holder.quit();
         run::clean(&self.run, &self.socket, &files, &self.made);
         info!("ends");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hallway_abi::region::{PAGE_ENTRIES, PAGE_SIZE};
-use hallway_membership::{Page, Reply};
+use hallway_membership::{Address, Page, Reply};
 use ivshmem_server::{Connection, ID_MAX};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -41,6 +41,10 @@ pub struct Vm {
     pub ask: OwnedFd,
     /// Of its QEMU.
     pub pid: Option<i32>,
+    /// Where its guest says that it is.
+    pub home: Vec<Address>,
+    /// The list of neighbours in its page, and the list's number.
+    pub told: Option<(u32, Vec<Address>)>,
     /// Replies as they are in the page.
     pub written: [Option<Reply>; PAGE_ENTRIES],
     /// Since when a join waits for other QEMUs to learn of this VM.
@@ -83,6 +87,8 @@ impl Vm {
             bell,
             ask,
             pid,
+            home: Vec::new(),
+            told: None,
             written: Default::default(),
             waiting: Default::default(),
             requests: 0,
@@ -155,6 +161,40 @@ impl Vm {
             // Should it fail, the holder is gone, and all is forgotten.
             let _ = holder.del(&name(self.saved.number, part));
         }
+    }
+
+    /// Looks where the guest says that it is. True if it was elsewhere before.
+    pub fn look_home(&mut self) -> bool {
+        match self.page.home() {
+            Some(home) if home != self.home => {
+                self.home = home;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Tells the guest its neighbours. True if it was another list before.
+    pub fn tell(&mut self, neighbours: &[Address]) -> bool {
+        match &self.told {
+            Some((_, told)) if told == neighbours => return false,
+            // Of nobody it need not be told.
+            None if neighbours.is_empty() => return false,
+            _ => {}
+        }
+        let list = self.page.tell_neighbours(neighbours);
+        self.told = Some((list, neighbours.into()));
+        true
+    }
+
+    /// Addresses of the neighbours with whom the guest has traffic.
+    pub fn wanted(&self) -> Vec<Address> {
+        let Some((list, told)) = &self.told else {
+            return Vec::new();
+        };
+        let set = self.page.wanted(*list);
+        let bits = told.iter().enumerate().filter(|(n, _)| set >> n & 1 == 1);
+        bits.map(|(_, address)| *address).collect()
     }
 
     /// Rings the guest.

@@ -13,6 +13,6 @@ mod region;
 pub mod slice;
 mod text;
 
-pub use page::{Page, Reply, Request};
+pub use page::{Address, Page, Reply, Request};
 pub use region::{Error, Geometry, Header, Member, Region, HOST_SLOT};
 pub use text::{printable, random_bytes, Uuid};

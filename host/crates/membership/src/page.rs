@@ -135,9 +135,91 @@ impl Page {
     }
 }
 
+/// An address, as the ABI has it: IPv6, or IPv4-mapped.
+pub type Address = [u8; 16];
+
+impl Page {
+    /// Where the guest says that it is. Nothing if it is writing that, or never
+    /// did so rightly.
+    pub fn home(&self) -> Option<Vec<Address>> {
+        let base = offset_of!(abi::Page, home);
+        let word = |offset: usize| self.mapping.read_u32(base + offset);
+        let seq = word(offset_of!(abi::Home, seq));
+        let count = word(offset_of!(abi::Home, count)) as usize;
+        if seq % 2 == 1 || count > abi::HOME_MAX {
+            return None;
+        }
+        let first = base + offset_of!(abi::Home, address);
+        let addresses = (0..count)
+            .map(|n| self.mapping.read_bytes(first + n * 16))
+            .collect();
+        (word(offset_of!(abi::Home, seq)) == seq).then_some(addresses)
+    }
+
+    /// Tells the guest with whom it may get a region; a list that is too long is
+    /// cut. Returns the list's number.
+    pub fn tell_neighbours(&self, addresses: &[Address]) -> u32 {
+        let base = offset_of!(abi::Page, neighbours);
+        let seq = base + offset_of!(abi::Neighbours, seq);
+        let odd = self.mapping.read_u32(seq) | 1;
+        self.mapping.write_u32(seq, odd);
+        let count = addresses.len().min(abi::NEIGHBOURS_MAX);
+        self.mapping
+            .write_u32(base + offset_of!(abi::Neighbours, count), count as u32);
+        for (n, address) in addresses[..count].iter().enumerate() {
+            let at = base + offset_of!(abi::Neighbours, address) + n * 16;
+            self.mapping.write_bytes(at, address);
+        }
+        let even = odd.wrapping_add(1);
+        self.mapping.write_u32(seq, even);
+        even
+    }
+
+    /// Bits of the neighbours with whom the guest has traffic; nothing if it
+    /// speaks of another list.
+    pub fn wanted(&self, list: u32) -> u64 {
+        let base = offset_of!(abi::Page, wanted);
+        let seq = |mapping: &Mapping| mapping.read_u32(base + offset_of!(abi::Wanted, seq));
+        if seq(&self.mapping) != list {
+            return 0;
+        }
+        let set = self.mapping.read_u64(base + offset_of!(abi::Wanted, set));
+        if seq(&self.mapping) == list {
+            set
+        } else {
+            0
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbours_are_told_and_wanted() {
+        let fd = hallway_shm::sealed_memory("page", abi::PAGE_SIZE).unwrap();
+        let (page, guest) = (Page::new(&fd).unwrap(), Mapping::new(&fd, 4096).unwrap());
+        assert_eq!(page.home(), Some(vec![]));
+        guest.write_u32(2624, 1);
+        assert_eq!(page.home(), None);
+        guest.write_u32(2628, 2);
+        guest.write_bytes(2640 + 16, &[7; 16]);
+        guest.write_u32(2624, 2);
+        assert_eq!(page.home(), Some(vec![[0; 16], [7; 16]]));
+        guest.write_u32(2628, 17);
+        assert_eq!(page.home(), None);
+
+        let list = page.tell_neighbours(&[[1; 16]; 65]);
+        assert_eq!((guest.read_u32(2896), guest.read_u32(2900)), (list, 64));
+        assert_eq!(guest.read_bytes::<16>(2912 + 63 * 16), [1; 16]);
+        guest.write_u64(3936, 5);
+        assert_eq!(page.wanted(list), 0);
+        guest.write_u32(3944, list);
+        assert_eq!(page.wanted(list), 5);
+        let next = page.tell_neighbours(&[]);
+        assert_eq!(page.wanted(next), 0);
+    }
 
     #[test]
     fn requests_are_copied_and_replies_laid_out() {

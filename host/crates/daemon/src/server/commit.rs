@@ -40,10 +40,13 @@ impl Server {
             }
             rings.push((*number, replies, ring));
         }
-        for (number, replies, _) in &mut rings {
+        let moved = std::mem::take(&mut self.moved);
+        for (number, replies, ring) in &mut rings {
+            let neighbours = moved.then(|| self.neighbours_of(*number));
             let Some(vm) = self.vms.get_mut(number) else {
                 continue;
             };
+            *ring |= neighbours.is_some_and(|neighbours| vm.tell(&neighbours));
             for (index, reply) in std::mem::take(replies) {
                 vm.page.write(index, &reply);
                 vm.written[index] = Some(reply);

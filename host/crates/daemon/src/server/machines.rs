@@ -49,6 +49,8 @@ enum Plug {
     Asked,
     /// It is there.
     In,
+    /// The guest is asked to let it go.
+    Leaving,
     /// Another took it out.
     TakenOut,
     /// QEMU refused it, then and for this reason.
@@ -120,12 +122,22 @@ impl Server {
                 }
             }
             News::Gone(id, asked) => {
-                if let Some(region) = id.strip_prefix(PREFIX) {
-                    info!(vm = name, region, "plugged out");
-                    if let Some(monitor) = machine.monitor.as_ref().filter(|_| !asked) {
+                let Some(region) = id.strip_prefix(PREFIX) else {
+                    return;
+                };
+                let taken_out = machine.plugs.get(region) == Some(&Plug::TakenOut);
+                match &machine.monitor {
+                    Some(monitor) if !asked => {
+                        info!(vm = name, region, "was plugged out by another");
+                        machine.plugs.insert(region.into(), Plug::TakenOut);
                         // The device is gone; its memory is not.
                         monitor.ask(Job::Unplug(id.clone()));
-                        machine.plugs.insert(region.into(), Plug::TakenOut);
+                    }
+                    // That was the memory, which followed.
+                    _ if taken_out => {}
+                    _ => {
+                        info!(vm = name, region, "plugged out");
+                        machine.plugs.remove(region);
                     }
                 }
             }
@@ -142,7 +154,8 @@ impl Server {
 
     /// Has what lacks plugged in.
     pub(super) fn plug_regions(&mut self) {
-        for (config, machine) in self.config.vms.iter().zip(&mut self.machines) {
+        for (number, machine) in self.machines.iter_mut().enumerate() {
+            let config = &self.config.vms[number];
             let guest = self
                 .vms
                 .values()
@@ -151,7 +164,10 @@ impl Server {
             else {
                 continue;
             };
-            for (region, geometry) in self.config.shared_of(config) {
+            let shared = self.config.shared_of(config);
+            let shared = shared.into_iter().map(|(region, _)| region.to_string());
+            for region in shared.chain(self.pairs.of(number)) {
+                let region = region.as_str();
                 let due = match machine.plugs.get(region) {
                     None => true,
                     Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
@@ -163,7 +179,7 @@ impl Server {
                 monitor.ask(Job::Plug(Memory {
                     id: format!("{PREFIX}{region}"),
                     file: served.region.path.clone(),
-                    size: geometry.size(),
+                    size: served.region.geometry().size(),
                 }));
                 machine.plugs.insert(region.into(), Plug::Asked);
             }
@@ -187,6 +203,34 @@ impl Server {
         told.is_none_or(|pid| pid_of(&number) == Some(pid))
     }
 
+    /// Has a region plugged out of a VM, or tried again if that failed a while
+    /// ago. True once it is out: nothing is known of it, and the guest has left.
+    pub(super) fn plug_out(&mut self, number: usize, region: &str, joined: bool) -> bool {
+        let machine = &mut self.machines[number];
+        let due = match machine.plugs.get(region) {
+            None | Some(Plug::TakenOut) if !joined => return true,
+            None | Some(Plug::TakenOut) => true,
+            Some(Plug::Leaving) => false,
+            Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
+            Some(Plug::Asked | Plug::In) => true,
+        };
+        match &machine.monitor {
+            Some(monitor) if due && matches!(machine.link, Link::Up(_)) => {
+                monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+                machine.plugs.insert(region.into(), Plug::Leaving);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Forgets what was about a region that is no more.
+    pub(super) fn forget_plugs(&mut self, region: &str) {
+        for machine in &mut self.machines {
+            machine.plugs.remove(region);
+        }
+    }
+
     /// For `hallway status`.
     pub(super) fn machine_status(&self) -> Vec<control::Machine> {
         let all = self.config.vms.iter().zip(&self.machines);
@@ -208,7 +252,7 @@ impl Server {
                     problem: match plug {
                         Plug::Failed(_, why) => Some(why.clone()),
                         Plug::TakenOut => Some("another took it out".into()),
-                        Plug::Asked | Plug::In => None,
+                        Plug::Asked | Plug::In | Plug::Leaving => None,
                     },
                 })
                 .collect(),

@@ -280,6 +280,7 @@ impl Server {
         if hello || join.is_some() {
             vm.saved.uuid = Some(request.vm);
             vm.saved.name = Some(request.name.clone());
+            self.moved = true;
         }
         vm.saved.entries[index] = entry;
         vm.waiting[index] = None;

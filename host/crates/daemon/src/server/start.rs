@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 use hallway_control as control;
-use hallway_membership::{printable, Geometry, Region, Uuid, HOST_SLOT};
+use hallway_membership::{printable, Geometry, Header, Region, Uuid, HOST_SLOT};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tracing::{info, warn};
 
 use super::event::Source;
+use super::pairs::Pairs;
 use super::served::Served;
 use super::Server;
 use crate::access::Access;
@@ -124,15 +125,20 @@ impl Server {
             next_client: 0,
             machines: Vec::new(),
             newsroom: Newsroom::new()?,
+            pairs: Pairs::new(),
+            region_dir: options.region_dir.clone(),
+            access: access.clone(),
             config,
             started: Instant::now(),
             next_second: Instant::now(),
             heartbeat: 0,
             dirty: true,
+            moved: true,
             stopping: None,
         };
         server.settle_recovered()?;
         server.start_monitors()?;
+        server.recover_pairs();
         Ok(server)
     }
 
@@ -204,10 +210,12 @@ fn open_regions(
         .collect();
     for saved in &saved_regions {
         if !wanted.iter().any(|(name, ..)| *name == saved.name) {
-            warn!(
-                region = saved.name,
-                "was not asked for again, and goes on being served"
-            );
+            if config.pair_named(&saved.name).is_none() {
+                warn!(
+                    region = saved.name,
+                    "was not asked for again, and goes on being served"
+                );
+            }
             let slots = saved.header.members.len() as u32;
             let geometry = Geometry::new(saved.header.size, slots)?;
             wanted.push((saved.name.clone(), saved.file.clone(), geometry));
@@ -230,13 +238,7 @@ fn open_regions(
                  or end it with hallwayd --stop first"
             );
         }
-        let fresh = known.is_none();
-        let mut region = Region::open(&file, geometry, known)?;
-        if fresh || !region.header.members[HOST_SLOT].present {
-            let old = region.header.members[HOST_SLOT].uuid;
-            let host = if old.is_nil() { Uuid::random()? } else { old };
-            region.enter_host(host, &hostname());
-        }
+        let region = open_region(&file, geometry, known)?;
         info!(
             region = name,
             uuid = %region.header.uuid,
@@ -248,6 +250,22 @@ fn open_regions(
         regions.push(Served::new(name, region));
     }
     Ok(regions)
+}
+
+/// Opens a region that no daemon before this one served, or served before.
+pub(super) fn open_region(
+    file: &Path,
+    geometry: Geometry,
+    known: Option<Header>,
+) -> Result<Region> {
+    let fresh = known.is_none();
+    let mut region = Region::open(file, geometry, known)?;
+    if fresh || !region.header.members[HOST_SLOT].present {
+        let old = region.header.members[HOST_SLOT].uuid;
+        let host = if old.is_nil() { Uuid::random()? } else { old };
+        region.enter_host(host, &hostname());
+    }
+    Ok(region)
 }
 
 fn hostname() -> String {

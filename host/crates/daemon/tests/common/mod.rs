@@ -47,6 +47,9 @@ fn command(dir: &Path, regions: &[&str]) -> Command {
     for region in regions {
         command.args(["--region", region]);
     }
+    if dir.join("hallwayd.toml").exists() {
+        command.arg("--config").arg(dir.join("hallwayd.toml"));
+    }
     command.args(["--log-level", "debug"]);
     let log = File::options()
         .append(true)
@@ -63,12 +66,19 @@ impl Daemon {
     }
 
     pub fn serving(regions: &[&'static str]) -> Self {
+        Self::configured(regions, None)
+    }
+
+    pub fn configured(regions: &[&'static str], config: Option<&str>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // Short: a Unix socket's path has 107 bytes.
         let dir = std::env::temp_dir().join(format!("hwd-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
+        if let Some(config) = config {
+            std::fs::write(dir.join("hallwayd.toml"), config).unwrap();
+        }
         let child = command(&dir, regions).spawn().unwrap();
         let regions = regions.to_vec();
         let mut daemon = Self {

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Regions of two VMs: from the guests' pages to the VMs' monitors.
+#![allow(missing_docs)]
+
+mod common;
+#[path = "../../qmp/tests/qemu/mod.rs"]
+mod qemu;
+
+use std::mem::offset_of;
+
+use common::{until, Daemon};
+use hallway_abi::region as abi;
+use hallway_membership::Uuid;
+use qemu::{Guest, Machine, GREETING};
+
+/// A VM: its monitor, and its guest.
+struct Vm {
+    name: &'static str,
+    uuid: Uuid,
+    monitor: qemu::Qemu,
+    guest: Option<common::Qemu>,
+}
+
+impl Vm {
+    fn new(name: &'static str, guest: Guest) -> Self {
+        let uuid = Uuid::random().unwrap();
+        let machine = Machine {
+            uuid: uuid.to_string(),
+            guest,
+            ..Machine::default()
+        };
+        Self {
+            name,
+            uuid,
+            monitor: qemu::Qemu::new(GREETING, machine.answer()),
+            guest: None,
+        }
+    }
+
+    fn config(&self) -> String {
+        format!(
+            "[[vm]]\nname = \"{}\"\nuuid = \"{}\"\nmonitor = \"{}\"\ngroups = [\"each\"]\n",
+            self.name,
+            self.uuid,
+            self.monitor.path.display()
+        )
+    }
+
+    fn guest(&mut self) -> &mut common::Qemu {
+        self.guest.as_mut().unwrap()
+    }
+
+    /// The guest's module starts, at one address.
+    fn start(&mut self, daemon: &Daemon, address: u8) {
+        let mut guest = common::Qemu::new(daemon);
+        guest.uuid = self.uuid;
+        let home = offset_of!(abi::Page, home);
+        let page = guest.page();
+        page.write_bytes(home + offset_of!(abi::Home, address), &[address; 16]);
+        page.write_u32(home + offset_of!(abi::Home, count), 1);
+        page.write_u32(home + offset_of!(abi::Home, seq), 2);
+        guest.ask(0, abi::COMMAND_HELLO, Uuid::default(), abi::MAJOR);
+        assert_eq!(guest.reply(0), abi::STATUS_OK);
+        self.guest = Some(guest);
+    }
+
+    /// The list's number, and the addresses in it.
+    fn neighbours(&mut self) -> (u32, Vec<u8>) {
+        let base = offset_of!(abi::Page, neighbours);
+        let page = self.guest().page();
+        let count = page.read_u32(base + offset_of!(abi::Neighbours, count)) as usize;
+        let first = base + offset_of!(abi::Neighbours, address);
+        let addresses = (0..count).map(|n| page.read_bytes::<16>(first + n * 16)[0]);
+        (page.read_u32(base), addresses.collect())
+    }
+
+    /// Says that there is traffic with these addresses and no others.
+    fn want(&mut self, wanted: &[u8]) {
+        let (seq, addresses) = self.neighbours();
+        let set = addresses
+            .iter()
+            .enumerate()
+            .filter(|(_, address)| wanted.contains(address))
+            .fold(0, |set, (n, _)| set | 1 << n);
+        let base = offset_of!(abi::Page, wanted);
+        let guest = self.guest();
+        guest.page().write_u64(base, set);
+        guest
+            .page()
+            .write_u32(base + offset_of!(abi::Wanted, seq), seq);
+        guest.ring(abi::DAEMON_ID);
+    }
+
+    /// Ids that its monitor was asked to add, and to remove.
+    fn plugs(&self) -> (Vec<String>, Vec<String>) {
+        let ids = |command| {
+            let asked = self.monitor.asked(command).into_iter();
+            asked.map(|a| a["id"].as_str().unwrap().into()).collect()
+        };
+        (ids("device_add"), ids("device_del"))
+    }
+}
+
+fn daemon(limits: &str, idle: u32, vms: &[&Vm]) -> Daemon {
+    let mut config =
+        format!("{limits}\n[[group]]\nname = \"each\"\nisolation = \"pair\"\nidle = {idle}\n");
+    for vm in vms {
+        config += &vm.config();
+    }
+    let daemon = Daemon::configured(&[], Some(&config));
+    until("all monitors answer", || {
+        daemon.status().machines.iter().all(|m| m.connected)
+    });
+    daemon
+}
+
+fn regions(daemon: &Daemon) -> Vec<String> {
+    let all = daemon.status().regions.into_iter();
+    all.map(|region| region.name).collect()
+}
+
+#[test]
+fn two_vms_get_a_region_that_no_third_one_may_join_and_lose_it_when_idle() {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let mut c = Vm::new("c", Guest::LetsGo);
+    let daemon = daemon("", 1, &[&a, &b, &c]);
+    a.start(&daemon, 1);
+    assert!(a.neighbours().1.is_empty());
+    b.start(&daemon, 2);
+    c.start(&daemon, 3);
+    until("all know where the others are", || {
+        a.neighbours().1 == [2, 3] && b.neighbours().1 == [1, 3] && c.neighbours().1 == [1, 2]
+    });
+    assert!(a.guest().rung());
+    assert_eq!(regions(&daemon), [""; 0]);
+
+    a.want(&[2]);
+    let device = vec!["hallway-pair.a.b".to_string()];
+    until("both have it", || {
+        a.plugs().0 == device && b.plugs().0 == device
+    });
+    assert_eq!(regions(&daemon), ["pair.a.b"]);
+    let region = daemon.region();
+    assert_eq!(b.guest().join(region), abi::STATUS_OK);
+    assert_eq!(c.guest().join(region), abi::STATUS_DENIED);
+    assert!(daemon.log().contains("is not in this group"));
+    assert_eq!(a.guest().join(region), abi::STATUS_OK);
+    let file = daemon.dir.join("mem/pair.a.b");
+    assert!(file.exists());
+
+    // Wanted no more, and without a connection: it goes, once both have left.
+    a.want(&[]);
+    until("both are asked to let it go", || {
+        a.plugs().1 == device && b.plugs().1 == device
+    });
+    assert_eq!(a.guest().leave(region), abi::STATUS_OK);
+    let before = daemon.status().uptime_seconds;
+    until("the daemon has looked for what to withdraw", || {
+        daemon.status().uptime_seconds > before + 1
+    });
+    assert_eq!(regions(&daemon), ["pair.a.b"]);
+    assert_eq!(b.guest().leave(region), abi::STATUS_OK);
+    until("it is no more", || regions(&daemon).is_empty());
+    assert!(!file.exists());
+    assert_eq!(c.plugs().0, [""; 0]);
+
+    // New traffic, seen by the other side.
+    b.want(&[1]);
+    until("both have it again", || {
+        a.plugs().0.len() == 2 && b.plugs().0.len() == 2
+    });
+    // Where a guest says that it is, it may be no more.
+    let home = offset_of!(abi::Page, home);
+    c.guest()
+        .page()
+        .write_u32(home + offset_of!(abi::Home, count), 0);
+    c.guest().page().write_u32(home, 4);
+    c.guest().ring(abi::DAEMON_ID);
+    until("the others know", || a.neighbours().1 == [2]);
+}
+
+#[test]
+fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
+    let mut a = Vm::new("a", Guest::Refuses);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let daemon = daemon("", 1, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.neighbours().1 == [2]);
+    a.want(&[2]);
+    until("both have it", || {
+        a.plugs().0.len() == 1 && b.plugs().0.len() == 1
+    });
+    let region = daemon.region();
+    assert_eq!(a.guest().join(region), abi::STATUS_OK);
+    a.want(&[]);
+    until("a holds it, and that is shown", || {
+        let machines = daemon.status().machines;
+        let problem = machines[0].plugs.first().and_then(|p| p.problem.clone());
+        problem.is_some_and(|problem| problem.contains("does not let device"))
+    });
+    assert_eq!(regions(&daemon), ["pair.a.b"]);
+    a.guest = None;
+    until("it is no more", || regions(&daemon).is_empty());
+}
+
+#[test]
+fn memory_has_a_limit() {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let mut c = Vm::new("c", Guest::LetsGo);
+    let daemon = daemon("[limits]\nvm = \"16M\"", 60, &[&a, &b, &c]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    c.start(&daemon, 3);
+    until("a knows both", || a.neighbours().1 == [2, 3]);
+    a.want(&[2]);
+    until("b has it", || b.plugs().0.len() == 1);
+    a.want(&[2, 3]);
+    until("it is refused, with a reason", || {
+        daemon
+            .log()
+            .contains("the regions of a would have more than limits.vm allows")
+    });
+    assert_eq!(regions(&daemon), ["pair.a.b"]);
+    assert_eq!(c.plugs().0, [""; 0]);
+}
+
+#[test]
+fn the_monitor_of_another_vm_is_not_used() {
+    let a = Vm::new("a", Guest::LetsGo);
+    let mut other = Vm::new("b", Guest::LetsGo);
+    other.monitor = qemu::Qemu::new(
+        GREETING,
+        Machine {
+            uuid: a.uuid.to_string(),
+            ..Machine::default()
+        }
+        .answer(),
+    );
+    let config = format!(
+        "[[group]]\nname = \"each\"\nisolation = \"pair\"\n{}",
+        other.config()
+    );
+    let daemon = Daemon::configured(&[], Some(&config));
+    until("that is shown", || {
+        let machines = daemon.status().machines;
+        let problem = machines[0].problem.clone();
+        problem.is_some_and(|problem| problem.contains("correct the one or the other"))
+    });
+    other.start(&daemon, 1);
+    assert!(!daemon.status().machines[0].connected);
+}

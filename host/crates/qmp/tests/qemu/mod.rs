@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A QEMU's monitor that a test plays.
+#![allow(dead_code, missing_docs)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use serde_json::{json, Value};
+
+pub const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
+
+/// Lines that answer a command: its name and arguments. `$id` is put in.
+pub type Answer = Box<dyn FnMut(&str, &Value) -> Vec<Value> + Send>;
+
+pub struct Qemu {
+    pub path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Qemu {
+    pub fn new(greeting: &'static str, mut answer: Answer) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "qmp-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            if !greeting.is_empty() {
+                let _ = writeln!(stream, "{greeting}");
+            }
+            let reader = BufReader::new(stream.try_clone().unwrap());
+            for line in reader.lines().map_while(Result::ok) {
+                let message: Value = serde_json::from_str(&line).unwrap();
+                let name = message["execute"].as_str().unwrap();
+                let arguments = &message["arguments"];
+                log.lock().unwrap().push((name.into(), arguments.clone()));
+                let lines = match name {
+                    "qmp_capabilities" => vec![json!({"return": {}, "id": "$id"})],
+                    _ => answer(name, arguments),
+                };
+                for mut line in lines {
+                    if line == "hang up" {
+                        return stream.shutdown(std::net::Shutdown::Both).unwrap();
+                    }
+                    if line["id"] == "$id" {
+                        line["id"] = message["id"].clone();
+                    }
+                    writeln!(stream, "{line}").unwrap();
+                }
+            }
+        });
+        Self {
+            path,
+            thread: Some(thread),
+            asked,
+        }
+    }
+
+    pub fn asked(&self, command: &str) -> Vec<Value> {
+        let asked = self.asked.lock().unwrap();
+        asked
+            .iter()
+            .filter(|(name, _)| name == command)
+            .map(|(_, arguments)| arguments.clone())
+            .collect()
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // Should nobody ever have come.
+        let _ = UnixStream::connect(&self.path);
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take().filter(|_| !std::thread::panicking()) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+pub fn done() -> Vec<Value> {
+    vec![json!({"return": {}, "id": "$id"})]
+}
+
+pub fn gives(value: Value) -> Vec<Value> {
+    vec![json!({"return": value, "id": "$id"})]
+}
+
+pub fn refuses(reason: &str) -> Vec<Value> {
+    vec![json!({"error": {"class": "GenericError", "desc": reason}, "id": "$id"})]
+}
+
+/// A machine with devices and objects, q35 if it has ports.
+#[derive(Default)]
+pub struct Machine {
+    pub uuid: String,
+    /// Name and kind, and the bus that it is on.
+    pub devices: Vec<(String, String, String)>,
+    /// Name and file.
+    pub objects: Vec<(String, String)>,
+    /// Without hot-plug.
+    pub bad_port: Option<&'static str>,
+    pub guest: Guest,
+}
+
+/// What the guest does when a device is to go.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Guest {
+    #[default]
+    LetsGo,
+    Refuses,
+    Sleeps,
+}
+
+impl Machine {
+    pub fn port(mut self, name: &str) -> Self {
+        self.devices
+            .push((name.into(), "pcie-root-port".into(), "/root/pcie.0".into()));
+        self
+    }
+
+    pub fn answer(mut self) -> Answer {
+        Box::new(move |name, arguments| self.run(name, arguments))
+    }
+
+    fn run(&mut self, name: &str, arguments: &Value) -> Vec<Value> {
+        let text = |key: &str| arguments[key].as_str().unwrap_or_default().to_string();
+        let last = |path: &str| path.rsplit('/').next().unwrap().to_string();
+        match (name, text("path").as_str()) {
+            ("qom-list", "/machine/peripheral") => gives(
+                self.devices
+                    .iter()
+                    .map(|(name, kind, _)| json!({"name": name, "type": format!("child<{kind}>")}))
+                    .collect(),
+            ),
+            ("qom-list", "/objects") => gives(
+                self.objects
+                    .iter()
+                    .map(|(n, _)| json!({"name": n, "type": "child<memory-backend-file>"}))
+                    .collect(),
+            ),
+            ("qom-list", _) => gives(json!([{"name": "type", "type": "string"}])),
+            ("qom-get", path) if text("property") == "mem-path" => {
+                let object = self.objects.iter().find(|(n, _)| *n == last(path)).unwrap();
+                gives(json!(object.1))
+            }
+            ("qom-get", path) => {
+                let device = self.devices.iter().find(|(n, ..)| *n == last(path));
+                gives(json!(device.unwrap().2))
+            }
+            ("object-add", _) => {
+                self.objects.push((text("id"), text("mem-path")));
+                done()
+            }
+            ("object-del", _) => {
+                self.objects.retain(|(name, _)| *name != text("id"));
+                done()
+            }
+            ("device_add", _) if self.bad_port.is_some_and(|bad| bad == text("bus")) => {
+                refuses("Bus does not support hotplugging")
+            }
+            ("device_add", _) => {
+                let bus = text("bus");
+                let bus = format!("/machine/peripheral/{bus}/{bus}");
+                self.devices.push((text("id"), text("driver"), bus));
+                done()
+            }
+            ("device_del", _) => {
+                let event = match self.guest {
+                    Guest::LetsGo => "DEVICE_DELETED",
+                    Guest::Refuses => "DEVICE_UNPLUG_GUEST_ERROR",
+                    Guest::Sleeps => return done(),
+                };
+                if self.guest == Guest::LetsGo {
+                    self.devices.retain(|(name, ..)| *name != text("id"));
+                }
+                let event = json!({"event": event, "data": {"device": text("id"), "path": "/x"}});
+                [vec![event], done()].concat()
+            }
+            ("query-uuid", _) => gives(json!({ "UUID": self.uuid })),
+            ("query-name", _) => gives(json!({})),
+            _ => panic!("{name} {arguments}"),
+        }
+    }
+}
