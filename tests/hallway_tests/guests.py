@@ -134,7 +134,7 @@ def _tasks(vm: VM) -> str:
     script = (
         "hallway connections 2>&1 | head -40; hallway counters | grep -v ' 0$';"
         " for t in /proc/[0-9]*/task/[0-9]*; do grep -q hall $t/stack 2>/dev/null &&"
-        " { cat $t/comm; cat $t/stack; }; done; cat /proc/net/tcp | head -30"
+        " { cat $t/comm; cat $t/stack; }; done; ss -tneimo | head -40"
     )
     try:
         return vm.run(script, check=False, timeout=20).out[-6000:]

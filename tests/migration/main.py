@@ -10,17 +10,18 @@ import argparse
 import itertools
 import random
 import time
+from collections.abc import Iterator
 
 from hallway_lab import isolate, kernels, measure, paths, topology
 from hallway_lab.sh import guarded, say
 from hallway_tests import guests
 from hallway_tests.suite import describe
 
-from . import daemon, report
+from . import daemon, peers, report
 from .scenario import Outcome, Scenario, Setting
 
 KERNELS = ("6.1", "6.12")
-ALL: tuple[Scenario, ...] = (*daemon.SCENARIOS,)
+ALL: tuple[Scenario, ...] = (*daemon.SCENARIOS, *peers.SCENARIOS)
 
 
 def main() -> int:
@@ -59,19 +60,17 @@ def _migration(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _staged(setting: Setting, left: list[Scenario], rounds: int | None) -> list[tuple[Scenario, Outcome]]:
+def _staged(setting: Setting, left: list[Scenario], rounds: int | None) -> Iterator[tuple[Scenario, Outcome]]:
     """Play scenarios of one stage; one that fails takes its VMs along, and the next gets others."""
-    played = []
     while left:
         with left[0].stage(setting) as stage:
             while left:
                 scenario = left.pop(0)
                 outcome = Outcome(rounds or scenario.rounds)
-                played.append((scenario, outcome))
                 _play(scenario, stage, outcome)
+                yield scenario, outcome
                 if outcome.faults:
                     break
-    return played
 
 
 def _play(scenario: Scenario, stage: object, outcome: Outcome) -> None:

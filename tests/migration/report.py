@@ -93,10 +93,10 @@ def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
         key=lambda one: (order.index(one["key"]), one["kernel"]),
     )
     path.write_text(json.dumps(kept, indent=2) + "\n")
-    DOCUMENT.write_text(_document(kept))
+    DOCUMENT.write_text(_document(kept, order))
 
 
-def _document(kept: list[dict[str, Any]]) -> str:
+def _document(kept: list[dict[str, Any]], order: Sequence[str]) -> str:
     def row(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
@@ -109,5 +109,8 @@ def _document(kept: list[dict[str, Any]]) -> str:
         for one in kept
         for fault in one["faults"]
     ]
+    played = {one["key"] for one in kept}
+    missing = ", ".join(key for key in order if key not in played) or "none"
+    facts = f"Kernels: {', '.join(releases)}. Not played yet (*open*): {missing}."
     failed = "## Failed\n\n" + ("\n".join(faults) or "None.")
-    return "\n".join([PREFACE, *lines, "", f"Kernels: {', '.join(releases)}.", "", failed]) + "\n"
+    return "\n".join([PREFACE, *lines, "", facts, "", failed]) + "\n"

@@ -15,9 +15,19 @@ from typing import Any
 from e2e import lab
 from e2e.lab import Pair
 from e2e.life import on_rings
+from e2e.peers import on_rings_with
 from e2e.streams import CALM
 from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, Stream, connections, insmod, odd, settle_in, wait_members
+from hallway_tests.guests import (
+    Delta,
+    Stream,
+    autopsy,
+    connections,
+    insmod,
+    odd,
+    settle_in,
+    wait_members,
+)
 from hallway_tests.suite import Report, check, wait_for
 
 from .scenario import Outcome, Setting
@@ -43,7 +53,7 @@ class Stage:
         pair = self.pair
         pair.load(**AT_ONCE | params)
         start, delta = self._held(), Delta(*pair.both)
-        stream = Stream(pair.b, pair.a, conns=BYSTANDERS, both=CALM, stall=60)
+        stream = Stream(pair.b, pair.a, conns=BYSTANDERS, both=f"{CALM} --stall 60")
         on_rings(pair, BYSTANDERS)
         yield stream
         stream.check_running("though nothing happened to its VMs")
@@ -70,6 +80,15 @@ class Stage:
             insmod(third, **AT_ONCE)
             wait_members(*self.pair.both, third)
             yield third
+
+    def ringed(self, third: VM) -> int:
+        """Count the third VM's connections with the first that have both directions on rings."""
+        return on_rings_with(self.pair.a, third)
+
+    def on_rings(self, third: VM, count: int, timeout: float = 30) -> None:
+        """Wait until so many of them are."""
+        with autopsy(self.pair.a, third):
+            wait_for(lambda: self.ringed(third) == count, f"{count} are on rings", timeout)
 
     def _held(self) -> dict[str, object]:
         """What the two VMs, the daemon and its holder hold on to."""

@@ -1,0 +1,94 @@
+"""A peer's machine stops, dies or panics."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from e2e.peers import Doomed, standing_still
+from e2e.streams import CALM
+from hallway_lab.vm import VM
+from hallway_tests.guests import Stream, wait_members
+from hallway_tests.suite import check
+
+from .scenario import Outcome, Scenario
+from .stage import Stage, pair
+
+# A kernel whose clock jumps would take that for a CPU or a task that is stuck.
+MAY_STAND_STILL = "nosoftlockup rcupdate.rcu_cpu_stall_timeout=300 sysctl.kernel.hung_task_timeout_secs=0"
+STREAMS = 4
+SILENT = 3  # seconds until the silence is noticed
+
+
+def killed(stage: Stage, outcome: Outcome) -> None:
+    """A QEMU is killed."""
+    with stage.bystander(outcome):
+        for _ in outcome.rounds():
+            with stage.victim() as third:
+                _dies(stage, outcome, third, third.stop)
+
+
+def panicked(stage: Stage, outcome: Outcome) -> None:
+    """A guest panics, and its QEMU ends with it."""
+    with stage.bystander(outcome):
+        for _ in outcome.rounds():
+            with stage.victim() as third:
+                _dies(stage, outcome, third, lambda: _panic(third))
+
+
+def _dies(stage: Stage, outcome: Outcome, third: VM, die: Callable[[], None], *ends: str) -> None:
+    doomed = Doomed(stage.pair, third)
+    die()
+    with outcome.timed("missed after"):
+        doomed.missed()
+    with outcome.timed("ended after"):
+        doomed.ended(*ends)
+
+
+def _panic(vm: VM) -> None:
+    vm.spawn("echo c > /proc/sysrq-trigger")
+
+
+def stopped(stage: Stage, outcome: Outcome) -> None:
+    """A QEMU is stopped for a while: its streams go on over TCP, and then in rings again."""
+    _stopped(stage, outcome, 5)
+
+
+def stopped_long(stage: Stage, outcome: Outcome) -> None:
+    """A QEMU is stopped for a minute."""
+    _stopped(stage, outcome, 60)
+
+
+def _stopped(stage: Stage, outcome: Outcome, seconds: float) -> None:
+    with stage.bystander(outcome), stage.victim(cmdline=MAY_STAND_STILL) as third:
+        # On both sides: the one that stood still finds that so much time has passed.
+        calls = f"{CALM} --stall {90 + seconds}"
+        stream = Stream(third, stage.pair.a, conns=STREAMS, both=calls)
+        for _ in outcome.rounds():
+            stage.on_rings(third, STREAMS)
+            with standing_still(stage.pair, third), _at_least(seconds - SILENT):
+                pass
+            with outcome.timed("on rings again after"):
+                wait_members(*stage.pair.both, third, timeout=60)
+                stage.on_rings(third, STREAMS, 90)
+            stream.check_running("with its peer stopped")
+        stream.stop()
+        stream.finish()
+        check(third.verdict().ok, str(third.verdict()))
+
+
+@contextlib.contextmanager
+def _at_least(seconds: float) -> Iterator[None]:
+    """Let the block take that long."""
+    begin = time.monotonic()
+    yield
+    time.sleep(max(0.0, begin + seconds - time.monotonic()))
+
+
+SCENARIOS = (
+    Scenario("qemu-killed", "kill -9 of a peer's QEMU", 20, pair, killed),
+    Scenario("guest-panics", "a peer's kernel panics, its QEMU ends", 20, pair, panicked),
+    Scenario("qemu-stopped", "a peer's QEMU stands still for 5 s", 20, pair, stopped),
+    Scenario("long-stop", "a peer's QEMU stands still for 60 s", 3, pair, stopped_long),
+)
