@@ -282,6 +282,12 @@ static void endpoint_woken(struct hall_member *member, u32 endpoint)
 	rcu_read_unlock();
 }
 
+void hall_channel_drained(struct hall_member *member, unsigned long patience)
+{
+	wait_event_timeout(member->idle, !atomic_read(&member->channels),
+			   patience);
+}
+
 void hall_channel_departed(struct hall_member *member)
 {
 	struct hall_channel *channel;

@@ -113,6 +113,8 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 		      u32 reason, u64 position);
 
+/* Waits that long until every channel to the member has closed. */
+void hall_channel_drained(struct hall_member *member, unsigned long patience);
 /* Raises DEPARTED on every channel to the member and waits until all closed. */
 void hall_channel_departed(struct hall_member *member);
 

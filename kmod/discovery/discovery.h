@@ -16,8 +16,8 @@ struct hall_discovery_handler {
 	void (*neighbours)(void);
 	/* Tear down all channels to the member; return when none is left. */
 	void (*departed)(struct hall_member *member, u32 reason);
-	/* The member may be dead: take all streams from its rings. */
-	void (*silent)(struct hall_member *member);
+	/* The member is there: take all streams from its rings. */
+	void (*leave)(struct hall_member *member, u32 reason);
 };
 
 extern struct hall_discovery_handler hall_discovery_handler;

@@ -111,12 +111,12 @@ static void departed(struct hall_member *member, u32 reason)
 	hall_discovery_handler.departed(member, reason);
 }
 
-/* Its transport tells the addresses anew when it is heard again. */
-static void silent(struct hall_member *member)
+/* Its transport tells the addresses anew if it is to be served again. */
+static void leave(struct hall_member *member, u32 reason)
 {
 	set_addresses(member, NULL, 0);
 	synchronize_rcu();
-	hall_discovery_handler.silent(member);
+	hall_discovery_handler.leave(member, reason);
 }
 
 int hall_members_walk(int (*fn)(struct hall_member *member, void *data),
@@ -155,7 +155,7 @@ void hall_members_init(void)
 	hall_transport_handler.arrived = arrived;
 	hall_transport_handler.departed = departed;
 	hall_transport_handler.addresses = set_addresses;
-	hall_transport_handler.silent = silent;
+	hall_transport_handler.leave = leave;
 }
 
 void hall_members_uninit(void)

@@ -16,6 +16,9 @@
 
 #include "../obs/counters.h"
 
+/* How long a peer may take to read what it was sent, where memory is to go. */
+#define DRAIN		(5 * HZ)
+
 static DECLARE_WAIT_QUEUE_HEAD(detached);
 
 struct leaving {
@@ -90,6 +93,14 @@ void hall_leave_streams(struct hall_member *member, u32 reason)
 
 	hall_sock_walk(begin, &leaving);
 	hall_sock_walk(end, &leaving);
+}
+
+void hall_leave_present(struct hall_member *member, u32 reason)
+{
+	hall_leave_streams(member, reason);
+	/* What a peer has not read yet, a socket that has left can't send again. */
+	if (reason != HALLWAY_REASON_SILENT)
+		hall_channel_drained(member, DRAIN);
 }
 
 void hall_leave_member(struct hall_member *member, u32 reason)

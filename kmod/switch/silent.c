@@ -31,11 +31,6 @@ static unsigned long patience(const struct sock *sk)
 	       (times - doubles) * TCP_RTO_MAX;
 }
 
-void hall_silent(struct hall_member *member)
-{
-	hall_leave_streams(member, HALLWAY_REASON_SILENT);
-}
-
 bool hall_silent_overdue(struct hall_sock *hs, unsigned long *left)
 {
 	long due;

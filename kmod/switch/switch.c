@@ -22,7 +22,7 @@ int hall_switch_init(void)
 	hall_sock_handler.leave_at_once = hall_leave_at_once;
 	hall_channel_handler.wake = channel_wake;
 	hall_discovery_handler.departed = hall_leave_member;
-	hall_discovery_handler.silent = hall_silent;
+	hall_discovery_handler.leave = hall_leave_present;
 	hall_watchdog_init();
 	return hall_scan_init();
 }

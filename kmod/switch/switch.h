@@ -37,6 +37,7 @@ void hall_switch_work(struct hall_sock *hs);
 
 /* leave.c. These wait for peers: process context, no locks. */
 int hall_leave(struct hall_sock *hs, u32 reason);
+void hall_leave_present(struct hall_member *member, u32 reason);
 /* This one waits for nobody: see hall_sock_handler. */
 int hall_leave_at_once(struct hall_sock *hs, u32 reason);
 void hall_leave_member(struct hall_member *member, u32 reason);
@@ -47,8 +48,6 @@ void hall_leave_done(void);
 /* On or off, as the operator wishes. */
 void hall_switch_set(bool on, u32 reason);
 
-/* silent.c. Returns when no stream is on the member's rings. */
-void hall_silent(struct hall_member *member);
 /*
  * Would TCP have given up on the bytes that a silent peer did not read?
  * Otherwise *left is when to ask again, in jiffies, or 0. lock_sock().

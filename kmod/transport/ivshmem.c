@@ -550,6 +550,9 @@ static void peer_depart(struct peer *peer, u32 reason)
 	struct region *region = peer->region;
 	struct hall_member_bytes bytes;
 
+	/* While its answers are heard. */
+	if (reason != HALLWAY_REASON_PEER_LEFT)
+		hall_transport_handler.leave(&peer->member, reason);
 	rcu_assign_pointer(region->peer[peer->member.slot], NULL);
 	synchronize_rcu();
 	hall_transport_handler.departed(&peer->member, reason);
@@ -764,6 +767,24 @@ static void greet(struct doorbell *doorbell)
 		request(doorbell, entry, HALLWAY_COMMAND_HELLO, NULL);
 }
 
+/*
+ * Where a guest came by live migration, KVM delivers no interrupt of the device
+ * before MSI-X is enabled anew: QEMU routes the vectors only then. A guest can't
+ * tell that it migrated, but does not go without losing its regions.
+ */
+static void doorbell_rearm(struct doorbell *doorbell)
+{
+	struct pci_dev *pdev = doorbell->pdev;
+	int at = pdev->msix_cap + PCI_MSIX_FLAGS;
+	u16 flags;
+
+	pci_read_config_word(pdev, at, &flags);
+	pci_write_config_word(pdev, at, flags & ~PCI_MSIX_FLAGS_ENABLE);
+	pci_write_config_word(pdev, at, flags);
+	/* For those that rang meanwhile. */
+	tasklet_schedule(&doorbell->tasklet);
+}
+
 static void region_ask(struct region *region)
 {
 	region->doorbell = list_first_entry_or_null(&doorbells, struct doorbell,
@@ -778,6 +799,7 @@ static void region_ask(struct region *region)
 	}
 	region->silent = 0;
 	region->state = REGION_ASKED;
+	doorbell_rearm(region->doorbell);
 	region->serial = request(region->doorbell, region->entry,
 				 HALLWAY_COMMAND_JOIN, region->uuid);
 }
@@ -889,7 +911,7 @@ static void peer_listen(struct peer *peer)
 		return;
 	pr_info("member %u (%s) is silent\n", peer->member.slot,
 		peer->member.name);
-	hall_transport_handler.silent(&peer->member);
+	hall_transport_handler.leave(&peer->member, HALLWAY_REASON_SILENT);
 }
 
 /* Once a second: we live, and this is what we did. */

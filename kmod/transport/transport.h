@@ -121,10 +121,11 @@ struct hall_transport_handler {
 	/* Returns when no channel to the member is left. */
 	void (*departed)(struct hall_member *member, u32 reason);
 	/*
-	 * The member gives no sign of life; it may come back. Its addresses
-	 * count no more until they are told again.
+	 * The member is there, and is to be used no longer: it gives no sign of
+	 * life, or will depart. Its addresses count no more until they are told
+	 * again. Returns when no stream is on its rings.
 	 */
-	void (*silent)(struct hall_member *member);
+	void (*leave)(struct hall_member *member, u32 reason);
 	void (*addresses)(struct hall_member *member,
 			  const struct in6_addr *address, unsigned int count);
 	/*

@@ -8,6 +8,8 @@
  */
 #include "lists.h"
 
+#include <hallway/reason.h>
+
 #include "../../kmod/discovery/members.c"
 
 #define MEMBERS 100
@@ -60,7 +62,7 @@ static void on_departed(struct hall_member *member, u32 reason)
 	departures++;
 }
 
-static void on_silent(struct hall_member *member)
+static void on_leave(struct hall_member *member, u32 reason)
 {
 	MUST(!member->departed);
 	silences++;
@@ -123,7 +125,7 @@ static void publishes(struct vm *vm, u64 *chance)
 static void falls_silent(struct vm *vm)
 {
 	memset(vm->publishes, 0, sizeof(vm->publishes));
-	hall_transport_handler.silent(vm->member);
+	hall_transport_handler.leave(vm->member, HALLWAY_REASON_SILENT);
 }
 
 static void departs(struct vm *vm)
@@ -191,7 +193,7 @@ int main(int argc, char **argv)
 	hall_members_init();
 	hall_discovery_handler.served = on_served;
 	hall_discovery_handler.departed = on_departed;
-	hall_discovery_handler.silent = on_silent;
+	hall_discovery_handler.leave = on_leave;
 	for (i = 0; i < THREADS; i++)
 		pthread_create(&thread[i], NULL, look_up, (void *)(chance + i + 1));
 	for (step = 1; step <= STEPS; step++) {
