@@ -171,13 +171,37 @@ def need_private() -> None:
         raise LabError("not in a private network: call isolate.cut_off() first")
 
 
-def add_tap(name: str) -> None:
-    """Make a tap on the bridge for one VM."""
+def add_host(name: str) -> None:
+    """Make a network namespace with a bridge of its own, one wire away from ours."""
     need_private()
-    run(["ip", "tuntap", "add", "dev", name, "mode", "tap", "vnet_hdr"])
+    run(["ip", "netns", "add", name])
+    run(["ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", name])
     run(["ip", "link", "set", name, "master", BRIDGE, "up"])
+    inside = ["ip", "-n", name, "link"]
+    run([*inside, "set", "lo", "up"])
+    run([*inside, "add", BRIDGE, "type", "bridge", "forward_delay", "0", "mcast_snooping", "0"])
+    run([*inside, "set", "uplink", "master", BRIDGE, "up"])
+    run([*inside, "set", BRIDGE, "up"])
 
 
-def drop_tap(name: str) -> None:
-    """Remove a VM's tap."""
+def drop_host(name: str) -> None:
+    """Remove such a namespace, once nothing runs in it."""
     run(["ip", "link", "del", name], check=False)
+    run(["ip", "netns", "del", name], check=False)
+
+
+def on_host(name: str | None) -> list[str]:
+    """Return what a command begins with that is to run on that host; None: our own."""
+    return ["nsenter", f"--net=/run/netns/{name}"] if name else []
+
+
+def add_tap(name: str, host: str | None = None) -> None:
+    """Make a tap for one VM, on the bridge of its host."""
+    need_private()
+    run([*on_host(host), "ip", "tuntap", "add", "dev", name, "mode", "tap", "vnet_hdr"])
+    run([*on_host(host), "ip", "link", "set", name, "master", BRIDGE, "up"])
+
+
+def drop_tap(name: str, host: str | None = None) -> None:
+    """Remove a VM's tap."""
+    run([*on_host(host), "ip", "link", "del", name], check=False)

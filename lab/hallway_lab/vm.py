@@ -17,7 +17,7 @@ import threading
 import time
 import uuid as uuids
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,6 +71,9 @@ class Config:
     cmdline: str = ""
     extra: list[str] = field(default_factory=list)
     boot_timeout: float = 120
+    host: str | None = None  # the lab's host that it runs on: see hosts.py
+    disk: Path | None = None  # a disk of its own over the root image, instead of a throw-away one
+    moves: int = 0  # how often the guest has migrated: its QEMU waits for it
 
 
 class VM:
@@ -90,7 +93,9 @@ class VM:
         self.machine = self.config.machine or self.kernel.machine
         self.log = paths.out("vm", f"{self.name}.log")
         self.qemu_log = paths.out("vm", f"{self.name}.qemu.log")
-        self._sockets = paths.RUN / self.name
+        # Of this QEMU alone; another one of the guest may still run on the same host.
+        self._tap = f"{self.name}.{self.config.moves}" if self.config.moves else self.name
+        self._sockets = paths.RUN / self._tap
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._qmp: wire.Wire | None = None
@@ -116,13 +121,14 @@ class VM:
     def start(self) -> None:
         """Start QEMU and return at once: several VMs then boot side by side."""
         self._sockets.mkdir(parents=True, exist_ok=True)
-        self.log.write_bytes(b"")
+        if not self.config.moves:
+            self.log.write_bytes(b"")
         chosen = (
             emulator.emulator(self.config.qemu) if self.config.qemu else emulator.for_kernel(self.kernel.name)
         )
         if self.config.network:
-            isolate.add_tap(self.name)
-        command = [*chosen.command, *self._arguments()]
+            isolate.add_tap(self._tap, self.config.host)
+        command = [*isolate.on_host(self.config.host), *chosen.command, *self._arguments()]
         with open(self.qemu_log, "wb") as log:
             log.write((shlex.join(command) + "\n").encode())
             log.flush()
@@ -146,7 +152,7 @@ class VM:
             self._process.wait()
             self._process = None
             if self.config.network:
-                isolate.drop_tap(self.name)
+                isolate.drop_tap(self._tap, self.config.host)
 
     @property
     def pid(self) -> int:
@@ -164,11 +170,28 @@ class VM:
                     f"{self.name} did not boot within {self.config.boot_timeout:.0f} s\n{self._tail()}"
                 )
             time.sleep(0.05)
+        self._find_agent(deadline)
+
+    def _find_agent(self, deadline: float) -> None:
         self._agent = wire.Wire(self._sockets / "agent", 10)
         while not wire.agent_sync(self._agent, 1):
             self._check_alive()
             if time.monotonic() > deadline:
                 raise VMError(f"{self.name}: the guest agent does not answer\n{self._tail()}")
+
+    def double(self, **options: Any) -> VM:
+        """Describe the QEMU that this guest may migrate to, with other options."""
+        other = VM(replace(self.config, moves=self.config.moves + 1, **options))
+        other.log, other.qemu_log = self.log, self.qemu_log.with_name(f"{other._tap}.qemu.log")
+        return other
+
+    def become(self, other: VM) -> None:
+        """Go on in the QEMU that this guest has migrated to; the one of before ends."""
+        self.stop()
+        self.config, self.qemu_log = other.config, other.qemu_log
+        self._tap, self._sockets, self._ports = other._tap, other._sockets, other._ports
+        self._process, self._qmp, other._process, other._qmp = other._process, other._qmp, None, None
+        self._find_agent(time.monotonic() + 60)
 
     @property
     def qmp(self) -> wire.Wire:
@@ -204,17 +227,22 @@ class VM:
         words += [*accel.arguments(), "-smp", f"{cfg.cpus},maxcpus={cfg.cpus + 1}", "-no-reboot"]
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
-        words += ["-serial", f"file:{self.log}"]
+        words += ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]
         for monitor in (self._sockets / "qmp", cfg.monitor):
             words += ["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []
-        words += _disk("root", image.root_image(self.config.image), "snapshot=on")
-        words += _disk("modules", image.modules_image(self.kernel), "read-only=on")
+        if cfg.disk:
+            words += _disk("root", cfg.disk, "format=qcow2")
+        else:
+            words += _disk("root", image.root_image(cfg.image), "format=raw,snapshot=on")
+        words += _disk("modules", image.modules_image(self.kernel), "format=raw,read-only=on")
         words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
         words += ["-chardev", f"socket,id=agent,path={self._sockets}/agent,server=on,wait=off"]
         words += ["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
         share = cfg.share or paths.out("share", "x").parent
         share.mkdir(parents=True, exist_ok=True)
         words += ["-virtfs", f"local,path={share},mount_tag=hallway,security_model=none,readonly=on"]
+        if cfg.moves:
+            words += ["-incoming", "defer"]
         return words + self._network() + self._shared_memory() + cfg.extra
 
     def _bridges(self) -> list[str]:
@@ -241,7 +269,7 @@ class VM:
         mac = f"52:54:00:77:00:{self.config.number:02x}"
         vhost = "on" if accel.name() == "kvm" else "off"
         return [
-            "-netdev", f"tap,id=net0,ifname={self.name},script=no,downscript=no,vhost={vhost}",
+            "-netdev", f"tap,id=net0,ifname={self._tap},script=no,downscript=no,vhost={vhost}",
             "-device", f"virtio-net-pci,netdev=net0,mac={mac},romfile=",
         ]  # fmt: skip
 
@@ -363,7 +391,7 @@ def _text(status: dict[str, Any], name: str) -> str:
 
 
 def _disk(name: str, path: Path, mode: str) -> list[str]:
-    drive = f"if=none,id={name},file={path},format=raw,cache=unsafe,{mode}"
+    drive = f"if=none,id={name},file={path},cache=unsafe,{mode}"
     return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},serial={name}"]
 
 

@@ -14,9 +14,8 @@ import sys
 import time
 from collections import deque
 
-from hallway_lab import isolate, paths
+from hallway_lab import hosts, isolate, paths
 from hallway_lab.sh import guarded
-from hallway_lab.topology import prepare
 
 from lab import host, interrupt
 
@@ -58,7 +57,7 @@ def _parse() -> argparse.Namespace:
 def _suite(options: argparse.Namespace) -> int:
     kernel, name = options.kernel or KERNELS[0], options.suite
     seed = options.seed if options.seed is not None else random.getrandbits(32)
-    prepare(kernel)
+    hosts.prepare(kernel)
     share = guests.share(kernel)
     isolate.cut_off()
     random.seed(seed)
