@@ -72,6 +72,7 @@ static bool watched(struct sock *sk, bool unpolled)
 	list_for_each_entry(entry, &queue->head, entry)
 		wanted |= entry->func != poll_wakes &&
 			  entry->func != woken_wake_function &&
+			  entry->func != hall_rx_woken &&
 			  (!unpolled || entry->private);
 	spin_unlock_irqrestore(&queue->lock, flags);
 	return wanted;

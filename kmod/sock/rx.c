@@ -219,10 +219,16 @@ static bool spin(struct hall_sock *hs)
 	return hit;
 }
 
+int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
+		  void *key)
+{
+	return woken_wake_function(entry, mode, sync, key);
+}
+
 static void wait(struct hall_sock *hs, long *timeo, int copied, u32 seen,
 		 u32 more)
 {
-	DEFINE_WAIT_FUNC(entry, woken_wake_function);
+	DEFINE_WAIT_FUNC(entry, hall_rx_woken);
 	struct sock *sk = hs->sk;
 
 	lock_sock(sk);

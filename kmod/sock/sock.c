@@ -237,6 +237,8 @@ void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
 
 	release_sock(hs->sk);
 	left = wait_woken(entry, TASK_INTERRUPTIBLE, slice);
+	/* Awake, though the lock may keep us: the watchdog asks. */
+	entry->flags |= WQ_FLAG_WOKEN;
 	if (*timeo != MAX_SCHEDULE_TIMEOUT)
 		*timeo -= slice - left;
 	lock_sock(hs->sk);
@@ -307,7 +309,8 @@ static unsigned int foreign_waiters(struct hall_sock *hs)
 		if (entry->func == woken_wake_function)
 			n++;
 	spin_unlock_irqrestore(&queue->lock, flags);
-	return n - hs->rx_waiters - hs->tx_waiters;
+	/* Our own readers are woken by hall_rx_woken(). */
+	return n - hs->tx_waiters;
 }
 
 /*

@@ -278,6 +278,12 @@ static inline void hall_rx_arm_edge(struct hall_sock *hs)
 
 /* The ring is of no more use: unmap it and say DONE. lock_sock(). */
 void hall_rx_release(struct hall_sock *hs, u32 reason);
+/*
+ * woken_wake_function() for our readers: by its name they are told from writers
+ * and from the kernel's own sleepers.
+ */
+int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
+		  void *key);
 /* The sequence number after the last byte that arrived over TCP, less a FIN. */
 static inline u32 hall_rx_arrived(const struct sock *sk)
 {

@@ -96,6 +96,9 @@ void hall_tx_promote(struct hall_sock *hs)
 	hall_count(HALL_TX_PROMOTED);
 	/* A reader blocked in TCP must look at the ring from now on. */
 	hall_channel_notify_receiver(&hs->channel);
+	/* Who waits for space in TCP's queue has it in the ring. */
+	if (hs->tx_waiters)
+		wake_up_interruptible(sk_sleep(hs->sk));
 	hs->sk->sk_write_space(hs->sk);
 }
 

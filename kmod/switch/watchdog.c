@@ -26,11 +26,38 @@ static bool again(u64 *watched, bool due, u64 index)
 }
 
 /*
+ * Does a reader, or else a writer, sleep whom nobody has woken? On a busy machine
+ * one who was woken may take seconds to run.
+ */
+static bool asleep(struct sock *sk, bool reader)
+{
+	struct wait_queue_entry *entry;
+	struct socket_wq *wq;
+	unsigned long flags;
+	bool asleep = false;
+
+	rcu_read_lock();
+	wq = rcu_dereference(sk->sk_wq);
+	if (wq) {
+		spin_lock_irqsave(&wq->wait.lock, flags);
+		list_for_each_entry(entry, &wq->wait.head, entry)
+			asleep |= !(entry->flags & WQ_FLAG_WOKEN) &&
+				  entry->func == (reader ? hall_rx_woken :
+						  woken_wake_function);
+		spin_unlock_irqrestore(&wq->wait.lock, flags);
+	}
+	rcu_read_unlock();
+	return asleep;
+}
+
+/*
  * Twice: asleep on the ring, with something to do and no doorbell asked for; or
- * one that was asked for was due, and was not heard?
+ * one that was asked for was due, and was not heard? While TCP owes bytes that
+ * come before the ring's, its timers are the ones that count.
  */
 static bool stuck(struct hall_sock *hs)
 {
+	u32 copied = READ_ONCE(tcp_sk(hs->sk)->copied_seq);
 	struct hall_tx_ring *tx = &hs->tx.ring;
 	struct hall_rx_ring *rx = &hs->rx.ring;
 	bool stuck = false;
@@ -39,12 +66,14 @@ static bool stuck(struct hall_sock *hs)
 	if (hs->rx.state == HALL_RX_MAPPED && rx->started)
 		stuck |= again(&hs->watched_tail, hall_ring_rx_due(rx) ||
 			       (READ_ONCE(hs->rx_waiters) && !rx->armed &&
-				hall_ring_used(rx)),
+				!before(copied, rx->start_seq) &&
+				hall_ring_used(rx) && asleep(hs->sk, true)),
 			       rx->tail);
 	if (hs->tx.state == HALL_TX_RING)
 		stuck |= again(&hs->watched_head, hall_ring_tx_due(tx) ||
 			       (READ_ONCE(hs->tx_waiters) &&
-				hall_ring_space(tx) > tx->size / 2), tx->head);
+				hall_ring_space(tx) > tx->size / 2 &&
+				asleep(hs->sk, false)), tx->head);
 	spin_unlock_bh(&hs->channel.lock);
 	return stuck;
 }
