@@ -135,34 +135,13 @@ def migrate(vm: VM, to: Host, plugged: bool = True) -> Move:
     return Move(unplugged - started, migrated - unplugged, told["downtime"] / 1000)
 
 
-def save(vm: VM, path: Path) -> None:
-    """Save a guest to a file; its QEMU stands still from then on."""
-    vm.unplug("ring0")
-    vm.qmp.command("migrate-set-parameters", max_bandwidth=BANDWIDTH)
-    vm.qmp.command("migrate", uri=f"file:{path}")
-    _wait_completed(vm, time.monotonic() + 120)
-
-
-def restore(vm: VM, to: Host, path: Path, after: float) -> None:
-    """Have a guest that was saved go on, after a while."""
-    time.sleep(after)  # that it is away is the point
-    destination = arrival(vm, to, f"file:{path}")
-    try:
-        _wait_running(destination, time.monotonic() + 120)
-        vm.become(destination)
-    except BaseException:
-        destination.stop()
-        raise
-    vm.plug(to.daemon.region)
-
-
-def arrival(vm: VM, to: Host, uri: str = "") -> VM:
-    """Start the QEMU that a VM's guest is to go on in; without a URI it comes from the one where it is."""
+def arrival(vm: VM, to: Host) -> VM:
+    """Start the QEMU that a VM's guest is to go on in."""
     monitor = to.monitor(vm.config.number)
     destination = vm.double(host=to.name, doorbell=to.daemon.socket, monitor=monitor)
     destination.start()
     try:
-        destination.qmp.command("migrate-incoming", uri=uri or address(destination))
+        destination.qmp.command("migrate-incoming", uri=address(destination))
     except BaseException:
         destination.stop()
         raise
