@@ -52,7 +52,9 @@ void hall_shutdown(struct sock *sk, int how)
 	}
 	if (how & SEND_SHUTDOWN)
 		hall_tx_demote(hs);
-	hs->native->shutdown(sk, how);
+	/* Bytes that could not be repeated: an RST is on its way, no FIN. */
+	if (!hs->tx.lost)
+		hs->native->shutdown(sk, how);
 	hall_sock_put(hs);
 }
 
