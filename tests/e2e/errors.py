@@ -222,7 +222,7 @@ def other_major(guest: Guest) -> None:
     guest.afresh()
     guest.plug_region()
     with guest.page() as page:
-        major = struct.unpack_from("<H", page, 8)[0]
+        major, minor = struct.unpack_from("<HH", page, 8)
         struct.pack_into("<H", page, 8, major + 1)
         try:
             insmod(guest.vm)
@@ -236,7 +236,7 @@ def other_major(guest: Guest) -> None:
         guest.afresh()
         guest.pair.site.daemon.kill(9)
         try:
-            _refused(guest, page, major + 1)
+            _refused(guest, page, major + 1, minor)
             guest.goes_on()
         finally:
             guest.pair.site.daemon.start()
@@ -245,7 +245,7 @@ def other_major(guest: Guest) -> None:
     wait_members(*guest.pair.both, guest.vm)
 
 
-def _refused(guest: Guest, page: mmap.mmap, major: int) -> None:
+def _refused(guest: Guest, page: mmap.mmap, major: int, minor: int) -> None:
     """Answer as a newer daemon would (the daemon's own tests hold that it does)."""
     request, reply = 64, 64 + 128
 
@@ -257,7 +257,7 @@ def _refused(guest: Guest, page: mmap.mmap, major: int) -> None:
     struct.pack_into("<IIIHH", page, reply + 4, 1, 0, 0, major, 0)
     struct.pack_into("<I", page, reply, serial(request))
     guest.says(
-        f"hallwayd {major}.0 refused this VM (status 1; this module is {major - 1}.0):"
+        f"hallwayd {major}.0 refused this VM (status 1; this module is {major - 1}.{minor}):"
         " it speaks another major version: update the older side"
     )
 
