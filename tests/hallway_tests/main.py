@@ -98,10 +98,11 @@ class Total:
 
     def run(self, label: str, *words: object) -> None:
         """Run a command, pass its lines on, and count it or what it counted."""
-        begin = time.monotonic()
-        process = subprocess.Popen(
-            [str(w) for w in words], stdout=subprocess.PIPE, cwd=REPO, text=True, errors="replace"
-        )
+        self.finish(label, begin(*words))
+
+    def finish(self, label: str, process: subprocess.Popen[str]) -> None:
+        """The same for a command that has begun; its lines come now."""
+        since = time.monotonic()
         assert process.stdout is not None
         counted = None
         last: deque[str] = deque(maxlen=KEPT_LINES)
@@ -126,36 +127,32 @@ class Total:
         if code:
             self.failures += [f"{label}:", *(line[:KEPT_COLUMNS] for line in failures or last)]
         print(
-            f"tests: {label}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - begin:.0f} s",
+            f"tests: {label}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - since:.0f} s",
             flush=True,
         )
 
 
+def begin(*words: object) -> subprocess.Popen[str]:
+    """Start a command of which Total.finish() will tell."""
+    command = [str(word) for word in words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPO, text=True, errors="replace")
+
+
 def _run(options: argparse.Namespace) -> int:
-    begin = time.monotonic()
+    since = time.monotonic()
     total = Total()
     what = options.what
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
-    ring = ("make", "-s", "-C", REPO / "tests/ring")
-    if what in ("all", "unit"):
-        total.run("unit", *ring, "unit")
-    if what in ("all", "fuzz"):
-        total.run("fuzz", *ring, "fuzz")
-    if what in ("all", "tsan"):
-        total.run("tsan", *ring, "tsan")
-    if what in ("all", "model"):
-        total.run("model", REPO / "spec/model/run")
+    # Minutes of one CPU, and what follows hardly ever needs two.
+    model = begin(REPO / "spec/model/run") if what in ("all", "model") else None
+    for name in ("unit", "fuzz", "tsan"):
+        if what in ("all", name):
+            total.run(name, "make", "-s", "-C", REPO / "tests/ring", name)
     if what in ("all", "rust"):
-        total.run(
-            "rust",
-            "cargo",
-            "test",
-            "--release",
-            "--locked",
-            "-q",
-            "--manifest-path",
-            REPO / "host/Cargo.toml",
-        )
+        words = ("test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
+        total.run("rust", "cargo", *words)
+    if model:
+        total.finish("model", model)
     if what in ("all", "lab"):
         report = Report("lab", only=options.only)
         for test in (*interrupt.TESTS, *host.TESTS):
@@ -165,13 +162,13 @@ def _run(options: argparse.Namespace) -> int:
     suites = [s for s in ("module", "e2e") if what in ("all", "debug", s)]
     for kernel in kernels:
         for suite in suites:
-            words = [sys.executable, REPO / "tests/run", "guests", "--suite", suite, "--kernel", kernel]
-            words += ["--only", options.only] if options.only else []
-            words += ["--seed", options.seed] if options.seed is not None else []
-            total.run(f"{suite} {kernel}", *words)
+            command = [sys.executable, REPO / "tests/run", "guests", "--suite", suite, "--kernel", kernel]
+            command += ["--only", options.only] if options.only else []
+            command += ["--seed", options.seed] if options.seed is not None else []
+            total.run(f"{suite} {kernel}", *command)
     if what in ("all", "conformance"):
         total.run("conformance", REPO / "tests/conformance/run", "--quick", "--kernel", kernels[0])
-    print(f"tests: all done in {time.monotonic() - begin:.0f} s")
+    print(f"tests: all done in {time.monotonic() - since:.0f} s")
     for line in total.failures:
         print(f"tests: failed: {line}")
     print(f"{total.passed} passed, {total.failed} failed", flush=True)
