@@ -87,7 +87,8 @@ int hall_leave_at_once(struct hall_sock *hs, u32 reason)
 	return err;
 }
 
-void hall_leave_streams(struct hall_member *member, u32 reason)
+/* The streams of a member alone, or of all if it is NULL. */
+static void leave_streams(struct hall_member *member, u32 reason)
 {
 	struct leaving leaving = { .member = member, .reason = reason };
 
@@ -97,7 +98,7 @@ void hall_leave_streams(struct hall_member *member, u32 reason)
 
 void hall_leave_present(struct hall_member *member, u32 reason)
 {
-	hall_leave_streams(member, reason);
+	leave_streams(member, reason);
 	/* What a peer has not read yet, a socket that has left can't send again. */
 	if (reason != HALLWAY_REASON_SILENT)
 		hall_channel_drained(member, DRAIN);
@@ -107,7 +108,7 @@ void hall_leave_member(struct hall_member *member, u32 reason)
 {
 	/* A peer that is gone answers nobody; else there is time for marks. */
 	if (reason != HALLWAY_REASON_PEER_LEFT)
-		hall_leave_streams(member, reason);
+		leave_streams(member, reason);
 	hall_sock_walk(depart, member);
 	hall_channel_departed(member);
 }
@@ -124,7 +125,7 @@ void hall_switch_set(bool on, u32 reason)
 	} else {
 		/* Those who just saw "on" have attached by then. */
 		synchronize_rcu();
-		hall_leave_streams(NULL, reason);
+		leave_streams(NULL, reason);
 	}
 	mutex_unlock(&mutex);
 }

@@ -57,7 +57,7 @@ void hall_switch_stop(void)
 /*
  * After this no socket points to us and no thread is in our code:
  *   - the switch is off and the probe is gone, so no socket attaches;
- *   - hall_leave_streams() detached them all;
+ *   - hall_switch_set() detached them all;
  *   - a thread in one of our calls, a queued work, a pending doorbell and an
  *     undrained ring each hold a context, and there is none left, since the
  *     transports have ended the channels of peers that did not answer;

@@ -41,8 +41,6 @@ void hall_leave_present(struct hall_member *member, u32 reason);
 /* This one waits for nobody: see hall_sock_handler. */
 int hall_leave_at_once(struct hall_sock *hs, u32 reason);
 void hall_leave_member(struct hall_member *member, u32 reason);
-/* The streams of a member alone, or of all if it is NULL. */
-void hall_leave_streams(struct hall_member *member, u32 reason);
 /* Tells those who wait that a socket was detached. */
 void hall_leave_done(void);
 /* On or off, as the operator wishes. */
