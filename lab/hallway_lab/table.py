@@ -1,4 +1,4 @@
-"""Tables and figures for a terminal."""
+"""Tables and figures, for a terminal and for documents."""
 
 from __future__ import annotations
 
@@ -38,3 +38,9 @@ def render(head: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> st
         cells = [f"{cell:{side}{width}}" for cell, width, (_, side) in zip(row, widths, head, strict=True)]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def markdown(head: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    """The same for a document."""
+    sides = ["---:" if side == RIGHT else "---" for _, side in head]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [[title for title, _ in head], sides, *rows])

@@ -130,12 +130,8 @@ def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
 
 
 def _document(kept: list[dict[str, Any]]) -> str:
-    def row(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cells)} |"
-
-    lines = [row([*(title for title, _ in HEAD), "module, day"])]
-    lines.append(row([*("---:" if side == table.RIGHT else "---" for _, side in HEAD), "---"]))
-    lines += [row([*_cells(one), f"{one['module']}, {one['date']}"]) for one in kept]
+    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in kept]
+    lines = table.markdown([*HEAD, ("module, day", table.LEFT)], rows)
     releases = sorted({f"{one['kernel']}: {one['release']}" for one in kept})
     faults = [
         f"- {one['program']}, {one['kernel']}, {mode}: {_first_line(fault)}"
@@ -144,7 +140,7 @@ def _document(kept: list[dict[str, Any]]) -> str:
         for fault in one["modes"].get(mode, {"faults": []})["faults"]
     ]
     failed = "## Failed\n\n" + ("\n".join(faults) or "None.")
-    return "\n".join([PREFACE, *lines, "", f"Kernels: {', '.join(releases)}.", "", failed]) + "\n"
+    return "\n".join([PREFACE, lines, "", f"Kernels: {', '.join(releases)}.", "", failed]) + "\n"
 
 
 def _first_line(fault: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hallway_lab import paths, table
-from hallway_lab.sh import run, say
+from hallway_lab import modbuild, paths, table
+from hallway_lab.sh import say
 
 from .scenario import Outcome, Scenario
 
@@ -42,7 +42,7 @@ def record(scenario: Scenario, outcome: Outcome, kernel: str, release: str) -> d
         "what": scenario.done,
         "kernel": kernel,
         "release": release,
-        "module": run(["git", "describe", "--always", "--dirty"], cwd=paths.REPO).strip(),
+        "module": modbuild.revision(),
         "date": datetime.date.today().isoformat(),
         **asdict(outcome),
     }
@@ -97,12 +97,8 @@ def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
 
 
 def _document(kept: list[dict[str, Any]], order: Sequence[str]) -> str:
-    def row(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cells)} |"
-
-    lines = [row([*(title for title, _ in HEAD), "module, day"])]
-    lines.append(row([*("---:" if side == table.RIGHT else "---" for _, side in HEAD), "---"]))
-    lines += [row([*_cells(one), f"{one['module']}, {one['date']}"]) for one in kept]
+    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in kept]
+    lines = table.markdown([*HEAD, ("module, day", table.LEFT)], rows)
     releases = sorted({f"{one['kernel']}: {one['release']}" for one in kept})
     faults = [
         f"- {one['key']}, {one['kernel']}: {fault.partition(chr(10))[0]}"
@@ -113,4 +109,4 @@ def _document(kept: list[dict[str, Any]], order: Sequence[str]) -> str:
     missing = ", ".join(key for key in order if key not in played) or "none"
     facts = f"Kernels: {', '.join(releases)}. Not played yet (*open*): {missing}."
     failed = "## Failed\n\n" + ("\n".join(faults) or "None.")
-    return "\n".join([PREFACE, *lines, "", facts, "", failed]) + "\n"
+    return "\n".join([PREFACE, lines, "", facts, "", failed]) + "\n"
