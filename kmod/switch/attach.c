@@ -12,10 +12,28 @@
 
 #include <linux/net.h>
 #include <linux/skmsg.h>
+#include <net/inet_common.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+
+/*
+ * A socket that has yet to be accepted lets go of its lock for the first time at
+ * the end of accept(), when no program has its file yet: no call was ever made
+ * on it, and none can be native any more. (What the kernel itself accepts, or
+ * MPTCP's listener, gets its operations only later.)
+ */
+static void accepted_release_cb(struct sock *sk)
+{
+	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
+
+	if (sk->sk_socket) {
+		hs->prot.release_cb = hall_release_cb;
+		hs->clean = hall_attach_ops(hs);
+	}
+	hall_release_cb(sk);
+}
 
 static void take_prot(struct hall_sock *hs, struct proto *native)
 {
@@ -58,22 +76,28 @@ void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 	/* Threads may be inside native calls: the first of ours will tell. */
 	hs->threaded = older;
 	take_prot(hs, native);
+	if (!sk->sk_socket)
+		hs->prot.release_cb = accepted_release_cb;
 	hall_sock_publish(hs);
 	/* Whoever sees the new table sees it filled. */
 	smp_store_release(&sk->sk_prot, &hs->prot);
 	hall_count(HALL_ATTACHED);
 }
 
-void hall_attach_ops(struct hall_sock *hs)
+bool hall_attach_ops(struct hall_sock *hs)
 {
 	struct socket *sock = hs->sk->sk_socket;
 
-	if (hs->native_ops || !sock)
-		return;
+	if (hs->native_ops)
+		return true;
+	if (!sock || !sock->ops ||
+	    sock->ops->splice_read != inet_stream_ops.splice_read)
+		return false;
 	hs->native_ops = sock->ops;
 	hs->ops = *sock->ops;
 	hs->ops.splice_read = hall_splice_read;
 	smp_store_release(&sock->ops, &hs->ops);
+	return true;
 }
 
 void hall_detach(struct hall_sock *hs, u32 reason)

@@ -72,7 +72,8 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 		return HALLWAY_REASON_SECURED;
 	if (hall_sock_stamped(sk))
 		return HALLWAY_REASON_TIMESTAMP;
-	hall_attach_ops(hs);
+	if (!hall_attach_ops(hs))
+		return HALLWAY_REASON_FOREIGN;
 	if (!hall_sock_quiet(hs, calling, true))
 		return HALLWAY_REASON_BUSY;
 	return 0;
@@ -105,10 +106,8 @@ static void consider(struct hall_sock *hs, size_t sending)
 	if (hs->detached || hs->pinned)
 		return;
 	/* A program's first call tells best that no other is inside. */
-	if (!hs->clean && hs->sk->sk_socket) {
-		hall_attach_ops(hs);
+	if (!hs->clean && hall_attach_ops(hs))
 		hall_sock_quiet(hs, true, false);
-	}
 	if (time_before(jiffies, hs->retry_at) || !earned(hs, sending))
 		return;
 	reason = hall_policy_against(hs, true);

@@ -17,8 +17,11 @@ extern bool hall_enabled;
  * Does nothing if it is ours, or another's (kTLS, MPTCP), or memory is short.
  */
 void hall_attach(struct sock *sk, struct hall_member *member, bool older);
-/* Puts our copy of the socket's proto_ops in place. lock_sock(). */
-void hall_attach_ops(struct hall_sock *hs);
+/*
+ * Puts our copy of the socket's proto_ops in place. lock_sock() or slock. False:
+ * they are not TCP's.
+ */
+bool hall_attach_ops(struct hall_sock *hs);
 /* Takes everything of ours out of the socket. lock_sock() or slock. */
 void hall_detach(struct hall_sock *hs, u32 reason);
 

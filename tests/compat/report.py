@@ -24,9 +24,10 @@ XWAY = {
 }
 PREFACE = f"""# Other people's programs
 
-Stock Debian packages between two VMs, each connection on rings as soon as its two
-ends have been called: *steady*, and *switching*, with all connections moved from
-rings to TCP and back at random moments meanwhile, {SWITCHES} times or more.
+Stock Debian packages between two VMs, each connection on rings as soon as each of
+its ends was accepted, or has been called: *steady*, and *switching*, with all
+connections moved from rings to TCP and back at random moments meanwhile, {SWITCHES}
+times or more.
 
 A row is ok if the content was right and both VMs counted the same bytes; steady,
 also if rings carried {SHARE:.0%} of what was moved or more, each way that has

@@ -30,13 +30,13 @@ DOCUMENT = paths.REPO / "docs/conformance.md"
 PREFACE = f"""# Conformance
 
 Other people's test suites, run in one guest with Hallway off and again with all
-connections within the guest on rings: *steady*, from their first byte where both
-ends have been called by then, and *switching*, with all connections moved from
-rings to TCP and back at random moments meanwhile. A test that ends otherwise than
-with Hallway off is run again alone, {REPEATS} times on either carrier. It has *changed*
-if rings gave an outcome that TCP never gave; it is *unsteady* if TCP gave it too.
-*Sockets* are the ends of connections that the module attached to; each can be
-promoted in the direction that it sends.
+connections within the guest on rings: *steady*, from their first byte where each
+end was accepted, or has been called by then, and *switching*, with all connections
+moved from rings to TCP and back at random moments meanwhile. A test that ends
+otherwise than with Hallway off is run again alone, {REPEATS} times on either carrier. It
+has *changed* if rings gave an outcome that TCP never gave; it is *unsteady* if TCP
+gave it too. *Sockets* are the ends of connections that the module attached to; each
+can be promoted in the direction that it sends.
 
 Written by `make conformance`; each row by the last run of its suite.
 """

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import os
 import select
 import socket
 import struct
@@ -227,6 +228,48 @@ def duplicated():
         promote(a, b)
 
 
+def spliced(sock, count):
+    """Read exactly so many bytes by splice()."""
+    source, sink = os.pipe()
+    with open(source, "rb") as pipe, open(sink, "wb"):
+        data = b""
+        while len(data) < count:
+            moved = os.splice(sock.fileno(), sink, count - len(data))
+            check(moved, f"EOF after {len(data)} of {count} bytes")
+            data += pipe.read(moved)
+    return data
+
+
+def never_called():
+    """A ring comes to a socket that nobody has called since it was accepted; splice() finds it, too."""
+    delta = Delta()
+    a, b = connect()
+    with a, b:
+        a.sendall(b"first")
+        wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2, "a ring for one who never called")
+        a.sendall(b"second")
+        check(spliced(b, 11) == b"firstsecond", "other bytes came than were sent")
+    delta.expect(rx_bytes_ring=6)
+
+
+def mptcp_listener():
+    """MPTCP's listener gives what it accepts of TCP to TCP when the lock is free: splice() finds its ring."""
+    with socket.socket() as a, contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(socket.socket(proto=socket.IPPROTO_MPTCP))
+        except OSError:
+            return  # this kernel has none
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        a.connect(listener.getsockname())
+        b = stack.enter_context(listener.accept()[0])
+        delta = Delta()
+        promote(a, b)
+        a.sendall(b"spliced")
+        check(spliced(b, 7) == b"spliced", "other bytes came than were sent")
+        delta.expect(rx_bytes_ring=7)
+
+
 def edge_writable():
     """An edge when a full ring gets space."""
     delta = Delta()
@@ -320,6 +363,8 @@ ALONE = (
     edge_after_short_read,
     edge_after_inq,
     duplicated,
+    never_called,
+    mptcp_listener,
     poll_exact,
     edge_writable,
     peek,
