@@ -9,6 +9,8 @@
 
 #include <linux/poll.h>
 
+#include <hallway/reason.h>
+
 #include "../obs/counters.h"
 
 /*
@@ -104,8 +106,10 @@ bool hall_sock_is_readable(struct sock *sk)
 }
 
 /*
- * Called whenever the lock is let go of, by those too who set SOCK_FASYNC. From
- * then on each arrival has to ring, whether or not what was there is read.
+ * Called whenever the lock is let go of, by those too who set what the socket
+ * layer keeps for itself. SOCK_FASYNC: from then on each arrival has to ring,
+ * whether or not what was there is read. Times of packets: see
+ * hall_sock_stamped(); who waits for them may make no call until one comes.
  */
 void hall_release_cb(struct sock *sk)
 {
@@ -113,6 +117,10 @@ void hall_release_cb(struct sock *sk)
 	bool signals = sock_flag(sk, SOCK_FASYNC);
 
 	hs->native->release_cb(sk);
+	if (unlikely(hall_sock_stamped(sk)) && !hs->leaving) {
+		WRITE_ONCE(hs->channel.leave_reason, HALLWAY_REASON_TIMESTAMP);
+		hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+	}
 	if (likely(signals == hs->signals))
 		return;
 	hs->signals = signals;

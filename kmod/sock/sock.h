@@ -172,7 +172,7 @@ bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned);
 void hall_sock_break(struct hall_sock *hs);
 /*
  * Are the times of packets wanted? A ring has none. Nobody tells us when that
- * is asked for, so each call looks.
+ * is asked for, so each call looks, and each one who lets go of the lock.
  */
 static inline bool hall_sock_stamped(const struct sock *sk)
 {
@@ -303,7 +303,7 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp);
 void hall_poll_learn(struct file *file, struct sock *fresh);
 bool hall_sock_is_readable(struct sock *sk);
 bool hall_stream_memory_free(const struct sock *sk, int wake);
-/* Finds out whether signals are wanted for arrivals (O_ASYNC). slock. */
+/* Finds out whether signals are wanted for arrivals (O_ASYNC), or times. slock. */
 void hall_release_cb(struct sock *sk);
 /* The doorbell rang: wake whom it concerns. Softirq. */
 void hall_sock_wake(struct hall_sock *hs);

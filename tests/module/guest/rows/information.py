@@ -149,8 +149,8 @@ def meminfo(link):
 def _stamped(link, option, value):
     a, b = link.pair()
     b.setsockopt(socket.SOL_SOCKET, option, value)
-    seen = [outcome(b.recvmsg, 9, 512, socket.MSG_DONTWAIT)]
     link.demoted("TIMESTAMP")
+    seen = [outcome(b.recvmsg, 9, 512, socket.MSG_DONTWAIT)]
 
     def arrival():
         a.sendall(b"12345")
