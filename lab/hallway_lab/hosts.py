@@ -27,6 +27,7 @@ from .vm import VM, Config
 # Before 9.0 QEMU's emulation of CPUs loses writes of a guest that migrates.
 QEMU = "backports"
 BANDWIDTH = 4 << 30  # bytes a second: both QEMUs are on one machine
+PATIENCE = 120  # seconds that a guest may take from one QEMU to the other
 GROUP = """
 [[group]]
 name = "default"
@@ -37,25 +38,26 @@ MACHINE = """
 [[vm]]
 name = "{vm.name}"
 uuid = "{vm.uuid}"
-monitor = "{monitor}"
 groups = ["default"]
 """
 
 
-class NotMoved(LabError):
-    """A migration failed or was cancelled; the VM runs on where it was."""
-
-
 @dataclass
 class Host:
-    """A host: its network namespace goes by its name."""
+    """A host: its network namespace goes by its name. Its hallwayd drives some of its VMs."""
 
     name: str
     daemon: Daemon
+    driven: Sequence[int]
 
     def monitor(self, number: int) -> Path | None:
         """Return where a VM's QEMU on this host is to listen for hallwayd."""
-        return _monitor(self.name, number) if self.daemon.configured else None
+        return _monitor(self.name, number) if number in self.driven else None
+
+    def plug(self, vm: VM) -> None:
+        """Plug the region in, if hallwayd does not."""
+        if vm.config.number not in self.driven:
+            vm.plug(self.daemon.region)
 
     def vm(self, number: int, kernel: str, **options: Any) -> VM:
         """Describe a VM that begins its life on this host."""
@@ -88,26 +90,31 @@ def _monitor(host: str, number: int) -> Path:
     return paths.RUN / f"{host}-vm{number}.qmp"
 
 
-def _configuration(host: str, numbers: Sequence[int]) -> Path:
-    machines = [MACHINE.format(vm=VM(number=n), monitor=_monitor(host, n)) for n in numbers]
+def _configuration(host: str, driven: Sequence[int], by_hand: Sequence[int]) -> Path:
+    words = GROUP
+    for number in (*driven, *by_hand):
+        words += MACHINE.format(vm=VM(number=number))
+        if number in driven:
+            words += f'monitor = "{_monitor(host, number)}"\n'
     path = paths.RUN / f"{host}.toml"
-    path.write_text(GROUP + "".join(machines))
+    path.write_text(words)
     return path
 
 
 @contextlib.contextmanager
-def hosts(*names: str, configured: Sequence[int] = ()) -> Iterator[list[Host]]:
+def hosts(*names: str, driven: Sequence[int], by_hand: Sequence[int]) -> Iterator[list[Host]]:
     """Run so many hosts, each with a daemon of its own, for the length of the block.
 
-    If VMs are named by their numbers, the daemons plug in their regions by configuration.
+    VMs go by their numbers. To those that are driven the daemons plug in their
+    region, and migrate them; the others are served by hand.
     """
     made: list[Host] = []
     try:
         for name in names:
             isolate.add_host(name)
-            config = _configuration(name, configured) if configured else None
-            made.append(Host(name, Daemon(host=name, config=config)))
-            made[-1].daemon.start()
+            daemon = Daemon(host=name, config=_configuration(name, driven, by_hand))
+            made.append(Host(name, daemon, driven))
+            daemon.start()
         yield made
     finally:
         for host in made:
@@ -116,32 +123,57 @@ def hosts(*names: str, configured: Sequence[int] = ()) -> Iterator[list[Host]]:
 
 
 def migrate(vm: VM, to: Host, plugged: bool = True) -> Move:
-    """Have a VM's guest go on in a QEMU on another host, or a second one on its own."""
+    """By hand, have a VM's guest go on in a QEMU on another host, or a second one on its own."""
     started = time.monotonic()
     if plugged:
         vm.unplug("ring0")
     unplugged = time.monotonic()
-    destination = arrival(vm, to)
+    with arriving(vm, to) as destination:
+        hurry(vm)
+        vm.qmp.command("migrate", uri=address(destination))
+        told = _wait_completed(vm)
+    migrated = time.monotonic()
+    if plugged:
+        to.plug(vm)
+    return Move(unplugged - started, migrated - unplugged, told["downtime"] / 1000)
+
+
+def save(vm: VM, path: Path) -> None:
+    """Save a guest to a file; its QEMU stands still from then on."""
+    vm.unplug("ring0")
+    hurry(vm)
+    vm.qmp.command("migrate", uri=f"file:{path}")
+    _wait_completed(vm)
+
+
+def restore(vm: VM, to: Host, path: Path, after: float) -> None:
+    """Have a guest that was saved go on, after a while."""
+    time.sleep(after)  # that it is away is the point
+    with arriving(vm, to, f"file:{path}"):
+        pass
+    to.plug(vm)
+
+
+@contextlib.contextmanager
+def arriving(vm: VM, to: Host, uri: str = "") -> Iterator[VM]:
+    """Start the QEMU that a VM's guest goes on in after the block; one that fails ends it."""
+    destination = arrival(vm, to, uri)
     try:
-        begin(vm, destination)
-        told = end(vm, destination)
+        yield destination
+        _wait_running(destination)
         vm.become(destination)
     except BaseException:
         destination.stop()
         raise
-    migrated = time.monotonic()
-    if plugged:
-        vm.plug(to.daemon.region)
-    return Move(unplugged - started, migrated - unplugged, told["downtime"] / 1000)
 
 
-def arrival(vm: VM, to: Host) -> VM:
-    """Start the QEMU that a VM's guest is to go on in."""
+def arrival(vm: VM, to: Host, uri: str = "") -> VM:
+    """Start the QEMU that a VM's guest is to go on in; without a URI it comes from the one where it is."""
     monitor = to.monitor(vm.config.number)
     destination = vm.double(host=to.name, doorbell=to.daemon.socket, monitor=monitor)
     destination.start()
     try:
-        destination.qmp.command("migrate-incoming", uri=address(destination))
+        destination.qmp.command("migrate-incoming", uri=uri or address(destination))
     except BaseException:
         destination.stop()
         raise
@@ -153,32 +185,25 @@ def address(destination: VM) -> str:
     return f"unix:{paths.RUN / destination.name}.{destination.config.moves}.migration"
 
 
-def begin(vm: VM, destination: VM, bandwidth: int = BANDWIDTH) -> None:
-    """Begin to migrate."""
+def hurry(vm: VM, bandwidth: int = BANDWIDTH) -> None:
+    """Have a VM's next migrations take so many bytes a second, or as many as there are."""
     vm.qmp.command("migrate-set-parameters", max_bandwidth=bandwidth)
-    vm.qmp.command("migrate", uri=address(destination))
 
 
-def end(vm: VM, destination: VM, timeout: float = 120) -> dict[str, Any]:
-    """Wait for the end of a migration; returns what QEMU says of it."""
-    deadline = time.monotonic() + timeout
-    told = _wait_completed(vm, deadline)
-    _wait_running(destination, deadline)
-    return told
-
-
-def _wait_completed(vm: VM, deadline: float) -> dict[str, Any]:
+def _wait_completed(vm: VM) -> dict[str, Any]:
+    deadline = time.monotonic() + PATIENCE
     while (told := vm.qmp.command("query-migrate"))["status"] != "completed":
         if told["status"] in ("failed", "cancelled"):
-            raise NotMoved(f"{vm.name}: migration {told['status']}: {told.get('error-desc', '')}")
+            raise LabError(f"{vm.name}: migration {told['status']}: {told.get('error-desc', '')}")
         if time.monotonic() > deadline:
             vm.qmp.command("migrate_cancel")
-            raise NotMoved(f"{vm.name}: not migrated in time: {told}")
+            raise LabError(f"{vm.name}: not migrated in time: {told}")
         time.sleep(0.05)
     return told
 
 
-def _wait_running(destination: VM, deadline: float) -> None:
+def _wait_running(destination: VM) -> None:
+    deadline = time.monotonic() + PATIENCE
     while destination.qmp.command("query-status")["status"] != "running":
         if time.monotonic() > deadline:
             raise LabError(f"{destination.name} does not go on at its destination")

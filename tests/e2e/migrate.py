@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hallway_lab import hosts
-from hallway_lab.hosts import Host, NotMoved
+from hallway_lab.hosts import Host, Move
 from hallway_lab.vm import VM, boot_all
 from hallway_tests.guests import (
     Delta,
@@ -30,14 +31,16 @@ from hallway_tests.suite import check, wait_for
 from .lab import named_log
 
 AT_ONCE = {"promote_bytes": 0, "promote_ms": 0}
+DRIVEN, BY_HAND = 2, 1  # VMs that hallwayd migrates, and serves at all; and one that it does not
 MEMORY = 384  # MiB: less to carry over
+STREAMS = 4
 ENOUGH = 300_000  # bytes that show that a carrier is at work
 SLOWLY = 20 << 20  # bytes a second: a migration that lasts
 
 
 @dataclass
 class Hosts:
-    """Two hosts, a VM that stays on the first of them, and one that migrates."""
+    """Two hosts, a VM that stays on the first of them, and one that migrates, by `hallway migrate`."""
 
     here: Host
     there: Host
@@ -49,6 +52,28 @@ class Hosts:
     def both(self) -> tuple[VM, VM]:
         """Both VMs."""
         return self.stays, self.moves
+
+    def by_hand(self) -> Hosts:
+        """The same with other roles: the one that migrates does so by hand."""
+        return replace(self, stays=self.moves, moves=self.stays)
+
+    def hallway(self, *words: str) -> list[str]:
+        """Return the words of a command about the VM that migrates, on the host where it is."""
+        at = next(host for host in (self.here, self.there) if host.name == self.moves.config.host)
+        return [str(w) for w in (binaries() / "hallway", *words, "--run-dir", at.daemon.run_dir)]
+
+    def migrate(self, to: Host) -> Move:
+        """Have it migrate by command."""
+        hosts.hurry(self.moves)
+        with hosts.arriving(self.moves, to) as destination:
+            begin = time.monotonic()
+            done = call(*self.hallway("migrate", self.moves.name, hosts.address(destination)))
+            took = time.monotonic() - begin
+            check(done.returncode == 0, f"does not migrate: {done}")
+            check("it stood still" in done.stdout, f"does not tell: {done}")
+            told = self.moves.qmp.command("query-migrate")
+        migrated = told["total-time"] / 1000
+        return Move(took - migrated, migrated, told["downtime"] / 1000)
 
     def on_rings(self, count: int) -> None:
         """Wait until both know each other, and so many connections have both directions on rings."""
@@ -76,17 +101,21 @@ class Hosts:
                 f"{vm.name} takes {other.name} for co-resident",
             )
             check(not connections(vm), f"attached still: {connections(vm)}")
+        self.wire_carries()
+        for vm in self.both:
+            check(
+                not ringed.of(vm)["tx_bytes_ring"],
+                f"{vm.name} sent bytes through rings",
+            )
+
+    def wire_carries(self) -> None:
+        """Wait until bytes go over the wire."""
         before = _sent(self.moves)
         with autopsy(*self.both):
             wait_for(
                 lambda: _sent(self.moves) > before + ENOUGH,
                 "the wire carries bytes",
                 30 * self.slow,
-            )
-        for vm in self.both:
-            check(
-                not ringed.of(vm)["tx_bytes_ring"],
-                f"{vm.name} sent bytes through rings",
             )
 
     def settled(self, to: Host, count: int) -> None:
@@ -102,109 +131,90 @@ def _sent(vm: VM) -> int:
 
 
 @contextlib.contextmanager
-def booted(
-    kernel: str, share: Path, logs: Path, slow: float, configured: Sequence[int] = ()
-) -> Iterator[Hosts]:
+def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Hosts]:
     """Run the hosts, and both VMs on the first of them, for the length of the block."""
     options = {"share": share, "memory_mib": MEMORY, "boot_timeout": 120 * slow}
-    with hosts.hosts("here", "there", configured=configured) as (here, there):
-        vms = [named_log(here.vm(number, kernel, **options), logs) for number in (1, 2)]
-        with boot_all(*vms):
-            for vm in vms:
-                if not configured:
-                    vm.plug(here.daemon.region)
+    with hosts.hosts("here", "there", driven=[DRIVEN], by_hand=[BY_HAND]) as (here, there):
+        stays, moves = (named_log(here.vm(n, kernel, **options), logs) for n in (BY_HAND, DRIVEN))
+        with boot_all(stays, moves):
+            for vm in (stays, moves):
+                here.plug(vm)
                 settle_in(vm)
                 vm.run("cp -r /hallway/e2e /hallway/hallway.ko /root")
                 insmod(vm, **AT_ONCE)
                 vm.run("umount /hallway")
-            stage = Hosts(here, there, *vms, slow)
-            wait_members(*vms)
-            yield stage
+            wait_members(stays, moves)
+            yield Hosts(here, there, stays, moves, slow)
 
 
 def migrates(stage: Hosts) -> None:
-    """A VM leaves its host, comes back, and changes its QEMU there: streams go on, on rings if they can."""
-    delta = Delta(*stage.both)
-    stream = Stream(stage.stays, stage.moves, conns=4, stall=60)
-    stage.on_rings(4)
-    for to in (stage.there, stage.here, stage.here):
-        move = hosts.migrate(stage.moves, to)
-        stream.check_running(f"when its VM moved to {to.name} ({move})")
-        stage.settled(to, 4)
-    stream.stop()
-    stream.finish(60 * stage.slow)
-    nothing_odd(stage, delta)
+    """`hallway migrate` has a VM leave its host and come back: streams go on, on rings if they can."""
+    with _streaming(stage) as stream:
+        for to in (stage.there, stage.here):
+            move = stage.migrate(to)
+            stream.check_running(f"when its VM moved to {to.name} ({move})")
+            stage.settled(to, STREAMS)
+
+
+def migrates_by_hand(stage: Hosts) -> None:
+    """A VM changes its QEMU on its host, by QMP: streams go on, on rings again."""
+    stage = stage.by_hand()
+    with _streaming(stage) as stream:
+        move = hosts.migrate(stage.moves, stage.here)
+        stream.check_running(f"when its VM moved ({move})")
+        stage.settled(stage.here, STREAMS)
 
 
 def migration_fails(stage: Hosts) -> None:
-    """A migration that is cancelled, or whose destination dies, leaves all as it was, on rings again."""
-    delta = Delta(*stage.both)
-    stream = Stream(stage.stays, stage.moves, conns=4, stall=60)
-    for how in ("cancelled", "failed"):
-        stage.on_rings(4)
-        stage.moves.unplug("ring0")
-        destination = hosts.arrival(stage.moves, stage.there)
-        try:
-            hosts.begin(stage.moves, destination, SLOWLY)
-            wait_for(lambda: _transferred(stage.moves), "the migration is on its way")
-            if how == "failed":
-                destination.stop()
-            else:
-                stage.moves.qmp.command("migrate_cancel")
-            try:
-                hosts.end(stage.moves, destination)
-                raise AssertionError("the migration succeeded")
-            except NotMoved as told:
-                check(how in str(told), f"not {how}: {told}")
-        finally:
+    """One that is cancelled, or whose destination is not there or dies, leaves all as it was, on rings."""
+    with _streaming(stage) as stream:
+        nowhere = call(*stage.hallway("migrate", stage.moves.name, "unix:/run/nowhere"))
+        _stays(nowhere, "QEMU failed to migrate")
+        for why in ("cancelled", "QEMU failed to migrate"):
+            stream.check_running(f"before it was {why}")
+            stage.on_rings(STREAMS)
+            fail(stage, why)
+        stage.on_rings(STREAMS)
+
+
+def fail(stage: Hosts, why: str) -> None:
+    """A migration begins, and is cancelled or fails on its way; the VM stays where it is."""
+    hosts.hurry(stage.moves, SLOWLY)
+    destination = hosts.arrival(stage.moves, stage.there)
+    try:
+        words = stage.hallway("migrate", stage.moves.name, hosts.address(destination))
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: _transferred(stage.moves), "the migration is on its way", 60 * stage.slow)
+        if why == "cancelled":
+            done = call(*stage.hallway("migrate", stage.moves.name, "--cancel"))
+            check(done.returncode == 0, f"not cancelled: {done}")
+        else:
             destination.stop()
-        stage.moves.plug(stage.here.daemon.region)
-    stage.on_rings(4)
+        said = process.communicate(timeout=60 * stage.slow)
+        _stays(subprocess.CompletedProcess(words, process.returncode, *said), why)
+    finally:
+        destination.stop()
+
+
+def _stays(done: subprocess.CompletedProcess[str], why: str) -> None:
+    check(done.returncode == 1 and f"stays here: {why}" in done.stderr, f"not because {why}: {done}")
+
+
+@contextlib.contextmanager
+def _streaming(stage: Hosts) -> Iterator[Stream]:
+    """Run a stream throughout the block, on rings as it begins, and to its end."""
+    delta = Delta(*stage.both)
+    stream = Stream(stage.stays, stage.moves, conns=STREAMS, stall=60)
+    stage.on_rings(STREAMS)
+    yield stream
     stream.stop()
     stream.finish(60 * stage.slow)
     nothing_odd(stage, delta)
-
-
-def migrates_by_command(stage: Hosts) -> None:
-    """`hallway migrate` has a VM leave and come back; one that has to stay gets its region again."""
-    delta = Delta(*stage.both)
-    stream = Stream(stage.stays, stage.moves, conns=4, stall=60)
-    stage.on_rings(4)
-    at, to = stage.here, stage.there
-    refused = _hallway(at, "migrate", stage.moves.name, "unix:/run/nobody")
-    check(refused.returncode == 1, f"migrated to nobody: {refused}")
-    check(
-        f"{stage.moves.name} stays here: QEMU" in refused.stderr,
-        f"not why it stays: {refused}",
-    )
-    stage.on_rings(4)
-    for _ in range(2):
-        destination = hosts.arrival(stage.moves, to)
-        try:
-            done = _hallway(at, "migrate", stage.moves.name, hosts.address(destination))
-            check(done.returncode == 0, f"does not migrate: {done}")
-            check(
-                "stood still" in done.stdout and "is taken out" in done.stderr,
-                f"does not tell: {done}",
-            )
-            stage.moves.become(destination)
-        except BaseException:
-            destination.stop()
-            raise
-        stream.check_running(f"when its VM moved to {to.name}")
-        stage.settled(to, 4)
-        at, to = to, at
-    stream.stop()
-    stream.finish(60 * stage.slow)
-    nothing_odd(stage, delta)
-
-
-def _hallway(host: Host, *words: str) -> subprocess.CompletedProcess[str]:
-    return call(binaries() / "hallway", *words, "--run-dir", host.daemon.run_dir)
 
 
 def _transferred(vm: VM) -> int:
-    return vm.qmp.command("query-migrate").get("ram", {}).get("transferred", 0)
+    told = vm.qmp.command("query-migrate")
+    return told["ram"]["transferred"] if told.get("status") == "active" else 0
 
 
 def nothing_odd(stage: Hosts, delta: Delta) -> None:
@@ -217,4 +227,4 @@ def nothing_odd(stage: Hosts, delta: Delta) -> None:
     healthy(*stage.both)
 
 
-TESTS = (migrates, migration_fails)
+TESTS = (migrates, migrates_by_hand, migration_fails)

@@ -14,7 +14,7 @@ pub fn status(run_dir: &Path, json: bool) -> Result<()> {
     let status = match ask(run_dir, Query::Status)? {
         Answer::Status(status) => status,
         Answer::Error { message } => bail!("hallwayd: {message}"),
-        Answer::Stopping => bail!("hallwayd is about to end"),
+        Answer::Stopping | Answer::Migration(_) => bail!("hallwayd answers something else"),
     };
     if json {
         return print_json(&status);

@@ -3,6 +3,7 @@
 
 mod guest;
 mod host;
+mod migrate;
 mod table;
 
 use std::io::{self, Write};
@@ -34,6 +35,21 @@ enum Command {
         /// This is a guest: ask the module
         #[arg(long)]
         guest: bool,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// Migrate a VM to another host, with its ring memory out of the way; see docs/migration.md
+    Migrate {
+        /// Its name in hallwayd's configuration, or its UUID
+        vm: String,
+        /// Where the destination's QEMU awaits it, such as tcp:host2:4444
+        #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
+        uri: Option<String>,
+        /// End a migration that goes on: the VM stays here
+        #[arg(long)]
+        cancel: bool,
         /// Directory of hallwayd's sockets
         #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR",
               default_value = hallway_control::RUN_DIR)]
@@ -90,6 +106,12 @@ fn run(options: Options) -> Result<()> {
                 )
             }
         }
+        Command::Migrate {
+            vm, uri, run_dir, ..
+        } => match uri {
+            Some(uri) => migrate::migrate(&run_dir, &vm, &uri),
+            None => migrate::cancel(&run_dir, &vm),
+        },
         Command::Connections { json } => guest::connections(json),
         Command::On => guest::switch(true),
         Command::Off => guest::switch(false),

@@ -22,13 +22,30 @@ pub fn socket(run_dir: &Path) -> PathBuf {
 }
 
 /// What one may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "query")]
 pub enum Query {
     /// How things are.
     Status,
     /// End daemon and holder, and leave nothing behind.
     Stop,
+    /// Begin to migrate a VM.
+    Migrate {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+        /// Where the destination's QEMU awaits it, as QEMU's `migrate` wants it.
+        uri: String,
+    },
+    /// How the last migration of a VM goes, or went.
+    Migration {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+    },
+    /// End a migration that goes on; the VM stays.
+    CancelMigration {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+    },
 }
 
 /// What comes back.
@@ -39,6 +56,8 @@ pub enum Answer {
     Status(Status),
     /// To [`Query::Stop`]: it is about to.
     Stopping,
+    /// To what is asked of a migration.
+    Migration(Migration),
     /// It cannot be done.
     Error {
         /// Why.
@@ -67,6 +86,31 @@ pub struct Status {
     pub vms: Vec<Vm>,
     /// Every VM that the configuration names.
     pub machines: Vec<Machine>,
+}
+
+/// How far a migration is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "stage")]
+pub enum Migration {
+    /// The guest lets its ring memory go.
+    Unplugging,
+    /// QEMU migrates.
+    Moving {
+        /// In QEMU's words.
+        status: String,
+    },
+    /// The guest runs at the destination.
+    Done {
+        /// For which it stood still, as its QEMU counts.
+        downtime_ms: u64,
+        /// From QEMU's first byte to its last.
+        total_ms: u64,
+    },
+    /// The guest runs on here, and has its ring memory again.
+    Stayed {
+        /// Why.
+        why: String,
+    },
 }
 
 /// A VM of the configuration.

@@ -5,6 +5,7 @@
 mod access;
 mod config;
 mod holder;
+mod migrate;
 mod monitor;
 mod options;
 mod run;

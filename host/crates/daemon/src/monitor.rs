@@ -8,21 +8,27 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use hallway_qmp::{Error, Identity, Memory, Monitor};
+use hallway_control::Migration;
+use hallway_qmp::{Error, Identity, Memory, MigrationState, Monitor};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::migrate;
 
 /// Between two looks for a monitor that is not there.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long QEMU may take to greet.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a guest may take to let a device go.
-const LET_GO: Duration = Duration::from_secs(30);
+pub const LET_GO: Duration = Duration::from_secs(30);
+/// Before the name of a region, in that of its device.
+pub const PREFIX: &str = "hallway-";
 
 /// What a monitor is asked for.
 #[derive(Debug)]
@@ -31,21 +37,28 @@ pub enum Job {
     Plug(Memory),
     /// Plug a device out.
     Unplug(String),
+    /// Migrate to this place.
+    Migrate(String),
 }
 
 /// What a monitor tells.
 #[derive(Debug)]
 pub enum News {
-    /// QEMU answers.
-    Up(Identity),
+    /// QEMU answers; whether its guest is elsewhere: has yet to come by
+    /// migration, or went.
+    Up(Identity, bool),
+    /// The guest stood still, or was elsewhere, and runs.
+    Runs,
     /// It does not, any more or yet, for this reason.
     Down(String),
     /// A device is there now.
     Plugged(String),
-    /// This could not be done, for this reason.
-    Failed(Job, String),
+    /// A device could not be plugged in or out, for this reason.
+    Failed(String, String),
     /// A device is gone; whether that was asked for.
     Gone(String, bool),
+    /// The migration got so far.
+    Migrates(Migration),
 }
 
 /// Where all monitors' news come together.
@@ -87,6 +100,7 @@ impl AsFd for Newsroom {
 /// The daemon's end of a monitor's thread, which lives as long as the daemon.
 pub struct Handle {
     jobs: Sender<Job>,
+    cancelled: Arc<AtomicBool>,
     bell: Arc<EventFd>,
 }
 
@@ -95,11 +109,13 @@ impl Handle {
     pub fn new(number: usize, path: PathBuf, ports: Vec<String>, news: &Newsroom) -> Result<Self> {
         let (jobs, receiver) = std::sync::mpsc::channel();
         let bell = bell()?;
+        let cancelled = Arc::new(AtomicBool::new(false));
         let thread = Thread {
             number,
             path,
             ports,
             jobs: receiver,
+            cancelled: cancelled.clone(),
             rung: bell.clone(),
             news: news.sender.clone(),
             bell: news.bell.clone(),
@@ -107,13 +123,28 @@ impl Handle {
         std::thread::Builder::new()
             .name(format!("monitor{number}"))
             .spawn(move || thread.run())?;
-        Ok(Self { jobs, bell })
+        Ok(Self {
+            jobs,
+            cancelled,
+            bell,
+        })
     }
 
     /// Has a job done.
     pub fn ask(&self, job: Job) {
         let _ = self.jobs.send(job);
         let _ = self.bell.write(1);
+    }
+
+    /// Has the VM migrate, which it does not yet.
+    pub fn migrate(&self, uri: String) {
+        self.cancelled.store(false, Ordering::Relaxed);
+        self.ask(Job::Migrate(uri));
+    }
+
+    /// Has the migration that is asked for, or goes on, end.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 }
 
@@ -122,6 +153,7 @@ struct Thread {
     path: PathBuf,
     ports: Vec<String>,
     jobs: Receiver<Job>,
+    cancelled: Arc<AtomicBool>,
     rung: Arc<EventFd>,
     news: Sender<(usize, News)>,
     bell: Arc<EventFd>,
@@ -149,7 +181,14 @@ impl Thread {
     fn connect(&self) -> hallway_qmp::Result<Monitor> {
         let mut monitor = Monitor::connect(&self.path, PATIENCE)?;
         let identity = monitor.identity()?;
-        self.tell(News::Up(identity));
+        let status = monitor.status()?.status;
+        let elsewhere = ["inmigrate", "postmigrate"].contains(&status.as_str());
+        self.tell(News::Up(identity, elsewhere));
+        // A daemon before this one began it.
+        if !elsewhere && monitor.migration()?.state() == MigrationState::Active {
+            let end = migrate::follow(&mut monitor, &self.cancelled, &|news| self.tell(news));
+            self.migrated(end)?;
+        }
         Ok(monitor)
     }
 
@@ -174,24 +213,49 @@ impl Thread {
     }
 
     fn work(&self, monitor: &mut Monitor, job: Job) -> hallway_qmp::Result<()> {
-        let (done, news) = match &job {
-            Job::Plug(memory) => (
-                monitor.plug(memory, &self.ports).map(drop),
-                News::Plugged(memory.id.clone()),
-            ),
-            Job::Unplug(id) => (monitor.unplug(id, LET_GO), News::Gone(id.clone(), true)),
+        let (done, id, news): (_, _, fn(String) -> News) = match job {
+            Job::Plug(memory) => {
+                let done = monitor.plug(&memory, &self.ports).map(drop);
+                (done, memory.id, News::Plugged)
+            }
+            Job::Unplug(id) => {
+                let done = monitor.unplug(&id, LET_GO);
+                (done, id, |id| News::Gone(id, true))
+            }
+            Job::Migrate(uri) => {
+                let tell = |news| self.tell(news);
+                return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &tell));
+            }
         };
         match done {
-            Ok(()) => self.tell(news),
+            Ok(()) => self.tell(news(id)),
             Err(error) if error.is_final() => return Err(error),
-            Err(error) => self.tell(News::Failed(job, error.to_string())),
+            Err(error) => self.tell(News::Failed(id, error.to_string())),
         }
         Ok(())
     }
 
-    /// Devices that another took out, or that the guest let go late.
+    /// Tells how a migration ended; that the connection ended is told elsewhere.
+    fn migrated(&self, end: hallway_qmp::Result<Migration>) -> hallway_qmp::Result<()> {
+        let stage = match end {
+            Ok(stage) => stage,
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => Migration::Stayed {
+                why: error.to_string(),
+            },
+        };
+        self.tell(News::Migrates(stage));
+        Ok(())
+    }
+
+    /// What others did: took a device out, or let the guest run. A guest may
+    /// also have let a device go late.
     fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<()> {
         for event in monitor.take_events()? {
+            // It may be an old one.
+            if event.name == "RESUME" && monitor.status()?.running {
+                self.tell(News::Runs);
+            }
             if event.name == "DEVICE_DELETED" {
                 if let Some(id) = event.data["device"].as_str() {
                     self.tell(News::Gone(id.into(), false));

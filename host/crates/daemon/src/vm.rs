@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hallway_abi::region::{PAGE_ENTRIES, PAGE_SIZE};
-use hallway_membership::{Address, Page, Reply};
+use hallway_membership::{Address, Page, Reply, Request};
 use ivshmem_server::{Connection, ID_MAX};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -178,8 +178,8 @@ impl Vm {
     pub fn tell(&mut self, neighbours: &[Address]) -> bool {
         match &self.told {
             Some((_, told)) if told == neighbours => return false,
-            // Of nobody it need not be told.
-            None if neighbours.is_empty() => return false,
+            // Of nobody it need not be told, unless a daemon before told it of some.
+            None if neighbours.is_empty() && !self.page.has_neighbours() => return false,
             _ => {}
         }
         let list = self.page.tell_neighbours(neighbours);
@@ -311,6 +311,15 @@ impl Vm {
             self.last_warning = Some(now);
         }
         may
+    }
+
+    /// The last of its requests that this daemon was not asked: of a guest that
+    /// came by migration, to the daemon of before.
+    pub fn past(&self) -> Option<Request> {
+        (0..PAGE_ENTRIES)
+            .filter_map(|index| self.page.read(index))
+            .filter(|request| request.serial != 0 && !request.vm.is_nil())
+            .max_by_key(|request| request.serial)
     }
 
     /// Entry by which the VM takes part in a region.

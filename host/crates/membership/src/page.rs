@@ -175,6 +175,12 @@ impl Page {
         even
     }
 
+    /// Whether the guest was told of any neighbour.
+    pub fn has_neighbours(&self) -> bool {
+        let count = offset_of!(abi::Page, neighbours) + offset_of!(abi::Neighbours, count);
+        self.mapping.read_u32(count) != 0
+    }
+
     /// Bits of the neighbours with whom the guest has traffic; nothing if it
     /// speaks of another list.
     pub fn wanted(&self, list: u32) -> u64 {

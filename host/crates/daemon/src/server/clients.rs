@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use anyhow::Result;
 use hallway_abi::region as abi;
-use hallway_control::{self as control, Answer, Query, Status};
+use hallway_control::{self as control, Answer, Migration, Query, Status};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 
 use super::event::Source;
@@ -21,6 +21,13 @@ pub(super) struct Client {
     stream: UnixStream,
     question: Vec<u8>,
     answer: Vec<u8>,
+}
+
+fn migration(told: Result<Migration, String>) -> Answer {
+    match told {
+        Ok(stage) => Answer::Migration(stage),
+        Err(message) => Answer::Error { message },
+    }
 }
 
 impl Server {
@@ -73,6 +80,9 @@ impl Server {
             };
             let answer = match serde_json::from_slice(&client.question[..end]) {
                 Ok(Query::Status) => Answer::Status(self.status()),
+                Ok(Query::Migrate { vm, uri }) => migration(self.migrate(&vm, uri)),
+                Ok(Query::Migration { vm }) => migration(self.migration(&vm)),
+                Ok(Query::CancelMigration { vm }) => migration(self.cancel_migration(&vm)),
                 Ok(Query::Stop) => {
                     self.stopping = Some(Stop::Clean);
                     Answer::Stopping

@@ -11,18 +11,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hallway_control as control;
+use hallway_control::{self as control, Migration};
 use hallway_membership::Uuid;
 use hallway_qmp::{Identity, Memory};
 use tracing::{info, warn};
 
 use super::Server;
-use crate::monitor::{Handle, Job, News};
+use crate::monitor::{Handle, Job, News, PREFIX};
 
 /// Between two tries to plug in what QEMU refused.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// Before the name of a region, in that of its device.
-const PREFIX: &str = "hallway-";
 
 /// A VM of the configuration.
 pub(super) struct Machine {
@@ -30,6 +28,19 @@ pub(super) struct Machine {
     link: Link,
     /// Its ring memory, by region.
     plugs: BTreeMap<String, Plug>,
+    /// Its guest runs in another QEMU: it has yet to come by migration, or went.
+    elsewhere: bool,
+    /// The last one from here.
+    migration: Option<Migration>,
+}
+
+impl Machine {
+    fn migrates(&self) -> bool {
+        matches!(
+            self.migration,
+            Some(Migration::Unplugging | Migration::Moving { .. })
+        )
+    }
 }
 
 /// How things are with its monitor.
@@ -66,6 +77,8 @@ impl Server {
                 monitor: vm.monitor.clone().map(start).transpose()?,
                 link: Link::New,
                 plugs: BTreeMap::new(),
+                elsewhere: false,
+                migration: None,
             });
         }
         Ok(())
@@ -82,13 +95,22 @@ impl Server {
         let (config, machine) = (&self.config.vms[number], &mut self.machines[number]);
         let name = config.name.as_str();
         match news {
-            News::Up(identity) if identity.uuid.parse() == Ok(config.uuid) => {
+            News::Up(identity, elsewhere) if identity.uuid.parse() == Ok(config.uuid) => {
                 info!(vm = name, "its monitor answers");
                 // What was in a QEMU before this one is not in this one.
                 machine.plugs.clear();
                 machine.link = Link::Up(identity);
+                machine.elsewhere = elsewhere;
+                machine.migration = None;
+                if !elsewhere {
+                    self.recognise(number);
+                }
             }
-            News::Up(identity) => {
+            News::Runs => {
+                machine.elsewhere = false;
+                self.recognise(number);
+            }
+            News::Up(identity, _) => {
                 let why = format!(
                     "the QEMU there has UUID {}, and {name} has {} in the configuration: correct \
                      the one or the other",
@@ -98,6 +120,9 @@ impl Server {
                 machine.link = Link::Down(why);
             }
             News::Down(why) => {
+                if machine.migrates() {
+                    machine.migration = Some(Migration::Stayed { why: why.clone() });
+                }
                 if matches!(&machine.link, Link::Down(before) if *before == why) {
                     return;
                 }
@@ -110,11 +135,7 @@ impl Server {
                     machine.plugs.insert(region.into(), Plug::In);
                 }
             }
-            News::Failed(job, why) => {
-                let id = match job {
-                    Job::Plug(memory) => memory.id,
-                    Job::Unplug(id) => id,
-                };
+            News::Failed(id, why) => {
                 if let Some(region) = id.strip_prefix(PREFIX) {
                     warn!(vm = name, region, "{why}");
                     let failed = Plug::Failed(Instant::now(), why);
@@ -125,11 +146,18 @@ impl Server {
                 let Some(region) = id.strip_prefix(PREFIX) else {
                     return;
                 };
-                let taken_out = machine.plugs.get(region) == Some(&Plug::TakenOut);
+                let plug = machine.plugs.get(region);
+                let taken_out = plug == Some(&Plug::TakenOut);
+                let late = matches!(plug, Some(Plug::Leaving | Plug::Failed(..)));
                 match &machine.monitor {
                     Some(monitor) if !asked => {
-                        info!(vm = name, region, "was plugged out by another");
-                        machine.plugs.insert(region.into(), Plug::TakenOut);
+                        let now = if late {
+                            Plug::Leaving
+                        } else {
+                            info!(vm = name, region, "was plugged out by another");
+                            Plug::TakenOut
+                        };
+                        machine.plugs.insert(region.into(), now);
                         // The device is gone; its memory is not.
                         monitor.ask(Job::Unplug(id.clone()));
                     }
@@ -141,6 +169,116 @@ impl Server {
                     }
                 }
             }
+            News::Migrates(stage) => {
+                match &stage {
+                    Migration::Unplugging | Migration::Moving { .. } => {}
+                    Migration::Done { .. } => {
+                        info!(vm = name, "has migrated");
+                        machine.elsewhere = true;
+                        self.forget_guest(number);
+                    }
+                    Migration::Stayed { why } => warn!(vm = name, "does not migrate: {why}"),
+                }
+                self.machines[number].migration = Some(stage);
+            }
+        }
+    }
+
+    /// A guest that came by migration has nothing to ask before it has memory.
+    /// Who it is stands in its page, in what it asked the daemon before; so do
+    /// the neighbours that it had there.
+    fn recognise(&mut self, number: usize) {
+        let uuid = self.config.vms[number].uuid;
+        let found = self.vms.iter().find_map(|(number, vm)| {
+            let past = vm.past().filter(|past| past.vm == uuid)?;
+            let known = vm.saved.uuid.is_none_or(|known| known == uuid);
+            (known && self.is_genuine(*number, uuid)).then_some((*number, past.name))
+        });
+        let Some((connection, name)) = found else {
+            return;
+        };
+        if let Some(vm) = self.vms.get_mut(&connection) {
+            vm.told = None;
+            vm.saved.uuid = Some(uuid);
+            vm.saved.name = Some(name);
+            self.dirty = true;
+            self.moved = true;
+        }
+    }
+
+    /// Of a guest that went, a page is left that nobody reads or writes.
+    fn forget_guest(&mut self, number: usize) {
+        let uuid = self.config.vms[number].uuid;
+        for vm in self
+            .vms
+            .values_mut()
+            .filter(|vm| vm.saved.uuid == Some(uuid))
+        {
+            vm.saved.uuid = None;
+            vm.saved.name = None;
+            self.dirty = true;
+            self.moved = true;
+        }
+    }
+
+    fn machine_of(&mut self, vm: &str) -> Result<&mut Machine, String> {
+        let uuid = vm.parse::<Uuid>().ok();
+        let at = self
+            .config
+            .vms
+            .iter()
+            .position(|config| config.name == vm || Some(config.uuid) == uuid);
+        at.map(|at| &mut self.machines[at])
+            .ok_or_else(|| format!("no VM {vm} is in the configuration: see hallway status"))
+    }
+
+    /// Begins to migrate a VM.
+    pub(super) fn migrate(&mut self, vm: &str, uri: String) -> Result<Migration, String> {
+        let machine = self.machine_of(vm)?;
+        let monitor = match (&machine.monitor, &machine.link) {
+            (Some(monitor), Link::Up(_)) => monitor,
+            (None, _) => {
+                return Err(format!(
+                    "{vm} has no monitor in the configuration: give it one, or migrate by hand"
+                ))
+            }
+            (Some(_), Link::Down(why)) => return Err(format!("its monitor: {why}")),
+            (Some(_), Link::New) => return Err("its monitor has not answered yet".into()),
+        };
+        if machine.migrates() {
+            return Err(format!(
+                "{vm} migrates already: hallway migrate {vm} --cancel ends that"
+            ));
+        }
+        if machine.elsewhere {
+            return Err(format!(
+                "{vm} does not run here: it has yet to arrive by migration, or it went, and its \
+                 QEMU here is to be ended"
+            ));
+        }
+        monitor.migrate(uri);
+        machine.migration = Some(Migration::Unplugging);
+        Ok(Migration::Unplugging)
+    }
+
+    /// How the last migration of a VM goes, or went.
+    pub(super) fn migration(&mut self, vm: &str) -> Result<Migration, String> {
+        let machine = self.machine_of(vm)?;
+        machine
+            .migration
+            .clone()
+            .ok_or_else(|| format!("{vm} does not migrate"))
+    }
+
+    /// Has a migration end.
+    pub(super) fn cancel_migration(&mut self, vm: &str) -> Result<Migration, String> {
+        let machine = self.machine_of(vm)?;
+        match (&machine.migration, &machine.monitor) {
+            (Some(now), Some(monitor)) if machine.migrates() => {
+                monitor.cancel();
+                Ok(now.clone())
+            }
+            _ => Err(format!("{vm} does not migrate")),
         }
     }
 
@@ -160,7 +298,8 @@ impl Server {
                 .vms
                 .values()
                 .any(|vm| vm.saved.uuid == Some(config.uuid));
-            let (Link::Up(_), Some(monitor), true) = (&machine.link, &machine.monitor, guest)
+            let ready = guest && !machine.elsewhere && !machine.migrates();
+            let (Link::Up(_), Some(monitor), true) = (&machine.link, &machine.monitor, ready)
             else {
                 continue;
             };
@@ -196,7 +335,7 @@ impl Server {
             .iter()
             .zip(&self.machines)
             .find_map(|(config, machine)| match &machine.link {
-                Link::Up(identity) if config.uuid == uuid => identity.pid,
+                Link::Up(identity) if config.uuid == uuid && !machine.elsewhere => identity.pid,
                 _ => None,
             });
         let told = told.filter(|pid| self.vms.keys().any(|other| pid_of(other) == Some(*pid)));

@@ -83,6 +83,10 @@ impl Server {
                 return Some((abi::STATUS_INVALID, None));
             }
         };
+        // Where it migrated here, it left a region of the host before.
+        if request.command == abi::COMMAND_LEAVE {
+            return Some((abi::STATUS_OK, None));
+        }
         let Some(at) = at else {
             if vm.may_warn() {
                 warn!(
@@ -94,9 +98,6 @@ impl Server {
             }
             return Some((abi::STATUS_UNKNOWN, None));
         };
-        if request.command == abi::COMMAND_LEAVE {
-            return Some((abi::STATUS_OK, None));
-        }
         let status = self.judge_vm(number, request)?;
         if status != abi::STATUS_OK {
             return Some((status, None));
@@ -246,9 +247,11 @@ impl Server {
             return;
         };
         let label = vm.label();
+        let joins = request.command == abi::COMMAND_JOIN;
         let mut left = Vec::new();
         for (n, entry) in vm.saved.entries.iter_mut().enumerate() {
-            if entry.region.is_some() && (n == index || entry.region == region) {
+            // Only a join says anything of other entries: a leave may be an old one.
+            if entry.region.is_some() && (n == index || joins && entry.region == region) {
                 left.push(entry.clone());
                 entry.region = None;
             }

@@ -20,6 +20,7 @@ pub struct Qemu {
     pub path: PathBuf,
     thread: Option<JoinHandle<()>>,
     asked: Arc<Mutex<Vec<(String, Value)>>>,
+    client: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl Qemu {
@@ -34,8 +35,11 @@ impl Qemu {
         let listener = UnixListener::bind(&path).unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = asked.clone();
+        let client = Arc::new(Mutex::new(None));
+        let speaker = client.clone();
         let thread = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            *speaker.lock().unwrap() = stream.try_clone().ok();
             if !greeting.is_empty() {
                 let _ = writeln!(stream, "{greeting}");
             }
@@ -64,7 +68,14 @@ impl Qemu {
             path,
             thread: Some(thread),
             asked,
+            client,
         }
+    }
+
+    /// What QEMU says of its own accord.
+    pub fn say(&self, event: &str) {
+        let mut client = self.client.lock().unwrap();
+        writeln!(client.as_mut().unwrap(), "{}", json!({ "event": event })).unwrap();
     }
 
     pub fn asked(&self, command: &str) -> Vec<Value> {
@@ -111,6 +122,24 @@ pub struct Machine {
     /// Without hot-plug.
     pub bad_port: Option<&'static str>,
     pub guest: Guest,
+    pub state: Arc<Mutex<State>>,
+}
+
+/// What a test decides while a machine runs.
+pub struct State {
+    /// Of the guest, such as `inmigrate`.
+    pub run: &'static str,
+    /// Of the migration.
+    pub migration: &'static str,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            run: "running",
+            migration: "none",
+        }
+    }
 }
 
 /// What the guest does when a device is to go.
@@ -187,6 +216,18 @@ impl Machine {
                 let event = json!({"event": event, "data": {"device": text("id"), "path": "/x"}});
                 [vec![event], done()].concat()
             }
+            ("query-status", _) => {
+                let run = self.state.lock().unwrap().run;
+                gives(json!({"running": run == "running", "status": run}))
+            }
+            ("query-migrate", _) => gives(json!({
+                "status": self.state.lock().unwrap().migration, "downtime": 3, "total-time": 5,
+            })),
+            ("migrate_cancel", _) => {
+                self.state.lock().unwrap().migration = "cancelled";
+                done()
+            }
+            ("migrate", _) => done(),
             ("query-uuid", _) => gives(json!({ "UUID": self.uuid })),
             ("query-name", _) => gives(json!({})),
             _ => panic!("{name} {arguments}"),

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Live migration of a VM, as `hallway migrate` asks for it.
+//!
+//! 1. The guest lets its ring memory go: its connections go on over TCP.
+//! 2. QEMU migrates. The doorbell device goes along: it holds nothing that is
+//!    of this host.
+//! 3. If that failed or was cancelled, the guest runs on here, and the daemon
+//!    gives it its memory back. If not, the destination's hallwayd plugs in what
+//!    its own configuration says, and this QEMU stands still until it is ended.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use hallway_control::Migration;
+use hallway_qmp::{MigrationState, Monitor, Result};
+
+use crate::monitor::{News, LET_GO, PREFIX};
+
+/// Between two looks at how far QEMU is.
+const LOOK: Duration = Duration::from_millis(100);
+/// What QEMU can't migrate while a guest has it.
+const MEMORY: &str = "ivshmem-plain";
+
+/// Migrates, or leaves the guest where it is; tells of each stage, and of each
+/// device that is gone. An error leaves the guest where it is, too.
+pub fn run(
+    monitor: &mut Monitor,
+    uri: &str,
+    cancelled: &AtomicBool,
+    tell: &dyn Fn(News),
+) -> Result<Migration> {
+    let devices = monitor.devices(MEMORY)?;
+    if let Some(other) = devices.iter().find(|id| !id.starts_with(PREFIX)) {
+        return Ok(stayed(format!(
+            "QEMU can't migrate {MEMORY} device {other}, which hallwayd did not plug in: take it \
+             out (device_del {other}) first"
+        )));
+    }
+    tell(News::Migrates(Migration::Unplugging));
+    for id in devices {
+        match monitor.unplug(&id, LET_GO) {
+            Ok(()) => tell(News::Gone(id, true)),
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => {
+                tell(News::Failed(id, error.to_string()));
+                return Ok(stayed(error.to_string()));
+            }
+        }
+    }
+    if cancelled.load(Ordering::Relaxed) {
+        return Ok(stayed("cancelled".into()));
+    }
+    monitor.migrate(uri)?;
+    follow(monitor, cancelled, tell)
+}
+
+/// Waits for the end of a migration that goes on.
+pub fn follow(
+    monitor: &mut Monitor,
+    cancelled: &AtomicBool,
+    tell: &dyn Fn(News),
+) -> Result<Migration> {
+    loop {
+        if cancelled.swap(false, Ordering::Relaxed) {
+            monitor.cancel_migration()?;
+        }
+        let now = monitor.migration()?;
+        match now.state() {
+            MigrationState::Completed => {
+                return Ok(Migration::Done {
+                    downtime_ms: now.downtime.unwrap_or_default(),
+                    total_ms: now.total_time.unwrap_or_default(),
+                })
+            }
+            MigrationState::Cancelled => return Ok(stayed("cancelled".into())),
+            MigrationState::Failed => {
+                let why = now.error.unwrap_or_else(|| "see QEMU's own log".into());
+                return Ok(stayed(format!("QEMU failed to migrate: {why}")));
+            }
+            MigrationState::Active | MigrationState::None => {
+                let status = now.status.unwrap_or_default();
+                tell(News::Migrates(Migration::Moving { status }));
+            }
+        }
+        sleep(LOOK);
+    }
+}
+
+fn stayed(why: String) -> Migration {
+    Migration::Stayed { why }
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Migrations, from both sides: a VM that goes, or stays after all, and one that
+//! comes.
+#![allow(missing_docs)]
+
+mod common;
+#[path = "../../qmp/tests/qemu/mod.rs"]
+mod qemu;
+
+use std::mem::offset_of;
+use std::sync::{Arc, Mutex};
+
+use common::{until, Daemon};
+use hallway_abi::region as abi;
+use hallway_control::{ask, Answer, Migration, Query};
+use hallway_membership::Uuid;
+use qemu::{Guest, Machine, State, GREETING};
+use serde_json::Value;
+
+/// The daemon ends first: a monitor waits for its client to go.
+struct Vm {
+    daemon: Daemon,
+    guest: common::Qemu,
+    monitor: qemu::Qemu,
+    state: Arc<Mutex<State>>,
+    uuid: Uuid,
+}
+
+/// A VM and its host. Its guest has said nothing yet.
+fn vm(guest: Guest, run: &'static str, by_hand: &[&str]) -> Vm {
+    let uuid = Uuid::random().unwrap();
+    let state = Arc::new(Mutex::new(State {
+        run,
+        ..State::default()
+    }));
+    let machine = Machine {
+        uuid: uuid.to_string(),
+        guest,
+        devices: by_hand
+            .iter()
+            .map(|id| (id.to_string(), "ivshmem-plain".into(), String::new()))
+            .collect(),
+        state: state.clone(),
+        ..Machine::default()
+    };
+    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let config = format!(
+        "[[group]]\nname = \"g\"\nisolation = \"shared\"\nsize = \"16M\"\n\
+         [[vm]]\nname = \"web1\"\nuuid = \"{uuid}\"\nmonitor = \"{}\"\ngroups = [\"g\"]\n",
+        monitor.path.display()
+    );
+    let daemon = Daemon::configured(&[], Some(&config));
+    until("the monitor answers", || {
+        daemon.status().machines[0].connected
+    });
+    let mut guest = common::Qemu::new(&daemon);
+    guest.uuid = uuid;
+    Vm {
+        daemon,
+        guest,
+        monitor,
+        state,
+        uuid,
+    }
+}
+
+impl Vm {
+    /// The guest's module starts, and gets the region.
+    fn start(&mut self) {
+        let hello = abi::COMMAND_HELLO;
+        self.guest.ask(0, hello, Uuid::default(), abi::MAJOR);
+        assert_eq!(self.guest.reply(0), abi::STATUS_OK);
+        self.plugged(1);
+    }
+
+    fn plugged(&self, times: usize) {
+        until("the region is plugged in", || {
+            self.monitor.asked("device_add").len() == times
+                && self.daemon.status().machines[0]
+                    .plugs
+                    .iter()
+                    .any(|plug| plug.region == "g" && plug.plugged)
+        });
+    }
+
+    fn ask(&self, query: Query) -> Answer {
+        ask(&self.daemon.run(), query).unwrap()
+    }
+
+    fn migrate(&self, migration: &'static str) {
+        self.state.lock().unwrap().migration = migration;
+        let (vm, uri) = ("web1".into(), "tcp:b:1".into());
+        let begun = self.ask(Query::Migrate { vm, uri });
+        assert_eq!(begun, Answer::Migration(Migration::Unplugging));
+    }
+
+    /// By its UUID, for a change.
+    fn migration(&self) -> Migration {
+        let vm = self.uuid.to_string();
+        match self.ask(Query::Migration { vm }) {
+            Answer::Migration(migration) => migration,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ends(&self) -> Migration {
+        until("it ends", || {
+            !matches!(
+                self.migration(),
+                Migration::Unplugging | Migration::Moving { .. }
+            )
+        });
+        self.migration()
+    }
+
+    fn stays(&self, part: &str) {
+        match self.ends() {
+            Migration::Stayed { why } if why.contains(part) => {}
+            other => panic!("not because of {part}: {other:?}"),
+        }
+    }
+
+    fn refused(&self, query: Query, part: &str) {
+        match self.ask(query) {
+            Answer::Error { message } if message.contains(part) => {}
+            other => panic!("not because of {part}: {other:?}"),
+        }
+    }
+
+    /// A second passes for the daemon.
+    fn a_second_passes(&self) {
+        let before = self.daemon.status().uptime_seconds;
+        until("a second has passed", || {
+            self.daemon.status().uptime_seconds > before + 1
+        });
+    }
+}
+
+#[test]
+fn a_vm_that_stays_gets_its_memory_again_and_one_that_went_does_not() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    let name = || String::from("web1");
+    let again = || Query::Migrate {
+        vm: name(),
+        uri: "tcp:b:1".into(),
+    };
+    vm.refused(Query::Migration { vm: name() }, "does not migrate");
+    vm.refused(Query::CancelMigration { vm: name() }, "does not migrate");
+    vm.refused(Query::Migration { vm: "web2".into() }, "no VM web2");
+
+    vm.migrate("failed");
+    vm.stays("QEMU failed to migrate");
+    vm.plugged(2);
+
+    vm.migrate("active");
+    until("QEMU migrates", || {
+        matches!(vm.migration(), Migration::Moving { .. })
+    });
+    vm.refused(again(), "migrates already");
+    vm.ask(Query::CancelMigration { vm: name() });
+    vm.stays("cancelled");
+    vm.plugged(3);
+
+    vm.migrate("completed");
+    let (downtime_ms, total_ms) = (3, 5);
+    assert_eq!(
+        vm.ends(),
+        Migration::Done {
+            downtime_ms,
+            total_ms
+        }
+    );
+    vm.refused(again(), "its QEMU here is to be ended");
+    vm.a_second_passes();
+    assert_eq!(vm.monitor.asked("device_add").len(), 3);
+    let asked: Vec<Value> = vm.monitor.asked("migrate");
+    assert!(asked.len() == 3 && asked.iter().all(|a| a["uri"] == "tcp:b:1"));
+
+    // Its user has it go on here after all.
+    vm.state.lock().unwrap().run = "running";
+    vm.monitor.say("RESUME");
+    vm.plugged(4);
+}
+
+#[test]
+fn what_a_guest_holds_and_what_hallwayd_did_not_plug_in_keeps_it_here() {
+    let mut held = vm(Guest::Refuses, "running", &[]);
+    held.start();
+    held.migrate("completed");
+    held.stays("does not let device");
+    let mut by_hand = vm(Guest::LetsGo, "running", &["ring7"]);
+    by_hand.start();
+    by_hand.migrate("completed");
+    by_hand.stays("device_del ring7");
+    for vm in [held, by_hand] {
+        assert_eq!(vm.monitor.asked("migrate").len(), 0);
+    }
+}
+
+#[test]
+fn a_daemon_that_takes_over_follows_a_migration_that_goes_on() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    vm.migrate("active");
+    until("QEMU migrates", || {
+        matches!(vm.migration(), Migration::Moving { .. })
+    });
+    // The socket of a monitor that a test plays takes one client only.
+    vm.daemon.kill();
+    let state = Arc::new(Mutex::new(State {
+        migration: "active",
+        ..State::default()
+    }));
+    let machine = Machine {
+        uuid: vm.uuid.to_string(),
+        state: state.clone(),
+        ..Machine::default()
+    };
+    let path = vm.monitor.path.clone();
+    vm.monitor = qemu::Qemu::new(GREETING, machine.answer());
+    std::fs::rename(&vm.monitor.path, &path).unwrap();
+    vm.monitor.path = path;
+    vm.daemon.start();
+    until("the next one knows", || {
+        let vm_name = String::from("web1");
+        let told = vm.ask(Query::Migration { vm: vm_name });
+        matches!(told, Answer::Migration(Migration::Moving { .. }))
+    });
+    assert_eq!(vm.monitor.asked("device_add").len(), 0);
+    state.lock().unwrap().migration = "failed";
+    vm.stays("QEMU failed");
+    vm.plugged(1);
+}
+
+#[test]
+fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
+    let mut vm = vm(Guest::LetsGo, "inmigrate", &[]);
+    let name = String::from("web1");
+    let uri = String::from("tcp:b:1");
+    vm.refused(Query::Migrate { vm: name, uri }, "has yet to arrive");
+    // QEMU copies the page here: the guest has left a region of the host before,
+    // which had told it of a neighbour.
+    let strange = Uuid::random().unwrap();
+    let neighbours = offset_of!(abi::Page, neighbours);
+    let count = neighbours + offset_of!(abi::Neighbours, count);
+    vm.guest.page().write_u32(neighbours, 6);
+    vm.guest.page().write_u32(count, 1);
+    vm.guest.ask(0, abi::COMMAND_LEAVE, strange, abi::MAJOR);
+    assert_eq!(vm.guest.reply(0), abi::STATUS_OK);
+    vm.a_second_passes();
+    assert_eq!(vm.monitor.asked("device_add").len(), 0);
+
+    vm.state.lock().unwrap().run = "running";
+    vm.monitor.say("RESUME");
+    vm.plugged(1);
+    let status = vm.daemon.status();
+    assert_eq!(status.vms[0].uuid, Some(vm.uuid.into()));
+    until("it is told that it has no neighbour here", || {
+        let page = vm.guest.page();
+        page.read_u32(count) == 0 && page.read_u32(neighbours) == 8
+    });
+}
