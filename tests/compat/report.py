@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from hallway_lab import modbuild, paths, table
 from hallway_lab.ledger import SHARE, TRIFLE
 from hallway_lab.sh import say
+from hallway_tests import kept
 
 from .stage import Program
 from .verdict import MODES, STEADY, SWITCHES, SWITCHING, Outcome
@@ -116,27 +116,21 @@ def _word(one: dict[str, Any], outcome: dict[str, Any] | None) -> str:
 
 def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
     """Write the rows to out/ and docs/, with those that other runs left for other programs and modes."""
-    path = paths.out("compat.json")
-    rows = {
-        (one["key"], one["kernel"]): one for one in (json.loads(path.read_text()) if path.exists() else [])
-    }
-    for one in records:
-        old = rows.get((one["key"], one["kernel"]), {"modes": {}})
-        rows[one["key"], one["kernel"]] = one | {"modes": old["modes"] | one["modes"]}
-    kept = sorted(
-        (one for one in rows.values() if one["key"] in order), key=lambda one: order.index(one["key"])
-    )
-    path.write_text(json.dumps(kept, indent=2) + "\n")
-    DOCUMENT.write_text(_document(kept))
+    rows = kept.keep(paths.out("compat.json"), records, order, _merged)
+    DOCUMENT.write_text(_document(rows))
 
 
-def _document(kept: list[dict[str, Any]]) -> str:
-    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in kept]
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return new | {"modes": old["modes"] | new["modes"]}
+
+
+def _document(all_rows: list[dict[str, Any]]) -> str:
+    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in all_rows]
     lines = table.markdown([*HEAD, ("module, day", table.LEFT)], rows)
-    releases = sorted({f"{one['kernel']}: {one['release']}" for one in kept})
+    releases = sorted({f"{one['kernel']}: {one['release']}" for one in all_rows})
     faults = [
         f"- {one['program']}, {one['kernel']}, {mode}: {_first_line(fault)}"
-        for one in kept
+        for one in all_rows
         for mode in MODES
         for fault in one["modes"].get(mode, {"faults": []})["faults"]
     ]

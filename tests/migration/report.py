@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,8 +10,9 @@ from typing import Any
 
 from hallway_lab import modbuild, paths, table
 from hallway_lab.sh import say
+from hallway_tests import kept
 
-from .scenario import Outcome, Scenario
+from .scenario import PAUSE, Outcome, Scenario
 
 DOCUMENT = paths.REPO / "docs/migration-results.md"
 PREFACE = """# VMs that come, go, crash and move
@@ -29,6 +29,7 @@ emulate all VMs (TCG): an upper bound, no promise.
 
 Written by `make migration`; each row by the last run of its scenario.
 """
+BARE = "migrates-without"  # the scenario that others are compared with
 HEAD = (
     *(("scenario", table.LEFT), ("kernel", table.LEFT), ("what is done", table.LEFT)),
     *(("rounds", table.RIGHT), ("in rings", table.RIGHT), ("", table.LEFT), ("took", table.LEFT)),
@@ -83,30 +84,39 @@ def _seconds(value: float) -> str:
 
 def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
     """Write the rows to out/ and docs/, with those that other runs left for other scenarios."""
-    path = paths.out("migration.json")
-    rows = {
-        (one["key"], one["kernel"]): one for one in (json.loads(path.read_text()) if path.exists() else [])
-    }
-    rows |= {(one["key"], one["kernel"]): one for one in records}
-    kept = sorted(
-        (one for one in rows.values() if one["key"] in order),
-        key=lambda one: (order.index(one["key"]), one["kernel"]),
-    )
-    path.write_text(json.dumps(kept, indent=2) + "\n")
-    DOCUMENT.write_text(_document(kept, order))
+    rows = kept.keep(paths.out("migration.json"), records, order)
+    DOCUMENT.write_text(_document(rows, order))
 
 
-def _document(kept: list[dict[str, Any]], order: Sequence[str]) -> str:
-    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in kept]
+def _document(all_rows: list[dict[str, Any]], order: Sequence[str]) -> str:
+    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in all_rows]
     lines = table.markdown([*HEAD, ("module, day", table.LEFT)], rows)
-    releases = sorted({f"{one['kernel']}: {one['release']}" for one in kept})
+    releases = sorted({f"{one['kernel']}: {one['release']}" for one in all_rows})
     faults = [
         f"- {one['key']}, {one['kernel']}: {fault.partition(chr(10))[0]}"
-        for one in kept
+        for one in all_rows
         for fault in one["faults"]
     ]
-    played = {one["key"] for one in kept}
+    played = {one["key"] for one in all_rows}
     missing = ", ".join(key for key in order if key not in played) or "none"
     facts = f"Kernels: {', '.join(releases)}. Not played yet (*open*): {missing}."
+    facts += _added_pause(all_rows)
     failed = "## Failed\n\n" + ("\n".join(faults) or "None.")
     return "\n".join([PREFACE, lines, "", facts, "", failed]) + "\n"
+
+
+def _added_pause(all_rows: list[dict[str, Any]]) -> str:
+    """What a migration costs a stream, compared with one without Hallway, by the medians."""
+    pauses = {
+        (one["key"], one["kernel"]): statistics.median(one["figures"][PAUSE])
+        for one in all_rows
+        if one["figures"].get(PAUSE)
+    }
+    told = ""
+    for (key, kernel), pause in pauses.items():
+        bare = pauses.get((BARE, kernel))
+        if bare is not None and key != BARE:
+            more = f"{_seconds(abs(pause - bare))} {'more' if pause > bare else 'less'}"
+            told += f"\n\n{key}, {kernel}: a stream's longest pause is {_seconds(pause)}, and"
+            told += f" {_seconds(bare)} without Hallway: {more}."
+    return told

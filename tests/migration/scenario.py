@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+PAUSE = "longest pause of a stream"  # a figure that is compared between scenarios
+
 
 @dataclass(frozen=True)
 class Setting:
