@@ -149,8 +149,11 @@ fn a_vm_that_stays_gets_its_memory_again_and_one_that_went_does_not() {
     vm.refused(Query::CancelMigration { vm: name() }, "does not migrate");
     vm.refused(Query::Migration { vm: "web2".into() }, "no VM web2");
 
+    vm.state.lock().unwrap().lingers = 2;
     vm.migrate("failed");
     vm.stays("QEMU failed to migrate");
+    assert_eq!(vm.state.lock().unwrap().lingers, 0);
+    assert_eq!(vm.monitor.asked("human-monitor-command").len(), 3);
     vm.plugged(2);
 
     vm.migrate("active");

@@ -17,6 +17,8 @@ use crate::{Error, Monitor, Result};
 const NAMED: &str = "/machine/peripheral";
 const UNNAMED: &str = "/machine/peripheral-anon";
 const OBJECTS: &str = "/objects";
+/// Between two looks at memory that is let go.
+const LOOK: Duration = Duration::from_millis(10);
 /// Devices with one hot-pluggable slot.
 const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
 
@@ -121,6 +123,35 @@ impl Monitor {
             self.execute("object-del", json!({ "id": backend }))?;
         }
         Ok(())
+    }
+
+    /// Waits until QEMU has also let go of the memory of a device that was
+    /// unplugged, which takes as long as any of its threads may still look there.
+    /// A migration that begins before takes it along, and fails.
+    pub fn wait_released(&mut self, id: &str, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        let block = format!("/{}", Memory::backend(id));
+        while self.ram_blocks()?.iter().any(|name| name.ends_with(&block)) {
+            if Instant::now() >= deadline {
+                return Err(Error::Refused {
+                    command: "object-del".into(),
+                    reason: format!("the memory of device {id} is still in use"),
+                });
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Names of all memory that a migration takes along. Only people are told
+    /// them by a command that is there to stay.
+    fn ram_blocks(&mut self) -> Result<Vec<String>> {
+        let ask = json!({ "command-line": "info ramblock" });
+        let told: String = self.query("human-monitor-command", ask)?;
+        let names = told
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        Ok(names.map(String::from).collect())
     }
 
     /// Whether there is a device of that id.

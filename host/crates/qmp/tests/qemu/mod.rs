@@ -131,6 +131,8 @@ pub struct State {
     pub run: &'static str,
     /// Of the migration.
     pub migration: &'static str,
+    /// How often memory is seen yet after its removal.
+    pub lingers: u32,
 }
 
 impl Default for State {
@@ -138,6 +140,7 @@ impl Default for State {
         Self {
             run: "running",
             migration: "none",
+            lingers: 0,
         }
     }
 }
@@ -228,6 +231,16 @@ impl Machine {
                 done()
             }
             ("migrate", _) => done(),
+            ("human-monitor-command", _) => {
+                let mut state = self.state.lock().unwrap();
+                let seen = state.lingers > 0;
+                state.lingers = state.lingers.saturating_sub(1);
+                let block = "0000:00:09.0/hallway-g-memory    4 KiB  0x0 0x1000\n";
+                gives(json!(format!(
+                    "pc.ram  4 KiB\n{}",
+                    if seen { block } else { "" }
+                )))
+            }
             ("query-uuid", _) => gives(json!({ "UUID": self.uuid })),
             ("query-name", _) => gives(json!({})),
             _ => panic!("{name} {arguments}"),
