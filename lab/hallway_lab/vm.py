@@ -68,6 +68,7 @@ class Config:
     monitor: Path | None = None  # another QMP socket, which is hallwayd's own
     plain: list[Plain] = field(default_factory=list)
     network: bool = True
+    reboots: bool = False  # a guest that reboots stays in its QEMU; else it ends it
     cmdline: str = ""
     extra: list[str] = field(default_factory=list)
     boot_timeout: float = 120
@@ -96,6 +97,7 @@ class VM:
         # Of this QEMU alone; another one of the guest may still run on the same host.
         self._tap = f"{self.name}.{self.config.moves}" if self.config.moves else self.name
         self._sockets = paths.RUN / self._tap
+        self._boots = 1
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._qmp: wire.Wire | None = None
@@ -154,6 +156,15 @@ class VM:
             if self.config.network:
                 isolate.drop_tap(self._tap, self.config.host)
 
+    def reset(self) -> None:
+        """Press the machine's reset button; `wait_boot` then waits for the guest to be back."""
+        assert self.config.reboots, "this QEMU ends when its guest reboots"
+        self._boots += 1
+        if self._agent:
+            self._agent.close()
+            self._agent = None
+        self.qmp.command("system_reset")
+
     @property
     def pid(self) -> int:
         """QEMU's process id."""
@@ -163,7 +174,7 @@ class VM:
     def wait_boot(self) -> None:
         """Wait until the guest agent answers."""
         deadline = time.monotonic() + self.config.boot_timeout
-        while b"lab: guest is up" not in self.log.read_bytes():
+        while self.log.read_bytes().count(b"lab: guest is up") < self._boots:
             self._check_alive()
             if time.monotonic() > deadline:
                 raise VMError(
@@ -224,7 +235,8 @@ class VM:
         words += ["-machine", self.machine, "-m", str(cfg.memory_mib), *self._bridges()]
         # With room for one CPU alone, TCG takes every barrier and LOCK prefix for
         # needless, and memory shared with another QEMU would not be coherent.
-        words += [*accel.arguments(), "-smp", f"{cfg.cpus},maxcpus={cfg.cpus + 1}", "-no-reboot"]
+        words += [*accel.arguments(), "-smp", f"{cfg.cpus},maxcpus={cfg.cpus + 1}"]
+        words += [] if cfg.reboots else ["-no-reboot"]
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
         words += ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]

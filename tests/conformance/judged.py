@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hallway_tests import page
 from hallway_tests.suite import check
 
-from . import compare, page, report
+from . import compare, report
 
 
 def judged() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from hallway_lab import paths
 from hallway_lab.table import LEFT, RIGHT, bytes_, render
+from hallway_tests import page
 
-from . import page
 from .compare import GOOD, known
 from .runner import REPEATS, Row
 

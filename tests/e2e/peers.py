@@ -74,9 +74,12 @@ class Doomed:
         _last_words_heard(pair, self._heard, ends or ("ETIMEDOUT",))
         pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed")
         check(not _with(pair.a, self.victim), f"still attached: {_with(pair.a, self.victim)}")
-        for vm in pair.both:
+
+    def forgotten(self) -> None:
+        """Wait until nothing is held for the victim, which has departed or come back."""
+        for vm in self.pair.both:
             wait_for(
-                lambda: seen_by_daemon(pair, vm)["channels"] == self._before[vm.name],  # noqa: B023
+                lambda: seen_by_daemon(self.pair, vm)["channels"] == self._before[vm.name],  # noqa: B023
                 f"{vm.name} has its {self._before[vm.name]} channels of before",
             )
 
@@ -95,6 +98,7 @@ def peer_killed(pair: Pair) -> None:
         third.stop()
         doomed.missed()
         doomed.ended()
+        doomed.forgotten()
         gone = seen_by_daemon(pair, third)
         check(gone["liveness"] == "absent" and not gone["addresses"], f"the daemon says: {gone}")
     check(bystander.running(), "the stream between the others ended")

@@ -12,16 +12,23 @@ import random
 import time
 from collections.abc import Iterator
 
-from hallway_lab import isolate, kernels, measure, paths, topology
+from hallway_lab import hosts, isolate, kernels, measure, paths
 from hallway_lab.sh import guarded, say
 from hallway_tests import guests
 from hallway_tests.suite import describe
 
-from . import daemon, peers, report
+from . import daemon, membership, memory, moving, peers, plugging, report
 from .scenario import Outcome, Scenario, Setting
 
 KERNELS = ("6.1", "6.12")
-ALL: tuple[Scenario, ...] = (*daemon.SCENARIOS, *peers.SCENARIOS)
+ALL: tuple[Scenario, ...] = (
+    *daemon.SCENARIOS,
+    *peers.SCENARIOS,
+    *membership.SCENARIOS,
+    *plugging.SCENARIOS,
+    *memory.SCENARIOS,
+    *moving.SCENARIOS,
+)
 
 
 def main() -> int:
@@ -42,7 +49,7 @@ def _migration(options: argparse.Namespace) -> int:
     say(f"seed {seed}")
     random.seed(seed)
     isolate.enter()
-    topology.prepare(options.kernel)
+    hosts.prepare(options.kernel)
     share = guests.share(options.kernel)
     isolate.cut_off()
     setting = Setting(options.kernel, share, paths.out("migration", options.kernel, "x").parent, seed)

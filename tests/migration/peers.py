@@ -1,4 +1,4 @@
-"""A peer's machine stops, dies or panics."""
+"""A peer's machine stops, dies, panics or is reset."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from e2e.peers import Doomed, standing_still
 from e2e.streams import CALM
 from hallway_lab.vm import VM
-from hallway_tests.guests import Stream, wait_members
+from hallway_tests.guests import Stream, insmod, settle_in, wait_members
 from hallway_tests.suite import check
 
 from .scenario import Outcome, Scenario
-from .stage import Stage, pair
+from .stage import AT_ONCE, Stage, pair
 
 # A kernel whose clock jumps would take that for a CPU or a task that is stuck.
 MAY_STAND_STILL = "nosoftlockup rcupdate.rcu_cpu_stall_timeout=300 sysctl.kernel.hung_task_timeout_secs=0"
@@ -23,27 +23,53 @@ SILENT = 3  # seconds until the silence is noticed
 
 def killed(stage: Stage, outcome: Outcome) -> None:
     """A QEMU is killed."""
-    with stage.bystander(outcome):
-        for _ in outcome.rounds():
-            with stage.victim() as third:
-                _dies(stage, outcome, third, third.stop)
+    _end(stage, outcome, VM.stop)
 
 
 def panicked(stage: Stage, outcome: Outcome) -> None:
     """A guest panics, and its QEMU ends with it."""
+    _end(stage, outcome, _panic)
+
+
+def halted(stage: Stage, outcome: Outcome) -> None:
+    """A machine stands still for ever, in a QEMU that lives: nobody but its heartbeat tells."""
+    _end(stage, outcome, lambda third: third.qmp.command("stop"))
+
+
+def reset(stage: Stage, outcome: Outcome) -> None:
+    """A guest is reset and boots again in its QEMU, over and over."""
+    with stage.bystander(outcome), stage.victim(reboots=True) as third:
+        for _ in outcome.rounds():
+            doomed = _dies(stage, outcome, third, VM.reset, "ETIMEDOUT", "ECONNRESET")
+            third.wait_boot()
+            third.run("rm -f /tmp/say /tmp/said")
+            # The firmware has put the region where guests map it uncached.
+            third.unplug("ring0")
+            settle_in(third)
+            insmod(third, **AT_ONCE)
+            third.plug(stage.pair.site.daemon.region)
+            wait_members(*stage.pair.both, third)
+            doomed.forgotten()
+
+
+def _end(stage: Stage, outcome: Outcome, end: Callable[[VM], object]) -> None:
+    """Have a VM end each round; a QEMU that lives on is killed then."""
     with stage.bystander(outcome):
         for _ in outcome.rounds():
             with stage.victim() as third:
-                _dies(stage, outcome, third, lambda: _panic(third))
+                doomed = _dies(stage, outcome, third, end)
+                third.stop()
+                doomed.forgotten()
 
 
-def _dies(stage: Stage, outcome: Outcome, third: VM, die: Callable[[], None], *ends: str) -> None:
+def _dies(stage: Stage, outcome: Outcome, third: VM, die: Callable[[VM], object], *ends: str) -> Doomed:
     doomed = Doomed(stage.pair, third)
-    die()
+    die(third)
     with outcome.timed("missed after"):
         doomed.missed()
     with outcome.timed("ended after"):
         doomed.ended(*ends)
+    return doomed
 
 
 def _panic(vm: VM) -> None:
@@ -89,6 +115,8 @@ def _at_least(seconds: float) -> Iterator[None]:
 SCENARIOS = (
     Scenario("qemu-killed", "kill -9 of a peer's QEMU", 20, pair, killed),
     Scenario("guest-panics", "a peer's kernel panics, its QEMU ends", 20, pair, panicked),
+    Scenario("guest-halted", "a peer stands still for ever, its QEMU lives", 20, pair, halted),
+    Scenario("guest-reset", "a peer is reset, and boots again in its QEMU", 20, pair, reset),
     Scenario("qemu-stopped", "a peer's QEMU stands still for 5 s", 20, pair, stopped),
     Scenario("long-stop", "a peer's QEMU stands still for 60 s", 3, pair, stopped_long),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from hallway_lab import modbuild, paths, table
 from hallway_lab.sh import say
-from hallway_tests import kept
+from hallway_tests import kept, page
 
 from .scenario import PAUSE, Outcome, Scenario
 
@@ -32,8 +32,10 @@ Written by `make migration`; each row by the last run of its scenario.
 BARE = "migrates-without"  # the scenario that others are compared with
 HEAD = (
     *(("scenario", table.LEFT), ("kernel", table.LEFT), ("what is done", table.LEFT)),
-    *(("rounds", table.RIGHT), ("in rings", table.RIGHT), ("", table.LEFT), ("took", table.LEFT)),
+    *(("rounds", table.RIGHT), ("in rings", table.RIGHT), ("result", table.LEFT), ("took", table.LEFT)),
 )
+NAMED_BY = 2  # cells: scenario and kernel
+RUN = ("release", "module", "day")  # and when a row was played
 
 
 def record(scenario: Scenario, outcome: Outcome, kernel: str, release: str) -> dict[str, Any]:
@@ -85,38 +87,34 @@ def _seconds(value: float) -> str:
 def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
     """Write the rows to out/ and docs/, with those that other runs left for other scenarios."""
     rows = kept.keep(paths.out("migration.json"), records, order)
-    DOCUMENT.write_text(_document(rows, order))
+    new = page.Page([*(title for title, _ in HEAD), *RUN])
+    new.rows = {_key(one): [*_cells(one), one["release"], one["module"], one["date"]] for one in rows}
+    new.notes["What a migration costs a stream"] = _added_pauses(rows)
+    faults = {_key(one): [fault.partition("\n")[0] for fault in one["faults"]] for one in rows}
+    new.notes["Failed"] = {key: told for key, told in faults.items() if told}
+    older = page.read(DOCUMENT.read_text(), new.titles, NAMED_BY)
+    older.rows = {key: row for key, row in older.rows.items() if key[0] in order}
+    new.take(older)
+    played = {key for key, _ in new.rows}
+    missing = ", ".join(key for key in order if key not in played) or "None."
+    right = [title for title, side in HEAD if side == table.RIGHT]
+    DOCUMENT.write_text(f"{PREFACE}\n{new.text(right)}\n## Not played yet (*open*)\n\n{missing}\n")
 
 
-def _document(all_rows: list[dict[str, Any]], order: Sequence[str]) -> str:
-    rows = [[*_cells(one), f"{one['module']}, {one['date']}"] for one in all_rows]
-    lines = table.markdown([*HEAD, ("module, day", table.LEFT)], rows)
-    releases = sorted({f"{one['kernel']}: {one['release']}" for one in all_rows})
-    faults = [
-        f"- {one['key']}, {one['kernel']}: {fault.partition(chr(10))[0]}"
-        for one in all_rows
-        for fault in one["faults"]
-    ]
-    played = {one["key"] for one in all_rows}
-    missing = ", ".join(key for key in order if key not in played) or "none"
-    facts = f"Kernels: {', '.join(releases)}. Not played yet (*open*): {missing}."
-    facts += _added_pause(all_rows)
-    failed = "## Failed\n\n" + ("\n".join(faults) or "None.")
-    return "\n".join([PREFACE, lines, "", facts, "", failed]) + "\n"
+def _key(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["key"], one["kernel"]
 
 
-def _added_pause(all_rows: list[dict[str, Any]]) -> str:
-    """What a migration costs a stream, compared with one without Hallway, by the medians."""
-    pauses = {
-        (one["key"], one["kernel"]): statistics.median(one["figures"][PAUSE])
-        for one in all_rows
-        if one["figures"].get(PAUSE)
-    }
-    told = ""
+def _added_pauses(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+    """Compare migrations with one without Hallway, by the medians."""
+    pauses = {_key(one): statistics.median(one["figures"][PAUSE]) for one in rows if PAUSE in one["figures"]}
+    told = {}
     for (key, kernel), pause in pauses.items():
         bare = pauses.get((BARE, kernel))
         if bare is not None and key != BARE:
             more = f"{_seconds(abs(pause - bare))} {'more' if pause > bare else 'less'}"
-            told += f"\n\n{key}, {kernel}: a stream's longest pause is {_seconds(pause)}, and"
-            told += f" {_seconds(bare)} without Hallway: {more}."
+            words = (
+                f"its longest pause is {_seconds(pause)}, {more} than the {_seconds(bare)} without Hallway"
+            )
+            told[key, kernel] = [words]
     return told

@@ -17,6 +17,7 @@ from e2e.lab import Pair
 from e2e.life import on_rings
 from e2e.peers import on_rings_with
 from e2e.streams import CALM
+from hallway_lab import topology
 from hallway_lab.vm import VM
 from hallway_tests.guests import (
     Delta,
@@ -107,6 +108,8 @@ class Stage:
 def pair(setting: Setting, **options: Any) -> Iterator[Stage]:
     """Boot the two VMs."""
     report = Report("migration")
+    # That of a stage before may have another size.
+    (topology.REGION_DIR / "default").unlink(missing_ok=True)
     with lab.booted(
         report, setting.kernel, setting.share, setting.logs, 1, setting.seed, **options
     ) as booted:

@@ -1,7 +1,7 @@
-"""docs/conformance.md: a page that is its own memory.
+"""A page of docs/ that is its own memory.
 
-Suites are run a few at a time, in many checkouts: a row stays as it is until
-its suite has run again.
+Rows are made a few at a time, in many checkouts: each stays as it is until what
+it tells of has run again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-Key = tuple[str, ...]  # the first cells of a row: suite, kernel, carrier
+Key = tuple[str, ...]  # the first cells of a row
 
 
 @dataclass

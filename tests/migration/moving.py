@@ -1,0 +1,204 @@
+"""A VM under the load of several programs migrates, is saved and restored, stands still."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from e2e import migrate
+from e2e.migrate import AT_ONCE, Hosts
+from hallway_lab import hosts
+from hallway_lab.hosts import Host, Move
+from hallway_tests.guests import Delta, Stream, jobs_end, members, rmmod
+from hallway_tests.suite import check, wait_for
+
+from .scenario import PAUSE, Outcome, Scenario, Setting
+
+STREAMS, IPERFS, CLIENTS = 8, 6, 4  # with the session, and iperf3's own connection, 20
+BOTH_WAYS = STREAMS + CLIENTS + 1  # of these connections: iperf3's go one way
+STILL = 5  # seconds that a VM is away, or stands still
+
+
+@contextlib.contextmanager
+def hosts_of_two(setting: Setting) -> Iterator[Hosts]:
+    """Boot two VMs on the first of two hosts."""
+    with migrate.booted(setting.kernel, setting.share, setting.logs / "hosts", 3) as stage:
+        for vm in stage.both:
+            vm.run("redis-server --daemonize yes --save '' --protected-mode no --bind 0.0.0.0")
+            vm.run("iperf3 -s -D")
+        yield stage
+
+
+class Load:
+    """20 busy connections from the VM that migrates to the one that stays, and one that measures."""
+
+    def __init__(self, stage: Hosts) -> None:
+        self.stage = stage
+        stays, moves = stage.both
+        self.stream = Stream(stays, moves, conns=STREAMS, stall=60)
+        self.session = moves.spawn(f"rm -f /tmp/stop; python3 -B /root/e2e/session.py {stays.name} /tmp/stop")
+        self.programs = [
+            moves.spawn(f"exec iperf3 -c {stays.ip4} -t 36000 -P {IPERFS} > /tmp/iperf3 2>&1"),
+            moves.spawn(
+                f"exec redis-benchmark -h {stays.ip4} -c {CLIENTS} -n 100000000 -t set > /tmp/redis 2>&1"
+            ),
+        ]
+        self.measure = [moves.spawn("exec python3 -B /root/e2e/pauses.py echo 4700")]
+        wait_for(lambda: moves.run("ss -Hltn sport = :4700").out, "somebody echoes")
+        ask = f"exec python3 -B /root/e2e/pauses.py ask {moves.ip4} 4700 /tmp/pauses"
+        self.measure.append(stays.spawn(f": > /tmp/pauses; {ask}"))
+
+    def check_running(self, when: str) -> None:
+        """Fail if one of the programs has ended, with what it said."""
+        self.stream.check_running(when)
+        for job in (self.session, *self.programs, *self.measure):
+            check(job.poll() is None, f"{job.command} ended {when}: {job.poll()}")
+
+    def longest_pause(self) -> float:
+        """Return how long the connection that measures stood still at most, since the last call."""
+        stays = self.stage.stays
+
+        def lines() -> list[str]:
+            return stays.get("/tmp/pauses").split()
+
+        before = len(lines())
+        wait_for(lambda: len(lines()) > before, "a round trip", 90)
+        said = stays.run("cat /tmp/pauses; : > /tmp/pauses").out.split()
+        return max(map(float, said))
+
+    def finish(self) -> None:
+        """End all; every byte must have come."""
+        self.stage.moves.run("touch /tmp/stop")
+        self.stream.stop()
+        self.stream.finish(120)
+        jobs_end(self.session)
+        for job in (*self.programs, *self.measure):
+            job.kill()
+
+
+@contextlib.contextmanager
+def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
+    """Load both VMs for the length of the block; afterwards nothing is odd."""
+    delta = Delta(*stage.both)
+    load = Load(stage)
+    yield load
+    load.check_running("at last")
+    outcome.ring_bytes += sum(delta.of(vm)["tx_bytes_ring"] for vm in stage.both)
+    load.finish()
+    migrate.nothing_odd(stage, delta)
+
+
+def _play(stage: Hosts, outcome: Outcome, move: Callable[[Host], Move], *places: Host) -> None:
+    with loaded(stage, outcome) as load:
+        stage.on_rings(BOTH_WAYS)
+        for number in outcome.rounds():
+            to = places[number % len(places)]
+            with _noted(outcome, load, lambda: move(to)):  # noqa: B023
+                stage.settled(to, BOTH_WAYS)
+            load.check_running(f"in round {number}, on the way to {to.name}")
+        if stage.moves.config.host != stage.here.name:
+            move(stage.here)
+
+
+@contextlib.contextmanager
+def _noted(outcome: Outcome, load: Load, move: Callable[[], Move]) -> Iterator[None]:
+    """Have the VM move, and measure; the block waits until its streams are carried as they should be."""
+    load.longest_pause()
+    done = move()
+    with outcome.timed("streams as they should be after"):
+        yield
+    for what, seconds in (
+        ("memory taken out in", done.unplugged),
+        ("migrated in", done.migrated),
+        ("QEMU's downtime", done.downtime),
+        (PAUSE, load.longest_pause()),
+    ):
+        outcome.figures.setdefault(what, []).append(seconds)
+
+
+def there_and_back(stage: Hosts, outcome: Outcome) -> None:
+    """From host to host: on rings where both are on one host, on TCP where not."""
+    _play(stage, outcome, stage.migrate, stage.there, stage.here)
+
+
+def on_one_host(stage: Hosts, outcome: Outcome) -> None:
+    """From one QEMU to another on the same host: on rings before and after."""
+    _play(stage, outcome, stage.migrate, stage.here)
+
+
+def by_hand(stage: Hosts, outcome: Outcome) -> None:
+    """By QMP, as a person would."""
+    stage = stage.by_hand()
+    _play(stage, outcome, lambda to: hosts.migrate(stage.moves, to), stage.there, stage.here)
+
+
+def fails(stage: Hosts, outcome: Outcome) -> None:
+    """It is cancelled, or its destination dies: all is on rings again."""
+    with loaded(stage, outcome) as load:
+        for number in outcome.rounds():
+            stage.on_rings(BOTH_WAYS)
+            migrate.fail(stage, ("cancelled", "QEMU failed to migrate")[number % 2])
+            with outcome.timed("on rings again after"):
+                stage.on_rings(BOTH_WAYS)
+            load.check_running(f"in round {number}")
+
+
+def plain(stage: Hosts, outcome: Outcome) -> None:
+    """The same without the module or a region in the VM that migrates: what Hallway is compared with."""
+    stage = stage.by_hand()
+    moves = stage.moves
+    rmmod(moves)
+    moves.unplug("ring0")
+    load = Load(stage)
+    for number in outcome.rounds():
+        to = stage.here if number % 2 else stage.there
+        with _noted(outcome, load, lambda: hosts.migrate(moves, to, plugged=False)):  # noqa: B023
+            stage.wire_carries()
+        load.check_running(f"in round {number}")
+    load.finish()
+    if moves.config.host != stage.here.name:
+        hosts.migrate(moves, stage.here, plugged=False)
+    moves.run("insmod /root/hallway.ko " + " ".join(f"{name}={value}" for name, value in AT_ONCE.items()))
+    stage.here.plug(moves)
+    migrate.healthy(*stage.both)
+
+
+def saved(stage: Hosts, outcome: Outcome) -> None:
+    """Saved to a file, gone for a while, restored from it: its connections go on, on rings again."""
+    stage = stage.by_hand()
+    path = Path(os.environ["TMPDIR"]) / "saved"
+    with loaded(stage, outcome) as load:
+        for number in outcome.rounds():
+            stage.on_rings(BOTH_WAYS)
+            hosts.save(stage.moves, path)
+            hosts.restore(stage.moves, stage.here, path, after=STILL)
+            load.check_running(f"in round {number}")
+            with outcome.timed("on rings again after"):
+                stage.on_rings(BOTH_WAYS)
+
+
+def stopped(stage: Hosts, outcome: Outcome) -> None:
+    """QEMU's `stop`, and `cont` once the other VM has noticed: its connections go on, on rings again."""
+    stays, moves = stage.both
+    with loaded(stage, outcome) as load:
+        for number in outcome.rounds():
+            stage.on_rings(BOTH_WAYS)
+            moves.qmp.command("stop")
+            wait_for(lambda: not members(stays) & {moves.ip4, moves.ip6}, "its silence is noticed")
+            moves.qmp.command("cont")
+            with outcome.timed("on rings again after"):
+                stage.on_rings(BOTH_WAYS)
+            load.check_running(f"in round {number}")
+
+
+SCENARIOS = (
+    Scenario("migrates-there-and-back", "hallway migrate there, or back", 20, hosts_of_two, there_and_back),
+    Scenario("migrates-on-one-host", "hallway migrate to another QEMU", 20, hosts_of_two, on_one_host),
+    Scenario("migration-fails", "hallway migrate is cancelled, or fails", 20, hosts_of_two, fails),
+    Scenario("migrates-by-hand", "migrates to another host, or back, by QMP", 20, hosts_of_two, by_hand),
+    Scenario("migrates-without", "the same without Hallway, to compare", 20, hosts_of_two, plain),
+    Scenario("saved-and-restored", "is saved to a file, and restored", 3, hosts_of_two, saved),
+    Scenario("stopped", "QEMU's stop and cont", 3, hosts_of_two, stopped),
+)
