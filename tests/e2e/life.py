@@ -9,6 +9,7 @@ from hallway_tests.guests import (
     connections,
     counters,
     insmod,
+    members,
     rmmod,
     status,
     wait_members,
@@ -16,7 +17,7 @@ from hallway_tests.guests import (
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
-from .streams import nothing_odd
+from .streams import CALM, nothing_odd, through_rings
 
 
 def on_rings(pair: Pair, count: int = 1) -> None:
@@ -76,6 +77,31 @@ def joins_later(pair: Pair) -> None:
     stream.finish(60 * pair.slow)
     nothing_odd(pair, delta)
     check(counters(pair.a)["tx_promoted"] >= 6, "fewer directions were promoted than are on rings")
+
+
+def address_moves(pair: Pair) -> None:
+    """An address comes, goes from under a stream, comes back, and moves: rings for whoever has it."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    address = "10.77.0.200"
+    for owner, other in (pair.both, pair.both[::-1]):
+        delta = Delta(*pair.both)
+        other.run(f"ip neigh flush to {address}")
+        owner.run(f"ip addr add {address}/24 dev eth0")
+        wait_for(lambda: address in members(other), f"{other.name} serves it")  # noqa: B023
+        stream = Stream(owner, other, to=address, conns=3, both=CALM)
+        on_rings(pair, 3)
+        owner.run(f"ip addr del {address}/24 dev eth0")
+        wait_for(lambda: address not in members(other), f"{other.name} misses it")  # noqa: B023
+        stream.check_running("without its address")
+        owner.run(f"ip addr add {address}/24 dev eth0")
+        wait_for(lambda: address in members(other), f"{other.name} serves it again")  # noqa: B023
+        on_rings(pair, 3)
+        stream.stop()
+        stream.finish(60 * pair.slow)
+        owner.run(f"ip addr del {address}/24 dev eth0")
+        wait_for(lambda: address not in members(other), f"{other.name} misses it at last")  # noqa: B023
+        nothing_odd(pair, delta)
+        through_rings(pair, delta, 0.5)
 
 
 def daemon_restart(pair: Pair) -> None:
@@ -163,4 +189,4 @@ def reader_returns(pair: Pair) -> None:
     nothing_odd(pair, delta)
 
 
-TESTS = (status_names_all, unload, joins_later, daemon_restart, reader_returns)
+TESTS = (status_names_all, unload, joins_later, address_moves, daemon_restart, reader_returns)

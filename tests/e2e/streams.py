@@ -78,7 +78,7 @@ def each_call(pair: Pair) -> None:
     )  # fmt: skip
     for mode, calls in pairs:
         delta = Delta(*pair.both)
-        stream = Stream(pair.b, pair.a, both=f"--mode {mode} --calls {calls}", conns=2, seconds=1)
+        stream = Stream(pair.b, pair.a, both=f"--mode {mode} --calls {calls}", conns=2, seconds=pair.slow)
         stream.finish(60 * pair.slow)
         nothing_odd(pair, delta)
         through_rings(pair, delta, 0.5)
