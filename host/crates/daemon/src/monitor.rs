@@ -49,6 +49,8 @@ pub enum News {
     Up(Identity, bool),
     /// The guest stood still, or was elsewhere, and runs.
     Runs,
+    /// The machine was reset, and boots.
+    Reset,
     /// It does not, any more or yet, for this reason.
     Down(String),
     /// A device is there now.
@@ -248,13 +250,16 @@ impl Thread {
         Ok(())
     }
 
-    /// What others did: took a device out, or let the guest run. A guest may
-    /// also have let a device go late.
+    /// What others did: took a device out, reset the machine, or let the guest
+    /// run. A guest may also have let a device go late.
     fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<()> {
         for event in monitor.take_events()? {
             // It may be an old one.
             if event.name == "RESUME" && monitor.status()?.running {
                 self.tell(News::Runs);
+            }
+            if event.name == "RESET" {
+                self.tell(News::Reset);
             }
             if event.name == "DEVICE_DELETED" {
                 if let Some(id) = event.data["device"].as_str() {

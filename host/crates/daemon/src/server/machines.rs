@@ -64,6 +64,10 @@ enum Plug {
     Leaving,
     /// Another took it out.
     TakenOut,
+    /// It was there when the machine was reset: firmware has placed it since,
+    /// where guests may map it uncached. No guest could let it go before its
+    /// kernel runs, which its module's first request tells.
+    Stale,
     /// QEMU refused it, then and for this reason.
     Failed(Instant, String),
 }
@@ -109,6 +113,15 @@ impl Server {
             News::Runs => {
                 machine.elsewhere = false;
                 self.recognise(number);
+            }
+            News::Reset => {
+                info!(vm = name, "was reset");
+                for plug in machine.plugs.values_mut() {
+                    if matches!(plug, Plug::Asked | Plug::In) {
+                        *plug = Plug::Stale;
+                    }
+                }
+                self.guest_is_gone(number);
             }
             News::Up(identity, _) => {
                 let why = format!(
@@ -175,7 +188,7 @@ impl Server {
                     Migration::Done { .. } => {
                         info!(vm = name, "has migrated");
                         machine.elsewhere = true;
-                        self.forget_guest(number);
+                        self.guest_is_gone(number);
                     }
                     Migration::Stayed { why } => warn!(vm = name, "does not migrate: {why}"),
                 }
@@ -206,18 +219,28 @@ impl Server {
         }
     }
 
-    /// Of a guest that went, a page is left that nobody reads or writes.
-    fn forget_guest(&mut self, number: usize) {
+    /// Of a guest that migrated or was reset, a page is left that nobody reads
+    /// or writes, and members that are no more.
+    fn guest_is_gone(&mut self, number: usize) {
         let uuid = self.config.vms[number].uuid;
+        let mut left = Vec::new();
         for vm in self
             .vms
             .values_mut()
             .filter(|vm| vm.saved.uuid == Some(uuid))
         {
+            let label = vm.label();
+            for entry in &mut vm.saved.entries {
+                left.push((label.clone(), entry.clone()));
+                entry.region = None;
+            }
             vm.saved.uuid = None;
             vm.saved.name = None;
             self.dirty = true;
             self.moved = true;
+        }
+        for (label, entry) in left {
+            self.leave_region(&label, &entry);
         }
     }
 
@@ -282,11 +305,22 @@ impl Server {
         }
     }
 
-    /// A guest's module started: it gets again what others took out before.
+    /// A guest's module started: it gets again what others took out before, and
+    /// anew what a reset has left behind.
     pub(super) fn machine_starts(&mut self, uuid: Uuid) {
-        if let Some(number) = self.config.vms.iter().position(|vm| vm.uuid == uuid) {
-            let plugs = &mut self.machines[number].plugs;
-            plugs.retain(|_, plug| *plug != Plug::TakenOut);
+        let Some(number) = self.config.vms.iter().position(|vm| vm.uuid == uuid) else {
+            return;
+        };
+        let machine = &mut self.machines[number];
+        machine.plugs.retain(|_, plug| *plug != Plug::TakenOut);
+        let Some(monitor) = &machine.monitor else {
+            return;
+        };
+        for (region, plug) in &mut machine.plugs {
+            if *plug == Plug::Stale {
+                monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+                *plug = Plug::Leaving;
+            }
         }
     }
 
@@ -351,7 +385,7 @@ impl Server {
             None | Some(Plug::TakenOut) => true,
             Some(Plug::Leaving) => false,
             Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
-            Some(Plug::Asked | Plug::In) => true,
+            Some(Plug::Asked | Plug::In | Plug::Stale) => true,
         };
         match &machine.monitor {
             Some(monitor) if due && matches!(machine.link, Link::Up(_)) => {
@@ -391,6 +425,7 @@ impl Server {
                     problem: match plug {
                         Plug::Failed(_, why) => Some(why.clone()),
                         Plug::TakenOut => Some("another took it out".into()),
+                        Plug::Stale => Some("its guest was reset".into()),
                         Plug::Asked | Plug::In | Plug::Leaving => None,
                     },
                 })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Migrations, from both sides: a VM that goes, or stays after all, and one that
-//! comes.
+//! VMs of the configuration: one that migrates, or stays after all, one that comes,
+//! and one that is reset.
 #![allow(missing_docs)]
 
 mod common;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{until, Daemon};
 use hallway_abi::region as abi;
-use hallway_control::{ask, Answer, Migration, Query};
+use hallway_control::{ask, Answer, Liveness, Migration, Query};
 use hallway_membership::Uuid;
 use qemu::{Guest, Machine, State, GREETING};
 use serde_json::Value;
@@ -81,6 +81,13 @@ impl Vm {
                     .iter()
                     .any(|plug| plug.region == "g" && plug.plugged)
         });
+    }
+
+    /// As a member.
+    fn liveness(&self) -> Liveness {
+        let members = &self.daemon.status().regions[0].members;
+        let own = members.iter().find(|m| m.uuid == self.uuid.to_string());
+        own.unwrap().liveness
     }
 
     fn ask(&self, query: Query) -> Answer {
@@ -263,4 +270,29 @@ fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
         let page = vm.guest.page();
         page.read_u32(count) == 0 && page.read_u32(neighbours) == 8
     });
+}
+
+#[test]
+fn a_vm_that_is_reset_is_no_member_and_gets_its_memory_anew_when_its_module_runs() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    let region = vm.daemon.region();
+    assert_eq!(vm.guest.join(region), abi::STATUS_OK);
+    assert_eq!(vm.liveness(), Liveness::Joining);
+    vm.monitor.say("RESET");
+    until("it is no member", || vm.liveness() == Liveness::Absent);
+    let status = vm.daemon.status();
+    assert_eq!(status.vms[0].uuid, None);
+    let problem = status.machines[0].plugs[0].problem.as_deref();
+    assert_eq!(problem, Some("its guest was reset"));
+    vm.a_second_passes();
+    assert_eq!(vm.monitor.asked("device_del").len(), 0);
+
+    let hello = abi::COMMAND_HELLO;
+    vm.guest.ask(0, hello, Uuid::default(), abi::MAJOR);
+    assert_eq!(vm.guest.reply(0), abi::STATUS_OK);
+    vm.plugged(2);
+    assert_eq!(vm.monitor.asked("device_del").len(), 1);
+    assert_eq!(vm.guest.join(region), abi::STATUS_OK);
+    assert_eq!(vm.liveness(), Liveness::Joining);
 }
