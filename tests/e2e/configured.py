@@ -199,6 +199,28 @@ def config_admits(company: Company) -> None:
         rmmod(stranger)
 
 
+def config_reset(company: Company) -> None:
+    """A VM that is reset is missed at once, and has its region anew when its module runs again."""
+    a, b, _ = company.vms
+    company.unload()
+    pair = company.of_two(a, b)
+    for vm in (a, b):
+        insmod(vm, promote_bytes=0, promote_ms=0)
+    wait_members(a, b, timeout=30 * company.pair.slow)
+    b.reset()
+    wait_for(lambda: b.ip4 not in members(a), f"{a.name} misses it")
+    b.wait_boot()
+    check(company.machine(b)["plugs"][0]["problem"] == "its guest was reset", "the daemon does not say so")
+    settle_in(b)
+    insmod(b, promote_bytes=0, promote_ms=0)
+    wait_members(a, b, timeout=30 * company.pair.slow)
+    company.wait_plugged(b, "shared")
+    delta = Delta(a, b)
+    Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
+    nothing_odd(pair, delta)
+    through_rings(pair, delta, 0.5)
+
+
 def config_pairs(company: Company) -> None:
     """Two VMs get a region at their first traffic, which no third one sees; idle, they lose it."""
     a, b, c = company.vms
@@ -271,6 +293,7 @@ def booted(pair: Pair) -> Iterator[Company]:
             pair.kernel,
             share=pair.share,
             monitor=monitor,
+            reboots=True,
             boot_timeout=120 * pair.slow,
         )
         vms.append(named_log(vm, pair.logs))
@@ -287,4 +310,4 @@ def booted(pair: Pair) -> Iterator[Company]:
         daemon.kill(15)
 
 
-TESTS = (config_plugs, config_survives, config_admits, config_pairs)
+TESTS = (config_plugs, config_survives, config_admits, config_reset, config_pairs)
