@@ -11,7 +11,7 @@ ASYNCIO = ("base_events", "buffered_proto", "events", "sendfile", "server", "soc
 MULTIPROCESSING = (
     *("WithProcessesTestListener", "WithProcessesTestListenerClient", "WithThreadsTestListenerClient"),
     *("WithProcessesTestConnection", "WithManagerTestMyManager", "WithProcessesTestPicklingConnections"),
-    *("TestWait", "WithProcessesTestManagerRestart", "OtherTest", "WithProcessesTestRemoteManager"),
+    *("TestWait", "WithProcessesTestManagerRestart", "OtherTest", "WithManagerTestRemoteManager"),
 )
 
 
