@@ -315,11 +315,16 @@ class VM:
         raise VMError(f"{self.name}: all {ROOT_PORTS} root ports are taken")
 
     def unplug(self, device: str, timeout: float = 30) -> None:
-        """Unplug a shared memory device; returns when the guest has let go."""
+        """Unplug a shared memory device; returns when guest and QEMU have let go of it."""
+        deadline = time.monotonic() + timeout
         self.qmp.command("device_del", id=device)
         self.qmp.wait_event("DEVICE_DELETED", timeout, device=device)
         self.qmp.command("object-del", id=f"mem-{device}")
         self._ports.pop(device, None)
+        while f"/mem-{device} " in self.qmp.command("human-monitor-command", command_line="info ramblock"):
+            if time.monotonic() > deadline:
+                raise VMError(f"{self.name}: QEMU keeps the memory of {device}")
+            time.sleep(0.01)
 
     # -- commands in the guest -------------------------------------------------
 

@@ -245,27 +245,40 @@ fn a_daemon_that_takes_over_follows_a_migration_that_goes_on() {
 
 #[test]
 fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
-    let mut vm = vm(Guest::LetsGo, "inmigrate", &[]);
-    let name = String::from("web1");
-    let uri = String::from("tcp:b:1");
-    vm.refused(Query::Migrate { vm: name, uri }, "has yet to arrive");
-    // QEMU copies the page here: the guest has left a region of the host before,
-    // which had told it of a neighbour.
-    let strange = Uuid::random().unwrap();
+    let mut coming = vm(Guest::LetsGo, "inmigrate", &[]);
+    coming.refused(
+        Query::Migrate {
+            vm: "web1".into(),
+            uri: "tcp:b:1".into(),
+        },
+        "has yet to arrive",
+    );
+    comes(&mut coming, abi::COMMAND_LEAVE);
+    // Of one that never had a region there.
+    comes(&mut vm(Guest::LetsGo, "inmigrate", &[]), abi::COMMAND_HELLO);
+}
+
+/// QEMU copies the page here, with what the guest last asked the host before,
+/// which had told it of a neighbour; and once more before the guest runs.
+fn comes(vm: &mut Vm, command: u32) {
     let neighbours = offset_of!(abi::Page, neighbours);
     let count = neighbours + offset_of!(abi::Neighbours, count);
-    vm.guest.page().write_u32(neighbours, 6);
-    vm.guest.page().write_u32(count, 1);
-    vm.guest.ask(0, abi::COMMAND_LEAVE, strange, abi::MAJOR);
+    let copy = |vm: &Vm| {
+        vm.guest.page().write_u32(neighbours, 6);
+        vm.guest.page().write_u32(count, 1);
+    };
+    copy(vm);
+    let strange = Uuid::random().unwrap();
+    vm.guest.ask(0, command, strange, abi::MAJOR);
     assert_eq!(vm.guest.reply(0), abi::STATUS_OK);
     vm.a_second_passes();
     assert_eq!(vm.monitor.asked("device_add").len(), 0);
+    copy(vm);
 
     vm.state.lock().unwrap().run = "running";
     vm.monitor.say("RESUME");
     vm.plugged(1);
-    let status = vm.daemon.status();
-    assert_eq!(status.vms[0].uuid, Some(vm.uuid.into()));
+    assert_eq!(vm.daemon.status().vms[0].uuid, Some(vm.uuid.into()));
     until("it is told that it has no neighbour here", || {
         let page = vm.guest.page();
         page.read_u32(count) == 0 && page.read_u32(neighbours) == 8
