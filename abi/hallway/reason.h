@@ -33,7 +33,8 @@
 	R(23, CLOSED, "the socket was closed") \
 	R(24, KIND, "the peer does not know this kind of channel") \
 	R(25, SILENT, "the peer's heartbeat stands still") \
-	R(26, TIMESTAMP, "timestamps of packets are asked for")
+	R(26, TIMESTAMP, "timestamps of packets are asked for") \
+	R(27, IDLE, "it was idle, and gave its ring back")
 
 /* The same numbers as constants. */
 #define HALLWAY_REASON_NONE	0
@@ -63,6 +64,7 @@
 #define HALLWAY_REASON_KIND	24
 #define HALLWAY_REASON_SILENT	25
 #define HALLWAY_REASON_TIMESTAMP 26
-#define HALLWAY_REASON_COUNT	27
+#define HALLWAY_REASON_IDLE	27
+#define HALLWAY_REASON_COUNT	28
 
 #endif /* HALLWAY_ABI_REASON_H */

@@ -23,6 +23,10 @@
 	C(RX_BYTES_RING, rx_bytes_ring)		/* read from a ring */ \
 	C(RX_BYTES_SAVED, rx_bytes_saved)	/* moved from a ring to TCP's queue */ \
 	C(RX_CUTS, rx_cuts)			/* rings cut: no answer of the peer, or no time */ \
+	C(RINGS_IDLE, rings_idle)		/* given back: nothing was sent */ \
+	C(RINGS_GROWN, rings_grown)		/* larger ones after ones that filled */ \
+	C(RINGS_SHRUNK, rings_shrunk)		/* ended for smaller ones: others want memory */ \
+	C(RINGS_REFUSED, rings_refused)		/* none, or no larger one: no memory */ \
 	C(OFFERS, offers) \
 	C(OFFERS_DECLINED, offers_declined)	/* by the peer */ \
 	C(DECLINES, declines)			/* by us */ \

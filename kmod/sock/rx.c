@@ -139,6 +139,7 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
 			 rx->ring.tail);
 	rx->carrier++;
+	hall_sock_rest(hs);
 	if (!rx->ring.started)
 		return;
 	hall_count(HALL_RX_DEMOTED);

@@ -132,7 +132,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	INIT_DELAYED_WORK(&hs->work, work);
 	INIT_LIST_HEAD(&hs->list);
 	hs->tx.next = 1;
-	hs->attached_at = jiffies;
+	hs->active_since = jiffies;
 	hs->retry_at = jiffies;
 	hs->reason = HALLWAY_REASON_YOUNG;
 	set_addresses(hs, sk);
@@ -344,6 +344,12 @@ bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned)
 		return false;
 	hs->clean = true;
 	return true;
+}
+
+void hall_sock_rest(struct hall_sock *hs)
+{
+	if (!hs->tx.memory.ring && hs->rx.state == HALL_RX_NATIVE)
+		hall_channel_close(&hs->channel);
 }
 
 void hall_sock_break(struct hall_sock *hs)

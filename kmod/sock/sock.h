@@ -60,6 +60,15 @@ struct hall_rx {
 	u64 bytes_tcp, bytes_ring;
 };
 
+/* What the connection asks of the budget of ring memory; see switch/budget.c. */
+struct hall_demand {
+	u32 bytes;			/* of the next ring at most; 0: no matter */
+	unsigned int full;		/* how often the ring was, */
+	u64 head;			/* at which place the last time, */
+	unsigned long full_at;		/* and when: jiffies */
+	unsigned long settled_at;	/* jiffies; not larger before */
+};
+
 /* Who owned the callbacks when we looked last, and what had been read then. */
 struct hall_owner {
 	void (*data_ready)(struct sock *sk);
@@ -91,7 +100,8 @@ struct hall_sock {
 	u32 reason;			/* why not on a ring, for people */
 	unsigned long retry_at;		/* jiffies; promotion is tried from then */
 	unsigned long backoff;		/* jiffies until the try after that */
-	unsigned long attached_at;	/* jiffies */
+	unsigned long active_since;	/* jiffies; in use without a pause */
+	u64 active_bytes;		/* moved over TCP until then */
 	unsigned long leave_by;		/* jiffies; the peer's end mark is due */
 	unsigned long give_up_at;	/* jiffies, or 0; see switch/silent.c */
 	struct rcu_head settle;
@@ -103,6 +113,7 @@ struct hall_sock {
 	struct hall_tx tx;
 	struct hall_rx rx;
 	struct hall_owner owner;
+	struct hall_demand demand;
 
 	u64 watched_head, watched_tail;	/* see watchdog.c */
 
@@ -117,6 +128,11 @@ struct hall_sock_handler {
 	 * sending: bytes about to be sent, 0 in a call that reads.
 	 */
 	void (*policy)(struct hall_sock *hs, size_t sending);
+	/*
+	 * Within a call, under lock_sock(): a writer finds its ring full. True:
+	 * the ring was ended, for a larger one.
+	 */
+	bool (*full)(struct hall_sock *hs);
 	/* Events of the channel: in the work item, no lock held. */
 	void (*work)(struct hall_sock *hs);
 	/* Gives the socket its native tables back. lock_sock() or slock. */
@@ -168,6 +184,8 @@ void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
  * worth it, a later call can.
  */
 bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned);
+/* Without a ring either way no number is needed either. lock_sock(). */
+void hall_sock_rest(struct hall_sock *hs);
 /* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
 void hall_sock_break(struct hall_sock *hs);
 /*
@@ -219,7 +237,7 @@ int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
 		  int flags);
 #endif
 /* All under lock_sock(). Offer: 0 or -ENOMEM, -EUSERS. */
-int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags);
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes);
 /* The peer accepted: set the start mark. */
 void hall_tx_promote(struct hall_sock *hs);
 /* Set the end mark, or find the ring cut; bytes go over TCP from here. */

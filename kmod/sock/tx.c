@@ -9,37 +9,11 @@
  */
 #include "sock.h"
 
-#include <linux/moduleparam.h>
 #include <linux/uio.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
-
-static unsigned int ring_bytes = 256 << 10;
-
-static int set_ring_bytes(const char *text, const struct kernel_param *param)
-{
-	unsigned int bytes;
-	int err = kstrtouint(text, 0, &bytes);
-
-	if (err)
-		return err;
-	if (!hall_ring_size_valid(bytes)) {
-		pr_err("hallway: ring_bytes=%u: want a power of two from %u to %u\n",
-		       bytes, HALLWAY_RING_MIN, HALLWAY_RING_MAX);
-		return -EINVAL;
-	}
-	WRITE_ONCE(ring_bytes, bytes);
-	return 0;
-}
-
-static const struct kernel_param_ops ring_bytes_ops = {
-	.set = set_ring_bytes,
-	.get = param_get_uint,
-};
-module_param_cb(ring_bytes, &ring_bytes_ops, &ring_bytes, 0644);
-MODULE_PARM_DESC(ring_bytes, "bytes of each ring, a power of two (default: 262144)");
 
 u32 hall_tx_unread(struct hall_sock *hs)
 {
@@ -53,21 +27,21 @@ u32 hall_tx_unread(struct hall_sock *hs)
 	return unread;
 }
 
-int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags)
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
 {
 	struct hall_channel *channel = &hs->channel;
-	u32 bytes = READ_ONCE(ring_bytes);
 	struct hall_tx *tx = &hs->tx;
 	int err;
 
 	err = hall_channel_open(channel);
 	if (err)
 		return err;
-	err = channel->member->transport->alloc(channel->member,
-						HALLWAY_RING_HEADER + bytes,
-						&tx->memory);
-	if (err)
+	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + bytes,
+				&tx->memory);
+	if (err) {
+		hall_sock_rest(hs);
 		return err;
+	}
 	tx->offered = tx->next;
 	tx->next += 2;
 	hall_ring_tx_init(&tx->ring, tx->memory.ring, bytes,
@@ -146,7 +120,7 @@ void hall_tx_release(struct hall_sock *hs)
 	tx->state = HALL_TX_TCP;
 	spin_unlock_bh(&channel->lock);
 	if (memory.ring)
-		channel->member->transport->free(channel->member, &memory);
+		hall_memory_free(channel->member, &memory);
 }
 
 /* Copies into the ring what fits. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
@@ -270,6 +244,8 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 		}
 		if (hs->tx.state == HALL_TX_RING) {
 			hall_count(HALL_RING_FULL);
+			if (hall_sock_handler.full(hs))
+				continue;
 			set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
 			/* Arms the doorbell; true: there is space by now. */
 			if (sk_stream_memory_free(sk))

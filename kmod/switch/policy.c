@@ -21,7 +21,7 @@ MODULE_PARM_DESC(promote_bytes, "a connection that moved so many bytes is promot
 
 static unsigned int promote_ms = 10;
 module_param(promote_ms, uint, 0644);
-MODULE_PARM_DESC(promote_ms, "a connection that lived so many milliseconds is promoted at its next send (default: 10)");
+MODULE_PARM_DESC(promote_ms, "a connection that was in use for so many milliseconds is promoted at its next send (default: 10)");
 
 static unsigned int promote_wait_ms;
 module_param(promote_wait_ms, uint, 0644);
@@ -29,6 +29,8 @@ MODULE_PARM_DESC(promote_wait_ms, "a connection's first send waits so many milli
 
 #define BACK_OFF_MIN	msecs_to_jiffies(5)
 #define BACK_OFF_MAX	(10 * HZ)
+/* Who needs what others give back asks often enough to show that it is wanted. */
+#define BACK_OFF_SCARCE	HZ
 
 static bool secured(struct sock *sk)
 {
@@ -81,20 +83,29 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 
 void hall_policy_back_off(struct hall_sock *hs, u32 reason)
 {
+	bool scarce = reason == HALLWAY_REASON_NO_MEMORY ||
+		      reason == HALLWAY_REASON_NO_ENDPOINT;
+
 	hs->reason = reason;
 	hs->backoff = clamp_t(unsigned long, hs->backoff * 2, BACK_OFF_MIN,
-			      BACK_OFF_MAX);
+			      scarce ? BACK_OFF_SCARCE : BACK_OFF_MAX);
 	/* Calls leave soon; nothing else changes that fast. */
 	if (reason == HALLWAY_REASON_BUSY)
 		hs->backoff = BACK_OFF_MIN;
 	hs->retry_at = jiffies + hs->backoff;
 }
 
-static bool earned(const struct hall_sock *hs, size_t sending)
+/* What was before a pause does not count: a ring is for those who use it. */
+static bool earned(struct hall_sock *hs, size_t sending)
 {
-	return hs->tx.bytes_tcp + hs->rx.bytes_tcp + sending >=
-		       READ_ONCE(promote_bytes) ||
-	       time_after_eq(jiffies, hs->attached_at +
+	u64 bytes = hs->tx.bytes_tcp + hs->rx.bytes_tcp;
+
+	if (hall_budget_new_use(hs)) {
+		hs->active_since = jiffies;
+		hs->active_bytes = bytes;
+	}
+	return bytes - hs->active_bytes + sending >= READ_ONCE(promote_bytes) ||
+	       time_after_eq(jiffies, hs->active_since +
 			     msecs_to_jiffies(READ_ONCE(promote_ms)));
 }
 
@@ -108,12 +119,12 @@ static void consider(struct hall_sock *hs, size_t sending)
 	/* A program's first call tells best that no other is inside. */
 	if (!hs->clean && hall_attach_ops(hs))
 		hall_sock_quiet(hs, true, false);
-	if (time_before(jiffies, hs->retry_at) || !earned(hs, sending))
+	if (!earned(hs, sending) || time_before(jiffies, hs->retry_at))
 		return;
 	reason = hall_policy_against(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
 		hall_sock_tags(hs, &tags);
-		switch (hall_tx_offer(hs, &tags)) {
+		switch (hall_budget_offer(hs, &tags)) {
 		case 0:
 			hs->reason = HALLWAY_REASON_OFFERED;
 			return;

@@ -16,6 +16,7 @@ static void channel_wake(struct hall_channel *channel)
 int hall_switch_init(void)
 {
 	hall_sock_handler.policy = hall_policy;
+	hall_sock_handler.full = hall_budget_full;
 	hall_sock_handler.work = hall_switch_work;
 	hall_sock_handler.detach = hall_detach;
 	hall_sock_handler.leave = hall_leave;

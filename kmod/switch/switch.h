@@ -35,6 +35,22 @@ void hall_policy(struct hall_sock *hs, size_t sending);
 /* Do not try again for a while; longer each time. */
 void hall_policy_back_off(struct hall_sock *hs, u32 reason);
 
+/*
+ * budget.c. All under lock_sock(), unless it says otherwise.
+ */
+/* Was nothing sent for so long that what comes now is a new use? */
+bool hall_budget_new_use(const struct hall_sock *hs);
+/* Offers a ring of a fitting size. 0 or -ENOMEM, -EUSERS. */
+int hall_budget_offer(struct hall_sock *hs, const struct hall_tags *tags);
+/* A writer finds its ring full. True: it is ended, for a larger one. */
+bool hall_budget_full(struct hall_sock *hs);
+/* No ring, or no larger one: what idle connections hold is wanted. Any context. */
+void hall_budget_want(struct hall_sock *hs);
+/* Once a second: is the ring of better use to others? No lock held. */
+void hall_budget_look(struct hall_sock *hs);
+/* If it is, ends it. */
+void hall_budget_spare(struct hall_sock *hs);
+
 /* work.c. What the peer said, step by step; in the socket's work item. */
 void hall_switch_work(struct hall_sock *hs);
 

@@ -82,7 +82,10 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
 	finish_rx(hs, false);
 	if (hs->rx.state != HALL_RX_NATIVE)
 		return HALLWAY_REASON_BUSY;
-	return hall_rx_consent(hs, offer);
+	reason = hall_rx_consent(hs, offer);
+	if (reason == HALLWAY_REASON_NO_ENDPOINT)
+		hall_budget_want(hs);
+	return reason;
 }
 
 static void on_offer(struct hall_sock *hs)
@@ -296,6 +299,8 @@ void hall_switch_work(struct hall_sock *hs)
 		err = on_done(hs);
 	if (events & BIT(HALL_EVENT_LEAVE))
 		on_leave(hs);
+	if (events & BIT(HALL_EVENT_SPARE))
+		hall_budget_spare(hs);
 	again = !finish_rx(hs, false);
 	if (events & BIT(HALL_EVENT_LOOK))
 		hall_owner_tell(hs);
@@ -308,9 +313,7 @@ void hall_switch_work(struct hall_sock *hs)
 		err = ECONNRESET;
 	if (hall_silent_overdue(hs, &later))
 		err = ETIMEDOUT;
-	if (hs->detached && !hs->tx.memory.ring &&
-	    hs->rx.state == HALL_RX_NATIVE)
-		hall_channel_close(&hs->channel);
+	hall_sock_rest(hs);
 	release_sock(sk);
 	mutex_unlock(&hs->rx_mutex);
 

@@ -100,6 +100,7 @@ struct region {
 	bool unsettled;			/* a present member has not arrived */
 	struct hallway_slice *slice;
 	struct gen_pool *pool;		/* ring memory of our slice */
+	struct hall_pool budget;	/* and how much of it is used */
 	struct hall_member_bytes departed_bytes; /* with peers that left */
 	struct peer __rcu *peer[HALLWAY_SLOTS_MAX];
 };
@@ -578,7 +579,8 @@ static void peer_arrive(struct region *region, u32 slot,
 	peer = kzalloc(sizeof(*peer), GFP_KERNEL);
 	if (!peer)
 		return;
-	if (hall_member_init(&peer->member, &hall_ivshmem_transport)) {
+	if (hall_member_init(&peer->member, &hall_ivshmem_transport,
+			     &region->budget)) {
 		kfree(peer);
 		return;
 	}
@@ -870,6 +872,8 @@ static void region_answered(struct region *region)
 		region->state = REGION_REFUSED;
 		return;
 	}
+	hall_pool_init(&region->budget,
+		       entry.slice_size - slice_overhead(region));
 	memset(region->slice, 0, slice_overhead(region));
 	WRITE_ONCE(region->slice->generation, region->generation);
 	slice_publish(region->slice);

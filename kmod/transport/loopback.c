@@ -22,6 +22,9 @@ static bool enabled;
 module_param_named(loopback, enabled, bool, 0444);
 MODULE_PARM_DESC(loopback, "serve connections within this kernel too (default: off)");
 
+/* Of ring memory within this kernel, at most. */
+#define POOL_BYTES	(256ul << 20)
+
 /* Precedes the ring, in a page of its own, so that the ring stays aligned. */
 struct block {
 	refcount_t refs;
@@ -31,6 +34,7 @@ struct block {
 };
 
 static struct hall_member *self;
+static struct hall_pool pool;
 static DEFINE_XARRAY_FLAGS(blocks, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_BH);
 
 static struct block *block_of(struct hallway_ring *ring)
@@ -157,7 +161,8 @@ int hall_loopback_init(void)
 	member = kzalloc(sizeof(*member), GFP_KERNEL);
 	if (!member)
 		return -ENOMEM;
-	if (hall_member_init(member, &hall_loopback_transport)) {
+	hall_pool_init(&pool, POOL_BYTES);
+	if (hall_member_init(member, &hall_loopback_transport, &pool)) {
 		kfree(member);
 		return -ENOMEM;
 	}

@@ -4,7 +4,9 @@
 
 #include "transports.h"
 
+#include <linux/jiffies.h>
 #include <linux/kernel.h>
+#include <linux/moduleparam.h>
 #include <linux/percpu.h>
 
 static const struct hall_transport * const transports[] = {
@@ -15,13 +17,28 @@ static const struct hall_transport * const transports[] = {
 struct workqueue_struct *hall_workqueue;
 struct hall_transport_handler hall_transport_handler;
 
+static unsigned long memory_bytes = ULONG_MAX;
+module_param(memory_bytes, ulong, 0444);
+MODULE_PARM_DESC(memory_bytes, "ring memory that this guest uses of a region at most (default: all of its slice)");
+
+void hall_pool_init(struct hall_pool *pool, size_t size)
+{
+	*pool = (struct hall_pool){
+		.size = min_t(size_t, size, memory_bytes),
+		.wanted_at = jiffies - MAX_JIFFY_OFFSET,
+	};
+}
+
 int hall_member_init(struct hall_member *member,
-		     const struct hall_transport *transport)
+		     const struct hall_transport *transport,
+		     struct hall_pool *pool)
 {
 	member->bytes = alloc_percpu(struct hall_member_bytes);
 	if (!member->bytes)
 		return -ENOMEM;
 	member->transport = transport;
+	member->pool = pool;
+	atomic_long_set(&member->held, 0);
 	refcount_set(&member->refs, 1);
 	INIT_LIST_HEAD(&member->list);
 	INIT_LIST_HEAD(&member->addresses);
@@ -51,6 +68,38 @@ void hall_member_put(struct hall_member *member)
 		free_percpu(member->bytes);
 		member->transport->release(member);
 	}
+}
+
+long hall_memory_left(const struct hall_member *peer)
+{
+	const struct hall_pool *pool = peer->pool;
+	long unused = pool->size - atomic_long_read(&pool->used);
+
+	/* held + left <= SHARE * (unused - left) */
+	return (HALL_POOL_SHARE * unused - atomic_long_read(&peer->held)) /
+	       (HALL_POOL_SHARE + 1);
+}
+
+int hall_memory_alloc(struct hall_member *peer, size_t size,
+		      struct hall_memory *memory)
+{
+	int err;
+
+	if ((long)size > hall_memory_left(peer))
+		return -ENOMEM;
+	err = peer->transport->alloc(peer, size, memory);
+	if (err)
+		return err;
+	atomic_long_add(size, &peer->pool->used);
+	atomic_long_add(size, &peer->held);
+	return 0;
+}
+
+void hall_memory_free(struct hall_member *peer, struct hall_memory *memory)
+{
+	peer->transport->free(peer, memory);
+	atomic_long_sub(memory->size, &peer->held);
+	atomic_long_sub(memory->size, &peer->pool->used);
 }
 
 void hall_transport_publish(bool remote, const struct in6_addr *address,

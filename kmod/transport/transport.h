@@ -32,6 +32,13 @@ struct hall_member_bytes {
 	u64 tx, rx;
 };
 
+/* The ring memory of this guest in one region, for all peers there. */
+struct hall_pool {
+	size_t size;
+	atomic_long_t used;
+	unsigned long wanted_at;	/* jiffies; when somebody got none last */
+};
+
 /*
  * A member of a region, as this guest sees it; embedded in the transport's
  * own structure. Reference counted; arrival holds one until departure.
@@ -48,6 +55,8 @@ struct hall_member {
 	u8 key[16];			/* of the connection tags */
 	char name[HALLWAY_NAME_SIZE];
 	struct hall_member_bytes __percpu *bytes;	/* moved through rings */
+	struct hall_pool *pool;		/* where rings towards it come from */
+	atomic_long_t held;		/* bytes of that */
 	struct xarray endpoints;	/* the channel room's, by number */
 	atomic_t endpoint_high;		/* the highest number ever used */
 	atomic_t channels;		/* endpoints in use */
@@ -70,10 +79,10 @@ struct hall_transport {
 	/* The peer runs on another CPU: a receiver may spin a little. */
 	bool remote;
 
-	/* Process context. 0, or -ENOMEM: no memory left for this peer. */
+	/* Process context. 0 or -ENOMEM. Called by hall_memory_alloc() alone. */
 	int (*alloc)(struct hall_member *peer, size_t size,
 		     struct hall_memory *memory);
-	/* Any context. */
+	/* Any context. Called by hall_memory_free() alone. */
 	void (*free)(struct hall_member *peer, struct hall_memory *memory);
 	/*
 	 * The peer's memory of that handle, or NULL if the handle does not name
@@ -145,9 +154,11 @@ extern struct workqueue_struct *hall_workqueue;
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;
 
+void hall_pool_init(struct hall_pool *pool, size_t size);
 /* 0 or -ENOMEM; after it hall_member_put() ends the member. */
 int hall_member_init(struct hall_member *member,
-		     const struct hall_transport *transport);
+		     const struct hall_transport *transport,
+		     struct hall_pool *pool);
 /* The sum over all CPUs. */
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
 
@@ -157,6 +168,20 @@ static inline void hall_member_get(struct hall_member *member)
 }
 
 void hall_member_put(struct hall_member *member);
+
+/*
+ * Ring memory for a peer, and back. A peer holds at most so many times what it
+ * leaves free: whoever comes next finds some, however little a peer gives back.
+ */
+#define HALL_POOL_SHARE	8
+
+/* Bytes that the peer may still be given; negative: it holds too many. */
+long hall_memory_left(const struct hall_member *peer);
+/* Process context. 0, or -ENOMEM: no memory left for this peer. */
+int hall_memory_alloc(struct hall_member *peer, size_t size,
+		      struct hall_memory *memory);
+/* Any context. */
+void hall_memory_free(struct hall_member *peer, struct hall_memory *memory);
 
 /* Every transport starts and stops itself; stopping departs its members. */
 int hall_loopback_init(void);

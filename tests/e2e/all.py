@@ -8,9 +8,17 @@ from pathlib import Path
 from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
-from . import configured, errors, kernel_users, lab, leaving, life, migrate, peers, streams
+from . import budget, configured, errors, kernel_users, lab, leaving, life, migrate, peers, streams
 
-ON_PAIR = (*streams.TESTS, *life.TESTS, *leaving.TESTS, *kernel_users.TESTS, *peers.TESTS, errors.host)
+ON_PAIR = (
+    *streams.TESTS,
+    *budget.TESTS,
+    *life.TESTS,
+    *leaving.TESTS,
+    *kernel_users.TESTS,
+    *peers.TESTS,
+    errors.host,
+)
 # The debug kernel has no traffic control and no NFS, and takes every module.
 STOCK_ONLY = (peers.nat, errors.locked_down, kernel_users.nfs)
 # Whose guests migrate: that is a matter of QEMU, and of the transport, which is the same on all.

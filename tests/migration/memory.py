@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from e2e.budget import crowd
 from e2e.peers import seen_by_daemon
 from e2e.streams import CALM
-from hallway_tests.guests import Delta, Stream, connections
+from hallway_tests.guests import Delta, Stream, connections, counters
 from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Scenario, Setting
 from .stage import Stage, pair
 
-REGION_MIB = 16  # a slice has room for 15 rings of 256 KiB
-CONNECTIONS = 60
+REGION_MIB = 16  # a slice has room for 180 rings, if all are of the smallest size
+CONNECTIONS = 250
 AT_LEAST = 10  # of them on rings: the bystander has some, too
 
 
@@ -47,6 +48,32 @@ def exhausted(stage: Stage, outcome: Outcome) -> None:
             )
 
 
+CROWD_MIB, IDLE, BUSY = 64, 5000, 50
+
+
+@contextlib.contextmanager
+def crowded(setting: Setting) -> Iterator[Stage]:
+    """Boot the two VMs, with a region for a crowd."""
+    with pair(setting, region_mib=CROWD_MIB) as stage:
+        yield stage
+
+
+def idle_crowd(stage: Stage, outcome: Outcome) -> None:
+    """Far more connections than there are rings for have had one, and a few need theirs."""
+    for _ in outcome.rounds():
+        crowd(stage.pair, IDLE, BUSY)
+        outcome.ring_bytes += sum(counters(vm)["tx_bytes_ring"] for vm in stage.pair.both)
+
+
 SCENARIOS = (
-    Scenario("memory-exhausted", f"{CONNECTIONS} connections, ring memory for 15", 20, small, exhausted),
+    Scenario(
+        "memory-exhausted", f"{CONNECTIONS} connections, ring memory for 180 at most", 20, small, exhausted
+    ),
+    Scenario(
+        "idle-crowd",
+        f"{IDLE:,} connections idle, {BUSY} are busy, in a region of {CROWD_MIB} MiB",
+        1,
+        crowded,
+        idle_crowd,
+    ),
 )

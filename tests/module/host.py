@@ -12,7 +12,7 @@ from hallway_tests.guests import healthy, insmod, loaded, no_leaks, rmmod, settl
 from hallway_tests.suite import Report, check
 
 PARAMS = {"loopback": 1, "promote_bytes": 0, "promote_ms": 0, "ring_bytes": 16384}
-PROGRAMS = ("calls", "moves", "compatibility")
+PROGRAMS = ("calls", "moves", "budget", "compatibility")
 # The debug kernel has no type information (BTF), for its build would take twice as long.
 STOCK_ONLY = ("lsm",)
 

@@ -568,7 +568,9 @@ static bool drive_rx(struct loop *loop, struct conn *c, unsigned char *buf,
 	int rounds = 1 + draw(&c->rx, 6);
 	ssize_t n;
 
-	while (c->rx.ready && !c->rx.done && rounds--) {
+	if (!c->rx.ready || c->rx.done)
+		return false;
+	while (rounds--) {
 		n = recv_some(c, buf, pipe_fds, false);
 		if (n < 0 && errno == EAGAIN) {
 			c->rx.ready = false;
@@ -598,7 +600,9 @@ static bool drive_tx(struct loop *loop, struct conn *c, unsigned char *buf,
 		if (loop->mode == LEVEL)
 			watch(loop, c, EPOLL_CTL_MOD);
 	}
-	while (c->tx.ready && !c->tx.done && !sender_done(c) && rounds--) {
+	if (!c->tx.ready || c->tx.done)
+		return false;
+	while (!sender_done(c) && rounds--) {
 		n = send_some(c, buf, pipe_fds, false);
 		if (n < 0 && errno == EAGAIN) {
 			c->tx.ready = false;
@@ -635,7 +639,7 @@ static bool drive(struct loop *loop, struct conn *c, unsigned char *buf,
 static void *drive_all(void *data)
 {
 	unsigned char *buf = malloc(BIGGEST);
-	struct epoll_event events[64];
+	struct epoll_event events[512];
 	double last = now();
 	struct loop *loop = data;
 	bool more = true;
@@ -646,7 +650,7 @@ static void *drive_all(void *data)
 		die("pipe");
 	while (loop->open) {
 		/* A client that is to end looks at the clock. */
-		n = epoll_wait(loop->epoll, events, 64, more ? 0 : 50);
+		n = epoll_wait(loop->epoll, events, 512, more ? 0 : 50);
 		for (i = 0; i < n; i++) {
 			struct conn *c = events[i].data.ptr;
 

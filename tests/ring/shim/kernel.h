@@ -101,6 +101,10 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+typedef struct {
+	long counter;
+} atomic_long_t;
+
 #define atomic_set(v, i)	((v)->counter = (i))
 #define atomic_read(v)		((v)->counter)
 #define atomic_inc(v)		((v)->counter++)

@@ -54,6 +54,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("KIND", "the peer does not know this kind of channel"),
     ("SILENT", "the peer's heartbeat stands still"),
     ("TIMESTAMP", "timestamps of packets are asked for"),
+    ("IDLE", "it was idle, and gave its ring back"),
 ];
 
 /// Name and words of a reason, if its number is known.
