@@ -228,6 +228,32 @@ fn memory_has_a_limit() {
 }
 
 #[test]
+fn who_is_idle_makes_room() {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let mut c = Vm::new("c", Guest::LetsGo);
+    let daemon = daemon("[limits]\nvm = \"16M\"", 60, &[&a, &b, &c]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    c.start(&daemon, 3);
+    until("a knows both", || a.neighbours().1 == [2, 3]);
+    a.want(&[2]);
+    until("b has it", || b.plugs().0.len() == 1);
+    a.want(&[]);
+    let before = daemon.status().uptime_seconds;
+    until("it was not used for a while", || {
+        daemon.status().uptime_seconds > before + 5
+    });
+    assert_eq!(regions(&daemon), ["pair.a.b"]);
+    a.want(&[3]);
+    until("the other is made in its place", || {
+        regions(&daemon) == ["pair.a.c"] && c.plugs().0.len() == 1
+    });
+    assert_eq!(b.plugs().1, ["hallway-pair.a.b"]);
+    assert!(!daemon.log().contains("cannot be made"));
+}
+
+#[test]
 fn the_monitor_of_another_vm_is_not_used() {
     let a = Vm::new("a", Guest::LetsGo);
     let mut other = Vm::new("b", Guest::LetsGo);

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::Result;
 use hallway_abi::region::PAGE_ENTRIES;
 use hallway_membership::{slice, Address, Geometry, HOST_SLOT};
 use tracing::{info, warn};
@@ -21,9 +21,19 @@ use super::Server;
 
 /// Between two tries to make what could not be made.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// Without a promoted connection for so long a region makes room for another, at once
+/// if its own time without one is less.
+const UNUSED: Duration = Duration::from_secs(5);
 
 /// Two VMs of the configuration, the lower number first.
 type Two = (usize, usize);
+
+/// Why a region can't be made.
+struct Short {
+    /// The VM that may not have more, or all of them.
+    of: Option<usize>,
+    why: String,
+}
 
 /// All regions of pairs.
 pub(super) struct Pairs {
@@ -131,7 +141,14 @@ impl Server {
             return;
         }
         let region = self.config.pair_name(two.0, two.1);
-        match self.make_pair(two, &region, geometry) {
+        if let Some(short) = self.shortage(two, geometry.size()) {
+            if !self.make_room(short.of) {
+                warn!(region, "cannot be made: {}", short.why);
+            }
+            self.pairs.refused.insert(two, Instant::now());
+            return;
+        }
+        match self.make_pair(&region, geometry) {
             Ok(()) => {
                 self.pairs.refused.remove(&two);
                 let pair = Pair {
@@ -149,40 +166,72 @@ impl Server {
         }
     }
 
-    fn make_pair(&mut self, two: Two, name: &str, geometry: Geometry) -> Result<()> {
-        let size = geometry.size();
-        let all: u64 = self
-            .regions
-            .iter()
-            .map(|s| s.region.geometry().size())
-            .sum();
-        if self
-            .config
-            .host_limit
-            .is_some_and(|limit| all + size > limit)
-        {
-            bail!("the regions of this host would have more than limits.host allows");
+    fn shortage(&self, two: Two, size: u64) -> Option<Short> {
+        let all = self.regions.iter().map(|s| s.region.geometry().size());
+        let limit = self.config.host_limit;
+        if limit.is_some_and(|limit| all.sum::<u64>() + size > limit) {
+            let why = "the regions of this host would have more than limits.host allows";
+            return Some(Short {
+                of: None,
+                why: why.into(),
+            });
         }
-        for number in [two.0, two.1] {
+        [two.0, two.1].into_iter().find_map(|number| {
             let vm = &self.config.vms[number];
             let shared = self.config.shared_of(vm);
-            let own = self.pairs.of(number);
-            let mut sum: u64 = shared.iter().map(|(_, geometry)| geometry.size()).sum();
-            let pairs = self.regions.iter().filter(|s| own.contains(&s.name));
-            sum += pairs.map(|s| s.region.geometry().size()).sum::<u64>();
-            if self.config.vm_limit.is_some_and(|limit| sum + size > limit) {
-                bail!(
+            let pairs = self.pairs.made.iter();
+            let own: Vec<_> = pairs
+                .filter(|((a, b), _)| [*a, *b].contains(&number))
+                .collect();
+            let held = |(_, pair): &(_, &Pair)| {
+                let served = self.regions.iter().find(|s| s.name == pair.region);
+                served.map_or(0, |served| served.region.geometry().size())
+            };
+            let sum = shared
+                .iter()
+                .map(|(_, geometry)| geometry.size())
+                .sum::<u64>()
+                + own.iter().map(held).sum::<u64>();
+            let why = if self.config.vm_limit.is_some_and(|limit| sum + size > limit) {
+                format!(
                     "the regions of {} would have more than limits.vm allows",
                     vm.name
-                );
-            }
-            if shared.len() + own.len() >= PAGE_ENTRIES {
-                bail!(
+                )
+            } else if shared.len() + own.len() >= PAGE_ENTRIES {
+                format!(
                     "{} has {PAGE_ENTRIES} regions, which is all that a VM can join",
                     vm.name
-                );
-            }
-        }
+                )
+            } else {
+                return None;
+            };
+            Some(Short {
+                of: Some(number),
+                why,
+            })
+        })
+    }
+
+    /// Withdraws what a VM, or any, has used least lately. False if all is in use.
+    fn make_room(&mut self, of: Option<usize>) -> bool {
+        let idle = self.pairs.made.iter_mut().filter(|((a, b), pair)| {
+            of.is_none_or(|number| [*a, *b].contains(&number))
+                && !pair.withdrawn
+                && pair.used.elapsed() >= pair.idle.min(UNUSED)
+        });
+        let Some((_, pair)) = idle.min_by_key(|(_, pair)| pair.used) else {
+            return false;
+        };
+        info!(
+            region = pair.region,
+            "is idle, and another is wanted: withdrawn"
+        );
+        pair.withdrawn = true;
+        true
+    }
+
+    fn make_pair(&mut self, name: &str, geometry: Geometry) -> Result<()> {
+        let size = geometry.size();
         let file = self.region_dir.join(name);
         let region = open_region(&file, geometry, None)?;
         self.access.share(&file)?;
@@ -231,6 +280,8 @@ impl Server {
 
     fn remove_pair(&mut self, two: Two, region: &str) {
         self.pairs.made.remove(&two);
+        // There is room for one that could not be made.
+        self.pairs.refused.clear();
         self.forget_plugs(region);
         if let Some(at) = self.regions.iter().position(|served| served.name == region) {
             let served = self.regions.remove(at);
