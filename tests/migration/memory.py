@@ -12,7 +12,7 @@ from hallway_tests.guests import Delta, Stream, connections, counters
 from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Scenario, Setting
-from .stage import Stage, pair
+from .stage import BYSTANDERS, Stage, pair
 
 REGION_MIB = 16  # a slice has room for 180 rings, if all are of the smallest size
 CONNECTIONS = 250
@@ -30,7 +30,8 @@ def exhausted(stage: Stage, outcome: Outcome) -> None:
     """Some connections get no ring, and are none the worse; all memory comes back, each time."""
     a, b = stage.pair.both
     with stage.bystander(outcome, ring_bytes=256 << 10):
-        before = seen_by_daemon(stage.pair, a)["channels"]
+        alone = "the daemon sees the bystander's channels alone"
+        wait_for(lambda: seen_by_daemon(stage.pair, a)["channels"] == BYSTANDERS, alone)
         for number in outcome.rounds():
             delta = Delta(a, b)
             stream = Stream(b, a, conns=CONNECTIONS, both=f"{CALM} --stall 60")
@@ -43,9 +44,7 @@ def exhausted(stage: Stage, outcome: Outcome) -> None:
             moved = delta.of(a)
             check(moved["tx_promoted"] >= AT_LEAST, f"round {number}: {moved['tx_promoted']} on rings")
             check(not moved["resets"], f"round {number}: {moved['resets']} were reset")
-            wait_for(
-                lambda: seen_by_daemon(stage.pair, a)["channels"] == before, f"{before} channels are left"
-            )
+            wait_for(lambda: seen_by_daemon(stage.pair, a)["channels"] == BYSTANDERS, alone)
 
 
 CROWD_MIB, IDLE, BUSY = 64, 5000, 50
