@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-from hallway_tests.guests import Delta, Stream, connections, odd
+from hallway_tests.guests import Delta, Stream, autopsy, connections, odd
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
 
 # A stream that leaves the guests' CPUs to others, too.
 CALM = "--calm --biggest 4000"
+ENOUGH = 500_000  # bytes that show how a call does
 HIT = (
     "ring_full",
     "ring_empty",
@@ -78,7 +79,14 @@ def each_call(pair: Pair) -> None:
     )  # fmt: skip
     for mode, calls in pairs:
         delta = Delta(*pair.both)
-        stream = Stream(pair.b, pair.a, both=f"--mode {mode} --calls {calls}", conns=2, seconds=pair.slow)
+        stream = Stream(pair.b, pair.a, both=f"--mode {mode} --calls {calls}", conns=2)
+        with autopsy(*pair.both):
+            wait_for(
+                lambda: all(delta.of(vm)["tx_bytes_ring"] > ENOUGH for vm in pair.both),  # noqa: B023
+                f"{ENOUGH} bytes go through rings each way: {mode} {calls}",
+                60 * pair.slow,
+            )
+        stream.stop()
         stream.finish(60 * pair.slow)
         nothing_odd(pair, delta)
         through_rings(pair, delta, 0.5)
