@@ -2,13 +2,14 @@
 /*
  * Ring memory is a budget, not a cost per connection.
  *
- * A ring has ring_bytes while there is plenty of memory, and the less there is
- * the less it gets, so that there is a ring for many before there is a large one
- * for few. A small ring whose writer keeps filling it, while its reader keeps up,
- * is followed by a larger one once there is room. Each change of size is a way
- * through TCP, for a ring is ended as any other is and the next one is another
- * carrier. So it must be worth it, and those who compete for memory don't take
- * it from each other for a moment: see SETTLED and UNFILLED.
+ * A ring has ring_bytes while there is plenty of memory, less where SO_SNDBUF
+ * asks for less, and the less there is the less it gets, so that there is a ring
+ * for many before there is a large one for few. A small ring whose writer keeps
+ * filling it, while its reader keeps up, is followed by a larger one once there
+ * is room. Each change of size is a way through TCP, for a ring is ended as any
+ * other is and the next one is another carrier. So it must be worth it, and those
+ * who compete for memory don't take it from each other for a moment: see SETTLED
+ * and UNFILLED.
  *
  * A ring whose connection sends nothing goes back after idle_ms; while memory
  * is wanted after pause_ms already, and then large ones that don't fill become
@@ -21,6 +22,7 @@
  */
 #include "switch.h"
 
+#include <linux/log2.h>
 #include <linux/moduleparam.h>
 
 #include <hallway/reason.h>
@@ -79,6 +81,20 @@ static u32 least_bytes(void)
 	return min(LEAST, READ_ONCE(ring_bytes));
 }
 
+/*
+ * A program that sets SO_SNDBUF wants to be stopped once so much is on its way,
+ * and what the peer's window takes: its ring holds no more than both.
+ */
+static u32 most_bytes(const struct sock *sk)
+{
+	u64 buffers = (u64)READ_ONCE(sk->sk_sndbuf) + tcp_sk(sk)->snd_wnd;
+	u32 most = READ_ONCE(ring_bytes);
+
+	if (!(sk->sk_userlocks & SOCK_SNDBUF_LOCK) || buffers >= most)
+		return most;
+	return max_t(u32, roundup_pow_of_two(buffers), HALLWAY_RING_MIN);
+}
+
 static u32 smaller(u32 bytes)
 {
 	return max(bytes / STEP, least_bytes());
@@ -118,7 +134,7 @@ int hall_budget_offer(struct hall_sock *hs, const struct hall_tags *tags)
 {
 	struct hall_member *member = hs->channel.member;
 	struct hall_demand *demand = &hs->demand;
-	u32 bytes = READ_ONCE(ring_bytes);
+	u32 bytes = most_bytes(hs->sk);
 	int err;
 
 	if (demand->bytes)
@@ -144,7 +160,7 @@ bool hall_budget_full(struct hall_sock *hs)
 {
 	const struct hall_tx_ring *ring = &hs->tx.ring;
 	struct hall_demand *demand = &hs->demand;
-	u32 most = READ_ONCE(ring_bytes);
+	u32 most = most_bytes(hs->sk);
 
 	/* Once for each half of a ring: a reader that stands still is no reason. */
 	if (ring->head - demand->head < ring->size / 2)

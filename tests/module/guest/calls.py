@@ -27,10 +27,14 @@ from pairs import (
     pair,
     pattern,
     promote,
+    setting,
     shown,
     take,
     wait_for,
 )
+
+SO_SNDBUFFORCE = 32
+MUCH = 512 << 10
 
 
 def integrity(kind):
@@ -270,6 +274,22 @@ def mptcp_listener():
         delta.expect(rx_bytes_ring=7)
 
 
+def send_buffer():
+    """Who sets SO_SNDBUF is stopped by a ring, too, where TCP's buffers would be full."""
+    delta = Delta()
+    with setting("/sys/module/hallway/parameters/ring_bytes", MUCH):
+        for asked, least, most in ((None, MUCH, MUCH), (4096, 4096, MUCH // 2), (MUCH, MUCH, MUCH)):
+            a, b = connect()
+            with a, b:
+                if asked:
+                    a.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, asked)
+                promote(a, b)
+                sent = fill(a)
+                check(least <= len(sent) <= most, f"SO_SNDBUF {asked}: {len(sent)} bytes fit")
+                check(take(b, len(sent)) == sent, "other bytes came than were sent")
+    delta.expect(tx_bytes_ring=2 * MUCH, ring_full=3)
+
+
 def edge_writable():
     """An edge when a full ring gets space."""
     delta = Delta()
@@ -366,6 +386,7 @@ ALONE = (
     never_called,
     mptcp_listener,
     poll_exact,
+    send_buffer,
     edge_writable,
     peek,
     siocinq,
