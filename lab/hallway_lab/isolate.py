@@ -67,12 +67,13 @@ def enter() -> None:
 def _scratch() -> str:
     """Make a folder for temporary files; those of runs that were killed go."""
     folder = paths.cache("tmp", "x").parent
-    for old in folder.glob("run-*"):
-        with contextlib.suppress(OSError), _opened(old) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(old, ignore_errors=True)
-    made = tempfile.mkdtemp(prefix="run-", dir=folder)
-    fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)  # until this run is no more
+    with paths.lock("tmp"):
+        for old in folder.glob("run-*"):
+            with contextlib.suppress(OSError), _opened(old) as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
+        made = tempfile.mkdtemp(prefix="run-", dir=folder)
+        fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)  # until this run is no more
     return made
 
 
