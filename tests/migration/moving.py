@@ -37,6 +37,11 @@ class Load:
     def __init__(self, stage: Hosts) -> None:
         self.stage = stage
         stays, moves = stage.both
+        # First: a program that starts under this load takes its time.
+        self.measure = [moves.spawn("exec python3 -B /root/e2e/pauses.py echo 4700")]
+        wait_for(lambda: moves.run("ss -Hltn sport = :4700").out, "somebody echoes", 60)
+        ask = f"exec python3 -B /root/e2e/pauses.py ask {moves.ip4} 4700 /tmp/pauses"
+        self.measure.append(stays.spawn(f": > /tmp/pauses; {ask}"))
         self.stream = Stream(stays, moves, conns=STREAMS, stall=60)
         self.session = moves.spawn(f"rm -f /tmp/stop; python3 -B /root/e2e/session.py {stays.name} /tmp/stop")
         self.programs = [
@@ -45,10 +50,6 @@ class Load:
                 f"exec redis-benchmark -h {stays.ip4} -c {CLIENTS} -n 100000000 -t set > /tmp/redis 2>&1"
             ),
         ]
-        self.measure = [moves.spawn("exec python3 -B /root/e2e/pauses.py echo 4700")]
-        wait_for(lambda: moves.run("ss -Hltn sport = :4700").out, "somebody echoes")
-        ask = f"exec python3 -B /root/e2e/pauses.py ask {moves.ip4} 4700 /tmp/pauses"
-        self.measure.append(stays.spawn(f": > /tmp/pauses; {ask}"))
 
     def check_running(self, when: str) -> None:
         """Fail if one of the programs has ended, with what it said."""
@@ -69,11 +70,14 @@ class Load:
         return max(map(float, said))
 
     def finish(self) -> None:
-        """End all; every byte must have come."""
+        """End what checks its bytes; every byte must have come."""
         self.stage.moves.run("touch /tmp/stop")
         self.stream.stop()
         self.stream.finish(120)
         jobs_end(self.session)
+
+    def kill(self) -> None:
+        """End the rest, whose connections may be reset: they had bytes unread."""
         for job in (*self.programs, *self.measure):
             job.kill()
 
@@ -88,6 +92,7 @@ def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
     outcome.ring_bytes += sum(delta.of(vm)["tx_bytes_ring"] for vm in stage.both)
     load.finish()
     migrate.nothing_odd(stage, delta)
+    load.kill()
 
 
 def _play(stage: Hosts, outcome: Outcome, move: Callable[[Host], Move], *places: Host) -> None:
@@ -158,6 +163,7 @@ def plain(stage: Hosts, outcome: Outcome) -> None:
             stage.wire_carries()
         load.check_running(f"in round {number}")
     load.finish()
+    load.kill()
     if moves.config.host != stage.here.name:
         hosts.migrate(moves, stage.here, plugged=False)
     moves.run("insmod /root/hallway.ko " + " ".join(f"{name}={value}" for name, value in AT_ONCE.items()))
