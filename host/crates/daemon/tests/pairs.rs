@@ -205,8 +205,9 @@ fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     until("it is no more", || regions(&daemon).is_empty());
 }
 
-#[test]
-fn memory_has_a_limit() {
+/// Three VMs that may have one region each, and the first two have it.
+/// The daemon is the last, to end first: a monitor waits for its client to go.
+fn three_with_room_for_one() -> (Vm, Vm, Vm, Daemon) {
     let mut a = Vm::new("a", Guest::LetsGo);
     let mut b = Vm::new("b", Guest::LetsGo);
     let mut c = Vm::new("c", Guest::LetsGo);
@@ -217,6 +218,12 @@ fn memory_has_a_limit() {
     until("a knows both", || a.neighbours().1 == [2, 3]);
     a.want(&[2]);
     until("b has it", || b.plugs().0.len() == 1);
+    (a, b, c, daemon)
+}
+
+#[test]
+fn memory_has_a_limit() {
+    let (mut a, _b, c, daemon) = three_with_room_for_one();
     a.want(&[2, 3]);
     until("it is refused, with a reason", || {
         daemon
@@ -229,16 +236,7 @@ fn memory_has_a_limit() {
 
 #[test]
 fn who_is_idle_makes_room() {
-    let mut a = Vm::new("a", Guest::LetsGo);
-    let mut b = Vm::new("b", Guest::LetsGo);
-    let mut c = Vm::new("c", Guest::LetsGo);
-    let daemon = daemon("[limits]\nvm = \"16M\"", 60, &[&a, &b, &c]);
-    a.start(&daemon, 1);
-    b.start(&daemon, 2);
-    c.start(&daemon, 3);
-    until("a knows both", || a.neighbours().1 == [2, 3]);
-    a.want(&[2]);
-    until("b has it", || b.plugs().0.len() == 1);
+    let (mut a, b, c, daemon) = three_with_room_for_one();
     a.want(&[]);
     let before = daemon.status().uptime_seconds;
     until("it was not used for a while", || {
