@@ -39,8 +39,7 @@ pub fn run(
     }
     tell(News::Migrates(Migration::Unplugging));
     for id in devices {
-        let out = monitor.unplug(&id, LET_GO);
-        match out.and_then(|()| monitor.wait_released(&id, LET_GO)) {
+        match monitor.unplug(&id, LET_GO) {
             Ok(()) => tell(News::Gone(id, true)),
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {

@@ -19,6 +19,8 @@ const UNNAMED: &str = "/machine/peripheral-anon";
 const OBJECTS: &str = "/objects";
 /// Between two looks at memory that is let go.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long QEMU may take to let go of memory that was unplugged before.
+const RELEASE: Duration = Duration::from_secs(5);
 /// Devices with one hot-pluggable slot.
 const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
 
@@ -82,6 +84,7 @@ impl Monitor {
             // Of a Hallway that ended half-way.
             self.execute("object-del", json!({ "id": backend }))?;
         }
+        self.wait_released(&memory.id, Instant::now() + RELEASE)?;
         let object = json!({
             "qom-type": "memory-backend-file", "id": backend, "share": true,
             "mem-path": memory.file, "size": memory.size,
@@ -95,8 +98,9 @@ impl Monitor {
     }
 
     /// Has the guest let a device go, waits until it has, and removes the
-    /// memory. A device that is not there is gone already. After
-    /// [`Error::Held`] the guest may still let go: ask again.
+    /// memory, of which QEMU knows nothing any more then. A device that is not
+    /// there is gone already. After [`Error::Held`] and [`Error::Lingers`] it
+    /// may still go: ask again.
     pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         if self.has_device(id)? {
@@ -122,21 +126,18 @@ impl Monitor {
         if self.backends()?.contains(&backend) {
             self.execute("object-del", json!({ "id": backend }))?;
         }
-        Ok(())
+        self.wait_released(id, deadline)
     }
 
     /// Waits until QEMU has also let go of the memory of a device that was
     /// unplugged, which takes as long as any of its threads may still look there.
-    /// A migration that begins before takes it along, and fails.
-    pub fn wait_released(&mut self, id: &str, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
+    /// A migration that begins before takes it along, and fails; memory that
+    /// comes to the same place has the same name, at which QEMU aborts.
+    fn wait_released(&mut self, id: &str, deadline: Instant) -> Result<()> {
         let block = format!("/{}", Memory::backend(id));
         while self.ram_blocks()?.iter().any(|name| name.ends_with(&block)) {
             if Instant::now() >= deadline {
-                return Err(Error::Refused {
-                    command: "object-del".into(),
-                    reason: format!("the memory of device {id} is still in use"),
-                });
+                return Err(Error::Lingers { device: id.into() });
             }
             std::thread::sleep(LOOK);
         }

@@ -77,6 +77,12 @@ pub enum Error {
         /// That it holds.
         device: String,
     },
+    /// QEMU has not let go of memory whose device is gone.
+    #[error("QEMU still uses the memory of device {device}, which is gone: try again")]
+    Lingers {
+        /// That is gone.
+        device: String,
+    },
     /// Nowhere to plug a device in.
     #[error(
         "no free root port is left: start QEMU with more of them, such as -device \
@@ -90,7 +96,7 @@ impl Error {
     pub fn is_final(&self) -> bool {
         !matches!(
             self,
-            Self::Refused { .. } | Self::Held { .. } | Self::NoPort
+            Self::Refused { .. } | Self::Held { .. } | Self::Lingers { .. } | Self::NoPort
         )
     }
 }

@@ -169,6 +169,29 @@ fn memory_leaves_when_the_guest_lets_go_and_not_before() {
 }
 
 #[test]
+fn memory_comes_back_only_after_qemu_has_let_it_go() {
+    let machine = Machine::default();
+    let state = machine.state.clone();
+    let qemu = Qemu::new(GREETING, machine.answer());
+    let mut monitor = connect(&qemu);
+    monitor.plug(&memory(), &[]).unwrap();
+    state.lock().unwrap().lingers = 2;
+    monitor.unplug("ring", PATIENCE).unwrap();
+    assert_eq!(state.lock().unwrap().lingers, 0);
+    // It was taken out by hand just now.
+    state.lock().unwrap().lingers = 2;
+    assert_eq!(monitor.plug(&memory(), &[]).unwrap(), Plugged::Now);
+    state.lock().unwrap().lingers = u32::MAX;
+    let error = monitor
+        .unplug("ring", Duration::from_millis(50))
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Lingers { .. }) && !error.is_final(),
+        "{error}"
+    );
+}
+
+#[test]
 fn migrations_are_followed() {
     let mut states = ["setup", "active", "failed"].into_iter();
     let qemu = Qemu::new(

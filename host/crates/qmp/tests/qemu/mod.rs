@@ -122,6 +122,8 @@ pub struct Machine {
     /// Without hot-plug.
     pub bad_port: Option<&'static str>,
     pub guest: Guest,
+    /// The object that went last.
+    pub removed: String,
     pub state: Arc<Mutex<State>>,
 }
 
@@ -190,12 +192,18 @@ impl Machine {
                 let device = self.devices.iter().find(|(n, ..)| *n == last(path));
                 gives(json!(device.unwrap().2))
             }
+            ("object-add", _)
+                if self.removed == text("id") && self.state.lock().unwrap().lingers > 0 =>
+            {
+                vec![json!("hang up")] // QEMU aborts.
+            }
             ("object-add", _) => {
                 self.objects.push((text("id"), text("mem-path")));
                 done()
             }
             ("object-del", _) => {
-                self.objects.retain(|(name, _)| *name != text("id"));
+                self.removed = text("id");
+                self.objects.retain(|(name, _)| *name != self.removed);
                 done()
             }
             ("device_add", _) if self.bad_port.is_some_and(|bad| bad == text("bus")) => {
@@ -230,15 +238,18 @@ impl Machine {
                 self.state.lock().unwrap().migration = "cancelled";
                 done()
             }
-            ("migrate", _) => done(),
+            ("migrate", _) => {
+                assert_eq!(self.state.lock().unwrap().lingers, 0, "Unknown ramblock");
+                done()
+            }
             ("human-monitor-command", _) => {
                 let mut state = self.state.lock().unwrap();
                 let seen = state.lingers > 0;
                 state.lingers = state.lingers.saturating_sub(1);
-                let block = "0000:00:09.0/hallway-g-memory    4 KiB  0x0 0x1000\n";
+                let block = format!("0000:00:09.0/{}    4 KiB  0x0 0x1000\n", self.removed);
                 gives(json!(format!(
                     "pc.ram  4 KiB\n{}",
-                    if seen { block } else { "" }
+                    if seen { &block } else { "" }
                 )))
             }
             ("query-uuid", _) => gives(json!({ "UUID": self.uuid })),
