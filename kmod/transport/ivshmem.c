@@ -1219,18 +1219,22 @@ disable:
 
 static void ivshmem_remove(struct pci_dev *pdev)
 {
+	void *data = pci_get_drvdata(pdev), *bar;
 	struct doorbell *doorbell;
-	void *bar;
 
+	/* It was shut down before. */
+	if (!data)
+		return;
+	pci_set_drvdata(pdev, NULL);
 	list_for_each_entry(doorbell, &doorbells, list) {
-		if (doorbell != pci_get_drvdata(pdev))
+		if (doorbell != data)
 			continue;
 		bar = doorbell->page;
 		doorbell_remove(doorbell);
 		goto unmap;
 	}
-	bar = ((struct region *)pci_get_drvdata(pdev))->shared;
-	region_remove(pci_get_drvdata(pdev));
+	bar = ((struct region *)data)->shared;
+	region_remove(data);
 unmap:
 	memunmap(bar);
 	pci_release_regions(pdev);
@@ -1248,6 +1252,8 @@ static struct pci_driver ivshmem_driver = {
 	.id_table = ivshmem_ids,
 	.probe = ivshmem_probe,
 	.remove = ivshmem_remove,
+	/* A kernel that goes, also by kexec, leaves: nobody waits for its heartbeat. */
+	.shutdown = ivshmem_remove,
 };
 
 const struct hall_transport hall_ivshmem_transport = {

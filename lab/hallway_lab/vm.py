@@ -159,11 +159,15 @@ class VM:
     def reset(self) -> None:
         """Press the machine's reset button; `wait_boot` then waits for the guest to be back."""
         assert self.config.reboots, "this QEMU ends when its guest reboots"
+        self.expect_boot()
+        self.qmp.command("system_reset")
+
+    def expect_boot(self) -> None:
+        """Be told that the guest is about to boot anew; `wait_boot` then waits for that."""
         self._boots += 1
         if self._agent:
             self._agent.close()
             self._agent = None
-        self.qmp.command("system_reset")
 
     @property
     def pid(self) -> int:

@@ -19,8 +19,8 @@ ON_PAIR = (
     *peers.TESTS,
     errors.host,
 )
-# The debug kernel has no traffic control and no NFS, and takes every module.
-STOCK_ONLY = (peers.nat, errors.locked_down, kernel_users.nfs)
+# The debug kernel has no traffic control, no NFS and no kexec, and takes every module.
+STOCK_ONLY = (peers.nat, errors.locked_down, kernel_users.nfs, configured.config_kexec)
 # Whose guests migrate: that is a matter of QEMU, and of the transport, which is the same on all.
 MIGRATING = "6.1"
 

@@ -23,7 +23,9 @@ from hallway_tests.guests import (
 )
 from hallway_tests.suite import check, wait_for
 
+from . import kernel
 from .lab import Pair, named_log
+from .peers import seen_by_daemon
 from .streams import CALM, nothing_odd, through_rings
 
 NUMBERS = (5, 6, 7)
@@ -202,15 +204,37 @@ def config_admits(company: Company) -> None:
 def config_reset(company: Company) -> None:
     """A VM that is reset is missed at once, and has its region anew when its module runs again."""
     a, b, _ = company.vms
+    with _boots_again(company, a, b):
+        b.reset()
+    check(company.machine(b)["plugs"][0]["problem"] == "its guest was reset", "the daemon does not say so")
+    _is_back(company, a, b)
+
+
+def config_kexec(company: Company) -> None:
+    """A VM whose kernel starts another one leaves before it, and is back when its module runs again."""
+    a, b, _ = company.vms
+    kernel.lay_out(company.pair.share, b)
+    with _boots_again(company, a, b):
+        kernel.kexec(b)
+        # By its own word: nobody else could tell so much.
+        wait_for(lambda: seen_by_daemon(company.of_two(a, b), b)["liveness"] == "absent", "it left")
+    _is_back(company, a, b)
+
+
+@contextlib.contextmanager
+def _boots_again(company: Company, a: VM, b: VM) -> Iterator[None]:
+    """Have two members, of which one boots again by the block; the other one misses it."""
     company.unload()
-    pair = company.of_two(a, b)
     for vm in (a, b):
         insmod(vm, promote_bytes=0, promote_ms=0)
     wait_members(a, b, timeout=30 * company.pair.slow)
-    b.reset()
+    yield
     wait_for(lambda: b.ip4 not in members(a), f"{a.name} misses it")
     b.wait_boot()
-    check(company.machine(b)["plugs"][0]["problem"] == "its guest was reset", "the daemon does not say so")
+
+
+def _is_back(company: Company, a: VM, b: VM) -> None:
+    pair = company.of_two(a, b)
     settle_in(b)
     insmod(b, promote_bytes=0, promote_ms=0)
     wait_members(a, b, timeout=30 * company.pair.slow)
@@ -310,4 +334,4 @@ def booted(pair: Pair) -> Iterator[Company]:
         daemon.kill(15)
 
 
-TESTS = (config_plugs, config_survives, config_admits, config_reset, config_pairs)
+TESTS = (config_plugs, config_survives, config_admits, config_reset, config_kexec, config_pairs)

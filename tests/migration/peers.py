@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from e2e import kernel
 from e2e.peers import Doomed, standing_still
 from e2e.streams import CALM
 from hallway_lab.vm import VM
@@ -40,16 +41,32 @@ def reset(stage: Stage, outcome: Outcome) -> None:
     """A guest is reset and boots again in its QEMU, over and over."""
     with stage.bystander(outcome), stage.victim(reboots=True) as third:
         for _ in outcome.rounds():
-            doomed = _dies(stage, outcome, third, VM.reset, "ETIMEDOUT", "ECONNRESET")
-            third.wait_boot()
-            third.run("rm -f /tmp/say /tmp/said")
+            doomed = _boots_again(stage, outcome, third, VM.reset)
             # The firmware has put the region where guests map it uncached.
             third.unplug("ring0")
-            settle_in(third)
             insmod(third, **AT_ONCE)
             third.plug(stage.pair.site.daemon.region)
             wait_members(*stage.pair.both, third)
             doomed.forgotten()
+
+
+def kexeced(stage: Stage, outcome: Outcome) -> None:
+    """A guest's kernel starts another one, over and over."""
+    with stage.bystander(outcome), stage.victim() as third:
+        kernel.lay_out(stage.pair.share, third)
+        for _ in outcome.rounds():
+            doomed = _boots_again(stage, outcome, third, kernel.kexec)
+            insmod(third, **AT_ONCE)
+            wait_members(*stage.pair.both, third)
+            doomed.forgotten()
+
+
+def _boots_again(stage: Stage, outcome: Outcome, third: VM, boot: Callable[[VM], object]) -> Doomed:
+    doomed = _dies(stage, outcome, third, boot, "ETIMEDOUT", "ECONNRESET")
+    third.wait_boot()
+    third.run("rm -f /tmp/say /tmp/said")
+    settle_in(third)
+    return doomed
 
 
 def _end(stage: Stage, outcome: Outcome, end: Callable[[VM], object]) -> None:
@@ -117,6 +134,7 @@ SCENARIOS = (
     Scenario("guest-panics", "a peer's kernel panics, its QEMU ends", 20, pair, panicked),
     Scenario("guest-halted", "a peer stands still for ever, its QEMU lives", 20, pair, halted),
     Scenario("guest-reset", "a peer is reset, and boots again in its QEMU", 20, pair, reset),
+    Scenario("guest-kexec", "a peer's kernel starts another one", 20, pair, kexeced),
     Scenario("qemu-stopped", "a peer's QEMU stands still for 5 s", 20, pair, stopped),
     Scenario("long-stop", "a peer's QEMU stands still for 60 s", 3, pair, stopped_long),
 )
