@@ -65,14 +65,20 @@ class Daemon:
     """
 
     def __init__(
-        self, *words: str, region_mib: int = SIZE_MIB, host: str = "", config: Path | None = None
+        self,
+        *words: str,
+        region_mib: int = SIZE_MIB,
+        host: str = "",
+        config: Path | None = None,
+        region: Path | None = None,
     ) -> None:
         self.run_dir = RUN_DIR.with_name(f"{RUN_DIR.name}-{host}") if host else RUN_DIR
         region_dir = REGION_DIR.with_name(f"{REGION_DIR.name}-{host}") if host else REGION_DIR
         self.configured = config is not None
-        self.words = [f"--config={config}" if config else f"--region=default:{region_mib}M", *words]
-        self.words += [f"--run-dir={self.run_dir}", f"--region-dir={region_dir}"]
-        self.region = Plain(region_dir / "default", region_mib << 20)
+        self.region = Plain(region or region_dir / "default", region_mib << 20)
+        served = f"--region={self.region.path.name}:{region_mib}M"
+        self.words = [f"--config={config}" if config else served, *words]
+        self.words += [f"--run-dir={self.run_dir}", f"--region-dir={self.region.path.parent}"]
         self.socket = self.run_dir / "hallwayd.sock"
         self.log = paths.out("vm", f"hallwayd{host and f'-{host}'}.log")
         self.log.write_bytes(b"")

@@ -236,11 +236,19 @@ class VM:
     def _arguments(self) -> list[str]:
         cfg = self.config
         words = ["-name", self.name, "-uuid", self.uuid, "-nodefaults", "-no-user-config", "-display", "none"]
-        words += ["-machine", self.machine, "-m", str(cfg.memory_mib), *self._bridges()]
+        words += ["-machine", self.machine, "-m", str(cfg.memory_mib)]
         # With room for one CPU alone, TCG takes every barrier and LOCK prefix for
         # needless, and memory shared with another QEMU would not be coherent.
         words += [*accel.arguments(), "-smp", f"{cfg.cpus},maxcpus={cfg.cpus + 1}"]
         words += [] if cfg.reboots else ["-no-reboot"]
+        if cfg.moves:
+            words += ["-incoming", "defer"]
+        return words + self._devices() + self._shared_memory() + cfg.extra
+
+    def _devices(self) -> list[str]:
+        """What a VM of the lab consists of, but for its machine and its shared memory."""
+        cfg = self.config
+        words = self._bridges()
         words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
         words += ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]
@@ -257,9 +265,7 @@ class VM:
         share = cfg.share or paths.out("share", "x").parent
         share.mkdir(parents=True, exist_ok=True)
         words += ["-virtfs", f"local,path={share},mount_tag=hallway,security_model=none,readonly=on"]
-        if cfg.moves:
-            words += ["-incoming", "defer"]
-        return words + self._network() + self._shared_memory() + cfg.extra
+        return words + self._network()
 
     def _bridges(self) -> list[str]:
         """Make room above 4 GiB, and on q35 root ports, for hot-plugged memory."""

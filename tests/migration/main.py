@@ -12,15 +12,15 @@ import random
 import time
 from collections.abc import Iterator
 
+import hallway_lab.libvirt
 from hallway_lab import hosts, isolate, kernels, measure, paths
 from hallway_lab.sh import guarded, say
 from hallway_tests import guests
 from hallway_tests.suite import describe
 
-from . import daemon, membership, memory, moving, peers, plugging, report
-from .scenario import Outcome, Scenario, Setting
+from . import daemon, libvirt, membership, memory, moving, peers, plugging, report
+from .scenario import KERNELS, Outcome, Scenario, Setting
 
-KERNELS = ("6.1", "6.12")
 ALL: tuple[Scenario, ...] = (
     *daemon.SCENARIOS,
     *peers.SCENARIOS,
@@ -28,6 +28,7 @@ ALL: tuple[Scenario, ...] = (
     *plugging.SCENARIOS,
     *memory.SCENARIOS,
     *moving.SCENARIOS,
+    *libvirt.SCENARIOS,
 )
 
 
@@ -44,12 +45,15 @@ def main() -> int:
 
 def _migration(options: argparse.Namespace) -> int:
     begin = time.monotonic()
-    chosen = measure.chosen(options, ALL)
+    suited = [scenario for scenario in ALL if options.kernel in scenario.kernels]
+    chosen = measure.chosen(options, suited)
     seed = options.seed if options.seed is not None else random.getrandbits(30)
     say(f"seed {seed}")
     random.seed(seed)
     isolate.enter()
     hosts.prepare(options.kernel)
+    if any(scenario in libvirt.SCENARIOS for scenario in chosen):
+        hallway_lab.libvirt.prepare()
     share = guests.share(options.kernel)
     isolate.cut_off()
     setting = Setting(options.kernel, share, paths.out("migration", options.kernel, "x").parent, seed)

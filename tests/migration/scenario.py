@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+KERNELS = ("6.1", "6.12")
 PAUSE = "longest pause of a stream"  # a figure that is compared between scenarios
 
 
@@ -60,3 +61,4 @@ class Scenario:
     rounds: int
     stage: Callable[[Setting], AbstractContextManager[Any]]
     play: Callable[[Any, Outcome], None]
+    kernels: tuple[str, ...] = KERNELS

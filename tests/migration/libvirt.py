@@ -1,0 +1,114 @@
+"""A VM that libvirt runs, with the words and the hook that the documents give its users."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.lab import named_log
+from e2e.peers import on_rings_with
+from e2e.streams import CALM
+from hallway_lab import image, libvirt, paths, topology
+from hallway_lab.libvirt import Domain
+from hallway_lab.sh import run
+from hallway_lab.vm import VM, Config
+from hallway_tests.guests import Delta, Stream, healthy, insmod, members, odd, settle_in, wait_members
+from hallway_tests.suite import check, wait_for
+
+from .scenario import Outcome, Scenario, Setting
+from .stage import AT_ONCE
+
+GUIDE = paths.REPO / "docs/migration.md"
+RING = Path("/etc/hallway/ring0.xml")
+STREAMS = 4
+AWAY = 3  # seconds for which a VM is saved
+
+
+def written(mark: str) -> str:
+    """Return the block of the guide that contains the mark."""
+    chapter = GUIDE.read_text().split("\n## libvirt\n")[1].split("\n## ")[0]
+    found = [block for block in re.findall(r"```\n(.*?)```", chapter, re.S) if mark in block]
+    check(len(found) == 1, f"{GUIDE}: {len(found)} blocks with {mark}")
+    return found[0]
+
+
+@dataclass
+class Stage:
+    """A VM of libvirt's, and another one that stays."""
+
+    domain: Domain
+    stays: VM
+
+
+@contextlib.contextmanager
+def pair(setting: Setting) -> Iterator[Stage]:
+    """Boot both."""
+    ring = written("type='ivshmem-plain'")
+    daemon = topology.Daemon(region=Path("/dev/shm/hallway"))
+    options = {"kernel": setting.kernel, "share": setting.share}
+    disk = Path(os.environ["TMPDIR"]) / "domain.qcow2"
+    base = image.root_image(Config().image)
+    run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk])
+    own = paths.RUN / "ring0.xml"
+    with libvirt.running(written("#!/bin/sh").replace(str(RING), str(own))):
+        daemon.start()
+        domain = Domain(Config(number=3, disk=disk, **options))
+        domain.doorbell = written("type='ivshmem-doorbell'")
+        domain.words = "".join(re.findall(r"<qemu:arg .*?/>", written("<qemu:commandline>")))
+        own.write_text(libvirt.placed(ring))
+        stays = VM(Config(number=2, doorbell=daemon.socket, **options))
+        try:
+            with named_log(domain, setting.logs), named_log(stays, setting.logs):
+                for vm in (domain, stays):
+                    settle_in(vm)
+                    insmod(vm, **AT_ONCE)
+                domain.run("umount /hallway")
+                domain.attach(own)
+                stays.plug(daemon.region)
+                wait_members(domain, stays)
+                yield Stage(domain, stays)
+        finally:
+            daemon.kill(15)
+
+
+def restores(stage: Stage, outcome: Outcome) -> None:
+    """It is saved and restored under load; the hook gives it its ring memory back."""
+    domain, stays = stage.domain, stage.stays
+    own, saved = paths.RUN / "ring0.xml", Path(os.environ["TMPDIR"]) / "domain.saved"
+    delta = Delta(domain, stays)
+    stream = Stream(stays, domain, conns=STREAMS, both=f"{CALM} --stall 90")
+    _on_rings(stage)
+    for number in outcome.rounds():
+        domain.detach(own)
+        check(domain.ip4 not in members(stays), f"{stays.name} still has it as a member")
+        domain.save(saved)
+        time.sleep(AWAY)  # that it is away is the point
+        domain.restore(saved)
+        with outcome.timed("on rings again after"):
+            _on_rings(stage)
+        stream.check_running(f"in round {number}")
+    stream.stop()
+    stream.finish(60)
+    for vm in (domain, stays):
+        moved = delta.of(vm)
+        found = odd(moved, watchdog=False)
+        check(not found and not moved["resets"], f"{vm.name}: {found} {moved['resets']}")
+        check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
+        outcome.ring_bytes += moved["tx_bytes_ring"]
+    healthy(domain, stays)
+
+
+def _on_rings(stage: Stage) -> None:
+    wait_for(lambda: on_rings_with(stage.stays, stage.domain) == STREAMS, "all are on rings", 90)
+
+
+# The distribution's QEMU, which its libvirt is made for, runs no guest with a newer one here.
+KERNELS = ("6.1",)
+SCENARIOS = (
+    Scenario("libvirt-restores", "virsh save and restore, with the hook", 20, pair, restores, KERNELS),
+)
