@@ -77,9 +77,15 @@ class Load:
         jobs_end(self.session)
 
     def kill(self) -> None:
-        """End the rest, whose connections may be reset: they had bytes unread."""
+        """End the rest, whose connections may be reset: they had bytes unread. Who comes next counts anew."""
         for job in (*self.programs, *self.measure):
             job.kill()
+        for vm in self.stage.both:
+            wait_for(
+                lambda: not vm.run("ss -Htn state established state close-wait").out,  # noqa: B023
+                f"no program of {vm.name} has a connection",
+                60,
+            )
 
 
 @contextlib.contextmanager
