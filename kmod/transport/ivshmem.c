@@ -76,7 +76,13 @@ struct doorbell {
 	struct in6_addr neighbour[HALLWAY_NEIGHBOURS_MAX];
 };
 
-enum region_state { REGION_IDLE, REGION_ASKED, REGION_JOINED, REGION_REFUSED };
+enum region_state {
+	REGION_IDLE,
+	REGION_ASKED,
+	REGION_JOINED,
+	REGION_FULL,		/* refused until a member leaves */
+	REGION_REFUSED,		/* for good */
+};
 
 struct region {
 	struct list_head list;		/* RCU: the tasklet walks it */
@@ -89,14 +95,15 @@ struct region {
 	u8 key[16];
 	enum region_state state;
 	unsigned int silent;		/* seconds without an answer */
+	bool told_full;			/* so was the user */
 	/* The rest is valid from REGION_ASKED on. */
 	struct doorbell *doorbell;
 	unsigned int entry;		/* in the private page */
 	u32 serial;
+	u32 change;			/* of the member table, as last seen */
 	/* The rest is valid while REGION_JOINED. */
 	u32 slot;
 	u32 generation;
-	u32 change;			/* of the member table, as last seen */
 	bool unsettled;			/* a present member has not arrived */
 	struct hallway_slice *slice;
 	struct gen_pool *pool;		/* ring memory of our slice */
@@ -800,6 +807,7 @@ static void region_ask(struct region *region)
 		return;
 	}
 	region->silent = 0;
+	region->change = virt_load_acquire(&region->shared->change);
 	region->state = REGION_ASKED;
 	doorbell_rearm(region->doorbell);
 	region->serial = request(region->doorbell, region->entry,
@@ -814,7 +822,7 @@ static const char *refusal(u32 status)
 	case HALLWAY_STATUS_UNKNOWN:
 		return "it does not serve this region: give the device one of its memory files";
 	case HALLWAY_STATUS_FULL:
-		return "no slot is left: give the region more slots";
+		return "no slot is left until another VM leaves: give the region more slots";
 	case HALLWAY_STATUS_DENIED:
 		return "this VM is not allowed in, or another VM has its UUID";
 	default:
@@ -825,10 +833,14 @@ static const char *refusal(u32 status)
 static void region_refused(struct region *region, u32 status,
 			   const struct hallway_reply *reply)
 {
-	pr_err("hallwayd %u.%u refused this VM (status %u; this module is %u.%u): %s\n",
-	       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
-	       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
-	region->state = REGION_REFUSED;
+	bool full = status == HALLWAY_STATUS_FULL;
+
+	if (!full || !region->told_full)
+		pr_err("hallwayd %u.%u refused this VM (status %u; this module is %u.%u): %s\n",
+		       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
+		       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
+	region->told_full = full;
+	region->state = full ? REGION_FULL : REGION_REFUSED;
 }
 
 static void region_answered(struct region *region)
@@ -879,6 +891,7 @@ static void region_answered(struct region *region)
 	slice_publish(region->slice);
 	virt_store_release(&region->slice->magic, HALLWAY_SLICE_MAGIC);
 	region->state = REGION_JOINED;
+	region->told_full = false;
 	pr_info("joined region %pUb as member %u\n", region->uuid, slot);
 	region_notify_all(region);
 	return;
@@ -953,6 +966,9 @@ static void control(struct work_struct *work)
 	if (beats)
 		beat = jiffies + HEARTBEAT;
 	list_for_each_entry(region, &regions, list) {
+		if (region->state == REGION_FULL &&
+		    region->change != READ_ONCE(region->shared->change))
+			region->state = REGION_IDLE;
 		if (region->state == REGION_IDLE)
 			region_ask(region);
 		if (region->state == REGION_ASKED)

@@ -18,6 +18,7 @@ ON_PAIR = (
     *kernel_users.TESTS,
     *peers.TESTS,
     errors.host,
+    errors.region_full,
 )
 # The debug kernel has no traffic control, no NFS and no kexec, and takes every module.
 STOCK_ONLY = (peers.nat, errors.locked_down, kernel_users.nfs, configured.config_kexec)

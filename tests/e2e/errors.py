@@ -26,7 +26,7 @@ from hallway_tests.guests import (
 )
 from hallway_tests.suite import check, wait_for
 
-from .lab import Pair
+from .lab import TINY, Pair
 
 MIB = 1 << 20
 HEADER = 12288
@@ -70,6 +70,30 @@ def host(pair: Pair) -> None:
             f"{words}: did not fail with {said!r}: code {result.returncode}: {result.stderr}",
         )
     check(daemon.status(), "the daemon no longer answers")
+
+
+def region_full(pair: Pair) -> None:
+    """A guest that finds a region full says so, and joins once another one has left."""
+    a, b = pair.both
+    tiny = Plain(pair.site.daemon.region.path.with_name(TINY), 8 * MIB, TINY)
+
+    def inside() -> list[str]:
+        regions = pair.site.daemon.status()["regions"]
+        shown = next(region["members"] for region in regions if region["name"] == TINY)
+        return [member["uuid"] for member in shown if member["liveness"] == "alive"]
+
+    pair.load()
+    a.plug(tiny)
+    wait_for(lambda: a.uuid in inside(), f"{a.name} is a member", 20 * pair.slow)
+    b.run("dmesg -C")
+    b.plug(tiny)
+    wait_for(lambda: "no slot is left" in b.run("dmesg").out, f"{b.name} is refused", 20 * pair.slow)
+    check(b.uuid not in inside(), f"{b.name} is a member of a full region")
+    a.unplug(TINY)
+    wait_for(lambda: b.uuid in inside(), f"{b.name} is a member", 20 * pair.slow)
+    b.unplug(TINY)
+    said = b.run("dmesg").out
+    check(said.count("no slot is left") == 1, f"it was told how often? {said}")
 
 
 # -- a guest that is set up wrong -----------------------------------------------

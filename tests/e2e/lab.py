@@ -71,12 +71,15 @@ def named_log(vm: VM, folder: Path) -> VM:
     return vm
 
 
+TINY = "tiny"  # a region with room for the host and one VM
+
+
 @contextlib.contextmanager
 def booted(
     report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int, **region: int
 ) -> Iterator[Pair]:
     """Run a daemon and two VMs for the length of the block."""
-    daemon = topology.Daemon(**region)
+    daemon = topology.Daemon(f"--region={TINY}:8M:2", **region)
     logs.mkdir(parents=True, exist_ok=True)
     daemon.log = logs / "hallwayd.log"
     daemon.log.write_bytes(b"")
