@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from e2e import kernel
 from e2e.peers import Doomed, standing_still
 from e2e.streams import CALM
 from hallway_lab.vm import VM
-from hallway_tests.guests import Stream, insmod, settle_in, wait_members
-from hallway_tests.suite import check
+from hallway_tests.guests import Stream, insmod, members, settle_in, wait_members
+from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Scenario
 from .stage import AT_ONCE, Stage, pair
@@ -19,7 +20,7 @@ from .stage import AT_ONCE, Stage, pair
 # A kernel whose clock jumps would take that for a CPU or a task that is stuck.
 MAY_STAND_STILL = "nosoftlockup rcupdate.rcu_cpu_stall_timeout=300 sysctl.kernel.hung_task_timeout_secs=0"
 STREAMS = 4
-SILENT = 3  # seconds until the silence is noticed
+STALL = 150  # seconds for which a stream may stand still
 
 
 def killed(stage: Stage, outcome: Outcome) -> None:
@@ -95,38 +96,60 @@ def _panic(vm: VM) -> None:
 
 def stopped(stage: Stage, outcome: Outcome) -> None:
     """A QEMU is stopped for a while: its streams go on over TCP, and then in rings again."""
-    _stopped(stage, outcome, 5)
+    _absent(stage, outcome, _still_for(5))
 
 
 def stopped_long(stage: Stage, outcome: Outcome) -> None:
     """A QEMU is stopped for a minute."""
-    _stopped(stage, outcome, 60)
+    _absent(stage, outcome, _still_for(60))
 
 
-def _stopped(stage: Stage, outcome: Outcome, seconds: float) -> None:
+def slept(stage: Stage, outcome: Outcome) -> None:
+    """A guest suspends its machine to memory, and is woken."""
+    _absent(stage, outcome, _sleeping)
+
+
+def _absent(
+    stage: Stage, outcome: Outcome, away: Callable[[Stage, VM], AbstractContextManager[None]]
+) -> None:
     with stage.bystander(outcome), stage.victim(cmdline=MAY_STAND_STILL) as third:
         # On both sides: the one that stood still finds that so much time has passed.
-        calls = f"{CALM} --stall {90 + seconds}"
-        stream = Stream(third, stage.pair.a, conns=STREAMS, both=calls)
+        stream = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --stall {STALL}")
         for _ in outcome.rounds():
             stage.on_rings(third, STREAMS)
-            with standing_still(stage.pair, third), _at_least(seconds - SILENT):
+            with away(stage, third):
                 pass
             with outcome.timed("on rings again after"):
                 wait_members(*stage.pair.both, third, timeout=60)
                 stage.on_rings(third, STREAMS, 90)
-            stream.check_running("with its peer stopped")
+            stream.check_running("with its peer away")
         stream.stop()
         stream.finish()
         check(third.verdict().ok, str(third.verdict()))
 
 
+def _still_for(seconds: float) -> Callable[[Stage, VM], AbstractContextManager[None]]:
+    """Have a QEMU stand still for so long."""
+
+    @contextlib.contextmanager
+    def away(stage: Stage, third: VM) -> Iterator[None]:
+        begin = time.monotonic()
+        with standing_still(stage.pair, third):
+            yield
+            time.sleep(max(0.0, begin + seconds - time.monotonic()))
+
+    return away
+
+
 @contextlib.contextmanager
-def _at_least(seconds: float) -> Iterator[None]:
-    """Let the block take that long."""
-    begin = time.monotonic()
+def _sleeping(stage: Stage, third: VM) -> Iterator[None]:
+    """Have a guest sleep until the others have noticed."""
+    third.spawn("echo mem > /sys/power/state")
+    third.qmp.wait_event("SUSPEND", 30)
+    for vm in stage.pair.both:
+        wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
     yield
-    time.sleep(max(0.0, begin + seconds - time.monotonic()))
+    third.qmp.command("system_wakeup")
 
 
 SCENARIOS = (
@@ -135,6 +158,7 @@ SCENARIOS = (
     Scenario("guest-halted", "a peer stands still for ever, its QEMU lives", 20, pair, halted),
     Scenario("guest-reset", "a peer is reset, and boots again in its QEMU", 20, pair, reset),
     Scenario("guest-kexec", "a peer's kernel starts another one", 20, pair, kexeced),
+    Scenario("guest-sleeps", "a peer suspends to memory (S3), and is woken", 20, pair, slept),
     Scenario("qemu-stopped", "a peer's QEMU stands still for 5 s", 20, pair, stopped),
     Scenario("long-stop", "a peer's QEMU stands still for 60 s", 3, pair, stopped_long),
 )
