@@ -67,10 +67,7 @@ class Doomed:
     def ended(self, *ends: str) -> None:
         """Wait until all has ended as TCP ends it; the talker in one of these ways."""
         pair = self.pair
-        client = json.loads(self._streams.client.wait(40 * pair.slow).out)
-        check(client["errors"], "no connection noticed that its peer is gone")
-        for report in client["reports"]:
-            check(report.endswith(TCP_ENDS), f"not an end as TCP's: {report}")
+        ended(self._streams, 40 * pair.slow)
         _last_words_heard(pair, self._heard, ends or ("ETIMEDOUT",))
         pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed")
         check(not _with(pair.a, self.victim), f"still attached: {_with(pair.a, self.victim)}")
@@ -82,6 +79,14 @@ class Doomed:
                 lambda: seen_by_daemon(self.pair, vm)["channels"] == self._before[vm.name],  # noqa: B023
                 f"{vm.name} has its {self._before[vm.name]} channels of before",
             )
+
+
+def ended(streams: Stream, patience: float) -> None:
+    """Wait until those who stream to a VM that is gone were told so, as TCP tells it."""
+    client = json.loads(streams.client.wait(patience).out)
+    check(client["errors"], "no connection noticed that its peer is gone")
+    for report in client["reports"]:
+        check(report.endswith(TCP_ENDS), f"not an end as TCP's: {report}")
 
 
 def peer_killed(pair: Pair) -> None:

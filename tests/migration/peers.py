@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from e2e import kernel
-from e2e.peers import Doomed, standing_still
+from e2e.peers import Doomed, ended, standing_still
 from e2e.streams import CALM
 from hallway_lab.vm import VM
 from hallway_tests.guests import Stream, insmod, members, settle_in, wait_members
@@ -42,7 +42,10 @@ def reset(stage: Stage, outcome: Outcome) -> None:
     """A guest is reset and boots again in its QEMU, over and over."""
     with stage.bystander(outcome), stage.victim(reboots=True) as third:
         for _ in outcome.rounds():
-            doomed = _boots_again(stage, outcome, third, VM.reset)
+            doomed = _dies(stage, outcome, third, VM.reset, "ETIMEDOUT", "ECONNRESET")
+            third.wait_boot()
+            third.run("rm -f /tmp/say /tmp/said")
+            settle_in(third)
             # The firmware has put the region where guests map it uncached.
             third.unplug("ring0")
             insmod(third, **AT_ONCE)
@@ -52,22 +55,25 @@ def reset(stage: Stage, outcome: Outcome) -> None:
 
 
 def kexeced(stage: Stage, outcome: Outcome) -> None:
-    """A guest's kernel starts another one, over and over."""
+    """A guest's kernel starts another one, over and over: it leaves, and the next one knows no connection."""
     with stage.bystander(outcome), stage.victim() as third:
         kernel.lay_out(stage.pair.share, third)
         for _ in outcome.rounds():
-            doomed = _boots_again(stage, outcome, third, kernel.kexec)
+            streams = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
+            stage.on_rings(third, STREAMS)
+            kernel.kexec(third)
+            with outcome.timed("missed after"):
+                _missed(stage, third)
+            third.wait_boot()
+            ended(streams, 60)
+            settle_in(third)
             insmod(third, **AT_ONCE)
             wait_members(*stage.pair.both, third)
-            doomed.forgotten()
 
 
-def _boots_again(stage: Stage, outcome: Outcome, third: VM, boot: Callable[[VM], object]) -> Doomed:
-    doomed = _dies(stage, outcome, third, boot, "ETIMEDOUT", "ECONNRESET")
-    third.wait_boot()
-    third.run("rm -f /tmp/say /tmp/said")
-    settle_in(third)
-    return doomed
+def _missed(stage: Stage, third: VM) -> None:
+    for vm in stage.pair.both:
+        wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
 
 
 def _end(stage: Stage, outcome: Outcome, end: Callable[[VM], object]) -> None:
@@ -146,8 +152,7 @@ def _sleeping(stage: Stage, third: VM) -> Iterator[None]:
     """Have a guest sleep until the others have noticed."""
     third.spawn("echo mem > /sys/power/state")
     third.qmp.wait_event("SUSPEND", 30)
-    for vm in stage.pair.both:
-        wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
+    _missed(stage, third)
     yield
     third.qmp.command("system_wakeup")
 
