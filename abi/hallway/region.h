@@ -76,7 +76,7 @@ struct hallway_region {
 struct hallway_slice {
 	__u64 magic;		/* HALLWAY_SLICE_MAGIC; written last */
 	__u32 generation;	/* as in the member table: else stale */
-	__u32 heartbeat;	/* counts up once a second while alive */
+	__u32 heartbeat;	/* counts up each second at least while alive */
 	__u32 address_seq;
 	__u32 address_count;	/* 0..HALLWAY_ADDRESSES_MAX */
 	__u64 tx_bytes;		/* through rings to all members; for people */

@@ -52,9 +52,11 @@
 #define IVSHMEM_DEVICE	0x1110
 #define REG_DOORBELL	12		/* (peer id << 16) | vector */
 
-#define HEARTBEAT	HZ
-#define SILENT		3		/* heartbeats that a silent member misses */
-#define ANSWER_DUE	5		/* seconds until we say that none came */
+#define HEARTBEAT	(HZ / 2)
+/* Heartbeats that a silent member misses: it is dead for 2 s, and for 3 s at most. */
+#define SILENT		5
+#define LISTEN_MS	450		/* at least between two that are missed */
+#define ANSWER_DUE	10		/* heartbeats until we say that none came */
 /* Doorbells in one jiffy from which on the vector is masked until the next. */
 #define STORM		512
 #define BACKLOG_RETRY	msecs_to_jiffies(1)
@@ -94,7 +96,7 @@ struct region {
 	u8 uuid[16];
 	u8 key[16];
 	enum region_state state;
-	unsigned int silent;		/* seconds without an answer */
+	unsigned int silent;		/* heartbeats without an answer */
 	bool told_full;			/* so was the user */
 	/* The rest is valid from REGION_ASKED on. */
 	struct doorbell *doorbell;
@@ -901,8 +903,8 @@ invalid:
 }
 
 /*
- * Once a second: does the peer live? Where a busy host stopped this VM, several
- * of its seconds may pass in no time: only whole ones count.
+ * At each heartbeat: does the peer live? Where a busy host stopped this VM, several
+ * may come in no time: only those count that have about their distance.
  */
 static void peer_listen(struct peer *peer)
 {
@@ -921,7 +923,7 @@ static void peer_listen(struct peer *peer)
 		return;
 	}
 	if (peer->missed >= SILENT ||
-	    ktime_before(now, ktime_add_ms(peer->listened, 900)))
+	    ktime_before(now, ktime_add_ms(peer->listened, LISTEN_MS)))
 		return;
 	peer->listened = now;
 	if (++peer->missed < SILENT)
@@ -931,7 +933,7 @@ static void peer_listen(struct peer *peer)
 	hall_transport_handler.leave(&peer->member, HALLWAY_REASON_SILENT);
 }
 
-/* Once a second: we live, and this is what we did. */
+/* At each heartbeat: we live, and this is what we did. */
 static void region_beat(struct region *region)
 {
 	struct hall_member_bytes sum = region->departed_bytes, bytes;

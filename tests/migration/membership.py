@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
+import signal
 import statistics
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from .scenario import Outcome, Scenario
 from .stage import AT_ONCE, Stage, pair
 
 SOON = 0.1  # seconds from the daemon's event to the last module's knowledge, as a median
+SILENT = 3  # seconds from a death without a word until then, always
 PATIENCE = 30
 STAMP = re.compile(r"^(\S+Z)\s+INFO (?:joined|left) vm=\"(vm\d+)", re.M)
 
@@ -31,9 +34,13 @@ def known(stage: Stage, outcome: Outcome) -> None:
             ):
                 took = _told(stage, third, event, command)
                 outcome.figures.setdefault(f"all know that it {event} after", []).append(took)
+            outcome.figures.setdefault("or is silent after", []).append(_dead(stage, third))
     stage.pair.unload()
     stage.pair.healthy()
+    silent = outcome.figures["or is silent after"]
+    check(max(silent) <= SILENT, f"silent later than {SILENT} s: {silent}")
     slow = {what: took for what, took in outcome.figures.items() if statistics.median(took) > SOON}
+    slow.pop("or is silent after")
     check(not slow, f"later than {SOON} s: {slow}")
 
 
@@ -41,19 +48,38 @@ def _told(stage: Stage, third: VM, event: str, command: str) -> float:
     consoles = [_Tail(vm.log) for vm in stage.pair.both]
     daemon = _Tail(stage.pair.site.daemon.log)
     job = third.spawn(command)
-    deadline = time.monotonic() + PATIENCE
-    seen = [0.0 for _ in consoles]
-    while not all(seen):
-        check(time.monotonic() < deadline, f"nobody says that {third.name} {event}")
-        for n, console in enumerate(consoles):
-            if not seen[n] and f"({third.name}) {event}" in console.read():
-                seen[n] = time.time()
-        time.sleep(0.0005)  # a step of the measure
+    said = _all_say(consoles, f"({third.name}) {event}")
     check(job.wait().code == 0, f"{command} failed")
     stamps = [at for at, name in STAMP.findall(daemon.read()) if name == third.name]
     check(stamps, f"hallwayd does not say that {third.name} {event}")
     began = datetime.datetime.fromisoformat(stamps[-1]).timestamp()
-    return max(seen) - began
+    return said - began
+
+
+def _dead(stage: Stage, third: VM) -> float:
+    """Have its machine stand still until all have noticed, and once more until they hear it."""
+    consoles = [_Tail(vm.log) for vm in stage.pair.both]
+    os.kill(third.pid, signal.SIGSTOP)
+    began = time.time()
+    try:
+        said = _all_say(consoles, f"({third.name}) is silent")
+    finally:
+        os.kill(third.pid, signal.SIGCONT)
+    _all_say(consoles, f"({third.name}) is heard again")
+    return said - began
+
+
+def _all_say(consoles: list[_Tail], words: str) -> float:
+    """Wait until each of them has said that; return when the last one did."""
+    deadline = time.monotonic() + PATIENCE
+    seen = [0.0 for _ in consoles]
+    while not all(seen):
+        check(time.monotonic() < deadline, f"nobody says: {words}")
+        for n, console in enumerate(consoles):
+            if not seen[n] and words in console.read():
+                seen[n] = time.time()
+        time.sleep(0.0005)  # a step of the measure
+    return max(seen)
 
 
 class _Tail:
@@ -69,4 +95,4 @@ class _Tail:
             return file.read().decode(errors="replace")
 
 
-SCENARIOS = (Scenario("members-known", "a VM leaves, and joins again", 20, pair, known),)
+SCENARIOS = (Scenario("members-known", "a VM leaves, joins again, and falls silent", 20, pair, known),)
