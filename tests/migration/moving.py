@@ -11,7 +11,8 @@ from e2e import migrate
 from e2e.migrate import AT_ONCE, Hosts
 from hallway_lab import hosts
 from hallway_lab.hosts import Host, Move
-from hallway_tests.guests import Delta, Stream, jobs_end, members, rmmod
+from hallway_lab.vm import VM
+from hallway_tests.guests import Delta, Stream, jobs_end, members, odd, rmmod
 from hallway_tests.suite import check, wait_for
 
 from .scenario import PAUSE, Outcome, Scenario, Setting
@@ -191,6 +192,55 @@ def saved(stage: Hosts, outcome: Outcome) -> None:
                 stage.on_rings(BOTH_WAYS)
 
 
+def snapshot(stage: Hosts, outcome: Outcome) -> None:
+    """A snapshot is taken under a stream, and loaded when that is long over: the next one is on rings.
+
+    Nothing happens to a stream by taking it. After loading it the VM believes in
+    one that its peer has ended, which TCP tells it.
+    """
+    stage = stage.by_hand()
+    stays, moves = stage.both
+    delta = Delta(stays)
+    for _ in outcome.rounds():
+        stream = Stream(stays, moves, conns=STREAMS)
+        stage.on_rings(STREAMS)
+        moves.run("touch /tmp/then")
+        with _unplugged(stage):
+            _monitor(moves, "savevm then")
+        moves.run("rm /tmp/then")
+        stage.on_rings(STREAMS)
+        stream.stop()
+        stream.finish(120)
+        with _unplugged(stage):
+            _monitor(moves, "loadvm then")
+        moves.run("rm /tmp/then")
+        wait_for(lambda: not moves.run("pgrep -x stream", check=False).out, "the past has ended", 60)
+        with outcome.timed("on rings again after"):
+            stream = Stream(stays, moves, conns=STREAMS)
+            stage.on_rings(STREAMS)
+        stream.stop()
+        stream.finish(120)
+    moved = delta.of(stays)
+    outcome.ring_bytes += moved["tx_bytes_ring"]
+    found = odd(moved, watchdog=False)
+    check(not found and not moved["resets"], f"{stays.name}: {found}, resets is {moved['resets']}")
+    migrate.healthy(*stage.both)
+
+
+@contextlib.contextmanager
+def _unplugged(stage: Hosts) -> Iterator[None]:
+    """Have the VM without its ring memory in the block."""
+    stage.moves.unplug("ring0")
+    yield
+    stage.here.plug(stage.moves)
+
+
+def _monitor(vm: VM, command: str) -> None:
+    """Have QEMU do what its command for people does; it says nothing if all is well."""
+    said = vm.qmp.command("human-monitor-command", command_line=command)
+    check(not said.strip(), f"{command}: {said}")
+
+
 def stopped(stage: Hosts, outcome: Outcome) -> None:
     """QEMU's `stop`, and `cont` once the other VM has noticed: its connections go on, on rings again."""
     stays, moves = stage.both
@@ -212,5 +262,6 @@ SCENARIOS = (
     Scenario("migrates-by-hand", "migrates to another host, or back, by QMP", 20, hosts_of_two, by_hand),
     Scenario("migrates-without", "the same without Hallway, to compare", 20, hosts_of_two, plain),
     Scenario("saved-and-restored", "is saved to a file, and restored", 3, hosts_of_two, saved),
+    Scenario("snapshot-loaded", "savevm, and loadvm later", 3, hosts_of_two, snapshot),
     Scenario("stopped", "QEMU's stop and cont", 3, hosts_of_two, stopped),
 )
