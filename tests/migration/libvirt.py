@@ -51,6 +51,7 @@ def pair(setting: Setting) -> Iterator[Stage]:
     ring = written("type='ivshmem-plain'")
     daemon = topology.Daemon(region=Path("/dev/shm/hallway"))
     options = {"kernel": setting.kernel, "share": setting.share}
+    logs = setting.logs / "libvirt"
     disk = Path(os.environ["TMPDIR"]) / "domain.qcow2"
     base = image.root_image(Config().image)
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk])
@@ -63,7 +64,7 @@ def pair(setting: Setting) -> Iterator[Stage]:
         own.write_text(libvirt.placed(ring))
         stays = VM(Config(number=2, doorbell=daemon.socket, **options))
         try:
-            with named_log(domain, setting.logs), named_log(stays, setting.logs):
+            with named_log(domain, logs), named_log(stays, logs):
                 for vm in (domain, stays):
                     settle_in(vm)
                     insmod(vm, **AT_ONCE)
