@@ -151,20 +151,16 @@ def _run(options: argparse.Namespace) -> int:
     total = Total()
     what = options.what
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
-    # Minutes of one CPU each, beside those that hardly ever need two.
-    aside = []
-    if what in ("all", "model"):
-        aside.append(("model", begin(REPO / "spec/model/run")))
-    for name in ("unit", "tsan"):
+    # Minutes of one CPU, and what follows hardly ever needs two.
+    model = begin(REPO / "spec/model/run") if what in ("all", "model") else None
+    for name in ("unit", "fuzz", "tsan"):
         if what in ("all", name):
             total.run(name, "make", "-s", "-C", REPO / "tests/ring", name)
-    if what in ("all", "fuzz"):
-        aside.append(("fuzz", begin("make", "-s", "-C", REPO / "tests/ring", "fuzz")))
     if what in ("all", "rust"):
         words = ("test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
         total.run("rust", "cargo", *words)
-    for name, process in aside:
-        total.finish(name, process)
+    if model:
+        total.finish("model", model)
     if what in ("all", "lab"):
         report = Report("lab", only=options.only)
         for test in (*interrupt.TESTS, *host.TESTS):
