@@ -27,7 +27,7 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
         wait_for(
             lambda: all(_crowded(delta.of(vm), idle) for vm in pair.both), "memory is short", patience, 0.5
         )
-    # A member tells once a second: what the host sees may be from before the crowd.
+    # A member tells by its heartbeat: what the host sees may be from before the crowd.
     wait_for(lambda: all(_channels(pair)), "the host sees that rings are in use", patience, 0.2)
     for vm in pair.both:
         vm.run(f"touch {HOLD}")

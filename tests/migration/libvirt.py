@@ -26,6 +26,7 @@ from .stage import AT_ONCE
 GUIDE = paths.REPO / "docs/migration.md"
 RING = Path("/etc/hallway/ring0.xml")
 STREAMS = 4
+PLACED = paths.RUN / "ring0.xml"  # what the guide has at RING, for a place that the lab leaves free
 AWAY = 3  # seconds for which a VM is saved
 
 
@@ -55,13 +56,12 @@ def pair(setting: Setting) -> Iterator[Stage]:
     disk = Path(os.environ["TMPDIR"]) / "domain.qcow2"
     base = image.root_image(Config().image)
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk])
-    own = paths.RUN / "ring0.xml"
-    with libvirt.running(written("#!/bin/sh").replace(str(RING), str(own))):
+    with libvirt.running(written("#!/bin/sh").replace(str(RING), str(PLACED))):
         daemon.start()
         domain = Domain(Config(number=3, disk=disk, **options))
         domain.doorbell = written("type='ivshmem-doorbell'")
         domain.words = "".join(re.findall(r"<qemu:arg .*?/>", written("<qemu:commandline>")))
-        own.write_text(libvirt.placed(ring))
+        PLACED.write_text(libvirt.placed(ring))
         stays = VM(Config(number=2, doorbell=daemon.socket, **options))
         try:
             with named_log(domain, logs), named_log(stays, logs):
@@ -69,7 +69,7 @@ def pair(setting: Setting) -> Iterator[Stage]:
                     settle_in(vm)
                     insmod(vm, **AT_ONCE)
                 domain.run("umount /hallway")
-                domain.attach(own)
+                domain.attach(PLACED)
                 stays.plug(daemon.region)
                 wait_members(domain, stays)
                 yield Stage(domain, stays)
@@ -80,12 +80,12 @@ def pair(setting: Setting) -> Iterator[Stage]:
 def restores(stage: Stage, outcome: Outcome) -> None:
     """It is saved and restored under load; the hook gives it its ring memory back."""
     domain, stays = stage.domain, stage.stays
-    own, saved = paths.RUN / "ring0.xml", Path(os.environ["TMPDIR"]) / "domain.saved"
+    saved = Path(os.environ["TMPDIR"]) / "domain.saved"
     delta = Delta(domain, stays)
     stream = Stream(stays, domain, conns=STREAMS, both=f"{CALM} --stall 90")
     _on_rings(stage)
     for number in outcome.rounds():
-        domain.detach(own)
+        domain.detach(PLACED)
         check(domain.ip4 not in members(stays), f"{stays.name} still has it as a member")
         domain.save(saved)
         time.sleep(AWAY)  # that it is away is the point

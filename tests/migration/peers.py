@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 
 from e2e import kernel
 from e2e.peers import Doomed, ended, standing_still
 from e2e.streams import CALM
 from hallway_lab.vm import VM
-from hallway_tests.guests import Stream, insmod, members, settle_in, wait_members
-from hallway_tests.suite import check, wait_for
+from hallway_tests.guests import Stream, insmod, settle_in, wait_members
+from hallway_tests.suite import check
 
 from .scenario import Outcome, Scenario
 from .stage import AT_ONCE, Stage, pair
@@ -62,17 +60,12 @@ def kexeced(stage: Stage, outcome: Outcome) -> None:
             streams = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
             stage.on_rings(third, STREAMS)
             kernel.kexec(third)
-            _missed(stage, third)
+            stage.missed(third)
             third.wait_boot()
             ended(streams, 60)
             settle_in(third)
             insmod(third, **AT_ONCE)
             wait_members(*stage.pair.both, third)
-
-
-def _missed(stage: Stage, third: VM) -> None:
-    for vm in stage.pair.both:
-        wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
 
 
 def _end(stage: Stage, outcome: Outcome, end: Callable[[VM], object]) -> None:
@@ -101,29 +94,26 @@ def _panic(vm: VM) -> None:
 
 def stopped(stage: Stage, outcome: Outcome) -> None:
     """A QEMU is stopped for a while: its streams go on over TCP, and then in rings again."""
-    _absent(stage, outcome, _still_for(5))
+    _absent(stage, outcome, lambda third: _stand_still(stage, third, 5))
 
 
 def stopped_long(stage: Stage, outcome: Outcome) -> None:
     """A QEMU is stopped for a minute."""
-    _absent(stage, outcome, _still_for(60))
+    _absent(stage, outcome, lambda third: _stand_still(stage, third, 60))
 
 
 def slept(stage: Stage, outcome: Outcome) -> None:
     """A guest suspends its machine to memory, and is woken."""
-    _absent(stage, outcome, _sleeping)
+    _absent(stage, outcome, lambda third: _sleep(stage, third))
 
 
-def _absent(
-    stage: Stage, outcome: Outcome, away: Callable[[Stage, VM], AbstractContextManager[None]]
-) -> None:
+def _absent(stage: Stage, outcome: Outcome, away: Callable[[VM], None]) -> None:
     with stage.bystander(outcome), stage.victim(cmdline=MAY_STAND_STILL) as third:
         # On both sides: the one that stood still finds that so much time has passed.
         stream = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --stall {STALL}")
         for _ in outcome.rounds():
             stage.on_rings(third, STREAMS)
-            with away(stage, third):
-                pass
+            away(third)
             with outcome.timed("on rings again after"):
                 wait_members(*stage.pair.both, third, timeout=60)
                 stage.on_rings(third, STREAMS, 90)
@@ -133,26 +123,18 @@ def _absent(
         check(third.verdict().ok, str(third.verdict()))
 
 
-def _still_for(seconds: float) -> Callable[[Stage, VM], AbstractContextManager[None]]:
+def _stand_still(stage: Stage, third: VM, seconds: float) -> None:
     """Have a QEMU stand still for so long."""
-
-    @contextlib.contextmanager
-    def away(stage: Stage, third: VM) -> Iterator[None]:
-        begin = time.monotonic()
-        with standing_still(stage.pair, third):
-            yield
-            time.sleep(max(0.0, begin + seconds - time.monotonic()))
-
-    return away
+    begin = time.monotonic()
+    with standing_still(stage.pair, third):
+        time.sleep(max(0.0, begin + seconds - time.monotonic()))
 
 
-@contextlib.contextmanager
-def _sleeping(stage: Stage, third: VM) -> Iterator[None]:
+def _sleep(stage: Stage, third: VM) -> None:
     """Have a guest sleep until the others have noticed."""
     third.spawn("echo mem > /sys/power/state")
     third.qmp.wait_event("SUSPEND", 30)
-    _missed(stage, third)
-    yield
+    stage.missed(third)
     third.qmp.command("system_wakeup")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from e2e.streams import CALM
 from hallway_lab.vm import VM
-from hallway_tests.guests import Stream, counters, members, wait_members
+from hallway_tests.guests import Stream, counters, wait_members
 from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Scenario
@@ -57,8 +57,7 @@ def _streaming(stage: Stage, outcome: Outcome) -> Iterator[tuple[VM, Stream]]:
 
 def _goes_on(stage: Stage, third: VM, stream: Stream) -> None:
     """The others miss it at once, and its streams go on without a ring."""
-    for vm in stage.pair.both:
-        wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
+    stage.missed(third)
     wait_for(lambda: not stage.ringed(third), "its streams are TCP's")
     before = _received(third)
     wait_for(lambda: _received(third) > before + 50_000, "bytes go over the wire")

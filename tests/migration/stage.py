@@ -25,6 +25,7 @@ from hallway_tests.guests import (
     autopsy,
     connections,
     insmod,
+    members,
     odd,
     settle_in,
     wait_members,
@@ -81,6 +82,11 @@ class Stage:
             insmod(third, **AT_ONCE)
             wait_members(*self.pair.both, third)
             yield third
+
+    def missed(self, third: VM) -> None:
+        """Wait until the two serve the third VM no more."""
+        for vm in self.pair.both:
+            wait_for(lambda: third.ip4 not in members(vm), f"{vm.name} misses it")  # noqa: B023
 
     def ringed(self, third: VM) -> int:
         """Count the third VM's connections with the first that have both directions on rings."""

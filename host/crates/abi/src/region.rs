@@ -84,7 +84,7 @@ pub struct Slice {
     pub magic: u64,
     /// As in the member table: else stale.
     pub generation: u32,
-    /// Counts up once a second while alive.
+    /// Counts up each second at least while alive.
     pub heartbeat: u32,
     /// Odd while the addresses are being written.
     pub address_seq: u32,

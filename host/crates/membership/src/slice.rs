@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 8;
 pub struct Snapshot {
     /// Of the member that set the slice up.
     pub generation: u32,
-    /// Counts up once a second.
+    /// Counts up each second at least.
     pub heartbeat: u32,
     /// As far as they could be read in one piece.
     pub addresses: Vec<IpAddr>,
