@@ -28,15 +28,15 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
             lambda: all(_crowded(delta.of(vm), idle) for vm in pair.both), "memory is short", patience, 0.5
         )
     # A member tells by its heartbeat: what the host sees may be from before the crowd.
-    wait_for(lambda: all(_channels(pair)), "the host sees that rings are in use", patience, 0.2)
+    wait_for(lambda: all(_channels(pair)), "the host sees that rings are in use", patience)
     for vm in pair.both:
         vm.run(f"touch {HOLD}")
-    wait_for(lambda: _channels(pair) == [0, 0], "who idles holds neither memory nor a number", patience, 0.2)
+    wait_for(lambda: _channels(pair) == [0, 0], "who idles holds neither memory nor a number", patience)
     begin = Delta(*pair.both)
     some = Stream(pair.b, pair.a, conns=busy, both="--biggest 20000 --stall 60")
     with autopsy(*pair.both):
-        wait_for(lambda: _ringing(pair, some) == busy, f"{busy} busy connections are on rings", patience, 0.2)
-    wait_for(lambda: _channels(pair) == [busy, busy], "they alone hold memory", patience, 0.2)
+        wait_for(lambda: _ringing(pair, some) == busy, f"{busy} busy connections are on rings", patience)
+    wait_for(lambda: _channels(pair) == [busy, busy], "they alone hold memory", patience)
     for vm in pair.both:
         there = len(connections(vm))
         check(there == idle + busy, f"{vm.name} has {there} connections, not {idle + busy}")

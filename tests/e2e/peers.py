@@ -61,7 +61,7 @@ class Doomed:
     def missed(self) -> None:
         """Wait until both VMs of the pair serve the victim no more."""
         for vm in self.pair.both:
-            wait_for(lambda: self.victim.ip4 not in members(vm), f"{vm.name} misses it", pause=0.01)  # noqa: B023
+            wait_for(lambda: self.victim.ip4 not in members(vm), f"{vm.name} misses it", longest=0.01)  # noqa: B023
         self.pair.a.run("touch /tmp/killed")
 
     def ended(self, *ends: str) -> None:

@@ -104,7 +104,8 @@ def switching(pair: Pair, *, conns: int = 6, both: str = "", **params: object) -
     stream = Stream(pair.b, pair.a, conns=conns, both=both)
     seeds = [pair.rng.randrange(1 << 30) for _ in pair.both]
     toggles = [
-        vm.spawn(f"toggle {seed} 400 hallway off on") for vm, seed in zip(pair.both, seeds, strict=True)
+        vm.spawn(f"toggle {seed} 700 hallway off on", first=True)
+        for vm, seed in zip(pair.both, seeds, strict=True)
     ]
 
     def enough() -> bool:
@@ -115,13 +116,13 @@ def switching(pair: Pair, *, conns: int = 6, both: str = "", **params: object) -
         )
 
     try:
-        wait_for(enough, f"{times} switches: {[delta.of(vm) for vm in pair.both]}", 60 * pair.slow, 0.5)
+        wait_for(enough, f"{times} switches: {[delta.of(vm) for vm in pair.both]}", 60 * pair.slow)
     except AssertionError as error:
         said = [j.poll() for j in (stream.client, stream.server, *toggles)]
         raise AssertionError(f"{error} {said}") from error
     finally:
         for vm in pair.both:
-            vm.run("pkill -TERM -x toggle", check=False)
+            vm.run("pkill -TERM -x toggle", check=False, first=True)
     for toggle in toggles:
         done = toggle.wait(60 * pair.slow)
         check(done.code == 0, f"toggle: {done}")

@@ -50,32 +50,32 @@ def settle_in(vm: VM) -> None:
 def insmod(vm: VM, **params: object) -> None:
     """Load the module."""
     words = " ".join(f"{name}={value}" for name, value in params.items())
-    vm.run(f"insmod /hallway/hallway.ko {words}")
+    vm.run(f"insmod /hallway/hallway.ko {words}", first=True)
 
 
 def rmmod(vm: VM, timeout: float = 60) -> None:
     """Unload the module."""
-    vm.run("rmmod hallway", timeout=timeout)
+    vm.run("rmmod hallway", timeout=timeout, first=True)
 
 
 def loaded(vm: VM) -> bool:
     """Tell whether the module is loaded."""
-    return vm.run("test -d /sys/module/hallway", check=False).code == 0
+    return vm.run("test -d /sys/module/hallway", check=False, first=True).code == 0
 
 
 def counters(vm: VM) -> dict[str, int]:
     """Return the module's counters."""
-    return json.loads(vm.run("hallway counters --json").out)
+    return json.loads(vm.run("hallway counters --json", first=True).out)
 
 
 def connections(vm: VM) -> list[dict[str, Any]]:
     """Return the module's connections."""
-    return json.loads(vm.run("hallway connections --json").out)
+    return json.loads(vm.run("hallway connections --json", first=True).out)
 
 
 def status(vm: VM) -> dict[str, Any]:
     """Return the module's status: itself and its members."""
-    return json.loads(vm.run("hallway status --guest --json").out)
+    return json.loads(vm.run("hallway status --guest --json", first=True).out)
 
 
 def members(vm: VM) -> set[str]:
@@ -137,7 +137,7 @@ def _tasks(vm: VM) -> str:
         " { cat $t/comm; cat $t/stack; }; done; ss -tneimo | head -40"
     )
     try:
-        return vm.run(script, check=False, timeout=20).out[-6000:]
+        return vm.run(script, check=False, timeout=20, first=True).out[-6000:]
     except LabError as mute:
         return f"no answer: {mute}"
 
@@ -164,9 +164,8 @@ class Stream:
 
     def stop(self) -> None:
         """Ask the client to send no more; both sides then drain and end."""
-        # Hundreds of threads that always have something to do leave another one little time.
-        ask = f"exec nice -n -20 pkill -TERM -f '^stream client.*--port {self.port} '"
-        self.client_vm.run(ask, check=False, timeout=120)
+        ask = f"exec pkill -TERM -f '^stream client.*--port {self.port} '"
+        self.client_vm.run(ask, check=False, timeout=120, first=True)
 
     def running(self) -> bool:
         """Tell whether both sides still run."""
@@ -204,7 +203,7 @@ def healthy(*vms: VM) -> None:
     """Fail if a guest is gone or its kernel complained."""
     for vm in vms:
         try:
-            vm.run("true", timeout=30)
+            vm.run("true", timeout=30, first=True)
         except LabError as error:
             raise GuestLost(f"{error}\n{vm.verdict()}") from error
         health = vm.verdict()

@@ -74,13 +74,16 @@ def check(truth: object, what: str) -> None:
         raise AssertionError(what)
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout: float = 20, pause: float = 0.05) -> object:
-    """Wait until `condition` holds, and return what it returned."""
+def wait_for(condition: Callable[[], object], what: str, timeout: float = 20, longest: float = 0.5) -> object:
+    """Wait until `condition` holds, and return what it returned; `longest`: between two looks at it."""
     deadline = time.monotonic() + timeout
+    pause = min(0.02, longest)
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout:.0f} s: {what}")
         time.sleep(pause)
+        # whom is asked has something else to do, often with a single CPU
+        pause = min(pause * 1.3, longest)
     return value
 
 

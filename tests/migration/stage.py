@@ -69,7 +69,7 @@ class Stage:
             check(not found, f"{vm.name}: {', '.join(found)}")
             check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
             outcome.ring_bytes += moved["tx_bytes_ring"]
-        wait_for(lambda: self._held() == start, f"all is given back: {start}", pause=0.5)
+        wait_for(lambda: self._held() == start, f"all is given back: {start}")
         pair.unload()
         pair.healthy()
 
