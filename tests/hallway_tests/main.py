@@ -151,16 +151,14 @@ def _run(options: argparse.Namespace) -> int:
     total = Total()
     what = options.what
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
-    # Minutes of one CPU, and what follows hardly ever needs two.
-    model = begin(REPO / "spec/model/run") if what in ("all", "model") else None
+    # Minutes of one CPU, which guests and compilers are to have first.
+    model = begin("nice", REPO / "spec/model/run") if what in ("all", "model") else None
     for name in ("unit", "fuzz", "tsan"):
         if what in ("all", name):
             total.run(name, "make", "-s", "-C", REPO / "tests/ring", name)
     if what in ("all", "rust"):
         words = ("test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
         total.run("rust", "cargo", *words)
-    if model:
-        total.finish("model", model)
     if what in ("all", "lab"):
         report = Report("lab", only=options.only)
         for test in (*interrupt.TESTS, *host.TESTS):
@@ -172,6 +170,8 @@ def _run(options: argparse.Namespace) -> int:
         begun = [(kernel, begin(*_in_guests(options, "module", kernel))) for kernel in kernels]
         for kernel, process in begun:
             total.finish(f"module {kernel}", process)
+    if model:
+        total.finish("model", model)
     if what in ("all", "debug", "e2e"):
         for kernel in kernels:
             total.run(f"e2e {kernel}", *_in_guests(options, "e2e", kernel))
