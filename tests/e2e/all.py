@@ -8,7 +8,7 @@ from pathlib import Path
 from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
-from . import budget, configured, errors, kernel_users, lab, leaving, life, migrate, peers, streams
+from . import budget, configured, errors, kernel_users, lab, leaving, life, migrate, peers, programs, streams
 
 ON_PAIR = (
     *streams.TESTS,
@@ -16,14 +16,16 @@ ON_PAIR = (
     *life.TESTS,
     *leaving.TESTS,
     *kernel_users.TESTS,
+    *programs.TESTS,
     *peers.TESTS,
     errors.host,
     errors.region_full,
 )
 # The debug kernel has no traffic control, no NFS and no kexec, and takes every module.
 STOCK_ONLY = (peers.nat, errors.locked_down, kernel_users.nfs, configured.config_kexec)
-# Whose guests migrate: that is a matter of QEMU, and of the transport, which is the same on all.
-MIGRATING = "6.1"
+# What is hardly a matter of the kernel runs on one: other people's programs, and migration, which is a
+# matter of QEMU, and of the transport.
+ONCE, ONCE_ON = (*programs.TESTS, *migrate.TESTS), "6.1"
 
 
 def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> None:
@@ -61,7 +63,7 @@ def _wanted(report: Report, kernel: str, tests: tuple[Callable[..., None], ...])
         for test in tests
         if report.wanted(test.__name__)
         and not (kernel == "debug" and test in STOCK_ONLY)
-        and not (kernel != MIGRATING and test in migrate.TESTS)
+        and not (kernel != ONCE_ON and test in ONCE)
     ]
 
 
