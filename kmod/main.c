@@ -9,7 +9,11 @@ static int __init hall_init(void)
 {
 	int err;
 
-	hall_workqueue = alloc_workqueue("hallway", WQ_UNBOUND, 0);
+	/*
+	 * When a machine wakes up, its devices have no addresses yet, and their
+	 * memory reads as all ones: nobody is to look at it until they are back.
+	 */
+	hall_workqueue = alloc_workqueue("hallway", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!hall_workqueue)
 		return -ENOMEM;
 	hall_members_init();
