@@ -986,7 +986,8 @@ static void control(struct work_struct *work)
 		neighbours_read(doorbell);
 	}
 	if (!list_empty(&regions) || !list_empty(&doorbells))
-		queue_delayed_work(hall_workqueue, &control_work, HEARTBEAT);
+		queue_delayed_work(hall_workqueue, &control_work,
+				   time_after(beat, jiffies) ? beat - jiffies : 0);
 	mutex_unlock(&mutex);
 }
 
