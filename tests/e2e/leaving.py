@@ -15,7 +15,7 @@ from hallway_tests.guests import Delta, Stream, autopsy, connections, insmod, lo
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
-from .life import on_rings
+from .life import on_rings, read_from_rings
 from .streams import CALM, nothing_odd
 
 HOST = "10.77.0.254"  # of the bridge; no member
@@ -70,8 +70,7 @@ def peer_stopped(pair: Pair) -> None:
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
     for _ in range(20):
-        with autopsy(*pair.both):
-            wait_for(lambda: _read_from_rings(pair.a) == 6, "all are read from rings", 20 * pair.slow)
+        read_from_rings(pair, 6)
         os.kill(pair.b.pid, signal.SIGSTOP)
         try:
             pair.a.run("hallway off", timeout=20 * pair.slow)
@@ -88,10 +87,6 @@ def peer_stopped(pair: Pair) -> None:
     check(delta.of(pair.a)["rx_cuts"] >= 6, f"no ring was cut: {delta.of(pair.a)}")
     check(delta.of(pair.b)["tx_bytes_repeated"], "no byte had to be repeated")
     nothing_odd(pair, delta, stopped=True)
-
-
-def _read_from_rings(vm: VM) -> int:
-    return sum(c["rx"]["carrier"] % 2 and c["rx"]["ring_bytes"] > 0 for c in connections(vm))
 
 
 def _count_off(pair: Pair, delta: Delta) -> None:

@@ -31,6 +31,16 @@ def on_rings(pair: Pair, count: int = 1) -> None:
         wait_for(promoted, f"{count} connections are on rings both ways", 20 * pair.slow)
 
 
+def read_from_rings(pair: Pair, count: int) -> None:
+    """Wait until the first VM reads so many connections from rings: what TCP carried before is there."""
+
+    def read() -> bool:
+        return sum(c["rx"]["carrier"] % 2 and c["rx"]["ring_bytes"] > 0 for c in connections(pair.a)) == count
+
+    with autopsy(*pair.both):
+        wait_for(read, f"{count} connections are read from rings", 20 * pair.slow)
+
+
 def status_names_all(pair: Pair) -> None:
     """Each guest's status lists the host, itself and the other, as hallwayd knows them."""
     pair.load()

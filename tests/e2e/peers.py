@@ -24,7 +24,7 @@ from hallway_tests.guests import (
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
-from .life import on_rings
+from .life import on_rings, read_from_rings
 from .streams import CALM, nothing_odd, through_rings
 
 # What TCP says of a peer that is gone; it depends on who notices first.
@@ -122,7 +122,7 @@ def peer_silent(pair: Pair) -> None:
     pair.load(promote_bytes=0, promote_ms=0)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
-    on_rings(pair, 6)
+    read_from_rings(pair, 6)
     with standing_still(pair, pair.b):
         check(delta.of(pair.a)["tx_demoted"] >= 6, "streams were still on rings")
     stream.check_running("with its peer stopped")
