@@ -987,7 +987,7 @@ static void control(struct work_struct *work)
 	}
 	if (!list_empty(&regions) || !list_empty(&doorbells))
 		queue_delayed_work(hall_workqueue, &control_work,
-				   time_after(beat, jiffies) ? beat - jiffies : 0);
+				   max((long)(beat - jiffies), 0L));
 	mutex_unlock(&mutex);
 }
 
