@@ -24,9 +24,7 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
     delta = Delta(*pair.both)
     many = Stream(pair.b, pair.a, conns=idle, both=f"--mode level --biggest 600 --stall 120 --hold {HOLD}")
     with autopsy(*pair.both):
-        wait_for(
-            lambda: all(_crowded(delta.of(vm), idle) for vm in pair.both), "memory is short", patience, 0.5
-        )
+        wait_for(lambda: all(_crowded(delta.of(vm), idle) for vm in pair.both), "memory is short", patience)
     # A member tells by its heartbeat: what the host sees may be from before the crowd.
     wait_for(lambda: all(_channels(pair)), "the host sees that rings are in use", patience)
     for vm in pair.both:
