@@ -90,31 +90,30 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 
 void hall_rx_cut(struct hall_sock *hs)
 {
+	struct hall_rx_ring *ring = &hs->rx.ring;
+	u32 n;
+
+	hall_rx_source(hs, &n);
+	if (ring->ended)
+		return;
 	spin_lock_bh(&hs->channel.lock);
-	hall_ring_cut(&hs->rx.ring);
+	if (ring->started && !hall_rx_behind(hs))
+		hall_ring_cut(ring);
+	else
+		hall_ring_refuse(ring);
 	spin_unlock_bh(&hs->channel.lock);
-	if (hs->rx.ring.ended)
+	if (ring->ended)
 		hall_count(HALL_RX_CUTS);
 }
 
 int hall_rx_leave(struct hall_sock *hs, u32 reason)
 {
 	struct hall_rx *rx = &hs->rx;
-	u32 n;
 	int err;
 
 	if (rx->state != HALL_RX_MAPPED)
 		return 0;
-	hall_rx_source(hs, &n);
-	/* What can be read counts as arrived; what is behind bytes on their way, not. */
-	if (rx->ring.started &&
-	    !after(rx->ring.start_seq, hall_rx_arrived(hs->sk))) {
-		hall_rx_cut(hs);
-	} else {
-		spin_lock_bh(&hs->channel.lock);
-		hall_ring_refuse(&rx->ring);
-		spin_unlock_bh(&hs->channel.lock);
-	}
+	hall_rx_cut(hs);
 	err = hall_rx_save(hs, GFP_ATOMIC | __GFP_NOWARN);
 	if (err == -EPROTO)
 		hall_sock_break(hs);

@@ -143,8 +143,7 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 	if (!ring->started)
 		return 0;
 	from_ring = hall_rx_unread(hs);
-	if (after(ring->start_seq, hall_rx_arrived(hs->sk)) &&
-	    (from_ring || !ring->ended))
+	if (hall_rx_behind(hs) && (from_ring || !ring->ended))
 		return -EAGAIN;
 	if (!from_ring)
 		return ring->broken ? -EPROTO : 0;

@@ -274,7 +274,11 @@ static inline bool hall_rx_intact(struct hall_sock *hs)
 	return likely(member->transport->intact(member));
 }
 
-/* The peer does not answer: read nothing past what is there. lock_sock(). */
+/*
+ * Read nothing of the ring past what is there now, and nothing at all while
+ * bytes before it are on their way: the peer repeats the rest over TCP. Without
+ * effect on a ring that has ended. lock_sock(), state MAPPED.
+ */
 void hall_rx_cut(struct hall_sock *hs);
 /*
  * Leave the ring without waiting or sleeping: what can be read is saved, what
@@ -306,6 +310,13 @@ int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
 static inline u32 hall_rx_arrived(const struct sock *sk)
 {
 	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
+}
+
+/* Has TCP yet to bring bytes that come before a ring that began? lock_sock(). */
+static inline bool hall_rx_behind(const struct hall_sock *hs)
+{
+	return hs->rx.ring.started &&
+	       after(hs->rx.ring.start_seq, hall_rx_arrived(hs->sk));
 }
 
 /* save.c */

@@ -3,10 +3,15 @@
  * Leaving: one socket, all sockets of a member, or all.
  *
  * A socket has left when it is detached: every byte that was on a ring has
- * been read or is in TCP's queue, or the peer let its deadline pass and the
- * connection was reset. Its context lives on until the peer has drained what
- * we sent; unloading waits for that too, and for threads that are still inside
- * our calls, which hold contexts as well.
+ * been read or is in TCP's queue, or is the peer's to repeat over TCP. Its
+ * context lives on until the peer has drained what we sent; unloading waits for
+ * that too, and for threads that are still inside our calls, which hold contexts
+ * as well.
+ *
+ * A ring that the peer has ended can't be left before TCP has brought all bytes
+ * that come before it, and nobody knows when: the peer may be stopped, or our own
+ * reader not read. Whoever wants many sockets to leave goes on after a while; they
+ * leave when they can, at the latest when the peer departs.
  */
 #include "switch.h"
 
@@ -19,11 +24,16 @@
 /* How long a peer may take to read what it was sent, where memory is to go. */
 #define DRAIN		(5 * HZ)
 
+/* How long sockets are waited for; with silent peers, less than others take for silence. */
+#define PATIENCE	(5 * HZ)
+#define PATIENCE_SILENT	(3 * HZ / 2)
+
 static DECLARE_WAIT_QUEUE_HEAD(detached);
 
 struct leaving {
 	const struct hall_member *member;	/* NULL: all */
 	u32 reason;
+	unsigned long until;			/* jiffies */
 };
 
 void hall_leave_done(void)
@@ -44,9 +54,11 @@ static void begin(struct hall_sock *hs, void *data)
 static void end(struct hall_sock *hs, void *data)
 {
 	const struct leaving *leaving = data;
+	long left = leaving->until - jiffies;
 
 	if (!leaving->member || hs->channel.member == leaving->member)
-		wait_event(detached, READ_ONCE(hs->detached));
+		wait_event_timeout(detached, READ_ONCE(hs->detached),
+				   max(left, 0L));
 }
 
 static void depart(struct hall_sock *hs, void *data)
@@ -60,8 +72,12 @@ int hall_leave(struct hall_sock *hs, u32 reason)
 	struct leaving leaving = { .reason = reason };
 
 	begin(hs, &leaving);
-	end(hs, &leaving);
-	return 0;
+	if (wait_event_timeout(detached, READ_ONCE(hs->detached), PATIENCE))
+		return 0;
+	/* The caller needs TCP: this lets the socket leave at once. */
+	hall_sock_reset(hs, ETIMEDOUT);
+	wait_event(detached, READ_ONCE(hs->detached));
+	return -ETIMEDOUT;
 }
 
 /*
@@ -91,7 +107,9 @@ int hall_leave_at_once(struct hall_sock *hs, u32 reason)
 static void leave_streams(struct hall_member *member, u32 reason)
 {
 	struct leaving leaving = { .member = member, .reason = reason };
+	bool silent = reason == HALLWAY_REASON_SILENT;
 
+	leaving.until = jiffies + (silent ? PATIENCE_SILENT : PATIENCE);
 	hall_sock_walk(begin, &leaving);
 	hall_sock_walk(end, &leaving);
 }

@@ -227,6 +227,7 @@ static int on_departed(struct hall_sock *hs)
 static void on_leave(struct hall_sock *hs)
 {
 	u32 reason = READ_ONCE(hs->channel.leave_reason);
+	u32 n;
 
 	if (hs->leaving)
 		return;
@@ -234,47 +235,54 @@ static void on_leave(struct hall_sock *hs)
 	hs->leave_by = jiffies + HZ;
 	hall_tx_demote(hs);
 	if (hs->rx.state == HALL_RX_MAPPED) {
+		/* No end mark helps where the ring has to wait for TCP. */
+		hall_rx_source(hs, &n);
+		if (hall_rx_behind(hs))
+			hall_rx_cut(hs);
 		hall_count(HALL_DEMOTE_REQUESTS);
 		hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier,
 				 reason, 0);
 	}
 }
 
-/*
- * The peer had its time: cut the ring. What is in it belongs behind the bytes
- * that TCP carried before; false: some of those have not come, and a peer that
- * does not answer will hardly send them.
- */
-static bool abandon(struct hall_sock *hs)
+/* What left for these reasons alone is welcome back as soon as they are gone. */
+static bool may_return(struct hall_sock *hs, u32 reason)
 {
-	u32 n;
+	bool served;
 
-	if (hs->rx.state != HALL_RX_MAPPED)
-		return true;
-	hall_rx_source(hs, &n);
-	/* It has answered; the bytes before the ring are TCP's. */
-	if (hs->rx.ring.ended)
-		return true;
-	hall_rx_cut(hs);
-	return finish_rx(hs, true);
+	if ((reason != HALLWAY_REASON_SILENT && reason != HALLWAY_REASON_OFF) ||
+	    !READ_ONCE(hall_enabled))
+		return false;
+	rcu_read_lock();
+	served = hall_members_find(&hs->remote);
+	rcu_read_unlock();
+	return served;
 }
 
-/* Detaches if nothing is on a ring. Returns an errno as on_done() does. */
-static int go_on_leaving(struct hall_sock *hs)
+/*
+ * Detaches if nothing is on a ring. A peer that had its time to set an end mark is
+ * not waited for: the ring is cut. Only where it did set one while TCP owes bytes
+ * that come before, there is no way but to wait until TCP brings them or gives up.
+ */
+static void go_on_leaving(struct hall_sock *hs)
 {
 	bool late = time_after_eq(jiffies, hs->leave_by);
+	u32 reason = READ_ONCE(hs->channel.leave_reason);
 
 	if (!hs->leaving || hs->detached)
-		return 0;
-	if (late && !abandon(hs)) {
-		hall_sock_shut(hs);
-		return ETIMEDOUT;
+		return;
+	if (late && hs->rx.state == HALL_RX_MAPPED) {
+		hall_rx_cut(hs);
+		finish_rx(hs, true);
 	}
 	/* An offer may be answered later, by marks that end it: on_accept(). */
-	if (hs->rx.state == HALL_RX_NATIVE && hs->tx.state != HALL_TX_RING &&
-	    (hs->tx.state != HALL_TX_OFFERED || late))
-		hall_detach(hs, hs->channel.leave_reason);
-	return 0;
+	if (hs->rx.state == HALL_RX_MAPPED || hs->tx.state == HALL_TX_RING ||
+	    (hs->tx.state == HALL_TX_OFFERED && !late))
+		return;
+	hall_detach(hs, reason);
+	/* Those who waited for us may have stopped, and the scan be over. */
+	if (may_return(hs, reason))
+		hall_scan();
 }
 
 void hall_switch_work(struct hall_sock *hs)
@@ -308,7 +316,7 @@ void hall_switch_work(struct hall_sock *hs)
 		hall_tx_demote(hs);
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		err = on_departed(hs);
-	err = err ?: go_on_leaving(hs);
+	go_on_leaving(hs);
 	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;
 	if (hall_silent_overdue(hs, &later))

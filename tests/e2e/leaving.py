@@ -15,7 +15,7 @@ from hallway_tests.guests import Delta, Stream, autopsy, connections, insmod, lo
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
-from .life import on_rings, read_from_rings
+from .life import on_rings
 from .streams import CALM, nothing_odd
 
 HOST = "10.77.0.254"  # of the bridge; no member
@@ -70,7 +70,7 @@ def peer_stopped(pair: Pair) -> None:
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
     for _ in range(20):
-        read_from_rings(pair, 6)
+        on_rings(pair, 6)
         os.kill(pair.b.pid, signal.SIGSTOP)
         try:
             pair.a.run("hallway off", timeout=20 * pair.slow)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+from hallway_lab.vm import VM
 from hallway_tests.guests import (
     Delta,
     Stream,
@@ -164,38 +168,47 @@ for _ in range(100):
     except ConnectionRefusedError:
         time.sleep(0.1)
 while not ends:
-    data = random.randbytes(random.randrange(1, 20000))
+    data = random.randbytes(random.randrange(1, int(sys.argv[2])))
     digest.update(data)
     sock.sendall(data)
+    time.sleep(float(sys.argv[3]))
 sock.close()
 print(digest.hexdigest())
 """
+
+
+@contextlib.contextmanager
+def one_way(source: VM, sink: VM, patience: float, *, most: int = 20000, pause: float = 0) -> Iterator[None]:
+    """In the block bytes go from one VM to another on one connection; at its end, all have come.
+
+    Each write has less than `most` bytes, and after it comes a pause, in seconds.
+    """
+    sink.put(SINK, "/tmp/sink.py")
+    source.put(SOURCE, "/tmp/source.py")
+    into = sink.spawn("python3 -B /tmp/sink.py")
+    out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause}")
+    yield
+    out.kill()
+    said = [job.wait(patience) for job in (out, into)]
+    check(said[0].out and said[0].out == said[1].out, f"other bytes came than were sent: {said}")
 
 
 def reader_returns(pair: Pair) -> None:
     """Of a stream that goes one way, the reader's side leaves and comes back: the ring does, too."""
     pair.load(promote_bytes=0, promote_ms=0)
     delta = Delta(*pair.both)
-    for name, program in (("sink", SINK), ("source", SOURCE)):
-        for vm in pair.both:
-            vm.put(program, f"/tmp/{name}.py")
-    sink = pair.b.spawn("python3 -B /tmp/sink.py")
-    source = pair.a.spawn(f"exec python3 -B /tmp/source.py {pair.b.ip4}")
 
     def carried_by(ring: int) -> bool:
         shown = connections(pair.a)
         return len(shown) == 1 and shown[0]["tx"]["carrier"] % 2 == ring
 
-    with autopsy(*pair.both):
+    with autopsy(*pair.both), one_way(pair.a, pair.b, 20 * pair.slow):
         for turn in range(3):
             wait_for(lambda: carried_by(1), f"bytes go into a ring, turn {turn}", 20 * pair.slow)
             pair.b.run("hallway off")
             wait_for(lambda: carried_by(0), f"bytes go over TCP, turn {turn}", 20 * pair.slow)
             pair.b.run("hallway on")
         wait_for(lambda: carried_by(1), "bytes go into a ring at last", 20 * pair.slow)
-        source.kill()
-        said = [job.wait(20 * pair.slow) for job in (source, sink)]
-    check(said[0].out and said[0].out == said[1].out, f"other bytes came than were sent: {said}")
     nothing_odd(pair, delta)
 
 

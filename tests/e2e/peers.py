@@ -24,7 +24,7 @@ from hallway_tests.guests import (
 from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
-from .life import on_rings, read_from_rings
+from .life import on_rings, one_way, read_from_rings
 from .streams import CALM, nothing_odd, through_rings
 
 # What TCP says of a peer that is gone; it depends on who notices first.
@@ -33,6 +33,7 @@ TCP_ENDS = (
     *("Broken pipe", "endpoint is not connected"),
 )
 LAST_WORDS = 100_000
+NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
 
 
 class Doomed:
@@ -122,7 +123,7 @@ def peer_silent(pair: Pair) -> None:
     pair.load(promote_bytes=0, promote_ms=0)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
-    read_from_rings(pair, 6)
+    on_rings(pair, 6)
     with standing_still(pair, pair.b):
         check(delta.of(pair.a)["tx_demoted"] >= 6, "streams were still on rings")
     stream.check_running("with its peer stopped")
@@ -130,6 +131,29 @@ def peer_silent(pair: Pair) -> None:
     on_rings(pair, 6)
     stream.stop()
     stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta, stopped=True)
+
+
+def peer_silent_too_early(pair: Pair) -> None:
+    """A peer stops before TCP has brought what comes ahead of its ring: all of it comes once it goes on."""
+    pair.load(promote_bytes=NEVER, promote_ms=NEVER)
+    delta = Delta(*pair.both)
+
+    def written(ring: int) -> bool:
+        shown = connections(pair.b)
+        return len(shown) == 1 and shown[0]["tx"]["ring_bytes" if ring else "tcp_bytes"] > 0
+
+    # The writer may not block: it would hear of no ring.
+    with autopsy(*pair.both), one_way(pair.b, pair.a, 20 * pair.slow, most=200, pause=0.001):
+        wait_for(lambda: written(0), "bytes go over TCP", 20 * pair.slow)
+        with strayed(pair.b, pair.a):
+            for name in ("bytes", "ms"):
+                pair.b.put("0", f"/sys/module/hallway/parameters/promote_{name}")
+            wait_for(lambda: written(1), "bytes go into a ring, behind TCP's", 20 * pair.slow)
+            with standing_still(pair, pair.b):
+                check(not delta.of(pair.a)["rx_bytes_ring"], "bytes of the ring were read")
+        wait_members(*pair.both)
+        read_from_rings(pair, 1)
     nothing_odd(pair, delta, stopped=True)
 
 
@@ -164,6 +188,17 @@ def standing_still(pair: Pair, peer: VM) -> Iterator[None]:
         yield
     finally:
         os.kill(peer.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def strayed(sender: VM, receiver: VM) -> Iterator[None]:
+    """Packets from one VM to another get lost; rings and messages need none."""
+    nobody = "02:00:00:00:00:01"
+    sender.run(f"ip neigh replace {receiver.ip4} lladdr {nobody} dev eth0 nud permanent")
+    try:
+        yield
+    finally:
+        sender.run(f"ip neigh del {receiver.ip4} dev eth0")
 
 
 def seen_by_daemon(pair: Pair, vm: VM) -> dict[str, Any]:
@@ -266,4 +301,4 @@ def _forged(pair: Pair, address: str, port: int) -> None:
     forger.kill()
 
 
-TESTS = (peer_killed, peer_silent, peer_silent_for_ever, nat)
+TESTS = (peer_killed, peer_silent, peer_silent_too_early, peer_silent_for_ever, nat)

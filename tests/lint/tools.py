@@ -142,7 +142,6 @@ CHECKPATCH_EXCEPT = {
     ("kmod/sock/rx.c", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
     ("kmod/sock/poll.c", "WAITQUEUE_ACTIVE"): "the same: whoever comes later polls then",
     ("kmod/switch/switch.c", "MSLEEP"): "longer is fine",
-    ("kmod/switch/work.c", "USE_NEGATIVE_ERRNO"): "sk_err is positive",
     ("kmod/transport/ivshmem.c", "JIFFIES_COMPARISON"): "the same jiffy or another: not before, not after",
     ("tests/ring/shim/kernel.h", "NEW_TYPEDEFS"): "the kernel's own names",
     ("tests/ring/shim/lists.h", "MACRO_ARG_PRECEDENCE"): "names, as in the kernel's own macros",

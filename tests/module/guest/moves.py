@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -307,6 +308,56 @@ def given_up_after_end():
     delta.expect(resets=1, tx_demoted=1, tx_bytes_ring=6)
 
 
+def left_before_tcp():
+    """A reader that leaves a ring before TCP brought what comes ahead of it gets all of it from TCP."""
+    delta = Delta()
+    a, b = connect()
+    with a, b:
+        with no_packets():
+            sent = in_both(a)
+            b.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+            check(not shown(b), lambda: f"still attached: {shown(b)}")
+        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        exchange(a, b)
+    delta.expect(rx_cuts=1, switch_in_ring=1)
+
+
+def off_before_tcp():
+    """`hallway off` does not wait for what TCP has yet to bring; the connections go on, and come back."""
+    delta = Delta()
+    a, b = connect()
+    with a, b:
+        with no_packets():
+            sent = in_both(a)
+            hallway("off")
+        wait_for(lambda: not shown(a, b), "both ends left")
+        hallway("on")
+        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        exchange(a, b)
+        promote(a, b)
+    delta.expect(switch_in_ring=1)
+
+
+def ended_before_tcp():
+    """Who needs TCP on a ring that has ended, while TCP brings nothing, has the connection time out."""
+    delta = Delta()
+    a, b = connect()
+    with a, b, no_packets():
+        in_both(a)
+        a.send(b"!", socket.MSG_OOB)
+        check(not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring")
+        try:
+            b.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+            check(False, "the socket left its ring")
+        except TimeoutError:
+            pass
+        check(not shown(b), lambda: f"still attached: {shown(b)}")
+        check(b.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT, "the socket goes on")
+        # The ring tells the other end, too.
+        wait_for(lambda: delta()["resets"] == 2, "both ends are reset")
+    delta.expect(resets=2)
+
+
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -331,6 +382,9 @@ ALONE = (
     unload_splice,
     unload_epoll,
     given_up_after_end,
+    left_before_tcp,
+    off_before_tcp,
+    ended_before_tcp,
     reload,
 )
 
