@@ -138,6 +138,11 @@ def begin(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPO, text=True, errors="replace")
 
 
+def _aside(*words: object) -> subprocess.Popen[str]:
+    """Start a command that leaves the CPUs to all others."""
+    return begin("nice", "-n", "19", *words)
+
+
 def _in_guests(options: argparse.Namespace, suite: str, kernel: str) -> list[object]:
     """Return the command that runs a suite on a kernel."""
     command = [sys.executable, REPO / "tests/run", "guests", "--suite", suite, "--kernel", kernel]
@@ -152,24 +157,27 @@ def _run(options: argparse.Namespace) -> int:
     what = options.what
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
     # Minutes of one CPU, which guests and compilers are to have first; guests leave much of two.
-    model = begin("nice", "-n", "19", REPO / "spec/model/run") if what in ("all", "model") else None
+    model = _aside(REPO / "spec/model/run") if what in ("all", "model") else None
     for name in ("unit", "fuzz", "tsan"):
         if what in ("all", name):
             total.run(name, "make", "-s", "-C", REPO / "tests/ring", name)
+    words = ("cargo", "test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
     if what in ("all", "rust"):
-        words = ("test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
-        total.run("rust", "cargo", *words)
+        total.run("rust builds", *words, "--no-run")
     if what in ("all", "lab"):
         report = Report("lab", only=options.only)
         for test in (*interrupt.TESTS, *host.TESTS):
             if report.wanted(test.__name__):
                 report.run(test.__name__, test)
         total.add(report)
+    rust = _aside(*words) if what in ("all", "rust") else None
     if what in ("all", "debug", "module"):
         # Each is one guest, which waits for most of the time.
         begun = [(kernel, begin(*_in_guests(options, "module", kernel))) for kernel in kernels]
         for kernel, process in begun:
             total.finish(f"module {kernel}", process)
+    if rust:
+        total.finish("rust", rust)
     if what in ("all", "debug", "e2e"):
         for kernel in kernels:
             total.run(f"e2e {kernel}", *_in_guests(options, "e2e", kernel))
