@@ -16,7 +16,7 @@ from hallway_tests.suite import check, wait_for
 
 from .lab import Pair
 from .life import on_rings
-from .streams import CALM, nothing_odd
+from .streams import CALM, nothing_odd, small_buffers
 
 HOST = "10.77.0.254"  # of the bridge; no member
 # Where the stream's threads sleep while their peer makes no call.
@@ -29,38 +29,35 @@ def asleep_in_calls(pair: Pair) -> None:
     pair.load(**params)
     vm = pair.a
     delta = Delta(*pair.both)
-    for each in pair.both:
-        each.run("sysctl -q net.ipv4.tcp_wmem='4096 16384 65536' net.ipv4.tcp_rmem='4096 65536 65536'")
-    disk = _disk(pair)
-    stranger = _Stranger(pair)
-    stream = Stream(pair.b, pair.a, conns=3, both=f"{CALM} --short --calls write,read --hold /tmp/hold")
-    for unloads in (False, True):
-        on_rings(pair, 4)
-        check(not _with(vm, HOST), f"a stranger is attached: {_with(vm, HOST)}")
-        with _asleep(pair, stream):
+    with small_buffers(*pair.both):
+        disk = _disk(pair)
+        stranger = _Stranger(pair)
+        stream = Stream(pair.b, pair.a, conns=3, both=f"{CALM} --short --calls write,read --hold /tmp/hold")
+        for unloads in (False, True):
+            on_rings(pair, 4)
+            check(not _with(vm, HOST), f"a stranger is attached: {_with(vm, HOST)}")
+            with _asleep(pair, stream):
+                if unloads:
+                    _count_off(pair, delta)
+                    rmmod(vm, 60 * pair.slow)
+                else:
+                    vm.run("hallway off", timeout=60 * pair.slow)
+                    check(not connections(vm), f"off, and still attached: {connections(vm)}")
+            check(stream.running() and not disk.poll(), f"{stream.client.poll()} {disk.poll()}")
             if unloads:
-                _count_off(pair, delta)
-                rmmod(vm, 60 * pair.slow)
+                insmod(vm, **params)
+                delta = Delta(*pair.both)
             else:
-                vm.run("hallway off", timeout=60 * pair.slow)
-                check(not connections(vm), f"off, and still attached: {connections(vm)}")
-        check(stream.running() and not disk.poll(), f"{stream.client.poll()} {disk.poll()}")
-        if unloads:
-            insmod(vm, **params)
-            delta = Delta(*pair.both)
-        else:
-            vm.run("hallway on")
-        wait_members(*pair.both)
-    on_rings(pair, 4)
-    stream.stop()
-    stream.finish(60 * pair.slow)
-    stranger.finish()
-    pair.a.run("touch /tmp/nbd/stop")
-    used = disk.wait(60 * pair.slow)
-    check(used.code == 0 and int(used.out) > 4, f"the disk's user: {used}")
-    pair.b.run("pkill -x nbd-server")
-    for each in pair.both:
-        each.run("sysctl -q net.ipv4.tcp_wmem='4096 16384 4194304' net.ipv4.tcp_rmem='4096 131072 6291456'")
+                vm.run("hallway on")
+            wait_members(*pair.both)
+        on_rings(pair, 4)
+        stream.stop()
+        stream.finish(60 * pair.slow)
+        stranger.finish()
+        pair.a.run("touch /tmp/nbd/stop")
+        used = disk.wait(60 * pair.slow)
+        check(used.code == 0 and int(used.out) > 4, f"the disk's user: {used}")
+        pair.b.run("pkill -x nbd-server")
     _count_off(pair, delta)
 
 
