@@ -26,6 +26,7 @@ COUNTED = (
     "tx_bytes_ring",
     "tx_bytes_tcp",
     "tx_bytes_unread",
+    "tx_bytes_repeated",
     "rx_bytes_ring",
     "rx_bytes_tcp",
     "rx_bytes_saved",
@@ -181,8 +182,9 @@ def describe(facts: dict[str, Any]) -> str:
 
 def _direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
     return Direction(
-        sent_ring=sender["tx_bytes_ring"],
-        sent_tcp=sender["tx_bytes_tcp"],
+        # what the receiver cut off from a ring went over TCP in the end
+        sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_repeated"],
+        sent_tcp=sender["tx_bytes_tcp"] + sender["tx_bytes_repeated"],
         received_ring=receiver["rx_bytes_ring"],
         # what was moved from a ring to TCP's queue is read there again
         received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_saved"],

@@ -14,7 +14,8 @@ from . import isolate
 from .sh import LabError, run, say, step
 
 PACKAGES = {
-    "the VMs": "qemu-system-x86 mmdebstrap e2fsprogs busybox-static iproute2 openssh-client kmod cpio",
+    "the VMs": "qemu-system-x86 busybox-static iproute2 openssh-client kmod cpio",
+    "their disks": "mmdebstrap e2fsprogs qemu-utils",
     "fetching kernels": "debian-archive-keyring xz-utils dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
     "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv",
