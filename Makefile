@@ -32,7 +32,6 @@ tsan: ## the ring under ThreadSanitizer
 	tests/run tsan
 
 mutants: ## break ring, channel and module on purpose: every fault is noticed
-	$(call need,tests/module/mutants)
 	tests/ring/mutants && tests/module/mutants
 
 conformance: ## other people's test suites, over rings and over TCP (long): docs/conformance.md

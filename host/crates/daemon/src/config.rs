@@ -449,7 +449,8 @@ fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
         .transpose()
 }
 
-/// Refuses a name that the command line gives to a region, too.
+/// Refuses a name that the command line gives to a region, too, and more memory
+/// than `limits.host` allows.
 pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
     let names: BTreeMap<_, _> = config
         .groups
@@ -460,6 +461,14 @@ pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
         bail!(
             "--region {0} and the configuration's group {0} are two things: rename one",
             spec.name
+        );
+    }
+    let all = config.regions().into_iter().chain(regions.iter().cloned());
+    let sum: u64 = all.map(|spec| spec.geometry.size()).sum();
+    if config.host_limit.is_some_and(|limit| sum > limit) {
+        bail!(
+            "with --region the regions have {sum} bytes, more than the configuration's \
+             limits.host allows: make one smaller, or the limit larger"
         );
     }
     Ok(())
@@ -604,5 +613,11 @@ mod tests {
             said.starts_with(":11: ") && said.contains("limits.vm"),
             "{said}"
         );
+        let config = Config::parse("[limits]\nhost = \"16M\"\n").map_err(|fault| fault.what);
+        let config = config.unwrap();
+        let region = |text: &str| [text.parse().unwrap()];
+        assert!(check_together(&config, &region("c:16M")).is_ok());
+        let said = check_together(&config, &region("c:32M")).unwrap_err();
+        assert!(said.to_string().contains("limits.host"), "{said}");
     }
 }

@@ -57,6 +57,9 @@ fn serve(options: &Options) -> Result<()> {
         access.check(dir)?;
         made.extend(new);
     }
+    // In a sticky directory nobody replaces a file of ours.
+    let harm = "have the VMs' memory";
+    run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
     let run = RunDir::take(&path)?;
     Server::new(options, config, &access, run, made)?.run()
 }
@@ -71,7 +74,7 @@ fn main() -> ExitCode {
     } else if options.check_config {
         configuration(&options).map(|_| println!("the configuration is good"))
     } else if options.stop {
-        run::stop(&options)
+        configuration(&options).and_then(|config| run::stop(&options, &config))
     } else {
         use std::io::IsTerminal;
         tracing_subscriber::fmt()

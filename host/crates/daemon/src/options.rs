@@ -7,6 +7,8 @@ use std::str::FromStr;
 use clap::Parser;
 use hallway_membership::Geometry;
 
+use crate::config::PAIR;
+
 /// Serves QEMU's ivshmem-doorbell devices and owns the memory regions that VMs
 /// share.
 #[derive(Debug, Parser)]
@@ -120,6 +122,11 @@ impl FromStr for RegionSpec {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
         check_name(name)?;
+        if name.starts_with(PAIR) {
+            return Err(format!(
+                "{name:?} would be the region of two VMs of a configuration: another name"
+            ));
+        }
         let size = size(
             parts
                 .next()
@@ -193,6 +200,7 @@ mod tests {
             "web:64M:1",
             "web:64M:2:3",
             ".w:64M",
+            "pair.a.b:64M",
             "w:M",
         ] {
             assert!(bad.parse::<RegionSpec>().is_err(), "{bad}");

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{self as control, Answer, Query};
+use hallway_membership::{is_own, Region};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::config::Config;
 use crate::holder::Holder;
 use crate::options::Options;
 use crate::state::State;
@@ -43,7 +45,7 @@ impl RunDir {
             Ok(run) => Ok(run),
             Err(pid) => bail!(
                 "hallwayd runs already for {} (pid {pid}): use it, end it with hallwayd --stop \
-                 --run-dir {0}, or give another --run-dir",
+                 --run-dir {0}, or give another --run-dir and --region-dir",
                 path.display()
             ),
         }
@@ -51,17 +53,7 @@ impl RunDir {
 
     /// Likewise; the inner error names the daemon that is.
     fn try_take(path: &Path) -> Result<Result<Self, String>> {
-        let meta = std::fs::metadata(path)?;
-        let owned = [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
-        if !owned || meta.mode() & 0o022 != 0 {
-            bail!(
-                "{}: others may write there (owner {}, mode {:04o}), and so pose as hallwayd: \
-                 chown and chmod 0700 it, or give another --run-dir",
-                path.display(),
-                meta.uid(),
-                meta.mode() & 0o7777
-            );
-        }
+        check_dir(path, "--run-dir", "pose as hallwayd", 0)?;
         let pid_file = Self::pid_file(path);
         loop {
             let file = OpenOptions::new()
@@ -120,6 +112,22 @@ pub fn make_dir(path: &Path, option: &str) -> Result<Option<PathBuf>> {
     Ok(Some(path.into()))
 }
 
+/// Refuses a directory in which others may replace files. Of its permissions, one
+/// of `enough` is said to prevent that.
+pub fn check_dir(path: &Path, option: &str, harm: &str, enough: u32) -> Result<()> {
+    let meta = std::fs::metadata(path)?;
+    if !is_own(meta.uid()) || (meta.mode() & 0o022 != 0 && meta.mode() & enough == 0) {
+        bail!(
+            "{}: others may write there (owner {}, mode {:04o}), and so {harm}: chown and chmod \
+             0700 it, or give another {option}",
+            path.display(),
+            meta.uid(),
+            meta.mode() & 0o7777
+        );
+    }
+    Ok(())
+}
+
 /// Removes what a daemon and its holder leave behind.
 pub fn clean(run: &RunDir, socket: &Path, files: &[PathBuf], made: &[PathBuf]) {
     let own = [
@@ -139,8 +147,23 @@ pub fn clean(run: &RunDir, socket: &Path, files: &[PathBuf], made: &[PathBuf]) {
     }
 }
 
+/// The files of regions that a daemon with these options may have left.
+fn left(options: &Options, config: &Config) -> Vec<PathBuf> {
+    let asked = [options.regions(), config.regions()].concat();
+    let ours = |name: &str| {
+        asked.iter().any(|spec| spec.name == name) || config.pair_named(name).is_some()
+    };
+    let files = options.region_dir.read_dir().into_iter().flatten();
+    files
+        .flatten()
+        .filter(|file| file.file_name().to_str().is_some_and(ours))
+        .map(|file| file.path())
+        .filter(|file| Region::is_abandoned(file))
+        .collect()
+}
+
 /// `hallwayd --stop`.
-pub fn stop(options: &Options) -> Result<()> {
+pub fn stop(options: &Options, config: &Config) -> Result<()> {
     let path = options.run_dir();
     if !path.is_dir() {
         println!("nothing runs for {}", path.display());
@@ -172,16 +195,10 @@ pub fn stop(options: &Options) -> Result<()> {
     };
     // No daemon, or none any more: what is left is for us to remove.
     let Some(holder) = Holder::find(&run.holder())? else {
-        let files: Vec<PathBuf> = options
-            .regions()
-            .iter()
-            .map(|spec| options.region_dir.join(&spec.name))
-            .filter(|file| hallway_membership::Region::is_region(file))
-            .collect();
         clean(
             &run,
             &options.socket(),
-            &files,
+            &left(options, config),
             &[options.region_dir.clone(), path.clone()],
         );
         println!(
@@ -202,7 +219,8 @@ pub fn stop(options: &Options) -> Result<()> {
             let files: Vec<PathBuf> = state.regions.into_iter().map(|r| r.file).collect();
             clean(&run, &state.socket, &files, &state.made);
         }
-        Ok(None) | Err(_) => clean(&run, &options.socket(), &[], &[]),
+        // What was not kept is looked for.
+        Ok(None) | Err(_) => clean(&run, &options.socket(), &left(options, config), &[]),
     }
     println!("stopped");
     Ok(())

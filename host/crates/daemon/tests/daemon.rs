@@ -8,6 +8,7 @@ mod common;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use common::*;
 use hallway_abi::region as abi;
@@ -326,6 +327,60 @@ fn a_second_daemon_is_refused() {
         "{said}"
     );
     assert!(said.contains(&daemon.child.id().to_string()), "{said}");
+}
+
+#[test]
+fn a_second_daemon_does_not_touch_the_regions_of_the_first() {
+    let daemon = Daemon::new();
+    let mut a = Qemu::new(&daemon);
+    a.join(daemon.region());
+    let other = |more: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_hallwayd"))
+            .arg("--run-dir")
+            .arg(daemon.dir.join("other"))
+            .arg("--region-dir")
+            .arg(daemon.dir.join("mem"))
+            .args(["--region", "default:16M:4"])
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    let output = other(&[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("served by another hallwayd"),
+        "{said}"
+    );
+    assert!(other(&["--stop"]).status.success());
+    assert!(daemon.region_file().exists());
+    let present = |m: &&hallway_control::Member| m.liveness != Liveness::Absent && !m.host;
+    assert_eq!(
+        daemon.status().regions[0]
+            .members
+            .iter()
+            .filter(present)
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn memory_in_a_directory_of_others_is_refused() {
+    let mut daemon = Daemon::new();
+    daemon.kill();
+    assert!(daemon.other(&["--stop"]).status.success());
+    let dir = daemon.dir.join("mem");
+    std::fs::create_dir_all(&dir).unwrap();
+    let mode = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode));
+    mode(0o777).unwrap();
+    let output = daemon.other(&[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("give another --region-dir"),
+        "{said}"
+    );
+    mode(0o1777).unwrap();
+    daemon.start();
 }
 
 #[test]

@@ -14,5 +14,5 @@ pub mod slice;
 mod text;
 
 pub use page::{Address, Page, Reply, Request};
-pub use region::{Error, Geometry, Header, Member, Region, HOST_SLOT};
+pub use region::{is_own, Error, Geometry, Header, Member, Region, HOST_SLOT};
 pub use text::{printable, random_bytes, Uuid};

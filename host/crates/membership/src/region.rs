@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use hallway_abi::region as abi;
 use hallway_shm::Mapping;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::text::{printable, random_bytes, Uuid};
@@ -99,6 +101,32 @@ pub enum Error {
         path: PathBuf,
         /// Its permissions.
         mode: u32,
+    },
+    /// Somebody else made the file.
+    #[error(
+        "{path} belongs to user {uid}, who can read and write the VMs' traffic: stop the VMs that \
+         map it, remove it and start again"
+    )]
+    Owner {
+        /// Of the file.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Another daemon serves the file.
+    #[error("{path} is served by another hallwayd: end that one, or give another --region-dir")]
+    Busy {
+        /// Of the file.
+        path: PathBuf,
+    },
+    /// The file is no more, and was served before.
+    #[error(
+        "{path} was removed while VMs mapped it: put them back on TCP with hallwayd --stop, and \
+         start again"
+    )]
+    Gone {
+        /// Of the file.
+        path: PathBuf,
     },
     /// The operating system refuses.
     #[error("{path}: {error}")]
@@ -192,12 +220,14 @@ pub struct Region {
     mapping: Mapping,
     image: Vec<u64>,
     repairs: u64,
+    _lock: Flock<File>,
 }
 
 impl Region {
     /// Opens the region in the file `path`, or makes it. `known` is what a
     /// daemon before this one knew of it; without it, the file's own header is
-    /// taken, with every member absent.
+    /// taken, with every member absent. No other daemon can open it meanwhile:
+    /// two would take each other's members for scribbles on the header.
     pub fn open(path: &Path, geometry: Geometry, known: Option<Header>) -> Result<Self, Error> {
         let io = |error| Error::Io {
             path: path.into(),
@@ -212,8 +242,24 @@ impl Region {
             .mode(0o600)
             .custom_flags(libc_o_nofollow())
             .open(path)
-            .map_err(io)?;
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound if known.is_some() => Error::Gone { path: path.into() },
+                _ => io(error),
+            })?;
         let meta = file.metadata().map_err(io)?;
+        if !is_own(meta.uid()) {
+            return Err(Error::Owner {
+                path: path.into(),
+                uid: meta.uid(),
+            });
+        }
+        let file =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(
+                |(_, error)| match error {
+                    Errno::EAGAIN => Error::Busy { path: path.into() },
+                    error => io(error.into()),
+                },
+            )?;
         let fresh = known.is_none() && (meta.len() == 0 || is_blank(&file, meta.len(), geometry));
         if meta.mode() & 0o007 != 0 {
             return Err(Error::Permissions {
@@ -241,11 +287,17 @@ impl Region {
         } else {
             read_header(&file, path, meta.len(), geometry)?
         };
-        // The header and the host's own words: to be sure that they exist, so
-        // that writing them later cannot fault for lack of memory.
-        let touched = abi::HEADER_SIZE + size_of::<abi::Slice>();
-        nix::fcntl::posix_fallocate(&file, 0, touched as i64).map_err(|e| io(e.into()))?;
-        let mapping = Mapping::new(&file, geometry.size as usize).map_err(io)?;
+        // The words that the daemon touches, to be sure that they exist: it
+        // would fault later where there is no memory.
+        let allocate = |offset: u64, size: usize| {
+            nix::fcntl::posix_fallocate(&*file, offset as i64, size as i64)
+                .map_err(|error| io(error.into()))
+        };
+        allocate(0, abi::HEADER_SIZE)?;
+        for slot in 0..geometry.slots as usize {
+            allocate(geometry.slice_offset(slot), size_of::<abi::Slice>())?;
+        }
+        let mapping = Mapping::new(&*file, geometry.size as usize).map_err(io)?;
         let mut region = Self {
             path: path.into(),
             header,
@@ -253,18 +305,17 @@ impl Region {
             mapping,
             image: Vec::new(),
             repairs: 0,
+            _lock: file,
         };
         region.publish();
         Ok(region)
     }
 
-    /// Whether a file looks like a region.
-    pub fn is_region(path: &Path) -> bool {
-        let mut magic = [0; 8];
-        File::open(path)
-            .and_then(|file| file.read_exact_at(&mut magic, 0))
-            .is_ok()
-            && u64::from_le_bytes(magic) == abi::REGION_MAGIC
+    /// Whether a file looks like a region that no daemon serves.
+    pub fn is_abandoned(path: &Path) -> bool {
+        File::open(path).is_ok_and(|file| {
+            has_magic(&file) && Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
+        })
     }
 
     /// How the region is cut up.
@@ -381,6 +432,16 @@ impl Region {
     }
 }
 
+/// Whether what such a user has made can be trusted.
+pub fn is_own(uid: u32) -> bool {
+    [0, nix::unistd::geteuid().as_raw()].contains(&uid)
+}
+
+fn has_magic(file: &File) -> bool {
+    let mut magic = [0; 8];
+    file.read_exact_at(&mut magic, 0).is_ok() && u64::from_le_bytes(magic) == abi::REGION_MAGIC
+}
+
 fn libc_o_nofollow() -> i32 {
     nix::fcntl::OFlag::O_NOFOLLOW.bits()
 }
@@ -400,6 +461,7 @@ fn check_room(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error>
         error: error.into(),
     })?;
     let free = stat.blocks_available() * stat.fragment_size();
+    let free = free.saturating_sub(promised(path));
     if free < geometry.size {
         return Err(Error::NoRoom {
             path: path.into(),
@@ -408,6 +470,22 @@ fn check_room(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error>
         });
     }
     Ok(())
+}
+
+/// Bytes that the other regions of the directory have not taken up yet: their files
+/// are sparse, and a VM that finds no memory there is lost.
+fn promised(path: &Path) -> u64 {
+    let Some(others) = path.parent().and_then(|dir| dir.read_dir().ok()) else {
+        return 0;
+    };
+    others
+        .flatten()
+        .filter(|other| other.path() != path)
+        .filter_map(|other| Some((other.path(), other.metadata().ok()?)))
+        .filter(|(_, meta)| meta.is_file() && is_own(meta.uid()))
+        .filter(|(other, _)| File::open(other).is_ok_and(|file| has_magic(&file)))
+        .map(|(_, meta)| meta.len().saturating_sub(meta.blocks() * 512))
+        .sum()
 }
 
 fn check_length(path: &Path, length: u64, geometry: Geometry) -> Result<(), Error> {
@@ -683,5 +761,43 @@ mod tests {
         file.write_all_at(&9u16.to_le_bytes(), offset_of!(abi::Region, major) as u64)
             .unwrap();
         assert!(matches!(open(geometry()), Error::Version { found: 9, .. }));
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&scratch.0, Some(65534), None).unwrap();
+            assert!(matches!(open(geometry()), Error::Owner { uid: 65534, .. }));
+        }
+    }
+
+    #[test]
+    fn one_daemon_at_a_time_and_no_file_in_place_of_one_that_is_gone() {
+        let scratch = Scratch::new("busy");
+        let region = Region::open(&scratch.0, geometry(), None).unwrap();
+        let open = |known| Region::open(&scratch.0, geometry(), known);
+        assert!(matches!(open(None), Err(Error::Busy { .. })));
+        assert!(!Region::is_abandoned(&scratch.0));
+        let known = region.header.clone();
+        drop(region);
+        assert!(Region::is_abandoned(&scratch.0));
+        drop(open(Some(known.clone())).unwrap());
+        std::fs::remove_file(&scratch.0).unwrap();
+        assert!(matches!(open(Some(known)), Err(Error::Gone { .. })));
+        assert!(!scratch.0.exists());
+    }
+
+    #[test]
+    fn memory_that_other_regions_have_not_taken_up_is_theirs() {
+        let dir = std::env::temp_dir().join(format!("hallway-promised-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let open = |name: &str| Region::open(&dir.join(name), geometry(), None).unwrap();
+        let regions = [open("a"), open("b")];
+        let taken = regions.each_ref().map(|region| {
+            let meta = std::fs::metadata(&region.path).unwrap();
+            meta.blocks() * 512
+        });
+        assert_eq!(
+            promised(&dir.join("c")),
+            2 * (16 << 20) - taken[0] - taken[1]
+        );
+        assert_eq!(promised(&dir.join("a")), (16 << 20) - taken[1]);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

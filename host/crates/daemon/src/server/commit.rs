@@ -20,6 +20,12 @@ impl Server {
         if self.greet() {
             self.save();
         }
+        if !self.dirty {
+            for region in self.removed.drain(..) {
+                // Who may still map it, maps what nobody else ever will.
+                let _ = std::fs::remove_file(&region.path);
+            }
+        }
         let mut changed = Vec::new();
         for served in &mut self.regions {
             if std::mem::take(&mut served.changed) {

@@ -141,6 +141,11 @@ impl Server {
             return;
         }
         let region = self.config.pair_name(two.0, two.1);
+        let file = self.region_dir.join(&region);
+        if self.removed.iter().any(|old| old.path == file) {
+            // Its file goes with the next commit.
+            return;
+        }
         if let Some(short) = self.shortage(two, geometry.size()) {
             if !self.make_room(short.of) {
                 warn!(region, "cannot be made: {}", short.why);
@@ -285,8 +290,7 @@ impl Server {
         self.forget_plugs(region);
         if let Some(at) = self.regions.iter().position(|served| served.name == region) {
             let served = self.regions.remove(at);
-            // Who may still map it, maps what nobody else ever will.
-            let _ = std::fs::remove_file(&served.region.path);
+            self.removed.push(served.region);
             info!(region, "is no more");
         }
         self.dirty = true;

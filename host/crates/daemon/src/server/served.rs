@@ -7,8 +7,9 @@ use hallway_control::{self as control, Liveness};
 use hallway_membership::{printable, slice, Region, HOST_SLOT};
 use tracing::warn;
 
-/// A member whose heartbeat stands still that long is silent.
-const SILENT: Duration = Duration::from_secs(5);
+/// A member whose heartbeat stands still that long is silent: as peers see it,
+/// kmod/transport/ivshmem.c.
+const SILENT: Duration = Duration::from_secs(3);
 /// Between two log lines about scribbles on one region.
 const SCRIBBLE_LOG: Duration = Duration::from_secs(10);
 

@@ -118,6 +118,7 @@ impl Server {
             signals,
             holder,
             regions,
+            removed: Vec::new(),
             recovered: vms.len(),
             vms,
             next_vm,
