@@ -14,15 +14,13 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use hallway_abi::netlink as abi;
 use hallway_abi::reason;
+use hallway_membership::{Uuid, HOST_SLOT};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_generic::GenlMessage;
 use netlink_sys::{protocols::NETLINK_GENERIC, Socket, SocketAddr};
 use serde::Serialize;
 
 use message::{Attribute, Attributes, Message};
-
-/// The slot that abi/hallway/region.h gives to the host.
-const HOST_SLOT: u32 = 0;
 
 /// The family that finds families: its number and words are fixed.
 const CTRL_ID: u16 = 16;
@@ -298,23 +296,15 @@ fn module(answer: &Attributes) -> Module {
 
 fn member(answer: &Attributes) -> Member {
     let (slot, is_self) = (answer.u32(abi::A_SLOT), answer.has(abi::A_SELF));
-    let uuid = answer.bytes16(abi::A_UUID).next().unwrap_or_default();
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let uuid = Uuid(answer.bytes16(abi::A_UUID).next().unwrap_or_default());
     Member {
         transport: answer.text(abi::A_TRANSPORT),
         slot: slot.unwrap_or_default(),
-        uuid: [
-            &hex[..8],
-            &hex[8..12],
-            &hex[12..16],
-            &hex[16..20],
-            &hex[20..],
-        ]
-        .join("-"),
+        uuid: uuid.to_string(),
         name: answer.text(abi::A_NAME),
         generation: answer.u32(abi::A_GENERATION).unwrap_or_default(),
         is_self,
-        is_host: slot == Some(HOST_SLOT) && !is_self,
+        is_host: slot == Some(HOST_SLOT as u32) && !is_self,
         addresses: answer.bytes16(abi::A_ADDRESS).map(address).collect(),
     }
 }

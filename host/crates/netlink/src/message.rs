@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A generic netlink message as a list of attributes.
 
+use hallway_membership::printable;
 use netlink_packet_core::{
     DecodeError, Emitable, Nla, NlasIterator, ParseableParametrized, NLA_TYPE_MASK,
 };
@@ -143,21 +144,7 @@ impl Attributes {
 
     /// A text, fit for a terminal: names are chosen by other guests.
     pub fn text(&self, kind: u16) -> String {
-        let value = self.all(kind).next().unwrap_or_default();
-        let end = value
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(value.len());
-        String::from_utf8_lossy(&value[..end])
-            .chars()
-            .map(|c| {
-                if matches!(c, ' '..='~') || c.is_alphanumeric() {
-                    c
-                } else {
-                    '?'
-                }
-            })
-            .collect()
+        printable(self.all(kind).next().unwrap_or_default())
     }
 
     pub fn nests(&self, kind: u16) -> impl Iterator<Item = Attributes> + '_ {

@@ -34,9 +34,6 @@ pub struct Migration {
     /// Milliseconds in all.
     #[serde(rename = "total-time")]
     pub total_time: Option<u64>,
-    /// Why it cannot begin.
-    #[serde(rename = "blocked-reasons", default)]
-    pub blockers: Vec<String>,
 }
 
 impl Migration {

@@ -45,8 +45,6 @@ impl Event {
 pub struct Identity {
     /// Of its `-uuid`; zeros without.
     pub uuid: String,
-    /// Of its `-name`.
-    pub name: Option<String>,
     /// Of the process that listens at the socket: QEMU, unless the socket was
     /// handed to it.
     pub pid: Option<i32>,
@@ -173,13 +171,8 @@ impl Monitor {
         struct Uuid {
             UUID: String,
         }
-        #[derive(Deserialize)]
-        struct Name {
-            name: Option<String>,
-        }
         Ok(Identity {
             uuid: self.query::<Uuid>("query-uuid", Value::Null)?.UUID,
-            name: self.query::<Name>("query-name", Value::Null)?.name,
             pid: getsockopt(&self.stream, sockopt::PeerCredentials)
                 .ok()
                 .map(|peer| peer.pid()),

@@ -253,7 +253,6 @@ impl Machine {
                 )))
             }
             ("query-uuid", _) => gives(json!({ "UUID": self.uuid })),
-            ("query-name", _) => gives(json!({})),
             _ => panic!("{name} {arguments}"),
         }
     }
