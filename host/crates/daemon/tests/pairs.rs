@@ -7,11 +7,12 @@ mod common;
 mod qemu;
 
 use std::mem::offset_of;
+use std::sync::{Arc, Mutex};
 
 use common::{until, Daemon};
 use hallway_abi::region as abi;
 use hallway_membership::Uuid;
-use qemu::{Guest, Machine, GREETING};
+use qemu::{Guest, Machine, State, GREETING};
 
 /// A VM: its monitor, and its guest.
 struct Vm {
@@ -52,16 +53,30 @@ impl Vm {
 
     /// The guest's module starts, at one address.
     fn start(&mut self, daemon: &Daemon, address: u8) {
+        self.start_at(daemon, &[address]);
+    }
+
+    fn start_at(&mut self, daemon: &Daemon, addresses: &[u8]) {
         let mut guest = common::Qemu::new(daemon);
         guest.uuid = self.uuid;
-        let home = offset_of!(abi::Page, home);
-        let page = guest.page();
-        page.write_bytes(home + offset_of!(abi::Home, address), &[address; 16]);
-        page.write_u32(home + offset_of!(abi::Home, count), 1);
-        page.write_u32(home + offset_of!(abi::Home, seq), 2);
-        guest.ask(0, abi::COMMAND_HELLO, Uuid::default(), abi::MAJOR);
-        assert_eq!(guest.reply(0), abi::STATUS_OK);
         self.guest = Some(guest);
+        self.home(addresses);
+        assert_eq!(hello(self.guest()), abi::STATUS_OK);
+    }
+
+    /// Says where it is.
+    fn home(&mut self, addresses: &[u8]) {
+        let home = offset_of!(abi::Page, home);
+        let guest = self.guest();
+        let page = guest.page();
+        let seq = page.read_u32(home + offset_of!(abi::Home, seq));
+        for (n, address) in addresses.iter().enumerate() {
+            let at = home + offset_of!(abi::Home, address) + n * 16;
+            page.write_bytes(at, &[*address; 16]);
+        }
+        page.write_u32(home + offset_of!(abi::Home, count), addresses.len() as u32);
+        page.write_u32(home + offset_of!(abi::Home, seq), seq + 2);
+        guest.ring(abi::DAEMON_ID);
     }
 
     /// The list's number, and the addresses in it.
@@ -99,6 +114,12 @@ impl Vm {
         };
         (ids("device_add"), ids("device_del"))
     }
+}
+
+/// The guest's module says which VM it is in.
+fn hello(guest: &mut common::Qemu) -> u32 {
+    guest.ask(0, abi::COMMAND_HELLO, Uuid::default(), abi::MAJOR);
+    guest.reply(0)
 }
 
 fn daemon(limits: &str, idle: u32, vms: &[&Vm]) -> Daemon {
@@ -171,12 +192,7 @@ fn two_vms_get_a_region_that_no_third_one_may_join_and_lose_it_when_idle() {
         a.plugs().0.len() == 2 && b.plugs().0.len() == 2
     });
     // Where a guest says that it is, it may be no more.
-    let home = offset_of!(abi::Page, home);
-    c.guest()
-        .page()
-        .write_u32(home + offset_of!(abi::Home, count), 0);
-    c.guest().page().write_u32(home, 4);
-    c.guest().ring(abi::DAEMON_ID);
+    c.home(&[]);
     until("the others know", || a.neighbours().1 == [2]);
 }
 
@@ -259,6 +275,10 @@ fn the_monitor_of_another_vm_is_not_used() {
         GREETING,
         Machine {
             uuid: a.uuid.to_string(),
+            state: Arc::new(Mutex::new(State {
+                run: "paused",
+                ..State::default()
+            })),
             ..Machine::default()
         }
         .answer(),
@@ -275,4 +295,46 @@ fn the_monitor_of_another_vm_is_not_used() {
     });
     other.start(&daemon, 1);
     assert!(!daemon.status().machines[0].connected);
+    // Nor is what happens to it heard.
+    other.monitor.say("RESET");
+    other.monitor.say("RESUME");
+    until("that was read, and whether it runs is asked again", || {
+        other.monitor.asked("query-status").len() == 2
+    });
+    assert_eq!(daemon.status().vms[0].uuid, Some(other.uuid.into()));
+}
+
+#[test]
+fn the_qemu_of_a_monitor_is_its_vm_and_no_other() {
+    let (mut a, mut b) = (Vm::new("a", Guest::LetsGo), Vm::new("b", Guest::LetsGo));
+    let config = format!(
+        "[[group]]\nname = \"each\"\nisolation = \"pair\"\n{}{}",
+        a.config(),
+        b.config()
+    );
+    // Neither is there yet.
+    let path = a.monitor.path.clone();
+    for vm in [&mut a, &mut b] {
+        let aside = vm.monitor.path.with_extension("aside");
+        std::fs::rename(&vm.monitor.path, &aside).unwrap();
+        vm.monitor.path = aside;
+    }
+    let daemon = Daemon::configured(&[], Some(&config));
+    let mut guest = common::Qemu::new(&daemon);
+    guest.uuid = b.uuid;
+    assert_eq!(hello(&mut guest), abi::STATUS_OK);
+    assert_eq!(daemon.status().vms[0].uuid, Some(b.uuid.into()));
+
+    // It is a, by the monitor of this very process.
+    std::fs::rename(&a.monitor.path, &path).unwrap();
+    a.monitor.path = path;
+    until("it is b no more", || daemon.status().vms[0].uuid.is_none());
+    assert_eq!(hello(&mut guest), abi::STATUS_DENIED);
+    assert!(daemon.log().contains("its QEMU is not that VM's"));
+    let mut other = common::Qemu::in_another_process(&daemon);
+    other.uuid = a.uuid;
+    assert_eq!(hello(&mut other), abi::STATUS_DENIED);
+    (guest.uuid, other.uuid) = (a.uuid, b.uuid);
+    assert_eq!(hello(&mut guest), abi::STATUS_OK);
+    assert_eq!(hello(&mut other), abi::STATUS_OK);
 }

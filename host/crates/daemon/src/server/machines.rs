@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::Server;
 use crate::monitor::{Handle, Job, News, PREFIX};
+use crate::vm::Vm;
 
 /// Between two tries to plug in what QEMU refused.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -98,7 +99,10 @@ impl Server {
     fn hear_monitor(&mut self, number: usize, news: News) {
         let (config, machine) = (&self.config.vms[number], &mut self.machines[number]);
         let name = config.name.as_str();
+        let known = matches!(machine.link, Link::Up(_));
         match news {
+            // Of a QEMU that is not this VM's.
+            _ if !known && !matches!(news, News::Up(..) | News::Down(_)) => {}
             News::Up(identity, elsewhere) if identity.uuid.parse() == Ok(config.uuid) => {
                 info!(vm = name, "its monitor answers");
                 // What was in a QEMU before this one is not in this one.
@@ -106,6 +110,7 @@ impl Server {
                 machine.link = Link::Up(identity);
                 machine.elsewhere = elsewhere;
                 machine.migration = None;
+                self.disown_impostors();
                 if !elsewhere {
                     self.recognise(number);
                 }
@@ -220,26 +225,48 @@ impl Server {
     }
 
     /// Of a guest that migrated or was reset, a page is left that nobody reads
-    /// or writes, and members that are no more.
+    /// or writes, and members that are no more. Where it migrated to another QEMU
+    /// of this host, that one has them.
     fn guest_is_gone(&mut self, number: usize) {
         let uuid = self.config.vms[number].uuid;
-        let mut left = Vec::new();
-        for vm in self
-            .vms
-            .values_mut()
-            .filter(|vm| vm.saved.uuid == Some(uuid))
-        {
-            let label = vm.label();
-            for entry in &mut vm.saved.entries {
-                left.push((label.clone(), entry.clone()));
-                entry.region = None;
-            }
-            vm.saved.uuid = None;
-            vm.saved.name = None;
-            self.dirty = true;
-            self.moved = true;
+        let qemu = self.qemu_of(&self.machines[number]);
+        let is_its = |vm: &&Vm| vm.saved.uuid == Some(uuid) && (qemu.is_none() || vm.pid == qemu);
+        let all = self.vms.values().filter(is_its);
+        for number in all.map(|vm| vm.saved.number).collect::<Vec<_>>() {
+            self.disown(number);
         }
-        for (label, entry) in left {
+    }
+
+    /// A monitor may tell of a guest that it is not who it said before.
+    fn disown_impostors(&mut self) {
+        let is_one = |vm: &&Vm| {
+            let uuid = vm.saved.uuid;
+            uuid.is_some_and(|uuid| !self.is_genuine(vm.saved.number, uuid))
+        };
+        let all = self.vms.values().filter(is_one);
+        for number in all.map(|vm| vm.saved.number).collect::<Vec<_>>() {
+            if let Some(vm) = self.vms.get(&number) {
+                warn!(vm = %vm.label(), "is another VM than it said, by its QEMU's monitor");
+            }
+            self.disown(number);
+        }
+    }
+
+    /// Takes from a connection whose guest it was, and its members.
+    fn disown(&mut self, number: u64) {
+        let Some(vm) = self.vms.get_mut(&number) else {
+            return;
+        };
+        let label = vm.label();
+        let left = vm.saved.entries.clone();
+        for entry in &mut vm.saved.entries {
+            entry.region = None;
+        }
+        vm.saved.uuid = None;
+        vm.saved.name = None;
+        self.dirty = true;
+        self.moved = true;
+        for entry in left {
             self.leave_region(&label, &entry);
         }
     }
@@ -313,7 +340,7 @@ impl Server {
         };
         let machine = &mut self.machines[number];
         machine.plugs.retain(|_, plug| *plug != Plug::TakenOut);
-        let Some(monitor) = &machine.monitor else {
+        let (Some(monitor), Link::Up(_)) = (&machine.monitor, &machine.link) else {
             return;
         };
         for (region, plug) in &mut machine.plugs {
@@ -360,20 +387,36 @@ impl Server {
     }
 
     /// Whether a VM is who it says, as far as monitors tell: the QEMU of a
-    /// monitor that is connected here speaks for its own VM alone.
+    /// monitor that is connected here speaks for its own VM, and for no other.
     pub(super) fn is_genuine(&self, number: u64, uuid: Uuid) -> bool {
-        let pid_of = |number| self.vms.get(number).and_then(|vm| vm.pid);
-        let told = self
-            .config
-            .vms
-            .iter()
-            .zip(&self.machines)
-            .find_map(|(config, machine)| match &machine.link {
-                Link::Up(identity) if config.uuid == uuid && !machine.elsewhere => identity.pid,
-                _ => None,
-            });
-        let told = told.filter(|pid| self.vms.keys().any(|other| pid_of(other) == Some(*pid)));
-        told.is_none_or(|pid| pid_of(&number) == Some(pid))
+        let pid = self.vms.get(&number).and_then(|vm| vm.pid);
+        let (mut monitored, mut by_another) = (false, false);
+        for (config, machine) in self.config.vms.iter().zip(&self.machines) {
+            let Some(qemu) = self.qemu_of(machine) else {
+                continue;
+            };
+            let claimed = config.uuid == uuid;
+            if pid == Some(qemu) {
+                if claimed {
+                    return true;
+                }
+                monitored = true;
+            } else {
+                by_another |= claimed && !machine.elsewhere;
+            }
+        }
+        !monitored && !by_another
+    }
+
+    /// The pid of the QEMU that has a monitor, if it is connected here too.
+    fn qemu_of(&self, machine: &Machine) -> Option<i32> {
+        let Link::Up(identity) = &machine.link else {
+            return None;
+        };
+        // 0: out of sight, in a PID namespace that is not below this one.
+        let pid = identity.pid.filter(|pid| *pid != 0)?;
+        let mut connected = self.vms.values();
+        connected.any(|vm| vm.pid == Some(pid)).then_some(pid)
     }
 
     /// Has a region plugged out of a VM, or tried again if that failed a while

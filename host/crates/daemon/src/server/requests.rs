@@ -149,7 +149,7 @@ impl Server {
             (abi::STATUS_DENIED, why)
         } else if !self.is_genuine(number, request.vm) {
             let why = format!(
-                "it says that it is {}, which is another QEMU by its monitor",
+                "it says that it is {}, but by the monitors its QEMU is not that VM's",
                 request.vm
             );
             (abi::STATUS_DENIED, why)

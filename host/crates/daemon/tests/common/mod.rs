@@ -10,6 +10,7 @@ use std::io::IoSliceMut;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +21,10 @@ use hallway_control::{ask, Answer, Query, Status};
 use hallway_membership::Uuid;
 use hallway_shm::Mapping;
 use nix::errno::Errno;
-use nix::sys::socket::{recvmsg, ControlMessageOwned, MsgFlags, UnixAddr};
+use nix::sys::socket::{
+    connect, recvmsg, socket, AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr,
+};
 
 pub const SIZE: u64 = 16 << 20;
 
@@ -228,17 +232,36 @@ pub struct Qemu {
 impl Qemu {
     /// Connects, and reads what realize waits for.
     pub fn new(daemon: &Daemon) -> Self {
-        let mut qemu = Self::connect(daemon);
+        Self::connect(daemon).realized()
+    }
+
+    fn realized(mut self) -> Self {
         until("the greeting", || {
-            qemu.read();
-            qemu.own.is_some()
+            self.read();
+            self.own.is_some()
         });
-        qemu
+        self
+    }
+
+    /// Likewise, as a process that is not the one of the test.
+    pub fn in_another_process(daemon: &Daemon) -> Self {
+        let (kind, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
+        let socket = socket(AddressFamily::Unix, kind, flags, None).unwrap();
+        let (raw, path) = (socket.as_raw_fd(), daemon.run().join("hallwayd.sock"));
+        let address = UnixAddr::new(&path).unwrap();
+        let mut process = Command::new("true");
+        // SAFETY: all that happens between fork and exec is a system call.
+        unsafe { process.pre_exec(move || Ok(connect(raw, &address)?)) };
+        assert!(process.status().unwrap().success());
+        Self::over(socket.into()).realized()
     }
 
     /// Connects, and reads nothing.
     pub fn connect(daemon: &Daemon) -> Self {
-        let socket = UnixStream::connect(daemon.run().join("hallwayd.sock")).unwrap();
+        Self::over(UnixStream::connect(daemon.run().join("hallwayd.sock")).unwrap())
+    }
+
+    fn over(socket: UnixStream) -> Self {
         socket.set_nonblocking(true).unwrap();
         Self {
             socket,
