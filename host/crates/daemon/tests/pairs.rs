@@ -338,3 +338,30 @@ fn the_qemu_of_a_monitor_is_its_vm_and_no_other() {
     assert_eq!(hello(&mut guest), abi::STATUS_OK);
     assert_eq!(hello(&mut other), abi::STATUS_OK);
 }
+
+#[test]
+fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one() {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let daemon = daemon("", 1, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.neighbours().1 == [2]);
+    a.want(&[2]);
+    let device = vec!["hallway-pair.a.b".to_string()];
+    until("both have it", || {
+        a.plugs().0 == device && b.plugs().0 == device
+    });
+    a.monitor.say("RESET");
+    until("it is no more", || regions(&daemon).is_empty());
+    assert_eq!(a.plugs().1, [""; 0]);
+
+    // Its module runs again.
+    assert_eq!(hello(a.guest()), abi::STATUS_OK);
+    until("the old one is taken out", || a.plugs().1 == device);
+    until("a knows b again", || a.neighbours().1 == [2]);
+    a.want(&[2]);
+    until("both have the next one", || {
+        a.plugs().0.len() == 2 && b.plugs().0.len() == 2
+    });
+}

@@ -440,10 +440,12 @@ impl Server {
         false
     }
 
-    /// Forgets what was about a region that is no more.
+    /// Forgets what was about a region that is no more, save where a machine that
+    /// was reset has it yet: one of the same name is not to be taken for it.
     pub(super) fn forget_plugs(&mut self, region: &str) {
         for machine in &mut self.machines {
-            machine.plugs.remove(region);
+            let plugs = &mut machine.plugs;
+            plugs.retain(|name, plug| name != region || *plug == Plug::Stale);
         }
     }
 
