@@ -365,3 +365,21 @@ fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one(
         a.plugs().0.len() == 2 && b.plugs().0.len() == 2
     });
 }
+
+#[test]
+fn of_more_neighbours_than_a_page_holds_the_first_are_told_and_wanted() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut vms = names.map(|name| Vm::new(name, Guest::LetsGo));
+    let daemon = daemon("", 60, &vms.each_ref());
+    let [a, others @ ..] = &mut vms;
+    a.start(&daemon, 1);
+    for (vm, first) in others.iter_mut().zip((10..).step_by(abi::HOME_MAX)) {
+        let home: Vec<u8> = (first..).take(abi::HOME_MAX).collect();
+        vm.start_at(&daemon, &home);
+    }
+    let told: Vec<u8> = (10..).take(abi::NEIGHBOURS_MAX).collect();
+    until("a knows the first of them", || a.neighbours().1 == told);
+    a.want(&[10]);
+    until("b has it", || others[0].plugs().0.len() == 1);
+    assert_eq!(regions(&daemon), ["pair.a.b"]);
+}

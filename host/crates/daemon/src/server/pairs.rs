@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hallway_abi::region::PAGE_ENTRIES;
+use hallway_abi::region::{NEIGHBOURS_MAX, PAGE_ENTRIES};
 use hallway_membership::{slice, Address, Geometry, HOST_SLOT};
 use tracing::{info, warn};
 
@@ -100,7 +100,8 @@ impl Server {
                 addresses.extend(&vm.home);
             }
         }
-        addresses.into_iter().collect()
+        // The list's numbers are all that a guest can answer by.
+        addresses.into_iter().take(NEIGHBOURS_MAX).collect()
     }
 
     /// Makes the regions that VMs ask for.
