@@ -16,7 +16,7 @@ use tracing::warn;
 use crate::holder::{Holder, Kept};
 use crate::state::{Entry, Peer, SavedVm};
 
-/// Requests that a VM may make at once, and how many it gets back a second.
+/// Requests and moves that a VM may make at once, and how many it gets back a second.
 const BUDGET: u32 = 64;
 const BUDGET_PER_SECOND: u32 = 32;
 /// How long QEMU may take from reading a message to acting on it.
@@ -164,9 +164,11 @@ impl Vm {
     }
 
     /// Looks where the guest says that it is. True if it was elsewhere before.
+    /// Each move numbers its neighbours' lists anew and rings them, so that it
+    /// costs what a request does; a move too many waits.
     pub fn look_home(&mut self) -> bool {
         match self.page.home() {
-            Some(home) if home != self.home => {
+            Some(home) if home != self.home && self.spend() => {
                 self.home = home;
                 true
             }
@@ -284,7 +286,7 @@ impl Vm {
             || self.unknown() > 0 && (self.drained.is_some() || !self.lags(PATIENCE))
     }
 
-    /// Whether one more request may be looked at now.
+    /// Whether one more request or move may be looked at now.
     pub fn spend(&mut self) -> bool {
         let can = self.budget > 0;
         self.budget = self.budget.saturating_sub(1);

@@ -383,3 +383,25 @@ fn of_more_neighbours_than_a_page_holds_the_first_are_told_and_wanted() {
     until("b has it", || others[0].plugs().0.len() == 1);
     assert_eq!(regions(&daemon), ["pair.a.b"]);
 }
+
+#[test]
+fn a_guest_that_moves_all_the_time_is_followed_so_often_and_no_more() {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let daemon = daemon("", 60, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.neighbours().1 == [2]);
+    let before = a.neighbours().0;
+    let uptime = daemon.status().uptime_seconds;
+    for n in 0..1000 {
+        b.home(&[3 + n as u8 % 2]);
+        // It has looked once it answers.
+        daemon.status();
+    }
+    let lists = u64::from(a.neighbours().0 - before) / 2;
+    let seconds = daemon.status().uptime_seconds - uptime + 1;
+    assert!(lists <= 64 + 32 * seconds, "{lists} in {seconds} s");
+    b.home(&[7]);
+    until("a knows where it is in the end", || a.neighbours().1 == [7]);
+}
