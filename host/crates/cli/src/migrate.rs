@@ -3,13 +3,16 @@
 
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Migration, Query};
 
 /// Between two looks at how far it is.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long a hallwayd that ended may take to be started anew, and to find out how
+/// things are.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Migrates, and returns when it is over.
 pub fn migrate(run_dir: &Path, vm: &str, uri: &str) -> Result<()> {
@@ -34,13 +37,29 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str) -> Result<()> {
                 return Ok(());
             }
             Migration::Stayed { why } => bail!("{vm} stays here: {why}"),
+            Migration::Unknown { why } => bail!(
+                "its QEMU here is lost ({why}), and did not say how it ended: look whether {vm} \
+                 runs at {uri}"
+            ),
         };
         if line != said {
             eprintln!("hallway: {vm}: {line}");
             said = line;
         }
         sleep(LOOK);
-        now = answer(run_dir, Query::Migration { vm: vm.into() })?;
+        now = progress(run_dir, vm)?;
+    }
+}
+
+/// How far it is. A hallwayd that ended leaves QEMU migrating, and the next one
+/// goes on looking after it.
+fn progress(run_dir: &Path, vm: &str) -> Result<Migration> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match answer(run_dir, Query::Migration { vm: vm.into() }) {
+            Err(_) if Instant::now() < deadline => sleep(LOOK),
+            told => return told.context("hallwayd was lost meanwhile"),
+        }
     }
 }
 

@@ -111,6 +111,12 @@ pub enum Migration {
         /// Why.
         why: String,
     },
+    /// QEMU was lost before it said how it ended: the guest may run at the
+    /// destination.
+    Unknown {
+        /// How it was lost.
+        why: String,
+    },
 }
 
 /// A VM of the configuration.

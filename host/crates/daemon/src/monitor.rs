@@ -184,10 +184,16 @@ impl Thread {
         let mut monitor = Monitor::connect(&self.path, PATIENCE)?;
         let identity = monitor.identity()?;
         let status = monitor.status()?.status;
-        let elsewhere = ["inmigrate", "postmigrate"].contains(&status.as_str());
+        let status = status.as_str();
+        let elsewhere = ["inmigrate", "postmigrate"].contains(&status);
         self.tell(News::Up(identity, elsewhere));
-        // A daemon before this one began it.
-        if !elsewhere && monitor.migration()?.state() == MigrationState::Active {
+        // A daemon before this one began it, and may not have seen its end.
+        let follows = match monitor.migration()?.state() {
+            MigrationState::Active => !elsewhere,
+            MigrationState::Completed => ["finish-migrate", "postmigrate"].contains(&status),
+            _ => false,
+        };
+        if follows {
             let end = migrate::follow(&mut monitor, &self.cancelled, &|news| self.tell(news));
             self.migrated(end)?;
         }

@@ -83,6 +83,23 @@ impl Vm {
         });
     }
 
+    /// Its daemon is killed, and the next one finds its QEMU so.
+    fn taken_over(&mut self, state: State) {
+        // The socket of a monitor that a test plays takes one client only.
+        self.daemon.kill();
+        self.state = Arc::new(Mutex::new(state));
+        let machine = Machine {
+            uuid: self.uuid.to_string(),
+            state: self.state.clone(),
+            ..Machine::default()
+        };
+        let path = self.monitor.path.clone();
+        self.monitor = qemu::Qemu::new(GREETING, machine.answer());
+        std::fs::rename(&self.monitor.path, &path).unwrap();
+        self.monitor.path = path;
+        self.daemon.start();
+    }
+
     /// As a member.
     fn liveness(&self) -> Liveness {
         let members = &self.daemon.status().regions[0].members;
@@ -215,31 +232,75 @@ fn a_daemon_that_takes_over_follows_a_migration_that_goes_on() {
     until("QEMU migrates", || {
         matches!(vm.migration(), Migration::Moving { .. })
     });
-    // The socket of a monitor that a test plays takes one client only.
-    vm.daemon.kill();
-    let state = Arc::new(Mutex::new(State {
+    vm.taken_over(State {
         migration: "active",
         ..State::default()
-    }));
-    let machine = Machine {
-        uuid: vm.uuid.to_string(),
-        state: state.clone(),
-        ..Machine::default()
-    };
-    let path = vm.monitor.path.clone();
-    vm.monitor = qemu::Qemu::new(GREETING, machine.answer());
-    std::fs::rename(&vm.monitor.path, &path).unwrap();
-    vm.monitor.path = path;
-    vm.daemon.start();
+    });
     until("the next one knows", || {
         let vm_name = String::from("web1");
         let told = vm.ask(Query::Migration { vm: vm_name });
         matches!(told, Answer::Migration(Migration::Moving { .. }))
     });
     assert_eq!(vm.monitor.asked("device_add").len(), 0);
-    state.lock().unwrap().migration = "failed";
+    vm.state.lock().unwrap().migration = "failed";
     vm.stays("QEMU failed");
     vm.plugged(1);
+}
+
+#[test]
+fn a_migration_that_ends_while_no_daemon_runs_leaves_no_member() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    assert_eq!(vm.guest.join(vm.daemon.region()), abi::STATUS_OK);
+    let ends = |vm: &mut Vm| {
+        vm.taken_over(State {
+            run: "postmigrate",
+            migration: "completed",
+            ..State::default()
+        });
+        until("the next one says how it ended", || {
+            let told = vm.ask(Query::Migration { vm: "web1".into() });
+            matches!(told, Answer::Migration(Migration::Done { .. }))
+        });
+    };
+    ends(&mut vm);
+    assert_eq!(vm.liveness(), Liveness::Absent);
+    assert_eq!(vm.daemon.status().vms[0].uuid, None);
+    vm.a_second_passes();
+    assert_eq!(vm.monitor.asked("device_add").len(), 0);
+
+    // It went to another QEMU of this host, and is a member again.
+    let mut there = common::Qemu::in_another_process(&vm.daemon);
+    there.uuid = vm.uuid;
+    assert_eq!(there.join(vm.daemon.region()), abi::STATUS_OK);
+    ends(&mut vm);
+    assert_eq!(vm.liveness(), Liveness::Joining);
+}
+
+#[test]
+fn a_migration_that_had_not_begun_when_its_daemon_was_killed_is_none() {
+    let mut vm = vm(Guest::Sleeps, "running", &[]);
+    vm.start();
+    vm.migrate("none");
+    until("the guest is asked to let go", || {
+        vm.monitor.asked("device_del").len() == 1
+    });
+    vm.taken_over(State::default());
+    vm.plugged(1);
+    let name = String::from("web1");
+    vm.refused(Query::Migration { vm: name }, "it stays here");
+}
+
+#[test]
+fn of_a_qemu_that_dies_while_it_migrates_nobody_says_that_its_guest_stays() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    vm.migrate("active");
+    until("QEMU migrates", || {
+        matches!(vm.migration(), Migration::Moving { .. })
+    });
+    vm.monitor.hang_up();
+    assert!(matches!(vm.ends(), Migration::Unknown { .. }));
 }
 
 #[test]

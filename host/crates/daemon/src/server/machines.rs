@@ -138,8 +138,14 @@ impl Server {
                 machine.link = Link::Down(why);
             }
             News::Down(why) => {
-                if machine.migrates() {
-                    machine.migration = Some(Migration::Stayed { why: why.clone() });
+                match &machine.migration {
+                    Some(Migration::Unplugging) => {
+                        machine.migration = Some(Migration::Stayed { why: why.clone() });
+                    }
+                    Some(Migration::Moving { .. }) => {
+                        machine.migration = Some(Migration::Unknown { why: why.clone() });
+                    }
+                    _ => {}
                 }
                 if matches!(&machine.link, Link::Down(before) if *before == why) {
                     return;
@@ -189,7 +195,9 @@ impl Server {
             }
             News::Migrates(stage) => {
                 match &stage {
-                    Migration::Unplugging | Migration::Moving { .. } => {}
+                    Migration::Unplugging
+                    | Migration::Moving { .. }
+                    | Migration::Unknown { .. } => {}
                     Migration::Done { .. } => {
                         info!(vm = name, "has migrated");
                         machine.elsewhere = true;
@@ -314,10 +322,13 @@ impl Server {
     /// How the last migration of a VM goes, or went.
     pub(super) fn migration(&mut self, vm: &str) -> Result<Migration, String> {
         let machine = self.machine_of(vm)?;
-        machine
-            .migration
-            .clone()
-            .ok_or_else(|| format!("{vm} does not migrate"))
+        match (&machine.migration, &machine.link) {
+            (Some(stage), _) => Ok(stage.clone()),
+            (None, Link::Down(why)) => Err(format!("its monitor: {why}")),
+            (None, Link::New) => Err("its monitor has not answered yet".into()),
+            (None, Link::Up(_)) if machine.elsewhere => Err(format!("{vm} does not run here")),
+            (None, Link::Up(_)) => Err(format!("{vm} does not migrate: it stays here")),
+        }
     }
 
     /// Has a migration end.

@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs)]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,7 +56,7 @@ impl Qemu {
                 };
                 for mut line in lines {
                     if line == "hang up" {
-                        return stream.shutdown(std::net::Shutdown::Both).unwrap();
+                        return stream.shutdown(Shutdown::Both).unwrap();
                     }
                     if line["id"] == "$id" {
                         line["id"] = message["id"].clone();
@@ -76,6 +77,13 @@ impl Qemu {
     pub fn say(&self, event: &str) {
         let mut client = self.client.lock().unwrap();
         writeln!(client.as_mut().unwrap(), "{}", json!({ "event": event })).unwrap();
+    }
+
+    /// QEMU dies.
+    pub fn hang_up(&self) {
+        let client = self.client.lock().unwrap();
+        let ended = client.as_ref().unwrap().shutdown(Shutdown::Both);
+        ended.unwrap();
     }
 
     pub fn asked(&self, command: &str) -> Vec<Value> {

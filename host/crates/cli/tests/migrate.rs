@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `hallway migrate`, with a hallwayd that the test plays.
+#![allow(missing_docs)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Output};
+
+use hallway_control::{socket, Answer, Migration};
+
+/// Migrates web1; nothing for an answer: hallwayd hangs up.
+fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
+    let dir = std::env::temp_dir().join(format!("hwc-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let listener = UnixListener::bind(socket(&dir)).unwrap();
+    // Not waited for: whoever gives up early leaves it without a question.
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut question = String::new();
+            BufReader::new(&stream).read_line(&mut question).unwrap();
+            if let Some(answer) = answer {
+                writeln!(stream, "{}", serde_json::to_string(&answer).unwrap()).unwrap();
+            }
+        }
+    });
+    let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
+    let arguments = ["migrate", "web1", "tcp:b:1", "--run-dir"];
+    let ended = hallway.args(arguments).arg(&dir).output().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    ended
+}
+
+fn moving() -> Option<Answer> {
+    let status = "active".into();
+    Some(Answer::Migration(Migration::Moving { status }))
+}
+
+fn refused() -> Option<Answer> {
+    let message = "web1 does not migrate".into();
+    Some(Answer::Error { message })
+}
+
+#[test]
+fn a_hallwayd_that_is_killed_meanwhile_is_waited_for() {
+    // The next one knows nothing before the monitor has answered.
+    let done = Migration::Done {
+        downtime_ms: 3,
+        total_ms: 5,
+    };
+    let answers = vec![moving(), None, refused(), Some(Answer::Migration(done))];
+    let ended = migrate("killed", answers);
+    assert!(ended.status.success(), "{ended:?}");
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert!(said.contains("web1 runs at tcp:b:1 now"), "{said}");
+}
+
+#[test]
+fn what_failed_or_is_not_known_is_said() {
+    let why = "QEMU hung up".into();
+    let lost = Some(Answer::Migration(Migration::Unknown { why }));
+    for (name, answers, part) in [
+        ("refused", vec![refused()], "web1 does not migrate"),
+        (
+            "lost",
+            vec![moving(), lost],
+            "look whether web1 runs at tcp:b:1",
+        ),
+    ] {
+        let ended = migrate(name, answers);
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(!ended.status.success() && said.contains(part), "{said}");
+    }
+}
