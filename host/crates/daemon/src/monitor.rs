@@ -259,20 +259,25 @@ impl Thread {
     /// What others did: took a device out, reset the machine, or let the guest
     /// run. A guest may also have let a device go late.
     fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<()> {
-        for event in monitor.take_events()? {
-            // It may be an old one.
-            if event.name == "RESUME" && monitor.status()?.running {
-                self.tell(News::Runs);
+        loop {
+            let events = monitor.take_events()?;
+            if events.is_empty() {
+                return Ok(());
             }
-            if event.name == "RESET" {
-                self.tell(News::Reset);
-            }
-            if event.name == "DEVICE_DELETED" {
-                if let Some(id) = event.data["device"].as_str() {
-                    self.tell(News::Gone(id.into(), false));
+            for event in events {
+                // It may be an old one. More events may come before the answer.
+                if event.name == "RESUME" && monitor.status()?.running {
+                    self.tell(News::Runs);
+                }
+                if event.name == "RESET" {
+                    self.tell(News::Reset);
+                }
+                if event.name == "DEVICE_DELETED" {
+                    if let Some(id) = event.data["device"].as_str() {
+                        self.tell(News::Gone(id.into(), false));
+                    }
                 }
             }
         }
-        Ok(())
     }
 }

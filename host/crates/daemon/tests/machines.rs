@@ -304,6 +304,18 @@ fn of_a_qemu_that_dies_while_it_migrates_nobody_says_that_its_guest_stays() {
 }
 
 #[test]
+fn what_a_monitor_says_while_it_is_asked_is_heard() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    vm.state.lock().unwrap().meanwhile = Some("RESET");
+    vm.monitor.say("RESUME");
+    until("it was reset", || {
+        let plugs = &vm.daemon.status().machines[0].plugs;
+        plugs[0].problem.as_deref() == Some("its guest was reset")
+    });
+}
+
+#[test]
 fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
     let mut coming = vm(Guest::LetsGo, "inmigrate", &[]);
     coming.refused(

@@ -139,6 +139,8 @@ pub struct Machine {
 pub struct State {
     /// Of the guest, such as `inmigrate`.
     pub run: &'static str,
+    /// An event that comes while it is asked for that.
+    pub meanwhile: Option<&'static str>,
     /// Of the migration.
     pub migration: &'static str,
     /// How often memory is seen yet after its removal.
@@ -149,6 +151,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             run: "running",
+            meanwhile: None,
             migration: "none",
             lingers: 0,
         }
@@ -236,8 +239,13 @@ impl Machine {
                 [vec![event], done()].concat()
             }
             ("query-status", _) => {
-                let run = self.state.lock().unwrap().run;
-                gives(json!({"running": run == "running", "status": run}))
+                let mut state = self.state.lock().unwrap();
+                let event = state
+                    .meanwhile
+                    .take()
+                    .map(|event| json!({ "event": event }));
+                let status = json!({"running": state.run == "running", "status": state.run});
+                event.into_iter().chain(gives(status)).collect()
             }
             ("query-migrate", _) => gives(json!({
                 "status": self.state.lock().unwrap().migration, "downtime": 3, "total-time": 5,
