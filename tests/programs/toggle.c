@@ -25,15 +25,22 @@ static void on_term(int number)
 
 static int run(char *program, char *word)
 {
-	pid_t pid = fork();
+	sigset_t term, before;
 	int status = -1;
+	pid_t pid;
 
+	/* One that comes before the child is PROGRAM is meant for us, and ends it. */
+	sigemptyset(&term);
+	sigaddset(&term, SIGTERM);
+	sigprocmask(SIG_BLOCK, &term, &before);
+	pid = fork();
 	if (!pid) {
 		if (!freopen("/dev/null", "w", stdout))
 			_exit(126);
 		execlp(program, program, word, (char *)NULL);
 		_exit(127);
 	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	while (waitpid(pid, &status, 0) < 0)
 		;
 	return status;
