@@ -11,10 +11,12 @@
  *     queue before   [c .. S) [S .. rcv_nxt)         ring  r bytes
  *     queue after    [c - r .. S) [S .. rcv_nxt)     copied_seq = c - r
  *
- * Buffers that begin below S are dropped, and of one that reaches across S the
+ * Buffers that begin below S are dropped, and of those that reach across S the
  * bytes above it are copied, too: a sockmap's programs take buffers whole and do
- * not look at copied_seq. A FIN that was read already counts as one byte, hence
- * "S or copied_seq".
+ * not look at copied_seq. TCP queues what it was sent a second time untrimmed, so
+ * that there may be several, and ones between that begin at S; each ends later
+ * than the one before. A FIN that was read already counts as one byte, hence "S or
+ * copied_seq".
  *
  * Charging the buffers follows tcp_send_rcvq() in net/ipv4/tcp_input.c.
  */
@@ -92,19 +94,21 @@ static int charge(struct sock *sk, struct sk_buff_head *list)
 	return 0;
 }
 
-/* Bytes above a sequence number in a buffer that begins below it; no FIN. */
+/* Bytes above a sequence number in buffers that begin below it; no FIN. */
 static u32 above(struct sock *sk, u32 seq)
 {
 	struct sk_buff *skb;
+	u32 last, n = 0;
 
-	skb_queue_walk(&sk->sk_receive_queue, skb)
-		if (before(TCP_SKB_CB(skb)->seq, seq) &&
-		    before(seq, TCP_SKB_CB(skb)->seq + skb->len))
-			return TCP_SKB_CB(skb)->seq + skb->len - seq;
-	return 0;
+	skb_queue_walk(&sk->sk_receive_queue, skb) {
+		last = TCP_SKB_CB(skb)->seq + skb->len;
+		if (before(TCP_SKB_CB(skb)->seq, seq) && before(seq + n, last))
+			n = last - seq;
+	}
+	return n;
 }
 
-/* Puts the list, numbered from seq on, in place of what begins below end. */
+/* Puts the list, numbered from seq on, in place of all that ends up to end. */
 static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 seq,
 		      u32 end)
 {
@@ -119,9 +123,9 @@ static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 seq,
 		TCP_SKB_CB(skb)->end_seq = seq;
 		TCP_SKB_CB(skb)->tcp_flags = TCPHDR_ACK;
 	}
-	while ((skb = skb_peek(queue)) && before(TCP_SKB_CB(skb)->seq, end)) {
-		if (before(end, TCP_SKB_CB(skb)->end_seq))
-			fin = TCP_SKB_CB(skb)->tcp_flags & TCPHDR_FIN;
+	while ((skb = skb_peek(queue)) && skb->len &&
+	       !after(TCP_SKB_CB(skb)->seq + skb->len, end)) {
+		fin |= TCP_SKB_CB(skb)->tcp_flags & TCPHDR_FIN;
 		__skb_unlink(skb, queue);
 		__kfree_skb(skb);
 	}
@@ -135,7 +139,7 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 	struct hall_rx_ring *ring = &hs->rx.ring;
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sk_buff_head list;
-	u32 n, from_tcp = 0, from_ring, start, end;
+	u32 n, from_tcp = 0, from_ring, over, start, end;
 	int err;
 
 	if (hall_rx_source(hs, &n) == HALL_RX_CORRUPT)
@@ -152,11 +156,12 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 		from_tcp = ring->start_seq - end;
 		end = ring->start_seq;
 	}
+	over = above(hs->sk, end);
 
 	__skb_queue_head_init(&list);
 	err = copy_tcp(hs->sk, &list, start, from_tcp, gfp) ?:
 	      copy_ring(hs, &list, from_ring, gfp) ?:
-	      copy_tcp(hs->sk, &list, end, above(hs->sk, end), gfp) ?:
+	      copy_tcp(hs->sk, &list, end, over, gfp) ?:
 	      charge(hs->sk, &list);
 	if (!err && !hall_rx_intact(hs))
 		err = -EPROTO;
@@ -164,7 +169,7 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 		__skb_queue_purge(&list);
 		return err;
 	}
-	splice_in(hs->sk, &list, start - from_ring, end);
+	splice_in(hs->sk, &list, start - from_ring, end + over);
 	spin_lock_bh(&hs->channel.lock);
 	hall_ring_consume(ring, from_ring);
 	spin_unlock_bh(&hs->channel.lock);
