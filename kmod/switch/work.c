@@ -65,6 +65,18 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 
 /* Events */
 
+/*
+ * More than TCP and one ring may leave there? A peer that sends ring after ring to
+ * one who does not read would fill our memory: what is saved has no window.
+ */
+static bool much_unread(const struct sock *sk)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+
+	return tp->rcv_nxt - tp->copied_seq >
+	       (u32)READ_ONCE(sk->sk_rcvbuf) + HALLWAY_RING_MAX;
+}
+
 static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
 {
 	struct hall_tags tags;
@@ -80,7 +92,7 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
 		return HALLWAY_REASON_NO_MATCH;
 	/* The ring before this one ended: take what is left of it. */
 	finish_rx(hs, false);
-	if (hs->rx.state != HALL_RX_NATIVE)
+	if (hs->rx.state != HALL_RX_NATIVE || much_unread(hs->sk))
 		return HALLWAY_REASON_BUSY;
 	reason = hall_rx_consent(hs, offer);
 	if (reason == HALLWAY_REASON_NO_ENDPOINT)

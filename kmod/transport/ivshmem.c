@@ -129,6 +129,7 @@ struct peer {
 	spinlock_t lock;		/* out_head and backlog */
 	u32 out_head;
 	struct list_head backlog;	/* messages that found the box full */
+	unsigned int backlogged;	/* so many */
 	struct delayed_work retry;
 };
 
@@ -255,6 +256,7 @@ static void backlog_retry(struct work_struct *work)
 			break;
 		list_del(&queued->list);
 		kfree(queued);
+		peer->backlogged--;
 	}
 	left = !list_empty(&peer->backlog);
 	spin_unlock_bh(&peer->lock);
@@ -268,15 +270,24 @@ static void ivshmem_send(struct hall_member *member,
 {
 	struct peer *peer = peer_of(member);
 	struct queued *queued = NULL;
+	bool much;
 
 	if (READ_ONCE(member->departed))
 		return;
 	spin_lock_bh(&peer->lock);
-	if (!list_empty(&peer->backlog) || !box_put(peer, message)) {
-		queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
+	if (peer->backlogged || !box_put(peer, message)) {
+		/*
+		 * A peer that reads nothing may offer without end; all else that
+		 * we say is about our own channels, and bounded by them.
+		 */
+		much = message->type == HALLWAY_DECLINE &&
+		       peer->backlogged >= HALLWAY_BOX_MESSAGES;
+		if (!much)
+			queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
 		if (queued) {
 			queued->message = *message;
 			list_add_tail(&queued->list, &peer->backlog);
+			peer->backlogged++;
 		} else {
 			hall_count(HALL_MESSAGES_LOST);
 		}
