@@ -7,6 +7,11 @@
  *
  * All of it at once, under the lock that the caller holds: the socket's limits,
  * which would make a program wait, are lifted for these bytes. A ring bounds them.
+ * So is shutdown(), whose mark is set before we are asked, and whose FIN comes
+ * after them.
+ *
+ * If some can't be sent, nothing else may be in their place: nobody sends any
+ * more, and the connection is reset.
  */
 #include "sock.h"
 
@@ -39,13 +44,19 @@ bool hall_tx_repeat(struct hall_sock *hs, u32 left)
 	struct sock *sk = hs->sk;
 	struct tcp_sock *tp = tcp_sk(sk);
 	u32 notsent_lowat = tp->notsent_lowat, sent;
+	u8 shut = sk->sk_shutdown & SEND_SHUTDOWN;
 	int sndbuf = sk->sk_sndbuf;
 
+	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown & ~SEND_SHUTDOWN);
 	WRITE_ONCE(sk->sk_sndbuf, INT_MAX);
 	WRITE_ONCE(tp->notsent_lowat, UINT_MAX);
 	sent = send_left(hs, left);
 	WRITE_ONCE(sk->sk_sndbuf, sndbuf);
 	WRITE_ONCE(tp->notsent_lowat, notsent_lowat);
+	if (sent < left)
+		shut = SEND_SHUTDOWN;
+	/* TCP may have set its own meanwhile. */
+	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | shut);
 	hall_info_repeated(hs, sent);
 	hall_ring_forget_left(&hs->tx.ring);
 	return sent == left;

@@ -97,6 +97,8 @@ int hall_leave_at_once(struct hall_sock *hs, u32 reason)
 	err = hall_rx_leave(hs, reason);
 	if (!err)
 		hall_tx_demote(hs);
+	if (hs->tx.lost)
+		err = -ENOBUFS;
 	sk->sk_allocation = gfp;
 	if (!err)
 		hall_detach(hs, reason);

@@ -358,6 +358,31 @@ def ended_before_tcp():
     delta.expect(resets=2)
 
 
+@contextlib.contextmanager
+def alone():
+    """Nobody else runs in the block as long as this thread does not sleep."""
+    with setting("/sys/devices/system/cpu/cpu1/online", 0):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        try:
+            yield
+        finally:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def shut_above_a_cut():
+    """What was written above a cut that nobody has told of goes over TCP, ahead of shutdown()'s FIN."""
+    delta = Delta()
+    with pair() as (a, b), contextlib.closing(Sockmap()) as taken:
+        a.sendall(b"taken")
+        with alone():
+            taken.put(b)
+            a.sendall(b"repeated")
+            a.shutdown(socket.SHUT_WR)
+        check(take(b, 13) == b"takenrepeated", "other bytes came than were sent")
+        check(b.recv(1) == b"", "no EOF")
+    delta.expect(rx_cuts=1, tx_bytes_repeated=8)
+
+
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -385,6 +410,7 @@ ALONE = (
     left_before_tcp,
     off_before_tcp,
     ended_before_tcp,
+    shut_above_a_cut,
     reload,
 )
 
