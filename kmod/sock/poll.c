@@ -83,7 +83,7 @@ static bool watched(struct sock *sk, bool unpolled)
 bool hall_sock_is_readable(struct sock *sk)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
-	bool readable = false;
+	bool readable = false, next, waits = false;
 	u32 target, n = 0;
 
 	if (!hs)
@@ -93,14 +93,17 @@ bool hall_sock_is_readable(struct sock *sk)
 		/* SO_RCVLOWAT, as far as the ring can hold it. */
 		target = min_t(u32, sock_rcvlowat(sk, 0, INT_MAX),
 			       hs->rx.ring.size / 2);
-		ring_is_next(hs, &n);
-		readable = hall_ring_arm_head(&hs->rx.ring,
-					      target > n ? target - n : 1) &&
-			   ring_is_next(hs, &n);
+		next = ring_is_next(hs, &n);
+		readable = hall_ring_arm_head(&hs->rx.ring, next && target > n ?
+							    target - n : 1);
+		waits = readable && !ring_is_next(hs, &n);
+		readable &= !waits;
 		if (readable && watched(sk, false))
 			hall_rx_arm_edge(hs);
 	}
 	spin_unlock_bh(&hs->channel.lock);
+	if (waits)
+		hall_rx_await_tcp(hs);
 	hall_sock_put(hs);
 	return readable;
 }

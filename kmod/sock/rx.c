@@ -178,14 +178,37 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 	}
 	/* Bytes behind ones that TCP still owes us are no reason to wake. */
 	if (hs->rx.ring.started &&
-	    before(tp->copied_seq + n, hs->rx.ring.start_seq))
+	    before(tp->copied_seq + n, hs->rx.ring.start_seq)) {
+		hall_rx_await_tcp(hs);
 		return false;
+	}
+	/* Before it starts, nobody knows how many come over TCP: look at its first. */
+	more = hs->rx.ring.started ? min(more, hs->rx.ring.size / 2) : 1;
 	spin_lock_bh(&hs->channel.lock);
 	come = hall_ring_used(&hs->rx.ring) > seen - n ||
-	       hall_ring_arm_head(&hs->rx.ring, seen - n +
-				  min(more, hs->rx.ring.size / 2));
+	       hall_ring_arm_head(&hs->rx.ring, seen - n + more);
 	spin_unlock_bh(&hs->channel.lock);
 	return come;
+}
+
+void hall_rx_await_tcp(struct hall_sock *hs)
+{
+	if (READ_ONCE(hs->sk->sk_rcvlowat) <= 1)
+		return;
+	WRITE_ONCE(hs->rx.awaits_tcp, true);
+	hall_sock_work(hs, 0);
+}
+
+bool hall_rx_caught_up(struct hall_sock *hs)
+{
+	if (!READ_ONCE(hs->rx.awaits_tcp))
+		return true;
+	if (hs->rx.state == HALL_RX_MAPPED &&
+	    (!hs->rx.ring.started || hall_rx_behind(hs)))
+		return false;
+	WRITE_ONCE(hs->rx.awaits_tcp, false);
+	hall_sock_wake(hs);
+	return true;
 }
 
 static bool spin(struct hall_sock *hs)

@@ -56,6 +56,7 @@ struct hall_tx {
 struct hall_rx {
 	enum hall_rx_state state;
 	u32 carrier;			/* of the ring, while MAPPED; else even */
+	bool awaits_tcp;		/* see hall_rx_await_tcp() */
 	struct hall_rx_ring ring;
 	u64 bytes_tcp, bytes_ring;
 };
@@ -311,6 +312,14 @@ static inline u32 hall_rx_arrived(const struct sock *sk)
 {
 	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
 }
+
+/*
+ * TCP tells nobody of fewer bytes than SO_RCVLOWAT wants, though they may be enough
+ * with those of the ring that they come before: the work looks, and tells. Any
+ * context. Then, lock_sock(): has TCP brought all that anyone awaits?
+ */
+void hall_rx_await_tcp(struct hall_sock *hs);
+bool hall_rx_caught_up(struct hall_sock *hs);
 
 /* Has TCP yet to bring bytes that come before a ring that began? lock_sock(). */
 static inline bool hall_rx_behind(const struct hall_sock *hs)

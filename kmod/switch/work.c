@@ -322,6 +322,7 @@ void hall_switch_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_SPARE))
 		hall_budget_spare(hs);
 	again = !finish_rx(hs, false);
+	again |= !hall_rx_caught_up(hs);
 	if (events & BIT(HALL_EVENT_LOOK))
 		hall_owner_tell(hs);
 	if (sk->sk_state == TCP_CLOSE)

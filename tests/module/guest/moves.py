@@ -383,6 +383,22 @@ def shut_above_a_cut():
     delta.expect(rx_cuts=1, tx_bytes_repeated=8)
 
 
+def lowat_on_both():
+    """SO_RCVLOWAT counts what TCP brings late together with what is in the ring behind it."""
+    a, b = connect()
+    c, d = connect()
+    with a, b, c, d:
+        with no_packets():
+            for source, sink in ((a, b), (c, d)):
+                sent = in_both(source)
+                sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(sent))
+            reader = Sleeper(b.recv, 1 << 20).asleep("recv")
+            poller = Sleeper(select.select, [d], [], [], PATIENCE).asleep("select")
+        check(reader.result() == sent, "other bytes came than were sent")
+        check(poller.result()[0] == [d], "not readable")
+        check(take(d, len(sent)) == sent, "other bytes came than were sent")
+
+
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -411,6 +427,7 @@ ALONE = (
     off_before_tcp,
     ended_before_tcp,
     shut_above_a_cut,
+    lowat_on_both,
     reload,
 )
 
