@@ -61,7 +61,10 @@ impl Qemu {
                     if line["id"] == "$id" {
                         line["id"] = message["id"].clone();
                     }
-                    writeln!(stream, "{line}").unwrap();
+                    // Who asked may have ended, as daemons do at the end of a test.
+                    if writeln!(stream, "{line}").is_err() {
+                        return;
+                    }
                 }
             }
         });
