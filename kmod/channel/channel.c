@@ -67,10 +67,16 @@ int hall_channel_open(struct hall_channel *channel)
 	}
 	raise_to(&member->endpoint_high, channel->endpoint);
 	refcount_inc(&channel->refs);
-	/* A departure sets departed, then walks the endpoints: one sees us. */
+	/*
+	 * A departure sets departed, then walks the endpoints and waits until
+	 * none is left: either it sees us, or we see it and touch no memory.
+	 */
 	smp_mb();
-	if (READ_ONCE(member->departed))
+	if (READ_ONCE(member->departed)) {
 		hall_channel_raise(channel, HALL_EVENT_DEPARTED);
+		hall_channel_close(channel);
+		return -EUSERS;
+	}
 	return 0;
 }
 
