@@ -627,9 +627,7 @@ static void peer_arrive(struct region *region, u32 slot,
 	hall_transport_handler.arrived(&peer->member);
 	rcu_assign_pointer(region->peer[slot], peer);
 	/* It may have sent before we looked. */
-	local_bh_disable();
-	peer_look(peer);
-	local_bh_enable();
+	tasklet_schedule(&region->doorbell->tasklet);
 }
 
 static void region_lose_peers(struct region *region, u32 reason)
