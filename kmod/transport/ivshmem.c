@@ -277,11 +277,13 @@ static void ivshmem_send(struct hall_member *member,
 	spin_lock_bh(&peer->lock);
 	if (peer->backlogged || !box_put(peer, message)) {
 		/*
-		 * A peer that reads nothing may offer without end; all else that
-		 * we say is about our own channels, and bounded by them.
+		 * A peer that reads nothing may offer without end, and have us
+		 * decline, or accept and be through with it. One that stands
+		 * still is owed a few words for each of its endpoints.
 		 */
-		much = message->type == HALLWAY_DECLINE &&
-		       peer->backlogged >= HALLWAY_BOX_MESSAGES;
+		much = peer->backlogged >=
+		       (message->type == HALLWAY_DECLINE ?
+			HALLWAY_BOX_MESSAGES : 4 * HALLWAY_ENDPOINTS_MAX);
 		if (!much)
 			queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
 		if (queued) {
