@@ -8,7 +8,8 @@
  *
  *   OFFER    sender of a direction: here is a ring to send to you in; all
  *            words about the ring go to the endpoint that offered it
- *   ACCEPT   its receiver: mapped, and I watch for the start mark from now on
+ *   ACCEPT   its receiver: mapped, and I watch for the start mark from now on;
+ *            by its tags I am the connection's other end
  *   DECLINE  its receiver: no, for this reason
  *   DEMOTE   its receiver: set the end mark, please, for this reason
  *   DONE     its receiver: I shall never touch this ring again; I consumed up
@@ -71,7 +72,9 @@ struct hallway_message {
 		struct {
 			__u64 position;	/* DONE */
 			__u32 reason;	/* DECLINE, DEMOTE, DONE */
-			__u8 reserved[100];
+			__u32 reserved;
+			__u64 tag[2];	/* ACCEPT: as in an OFFER of its writer */
+			__u8 reserved2[80];
 		} other;
 	};
 };
@@ -79,5 +82,6 @@ struct hallway_message {
 HALLWAY_ASSERT_SIZE(struct hallway_message, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.handle, 80);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, other.reason, 24);
+HALLWAY_ASSERT_OFFSET(struct hallway_message, other.tag, 32);
 
 #endif /* HALLWAY_ABI_MESSAGE_H */

@@ -25,8 +25,8 @@
 
 #include "types.h"
 
-#define HALLWAY_MAJOR		1	/* differs: refused */
-#define HALLWAY_MINOR		1	/* differs: served, features by bit */
+#define HALLWAY_MAJOR		2	/* differs: refused */
+#define HALLWAY_MINOR		0	/* differs: served, features by bit */
 
 #define HALLWAY_REGION_MAGIC	0x315941574c4c4148ULL	/* "HALLWAY1" */
 #define HALLWAY_SLICE_MAGIC	0x454349534c4c4148ULL	/* "HALLSICE" */
@@ -135,7 +135,7 @@ struct hallway_box {
 #define HALLWAY_COMMAND_NONE	0
 #define HALLWAY_COMMAND_JOIN	1
 #define HALLWAY_COMMAND_LEAVE	2
-#define HALLWAY_COMMAND_HELLO	3	/* minor 1; no region: here I am */
+#define HALLWAY_COMMAND_HELLO	3	/* no region: here I am */
 
 /* hallway_reply.status */
 #define HALLWAY_STATUS_OK	0
@@ -173,7 +173,7 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 };
 
 /*
- * Neighbours (minor 1): VMs with which this one may get a region of its own,
+ * Neighbours: VMs with which this one may get a region of its own,
  * though they share none yet. Both lists are written as a slice's addresses
  * are, under an odd seq.
  */

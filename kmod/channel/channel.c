@@ -137,6 +137,20 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 	channel->member->transport->send(channel->member, &message);
 }
 
+void hall_channel_accept(struct hall_channel *channel, u32 carrier,
+			 const struct hall_tags *tags)
+{
+	struct hallway_message message = {
+		.type = HALLWAY_ACCEPT,
+		.from = channel->endpoint,
+		.to = channel->sender,
+		.carrier = carrier,
+		.other = { .tag = { tags->own[0], tags->own[1] } },
+	};
+
+	channel->member->transport->send(channel->member, &message);
+}
+
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 		      u32 reason, u64 position)
 {
@@ -202,6 +216,7 @@ static void take_word(struct hall_channel *channel, struct hall_said *said,
 	said->carrier = message->carrier;
 	said->reason = message->other.reason;
 	said->position = message->other.position;
+	memcpy(said->tag, message->other.tag, sizeof(said->tag));
 	spin_unlock_bh(&channel->lock);
 	hall_channel_raise(channel, event);
 }

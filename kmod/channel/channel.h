@@ -35,6 +35,7 @@ struct hall_said {
 	u32 carrier;
 	u32 reason;
 	u64 position;
+	__u64 tag[2];
 };
 
 struct hall_channel {
@@ -83,7 +84,7 @@ void hall_channel_raise(struct hall_channel *channel,
 
 /*
  * Takes an endpoint number, if the channel has none; the number holds a
- * reference. Socket lock. 0, or -EUSERS: none left.
+ * reference. Socket lock. 0, or -EUSERS: none left, or the member is gone.
  */
 int hall_channel_open(struct hall_channel *channel);
 /* Gives the number back; nothing of the peer reaches the channel any more. */
@@ -95,14 +96,14 @@ void hall_channel_notify_sender(struct hall_channel *channel);
 
 /* The connection's name, both candidates; see tag.c. */
 struct hall_tags {
-	u64 own[2];	/* what our OFFER says */
-	u64 peer[2];	/* one of these is in the peer's OFFER */
+	__u64 own[2];	/* what our OFFER or ACCEPT says */
+	__u64 peer[2];	/* one of these is in the peer's */
 };
 
 void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
 		    u32 peer_isn);
 bool hall_tags_match(const struct hall_tags *tags,
-		     const struct hallway_message *offer);
+		     const __u64 tag[2]);
 
 /* Messages to the peer. */
 void hall_channel_offer(struct hall_channel *channel, u32 carrier,
@@ -110,7 +111,9 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory);
-/* ACCEPT, DEMOTE or DONE: a word about the ring that we read. */
+void hall_channel_accept(struct hall_channel *channel, u32 carrier,
+			 const struct hall_tags *tags);
+/* DEMOTE or DONE: a word about the ring that we read. */
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 		      u32 reason, u64 position);
 

@@ -12,13 +12,17 @@
  * but the side that connected has counted its SYN there and the side that
  * accepted has not: each end states both candidates and knows the other's own
  * number exactly.
+ *
+ * Who offers a ring proves by it that it is the connection's other end, and so
+ * does who accepts one: an address alone, which any member may publish, earns
+ * nobody a byte.
  */
 #include "channel.h"
 
 #include <linux/siphash.h>
 #include <linux/string.h>
 
-static u64 tag(const siphash_key_t *key, u32 from, u32 to)
+static u64 name(const siphash_key_t *key, u32 from, u32 to)
 {
 	return siphash_2u32(from, to, key);
 }
@@ -29,19 +33,19 @@ void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
 	siphash_key_t siphash;
 
 	memcpy(&siphash, key, sizeof(siphash));
-	tags->own[0] = tag(&siphash, own_isn, peer_isn);
-	tags->own[1] = tag(&siphash, own_isn + 1, peer_isn);
-	tags->peer[0] = tag(&siphash, peer_isn, own_isn);
-	tags->peer[1] = tag(&siphash, peer_isn, own_isn + 1);
+	tags->own[0] = name(&siphash, own_isn, peer_isn);
+	tags->own[1] = name(&siphash, own_isn + 1, peer_isn);
+	tags->peer[0] = name(&siphash, peer_isn, own_isn);
+	tags->peer[1] = name(&siphash, peer_isn, own_isn + 1);
 }
 
 bool hall_tags_match(const struct hall_tags *tags,
-		     const struct hallway_message *offer)
+		     const __u64 tag[2])
 {
 	unsigned int i;
 
 	for (i = 0; i < 4; i++)
-		if (tags->peer[i & 1] == offer->offer.tag[i >> 1])
+		if (tags->peer[i & 1] == tag[i >> 1])
 			return true;
 	return false;
 }

@@ -48,6 +48,7 @@ struct hall_tx {
 	u32 offered;			/* of the ring, while there is one */
 	u32 next;			/* of the next ring */
 	bool lost;			/* bytes that could not be repeated */
+	struct hall_tags tags;		/* of the offer: who accepts shows the peer's */
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
 	u64 bytes_tcp, bytes_ring;

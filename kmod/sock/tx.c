@@ -42,6 +42,7 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
 		hall_sock_rest(hs);
 		return err;
 	}
+	tx->tags = *tags;
 	tx->offered = tx->next;
 	tx->next += 2;
 	hall_ring_tx_init(&tx->ring, tx->memory.ring, bytes,

@@ -77,9 +77,10 @@ static bool much_unread(const struct sock *sk)
 	       (u32)READ_ONCE(sk->sk_rcvbuf) + HALLWAY_RING_MAX;
 }
 
-static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
+/* 0, with the tags to accept by; or what speaks against it. */
+static u32 consent(struct hall_sock *hs, const struct hallway_message *offer,
+		   struct hall_tags *tags)
 {
-	struct hall_tags tags;
 	u32 reason;
 
 	if (hs->detached)
@@ -87,8 +88,8 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
 	reason = hall_policy_against(hs, false);
 	if (reason)
 		return reason;
-	hall_sock_tags(hs, &tags);
-	if (!hall_tags_match(&tags, offer))
+	hall_sock_tags(hs, tags);
+	if (!hall_tags_match(tags, offer->offer.tag))
 		return HALLWAY_REASON_NO_MATCH;
 	/* The ring before this one ended: take what is left of it. */
 	finish_rx(hs, false);
@@ -103,6 +104,7 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer)
 static void on_offer(struct hall_sock *hs)
 {
 	struct hallway_message *offer, decline;
+	struct hall_tags tags;
 	u32 reason;
 
 	spin_lock_bh(&hs->channel.lock);
@@ -111,10 +113,9 @@ static void on_offer(struct hall_sock *hs)
 	spin_unlock_bh(&hs->channel.lock);
 	if (!offer)
 		return;
-	reason = consent(hs, offer);
+	reason = consent(hs, offer, &tags);
 	if (!reason) {
-		hall_channel_say(&hs->channel, HALLWAY_ACCEPT, offer->carrier,
-				 0, 0);
+		hall_channel_accept(&hs->channel, offer->carrier, &tags);
 	} else {
 		/* The channel may have no numbers yet. */
 		decline = (struct hallway_message){
@@ -155,6 +156,13 @@ static void on_accept(struct hall_sock *hs)
 	take_said(hs, &hs->channel.accept, &said);
 	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
+	/* A member that publishes an address which is another's. */
+	if (!hall_tags_match(&hs->tx.tags, said.tag)) {
+		hall_count(HALL_CORRUPT_MESSAGES);
+		hall_tx_release(hs);
+		hall_policy_back_off(hs, HALLWAY_REASON_NO_MATCH);
+		return;
+	}
 	WRITE_ONCE(hs->channel.receiver, said.from);
 	if (!hs->detached)
 		flush_cork(hs);

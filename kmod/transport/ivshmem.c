@@ -436,11 +436,6 @@ static void region_notify_all(struct region *region)
 	}
 }
 
-static bool knows_neighbours(struct doorbell *doorbell)
-{
-	return READ_ONCE(doorbell->page->minor) >= 1;
-}
-
 /* Tells the daemon where this guest is. */
 static void home_publish(struct doorbell *doorbell)
 {
@@ -448,8 +443,6 @@ static void home_publish(struct doorbell *doorbell)
 	u32 seq = READ_ONCE(home->seq) | 1;
 	unsigned int count = min_t(unsigned int, local_count, HALLWAY_HOME_MAX);
 
-	if (!knows_neighbours(doorbell))
-		return;
 	WRITE_ONCE(home->seq, seq);
 	virt_wmb();
 	memcpy(home->address, local_address, count * sizeof(*local_address));
@@ -485,8 +478,8 @@ static void neighbours_read(struct doorbell *doorbell)
 	u32 count = READ_ONCE(shared->count);
 
 	/* The daemon rings when it has written. */
-	if (!knows_neighbours(doorbell) || seq == doorbell->neighbours_seq ||
-	    (seq & 1) || count > HALLWAY_NEIGHBOURS_MAX)
+	if (seq == doorbell->neighbours_seq || (seq & 1) ||
+	    count > HALLWAY_NEIGHBOURS_MAX)
 		return;
 	memcpy(doorbell->neighbour, shared->address,
 	       count * sizeof(*doorbell->neighbour));
@@ -526,8 +519,7 @@ static void ivshmem_want(const struct in6_addr *address, unsigned int count)
 
 	mutex_lock(&mutex);
 	list_for_each_entry(doorbell, &doorbells, list)
-		if (knows_neighbours(doorbell))
-			neighbours_want(doorbell, address, count);
+		neighbours_want(doorbell, address, count);
 	mutex_unlock(&mutex);
 }
 

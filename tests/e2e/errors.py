@@ -208,7 +208,7 @@ def unusable_regions(guest: Guest) -> None:
     guest.says("no region in use: plug in ivshmem-plain with a region's file")
     head = guest.pair.site.daemon.region.path.read_bytes()[:HEADER]
     foreign = b"\x7fELF" + bytes(8188)
-    newer = head[:8] + struct.pack("<H", 2) + head[10:]
+    newer = head[:8] + struct.pack("<H", 3) + head[10:]
     which_file = "give ivshmem-doorbell hallwayd's socket, and ivshmem-plain a region's file"
     which_size = "give QEMU the size that hallway status shows on the host"
     for name, size, content, said in (
@@ -216,7 +216,7 @@ def unusable_regions(guest: Guest) -> None:
         ("foreign", 4 * MIB, foreign, ("magic 0x464c457f, which hallwayd did not write",)),
         ("small", MIB, head, (f"a region of 1048576 bytes is too small: {which_size}",)),
         ("cut", 4 * MIB, head, (f"the device has 4194304 bytes: {which_size}",)),
-        ("newer", 4 * MIB, newer, ("the region is of version 2, this module speaks 1: update the older",)),
+        ("newer", 4 * MIB, newer, ("the region is of version 3, this module speaks 2: update the older",)),
         ("huge", 4096 * MIB, head, ("BAR2 has no address: give QEMU's PCI host a larger pci-hole64-size",)),
     ):
         guest.plug(name, size, content)

@@ -201,7 +201,8 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel)
 	MUST(raised_on == channel);
 	MUST(said->from == m->from && said->carrier == m->carrier &&
 	     said->reason == m->other.reason &&
-	     said->position == m->other.position);
+	     said->position == m->other.position &&
+	     !memcmp(said->tag, m->other.tag, sizeof(said->tag)));
 }
 
 static void message(void)
@@ -254,6 +255,7 @@ static void speak(struct hall_channel *channel)
 {
 	u32 sender = number(4) % HALLWAY_ENDPOINTS_MAX;
 	u32 receiver = number(4) % HALLWAY_ENDPOINTS_MAX;
+	struct hall_tags tags = { .own = { number(4), number(4) } };
 
 	channel->sender = sender;
 	channel->receiver = receiver;
@@ -267,6 +269,10 @@ static void speak(struct hall_channel *channel)
 	MUST(answer.type == HALLWAY_DONE && answer.to == sender &&
 	     answer.from == channel->endpoint && answer.carrier == 7 &&
 	     answer.other.position == 9);
+	hall_channel_accept(channel, 5, &tags);
+	MUST(answer.type == HALLWAY_ACCEPT && answer.to == sender &&
+	     answer.carrier == 5 &&
+	     !memcmp(answer.other.tag, tags.own, sizeof(tags.own)));
 	channel->sender = channel->receiver = 0;
 }
 
@@ -275,19 +281,16 @@ static void tags(void)
 {
 	u32 iss_active = number(4), iss_passive = number(4), other = number(4);
 	struct hall_tags active, passive, stranger;
-	struct hallway_message offer = {};
 	u8 key[16] = { byte() };
 
 	hall_tags_make(&active, key, iss_active, iss_passive + 1);
 	hall_tags_make(&passive, key, iss_passive + 1, iss_active + 1);
-	memcpy(offer.offer.tag, active.own, sizeof(active.own));
-	MUST(hall_tags_match(&passive, &offer));
-	memcpy(offer.offer.tag, passive.own, sizeof(passive.own));
-	MUST(hall_tags_match(&active, &offer));
+	MUST(hall_tags_match(&passive, active.own));
+	MUST(hall_tags_match(&active, passive.own));
 	if (other - iss_active + 2 <= 4)
 		return;
 	hall_tags_make(&stranger, key, other, iss_passive + 1);
-	MUST(!hall_tags_match(&stranger, &offer));
+	MUST(!hall_tags_match(&stranger, passive.own));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)

@@ -72,7 +72,11 @@ pub struct Other {
     /// `reason::*`.
     pub reason: u32,
     /// Zero.
-    pub reserved: [u8; 100],
+    pub reserved: u32,
+    /// The connection's name, in [`ACCEPT`].
+    pub tag: [u64; 2],
+    /// Zero.
+    pub reserved2: [u8; 80],
 }
 
 const _: () = {
@@ -80,4 +84,5 @@ const _: () = {
     assert!(size_of::<Other>() == 128);
     assert!(offset_of!(Offer, handle) == 80);
     assert!(offset_of!(Other, reason) == 24);
+    assert!(offset_of!(Other, tag) == 32);
 };

@@ -4,9 +4,9 @@
 use std::mem::{offset_of, size_of};
 
 /// Major version of the ABI; a party with another one is refused.
-pub const MAJOR: u16 = 1;
+pub const MAJOR: u16 = 2;
 /// Minor version of the ABI; a party with another one is served.
-pub const MINOR: u16 = 1;
+pub const MINOR: u16 = 0;
 
 /// `"HALLWAY1"`: a formatted region; written last.
 pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
@@ -154,7 +154,7 @@ pub const COMMAND_NONE: u32 = 0;
 pub const COMMAND_JOIN: u32 = 1;
 /// [`Request::command`]: I am leaving.
 pub const COMMAND_LEAVE: u32 = 2;
-/// [`Request::command`]: here I am, with no region yet (minor 1).
+/// [`Request::command`]: here I am, with no region yet.
 pub const COMMAND_HELLO: u32 = 3;
 
 /// [`Reply::status`]: done.
