@@ -137,7 +137,7 @@ class Stand:
             {name: new[name] - old[name] for name in COUNTED}
             for old, new in zip(before, self._settled(), strict=True)
         )
-        traffic.up, traffic.down = _direction(client, server), _direction(server, client)
+        traffic.up, traffic.down = direction(client, server), direction(server, client)
 
     def facts(self) -> dict[str, Any]:
         """What the figures were measured on."""
@@ -180,7 +180,8 @@ def describe(facts: dict[str, Any]) -> str:
     )
 
 
-def _direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
+def direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
+    """Tell how the bytes of one direction went, by what its ends counted."""
     return Direction(
         # what the receiver cut off from a ring went over TCP in the end
         sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_repeated"],

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 
+from hallway_lab.measure import direction
 from hallway_lab.vm import VM
 from hallway_tests.guests import Delta, Stream, autopsy, connections, odd
 from hallway_tests.suite import check, wait_for
@@ -30,13 +31,10 @@ def through_rings(pair: Pair, delta: Delta, share: float) -> None:
     """Most bytes went through rings, and both sides counted the same."""
     a, b = delta.of(pair.a), delta.of(pair.b)
     for mine, theirs, name in ((a, b, "a to b"), (b, a, "b to a")):
-        repeated = mine["tx_bytes_repeated"]
-        sent, received = mine["tx_bytes_ring"] - repeated, theirs["rx_bytes_ring"]
-        check(
-            sent == received, f"{name}: {sent} bytes went into rings, {received} came out, {repeated} by TCP"
-        )
-        total = sent + repeated + mine["tx_bytes_tcp"]
-        check(sent >= share * total, f"{name}: only {sent} of {total} bytes went through rings")
+        way = direction(mine, theirs)
+        sent, received = way.sent_ring, way.received_ring
+        check(sent == received, f"{name}: {sent} bytes went into rings, {received} came out")
+        check(sent >= share * way.sent, f"{name}: only {sent} of {way.sent} bytes went through rings")
 
 
 def nothing_odd(pair: Pair, delta: Delta, *, stopped: bool = False) -> None:

@@ -38,7 +38,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hallway_control as control;
-use hallway_membership::Region;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signalfd::SignalFd;
 use tracing::{debug, error, info};
@@ -68,7 +67,7 @@ pub struct Server {
     holder: Holder,
     regions: Vec<Served>,
     /// To lose their files once the holder knows that they are not served.
-    removed: Vec<Region>,
+    removed: Vec<Served>,
     vms: BTreeMap<u64, Vm>,
     next_vm: u64,
     clients: BTreeMap<u64, Client>,

@@ -111,6 +111,14 @@ impl Vm {
         ask(&self.daemon.run(), query).unwrap()
     }
 
+    /// QEMU begins to migrate, and does not end.
+    fn moves(&mut self) {
+        self.migrate("active");
+        until("QEMU migrates", || {
+            matches!(self.migration(), Migration::Moving { .. })
+        });
+    }
+
     fn migrate(&self, migration: &'static str) {
         self.state.lock().unwrap().migration = migration;
         let (vm, uri) = ("web1".into(), "tcp:b:1".into());
@@ -179,10 +187,7 @@ fn a_vm_that_stays_gets_its_memory_again_and_one_that_went_does_not() {
     assert_eq!(vm.state.lock().unwrap().lingers, 0);
     vm.plugged(2);
 
-    vm.migrate("active");
-    until("QEMU migrates", || {
-        matches!(vm.migration(), Migration::Moving { .. })
-    });
+    vm.moves();
     vm.refused(again(), "migrates already");
     vm.ask(Query::CancelMigration { vm: name() });
     vm.stays("cancelled");
@@ -228,10 +233,7 @@ fn what_a_guest_holds_and_what_hallwayd_did_not_plug_in_keeps_it_here() {
 fn a_daemon_that_takes_over_follows_a_migration_that_goes_on() {
     let mut vm = vm(Guest::LetsGo, "running", &[]);
     vm.start();
-    vm.migrate("active");
-    until("QEMU migrates", || {
-        matches!(vm.migration(), Migration::Moving { .. })
-    });
+    vm.moves();
     vm.taken_over(State {
         migration: "active",
         ..State::default()
@@ -295,10 +297,7 @@ fn a_migration_that_had_not_begun_when_its_daemon_was_killed_is_none() {
 fn of_a_qemu_that_dies_while_it_migrates_nobody_says_that_its_guest_stays() {
     let mut vm = vm(Guest::LetsGo, "running", &[]);
     vm.start();
-    vm.migrate("active");
-    until("QEMU migrates", || {
-        matches!(vm.migration(), Migration::Moving { .. })
-    });
+    vm.moves();
     vm.monitor.hang_up();
     assert!(matches!(vm.ends(), Migration::Unknown { .. }));
 }

@@ -198,12 +198,7 @@ fn two_vms_get_a_region_that_no_third_one_may_join_and_lose_it_when_idle() {
 
 #[test]
 fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
-    let mut a = Vm::new("a", Guest::Refuses);
-    let mut b = Vm::new("b", Guest::LetsGo);
-    let daemon = daemon("", 1, &[&a, &b]);
-    a.start(&daemon, 1);
-    b.start(&daemon, 2);
-    until("a knows b", || a.neighbours().1 == [2]);
+    let (mut a, b, daemon) = two(Guest::Refuses, 1);
     a.want(&[2]);
     until("both have it", || {
         a.plugs().0.len() == 1 && b.plugs().0.len() == 1
@@ -219,6 +214,18 @@ fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     assert_eq!(regions(&daemon), ["pair.a.b"]);
     a.guest = None;
     until("it is no more", || regions(&daemon).is_empty());
+}
+
+/// Two VMs, and the first knows the second; what their guests do, and after how
+/// many seconds a region is idle.
+fn two(first: Guest, idle: u32) -> (Vm, Vm, Daemon) {
+    let mut a = Vm::new("a", first);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let daemon = daemon("", idle, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.neighbours().1 == [2]);
+    (a, b, daemon)
 }
 
 /// Three VMs that may have one region each, and the first two have it.
@@ -341,12 +348,7 @@ fn the_qemu_of_a_monitor_is_its_vm_and_no_other() {
 
 #[test]
 fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one() {
-    let mut a = Vm::new("a", Guest::LetsGo);
-    let mut b = Vm::new("b", Guest::LetsGo);
-    let daemon = daemon("", 1, &[&a, &b]);
-    a.start(&daemon, 1);
-    b.start(&daemon, 2);
-    until("a knows b", || a.neighbours().1 == [2]);
+    let (mut a, b, daemon) = two(Guest::LetsGo, 1);
     a.want(&[2]);
     let device = vec!["hallway-pair.a.b".to_string()];
     until("both have it", || {
@@ -386,12 +388,7 @@ fn of_more_neighbours_than_a_page_holds_the_first_are_told_and_wanted() {
 
 #[test]
 fn a_guest_that_moves_all_the_time_is_followed_so_often_and_no_more() {
-    let mut a = Vm::new("a", Guest::LetsGo);
-    let mut b = Vm::new("b", Guest::LetsGo);
-    let daemon = daemon("", 60, &[&a, &b]);
-    a.start(&daemon, 1);
-    b.start(&daemon, 2);
-    until("a knows b", || a.neighbours().1 == [2]);
+    let (mut a, mut b, daemon) = two(Guest::LetsGo, 60);
     let before = a.neighbours().0;
     let uptime = daemon.status().uptime_seconds;
     for n in 0..1000 {

@@ -21,9 +21,9 @@ impl Server {
             self.save();
         }
         if !self.dirty {
-            for region in self.removed.drain(..) {
+            for served in self.removed.drain(..) {
                 // Who may still map it, maps what nobody else ever will.
-                let _ = std::fs::remove_file(&region.path);
+                let _ = std::fs::remove_file(&served.region.path);
             }
         }
         let mut changed = Vec::new();

@@ -142,8 +142,7 @@ impl Server {
             return;
         }
         let region = self.config.pair_name(two.0, two.1);
-        let file = self.region_dir.join(&region);
-        if self.removed.iter().any(|old| old.path == file) {
+        if self.removed.iter().any(|old| old.name == region) {
             // Its file goes with the next commit.
             return;
         }
@@ -291,7 +290,7 @@ impl Server {
         self.forget_plugs(region);
         if let Some(at) = self.regions.iter().position(|served| served.name == region) {
             let served = self.regions.remove(at);
-            self.removed.push(served.region);
+            self.removed.push(served);
             info!(region, "is no more");
         }
         self.dirty = true;
