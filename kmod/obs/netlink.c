@@ -20,6 +20,7 @@ static struct genl_family family;
 struct snapshot {
 	unsigned int count, room, next;
 	size_t size;
+	const struct net *net;		/* alone; NULL: all */
 	void *element;
 };
 
@@ -48,7 +49,9 @@ static void *grow(struct snapshot *snapshot)
 	void *element;
 
 	if (snapshot->count == snapshot->room) {
-		element = kvmalloc_array(room, snapshot->size, GFP_KERNEL);
+		/* It is the asker's to pay, and lives until all was fetched. */
+		element = kvmalloc_array(room, snapshot->size,
+					 GFP_KERNEL_ACCOUNT);
 		if (!element)
 			return NULL;
 		if (snapshot->count)
@@ -108,31 +111,36 @@ static int dump(struct sk_buff *skb, struct netlink_callback *cb, u8 command,
 	return skb->len;
 }
 
+/* Takes no lock: a thread may hold a socket's for as long as it likes. */
 static void collect_connection(struct hall_sock *hs, void *data)
 {
-	struct connection *to = grow(data);
-	struct sock *sk = hs->sk;
+	struct snapshot *snapshot = data;
+	const struct sock *sk = hs->sk;
+	u32 rx_carrier = READ_ONCE(hs->rx.carrier);
+	struct connection *to;
 
+	if (snapshot->net && !net_eq(sock_net(sk), snapshot->net))
+		return;
+	to = grow(snapshot);
 	if (!to)
 		return;
-	lock_sock(sk);
 	to->local = hs->local;
 	to->remote = hs->remote;
 	to->local_port = hs->local_port;
 	to->remote_port = hs->remote_port;
-	to->state = sk->sk_state;
+	to->state = READ_ONCE(sk->sk_state);
 	to->netns = sock_net(sk)->ns.inum;
-	to->tx_carrier = hs->tx.carrier;
+	to->tx_carrier = READ_ONCE(hs->tx.carrier);
 	/* Accepted is not yet started: the bytes come over TCP till then. */
-	to->rx_carrier = hs->rx.state == HALL_RX_MAPPED && !hs->rx.ring.started ?
-			 hs->rx.carrier - 1 : hs->rx.carrier;
-	to->reason = hs->reason;
-	to->tx_tcp = hs->tx.bytes_tcp;
-	to->tx_ring = hs->tx.bytes_ring;
-	to->rx_tcp = hs->rx.bytes_tcp;
-	to->rx_ring = hs->rx.bytes_ring;
+	to->rx_carrier = READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
+			 !READ_ONCE(hs->rx.ring.started) ?
+			 rx_carrier - 1 : rx_carrier;
+	to->reason = READ_ONCE(hs->reason);
+	to->tx_tcp = READ_ONCE(hs->tx.bytes_tcp);
+	to->tx_ring = READ_ONCE(hs->tx.bytes_ring);
+	to->rx_tcp = READ_ONCE(hs->rx.bytes_tcp);
+	to->rx_ring = READ_ONCE(hs->rx.bytes_ring);
 	strscpy(to->peer, hs->channel.member->name, sizeof(to->peer));
-	release_sock(sk);
 }
 
 static int put_connection(struct sk_buff *skb, const void *element)
@@ -167,6 +175,9 @@ static int start_connections(struct netlink_callback *cb)
 
 	if (!snapshot)
 		return -ENOMEM;
+	/* As with /proc/net/tcp: other namespaces' are the administrator's. */
+	if (!netlink_capable(cb->skb, CAP_NET_ADMIN))
+		snapshot->net = sock_net(cb->skb->sk);
 	hall_sock_walk(collect_connection, snapshot);
 	return 0;
 }
@@ -239,11 +250,16 @@ static int put_member(struct sk_buff *skb, const void *element)
 static int start_members(struct netlink_callback *cb)
 {
 	struct snapshot *snapshot = snapshot_new(cb, sizeof(struct member));
+	int err;
 
 	if (!snapshot)
 		return -ENOMEM;
-	return hall_transport_own(collect_own, snapshot) ?:
-	       hall_members_walk(collect_member, snapshot);
+	err = hall_transport_own(collect_own, snapshot) ?:
+	      hall_members_walk(collect_member, snapshot);
+	/* A dump that does not start is not done either. */
+	if (err)
+		snapshot_free(cb);
+	return err;
 }
 
 static int dump_members(struct sk_buff *skb, struct netlink_callback *cb)

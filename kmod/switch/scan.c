@@ -4,6 +4,11 @@
  * found in TCP's table of established sockets and attached like new ones. They
  * may have threads inside native calls, which hall_sock_quiet() sees to.
  *
+ * No socket is waited for: a thread may hold one's lock for as long as it likes,
+ * by sending memory that somebody else pages in. Such a socket is looked at again
+ * a little later. Peers, too, can ask for scans by telling new addresses, so there
+ * is a pause after each.
+ *
  * Those to neighbours are only counted: what they move is traffic for which a
  * region is worth asking. Nobody tells when an old connection wakes up, so they
  * are looked at once a second, while there are neighbours.
@@ -17,9 +22,14 @@
 #define BATCH	64
 #define COUNT	HZ
 #define ENOUGH	16384		/* bytes a second to ask for a region */
+#define PAUSE	(HZ / 20)	/* between two scans */
+#define AGAIN	HZ		/* at most, to what was locked */
 
 static void scan(struct work_struct *work);
-static DECLARE_WORK(scan_work, scan);
+static DECLARE_DELAYED_WORK(scan_work, scan);
+static unsigned long rested;	/* jiffies: from then on scans are welcome */
+static unsigned long again;	/* how long to wait for what was locked */
+static unsigned int locked;	/* sockets that this scan found so */
 
 static void count(struct work_struct *work);
 static DECLARE_DELAYED_WORK(count_work, count);
@@ -59,14 +69,18 @@ static void attach(struct sock *sk)
 {
 	struct hall_member *member;
 
-	lock_sock(sk);
 	rcu_read_lock();
 	member = member_of(sk);
-	if (member && sk->sk_state == TCP_ESTABLISHED &&
-	    READ_ONCE(hall_enabled))
+	if (!member)
+		goto unlock;
+	spin_lock_bh(&sk->sk_lock.slock);
+	if (sock_owned_by_user(sk))
+		locked++;
+	else if (sk->sk_state == TCP_ESTABLISHED && READ_ONCE(hall_enabled))
 		hall_attach(sk, member, true);
+	spin_unlock_bh(&sk->sk_lock.slock);
+unlock:
 	rcu_read_unlock();
-	release_sock(sk);
 }
 
 static void count_bytes(struct sock *sk)
@@ -113,8 +127,15 @@ static void scan_all(void (*visit)(struct sock *sk))
 
 static void scan(struct work_struct *work)
 {
-	if (READ_ONCE(hall_enabled))
-		scan_all(attach);
+	if (!READ_ONCE(hall_enabled))
+		return;
+	locked = 0;
+	scan_all(attach);
+	WRITE_ONCE(rested, jiffies + PAUSE);
+	if (!locked)
+		return;
+	queue_delayed_work(hall_workqueue, &scan_work, READ_ONCE(again));
+	WRITE_ONCE(again, min_t(unsigned long, 2 * READ_ONCE(again), AGAIN));
 }
 
 static void count(struct work_struct *work)
@@ -133,12 +154,16 @@ static void neighbours(void)
 
 void hall_scan(void)
 {
-	queue_work(hall_workqueue, &scan_work);
+	long pause = READ_ONCE(rested) - jiffies;
+
+	WRITE_ONCE(again, PAUSE);
+	mod_delayed_work(hall_workqueue, &scan_work, clamp(pause, 0L, (long)PAUSE));
 	neighbours();
 }
 
 int hall_scan_init(void)
 {
+	rested = jiffies;
 	hall_discovery_handler.served = hall_scan;
 	hall_discovery_handler.neighbours = neighbours;
 	return 0;
@@ -146,6 +171,6 @@ int hall_scan_init(void)
 
 void hall_scan_uninit(void)
 {
-	cancel_work_sync(&scan_work);
+	cancel_delayed_work_sync(&scan_work);
 	cancel_delayed_work_sync(&count_work);
 }

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 
 from bpf import SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
+from native import Unpaged
 from pairs import (
     PATIENCE,
     RING,
@@ -27,10 +28,12 @@ from pairs import (
     no_packets,
     pair,
     pattern,
+    ports_of,
     promote,
     rmmod,
     setting,
     shown,
+    shown_at,
     take,
     wait_for,
 )
@@ -148,6 +151,41 @@ def older_than_module():
             exchange(a, b)
             delta.expect(tx_bytes_ring=6000, rx_bytes_ring=6000)
             check(counters()["tx_promoted"] >= 2, "nothing was promoted")
+
+
+def older_and_locked():
+    """A thread that holds a socket's lock, and faults, holds up nobody; its connection is promoted after."""
+    with unloaded():
+        a, b = connect()
+        c, d = connect()
+        with a, b, c, d:
+            ports = ports_of(a, b, c, d)
+            with contextlib.closing(Unpaged()) as memory:
+                writer = Sleeper(memory.send, a, 100).asleep("send")
+                insmod()
+                wait_for(lambda: len(shown_at(ports)) == 3, "all but one end are attached")
+                subprocess.run(["unshare", "--net", "true"], check=True, timeout=PATIENCE)
+                promote(c, d)
+            check(writer.result() == 100, "send() returned another count")
+            check(take(b, 100) == bytes(100), "other bytes came than were sent")
+            wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
+            promote(a, b)
+            exchange(a, b)
+
+
+def off_while_locked():
+    """So in our send(): connections are listed, and `hallway off` goes on without the one that is locked."""
+    with pair() as (a, b), contextlib.ExitStack() as stack:
+        port = ports_of(a)
+        with contextlib.closing(Unpaged()) as memory:
+            writer = Sleeper(memory.send, a, 100).asleep("send")
+            stack.callback(hallway, "on")
+            hallway("off")
+            check(len(shown_at(port)) == 1, "the locked one has left")
+        check(writer.result() == 100, "send() returned another count")
+        wait_for(lambda: not shown(a, b), "all have left")
+        check(take(b, 100) == bytes(100), "other bytes came than were sent")
+        exchange(a, b)
 
 
 def ktls():
@@ -414,6 +452,8 @@ ALONE = (
     unread_on_both,
     earned_in_call,
     older_than_module,
+    older_and_locked,
+    off_while_locked,
     ktls,
     sockmap,
     sockmap_in_order,

@@ -140,10 +140,19 @@ def pair(kind="v4"):
         yield a, b
 
 
+def ports_of(*socks):
+    """Return the ports by which these sockets are known."""
+    return {s.getsockname()[1] for s in socks}
+
+
+def shown_at(ports):
+    """Return the connections of the list that are at these ports."""
+    return [c for c in connections() if c["local_port"] in ports]
+
+
 def shown(*socks):
     """Return the connections of the list that are these sockets'."""
-    ports = {s.getsockname()[1] for s in socks}
-    return [c for c in connections() if c["local_port"] in ports]
+    return shown_at(ports_of(*socks))
 
 
 def promote(a, b):
