@@ -13,7 +13,8 @@
  * member then formats its slice, sets the slice's magic last, and notifies
  * everyone. A member "arrives" when the table says that it is present and its
  * slice carries the table's generation; it "departs" when the table says
- * otherwise. control() alone changes any of this, under one mutex.
+ * otherwise. control() alone changes any of this, under one mutex. It waits for
+ * peers where streams have to leave their rings; our heartbeat does not.
  *
  * The doorbell's only interrupt means "look": at the pending bits that every
  * member keeps for us (bit 0: messages), at the member table, and at the
@@ -108,6 +109,7 @@ struct region {
 	u32 generation;
 	bool unsettled;			/* a present member has not arrived */
 	struct hallway_slice *slice;
+	u32 heartbeat;			/* beat() only */
 	struct gen_pool *pool;		/* ring memory of our slice */
 	struct hall_pool budget;	/* and how much of it is used */
 	struct hall_member_bytes departed_bytes; /* with peers that left */
@@ -147,6 +149,9 @@ static unsigned int local_count;
 
 static void control(struct work_struct *work);
 static DECLARE_DELAYED_WORK(control_work, control);
+
+static void beat(struct work_struct *work);
+static DECLARE_DELAYED_WORK(beat_work, beat);
 
 static struct peer *peer_of(struct hall_member *member)
 {
@@ -272,8 +277,10 @@ static void ivshmem_send(struct hall_member *member,
 	struct queued *queued = NULL;
 	bool much;
 
+	/* Who departs waits for those who did not know, and ends their retry. */
+	rcu_read_lock();
 	if (READ_ONCE(member->departed))
-		return;
+		goto unlock;
 	spin_lock_bh(&peer->lock);
 	if (peer->backlogged || !box_put(peer, message)) {
 		/*
@@ -299,6 +306,8 @@ static void ivshmem_send(struct hall_member *member,
 		queue_delayed_work(hall_workqueue, &peer->retry, BACKLOG_RETRY);
 	else
 		ivshmem_notify(member, 0);
+unlock:
+	rcu_read_unlock();
 }
 
 static void box_receive(struct peer *peer)
@@ -591,11 +600,10 @@ static void peer_arrive(struct region *region, u32 slot,
 		return;
 	}
 	peer = kzalloc(sizeof(*peer), GFP_KERNEL);
-	if (!peer)
-		return;
-	if (hall_member_init(&peer->member, &hall_ivshmem_transport,
-			     &region->budget)) {
+	if (!peer || hall_member_init(&peer->member, &hall_ivshmem_transport,
+				      &region->budget)) {
 		kfree(peer);
+		region->unsettled = true;
 		return;
 	}
 	peer->member.slot = slot;
@@ -639,10 +647,14 @@ static void region_lose_peers(struct region *region, u32 reason)
 static void region_unjoin(struct region *region, u32 reason)
 {
 	region_lose_peers(region, reason);
-	WRITE_ONCE(region->slice->magic, 0);
+	WRITE_ONCE(region->state, REGION_IDLE);
+	/* Whoever beats its heart has seen that. */
+	synchronize_rcu();
+	/* The daemon may have given it to another member. */
+	if (READ_ONCE(region->slice->generation) == region->generation)
+		WRITE_ONCE(region->slice->magic, 0);
 	gen_pool_destroy(region->pool);
 	region->pool = NULL;
-	region->state = REGION_IDLE;
 }
 
 /* The table's entry of a slot, taken once; name always ends. */
@@ -895,7 +907,7 @@ static void region_answered(struct region *region)
 	WRITE_ONCE(region->slice->generation, region->generation);
 	slice_publish(region->slice);
 	virt_store_release(&region->slice->magic, HALLWAY_SLICE_MAGIC);
-	region->state = REGION_JOINED;
+	smp_store_release(&region->state, REGION_JOINED);
 	region->told_full = false;
 	pr_info("joined region %pUb as member %u\n", region->uuid, slot);
 	region_notify_all(region);
@@ -936,8 +948,8 @@ static void peer_listen(struct peer *peer)
 	hall_transport_handler.leave(&peer->member, HALLWAY_REASON_SILENT);
 }
 
-/* At each heartbeat: we live, and this is what we did. */
-static void region_beat(struct region *region)
+/* At each heartbeat: who else lives, and what we did. */
+static void region_listen(struct region *region)
 {
 	struct hall_member_bytes sum = region->departed_bytes, bytes;
 	struct hallway_slice *slice = region->slice;
@@ -957,19 +969,35 @@ static void region_beat(struct region *region)
 	WRITE_ONCE(slice->tx_bytes, sum.tx);
 	WRITE_ONCE(slice->rx_bytes, sum.rx);
 	WRITE_ONCE(slice->channels, channels);
-	WRITE_ONCE(slice->heartbeat, slice->heartbeat + 1);
+}
+
+/*
+ * We live. Waits for nobody, as control() does for peers that do not answer: those
+ * who can't be heard are not to make us unheard by others.
+ */
+static void beat(struct work_struct *work)
+{
+	struct region *region;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(region, &regions, list)
+		if (smp_load_acquire(&region->state) == REGION_JOINED)
+			WRITE_ONCE(region->slice->heartbeat,
+				   ++region->heartbeat);
+	rcu_read_unlock();
+	queue_delayed_work(system_freezable_wq, &beat_work, HEARTBEAT);
 }
 
 static void control(struct work_struct *work)
 {
-	static unsigned long beat;
-	bool beats = time_after_eq(jiffies, beat);
+	static unsigned long listen;
+	bool listens = time_after_eq(jiffies, listen);
 	struct doorbell *doorbell;
 	struct region *region;
 
 	mutex_lock(&mutex);
-	if (beats)
-		beat = jiffies + HEARTBEAT;
+	if (listens)
+		listen = jiffies + HEARTBEAT;
 	list_for_each_entry(region, &regions, list) {
 		if (region->state == REGION_FULL &&
 		    region->change != READ_ONCE(region->shared->change))
@@ -980,8 +1008,8 @@ static void control(struct work_struct *work)
 			region_answered(region);
 		if (region->state == REGION_JOINED)
 			region_scan(region);
-		if (region->state == REGION_JOINED && beats)
-			region_beat(region);
+		if (region->state == REGION_JOINED && listens)
+			region_listen(region);
 	}
 	list_for_each_entry(doorbell, &doorbells, list) {
 		if (!doorbell->greeted)
@@ -990,7 +1018,7 @@ static void control(struct work_struct *work)
 	}
 	if (!list_empty(&regions) || !list_empty(&doorbells))
 		queue_delayed_work(hall_workqueue, &control_work,
-				   max((long)(beat - jiffies), 0L));
+				   max((long)(listen - jiffies), 0L));
 	mutex_unlock(&mutex);
 }
 
@@ -1315,13 +1343,16 @@ int hall_ivshmem_init(void)
 		uuid_gen(&vm_uuid);
 	}
 	err = pci_register_driver(&ivshmem_driver);
-	if (!err)
-		say_what_lacks();
-	return err;
+	if (err)
+		return err;
+	queue_delayed_work(system_freezable_wq, &beat_work, 0);
+	say_what_lacks();
+	return 0;
 }
 
 void hall_ivshmem_uninit(void)
 {
 	pci_unregister_driver(&ivshmem_driver);
+	cancel_delayed_work_sync(&beat_work);
 	cancel_delayed_work_sync(&control_work);
 }

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hallway_lab.vm import VM, Job
@@ -178,6 +180,34 @@ def peer_silent_for_ever(pair: Pair) -> None:
         rmmod(vm)
 
 
+def unplugged_from_silent(pair: Pair) -> None:
+    """A region goes whose peer stands still: the VM gives it time to read, and its own heart beats on."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    region = pair.site.daemon.region
+    heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
+    wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
+    said = pair.b.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
+    on_rings(pair, 3)
+    pair.b.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
+    os.kill(pair.b.pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            unplug = pool.submit(pair.a.unplug, region.id, 60 * pair.slow)
+            began, alive = time.monotonic(), 0.0
+            while (member := seen_by_daemon(pair, pair.a))["liveness"] != "absent":
+                alive = time.monotonic() - began
+                check(member["liveness"] == "alive", f"after {alive} s: {member}")
+            unplug.result()
+        check(alive > 4, f"nothing was waited for: {alive} s")
+    finally:
+        os.kill(pair.b.pid, signal.SIGCONT)
+    for job in (heard, said):
+        job.kill(9)
+    pair.b.run("rm /tmp/say /tmp/said")
+    pair.a.plug(region)
+    wait_members(*pair.both)
+
+
 @contextlib.contextmanager
 def standing_still(pair: Pair, peer: VM) -> Iterator[None]:
     """A member's QEMU is stopped, and the first VM has noticed."""
@@ -301,4 +331,4 @@ def _forged(pair: Pair, address: str, port: int) -> None:
     forger.kill()
 
 
-TESTS = (peer_killed, peer_silent, peer_silent_too_early, peer_silent_for_ever, nat)
+TESTS = (peer_killed, peer_silent, peer_silent_too_early, peer_silent_for_ever, unplugged_from_silent, nat)
