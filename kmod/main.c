@@ -28,26 +28,26 @@ static int __init hall_init(void)
 	err = hall_probe_init();
 	if (err)
 		goto switching;
-	err = hall_addresses_init();
-	if (err)
-		goto probe;
 	err = hall_loopback_init();
 	if (err)
-		goto addresses;
+		goto probe;
 	err = hall_ivshmem_init();
 	if (err)
 		goto loopback;
-	err = hall_netlink_init();
+	err = hall_addresses_init();
 	if (err)
 		goto ivshmem;
+	err = hall_netlink_init();
+	if (err)
+		goto addresses;
 	hall_switch_set(true, 0);
 	return 0;
+addresses:
+	hall_addresses_uninit();
 ivshmem:
 	hall_ivshmem_uninit();
 loopback:
 	hall_loopback_uninit();
-addresses:
-	hall_addresses_uninit();
 	hall_neighbours_uninit();
 probe:
 	hall_probe_uninit();
@@ -66,10 +66,10 @@ static void __exit hall_exit(void)
 	hall_netlink_uninit();
 	hall_probe_uninit();
 	hall_switch_stop();
+	hall_addresses_uninit();
 	hall_ivshmem_uninit();
 	hall_loopback_uninit();
 	hall_switch_uninit();
-	hall_addresses_uninit();
 	hall_neighbours_uninit();
 	hall_members_uninit();
 	hall_sock_uninit();

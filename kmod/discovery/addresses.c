@@ -27,17 +27,20 @@ struct collection {
 	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
 };
 
-static void add(struct collection *to, const struct in6_addr *address)
+bool hall_address_travels(const struct in6_addr *address)
 {
 	int type = ipv6_addr_type(address);
 
-	if (to->count == HALLWAY_ADDRESSES_MAX)
-		return;
-	if (to->remote && ((type & (IPV6_ADDR_LOOPBACK | IPV6_ADDR_LINKLOCAL)) ||
-			   (type == IPV6_ADDR_MAPPED &&
-			    ipv4_is_loopback(address->s6_addr32[3]))))
-		return;
-	to->address[to->count++] = *address;
+	return !(type & (IPV6_ADDR_LOOPBACK | IPV6_ADDR_LINKLOCAL)) &&
+	       !(type == IPV6_ADDR_MAPPED &&
+		 ipv4_is_loopback(address->s6_addr32[3]));
+}
+
+static void add(struct collection *to, const struct in6_addr *address)
+{
+	if (to->count < HALLWAY_ADDRESSES_MAX &&
+	    (!to->remote || hall_address_travels(address)))
+		to->address[to->count++] = *address;
 }
 
 static void add_device(struct collection *to, struct net_device *dev)
