@@ -34,7 +34,9 @@
 	R(24, KIND, "the peer does not know this kind of channel") \
 	R(25, SILENT, "the peer's heartbeat stands still") \
 	R(26, TIMESTAMP, "timestamps of packets are asked for") \
-	R(27, IDLE, "it was idle, and gave its ring back")
+	R(27, IDLE, "it was idle, and gave its ring back") \
+	R(28, FILTERED, "a filter of the socket is to see its packets") \
+	R(29, SMALL, "its reader waits for more than the ring holds")
 
 /* The same numbers as constants. */
 #define HALLWAY_REASON_NONE	0
@@ -65,6 +67,8 @@
 #define HALLWAY_REASON_SILENT	25
 #define HALLWAY_REASON_TIMESTAMP 26
 #define HALLWAY_REASON_IDLE	27
-#define HALLWAY_REASON_COUNT	28
+#define HALLWAY_REASON_FILTERED	28
+#define HALLWAY_REASON_SMALL	29
+#define HALLWAY_REASON_COUNT	30
 
 #endif /* HALLWAY_ABI_REASON_H */

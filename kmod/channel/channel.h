@@ -26,6 +26,7 @@ enum hall_channel_event {
 	HALL_EVENT_DEPARTED,	/* the member is gone */
 	HALL_EVENT_LEAVE,	/* we want back to TCP (channel->leave_reason) */
 	HALL_EVENT_SPARE,	/* our ring may be of better use to others */
+	HALL_EVENT_SMALL,	/* the reader waits for more than its ring holds */
 	HALL_EVENT_LOOK,	/* marks or TCP's state may have changed */
 	HALL_EVENT_BROKEN,	/* corrupt, or bytes are lost: reset the socket */
 };

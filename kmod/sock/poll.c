@@ -17,7 +17,7 @@
  * A ring is writable from the first of these on; a writer that found it full
  * is woken at the second, so that it has something to do then.
  */
-#define LEAST_SPACE(size)	((size) / 16)
+#define LEAST_SPACE(size)	((size) - HALL_RING_FILLS(size))
 #define WAKE_SPACE(size)	((size) / 2)
 
 /*
@@ -83,16 +83,15 @@ static bool watched(struct sock *sk, bool unpolled)
 bool hall_sock_is_readable(struct sock *sk)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
-	bool readable = false, next, waits = false;
+	bool readable = false, next, waits = false, small = false;
 	u32 target, n = 0;
 
 	if (!hs)
 		return false;
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
-		/* SO_RCVLOWAT, as far as the ring can hold it. */
-		target = min_t(u32, sock_rcvlowat(sk, 0, INT_MAX),
-			       hs->rx.ring.size / 2);
+		target = sock_rcvlowat(sk, 0, INT_MAX);
+		small = target > HALL_RING_FILLS(hs->rx.ring.size);
 		next = ring_is_next(hs, &n);
 		readable = hall_ring_arm_head(&hs->rx.ring, next && target > n ?
 							    target - n : 1);
@@ -104,6 +103,8 @@ bool hall_sock_is_readable(struct sock *sk)
 	spin_unlock_bh(&hs->channel.lock);
 	if (waits)
 		hall_rx_await_tcp(hs);
+	if (small)
+		hall_rx_small(hs);
 	hall_sock_put(hs);
 	return readable;
 }
@@ -111,17 +112,22 @@ bool hall_sock_is_readable(struct sock *sk)
 /*
  * Called whenever the lock is let go of, by those too who set what the socket
  * layer keeps for itself. SOCK_FASYNC: from then on each arrival has to ring,
- * whether or not what was there is read. Times of packets: see
- * hall_sock_stamped(); who waits for them may make no call until one comes.
+ * whether or not what was there is read. Who wants packets, see
+ * hall_sock_packets(), may make no call until one comes; and what is sent from
+ * now on is a filter's to judge.
  */
 void hall_release_cb(struct sock *sk)
 {
 	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
 	bool signals = sock_flag(sk, SOCK_FASYNC);
+	u32 reason = hall_sock_packets(sk);
 
 	hs->native->release_cb(sk);
-	if (unlikely(hall_sock_stamped(sk)) && !hs->leaving) {
-		WRITE_ONCE(hs->channel.leave_reason, HALLWAY_REASON_TIMESTAMP);
+	if (unlikely(reason) && !hs->leaving) {
+		if (reason == HALLWAY_REASON_FILTERED &&
+		    hs->rx.state == HALL_RX_MAPPED)
+			hall_rx_cut(hs);
+		WRITE_ONCE(hs->channel.leave_reason, reason);
 		hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
 	}
 	if (likely(signals == hs->signals))

@@ -67,6 +67,8 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 
 	if (!hall_ring_size_valid(size) || !(offer->carrier & 1))
 		return HALLWAY_REASON_CORRUPT;
+	if (READ_ONCE(hs->sk->sk_rcvlowat) > HALL_RING_FILLS(size))
+		return HALLWAY_REASON_SMALL;
 	if (hall_channel_open(channel))
 		return HALLWAY_REASON_NO_ENDPOINT;
 	shared = channel->member->transport->map(channel->member,
@@ -83,6 +85,7 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 	hs->rx.ring = ring;
 	hs->rx.state = HALL_RX_MAPPED;
 	hs->rx.carrier = offer->carrier;
+	hs->rx.small = false;
 	hs->spin_credit = SPIN_CREDIT_MAX;
 	spin_unlock_bh(&channel->lock);
 	return 0;
@@ -184,11 +187,19 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 	}
 	/* Before it starts, nobody knows how many come over TCP: look at its first. */
 	more = hs->rx.ring.started ? min(more, hs->rx.ring.size / 2) : 1;
+	if (seen - n + more > HALL_RING_FILLS(hs->rx.ring.size))
+		hall_rx_small(hs);
 	spin_lock_bh(&hs->channel.lock);
 	come = hall_ring_used(&hs->rx.ring) > seen - n ||
 	       hall_ring_arm_head(&hs->rx.ring, seen - n + more);
 	spin_unlock_bh(&hs->channel.lock);
 	return come;
+}
+
+void hall_rx_small(struct hall_sock *hs)
+{
+	if (!READ_ONCE(hs->rx.small))
+		hall_channel_raise(&hs->channel, HALL_EVENT_SMALL);
 }
 
 void hall_rx_await_tcp(struct hall_sock *hs)
@@ -559,6 +570,7 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 {
 	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
 	__kernel_size_t controllen = msg->msg_controllen;
+	u32 reason = hall_sock_packets(hs->sk);
 	void *control = msg->msg_control;
 	int ret;
 
@@ -566,8 +578,8 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
 		return hs->native->recvmsg(hs->sk, msg, len,
 					   flags HALL_RECVMSG_PASS);
-	if (unlikely(hall_sock_stamped(hs->sk))) {
-		hall_sock_handler.leave(hs, HALLWAY_REASON_TIMESTAMP);
+	if (unlikely(reason)) {
+		hall_sock_handler.leave(hs, reason);
 		return HALL_NATIVE;
 	}
 	ret = receive(hs, msg, len, target, flags HALL_RECVMSG_PASS);

@@ -37,7 +37,15 @@
 
 #include "../channel/channel.h"
 #include "../compat/recvmsg.h"
+#include <hallway/reason.h>
+
 #include "../ring/ring.h"
+
+/*
+ * So many bytes are in a ring of that size at least, if its reader takes none: its
+ * writer may poll, and find less than the rest too little to write to.
+ */
+#define HALL_RING_FILLS(size)	((size) - (size) / 16)
 
 enum hall_tx_state { HALL_TX_TCP, HALL_TX_OFFERED, HALL_TX_RING, HALL_TX_ENDED };
 enum hall_rx_state { HALL_RX_NATIVE, HALL_RX_MAPPED };
@@ -58,6 +66,7 @@ struct hall_rx {
 	enum hall_rx_state state;
 	u32 carrier;			/* of the ring, while MAPPED; else even */
 	bool awaits_tcp;		/* see hall_rx_await_tcp() */
+	bool small;			/* the peer was asked to end the ring */
 	struct hall_rx_ring ring;
 	u64 bytes_tcp, bytes_ring;
 };
@@ -191,12 +200,17 @@ void hall_sock_rest(struct hall_sock *hs);
 /* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
 void hall_sock_break(struct hall_sock *hs);
 /*
- * Are the times of packets wanted? A ring has none. Nobody tells us when that
- * is asked for, so each call looks, and each one who lets go of the lock.
+ * Are packets wanted, for their times, or to be filtered? A ring has none. Nobody
+ * tells us when that is asked for, so each call looks, and each one who lets go
+ * of the lock. The reason, or 0.
  */
-static inline bool hall_sock_stamped(const struct sock *sk)
+static inline u32 hall_sock_packets(const struct sock *sk)
 {
-	return sock_flag(sk, SOCK_RCVTSTAMP) || READ_ONCE(sk->sk_tsflags);
+	if (sock_flag(sk, SOCK_RCVTSTAMP) || READ_ONCE(sk->sk_tsflags))
+		return HALLWAY_REASON_TIMESTAMP;
+	if (rcu_access_pointer(sk->sk_filter))
+		return HALLWAY_REASON_FILTERED;
+	return 0;
 }
 
 /* Resets the connection, as an RST from the peer would. No lock held. */
@@ -313,6 +327,9 @@ static inline u32 hall_rx_arrived(const struct sock *sk)
 {
 	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
 }
+
+/* Somebody waits for more bytes than the ring ever has at once. Any context. */
+void hall_rx_small(struct hall_sock *hs);
 
 /*
  * TCP tells nobody of fewer bytes than SO_RCVLOWAT wants, though they may be enough

@@ -291,7 +291,7 @@ static u32 sends_natively(const struct sock *sk, const struct msghdr *msg,
 		return HALLWAY_REASON_URGENT;
 	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
 		return HALLWAY_REASON_ZEROCOPY;
-	/* Of this message alone; those of the socket: hall_sock_stamped(). */
+	/* Of this message alone; those of the socket: hall_sock_packets(). */
 	if (msg->msg_controllen && cookie->tsflags)
 		return HALLWAY_REASON_TIMESTAMP;
 	return 0;
@@ -301,11 +301,11 @@ static noinline int send(struct hall_sock *hs, struct msghdr *msg, size_t size)
 {
 	struct sock *sk = hs->sk;
 	struct sockcm_cookie cookie;
-	u32 reason;
+	u32 reason = hall_sock_packets(sk);
 	int ret;
 
-	if (unlikely(hall_sock_stamped(sk))) {
-		hall_sock_handler.leave(hs, HALLWAY_REASON_TIMESTAMP);
+	if (unlikely(reason)) {
+		hall_sock_handler.leave(hs, reason);
 		return HALL_NATIVE;
 	}
 	lock_sock(sk);

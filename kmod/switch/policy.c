@@ -72,8 +72,8 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 		return HALLWAY_REASON_URGENT;
 	if (secured(sk))
 		return HALLWAY_REASON_SECURED;
-	if (hall_sock_stamped(sk))
-		return HALLWAY_REASON_TIMESTAMP;
+	if (hall_sock_packets(sk))
+		return hall_sock_packets(sk);
 	if (!hall_attach_ops(hs))
 		return HALLWAY_REASON_FOREIGN;
 	if (!hall_sock_quiet(hs, calling, true))

@@ -265,6 +265,17 @@ static void on_leave(struct hall_sock *hs)
 	}
 }
 
+/* Only TCP's queue holds as much as the reader waits for. */
+static void on_small(struct hall_sock *hs)
+{
+	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.small)
+		return;
+	WRITE_ONCE(hs->rx.small, true);
+	hall_count(HALL_DEMOTE_REQUESTS);
+	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier,
+			 HALLWAY_REASON_SMALL, 0);
+}
+
 /* What left for these reasons alone is welcome back as soon as they are gone. */
 static bool may_return(struct hall_sock *hs, u32 reason)
 {
@@ -329,6 +340,8 @@ void hall_switch_work(struct hall_sock *hs)
 		on_leave(hs);
 	if (events & BIT(HALL_EVENT_SPARE))
 		hall_budget_spare(hs);
+	if (events & BIT(HALL_EVENT_SMALL))
+		on_small(hs);
 	again = !finish_rx(hs, false);
 	again |= !hall_rx_caught_up(hs);
 	if (events & BIT(HALL_EVENT_LOOK))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import select
 import socket
+import struct
 import subprocess
 import tempfile
 
@@ -37,6 +39,7 @@ from pairs import (
     take,
     wait_for,
 )
+from rows.data import waiting
 
 TCP_ULP = 31
 
@@ -437,6 +440,54 @@ def lowat_on_both():
         check(take(d, len(sent)) == sent, "other bytes came than were sent")
 
 
+def lowat_in_ring():
+    """A poller waits for SO_RCVLOWAT bytes, also where that is most of what a ring holds, or more."""
+    with pair() as (a, b):
+        poll = select.poll()
+        poll.register(b, select.POLLIN)
+        for least in (10000, 20000):
+            b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            poller = Sleeper(poll.poll, PATIENCE * 1000).asleep("poll")
+            a.sendall(bytes(least - 1))
+            wait_for(lambda: waiting(b) == least - 1, "all but one byte are there")  # noqa: B023
+            poller.asleep("poll")
+            a.sendall(bytes(1))
+            check(poller.result(), "not readable")
+            take(b, least)
+        check(shown(a)[0]["reason_name"] == "SMALL", f"on TCP for another reason: {shown(a)}")
+
+
+def peek_above_ring():
+    """Who peeks for more than a ring holds at once is shown all of it."""
+    data = pattern(20000)
+    delta = Delta()
+    with pair() as (a, b):
+        peeker = Sleeper(b.recv, len(data), socket.MSG_PEEK | socket.MSG_WAITALL).asleep("recv")
+        writer = Sleeper(a.sendall, data)
+        check(peeker.result() == data, "other bytes were shown than were sent")
+        writer.result()
+        check(take(b, len(data)) == data, "other bytes came than were sent")
+        promote(a, b)
+        exchange(a, b)
+    delta.expect(rx_demoted=1, tx_promoted=3)
+
+
+def filtered():
+    """A filter that is attached drops what is sent from then on; what came before is read."""
+    attach, detach, drop_all = 26, 27, ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0), 8)
+    program = struct.pack("HxxxxxxP", 1, ctypes.addressof(drop_all))
+    with pair() as (a, b):
+        a.sendall(b"before")
+        b.setsockopt(socket.SOL_SOCKET, attach, program)
+        a.sendall(b"after")
+        check(take(b, 6) == b"before", "other bytes came than were sent")
+        wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2 == 0, "what is sent goes over TCP")
+        check(not waiting(b), "bytes came past the filter")
+        b.setsockopt(socket.SOL_SOCKET, detach, 0)
+        check(take(b, 5) == b"after", "other bytes came than were sent")
+        exchange(a, b)
+
+
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -468,6 +519,9 @@ ALONE = (
     ended_before_tcp,
     shut_above_a_cut,
     lowat_on_both,
+    lowat_in_ring,
+    peek_above_ring,
+    filtered,
     reload,
 )
 
