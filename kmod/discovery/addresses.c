@@ -27,15 +27,6 @@ struct collection {
 	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
 };
 
-bool hall_address_travels(const struct in6_addr *address)
-{
-	int type = ipv6_addr_type(address);
-
-	return !(type & (IPV6_ADDR_LOOPBACK | IPV6_ADDR_LINKLOCAL)) &&
-	       !(type == IPV6_ADDR_MAPPED &&
-		 ipv4_is_loopback(address->s6_addr32[3]));
-}
-
 static void add(struct collection *to, const struct in6_addr *address)
 {
 	if (to->count < HALLWAY_ADDRESSES_MAX &&

@@ -59,7 +59,5 @@ void hall_neighbours_uninit(void);
 int hall_addresses_init(void);
 void hall_addresses_uninit(void);
 void hall_addresses_enable(bool enabled);
-/* Means the same machine wherever it is said; so not 127.0.0.1, for one. */
-bool hall_address_travels(const struct in6_addr *address);
 
 #endif /* HALL_DISCOVERY_H */

@@ -57,8 +57,6 @@ static bool list_address(struct hall_member *member,
 {
 	struct address *entry;
 
-	if (member->transport->remote && !hall_address_travels(address))
-		return false;
 	list_for_each_entry(entry, &member->addresses, list) {
 		if (ipv6_addr_equal(&entry->address, address)) {
 			entry->listed = true;

@@ -116,8 +116,8 @@ static void collect_connection(struct hall_sock *hs, void *data)
 {
 	struct snapshot *snapshot = data;
 	const struct sock *sk = hs->sk;
-	u32 rx_carrier = READ_ONCE(hs->rx.carrier);
 	struct connection *to;
+	u32 rx_carrier;
 
 	if (snapshot->net && !net_eq(sock_net(sk), snapshot->net))
 		return;
@@ -131,9 +131,9 @@ static void collect_connection(struct hall_sock *hs, void *data)
 	to->state = READ_ONCE(sk->sk_state);
 	to->netns = sock_net(sk)->ns.inum;
 	to->tx_carrier = READ_ONCE(hs->tx.carrier);
+	rx_carrier = READ_ONCE(hs->rx.carrier);
 	/* Accepted is not yet started: the bytes come over TCP till then. */
-	to->rx_carrier = READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
-			 !READ_ONCE(hs->rx.ring.started) ?
+	to->rx_carrier = (rx_carrier & 1) && !READ_ONCE(hs->rx.ring.started) ?
 			 rx_carrier - 1 : rx_carrier;
 	to->reason = READ_ONCE(hs->reason);
 	to->tx_tcp = READ_ONCE(hs->tx.bytes_tcp);

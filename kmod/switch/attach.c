@@ -61,14 +61,19 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 #endif
 }
 
+bool hall_attachable(const struct sock *sk)
+{
+	/* Ours already, or another's that looks at sk_prot: kTLS, sockmap. */
+	return READ_ONCE(sk->sk_prot)->sendmsg == tcp_sendmsg &&
+	       !sk_psock(sk) && !READ_ONCE(inet_csk(sk)->icsk_ulp_ops);
+}
+
 void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 {
 	struct proto *native = sk->sk_prot;
 	struct hall_sock *hs;
 
-	/* Ours already, or another's that looks at sk_prot: kTLS, sockmap. */
-	if (native->sendmsg != tcp_sendmsg || sk_psock(sk) ||
-	    inet_csk(sk)->icsk_ulp_ops)
+	if (!hall_attachable(sk))
 		return;
 	hs = hall_sock_new(sk, member);
 	if (!hs)

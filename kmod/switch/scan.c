@@ -23,11 +23,11 @@
 #define COUNT	HZ
 #define ENOUGH	16384		/* bytes a second to ask for a region */
 #define PAUSE	(HZ / 20)	/* between two scans */
-#define AGAIN	HZ		/* at most, to what was locked */
+#define AGAIN	(HZ / 4)	/* at most, to what was locked */
 
 static void scan(struct work_struct *work);
 static DECLARE_DELAYED_WORK(scan_work, scan);
-static unsigned long rested;	/* jiffies: from then on scans are welcome */
+static unsigned long rested;	/* jiffies: not before; scan() only */
 static unsigned long again;	/* how long to wait for what was locked */
 static unsigned int locked;	/* sockets that this scan found so */
 
@@ -71,12 +71,13 @@ static void attach(struct sock *sk)
 
 	rcu_read_lock();
 	member = member_of(sk);
-	if (!member)
+	if (!member || !hall_attachable(sk))
 		goto unlock;
 	spin_lock_bh(&sk->sk_lock.slock);
 	if (sock_owned_by_user(sk))
 		locked++;
-	else if (sk->sk_state == TCP_ESTABLISHED && READ_ONCE(hall_enabled))
+	else if (sk->sk_state == TCP_ESTABLISHED &&
+		 READ_ONCE(hall_enabled) && member_of(sk) == member)
 		hall_attach(sk, member, true);
 	spin_unlock_bh(&sk->sk_lock.slock);
 unlock:
@@ -129,9 +130,13 @@ static void scan(struct work_struct *work)
 {
 	if (!READ_ONCE(hall_enabled))
 		return;
+	if (time_before(jiffies, rested)) {
+		queue_delayed_work(hall_workqueue, &scan_work, rested - jiffies);
+		return;
+	}
 	locked = 0;
 	scan_all(attach);
-	WRITE_ONCE(rested, jiffies + PAUSE);
+	rested = jiffies + PAUSE;
 	if (!locked)
 		return;
 	queue_delayed_work(hall_workqueue, &scan_work, READ_ONCE(again));
@@ -154,10 +159,8 @@ static void neighbours(void)
 
 void hall_scan(void)
 {
-	long pause = READ_ONCE(rested) - jiffies;
-
 	WRITE_ONCE(again, PAUSE);
-	mod_delayed_work(hall_workqueue, &scan_work, clamp(pause, 0L, (long)PAUSE));
+	mod_delayed_work(hall_workqueue, &scan_work, 0);
 	neighbours();
 }
 

@@ -68,8 +68,8 @@ void hall_switch_stop(void)
  */
 void hall_switch_uninit(void)
 {
-	/* Transports that were still there may have asked for it. */
-	hall_scan_uninit();
 	wait_for_sockets(0);
+	/* Transports and sockets that were still there may have asked for it. */
+	hall_scan_uninit();
 	synchronize_rcu_tasks();
 }

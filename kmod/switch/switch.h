@@ -17,6 +17,8 @@ extern bool hall_enabled;
  * Does nothing if it is ours, or another's (kTLS, MPTCP), or memory is short.
  */
 void hall_attach(struct sock *sk, struct hall_member *member, bool older);
+/* Not ours, nor another's. RCU; without a lock, the answer may be old. */
+bool hall_attachable(const struct sock *sk);
 /*
  * Puts our copy of the socket's proto_ops in place. lock_sock() or slock. False:
  * they are not TCP's.

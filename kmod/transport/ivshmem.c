@@ -150,6 +150,7 @@ static unsigned int local_count;
 static void control(struct work_struct *work);
 static DECLARE_DELAYED_WORK(control_work, control);
 
+static struct workqueue_struct *beat_workqueue;
 static void beat(struct work_struct *work);
 static DECLARE_DELAYED_WORK(beat_work, beat);
 
@@ -535,8 +536,8 @@ static void ivshmem_want(const struct in6_addr *address, unsigned int count)
 static void peer_read_addresses(struct peer *peer)
 {
 	struct in6_addr *address;
+	u32 seq, count, taken = 0, i;
 	unsigned int try;
-	u32 seq, count;
 
 	if (virt_load_acquire(&peer->slice->address_seq) == peer->address_seq)
 		return;
@@ -554,7 +555,10 @@ static void peer_read_addresses(struct peer *peer)
 		if (READ_ONCE(peer->slice->address_seq) != seq)
 			continue;
 		peer->address_seq = seq;
-		hall_transport_handler.addresses(&peer->member, address, count);
+		for (i = 0; i < count; i++)
+			if (hall_address_travels(&address[i]))
+				address[taken++] = address[i];
+		hall_transport_handler.addresses(&peer->member, address, taken);
 		break;
 	}
 	kfree(address);
@@ -644,14 +648,20 @@ static void region_lose_peers(struct region *region, u32 reason)
 	}
 }
 
+/* The daemon may have given slot and slice to another member meanwhile. */
+static bool own_slot(const struct region *region)
+{
+	return READ_ONCE(region->shared->member[region->slot].generation) ==
+	       region->generation;
+}
+
 static void region_unjoin(struct region *region, u32 reason)
 {
 	region_lose_peers(region, reason);
 	WRITE_ONCE(region->state, REGION_IDLE);
 	/* Whoever beats its heart has seen that. */
 	synchronize_rcu();
-	/* The daemon may have given it to another member. */
-	if (READ_ONCE(region->slice->generation) == region->generation)
+	if (own_slot(region))
 		WRITE_ONCE(region->slice->magic, 0);
 	gen_pool_destroy(region->pool);
 	region->pool = NULL;
@@ -671,9 +681,10 @@ static int ivshmem_own(int (*fn)(const struct hall_own *own, void *data),
 	struct hall_own own = { .transport = &hall_ivshmem_transport };
 	struct hallway_member entry;
 	struct region *region;
-	int err = 0;
+	int err = mutex_lock_killable(&mutex);
 
-	mutex_lock(&mutex);
+	if (err)
+		return err;
 	own.address = local_address;
 	own.addresses = local_count;
 	list_for_each_entry(region, &regions, list) {
@@ -981,11 +992,12 @@ static void beat(struct work_struct *work)
 
 	rcu_read_lock();
 	list_for_each_entry_rcu(region, &regions, list)
-		if (smp_load_acquire(&region->state) == REGION_JOINED)
+		if (smp_load_acquire(&region->state) == REGION_JOINED &&
+		    own_slot(region))
 			WRITE_ONCE(region->slice->heartbeat,
 				   ++region->heartbeat);
 	rcu_read_unlock();
-	queue_delayed_work(system_freezable_wq, &beat_work, HEARTBEAT);
+	queue_delayed_work(beat_workqueue, &beat_work, HEARTBEAT);
 }
 
 static void control(struct work_struct *work)
@@ -1342,10 +1354,18 @@ int hall_ivshmem_init(void)
 		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
 		uuid_gen(&vm_uuid);
 	}
+	/* Of its own: whatever holds up other work, others are to hear us. */
+	beat_workqueue = alloc_workqueue("hallway_beat",
+					 WQ_UNBOUND | WQ_FREEZABLE |
+					 WQ_MEM_RECLAIM, 1);
+	if (!beat_workqueue)
+		return -ENOMEM;
 	err = pci_register_driver(&ivshmem_driver);
-	if (err)
+	if (err) {
+		destroy_workqueue(beat_workqueue);
 		return err;
-	queue_delayed_work(system_freezable_wq, &beat_work, 0);
+	}
+	queue_delayed_work(beat_workqueue, &beat_work, 0);
 	say_what_lacks();
 	return 0;
 }
@@ -1354,5 +1374,6 @@ void hall_ivshmem_uninit(void)
 {
 	pci_unregister_driver(&ivshmem_driver);
 	cancel_delayed_work_sync(&beat_work);
+	destroy_workqueue(beat_workqueue);
 	cancel_delayed_work_sync(&control_work);
 }

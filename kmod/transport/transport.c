@@ -8,6 +8,7 @@
 #include <linux/kernel.h>
 #include <linux/moduleparam.h>
 #include <linux/percpu.h>
+#include <net/ipv6.h>
 
 static const struct hall_transport * const transports[] = {
 	&hall_loopback_transport,
@@ -100,6 +101,15 @@ void hall_memory_free(struct hall_member *peer, struct hall_memory *memory)
 	peer->transport->free(peer, memory);
 	atomic_long_sub(memory->size, &peer->held);
 	atomic_long_sub(memory->size, &peer->pool->used);
+}
+
+bool hall_address_travels(const struct in6_addr *address)
+{
+	int type = ipv6_addr_type(address);
+
+	return !(type & (IPV6_ADDR_LOOPBACK | IPV6_ADDR_LINKLOCAL)) &&
+	       !(type == IPV6_ADDR_MAPPED &&
+		 ipv4_is_loopback(address->s6_addr32[3]));
 }
 
 void hall_transport_publish(bool remote, const struct in6_addr *address,

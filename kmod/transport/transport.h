@@ -196,6 +196,12 @@ int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 /* Asks all transports that have neighbours for memory to share with these. */
 void hall_transport_want(const struct in6_addr *address, unsigned int count);
 
+/*
+ * Means the same machine wherever it is said; so not 127.0.0.1, for one. Others are
+ * neither published by remote transports nor taken from their peers.
+ */
+bool hall_address_travels(const struct in6_addr *address);
+
 /* Publishes over all transports that are remote, or over all that are not. */
 void hall_transport_publish(bool remote, const struct in6_addr *address,
 			    unsigned int count);
