@@ -5,13 +5,22 @@ from __future__ import annotations
 from .suites import Family, Suite
 
 # Those of asyncio that open connections; the others never leave their process.
-ASYNCIO = ("base_events", "buffered_proto", "events", "sendfile", "server", "sock_lowlevel", "ssl", "streams")
+ASYNCIO = (
+    *("base_events", "buffered_proto", "events", "sendfile", "server", "sock_lowlevel", "ssl", "sslproto"),
+    *("streams", "unix_events.SelectorEventLoopUnixSockSendfileTests"),
+)
 # Those of multiprocessing that do: its own transport is a socketpair, but
 # managers, listeners and passed sockets are TCP.
 MULTIPROCESSING = (
     *("WithProcessesTestListener", "WithProcessesTestListenerClient", "WithThreadsTestListenerClient"),
     *("WithProcessesTestConnection", "WithManagerTestMyManager", "WithProcessesTestPicklingConnections"),
-    *("TestWait", "WithProcessesTestManagerRestart", "OtherTest", "WithManagerTestRemoteManager"),
+    *(
+        "TestWait",
+        "TestTimeouts",
+        "WithProcessesTestManagerRestart",
+        "OtherTest",
+        "WithManagerTestRemoteManager",
+    ),
 )
 
 
