@@ -122,13 +122,18 @@ fn hello(guest: &mut common::Qemu) -> u32 {
     guest.reply(0)
 }
 
-fn daemon(limits: &str, idle: u32, vms: &[&Vm]) -> Daemon {
+fn daemon(before: &str, idle: u32, vms: &[&Vm]) -> Daemon {
+    serving(&[], before, idle, vms)
+}
+
+/// With regions of the command line, and something more in the configuration.
+fn serving(regions: &[&'static str], before: &str, idle: u32, vms: &[&Vm]) -> Daemon {
     let mut config =
-        format!("{limits}\n[[group]]\nname = \"each\"\nisolation = \"pair\"\nidle = {idle}\n");
+        format!("{before}\n[[group]]\nname = \"each\"\nisolation = \"pair\"\nidle = {idle}\n");
     for vm in vms {
         config += &vm.config();
     }
-    let daemon = Daemon::configured(&[], Some(&config));
+    let daemon = Daemon::configured(regions, Some(&config));
     until("all monitors answer", || {
         daemon.status().machines.iter().all(|m| m.connected)
     });
@@ -228,13 +233,13 @@ fn two(first: Guest, idle: u32) -> (Vm, Vm, Daemon) {
     (a, b, daemon)
 }
 
-/// Three VMs that may have one region each, and the first two have it.
+/// Three VMs, and limits that leave room for one region, which the first two have.
 /// The daemon is the last, to end first: a monitor waits for its client to go.
-fn three_with_room_for_one() -> (Vm, Vm, Vm, Daemon) {
+fn three_with_room_for_one(regions: &[&'static str], limits: &str) -> (Vm, Vm, Vm, Daemon) {
     let mut a = Vm::new("a", Guest::LetsGo);
     let mut b = Vm::new("b", Guest::LetsGo);
     let mut c = Vm::new("c", Guest::LetsGo);
-    let daemon = daemon("[limits]\nvm = \"16M\"", 60, &[&a, &b, &c]);
+    let daemon = serving(regions, limits, 60, &[&a, &b, &c]);
     a.start(&daemon, 1);
     b.start(&daemon, 2);
     c.start(&daemon, 3);
@@ -244,9 +249,11 @@ fn three_with_room_for_one() -> (Vm, Vm, Vm, Daemon) {
     (a, b, c, daemon)
 }
 
+const OF_A_VM: &str = "[limits]\nvm = \"16M\"";
+
 #[test]
-fn memory_has_a_limit() {
-    let (mut a, _b, c, daemon) = three_with_room_for_one();
+fn memory_of_a_vm_has_a_limit() {
+    let (mut a, _b, c, daemon) = three_with_room_for_one(&[], OF_A_VM);
     a.want(&[2, 3]);
     until("it is refused, with a reason", || {
         daemon
@@ -258,8 +265,29 @@ fn memory_has_a_limit() {
 }
 
 #[test]
+fn memory_of_the_host_has_a_limit_and_regions_of_the_command_line_take_of_it() {
+    let limits = "[limits]\nhost = \"32M\"";
+    let (mut a, _b, c, daemon) = three_with_room_for_one(&["more:16M"], limits);
+    a.want(&[2, 3]);
+    until("it is refused, with a reason", || {
+        daemon
+            .log()
+            .contains("the regions of this host would have more than limits.host allows")
+    });
+    assert_eq!(regions(&daemon), ["more", "pair.a.b"]);
+    assert_eq!(c.plugs().0, [""; 0]);
+
+    let other = daemon.other(&["--region", "large:32M"]);
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        !other.status.success() && said.contains("limits.host allows: make one smaller"),
+        "{said}"
+    );
+}
+
+#[test]
 fn who_is_idle_makes_room() {
-    let (mut a, b, c, daemon) = three_with_room_for_one();
+    let (mut a, b, c, daemon) = three_with_room_for_one(&[], OF_A_VM);
     a.want(&[]);
     let before = daemon.status().uptime_seconds;
     until("it was not used for a while", || {
