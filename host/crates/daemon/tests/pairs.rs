@@ -18,6 +18,7 @@ use qemu::{Guest, Machine, State, GREETING};
 struct Vm {
     name: &'static str,
     uuid: Uuid,
+    groups: Vec<&'static str>,
     monitor: qemu::Qemu,
     guest: Option<common::Qemu>,
 }
@@ -33,6 +34,7 @@ impl Vm {
         Self {
             name,
             uuid,
+            groups: vec!["each"],
             monitor: qemu::Qemu::new(GREETING, machine.answer()),
             guest: None,
         }
@@ -40,10 +42,11 @@ impl Vm {
 
     fn config(&self) -> String {
         format!(
-            "[[vm]]\nname = \"{}\"\nuuid = \"{}\"\nmonitor = \"{}\"\ngroups = [\"each\"]\n",
+            "[[vm]]\nname = \"{}\"\nuuid = \"{}\"\nmonitor = \"{}\"\ngroups = {:?}\n",
             self.name,
             self.uuid,
-            self.monitor.path.display()
+            self.monitor.path.display(),
+            self.groups
         )
     }
 
@@ -138,6 +141,13 @@ fn serving(regions: &[&'static str], before: &str, idle: u32, vms: &[&Vm]) -> Da
         daemon.status().machines.iter().all(|m| m.connected)
     });
     daemon
+}
+
+/// Groups that share a region each.
+fn shared(names: &[&str]) -> String {
+    let group =
+        |name| format!("[[group]]\nname = \"{name}\"\nisolation = \"shared\"\nsize = \"16M\"\n");
+    names.iter().map(group).collect()
 }
 
 fn regions(daemon: &Daemon) -> Vec<String> {
@@ -283,6 +293,32 @@ fn memory_of_the_host_has_a_limit_and_regions_of_the_command_line_take_of_it() {
         !other.status.success() && said.contains("limits.host allows: make one smaller"),
         "{said}"
     );
+}
+
+#[test]
+fn a_vm_gets_no_region_more_than_it_can_join() {
+    let (mut a, mut b) = (Vm::new("a", Guest::LetsGo), Vm::new("b", Guest::LetsGo));
+    let mut c = Vm::new("c", Guest::LetsGo);
+    let names = ["s1", "s2", "s3", "s4", "s5", "s6", "s7"];
+    assert_eq!(names.len() + 1, abi::PAGE_ENTRIES);
+    a.groups.extend(names);
+    let daemon = daemon(&shared(&names), 60, &[&a, &b, &c]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    c.start(&daemon, 3);
+    until("a knows both", || a.neighbours().1 == [2, 3]);
+    a.want(&[2]);
+    until("a has as many as it can join", || {
+        a.plugs().0.len() == abi::PAGE_ENTRIES && b.plugs().0.len() == 1
+    });
+    a.want(&[2, 3]);
+    until("one more is refused, with a reason", || {
+        daemon
+            .log()
+            .contains("a has 8 regions, which is all that a VM can join")
+    });
+    assert_eq!(a.plugs().0.len(), abi::PAGE_ENTRIES);
+    assert_eq!(c.plugs().0, [""; 0]);
 }
 
 #[test]
