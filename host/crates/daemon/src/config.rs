@@ -551,6 +551,11 @@ mod tests {
                 "no name for a region",
             ),
             (
+                "[[group]]\nname = \"pair.a.b\"\nisolation = \"pair\"".into(),
+                2,
+                "names with pair. are for the regions of pairs",
+            ),
+            (
                 "\n[[group]]\nname = \"g\"\nisolation = \"pair\"\nsize = \"3M\"".into(),
                 5,
                 "power of two",

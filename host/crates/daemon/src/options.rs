@@ -200,11 +200,12 @@ mod tests {
             "web:64M:1",
             "web:64M:2:3",
             ".w:64M",
-            "pair.a.b:64M",
             "w:M",
         ] {
             assert!(bad.parse::<RegionSpec>().is_err(), "{bad}");
         }
+        let said = "pair.a.b:64M".parse::<RegionSpec>().unwrap_err();
+        assert!(said.contains("the region of two VMs"), "{said}");
     }
 
     #[test]
