@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use common::{until, Daemon};
 use hallway_abi::region as abi;
 use hallway_membership::Uuid;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use qemu::{Guest, Machine, State, GREETING};
 
 /// A VM: its monitor, and its guest.
@@ -229,6 +231,31 @@ fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     assert_eq!(regions(&daemon), ["pair.a.b"]);
     a.guest = None;
     until("it is no more", || regions(&daemon).is_empty());
+}
+
+#[test]
+fn stop_finds_by_the_configuration_what_a_dead_holder_knew() {
+    let (mut a, mut b) = (Vm::new("a", Guest::LetsGo), Vm::new("b", Guest::LetsGo));
+    let mut daemon = daemon(&shared(&["s"]), 60, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.neighbours().1 == [2]);
+    a.want(&[2]);
+    until("they have a region", || {
+        regions(&daemon) == ["s", "pair.a.b"]
+    });
+    let holder = daemon.holder_pid();
+    daemon.kill();
+    kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
+    until("the holder has ended", || {
+        let stat = std::fs::read_to_string(format!("/proc/{holder}/stat"));
+        stat.map_or(true, |stat| stat.contains(") Z "))
+    });
+    let mem = daemon.dir.join("mem");
+    assert!(mem.join("s").exists() && mem.join("pair.a.b").exists());
+    let output = daemon.other(&["--stop"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!daemon.run().exists() && !mem.exists());
 }
 
 /// Two VMs, and the first knows the second; what their guests do, and after how
