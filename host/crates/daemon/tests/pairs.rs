@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{until, Daemon};
 use hallway_abi::region as abi;
+use hallway_control::{ask, Answer, Migration, Query};
 use hallway_membership::Uuid;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -22,6 +23,7 @@ struct Vm {
     uuid: Uuid,
     groups: Vec<&'static str>,
     monitor: qemu::Qemu,
+    state: Arc<Mutex<State>>,
     guest: Option<common::Qemu>,
 }
 
@@ -33,11 +35,13 @@ impl Vm {
             guest,
             ..Machine::default()
         };
+        let state = machine.state.clone();
         Self {
             name,
             uuid,
             groups: vec!["each"],
             monitor: qemu::Qemu::new(GREETING, machine.answer()),
+            state,
             guest: None,
         }
     }
@@ -231,6 +235,47 @@ fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     assert_eq!(regions(&daemon), ["pair.a.b"]);
     a.guest = None;
     until("it is no more", || regions(&daemon).is_empty());
+}
+
+#[test]
+fn a_vm_that_migrates_lets_all_its_regions_go_and_has_them_again_if_it_stays() {
+    let (mut a, mut b) = (Vm::new("a", Guest::LetsGo), Vm::new("b", Guest::LetsGo));
+    a.groups.extend(["s1", "s2"]);
+    let daemon = daemon(&shared(&["s1", "s2"]), 60, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.neighbours().1 == [2]);
+    a.want(&[2]);
+    let has_all = || {
+        let plugs = &daemon.status().machines[0].plugs;
+        plugs.len() == 3 && plugs.iter().all(|plug| plug.plugged)
+    };
+    until("it has all", has_all);
+
+    let vm = || String::from("a");
+    let migration = || match ask(&daemon.run(), Query::Migration { vm: vm() }) {
+        Ok(Answer::Migration(stage)) => stage,
+        other => panic!("{other:?}"),
+    };
+    a.state.lock().unwrap().migration = "active";
+    let uri = "tcp:b:1".into();
+    ask(&daemon.run(), Query::Migrate { vm: vm(), uri }).unwrap();
+    until("QEMU migrates", || {
+        matches!(migration(), Migration::Moving { .. })
+    });
+    let all = ["hallway-pair.a.b", "hallway-s1", "hallway-s2"];
+    let sorted = |mut ids: Vec<String>| {
+        ids.sort();
+        ids
+    };
+    assert_eq!(sorted(a.plugs().1), all);
+    assert_eq!(sorted(a.plugs().0), all);
+
+    a.state.lock().unwrap().migration = "failed";
+    until("it has all again", has_all);
+    assert!(matches!(migration(), Migration::Stayed { .. }));
+    assert_eq!(sorted(a.plugs().0.split_off(3)), all);
+    assert_eq!(b.plugs().1, [""; 0]);
 }
 
 #[test]

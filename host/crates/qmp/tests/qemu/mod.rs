@@ -258,6 +258,10 @@ impl Machine {
                 done()
             }
             ("migrate", _) => {
+                let mut kinds = self.devices.iter().map(|(_, kind, _)| kind);
+                if kinds.any(|kind| kind == "ivshmem-plain") {
+                    return refuses("Migration is disabled when using feature 'peer mode'");
+                }
                 assert_eq!(self.state.lock().unwrap().lingers, 0, "Unknown ramblock");
                 done()
             }
