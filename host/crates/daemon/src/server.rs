@@ -40,7 +40,7 @@ use anyhow::Result;
 use hallway_control as control;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signalfd::SignalFd;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use self::clients::Client;
 use self::event::Source;
@@ -54,6 +54,10 @@ use crate::monitor::Newsroom;
 use crate::run::{self, RunDir};
 use crate::state::Entry;
 use crate::vm::Vm;
+
+/// Connections that one user may have: each takes descriptors and memory, here and of
+/// the holder, and who is in the group of `--group` can make any number.
+const QEMUS_OF_ONE: usize = 1024;
 
 /// The daemon.
 pub struct Server {
@@ -184,6 +188,11 @@ impl Server {
             };
             let number = self.next_vm;
             match Vm::new(number, socket) {
+                Ok(vm) if self.of_user(vm.uid) >= QEMUS_OF_ONE => warn!(
+                    vm = %vm.label(),
+                    uid = vm.uid,
+                    "refused: its user has {QEMUS_OF_ONE} connections, and may not have more"
+                ),
                 Ok(vm) => {
                     self.next_vm += 1;
                     self.dirty = true;
@@ -197,6 +206,10 @@ impl Server {
                 Err(error) => error!("cannot serve a QEMU: {error:#}"),
             }
         }
+    }
+
+    fn of_user(&self, uid: Option<u32>) -> usize {
+        self.vms.values().filter(|vm| vm.uid == uid).count()
     }
 
     fn drop_vm(&mut self, number: u64, why: &str) {

@@ -41,6 +41,8 @@ pub struct Vm {
     pub ask: OwnedFd,
     /// Of its QEMU.
     pub pid: Option<i32>,
+    /// Of the user whose QEMU it is.
+    pub uid: Option<u32>,
     /// Where its guest says that it is.
     pub home: Vec<Address>,
     /// The list of neighbours in its page, and the list's number.
@@ -76,9 +78,7 @@ impl Vm {
         bell: OwnedFd,
         ask: OwnedFd,
     ) -> Result<Self> {
-        let pid = getsockopt(&socket, sockopt::PeerCredentials)
-            .ok()
-            .map(|peer| peer.pid());
+        let peer = getsockopt(&socket, sockopt::PeerCredentials).ok();
         Ok(Self {
             saved,
             connection: Connection::new(socket)?,
@@ -86,7 +86,8 @@ impl Vm {
             page_fd,
             bell,
             ask,
-            pid,
+            pid: peer.map(|peer| peer.pid()),
+            uid: peer.map(|peer| peer.uid()),
             home: Vec::new(),
             told: None,
             written: Default::default(),

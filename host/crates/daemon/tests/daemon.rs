@@ -14,6 +14,7 @@ use common::*;
 use hallway_abi::region as abi;
 use hallway_control::Liveness;
 use hallway_membership::Uuid;
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -303,6 +304,29 @@ fn a_qemu_that_does_not_read_holds_up_nobody() {
     a.reaches(&mut deaf);
     deaf.reaches(&mut a);
     assert!(deaf.doorbells.len() > heard);
+}
+
+#[test]
+fn of_one_users_qemus_the_newest_are_refused_once_they_are_too_many() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let daemon = Daemon::new();
+    let mut all = vec![Qemu::new(&daemon)];
+    all.extend((1..1024).map(|_| Qemu::connect(&daemon)));
+    let mut last = Qemu::connect(&daemon);
+    until("it hears that it is refused", || !last.read());
+    assert!(last.messages.is_empty());
+    assert!(daemon.log().contains("its user has 1024 connections"));
+    assert_eq!(daemon.status().vms.len(), 1024);
+    assert_eq!(all[0].join(daemon.region()), abi::STATUS_OK);
+
+    // One leaves, and there is room for one.
+    drop(all.pop());
+    until("it is noticed to be gone", || {
+        daemon.status().vms.len() < 1024
+    });
+    let mut next = Qemu::new(&daemon);
+    assert_eq!(next.join(daemon.region()), abi::STATUS_OK);
 }
 
 #[test]
