@@ -143,7 +143,7 @@ pub struct Plug {
     pub region: String,
     /// Whether it is there.
     pub plugged: bool,
-    /// Why it is not.
+    /// Why it is not, or why it does not go.
     pub problem: Option<String>,
 }
 

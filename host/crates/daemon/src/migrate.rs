@@ -43,7 +43,7 @@ pub fn run(
             Ok(()) => tell(News::Gone(id, true)),
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {
-                tell(News::Failed(id, error.to_string()));
+                tell(News::Held(id, error.to_string()));
                 return Ok(stayed(error.to_string()));
             }
         }

@@ -55,8 +55,10 @@ pub enum News {
     Down(String),
     /// A device is there now.
     Plugged(String),
-    /// A device could not be plugged in or out, for this reason.
+    /// A device could not be plugged in, for this reason.
     Failed(String, String),
+    /// A device could not be plugged out, for this reason.
+    Held(String, String),
     /// A device is gone; whether that was asked for.
     Gone(String, bool),
     /// The migration got so far.
@@ -221,25 +223,23 @@ impl Thread {
     }
 
     fn work(&self, monitor: &mut Monitor, job: Job) -> hallway_qmp::Result<()> {
-        let (done, id, news): (_, _, fn(String) -> News) = match job {
-            Job::Plug(memory) => {
-                let done = monitor.plug(&memory, &self.ports).map(drop);
-                (done, memory.id, News::Plugged)
-            }
-            Job::Unplug(id) => {
-                let done = monitor.unplug(&id, LET_GO);
-                (done, id, |id| News::Gone(id, true))
-            }
+        let news = match job {
+            Job::Plug(memory) => match monitor.plug(&memory, &self.ports) {
+                Ok(_) => News::Plugged(memory.id),
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => News::Failed(memory.id, error.to_string()),
+            },
+            Job::Unplug(id) => match monitor.unplug(&id, LET_GO) {
+                Ok(()) => News::Gone(id, true),
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => News::Held(id, error.to_string()),
+            },
             Job::Migrate(uri) => {
                 let tell = |news| self.tell(news);
                 return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &tell));
             }
         };
-        match done {
-            Ok(()) => self.tell(news(id)),
-            Err(error) if error.is_final() => return Err(error),
-            Err(error) => self.tell(News::Failed(id, error.to_string())),
-        }
+        self.tell(news);
         Ok(())
     }
 

@@ -220,6 +220,9 @@ fn what_a_guest_holds_and_what_hallwayd_did_not_plug_in_keeps_it_here() {
     held.start();
     held.migrate("completed");
     held.stays("does not let device");
+    let plug = held.daemon.status().machines[0].plugs[0].clone();
+    let problem = plug.problem.unwrap_or_default();
+    assert!(plug.plugged && problem.contains("does not let device"));
     let mut by_hand = vm(Guest::LetsGo, "running", &["ring7"]);
     by_hand.start();
     by_hand.migrate("completed");

@@ -229,12 +229,25 @@ fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     a.want(&[]);
     until("a holds it, and that is shown", || {
         let machines = daemon.status().machines;
-        let problem = machines[0].plugs.first().and_then(|p| p.problem.clone());
+        let plug = machines[0].plugs.first().filter(|plug| plug.plugged);
+        let problem = plug.and_then(|plug| plug.problem.clone());
         problem.is_some_and(|problem| problem.contains("does not let device"))
     });
     assert_eq!(regions(&daemon), ["pair.a.b"]);
     a.guest = None;
     until("it is no more", || regions(&daemon).is_empty());
+}
+
+#[test]
+fn what_a_guest_has_yet_to_let_go_is_shown_as_there() {
+    let (mut a, b, daemon) = two(Guest::Sleeps, 1);
+    a.want(&[2]);
+    until("both have it", || {
+        a.plugs().0.len() == 1 && b.plugs().0.len() == 1
+    });
+    a.want(&[]);
+    until("a is asked to let it go", || a.plugs().1.len() == 1);
+    assert!(daemon.status().machines[0].plugs[0].plugged);
 }
 
 #[test]

@@ -63,6 +63,8 @@ enum Plug {
     In,
     /// The guest is asked to let it go.
     Leaving,
+    /// It was to go, and did not, then and for this reason.
+    Held(Instant, String),
     /// Another took it out.
     TakenOut,
     /// It was there when the machine was reset: firmware has placed it since,
@@ -166,13 +168,23 @@ impl Server {
                     machine.plugs.insert(region.into(), failed);
                 }
             }
+            News::Held(id, why) => {
+                if let Some(region) = id.strip_prefix(PREFIX) {
+                    warn!(vm = name, region, "{why}");
+                    let held = Plug::Held(Instant::now(), why);
+                    machine.plugs.insert(region.into(), held);
+                }
+            }
             News::Gone(id, asked) => {
                 let Some(region) = id.strip_prefix(PREFIX) else {
                     return;
                 };
                 let plug = machine.plugs.get(region);
                 let taken_out = plug == Some(&Plug::TakenOut);
-                let late = matches!(plug, Some(Plug::Leaving | Plug::Failed(..)));
+                let late = matches!(
+                    plug,
+                    Some(Plug::Leaving | Plug::Held(..) | Plug::Failed(..))
+                );
                 match &machine.monitor {
                     Some(monitor) if !asked => {
                         let now = if late {
@@ -381,7 +393,7 @@ impl Server {
                 let region = region.as_str();
                 let due = match machine.plugs.get(region) {
                     None => true,
-                    Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
+                    Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
                     Some(_) => false,
                 };
                 let Some(served) = self.regions.iter().find(|s| s.name == region && due) else {
@@ -438,7 +450,7 @@ impl Server {
             None | Some(Plug::TakenOut) if !joined => return true,
             None | Some(Plug::TakenOut) => true,
             Some(Plug::Leaving) => false,
-            Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
+            Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
             Some(Plug::Asked | Plug::In | Plug::Stale) => true,
         };
         match &machine.monitor {
@@ -477,9 +489,9 @@ impl Server {
                 .iter()
                 .map(|(region, plug)| control::Plug {
                     region: region.clone(),
-                    plugged: *plug == Plug::In,
+                    plugged: matches!(plug, Plug::In | Plug::Leaving | Plug::Held(..)),
                     problem: match plug {
-                        Plug::Failed(_, why) => Some(why.clone()),
+                        Plug::Failed(_, why) | Plug::Held(_, why) => Some(why.clone()),
                         Plug::TakenOut => Some("another took it out".into()),
                         Plug::Stale => Some("its guest was reset".into()),
                         Plug::Asked | Plug::In | Plug::Leaving => None,
