@@ -2,7 +2,7 @@
 //! A QEMU's monitor that a test plays.
 #![allow(dead_code, missing_docs)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ impl Qemu {
                         line["id"] = message["id"].clone();
                     }
                     // Who asked may have ended, as daemons do at the end of a test.
-                    if writeln!(stream, "{line}").is_err() {
+                    if tell(&stream, &line).is_err() {
                         return;
                     }
                 }
@@ -78,8 +78,8 @@ impl Qemu {
 
     /// What QEMU says of its own accord.
     pub fn say(&self, event: &str) {
-        let mut client = self.client.lock().unwrap();
-        writeln!(client.as_mut().unwrap(), "{}", json!({ "event": event })).unwrap();
+        let client = self.client.lock().unwrap();
+        tell(client.as_ref().unwrap(), &json!({ "event": event })).unwrap();
     }
 
     /// QEMU dies.
@@ -97,6 +97,11 @@ impl Qemu {
             .map(|(_, arguments)| arguments.clone())
             .collect()
     }
+}
+
+/// At once: an event may come while an answer is on its way.
+fn tell(mut stream: &UnixStream, line: &Value) -> io::Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes())
 }
 
 impl Drop for Qemu {
