@@ -91,6 +91,9 @@ class Hosts:
                 "rings carry bytes",
                 30 * self.slow,
             )
+        for vm in self.both:
+            found = odd(ringed.of(vm))
+            check(not found, f"{vm.name}, where doorbells are to ring: {', '.join(found)}")
 
     def on_tcp(self) -> None:
         """Streams go on without a ring between the two, who no longer know each other."""

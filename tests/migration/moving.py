@@ -12,13 +12,15 @@ from e2e.migrate import AT_ONCE, Hosts
 from hallway_lab import hosts
 from hallway_lab.hosts import Host, Move
 from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, Stream, jobs_end, members, odd, rmmod
+from hallway_tests.guests import Delta, Stream, connections, jobs_end, members, odd, rmmod
 from hallway_tests.suite import check, wait_for
 
 from .scenario import PAUSE, Outcome, Scenario, Setting
+from .stage import held
 
 STREAMS, IPERFS, CLIENTS = 8, 6, 4  # with the session, and iperf3's own connection, 20
-BOTH_WAYS = STREAMS + CLIENTS + 1  # of these connections: iperf3's go one way
+BOTH_WAYS = STREAMS + CLIENTS + 2  # with the session and the one that measures: iperf3's go one way
+IPERF_PORT = 5201
 STILL = 5  # seconds that a VM is away, or stands still
 
 
@@ -92,7 +94,7 @@ class Load:
 @contextlib.contextmanager
 def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
     """Load both VMs for the length of the block; afterwards nothing is odd."""
-    delta = Delta(*stage.both)
+    before, delta = _held(stage), Delta(*stage.both)
     load = Load(stage)
     yield load
     load.check_running("at last")
@@ -100,15 +102,32 @@ def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
     load.finish()
     migrate.nothing_odd(stage, delta)
     load.kill()
+    wait_for(lambda: _held(stage) == before, f"all is given back: {before}", 60)
+
+
+def _held(stage: Hosts) -> list[dict[str, object]]:
+    return [held(host.daemon, *stage.both) for host in (stage.here, stage.there)]
+
+
+def _settled(stage: Hosts, to: Host) -> None:
+    """All connections are carried as they should be once the VM is there, iperf3's among them."""
+    stage.settled(to, BOTH_WAYS)
+    if to is stage.here:
+        wait_for(lambda: _iperf_rings(stage) >= IPERFS, f"{IPERFS} of iperf3's are on rings", 90)
+
+
+def _iperf_rings(stage: Hosts) -> int:
+    shown = connections(stage.stays)
+    return sum(c["rx"]["carrier"] % 2 for c in shown if c["local_port"] == IPERF_PORT)
 
 
 def _play(stage: Hosts, outcome: Outcome, move: Callable[[Host], Move], *places: Host) -> None:
     with loaded(stage, outcome) as load:
-        stage.on_rings(BOTH_WAYS)
+        _settled(stage, stage.here)
         for number in outcome.rounds():
             to = places[number % len(places)]
             with _noted(outcome, load, lambda: move(to)):  # noqa: B023
-                stage.settled(to, BOTH_WAYS)
+                _settled(stage, to)
             load.check_running(f"in round {number}, on the way to {to.name}")
         if stage.moves.config.host != stage.here.name:
             move(stage.here)
@@ -127,7 +146,7 @@ def _noted(outcome: Outcome, load: Load, move: Callable[[], Move]) -> Iterator[N
         ("QEMU's downtime", done.downtime),
         (PAUSE, load.longest_pause()),
     ):
-        outcome.figures.setdefault(what, []).append(seconds)
+        outcome.note(what, seconds)
 
 
 def there_and_back(stage: Hosts, outcome: Outcome) -> None:

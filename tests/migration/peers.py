@@ -31,6 +31,21 @@ def panicked(stage: Stage, outcome: Outcome) -> None:
     _end(stage, outcome, _panic)
 
 
+def powered_off(stage: Stage, outcome: Outcome) -> None:
+    """A guest's kernel shuts its devices down and powers off: it leaves by its own word, without a FIN."""
+    with stage.bystander(outcome):
+        stage.pair.a.run("sysctl -q net.ipv4.tcp_retries2=3")
+        for _ in outcome.rounds():
+            with stage.victim() as third:
+                streams = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
+                stage.on_rings(third, STREAMS)
+                third.spawn("echo o > /proc/sysrq-trigger")
+                with outcome.timed("missed after"):
+                    stage.missed(third)
+                ended(streams, 60)
+        stage.pair.a.run("sysctl -q net.ipv4.tcp_retries2=15")
+
+
 def halted(stage: Stage, outcome: Outcome) -> None:
     """A machine stands still for ever, in a QEMU that lives: nobody but its heartbeat tells."""
     _end(stage, outcome, lambda third: third.qmp.command("stop"))
@@ -80,11 +95,13 @@ def _end(stage: Stage, outcome: Outcome, end: Callable[[VM], object]) -> None:
 
 def _dies(stage: Stage, outcome: Outcome, third: VM, die: Callable[[VM], object], *ends: str) -> Doomed:
     doomed = Doomed(stage.pair, third)
+    doomed.dies()
     die(third)
     with outcome.timed("missed after"):
         doomed.missed()
-    with outcome.timed("ended after"):
-        doomed.ended(*ends)
+    after = doomed.ended(*ends)
+    outcome.note("keep-alive ended an idle connection after", after["idle"])
+    outcome.note("TCP_USER_TIMEOUT ended one after", after["hasty"])
     return doomed
 
 
@@ -141,6 +158,7 @@ def _sleep(stage: Stage, third: VM) -> None:
 SCENARIOS = (
     Scenario("qemu-killed", "kill -9 of a peer's QEMU", 20, pair, killed),
     Scenario("guest-panics", "a peer's kernel panics, its QEMU ends", 20, pair, panicked),
+    Scenario("guest-powers-off", "a peer's kernel powers its machine off", 20, pair, powered_off),
     Scenario("guest-halted", "a peer stands still for ever, its QEMU lives", 20, pair, halted),
     Scenario("guest-reset", "a peer is reset, and boots again in its QEMU", 20, pair, reset),
     Scenario("guest-kexec", "a peer's kernel starts another one", 5, pair, kexeced),

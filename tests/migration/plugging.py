@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from e2e.peers import ended
 from e2e.streams import CALM
 from hallway_lab.vm import VM
 from hallway_tests.guests import Stream, counters, wait_members
@@ -15,6 +16,8 @@ from .stage import Stage, pair
 
 STREAMS = 4
 DEVICES = "/sys/bus/pci/drivers/hallway/*:*"  # of QEMU: the doorbell, and the region
+# The one without interrupts. Its register COMMAND, at 4, says whether it answers to memory accesses.
+REGION = "$(for one in /sys/bus/pci/drivers/hallway/*:*; do [ -e $one/resource1 ] || realpath $one; done)"
 
 
 def unplugged(stage: Stage, outcome: Outcome) -> None:
@@ -41,6 +44,21 @@ def removed(stage: Stage, outcome: Outcome) -> None:
                 third.run("echo 1 > /sys/bus/pci/rescan")
                 wait_members(*stage.pair.both, third)
                 stage.on_rings(third, STREAMS)
+
+
+def vanished(stage: Stage, outcome: Outcome) -> None:
+    """A member's region is gone from one moment to the next: streams end as TCP's, and others go on."""
+    with stage.bystander(outcome), stage.victim() as third:
+        for _ in outcome.rounds():
+            stream = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
+            stage.on_rings(third, STREAMS)
+            third.run(f"cd {REGION} && printf '\\0\\0' | dd of=config bs=1 seek=4 conv=notrunc status=none")
+            with outcome.timed("missed after"):
+                stage.missed(third)
+            ended(stream, 60)
+            third.run(f"cd {REGION} && echo 1 > remove; echo 1 > /sys/bus/pci/rescan")
+            wait_members(*stage.pair.both, third)
+        check(third.verdict().ok, str(third.verdict()))
 
 
 @contextlib.contextmanager
@@ -83,5 +101,6 @@ def over_and_over(stage: Stage, outcome: Outcome) -> None:
 SCENARIOS = (
     Scenario("region-unplugged", "device_del and device_add of a peer's region", 20, pair, unplugged),
     Scenario("devices-removed", "a peer removes region and doorbell, and rescans", 20, pair, removed),
+    Scenario("region-vanishes", "a peer's region answers no more, then is removed", 20, pair, vanished),
     Scenario("plug-cycles", "device_del and device_add, nothing else", 100, pair, over_and_over),
 )

@@ -45,7 +45,11 @@ class Outcome:
         """Measure the block."""
         begin = time.monotonic()
         yield
-        self.figures.setdefault(what, []).append(time.monotonic() - begin)
+        self.note(what, time.monotonic() - begin)
+
+    def note(self, what: str, seconds: float) -> None:
+        """Keep a figure of this round."""
+        self.figures.setdefault(what, []).append(seconds)
 
 
 @dataclass(frozen=True)

@@ -98,16 +98,19 @@ class Stage:
             wait_for(lambda: self.ringed(third) == count, f"{count} are on rings", timeout)
 
     def _held(self) -> dict[str, object]:
-        """What the two VMs, the daemon and its holder hold on to."""
-        status = self.pair.site.daemon.status()
-        ours = [vm.uuid for vm in self.pair.both]
-        shown = [m for region in status["regions"] for m in region["members"] if m["uuid"] in ours]
-        return {
-            "channels": [m["channels"] for m in shown],
-            "present": [m["liveness"] for m in shown],
-            "QEMUs": len(status["vms"]),
-            "descriptors": len(os.listdir(f"/proc/{status['pid']}/fd")),
-        }
+        return held(self.pair.site.daemon, *self.pair.both)
+
+
+def held(daemon: topology.Daemon, *vms: VM) -> dict[str, object]:
+    """Return what these VMs and the daemon hold on to."""
+    status = daemon.status()
+    ours = [vm.uuid for vm in vms]
+    shown = [m for region in status["regions"] for m in region["members"] if m["uuid"] in ours]
+    return {
+        "channels": sorted((m["uuid"], m["channels"]) for m in shown if m["liveness"] != "absent"),
+        "QEMUs": len(status["vms"]),
+        "descriptors": len(os.listdir(f"/proc/{status['pid']}/fd")),
+    }
 
 
 @contextlib.contextmanager

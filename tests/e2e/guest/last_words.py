@@ -6,9 +6,10 @@
 Both play ping-pong, so that the connections get onto rings, until /tmp/say
 exists beside the victim. Then the survivor sends bytes that the victim never
 reads, and the victim N bytes that the survivor does not read before /tmp/killed
-exists beside it. On the second connection nobody says anything more: only its
-keep-alive can tell that the peer is gone. On the third one, too, there are bytes
-that the victim never reads, and the survivor has little patience for them.
+exists beside it. /tmp/dying is made there right before the victim dies. On the
+second connection nobody says anything more: only its keep-alive can tell that the
+peer is gone. On the third one, too, there are bytes that the victim never reads,
+and the survivor has little patience for them.
 """
 
 import errno
@@ -65,19 +66,20 @@ def hear(port):
     hasty.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
     for connection in (hasty, talker):
         connection.sendall(bytes(5000))
-    ends = {}
-    waiters = [
-        threading.Thread(target=lambda n=name, c=connection: ends.update({n: listen_to_the_end(c)[1]}))
-        for name, connection in (("idle", idle), ("hasty", hasty))
-    ]
+    ends, after = {}, {}
+
+    def listen(name, connection):
+        ends[name] = listen_to_the_end(connection)[1]
+        after[name] = time.time() - os.stat("/tmp/dying").st_mtime
+
+    waiters = [threading.Thread(target=listen, args=one) for one in (("idle", idle), ("hasty", hasty))]
     for waiter in waiters:
         waiter.start()
     until("/tmp/killed")
     got, end = listen_to_the_end(talker)
-    first = "hasty" in ends
     for waiter in waiters:
         waiter.join()
-    print(json.dumps({"got": len(got), "right": got == words(len(got)), "end": end, "first": first, **ends}))
+    print(json.dumps({"got": len(got), "right": got == words(len(got)), "end": end, **ends, "after": after}))
 
 
 def say(port, host, count):
