@@ -28,10 +28,11 @@ What a program sees of a connection on rings is what it sees on TCP. Each row is
 a test: it makes the same calls on TCP with Hallway off, on rings, and across a
 switch in both directions while a call is blocked or the bytes are half read, and
 compares what came back: bytes, counts, flags, errors. Counters show that all
-bytes of a row marked *ring* went through rings. A row marked *demotes* is met by
-going back to TCP first, with no byte lost, for the reason that it names
-([reasons.md](reasons.md)); one marked *never there*, by not being taken at all.
-Where *across* is empty, the carrier does not change within the row.
+bytes of a row marked *ring* went through rings, as did all that it sent after a
+switch to them. A row marked *demotes* is met by going back to TCP first, with no
+byte lost, for the reason that it names ([reasons.md](reasons.md)); one marked
+*never there*, by not being taken at all. Where *across* is empty, the carrier
+does not change within the row.
 
 Made by `python3 -m lint.compatibility` in `tests/` from the tests, which
 `tests/run module` runs on both kernels; `--only` takes a test's name.

@@ -84,13 +84,14 @@ class Family:
         return found
 
     def connections(self):
-        """Return port, carriers and reason of each attached end."""
+        """Return ports, carriers and reason of each attached end."""
         found = []
         for answer in self._ask(self._id, self._n["CMD_CONNECTIONS"], flags=DUMP):
             fields = dict(_attributes(answer))
             found.append(
                 {
                     "port": struct.unpack("H", fields[self._n["A_LOCAL_PORT"]])[0],
+                    "peer_port": struct.unpack("H", fields[self._n["A_REMOTE_PORT"]])[0],
                     "sends": struct.unpack("I", fields[self._n["A_TX_CARRIER"]])[0],
                     "receives": struct.unpack("I", fields[self._n["A_RX_CARRIER"]])[0],
                     "reason": self.reasons[struct.unpack("I", fields[self._n["A_REASON"]])[0]],

@@ -75,7 +75,7 @@ class Link:
             check(take(sink, 5) == b"knock", "other bytes came than were sent")
         self._pairs.append((a, b))
         self._ports |= {a.getsockname()[1], b.getsockname()[1]}
-        if self.carrier == RING or (self.carrier == TO_TCP and not self.crossed):
+        if {TCP: False, RING: True, TO_RING: self.crossed, TO_TCP: not self.crossed}[self.carrier]:
             self._promote(a, b)
         after = self._module.counters()
         if self._start:
@@ -85,13 +85,13 @@ class Link:
 
     def cross(self):
         """Move all connections to the other carrier, where the row's carrier says so."""
-        self.crossed = True
+        first, self.crossed = not self.crossed, True
         check(self._pairs, "there is nothing to cross with")
         if self.carrier == TO_RING:
-            earn_after(0)
             for a, b in self._pairs:
                 self._promote(a, b)
-            earn_after(NEVER)
+            if first:  # what went over TCP till here had to
+                self._start, self._setup = self._module.counters(), Counter()
         if self.carrier == TO_TCP:
             self._module.switch(False)
             check(not self._module.connections(), "connections are attached while Hallway is off")
@@ -106,15 +106,18 @@ class Link:
 
     def _promote(self, a, b):
         """Ask for rings by sends that fail, since their bytes can't be read, until both are there."""
-        ports = {s.getsockname()[1] for s in (a, b)}
+        there, back = ports = a.getsockname()[1], b.getsockname()[1]
 
-        def there():
+        def promoted():
             for sock in (a, b):
                 libc.send(sock.fileno(), BAD_ADDRESS, 1, DONTWAIT_NOSIGNAL)
-            ends = [c for c in self.shown() if c["port"] in ports]
-            return len(ends) == len(ports) and all(c["sends"] % 2 for c in ends)
+            ends = [c for c in self.shown() if (c["port"], c["peer_port"]) in (ports, (back, there))]
+            return len(ends) == len({there, back}) and all(c["sends"] % 2 for c in ends)
 
-        wait_for(there, "both directions are on rings")
+        earn_after(0)
+        wait_for(promoted, "both directions are on rings")
+        if self.carrier == TO_RING:
+            earn_after(NEVER)
 
     def shown(self):
         """Return what the module says of the row's ends that are attached."""
@@ -129,6 +132,6 @@ class Link:
         self._ended = self._module.counters()
 
     def moved(self):
-        """Return what the counters moved by since the row's connections were there."""
+        """Return what the counters moved by since the row's connections were there, or on rings."""
         now = self._ended or self._module.counters()
         return {name: now[name] - self._start[name] - self._setup[name] for name in now}
