@@ -206,6 +206,7 @@ CALLS = {
     "epoll": 232,
     "splice": 275,
     "sendfile": 40,
+    "io_submit": 209,
 }  # of x86-64
 
 

@@ -7,8 +7,10 @@ import errno
 import mmap
 import os
 import struct
+from pathlib import Path
 
 import native
+from pairs import wait_for
 
 SETUP, ENTER = 425, 426
 IO_SETUP, IO_DESTROY, IO_GETEVENTS, IO_SUBMIT = 206, 207, 208, 209
@@ -24,6 +26,20 @@ ANY_OFFSET = 2**64 - 1
 def address(buffer):
     """Return where a ctypes buffer is; or 0 for none."""
     return ctypes.addressof(buffer) if buffer is not None else 0
+
+
+def worker_asleep():
+    """Wait until one of io_uring's workers sleeps within a request; without one it sleeps in its loop."""
+
+    def sleeps():
+        for task in Path("/proc/self/task").iterdir():
+            if (task / "comm").read_text().startswith("iou-wrk"):
+                where = (task / "wchan").read_text()
+                if where != "0" and not where.startswith("io_wq"):
+                    return True
+        return False
+
+    wait_for(sleeps, "a worker sleeps within a request")
 
 
 class Uring:

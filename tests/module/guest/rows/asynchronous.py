@@ -101,18 +101,21 @@ def uring_poll(link):
 
 @row("io_uring: splice")
 def uring_splice(link):
-    """Into a pipe and out of it."""
+    """Into a pipe, where it waits for bytes, and out of it."""
     a, b = link.pair()
     ring = link.own(uring.Uring())
     with pipe() as (out, into):
         words = {"offset": uring.ANY_OFFSET, "buffer": uring.ANY_OFFSET, "count": 3000}
-        os.write(into, pattern(3000))
-        link.cross()
-        ring.submit(uring.SPLICE, a.fileno(), other=out, **words)
-        seen = [ring.done()[0]]
-        arrived(b, 3000)
         ring.submit(uring.SPLICE, into, other=b.fileno(), **words)
-        return [*seen, ring.done()[0], os.read(out, 9999) == pattern(3000)]
+        uring.worker_asleep()
+        link.cross()
+        uring.worker_asleep()
+        check(ring.idle(), "done without bytes")
+        a.sendall(pattern(3000))
+        seen = [ring.done()[0], os.read(out, 9999) == pattern(3000)]
+        os.write(into, pattern(3000))
+        ring.submit(uring.SPLICE, a.fileno(), other=out, **words)
+        return [*seen, ring.done()[0], take(b, 3000) == pattern(3000)]
 
 
 @row("io_uring: a send that waits")
@@ -132,14 +135,15 @@ def uring_send_waits(link):
 
 @row("AIO: io_submit(), io_getevents()")
 def aio(link):
-    """Reads and writes a socket as a file."""
+    """Reads and writes a socket as a file; a read waits for bytes."""
     pread, pwrite = 0, 1
     a, b = link.pair()
     memory = ctypes.create_string_buffer(pattern(100), 100)
     into = ctypes.create_string_buffer(100)
-    seen = [uring.aio(pwrite, a.fileno(), memory, 100)]
-    arrived(b, 100)
+    seen = [uring.aio(pwrite, a.fileno(), memory, 100), take(b, 100) == pattern(100)]
+    reader = Sleeper(uring.aio, pread, b.fileno(), into, 60).asleep("io_submit")
     link.cross()
-    seen.append(uring.aio(pread, b.fileno(), into, 60))
-    reader = Sleeper(uring.aio, pread, b.fileno(), into, 40)
-    return [*seen, reader.result(), into.raw[:40] == pattern(100)[60:]]
+    reader.asleep("io_submit")
+    seen.append(uring.aio(pwrite, a.fileno(), memory, 100))
+    seen += [reader.result(), into.raw[:60] == pattern(100)[:60]]
+    return [*seen, uring.aio(pread, b.fileno(), into, 100), into.raw[:40] == pattern(100)[60:]]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
+import select
+import signal
 import socket
 import struct
 import subprocess
@@ -13,11 +16,12 @@ import subprocess
 import bpf
 import native
 from bpf import MSG_VERDICT, SK_MSG, SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
-from pairs import check, pattern, take, wait_for
+from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
 from row import outcome, row
 
-from .data import arrived
+from .data import arrived, unacknowledged, unsent, waiting
 
+TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ = 20, 21
 TCP_REPAIR, TCP_ULP, TCP_MD5SIG, TCP_ZEROCOPY_RECEIVE, TCP_AO_ADD_KEY = 19, 31, 14, 35, 38
 SOL_TLS, TLS_TX, TLS_RX = 282, 1, 2
 IPV6_ADDRFORM = 1
@@ -122,17 +126,30 @@ def sockmap(link):
 @row("TCP_REPAIR (CRIU)", demotes="REPAIR", crosses=False)
 def repair(link):
     """The queues of a socket under repair hold all bytes; after it the connection goes on."""
-    tcp_repair_queue, tcp_queue_seq, receive_queue = 20, 21, 1
     a, b = link.pair()
     a.sendall(b"unread")
     arrived(b, 6)
+    wait_for(lambda: not unacknowledged(a), "all is acknowledged")
     b.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
     link.demoted("REPAIR")
-    b.setsockopt(socket.IPPROTO_TCP, tcp_repair_queue, receive_queue)
-    said = b.getsockopt(socket.IPPROTO_TCP, tcp_queue_seq, 4)
-    seen = [b.recv(99, socket.MSG_PEEK | socket.MSG_DONTWAIT), len(said)]
-    b.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
+    a.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    seen = [(unacknowledged(end), unsent(end), waiting(end)) for end in (a, b)]
+    for sends, reads in ((a, b), (b, a)):
+        (sent, out), (received, there) = _queue(sends, SEND_QUEUE), _queue(reads, RECEIVE_QUEUE)
+        seen += [sent == received, out, there]
+    for end in (a, b):
+        end.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
     return [*seen, take(b, 6), *both_ways(a, b)]
+
+
+RECEIVE_QUEUE, SEND_QUEUE = 1, 2
+
+
+def _queue(sock, which):
+    """Return where a queue of a socket under repair ends in the stream, and the bytes in it."""
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, which)
+    end = sock.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ)
+    return end, outcome(sock.recv, 99, socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 @row("TCP_MD5SIG, TCP_AO_ADD_KEY", demotes="SECURED", crosses=False)
@@ -144,8 +161,11 @@ def md5(link):
     key = address + struct.pack("=BBHi80s", 0, 0, 3, 0, b"key")
     seen = [outcome(a.setsockopt, socket.IPPROTO_TCP, TCP_MD5SIG, key)]
     link.demoted("SECURED")
-    seen.append(outcome(a.setsockopt, socket.IPPROTO_TCP, TCP_AO_ADD_KEY, address))
-    return [*seen, *both_ways(a, b)]
+    c, d = link.pair()
+    # struct tcp_ao_add
+    key = address + struct.pack("64siIH6B80s", b"hmac(sha1)", 0, 0, 0, 32, 1, 1, 12, 0, 3, b"key")
+    seen.append(outcome(c.setsockopt, socket.IPPROTO_TCP, TCP_AO_ADD_KEY, key))
+    return [*seen, *both_ways(a, b), *both_ways(c, d)]
 
 
 @row("IPV6_ADDRFORM", demotes="ADDRFORM", crosses=False)
@@ -163,23 +183,42 @@ def addrform(link):
 
 @row("MSG_OOB, SO_OOBINLINE, SIOCATMARK", demotes="URGENT", crosses=False)
 def urgent(link):
-    """Urgent data is where it was sent in the stream, out of it or in it."""
-    seen = []
-    for inline in (0, 1):
-        a, b = link.pair()
-        b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
+    """Urgent data is where it was sent in the stream, out of it or in it, and who waits for it is told."""
+    return [_urgent(link, *how) for how in ((0, False), (0, True), (1, False))]
+
+
+def _urgent(link, inline, early):
+    """Send a byte of urgent data in the midst of others; read it early, or at its mark."""
+    a, b = link.pair()
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
+    fcntl.fcntl(b, fcntl.F_SETOWN, os.getpid())
+    poll = select.poll()
+    poll.register(b, select.POLLPRI)
+    got = []
+
+    def told():
+        return [mask for _, mask in poll.poll(0)], _at_mark(b)
+
+    def urgent_data():
+        return outcome(b.recv, 1, socket.MSG_OOB)
+
+    before = signal.signal(signal.SIGURG, lambda *_: got.append(1))
+    try:
         a.sendall(b"before")
+        seen = [told(), urgent_data()]
+        sleeper = Sleeper(select.select, [], [], [b], PATIENCE).asleep("select")
         a.send(b"!", socket.MSG_OOB)
         link.demoted("URGENT")
-        a.sendall(b"after")
-        at, got = [], []
-        while len(b"".join(got)) < 11 + inline:
-            got.append(b.recv(99, socket.MSG_WAITALL if not got else 0))
-            at.append(_at_mark(b))
-        seen.append((b"".join(got), got[0], at[0]))
-        seen.append(outcome(b.recv, 1, socket.MSG_OOB))
-        seen += both_ways(a, b)
-    return seen
+        wait_for(lambda: got, "SIGURG comes")
+    finally:
+        signal.signal(signal.SIGURG, before)
+    a.sendall(b"after")
+    seen += [len(sleeper.result()[2]), told()]
+    if early:
+        seen += [urgent_data(), told()]
+    # Even a read for all ends at the mark.
+    seen += [b.recv(99, socket.MSG_WAITALL), told(), urgent_data(), urgent_data(), told()]
+    return [*seen, take(b, 5 + inline), told(), urgent_data(), *both_ways(a, b)]
 
 
 def _at_mark(sock):

@@ -16,20 +16,46 @@ import native
 from pairs import Sleeper, check, fill, pattern, take, wait_for
 from row import outcome, row
 
+SIOCOUTQNSD = 0x894B
 HALF = 3000
 WHOLE = 2 * HALF
 
 
+def _asked(sock, request):
+    said = array.array("i", [-1])
+    fcntl.ioctl(sock, request, said)
+    return said[0]
+
+
 def waiting(sock):
     """Return how many bytes are there to read (SIOCINQ)."""
-    said = array.array("i", [-1])
-    fcntl.ioctl(sock, termios.FIONREAD, said)
-    return said[0]
+    return _asked(sock, termios.FIONREAD)
+
+
+def unacknowledged(sock):
+    """Return how many bytes the peer has not acknowledged (SIOCOUTQ)."""
+    return _asked(sock, termios.TIOCOUTQ)
+
+
+def unsent(sock):
+    """Return how many of these have not even been sent (SIOCOUTQNSD)."""
+    return _asked(sock, SIOCOUTQNSD)
 
 
 def arrived(sock, count):
     """Wait until so many bytes are there to read."""
     wait_for(lambda: waiting(sock) == count, f"{count} bytes are there")
+
+
+def full(a, poll):
+    """Tell whether nothing fits, nor will: what TCP has on its way makes room when it is acknowledged."""
+    for _ in range(25):
+        idle = unacknowledged(a) == unsent(a)
+        if poll.poll(80):
+            return False
+        if idle:
+            break
+    return True
 
 
 def stuff(a):
@@ -38,8 +64,7 @@ def stuff(a):
     poll = select.poll()
     poll.register(a, select.POLLOUT)
     sent = fill(a)
-    # What TCP has on its way makes room when it is acknowledged, within 40 ms.
-    while poll.poll(80):
+    while not full(a, poll):
         sent += fill(a)
     return sent
 
@@ -180,7 +205,7 @@ def recvmmsg(link):
     rest = native.recvmmsg(b, [1000, 2000, 1000, 1000, 1000], socket.MSG_DONTWAIT)
     got = b"".join(first + rest)
     got += take(b, 6000 - len(got))
-    return [len(part) for part in first], got == 2 * data
+    return [len(part) for part in first + rest], got == 2 * data
 
 
 @row("an empty message")
@@ -319,24 +344,30 @@ def nonblock(link):
 
 @row("MSG_MORE")
 def more(link):
-    """Nothing is held back for good."""
-    return half_read(
-        link,
-        lambda s, data: s.send(data[:1000], socket.MSG_MORE) + s.send(data[1000:]),
-        lambda s, count: s.recv(count),
-    )
+    """Nothing is held back for good, nor by a switch before the rest."""
+    (a, b), (c, d) = link.pair(), link.pair()
+    data = pattern(WHOLE)
+    seen = [end.send(data[:1000], socket.MSG_MORE) for end in (a, c)]
+    link.cross()
+    seen.append(take(d, 1000) == data[:1000])
+    seen.append(c.send(data, socket.MSG_MORE))
+    seen.append(take(d, WHOLE) == data)
+    seen += [a.send(data[1000:HALF], socket.MSG_MORE), a.send(data[HALF:])]
+    return [*seen, take(b, WHOLE) == data]
 
 
 @row("TCP_CORK, TCP_NODELAY")
 def cork(link):
     """Can be set and read back; what is corked comes when the cork is out."""
-    a, b = link.pair()
     seen = []
-    for option in (socket.TCP_CORK, socket.TCP_NODELAY):
+    ends = {option: link.pair() for option in (socket.TCP_CORK, socket.TCP_NODELAY)}
+    for option, (a, _) in ends.items():
         a.setsockopt(socket.IPPROTO_TCP, option, 1)
         seen.append(a.getsockopt(socket.IPPROTO_TCP, option))
         seen.append(a.send(b"small"))
-        link.cross()
+    link.cross()
+    for option, (a, b) in ends.items():
+        seen.append(a.getsockopt(socket.IPPROTO_TCP, option))
         seen.append(a.send(b"and"))
         a.setsockopt(socket.IPPROTO_TCP, option, 0)
         seen.append(a.getsockopt(socket.IPPROTO_TCP, option))

@@ -11,9 +11,8 @@ from link import RING
 from pairs import check, hallway, pattern, setting, take, wait_for
 from row import difference, outcome
 
-from .data import arrived, waiting
+from .data import arrived, unacknowledged, waiting
 from .information import line_of, told
-from .time import unacknowledged
 
 
 @difference("packet filters: counters", tcp="every byte", ring="packets of the connection beneath alone")

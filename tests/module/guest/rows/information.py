@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import array
-import fcntl
 import os
 import select
 import socket
@@ -13,15 +11,14 @@ import subprocess
 from pairs import KINDS, PATIENCE, pattern, take, wait_for
 from row import outcome, row
 
-from .data import arrived, waiting
-from .time import unacknowledged
+from .data import arrived, unacknowledged, unsent, waiting
 
 TCP_INQ = TCP_CM_INQ = 36
 SIOCATMARK = 0x8905
 SIOCGSTAMP = 0x8906
-SIOCOUTQNSD = 0x894B
 SO_MEMINFO = 55
 SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING = 29, 35, 37
+SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW = 63, 64, 65
 TIMESTAMPS_OF_ARRIVAL = 8 | 16  # SOF_TIMESTAMPING_RX_SOFTWARE, _SOFTWARE
 TIMESTAMPS_OF_SENDING = 2 | 16 | 128  # SOF_TIMESTAMPING_TX_SOFTWARE, _SOFTWARE, _OPT_ID
 
@@ -101,9 +98,7 @@ def siocoutq(link):
     link.cross()
     a.sendall(pattern(1000))
     wait_for(lambda: not unacknowledged(a), "all is acknowledged")
-    said = array.array("i", [-1])
-    fcntl.ioctl(a, SIOCOUTQNSD, said)
-    return said[0], waiting(b), len(take(b, 2000))
+    return unsent(a), waiting(b), len(take(b, 2000))
 
 
 @row("TCP_INQ")
@@ -165,11 +160,13 @@ def _stamped(link, option, value):
     return seen
 
 
-@row("SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING", demotes="TIMESTAMP", crosses=False)
+@row("SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and …_NEW", demotes="TIMESTAMP", crosses=False)
 def timestamps(link):
     """Bytes come with the time of their arrival; sends leave theirs on the error queue."""
-    seen = [_stamped(link, option, 1) for option in (SO_TIMESTAMP, SO_TIMESTAMPNS)]
-    seen.append(_stamped(link, SO_TIMESTAMPING, TIMESTAMPS_OF_ARRIVAL))
+    plain = (SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW)
+    seen = [_stamped(link, option, 1) for option in plain]
+    for option in (SO_TIMESTAMPING, SO_TIMESTAMPING_NEW):
+        seen.append(_stamped(link, option, TIMESTAMPS_OF_ARRIVAL))
     a, b = link.pair()
     a.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, TIMESTAMPS_OF_SENDING)
     poll = select.poll()
@@ -216,19 +213,34 @@ def proc_net_tcp(link):
 
 @row("ss -tiem")
 def ss(link):
-    """Finds the connection and tells all of it."""
+    """Finds the connection and tells all of it; the bytes that it counts move with the stream."""
     a, b = link.pair()
-    a.sendall(b"x")
+
+    def moved(count):
+        before = _listed(a)[1], _listed(b)[1]
+        a.sendall(bytes(count))
+        take(b, count)
+        wait_for(lambda: not unacknowledged(a), "all is acknowledged")
+        return [
+            [int(now.get(name, 0)) - int(then.get(name, 0)) for name in COUNTED]
+            for now, then in zip((_listed(a)[1], _listed(b)[1]), before, strict=True)
+        ]
+
+    seen = [moved(3000)]
     link.cross()
-    b.recv(1)
-    wait_for(lambda: not unacknowledged(a), "all is acknowledged")
-    port = b.getsockname()[1]
-    told = subprocess.run(
-        ["ss", "-Htiem", "sport", "=", f":{port}"], capture_output=True, text=True, check=True
-    ).stdout
-    words = told.split()
-    names = {word.split(":")[0] for word in words[5:] if ":" in word}
-    return words[:3], {"ino", "skmem", "rto", "cwnd", "bytes_received"} <= names
+    seen.append(moved(2000))
+    columns, fields = _listed(b)
+    return [*seen, columns, {"ino", "skmem", "rto", "cwnd", "bytes_received"} <= set(fields)]
+
+
+COUNTED = ("bytes_acked", "bytes_received")
+
+
+def _listed(sock):
+    """Return the first columns that ss prints of a socket, and what it names."""
+    asked = ["ss", "-Htiem", "sport", "=", f":{sock.getsockname()[1]}"]
+    words = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    return words[:3], dict(word.split(":", 1) for word in words[5:] if ":" in word)
 
 
 def told(sock):

@@ -14,7 +14,7 @@ import termios
 from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
 from row import outcome, row
 
-from .data import arrived, stuff
+from .data import arrived, full, stuff, unsent, waiting
 
 IN, OUT, EDGE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLET
 ONESHOT, EXCLUSIVE, RDHUP = select.EPOLLONESHOT, select.EPOLLEXCLUSIVE, select.EPOLLRDHUP
@@ -34,8 +34,8 @@ def drained(a, b, sent):
 
 @row("select()")
 def select_call(link):
-    """Readable and writable are what they are, and a sleeper is woken."""
-    a, b = link.pair()
+    """Readable and writable are what they are, and one who sleeps while the carrier changes is woken."""
+    (a, b), (c, d) = link.pair(), link.pair()
 
     def ready():
         return [len(found) for found in select.select([b], [a], [a, b], 0)]
@@ -43,13 +43,16 @@ def select_call(link):
     seen = [ready()]
     sent = stuff(a)
     seen.append(ready())
+    reader = Sleeper(select.select, [d], [], [], PATIENCE).asleep("select")
+    writer = Sleeper(select.select, [], [a], [], PATIENCE).asleep("select")
     link.cross()
+    reader.asleep("select")
     seen.append(len(select.select([b], [], [], PATIENCE)[0]))
     drained(a, b, sent)
+    seen.append(len(writer.result()[1]))
     wait_for(lambda: ready() == [0, 1, 0], "there is space, and nothing to read")
-    sleeper = Sleeper(select.select, [b], [], [], PATIENCE).asleep("select")
-    a.sendall(b"x")
-    return seen, len(sleeper.result()[0]), b.recv(9)
+    c.sendall(b"x")
+    return seen, len(reader.result()[0]), d.recv(9)
 
 
 @row("poll()")
@@ -126,11 +129,18 @@ def epoll_edge_across(link):
     epoll.poll(0)
     a.sendall(b"12345")
     seen = [masks(epoll.poll(PATIENCE)), b.recv(3)]
+
+    def edge():
+        while found := masks(epoll.poll(PATIENCE)):
+            if waiting(b) > 2:  # a switch may show as an edge
+                break
+        return found
+
+    sleeper = Sleeper(edge).asleep("epoll")
     link.cross()
-    epoll.poll(0)  # a switch may show as an edge
-    sleeper = Sleeper(epoll.poll, PATIENCE).asleep("epoll")
+    sleeper.asleep("epoll")
     a.sendall(b"6")
-    return [*seen, masks(sleeper.result()), b.recv(3), outcome(b.recv, 9, socket.MSG_DONTWAIT)]
+    return [*seen, sleeper.result(), b.recv(3), outcome(b.recv, 9, socket.MSG_DONTWAIT)]
 
 
 @row("epoll, edge-triggered: writing")
@@ -176,9 +186,11 @@ def epoll_exclusive(link):
     link.cross()
     a.sendall(b"1")
     wait_for(lambda: not all(s.is_alive() for s in sleepers), "a sleeper is woken")
-    for _ in sleepers:
-        a.sendall(b"2")
-    return [masks(sleeper.result()) for sleeper in sleepers], take(b, 3)
+    others = [sleeper for sleeper in sleepers if sleeper.is_alive()]
+    check(others, "both sleepers are woken")
+    others[0].asleep("epoll")
+    a.sendall(b"2")
+    return [masks(sleeper.result()) for sleeper in sleepers], take(b, 2)
 
 
 @row("epoll, nested")
@@ -215,7 +227,7 @@ def hangups(link):
 
 
 def _signals(link, ask):
-    """Count the signals that arrivals make; `ask` makes the socket send them."""
+    """Count the signals that arrivals make; `ask` makes the socket send them, to us."""
     a, b = link.pair()
     a.sendall(b"1")
     arrived(b, 1)
@@ -223,7 +235,6 @@ def _signals(link, ask):
     got = []
     before = signal.signal(signal.SIGIO, lambda *_: got.append(1))
     try:
-        fcntl.fcntl(b, fcntl.F_SETOWN, os.getpid())
         ask(b)
         for turn, read in enumerate((0, 1, 2, 9)):
             if turn == 2:
@@ -243,7 +254,12 @@ def _signals(link, ask):
 @row("F_SETOWN, O_ASYNC")
 def sigio_fcntl(link):
     """A signal for each arrival, read or not."""
-    return _signals(link, lambda s: fcntl.fcntl(s, fcntl.F_SETFL, os.O_ASYNC))
+
+    def ask(sock):
+        fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sock, fcntl.F_SETFL, os.O_ASYNC)
+
+    return _signals(link, ask)
 
 
 @row("FIOASYNC, FIOSETOWN")
@@ -314,15 +330,30 @@ def sndlowat(link):
 
 @row("TCP_NOTSENT_LOWAT")
 def notsent_lowat(link):
-    """Full is not writable, read is."""
+    """Writable is what has less than half of it unsent; full is not, read is."""
     a, b = link.pair()
     a.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 4096)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # for good
     poll = select.poll()
     poll.register(a, select.POLLOUT)
     seen = [masks(poll.poll(0))]
-    sent = stuff(a)
-    seen.append(masks(poll.poll(0)))
+    sent = bytearray()
+
+    def filled():
+        """Send whenever we are told to until we are not; return whether it was always right to."""
+        right = True
+        while not full(a, poll):
+            right &= unsent(a) < 2048
+            piece = pattern(4000, len(sent))
+            sent.extend(piece[: a.send(piece, socket.MSG_DONTWAIT)])
+        return right
+
+    seen += [filled(), masks(poll.poll(0))]
     link.cross()
+    drained(a, b, sent)
+    seen.append(masks(poll.poll(PATIENCE * 1000)))
+    sent.clear()
+    seen += [filled(), masks(poll.poll(0))]
     drained(a, b, sent)
     seen.append(masks(poll.poll(PATIENCE * 1000)))
     return [

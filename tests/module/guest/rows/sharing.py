@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import native
 from pairs import Sleeper, check, pattern, take
@@ -186,6 +187,35 @@ def readers_writers(link):
     a.shutdown(socket.SHUT_WR)
     got = b"".join(reader.result() for reader in readers)
     return [got.count(value) for value in range(hands)]
+
+
+@row("sends and reads of one socket at once")
+def full_duplex(link):
+    """Each way comes as it was sent, while both ends send and read."""
+    ends = link.pair()
+    block = pattern(1 << 16)
+    over = threading.Event()
+
+    def write(sock):
+        turns = 0
+        while not over.is_set() or turns < 4:
+            sock.sendall(block)
+            turns += 1
+        sock.shutdown(socket.SHUT_WR)
+        return turns
+
+    def read(sock):
+        blocks = 0
+        while sock.recv(1, socket.MSG_PEEK):
+            check(take(sock, len(block)) == block, "other bytes came than were sent")
+            blocks += 1
+        return blocks
+
+    readers = [Sleeper(read, end) for end in ends]
+    writers = [Sleeper(write, end) for end in ends]
+    link.cross()
+    over.set()
+    return [writer.result() - reader.result() for writer, reader in zip(writers, readers[::-1], strict=True)]
 
 
 @row("close() while another thread sleeps")

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import array
+import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import select
 import signal
 import socket
 import struct
 import subprocess
-import termios
 import time
 
 import native
 from pairs import PATIENCE, Sleeper, check, no_packets, pattern, setting, take, wait_for
 from row import outcome, row
 
-from .data import arrived, stuff, waiting
+from .data import arrived, stuff, unacknowledged
 
 TCP_FASTOPEN = 23
+MUCH = 1 << 20  # more bytes than fit anywhere
 TENTH = struct.pack("ll", 0, 100000)  # of a second
+SECOND = struct.pack("ll", 1, 0)
 RESET_NOW = struct.pack("ii", 1, 0)
-
-
-def unacknowledged(sock):
-    """Return how many bytes the peer has not acknowledged (SIOCOUTQ)."""
-    said = array.array("i", [-1])
-    fcntl.ioctl(sock, termios.TIOCOUTQ, said)
-    return said[0]
 
 
 def until_error(call, *words):
@@ -60,19 +53,34 @@ def pending(sock):
     check(poll.poll(PATIENCE * 1000), "nothing is known of the end")
 
 
+def _waited(call, *words):
+    """Return what a call returns, and whether it took a second."""
+    begin = time.monotonic()
+    said = outcome(call, *words)
+    return said, 0.95 < time.monotonic() - begin < PATIENCE  # jiffies are not finer
+
+
 @row("SO_RCVTIMEO, SO_SNDTIMEO")
 def timeouts(link):
-    """A wait that is over says EAGAIN, or what has been done till then."""
-    a, b = link.pair()
+    """A wait that is over says EAGAIN, or what has been done till then, one across a switch no sooner."""
+    (a, b), (c, _) = link.pair(), link.pair()
     b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TENTH)
     a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TENTH)
     seen = [outcome(b.recv, 9)]
     a.sendall(b"1")
     seen.append(b.recv(9, socket.MSG_WAITALL))
+    stuff(c)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        c.setsockopt(socket.SOL_SOCKET, option, SECOND)
+    reader = Sleeper(_waited, c.recv, 9).asleep("recv")
+    writer = Sleeper(_waited, c.send, bytes(MUCH)).asleep("send")
     link.cross()
     seen.append(outcome(b.recv, 9))
     stuff(a)
     seen.append(outcome(a.send, b"x"))
+    seen.append(reader.result())
+    said, waited = writer.result()
+    seen.append((said == "EAGAIN" or said < MUCH, waited))  # the other carrier may have had space
     return [*seen, b.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)]
 
 
@@ -91,17 +99,21 @@ def linger_reset(link):
 
 @row("SO_LINGER with time")
 def linger_wait(link):
-    """Closing waits until the peer's kernel has all, and no longer."""
-    a, b = link.pair()
-    a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 30))
+    """Closing waits until the peer's kernel has all, but no longer than asked; the rest comes later."""
     data = pattern(8000)
-    a.sendall(data)
+    ends = [link.pair() for _ in range(2)]
+    for (a, _), seconds in zip(ends, (30, 1), strict=True):
+        a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
+        a.sendall(data)
     link.cross()
+    (a, b), (c, d) = ends
     begin = time.monotonic()
     a.close()
     check(time.monotonic() - begin < PATIENCE, "close() lingers")
-    got, end = ending(b)
-    return got == data, end
+    with no_packets():
+        c.sendall(data)
+        seen = [_waited(c.close)]
+    return [*seen, ending(b) == (data, "EOF"), ending(d) == (2 * data, "EOF")]
 
 
 @row("shutdown(SHUT_WR)")
@@ -139,12 +151,12 @@ def shut_under_sleepers(link):
     a, _ = link.pair()
     reader = Sleeper(a.recv, 9).asleep("recv")
     stuff(a)
-    writer = Sleeper(a.send, b"x" * 100000, socket.MSG_NOSIGNAL).asleep("send")
+    writer = Sleeper(a.send, bytes(MUCH), socket.MSG_NOSIGNAL).asleep("send")
     link.cross()
     reader.asleep("recv")
     a.shutdown(socket.SHUT_RDWR)
     said = outcome(writer.result)
-    return reader.result(), said == "EPIPE" or said < 100000
+    return reader.result(), said == "EPIPE" or said < MUCH
 
 
 @row("close() with bytes unread")
@@ -173,6 +185,33 @@ def reset_under_sleepers(link):
     b.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_NOW)
     b.close()
     return outcome(reader.result)
+
+
+@row("a reset: poll(), SO_ERROR")
+def reset_polled(link):
+    """All is ready, with POLLERR and POLLHUP; the error is told once, then reading finds EOF."""
+    a, b = link.pair()
+    poll, slept = select.poll(), select.poll()
+    poll.register(a, select.POLLIN | select.POLLPRI | select.POLLOUT | select.POLLRDHUP)
+    slept.register(a, select.POLLIN)
+
+    def mask():
+        return [mask for _, mask in poll.poll(0)]
+
+    def error():
+        return a.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    seen = [mask(), error()]
+    a.sendall(b"x")
+    sleeper = Sleeper(slept.poll, PATIENCE * 1000).asleep("poll")
+    link.cross()
+    sleeper.asleep("poll")
+    b.recv(1)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_NOW)
+    b.close()
+    wait_for(lambda: mask()[0] & select.POLLHUP, "the RST is here")
+    seen += [[mask for _, mask in sleeper.result()], mask(), error(), error(), mask()]
+    return [*seen, a.recv(9), outcome(a.send, b"x", socket.MSG_NOSIGNAL), mask()]
 
 
 @row("SIGPIPE, MSG_NOSIGNAL")
@@ -206,47 +245,86 @@ def send_closed(link):
     return [*seen, outcome(a.send, b"x", socket.MSG_NOSIGNAL)]
 
 
-def _interrupt(link, restart, timeout=None):
+@contextlib.contextmanager
+def _handled(restart):
+    """Within the block a function interrupts a thread, and SA_RESTART is set or not."""
+    got = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+    signal.siginterrupt(signal.SIGUSR1, not restart)
+
+    def interrupt(thread):
+        got.clear()
+        signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        wait_for(lambda: got, "the signal is taken")
+
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def _interrupt(link, restart, goes_on, timeout=None):
+    """Interrupt a reader, with SA_RESTART or without, and see whether its call goes on."""
     a, b = link.pair()
     if timeout:
         b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
     buffer = ctypes.create_string_buffer(9)
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    signal.siginterrupt(signal.SIGUSR1, not restart)
-    try:
+    with _handled(restart) as interrupt:
         words = ("recv", b.fileno(), buffer, ctypes.c_size_t(9), 0)
         reader = Sleeper(outcome, native.checked, *words).asleep("recv")
         link.cross()
         reader.asleep("recv")
-        signal.pthread_kill(reader.ident, signal.SIGUSR1)
-        if restart:
-            time.sleep(0.01)  # the signal comes before the bytes, or there is nothing to see
+        interrupt(reader)
+        if goes_on:
             reader.asleep("recv")
         else:
             wait_for(lambda: not reader.is_alive(), "the signal ends the call")
         a.sendall(b"x")
         said = reader.result()
-        return said, waiting(b)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+        arrived(b, 0 if goes_on else 1)
+        return said
 
 
 @row("EINTR")
 def interrupted(link):
     """A signal ends a sleeping call, and no byte is lost."""
-    return _interrupt(link, restart=False)
+    return _interrupt(link, restart=False, goes_on=False)
+
+
+@row("EINTR: send()")
+def interrupted_send(link):
+    """A signal ends a sleeping send() with the count of what was sent, which comes, or with EINTR."""
+    a, b = link.pair()
+    data = pattern(MUCH // 16) * 16
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+    words = ("send", a.fileno(), data, ctypes.c_size_t(len(data)), 0)
+    seen = []
+    with _handled(restart=False) as interrupt:
+        writer = Sleeper(outcome, native.checked, *words).asleep("send")
+        link.cross()
+        writer.asleep("send")
+        interrupt(writer)
+        count = writer.result()
+        seen += [0 < count < len(data), take(b, count) == data[:count]]
+        sent = stuff(a)
+        writer = Sleeper(outcome, native.checked, *words).asleep("send")
+        interrupt(writer)
+        seen.append(writer.result())
+    seen.append(take(b, len(sent)) == sent)
+    a.sendall(b"after")
+    return [*seen, b.recv(9)]
 
 
 @row("SA_RESTART")
 def restarted(link):
     """A sleeping call goes on after the signal."""
-    return _interrupt(link, restart=True)
+    return _interrupt(link, restart=True, goes_on=True)
 
 
 @row("SA_RESTART with SO_RCVTIMEO")
 def restarted_timeout(link):
     """A call with a timeout is not restarted."""
-    return _interrupt(link, restart=False, timeout=struct.pack("ll", 60, 0))
+    return _interrupt(link, restart=True, goes_on=False, timeout=struct.pack("ll", 60, 0))
 
 
 @row("connect(AF_UNSPEC)")
@@ -334,12 +412,20 @@ def unaccepted(link):
     a.sendall(data)
     with socket.socket() as late:
         late.setblocking(False)
-        said = outcome(late.connect, listener.getsockname())
+        poll = select.poll()
+        poll.register(late, select.POLLOUT)
+        seen = [outcome(late.connect, listener.getsockname()), poll.poll(100)]
         b, _ = listener.accept()
-        seen = [said, take(b, 10000) == data]
+        seen.append(take(b, 10000) == data)
         link.adopt(a, b)
         a.sendall(b"more")
-        return [*seen, take(b, 4)]
+        seen.append(take(b, 4))
+        seen.append([mask for _, mask in poll.poll(PATIENCE * 1000)])
+        seen.append(late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        late.setblocking(True)
+        _, c = link.adopt(late, listener.accept()[0])
+        late.sendall(b"late")
+        return [*seen, take(c, 4)]
 
 
 @row("a socket connected to itself", crosses=False)
