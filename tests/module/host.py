@@ -48,9 +48,9 @@ def _program(report: Report, vm: VM, program: str, slow: float, left_out: tuple[
     params = " ".join(f"{name}={value}" for name, value in PARAMS.items())
     command = f"python3 -B /tmp/tests/{program}.py {slow} '{params}' '{report.only}' {' '.join(left_out)}"
     try:
-        result = vm.run(command, timeout=180 * slow, check=False)
+        result = vm.run(command, timeout=300 * slow, check=False)
     except LabError as error:
-        report.tell(False, program, 180 * slow, f"{error}\n{vm.verdict()}")
+        report.tell(False, program, 300 * slow, f"{error}\n{vm.verdict()}")
         return
     for line in result.out.splitlines():
         said = json.loads(line)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import select
 import socket
-import struct
 import subprocess
 import tempfile
 
@@ -472,22 +470,6 @@ def peek_above_ring():
     delta.expect(rx_demoted=1, tx_promoted=3)
 
 
-def filtered():
-    """A filter that is attached drops what is sent from then on; what came before is read."""
-    attach, detach, drop_all = 26, 27, ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0), 8)
-    program = struct.pack("HxxxxxxP", 1, ctypes.addressof(drop_all))
-    with pair() as (a, b):
-        a.sendall(b"before")
-        b.setsockopt(socket.SOL_SOCKET, attach, program)
-        a.sendall(b"after")
-        check(take(b, 6) == b"before", "other bytes came than were sent")
-        wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2 == 0, "what is sent goes over TCP")
-        check(not waiting(b), "bytes came past the filter")
-        b.setsockopt(socket.SOL_SOCKET, detach, 0)
-        check(take(b, 5) == b"after", "other bytes came than were sent")
-        exchange(a, b)
-
-
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -521,7 +503,6 @@ ALONE = (
     lowat_on_both,
     lowat_in_ring,
     peek_above_ring,
-    filtered,
     reload,
 )
 

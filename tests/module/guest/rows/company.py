@@ -227,9 +227,13 @@ def _at_mark(sock):
     return said.value
 
 
-@row("MSG_ZEROCOPY, MSG_ERRQUEUE", demotes="ZEROCOPY", crosses=False)
+@row("MSG_ZEROCOPY, MSG_ERRQUEUE, TCP_ZEROCOPY_RECEIVE", demotes="ZEROCOPY", crosses=False)
 def zerocopy(link):
-    """Each send's completion comes on the error queue."""
+    """Each send's completion comes on the error queue; who maps what came finds every byte."""
+    return _completed(link), _mapped(link)
+
+
+def _completed(link):
     so_zerocopy, msg_zerocopy = 60, 0x4000000
     a, b = link.pair()
     seen = [outcome(a.recv, 1, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)]
@@ -253,9 +257,7 @@ def zerocopy(link):
     return [*seen, sorted(set(completed)), outcome(a.recv, 1, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)]
 
 
-@row("TCP_ZEROCOPY_RECEIVE", demotes="ZEROCOPY", crosses=False)
-def zerocopy_receive(link):
-    """The call says what it says on TCP, and every byte is there."""
+def _mapped(link):
     a, b = link.pair()
     data = pattern(5000)
     a.sendall(data)
@@ -274,6 +276,23 @@ def zerocopy_receive(link):
     got = ctypes.string_at(area, mapped) + take(b, 5000 - mapped)
     libc.munmap(ctypes.c_void_p(area), ctypes.c_size_t(16384))
     return mapped, hint, got == data, both_ways(a, b)
+
+
+@row("SO_ATTACH_FILTER, SO_DETACH_FILTER", demotes="FILTERED", crosses=False)
+def filtered(link):
+    """What is sent once a filter is there is the filter's to drop; what came before is read."""
+    attach, detach, drop_all = 26, 27, ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0), 8)
+    program = struct.pack("HxxxxxxP", 1, ctypes.addressof(drop_all))
+    a, b = link.pair()
+    a.sendall(b"before")
+    arrived(b, 6)
+    b.setsockopt(socket.SOL_SOCKET, attach, program)
+    a.sendall(b"after")
+    link.demoted("FILTERED")
+    wait_for(lambda: unacknowledged(a), "it is sent over TCP, and dropped there")
+    seen = [take(b, 6), waiting(b)]
+    b.setsockopt(socket.SOL_SOCKET, detach, 0)
+    return [*seen, take(b, 5), *both_ways(a, b)]
 
 
 @row("MPTCP", crosses=False, carried=False)
