@@ -196,8 +196,9 @@ static void on_demote(struct hall_sock *hs)
 	struct hall_said said;
 
 	take_said(hs, &hs->channel.demote, &said);
-	if (hs->tx.state != HALL_TX_RING || said.carrier != hs->tx.offered)
+	if (hs->tx.state == HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
+	/* Where a cut was found first, this tells the reason. */
 	hall_tx_demote(hs);
 	hall_policy_back_off(hs, said.reason);
 }
