@@ -149,6 +149,15 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 		hall_count(HALL_SWITCH_READER);
 }
 
+void hall_rx_forget(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	__skb_queue_purge(&sk->sk_receive_queue);
+	WRITE_ONCE(tp->copied_seq, tp->rcv_nxt);
+	WRITE_ONCE(tp->urg_data, 0);
+}
+
 /* Readiness */
 
 /*
@@ -432,6 +441,12 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	hall_sock_policy(hs, 0);
 	skip = peek_offset(sk, flags);
 again:
+	/* Until it is reset, TCP may bring more. */
+	if (unlikely(hs->pinned == HALLWAY_REASON_CORRUPT)) {
+		n = nothing(sk, more);
+		n = n == -EAGAIN ? -ECONNRESET : n;
+		goto out;
+	}
 	if (hs->rx.state == HALL_RX_NATIVE) {
 		if (more && hall_rx_arrived(sk) == tcp_sk(sk)->copied_seq) {
 			n = nothing(sk, more);

@@ -363,6 +363,7 @@ void hall_sock_break(struct hall_sock *hs)
 	hall_count(HALL_CORRUPT_RINGS);
 	hall_tx_demote(hs);
 	hall_rx_release(hs, HALLWAY_REASON_CORRUPT);
+	hall_rx_forget(sk);
 	sk->sk_err = ECONNRESET;
 	hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
 }

@@ -328,6 +328,12 @@ static inline u32 hall_rx_arrived(const struct sock *sk)
 	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
 }
 
+/*
+ * Bytes of a ring are lost: what TCP has behind them is not to take their place. As
+ * in tcp_disconnect(). lock_sock(), and the socket is about to be reset.
+ */
+void hall_rx_forget(struct sock *sk);
+
 /* Somebody waits for more bytes than the ring ever has at once. Any context. */
 void hall_rx_small(struct hall_sock *hs);
 

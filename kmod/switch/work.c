@@ -237,8 +237,11 @@ static int on_departed(struct hall_sock *hs)
 	hall_tx_demote(hs);
 	lost = hall_tx_unread(hs);
 	/* What came is delivered; what can't be put in order is lost. */
-	if (!finish_rx(hs, true))
+	if (!finish_rx(hs, true)) {
 		lost = true;
+		if (!hall_rx_behind(hs))
+			hall_rx_forget(hs->sk);
+	}
 	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
 	hall_tx_release(hs);
 	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
