@@ -33,17 +33,34 @@
 #define LARGER		SLOTS	/* bytes in the next ones */
 #endif
 #define BASE		LARGER	/* first sequence number: room to move back */
-#ifdef DOUBLED
-#define ANSWERS		6
+#define JUNK		255	/* a byte of another member's */
+
+#define ABOUT		(carrier == s_carrier)
+#define ONLY_IF(what)	if :: what :: else -> carrier = 0; position = 0; goto end_idle fi
+#if defined(DOUBLED)
+#define ANSWERS		7
 /* A word that the state has no row for, or about another carrier, is old. */
 #ifdef OLD_NEWS
-#define EXPECT(state, about)	if :: state :: else -> carrier = 0; position = 0; goto end_idle fi
+#define EXPECT(state)	ONLY_IF(state)
 #else
-#define EXPECT(state, about)	if :: state && about :: else -> carrier = 0; position = 0; goto end_idle fi
+#define EXPECT(state)	ONLY_IF(state && ABOUT)
+#endif
+#elif defined(REJOIN)
+#define ANSWERS		6
+/*
+ * A word of another generation does not exist. Carriers are numbered anew for
+ * each generation; their names here have both, so that no two are the same.
+ */
+#ifdef STALE_GENERATION
+#define EXISTS(known)	true
+#define EXPECT(state)	ONLY_IF(state && carrier % 16 == s_carrier % 16)
+#else
+#define EXISTS(known)	(carrier / 16 == known)
+#define EXPECT(state)	ONLY_IF(EXISTS(s_knows)); assert(state && ABOUT)
 #endif
 #else
 #define ANSWERS		5
-#define EXPECT(state, about)	assert(state && about)
+#define EXPECT(state)	assert(state && ABOUT)
 #endif
 
 mtype = { TCP, OFFERED, RING, DRAINING, CONSENTED };	/* states of a side */
@@ -61,14 +78,26 @@ byte ring_data[LARGER];
 bool head_notify;
 #endif
 
-/* The boxes: in order, asynchronous to ring and TCP. */
+/*
+ * The boxes: in order, asynchronous to ring and TCP. A word is taken at any moment
+ * after it was written: every run has it late, behind all else that happens.
+ */
 chan offers = [2] of { mtype, byte };
 chan answers = [ANSWERS] of { mtype, byte, byte };
 #ifdef DOUBLED
-/* One of the answers that comes a second time, at any later moment. */
+/*
+ * A word that comes a second time: an answer at any later moment, an OFFER until
+ * its ring has ended. After that nothing tells it from a new one but the box, in
+ * which the reader's place is its own and moves first.
+ */
 byte doubled;				/* 0: not yet taken; 1: on its way; 2: gone */
 mtype again_what;
 byte again_carrier, again_position;
+#ifdef OFFER_OF_BEFORE
+#define AGAIN	(r_state == TCP && r_carrier != 0 && !r_closed && !fin_in)
+#else
+#define AGAIN	(r_state != TCP && !end_set && !cut_set)
+#endif
 #endif
 
 /* TCP. */
@@ -81,7 +110,7 @@ bool rst_back;				/* by their receiver */
 /* The sender's socket. */
 bool s_lock, s_sleep, s_bell, s_err, s_out;
 mtype s_state = TCP;
-byte s_carrier, s_head, sent;
+byte s_carrier, s_head, sent, offered;
 byte s_i;				/* of one step: no state */
 
 /* The receiver's socket. */
@@ -89,9 +118,18 @@ bool r_lock, r_sleep, r_bell, r_work, r_closed, r_early, r_out;
 mtype r_state = TCP;
 byte r_carrier, r_tail, copied = BASE, delivered;
 
+#ifdef REJOIN
+bool r_again;				/* generation of the receiver's member */
+bool s_knows;				/* the one that the sender knows of */
+#define NAMED(number)	(16 * s_knows + (number))
+#else
+#define NAMED(number)	(number)
+#endif
+
 #ifdef DEATH
 bool s_dead, r_dead;			/* the whole virtual machine */
 bool s_told, r_told;			/* PEER_LEFT was handled */
+bool s_given;				/* the dead sender's slot, to another */
 #define S_ALIVE	provided (!s_dead)
 #define R_ALIVE	provided (!r_dead)
 #ifdef OFFER_TO_DEPARTED
@@ -105,10 +143,23 @@ bool s_told, r_told;			/* PEER_LEFT was handled */
 #else
 #define PEER_LEFT	r_dead
 #endif
+/*
+ * hall_rx_intact: are bytes that were copied another's? Asked in the step that
+ * copies them: asked later it finds more, never less.
+ */
+#ifdef CHECK_BEFORE_COPY
+#define CHECK		given = s_given STEP
+#define FOREIGN		(given && r_tail < head)
+#else
+#define CHECK
+#define FOREIGN		(s_given && r_tail < head)
+#endif
 #else
 #define S_ALIVE
 #define R_ALIVE
 #define NOT_LEFT	true
+#define CHECK
+#define FOREIGN		false
 #endif
 
 /* Memory that is given back is neither read nor written. */
@@ -351,15 +402,13 @@ out:	s_out = 1
 /* Policy: offers and demotes when it likes, and stops when it likes. */
 proctype SenderPolicy() S_ALIVE
 {
-	byte offered;
-
 	do
 	:: atomic {
 		/* hall_channel_offer */
 		offered < CARRIERS && MAY_OFFER && !s_lock &&
 		!s_err && !fin_sent && NOT_LEFT ->
 		assert(ring_owner == 0);
-		s_carrier = 2 * offered + 1;
+		s_carrier = NAMED(2 * offered + 1);
 		offered++;
 		ring_owner = s_carrier;
 #ifdef BOOLEAN_NOTIFY
@@ -385,7 +434,7 @@ end_idle:
 	:: atomic {
 		!s_lock && answers?[ACCEPT, carrier, position] ->
 		answers?ACCEPT, carrier, position;
-		EXPECT(s_state == OFFERED, carrier == s_carrier);
+		EXPECT(s_state == OFFERED);
 		carrier = 0; position = 0;
 		s_lock = 1
 	   };
@@ -414,7 +463,7 @@ withdraw:	tx_demote()
 		/* hall_channel_decline */
 		!s_lock && answers?[DECLINE, carrier, position] ->
 		answers?DECLINE, carrier, position;
-		EXPECT(s_state == OFFERED, carrier == s_carrier);
+		EXPECT(s_state == OFFERED);
 		carrier = 0; position = 0;
 		S_OWNS;
 		ring_free();
@@ -423,7 +472,7 @@ withdraw:	tx_demote()
 	:: atomic {
 		!s_lock && answers?[DEMOTE, carrier, position] ->
 		answers?DEMOTE, carrier, position;
-		EXPECT(true, carrier == s_carrier);
+		EXPECT(true);
 		carrier = 0; position = 0;
 		if
 		:: s_state == RING -> s_lock = 1
@@ -435,7 +484,7 @@ withdraw:	tx_demote()
 		/* hall_channel_done: the only place that frees a used ring */
 		!s_lock && answers?[DONE, carrier, position] ->
 		answers?DONE, carrier, position;
-		EXPECT(HAS_RING(s_state), carrier == s_carrier);
+		EXPECT(HAS_RING(s_state));
 		if
 		:: s_state == RING -> tx_end()
 		:: else
@@ -460,6 +509,30 @@ withdraw:	tx_demote()
 		if
 		:: s_state != TCP ->
 			S_OWNS;
+			ring_free();
+			s_state = TCP
+		:: else
+		fi;
+		s_sleep = 0
+	   }
+#endif
+#ifdef REJOIN
+	:: atomic {
+		/* on_departed: the ring says what was read, then all begins anew */
+		s_knows != r_again && !s_lock ->
+		s_knows = r_again;
+		offered = 0;
+		if
+		:: s_state == RING -> tx_end()
+		:: else
+		fi;
+		if
+		:: s_state != TCP ->
+			S_OWNS;
+			if
+			:: ring_tail != (cut_set -> cut_at : s_head) -> s_err = 1
+			:: else
+			fi;
 			ring_free();
 			s_state = TCP
 		:: else
@@ -513,7 +586,7 @@ withdraw:	tx_demote()
 #ifdef MARK_BEFORE_SAMPLE
 #define LOOK	LOAD_START STEP SAMPLE STEP LOAD_REST
 #else
-#define LOOK	SAMPLE STEP LOAD_START STEP LOAD_REST
+#define LOOK	CHECK SAMPLE STEP LOAD_START STEP LOAD_REST
 #endif
 /* Payload beyond the mark: an honest sender set the end mark before. */
 #define NOT_BEYOND	assert(!started || copied <= mark && (nxt <= mark || ended))
@@ -544,11 +617,25 @@ inline channel_done()
 	answers!DONE, r_carrier, r_tail
 }
 
+/* hall_sock_break: a reset, and no byte of TCP's in place of those thrown away. */
+inline rx_break()
+{
+	channel_done();
+#ifndef READ_ON
+	copied = arrived;
+#endif
+	rst_in = 1;
+	r_sleep = 0
+}
+
 /* hall_sock_recvmsg, hall_sock_close: the program. */
 proctype Reader() R_ALIVE
 {
 	byte nxt, mark, head;
 	bool fin, rst, started, ended, armed;
+#ifdef CHECK_BEFORE_COPY
+	bool given;
+#endif
 
 again:	if
 	:: armed = 0
@@ -578,7 +665,15 @@ look:
 			FORGET;
 			r_lock = 0;
 			goto again
-		:: RING_HAS ->
+#ifdef DEATH
+		:: RING_HAS && FOREIGN ->
+			armed = 0;
+			rx_break();
+			FORGET;
+			r_lock = 0;
+			goto read
+#endif
+		:: RING_HAS && !FOREIGN ->
 			/* hall_ring_consume: bytes, release, tail */
 			r_sleep = 0;
 			R_OWNS;
@@ -728,6 +823,9 @@ proctype ReceiverWorker() R_ALIVE
 {
 	byte carrier, nxt, mark, head, i;
 	bool fin, rst, started, ended;
+#ifdef CHECK_BEFORE_COPY
+	bool given;
+#endif
 
 end_idle:
 	do
@@ -735,6 +833,12 @@ end_idle:
 		/* hall_rx_consent, hall_channel_accept */
 		!r_lock && offers?[OFFER, carrier] ->
 		offers?OFFER, carrier;
+#ifdef REJOIN
+		if
+		:: EXISTS(r_again)
+		:: else -> carrier = 0; goto end_idle
+		fi;
+#endif
 		assert(r_state == TCP);
 		if
 		:: answers!DECLINE, carrier, 0
@@ -746,6 +850,19 @@ end_idle:
 		fi;
 		carrier = 0
 	   }
+#ifdef DOUBLED
+	:: atomic {
+		!doubled && AGAIN && !r_lock ->
+		doubled = 2;
+#if defined(OFFER_TWICE) || defined(OFFER_OF_BEFORE)
+		r_state = CONSENTED;
+		r_tail = 0;
+		answers!ACCEPT, r_carrier, 0
+#else
+		answers!DECLINE, r_carrier, 0
+#endif
+	   }
+#endif
 	:: atomic {
 		r_work && !r_lock ->
 		r_work = 0;
@@ -758,7 +875,11 @@ end_idle:
 		NOT_BEYOND;
 		/* hall_rx_inject: the rest goes to the head of TCP's queue */
 			if
-			:: AT_MARK && (ended || fin || rst) ->
+#ifdef DEATH
+			:: AT_MARK && (ended || fin || rst) && FOREIGN ->
+				rx_break()
+#endif
+			:: AT_MARK && (ended || fin || rst) && !FOREIGN ->
 				R_OWNS;
 				i = r_tail;
 				do
@@ -852,7 +973,17 @@ end_idle:
 		doubled = 2
 	   }
 #endif
+#ifdef REJOIN
+	/* The receiver's member leaves, as it may without a ring, and comes back. */
+	:: atomic { !r_again && r_state == TCP && !r_lock -> r_again = 1 }
+#endif
 #ifdef DEATH
+	/* Its slot is given to another, whose bytes come where unread ones were. */
+	:: atomic {
+		s_dead && !s_given && ring_tail < ring_head ->
+		s_given = 1;
+		ring_data[0] = JUNK; ring_data[LARGER - 1] = JUNK
+	   }
 	/* One machine dies; the other hears of it; then TCP times out. */
 	:: atomic { !s_dead && !r_dead -> s_dead = 1 }
 	:: atomic { !s_dead && !r_dead -> r_dead = 1 }
