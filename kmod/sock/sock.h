@@ -35,10 +35,10 @@
 #include <net/sock.h>
 #include <net/tcp.h>
 
-#include "../channel/channel.h"
-#include "../compat/recvmsg.h"
 #include <hallway/reason.h>
 
+#include "../channel/channel.h"
+#include "../compat/recvmsg.h"
 #include "../ring/ring.h"
 
 /*

@@ -55,6 +55,7 @@ static bool secured(struct sock *sk)
 u32 hall_policy_against(struct hall_sock *hs, bool calling)
 {
 	struct sock *sk = hs->sk;
+	u32 packets;
 
 	if (hs->pinned)
 		return hs->pinned;
@@ -72,8 +73,9 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 		return HALLWAY_REASON_URGENT;
 	if (secured(sk))
 		return HALLWAY_REASON_SECURED;
-	if (hall_sock_packets(sk))
-		return hall_sock_packets(sk);
+	packets = hall_sock_packets(sk);
+	if (packets)
+		return packets;
 	if (!hall_attach_ops(hs))
 		return HALLWAY_REASON_FOREIGN;
 	if (!hall_sock_quiet(hs, calling, true))

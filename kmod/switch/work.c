@@ -248,6 +248,13 @@ static int on_departed(struct hall_sock *hs)
 	return lost ? ETIMEDOUT : 0;
 }
 
+/* The sender is asked to end the ring that we read. */
+static void ask_to_demote(struct hall_sock *hs, u32 reason)
+{
+	hall_count(HALL_DEMOTE_REQUESTS);
+	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier, reason, 0);
+}
+
 static void on_leave(struct hall_sock *hs)
 {
 	u32 reason = READ_ONCE(hs->channel.leave_reason);
@@ -263,9 +270,7 @@ static void on_leave(struct hall_sock *hs)
 		hall_rx_source(hs, &n);
 		if (hall_rx_behind(hs))
 			hall_rx_cut(hs);
-		hall_count(HALL_DEMOTE_REQUESTS);
-		hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier,
-				 reason, 0);
+		ask_to_demote(hs, reason);
 	}
 }
 
@@ -275,9 +280,7 @@ static void on_small(struct hall_sock *hs)
 	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.small)
 		return;
 	WRITE_ONCE(hs->rx.small, true);
-	hall_count(HALL_DEMOTE_REQUESTS);
-	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier,
-			 HALLWAY_REASON_SMALL, 0);
+	ask_to_demote(hs, HALLWAY_REASON_SMALL);
 }
 
 /* What left for these reasons alone is welcome back as soon as they are gone. */
