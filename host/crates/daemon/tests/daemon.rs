@@ -344,9 +344,7 @@ fn a_flood_of_requests_is_throttled_and_answered() {
 #[test]
 fn a_second_daemon_is_refused() {
     let daemon = Daemon::new();
-    let other = daemon.other(&[]);
-    assert!(!other.status.success());
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    let said = daemon.refused(&[]);
     assert!(
         said.contains(&format!("runs already for {}", daemon.run().display())),
         "{said}"
@@ -398,12 +396,8 @@ fn memory_in_a_directory_of_others_is_refused() {
     std::fs::create_dir_all(&dir).unwrap();
     let mode = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode));
     mode(0o777).unwrap();
-    let output = daemon.other(&[]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success() && said.contains("give another --region-dir"),
-        "{said}"
-    );
+    let said = daemon.refused(&[]);
+    assert!(said.contains("give another --region-dir"), "{said}");
     mode(0o1777).unwrap();
     daemon.start();
 }
@@ -421,19 +415,11 @@ fn foreign_region_files_are_refused() {
         std::fs::set_permissions(daemon.region_file(), permissions).unwrap();
     };
     mode(0o644);
-    let other = daemon.other(&[]);
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(
-        !other.status.success() && said.contains("chmod 0600"),
-        "{said}"
-    );
+    let said = daemon.refused(&[]);
+    assert!(said.contains("chmod 0600"), "{said}");
     mode(0o600);
-    let other = daemon.other(&[]);
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(
-        !other.status.success() && said.contains("is not a Hallway region"),
-        "{said}"
-    );
+    let said = daemon.refused(&[]);
+    assert!(said.contains("is not a Hallway region"), "{said}");
 }
 
 #[test]

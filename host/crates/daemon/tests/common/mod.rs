@@ -148,6 +148,14 @@ impl Daemon {
             .unwrap()
     }
 
+    /// Runs another one, which has to fail; what it says.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let other = self.other(arguments);
+        let said = String::from_utf8_lossy(&other.stderr).into_owned();
+        assert!(!other.status.success(), "{said}");
+        said
+    }
+
     pub fn status(&self) -> Status {
         match ask(&self.run(), Query::Status).unwrap() {
             Answer::Status(status) => status,
