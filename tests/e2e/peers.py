@@ -81,10 +81,10 @@ class Doomed:
         """
         pair = self.pair
         ended(self._streams, 40 * pair.slow)
-        after = _last_words_heard(pair, self._heard, ends or ("ETIMEDOUT",))
+        said = _last_words_heard(pair, self._heard, ends or ("ETIMEDOUT",))
         pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed /tmp/dying")
         check(not _with(pair.a, self.victim), f"still attached: {_with(pair.a, self.victim)}")
-        return after
+        return said["after"]
 
     def forgotten(self) -> None:
         """Wait until nothing is held for the victim, which has departed or come back."""
@@ -174,15 +174,12 @@ def peer_silent_too_early(pair: Pair) -> None:
 def peer_silent_for_ever(pair: Pair) -> None:
     """A peer's machine dies without a word: its last bytes are read, and what it did not read times out."""
     pair.load(promote_bytes=0, promote_ms=0)
-    heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
-    wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
-    said = pair.b.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
-    on_rings(pair, 3)
-    pair.b.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
+    heard, said = _last_words(pair)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=3; touch /tmp/dying")
     with standing_still(pair, pair.b):
         pair.a.run("touch /tmp/killed")
-        _last_words_heard(pair, heard)
+        ends = _last_words_heard(pair, heard)
+    check(ends["first"], f"TCP_USER_TIMEOUT did not end its connection first: {ends}")
     said.kill(9)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed /tmp/dying")
     pair.b.run("rm /tmp/say /tmp/said")
@@ -195,11 +192,7 @@ def unplugged_from_silent(pair: Pair) -> None:
     """A region goes whose peer stands still: the VM gives it time to read, and its own heart beats on."""
     pair.load(promote_bytes=0, promote_ms=0)
     region = pair.site.daemon.region
-    heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
-    wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
-    said = pair.b.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
-    on_rings(pair, 3)
-    pair.b.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
+    heard, said = _last_words(pair)
     os.kill(pair.b.pid, signal.SIGSTOP)
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -217,6 +210,16 @@ def unplugged_from_silent(pair: Pair) -> None:
     pair.b.run("rm /tmp/say /tmp/said")
     pair.a.plug(region)
     wait_members(*pair.both)
+
+
+def _last_words(pair: Pair) -> tuple[Job, Job]:
+    """Have the first VM hear what the second one says, all on rings, and the last words not be read yet."""
+    heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
+    wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 20 * pair.slow)
+    said = pair.b.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
+    on_rings(pair, 3)
+    pair.b.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=20 * pair.slow)
+    return heard, said
 
 
 @contextlib.contextmanager
@@ -257,14 +260,14 @@ def on_rings_with(vm: VM, peer: VM) -> int:
     return sum(c["tx"]["carrier"] % 2 and c["rx"]["carrier"] % 2 for c in _with(vm, peer))
 
 
-def _last_words_heard(pair: Pair, heard: Job, ends: tuple[str, ...] = ("ETIMEDOUT",)) -> dict[str, float]:
+def _last_words_heard(pair: Pair, heard: Job, ends: tuple[str, ...] = ("ETIMEDOUT",)) -> dict[str, Any]:
     said = json.loads(heard.wait(40 * pair.slow).out)
     check(said["right"] and said["got"] == LAST_WORDS, f"the last words: {said}")
     check(said["end"] in ends, f"the end after the last words: {said}")
     check(said["idle"] in (*ends, "EHOSTUNREACH"), f"the end of the idle connection: {said}")
     check(said["hasty"] in ends, f"the end of the connection with TCP_USER_TIMEOUT: {said}")
     check(max(said["after"].values()) < IN_TIME * pair.slow, f"an end that took its time: {said}")
-    return said["after"]
+    return said
 
 
 def nat(pair: Pair) -> None:

@@ -77,9 +77,11 @@ def hear(port):
         waiter.start()
     until("/tmp/killed")
     got, end = listen_to_the_end(talker)
+    first = "hasty" in ends
     for waiter in waiters:
         waiter.join()
-    print(json.dumps({"got": len(got), "right": got == words(len(got)), "end": end, **ends, "after": after}))
+    told = {"got": len(got), "right": got == words(len(got)), "end": end, "first": first}
+    print(json.dumps({**told, **ends, "after": after}))
 
 
 def say(port, host, count):
