@@ -17,7 +17,7 @@ from .stage import Stage, pair
 STREAMS = 4
 DEVICES = "/sys/bus/pci/drivers/hallway/*:*"  # of QEMU: the doorbell, and the region
 # The one without interrupts. Its register COMMAND, at 4, says whether it answers to memory accesses.
-REGION = "$(for one in /sys/bus/pci/drivers/hallway/*:*; do [ -e $one/resource1 ] || realpath $one; done)"
+REGION = f"$(for one in {DEVICES}; do [ -e $one/resource1 ] || realpath $one; done)"
 
 
 def unplugged(stage: Stage, outcome: Outcome) -> None:

@@ -22,9 +22,10 @@ something happens to a third VM, a stream between the two others goes on in ring
 all the time, nothing that belongs to it is reset, no sleeper is saved by the
 watchdog, and afterwards ring memory is all given back. Streams with the VM that
 something happens to go on intact, or end with an error that TCP gives. What
-migrates has 20 busy connections, which all are on rings again afterwards. In every
-scenario but those of libvirt and of the crowd channels, QEMUs and the daemons'
-descriptors are afterwards as many as before, and in all no kernel has complained.
+migrates with Hallway has 20 busy connections, all on rings again where they can be.
+In both cases channels, QEMUs and the daemons' descriptors are afterwards as many as
+before. In every scenario no kernel has complained. A row tells what was looked at by
+the tests of its module's revision.
 
 *Took* is the median of all rounds, and the longest, on a host whose two CPUs
 emulate all VMs (TCG): an upper bound, no promise.

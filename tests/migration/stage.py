@@ -107,7 +107,9 @@ def held(daemon: topology.Daemon, *vms: VM) -> dict[str, object]:
     ours = [vm.uuid for vm in vms]
     shown = [m for region in status["regions"] for m in region["members"] if m["uuid"] in ours]
     return {
-        "channels": sorted((m["uuid"], m["channels"]) for m in shown if m["liveness"] != "absent"),
+        "members": sorted(
+            (m["uuid"], m["liveness"], m["channels"]) for m in shown if m["liveness"] != "absent"
+        ),
         "QEMUs": len(status["vms"]),
         "descriptors": len(os.listdir(f"/proc/{status['pid']}/fd")),
     }
