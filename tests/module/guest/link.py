@@ -17,7 +17,7 @@ import ctypes
 from collections import Counter
 
 from native import libc
-from pairs import check, connect, take, wait_for
+from pairs import check, connect, ports_of, take, wait_for
 
 TCP, RING, TO_RING, TO_TCP = CARRIERS = ("tcp", "ring", "to_ring", "to_tcp")
 NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
@@ -74,7 +74,7 @@ class Link:
             source.sendall(b"knock")
             check(take(sink, 5) == b"knock", "other bytes came than were sent")
         self._pairs.append((a, b))
-        self._ports |= {a.getsockname()[1], b.getsockname()[1]}
+        self._ports |= ports_of(a, b)
         if {TCP: False, RING: True, TO_RING: self.crossed, TO_TCP: not self.crossed}[self.carrier]:
             self._promote(a, b)
         after = self._module.counters()

@@ -22,6 +22,7 @@ from row import outcome, row
 from .data import arrived, unacknowledged, unsent, waiting
 
 TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ = 20, 21
+RECEIVE_QUEUE, SEND_QUEUE = 1, 2
 TCP_REPAIR, TCP_ULP, TCP_MD5SIG, TCP_ZEROCOPY_RECEIVE, TCP_AO_ADD_KEY = 19, 31, 14, 35, 38
 SOL_TLS, TLS_TX, TLS_RX = 282, 1, 2
 IPV6_ADDRFORM = 1
@@ -140,9 +141,6 @@ def repair(link):
     for end in (a, b):
         end.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
     return [*seen, take(b, 6), *both_ways(a, b)]
-
-
-RECEIVE_QUEUE, SEND_QUEUE = 1, 2
 
 
 def _queue(sock, which):

@@ -19,6 +19,7 @@ SIOCGSTAMP = 0x8906
 SO_MEMINFO = 55
 SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING = 29, 35, 37
 SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW = 63, 64, 65
+COUNTED = ("bytes_acked", "bytes_received")  # as ss calls them
 TIMESTAMPS_OF_ARRIVAL = 8 | 16  # SOF_TIMESTAMPING_RX_SOFTWARE, _SOFTWARE
 TIMESTAMPS_OF_SENDING = 2 | 16 | 128  # SOF_TIMESTAMPING_TX_SOFTWARE, _SOFTWARE, _OPT_ID
 
@@ -231,9 +232,6 @@ def ss(link):
     seen.append(moved(2000))
     columns, fields = _listed(b)
     return [*seen, columns, {"ino", "skmem", "rto", "cwnd", "bytes_received"} <= set(fields)]
-
-
-COUNTED = ("bytes_acked", "bytes_received")
 
 
 def _listed(sock):
