@@ -35,7 +35,7 @@
 	R(25, SILENT, "the peer's heartbeat stands still") \
 	R(26, TIMESTAMP, "timestamps of packets are asked for") \
 	R(27, IDLE, "it was idle, and gave its ring back") \
-	R(28, FILTERED, "a filter of the socket is to see its packets") \
+	R(28, FILTERED, "packet filters are to see its packets") \
 	R(29, SMALL, "its reader waits for more than the ring holds")
 
 /* The same numbers as constants. */

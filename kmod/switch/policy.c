@@ -76,6 +76,8 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 	packets = hall_sock_packets(sk);
 	if (packets)
 		return packets;
+	if (hall_filtered(hs))
+		return HALLWAY_REASON_FILTERED;
 	if (!hall_attach_ops(hs))
 		return HALLWAY_REASON_FOREIGN;
 	if (!hall_sock_quiet(hs, calling, true))

@@ -38,6 +38,14 @@ void hall_policy(struct hall_sock *hs, size_t sending);
 void hall_policy_back_off(struct hall_sock *hs, u32 reason);
 
 /*
+ * filters.c. Are there rules that are to see the connection's packets? Any
+ * context; the answer may be old.
+ */
+bool hall_filtered(struct hall_sock *hs);
+/* Once a second: if there are, the rings are left. No lock held. */
+void hall_filters_look(struct hall_sock *hs);
+
+/*
  * budget.c. All under lock_sock(), unless it says otherwise.
  */
 /* Was nothing sent for so long that what comes now is a new use? */

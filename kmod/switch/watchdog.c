@@ -81,6 +81,7 @@ static bool stuck(struct hall_sock *hs)
 static void look_at(struct hall_sock *hs, void *data)
 {
 	hall_budget_look(hs);
+	hall_filters_look(hs);
 	if (!stuck(hs))
 		return;
 	lock_sock(hs->sk);

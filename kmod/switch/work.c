@@ -283,13 +283,18 @@ static void on_small(struct hall_sock *hs)
 	ask_to_demote(hs, HALLWAY_REASON_SMALL);
 }
 
-/* What left for these reasons alone is welcome back as soon as they are gone. */
+/*
+ * What left for these reasons alone is welcome back as soon as they are gone; not
+ * yet where a filter of its own keeps a socket, for that it would find out anew at
+ * each call.
+ */
 static bool may_return(struct hall_sock *hs, u32 reason)
 {
 	bool served;
 
-	if ((reason != HALLWAY_REASON_SILENT && reason != HALLWAY_REASON_OFF) ||
-	    !READ_ONCE(hall_enabled))
+	if (!READ_ONCE(hall_enabled) ||
+	    (reason != HALLWAY_REASON_SILENT && reason != HALLWAY_REASON_OFF &&
+	     (reason != HALLWAY_REASON_FILTERED || hall_sock_packets(hs->sk))))
 		return false;
 	rcu_read_lock();
 	served = hall_members_find(&hs->remote);

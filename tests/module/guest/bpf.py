@@ -13,8 +13,8 @@ import native
 BPF = 321  # of x86-64
 MAP_CREATE, LOOKUP, UPDATE, DELETE, PROG_LOAD, ATTACH, DETACH, OPEN_HOOK = 0, 1, 2, 3, 5, 8, 9, 17
 ARRAY, SOCKMAP = 2, 15
-SOCK_OPS, SK_SKB, SK_MSG, LSM = 13, 14, 16, 29
-IN_SOCK_OPS, STREAM_VERDICT, MSG_VERDICT, IN_LSM = 3, 5, 7, 27
+CGROUP_SKB, SOCK_OPS, SK_SKB, SK_MSG, LSM = 8, 13, 14, 16, 29
+EGRESS, IN_SOCK_OPS, STREAM_VERDICT, MSG_VERDICT, IN_LSM = 1, 3, 5, 7, 27
 MAP_LOOKUP, CURRENT_PID, SK_REDIRECT_MAP, CALL_FOR, MSG_REDIRECT_MAP = 1, 14, 52, 59, 60
 STATES = 4  # of what CALL_FOR asks for: a call for each change of a connection's state
 STATE_CALL, STATES_FROM = 10, 16  # its number, and where counts of new states begin
@@ -204,6 +204,11 @@ def redirection(held, kind, key):
     """A program that sends whatever it sees out of the socket that the map has there."""
     function = {SK_SKB: SK_REDIRECT_MAP, SK_MSG: MSG_REDIRECT_MAP}[kind]
     return Program(kind, put_map(R2, held), put(R3, key), put(R4, 0), call(function), leave())
+
+
+def dropper():
+    """A program that drops every packet of a cgroup's."""
+    return Program(CGROUP_SKB, put(R0, 0), leave(), where=EGRESS)
 
 
 def calls_counter(counts):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 
+import nft
 from bpf import SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
 from native import Unpaged
 from pairs import (
@@ -470,6 +471,27 @@ def peek_above_ring():
     delta.expect(rx_demoted=1, tx_promoted=3)
 
 
+def rules_come_and_go():
+    """Rules for packets of one family keep its connections on TCP, while they are there and honoured."""
+    with pair() as (a, b), pair("v6") as (c, d):
+        delta = Delta()
+        with nft.counting(9):
+            wait_for(
+                lambda: not any(s["tx"]["carrier"] % 2 for s in shown(a, b)), "both directions are on TCP"
+            )
+            exchange(a, b)
+            check({s["reason_name"] for s in shown(a, b)} == {"FILTERED"}, f"on TCP for what: {shown(a, b)}")
+            check(all(s["tx"]["carrier"] % 2 for s in shown(c, d)), f"not on rings: {shown(c, d)}")
+            moved = delta()
+            check(not moved["tx_promoted"] and not moved["tx_bytes_ring"], f"rings were used: {moved}")
+            with parameter("honour_filters", "N"):
+                promote(a, b)
+            wait_for(lambda: not any(s["tx"]["carrier"] % 2 for s in shown(a, b)), "both are on TCP again")
+        promote(a, b)
+        exchange(a, b)
+        delta.expect(tx_promoted=4)
+
+
 def reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
@@ -503,6 +525,7 @@ ALONE = (
     lowat_on_both,
     lowat_in_ring,
     peek_above_ring,
+    rules_come_and_go,
     reload,
 )
 

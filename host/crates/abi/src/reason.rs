@@ -55,7 +55,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("SILENT", "the peer's heartbeat stands still"),
     ("TIMESTAMP", "timestamps of packets are asked for"),
     ("IDLE", "it was idle, and gave its ring back"),
-    ("FILTERED", "a filter of the socket is to see its packets"),
+    ("FILTERED", "packet filters are to see its packets"),
     ("SMALL", "its reader waits for more than the ring holds"),
 ];
 

@@ -15,7 +15,9 @@ import subprocess
 
 import bpf
 import native
+import nft
 from bpf import MSG_VERDICT, SK_MSG, SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
+from cgroup import cgroup
 from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
 from row import outcome, row
 
@@ -276,9 +278,8 @@ def _mapped(link):
     return mapped, hint, got == data, both_ways(a, b)
 
 
-@row("SO_ATTACH_FILTER, SO_DETACH_FILTER", demotes="FILTERED", crosses=False)
-def filtered(link):
-    """What is sent once a filter is there is the filter's to drop; what came before is read."""
+def _by_its_own(link):
+    """Send while the socket has a filter."""
     attach, detach, drop_all = 26, 27, ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0), 8)
     program = struct.pack("HxxxxxxP", 1, ctypes.addressof(drop_all))
     a, b = link.pair()
@@ -291,6 +292,54 @@ def filtered(link):
     seen = [take(b, 6), waiting(b)]
     b.setsockopt(socket.SOL_SOCKET, detach, 0)
     return [*seen, take(b, 5), *both_ways(a, b)]
+
+
+def _ruled(link):
+    wait_for(lambda: not link.ringing(), "all directions are on TCP")
+
+
+def _dropped(link, a, b):
+    """Send something that rules drop."""
+    a.sendall(b"later")
+    link.demoted("FILTERED")
+    return unacknowledged(a), waiting(b)
+
+
+def _by_programs(link):
+    """Send while the cgroup has a program."""
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(cgroup())
+        a, b = link.pair()
+        where = os.open(group, os.O_RDONLY)
+        stack.callback(os.close, where)
+        program = stack.enter_context(contextlib.closing(bpf.dropper()))
+        with attached(where, program, bpf.EGRESS):
+            _ruled(link)
+            seen = [_dropped(link, a, b)]
+        return [*seen, take(b, 5), *both_ways(a, b)]
+
+
+def _by_rules(link):
+    """Send while the network namespace has rules."""
+    a, b = link.pair()
+    port = b.getsockname()[1]
+    with nft.counting(port) as counted:
+        _ruled(link)
+        before = counted()[0]
+        a.sendall(pattern(5000))
+        link.demoted("FILTERED")
+        seen = [take(b, 5000) == pattern(5000)]
+        wait_for(lambda: counted()[0] >= before + 5000, "every byte is counted")
+    with nft.counting(port, drop=True):
+        _ruled(link)
+        seen.append(_dropped(link, a, b))
+    return [*seen, take(b, 5), *both_ways(a, b)]
+
+
+@row("SO_ATTACH_FILTER, cgroups' BPF programs, nftables, iptables", demotes="FILTERED", crosses=False)
+def filtered(link):
+    """What is sent to a socket with a filter, or soon after rules came, is theirs to count or drop."""
+    return [_by_programs(link), _by_rules(link), _by_its_own(link)]
 
 
 @row("MPTCP", crosses=False, carried=False)

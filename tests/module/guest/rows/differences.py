@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from pathlib import Path
 
-import nft
+from cgroup import cgroup
 from link import RING
-from pairs import check, hallway, pattern, setting, take, wait_for
+from pairs import check, hallway, setting, take, wait_for
 from row import difference, outcome
 
-from .data import arrived, unacknowledged, waiting
+from .data import arrived, unacknowledged
 from .information import line_of, told
-
-
-@difference("packet filters: counters", tcp="every byte", ring="packets of the connection beneath alone")
-def filter_counts(link):
-    """Bytes of a ring are in no packet: nftables, tc, XDP, cgroups' filters, captures do not see them."""
-    a, b = link.pair()
-    with nft.counting(b.getsockname()[1]) as counted:
-        a.sendall(pattern(5000))
-        take(b, 5000)
-        return "every byte" if counted()[0] >= 5000 else "packets of the connection beneath alone"
-
-
-@difference("packet filters: a rule that begins to drop", tcp="nothing comes", ring="bytes come")
-def filter_drops(link):
-    """Rules decide which connections begin; for one on a ring to be stopped, switch Hallway off."""
-    a, b = link.pair()
-    with nft.counting(b.getsockname()[1], drop=True) as counted:
-        a.sendall(b"12345")
-        # TCP has tried more than once.
-        wait_for(lambda: waiting(b) or counted()[1] > 1, "bytes come, or are dropped")
-        return "bytes come" if waiting(b) else "nothing comes"
 
 
 @difference("/proc/net/tcp, ss: Recv-Q", tcp="unread bytes", ring="unread bytes of TCP alone")
@@ -64,21 +41,6 @@ SO_SNDBUFFORCE = 32
 MUCH = 2 << 20  # bytes; the kernel's sums of a cgroup are never so far behind
 
 
-@contextlib.contextmanager
-def _cgroup():
-    """Within the block this process is in a cgroup of its own, whose memory is accounted."""
-    root = Path("/sys/fs/cgroup")
-    group = root / "row"
-    (root / "cgroup.subtree_control").write_text("+memory")
-    group.mkdir()
-    try:
-        (group / "cgroup.procs").write_text("0")
-        yield group
-    finally:
-        (root / "cgroup.procs").write_text("0")
-        group.rmdir()
-
-
 def _charged(group):
     words = (group / "memory.stat").read_text().split()
     return int(words[words.index("sock") + 1])
@@ -87,7 +49,7 @@ def _charged(group):
 @difference("memory of a cgroup", tcp="what is on its way is charged", ring="nothing is charged")
 def memory(link):
     """Rings lie in the region, a member's in its slice; each holds ring_bytes, then its sender waits."""
-    with setting("/sys/module/hallway/parameters/ring_bytes", MUCH), _cgroup() as group:
+    with setting("/sys/module/hallway/parameters/ring_bytes", MUCH), cgroup() as group:
         a, b = link.pair()
         a.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 8 * MUCH)
         before = _charged(group)

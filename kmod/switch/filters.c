@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Rules that are to see a connection's packets, count them or drop them: those of
+ * its network namespace (nftables, iptables) and the BPF programs of its cgroup. A
+ * ring has no packets, so what such rules are there for stays on TCP, or returns
+ * to it.
+ *
+ * Tables that follow connections, or have their say when one begins, mind no ring:
+ * connection tracking, NAT, defragmentation. They and others' hooks are told from
+ * the rule sets by what registered them, or for iptables by the priorities of its
+ * tables. That hooks may be looked at under RCU is as in nfnetlink_hook.c.
+ *
+ * Nobody tells when rules come. So we look before a ring is offered or accepted,
+ * and once a second while it is there.
+ */
+#include "switch.h"
+
+#include <linux/bpf-cgroup.h>
+#include <linux/moduleparam.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter_ipv4.h>
+
+#include <hallway/reason.h>
+
+static bool honour_filters = true;
+module_param(honour_filters, bool, 0644);
+MODULE_PARM_DESC(honour_filters, "connections whose packets nftables, iptables or a cgroup's BPF programs are to see stay on TCP (default: Y)");
+
+#ifdef CONFIG_NETFILTER
+static bool is_rule_set(const struct nf_hook_ops *ops)
+{
+	if (ops->hook_ops_type != NF_HOOK_OP_UNDEFINED)
+		return true;
+	/* iptables: the same numbers in both families. */
+	switch (ops->priority) {
+	case NF_IP_PRI_RAW_BEFORE_DEFRAG:
+	case NF_IP_PRI_RAW:
+	case NF_IP_PRI_MANGLE:
+	case NF_IP_PRI_FILTER:
+	case NF_IP_PRI_SECURITY:
+		return true;
+	}
+	return false;
+}
+
+static bool ruled(const struct hall_sock *hs)
+{
+	static const u8 passed[] = { NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN,
+				     NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING };
+	struct netns_nf *nf = &sock_net(hs->sk)->nf;
+	struct nf_hook_entries __rcu **hooks = ipv6_addr_v4mapped(&hs->remote) ?
+					       nf->hooks_ipv4 : nf->hooks_ipv6;
+	const struct nf_hook_entries *entries;
+	struct nf_hook_ops **ops;
+	bool ruled = false;
+	unsigned int i, j;
+
+	rcu_read_lock();
+	for (i = 0; i < ARRAY_SIZE(passed); i++) {
+		entries = rcu_dereference(hooks[passed[i]]);
+		if (!entries)
+			continue;
+		ops = nf_hook_entries_get_hook_ops(entries);
+		for (j = 0; j < entries->num_hook_entries; j++)
+			ruled |= is_rule_set(READ_ONCE(ops[j]));
+	}
+	rcu_read_unlock();
+	return ruled;
+}
+#else
+static bool ruled(const struct hall_sock *hs)
+{
+	return false;
+}
+#endif
+
+static bool programmed(struct sock *sk)
+{
+	bool programmed = false;
+#ifdef CONFIG_CGROUP_BPF
+	programmed = (cgroup_bpf_enabled(CGROUP_INET_INGRESS) &&
+		      cgroup_bpf_sock_enabled(sk, CGROUP_INET_INGRESS)) ||
+		     (cgroup_bpf_enabled(CGROUP_INET_EGRESS) &&
+		      cgroup_bpf_sock_enabled(sk, CGROUP_INET_EGRESS));
+#endif
+	return programmed;
+}
+
+bool hall_filtered(struct hall_sock *hs)
+{
+	return READ_ONCE(honour_filters) && (ruled(hs) || programmed(hs->sk));
+}
+
+void hall_filters_look(struct hall_sock *hs)
+{
+	if ((READ_ONCE(hs->tx.state) != HALL_TX_RING &&
+	     READ_ONCE(hs->rx.state) != HALL_RX_MAPPED) ||
+	    READ_ONCE(hs->leaving) || !hall_filtered(hs))
+		return;
+	WRITE_ONCE(hs->channel.leave_reason, HALLWAY_REASON_FILTERED);
+	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+}
