@@ -68,7 +68,7 @@ int hall_channel_open(struct hall_channel *channel)
 	raise_to(&member->endpoint_high, channel->endpoint);
 	refcount_inc(&channel->refs);
 	/*
-	 * A departure sets departed, then walks the endpoints and waits until
+	 * A departure sets departed, then walks the endpoints, and ends when
 	 * none is left: either it sees us, or we see it and touch no memory.
 	 */
 	smp_mb();
@@ -318,7 +318,6 @@ void hall_channel_departed(struct hall_member *member)
 	xa_for_each(&member->endpoints, endpoint, channel)
 		hall_channel_raise(channel, HALL_EVENT_DEPARTED);
 	xa_unlock_bh(&member->endpoints);
-	wait_event(member->idle, !atomic_read(&member->channels));
 }
 
 void hall_channel_init(void)

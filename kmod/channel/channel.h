@@ -120,7 +120,7 @@ void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 
 /* Waits that long until every channel to the member has closed. */
 void hall_channel_drained(struct hall_member *member, unsigned long patience);
-/* Raises DEPARTED on every channel to the member and waits until all closed. */
+/* Raises DEPARTED on every channel to the member; each closes when it can. */
 void hall_channel_departed(struct hall_member *member);
 
 void hall_channel_init(void);

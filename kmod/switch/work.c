@@ -230,6 +230,26 @@ static int on_done(struct hall_sock *hs)
 	return hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
 }
 
+/*
+ * What left for these reasons alone is welcome back as soon as they are gone; not
+ * yet where a filter of its own keeps a socket, for that it would find out anew at
+ * each call.
+ */
+static bool may_return(struct hall_sock *hs, u32 reason)
+{
+	bool served;
+
+	if (!READ_ONCE(hall_enabled) ||
+	    (reason != HALLWAY_REASON_SILENT && reason != HALLWAY_REASON_OFF &&
+	     reason != HALLWAY_REASON_PEER_LEFT &&
+	     (reason != HALLWAY_REASON_FILTERED || hall_sock_packets(hs->sk))))
+		return false;
+	rcu_read_lock();
+	served = hall_members_find(&hs->remote);
+	rcu_read_unlock();
+	return served;
+}
+
 static int on_departed(struct hall_sock *hs)
 {
 	bool lost;
@@ -245,6 +265,8 @@ static int on_departed(struct hall_sock *hs)
 	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
 	hall_tx_release(hs);
 	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
+	if (may_return(hs, HALLWAY_REASON_PEER_LEFT))
+		hall_scan();
 	return lost ? ETIMEDOUT : 0;
 }
 
@@ -281,25 +303,6 @@ static void on_small(struct hall_sock *hs)
 		return;
 	WRITE_ONCE(hs->rx.small, true);
 	ask_to_demote(hs, HALLWAY_REASON_SMALL);
-}
-
-/*
- * What left for these reasons alone is welcome back as soon as they are gone; not
- * yet where a filter of its own keeps a socket, for that it would find out anew at
- * each call.
- */
-static bool may_return(struct hall_sock *hs, u32 reason)
-{
-	bool served;
-
-	if (!READ_ONCE(hall_enabled) ||
-	    (reason != HALLWAY_REASON_SILENT && reason != HALLWAY_REASON_OFF &&
-	     (reason != HALLWAY_REASON_FILTERED || hall_sock_packets(hs->sk))))
-		return false;
-	rcu_read_lock();
-	served = hall_members_find(&hs->remote);
-	rcu_read_unlock();
-	return served;
 }
 
 /*

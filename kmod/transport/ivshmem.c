@@ -14,7 +14,10 @@
  * everyone. A member "arrives" when the table says that it is present and its
  * slice carries the table's generation; it "departs" when the table says
  * otherwise. control() alone changes any of this, under one mutex. It waits for
- * peers where streams have to leave their rings; our heartbeat does not.
+ * peers where streams have to leave their rings; our heartbeat does not. Sockets
+ * of a peer that is gone may stay in the calls of their programs for as long as
+ * those like: a work item of the peer's own waits for them, and somebody else only
+ * when the region's memory is to go.
  *
  * The doorbell's only interrupt means "look": at the pending bits that every
  * member keeps for us (bit 0: messages), at the member table, and at the
@@ -112,7 +115,10 @@ struct region {
 	u32 heartbeat;			/* beat() only */
 	struct gen_pool *pool;		/* ring memory of our slice */
 	struct hall_pool budget;	/* and how much of it is used */
-	struct hall_member_bytes departed_bytes; /* with peers that left */
+	struct list_head departed;	/* peers that left, and have channels yet */
+	struct hall_member_bytes departed_bytes; /* with those that have none */
+	spinlock_t departed_lock;	/* the two above */
+	wait_queue_head_t settled;	/* woken when a peer has no channel left */
 	struct peer __rcu *peer[HALLWAY_SLOTS_MAX];
 };
 
@@ -133,6 +139,8 @@ struct peer {
 	struct list_head backlog;	/* messages that found the box full */
 	unsigned int backlogged;	/* so many */
 	struct delayed_work retry;
+	struct list_head list;		/* region->departed */
+	struct work_struct settle;
 };
 
 struct queued {
@@ -573,23 +581,45 @@ static bool slice_valid(const struct region *region, u64 offset, u64 size)
 	       size > slice_overhead(region);
 }
 
+static void add_bytes(struct hall_member_bytes *sum, const struct peer *peer)
+{
+	struct hall_member_bytes bytes = hall_member_bytes(&peer->member);
+
+	sum->tx += bytes.tx;
+	sum->rx += bytes.rx;
+}
+
+static void peer_settle(struct work_struct *work)
+{
+	struct peer *peer = container_of(work, struct peer, settle);
+	struct region *region = peer->region;
+
+	hall_member_settle(&peer->member);
+	spin_lock(&region->departed_lock);
+	add_bytes(&region->departed_bytes, peer);
+	list_del(&peer->list);
+	spin_unlock(&region->departed_lock);
+	wake_up(&region->settled);
+	hall_member_put(&peer->member);
+}
+
 static void peer_depart(struct peer *peer, u32 reason)
 {
 	struct region *region = peer->region;
-	struct hall_member_bytes bytes;
 
 	/* While its answers are heard. */
 	if (reason != HALLWAY_REASON_PEER_LEFT)
 		hall_transport_handler.leave(&peer->member, reason);
+	spin_lock(&region->departed_lock);
+	list_add_tail(&peer->list, &region->departed);
+	spin_unlock(&region->departed_lock);
 	rcu_assign_pointer(region->peer[peer->member.slot], NULL);
 	synchronize_rcu();
 	hall_transport_handler.departed(&peer->member, reason);
+	/* The next member in this slot has the same boxes. */
 	cancel_delayed_work_sync(&peer->retry);
-	bytes = hall_member_bytes(&peer->member);
-	region->departed_bytes.tx += bytes.tx;
-	region->departed_bytes.rx += bytes.rx;
 	pr_info("member %u (%s) left\n", peer->member.slot, peer->member.name);
-	hall_member_put(&peer->member);
+	queue_work(hall_workqueue, &peer->settle);
 }
 
 static void peer_arrive(struct region *region, u32 slot,
@@ -626,6 +656,7 @@ static void peer_arrive(struct region *region, u32 slot,
 	spin_lock_init(&peer->lock);
 	INIT_LIST_HEAD(&peer->backlog);
 	INIT_DELAYED_WORK(&peer->retry, backlog_retry);
+	INIT_WORK(&peer->settle, peer_settle);
 
 	box_index_reset(&peer->in->tail, entry->generation, region->generation);
 	box_index_reset(&peer->out->head, region->generation, entry->generation);
@@ -658,6 +689,7 @@ static bool own_slot(const struct region *region)
 static void region_unjoin(struct region *region, u32 reason)
 {
 	region_lose_peers(region, reason);
+	wait_event(region->settled, list_empty_careful(&region->departed));
 	WRITE_ONCE(region->state, REGION_IDLE);
 	/* Whoever beats its heart has seen that. */
 	synchronize_rcu();
@@ -962,19 +994,24 @@ static void peer_listen(struct peer *peer)
 /* At each heartbeat: who else lives, and what we did. */
 static void region_listen(struct region *region)
 {
-	struct hall_member_bytes sum = region->departed_bytes, bytes;
 	struct hallway_slice *slice = region->slice;
+	struct hall_member_bytes sum;
 	struct peer *peer;
 	u32 slot, channels = 0;
 
+	spin_lock(&region->departed_lock);
+	sum = region->departed_bytes;
+	list_for_each_entry(peer, &region->departed, list) {
+		add_bytes(&sum, peer);
+		channels += atomic_read(&peer->member.channels);
+	}
+	spin_unlock(&region->departed_lock);
 	for (slot = 0; slot < region->slots; slot++) {
 		peer = peer_at(region, slot);
 		if (!peer)
 			continue;
 		peer_listen(peer);
-		bytes = hall_member_bytes(&peer->member);
-		sum.tx += bytes.tx;
-		sum.rx += bytes.rx;
+		add_bytes(&sum, peer);
 		channels += atomic_read(&peer->member.channels);
 	}
 	WRITE_ONCE(slice->tx_bytes, sum.tx);
@@ -1181,6 +1218,9 @@ static int region_probe(struct pci_dev *pdev, struct hallway_region *shared,
 	if (!region)
 		return -ENOMEM;
 	refcount_set(&region->refs, 1);
+	INIT_LIST_HEAD(&region->departed);
+	spin_lock_init(&region->departed_lock);
+	init_waitqueue_head(&region->settled);
 	region->pdev = pdev;
 	region->shared = shared;
 	region->size = size;

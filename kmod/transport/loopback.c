@@ -182,6 +182,7 @@ void hall_loopback_uninit(void)
 		return;
 	self = NULL;
 	hall_transport_handler.departed(member, HALLWAY_REASON_UNLOAD);
+	hall_member_settle(member);
 	hall_member_put(member);
 	/* Waits for the last blocks on their way to vfree(). */
 	rcu_barrier();

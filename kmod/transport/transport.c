@@ -62,6 +62,11 @@ struct hall_member_bytes hall_member_bytes(const struct hall_member *member)
 	return sum;
 }
 
+void hall_member_settle(struct hall_member *member)
+{
+	wait_event_idle(member->idle, !atomic_read(&member->channels));
+}
+
 void hall_member_put(struct hall_member *member)
 {
 	if (refcount_dec_and_test(&member->refs)) {

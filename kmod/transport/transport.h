@@ -127,7 +127,7 @@ struct hall_transport {
 struct hall_transport_handler {
 	/* Process context; arrived, then any of the others, then departed. */
 	void (*arrived)(struct hall_member *member);
-	/* Returns when no channel to the member is left. */
+	/* Channels to the member close from here on: see hall_member_settle(). */
 	void (*departed)(struct hall_member *member, u32 reason);
 	/*
 	 * The member is there, and is to be used no longer: it gives no sign of
@@ -161,6 +161,12 @@ int hall_member_init(struct hall_member *member,
 		     struct hall_pool *pool);
 /* The sum over all CPUs. */
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
+
+/*
+ * Waits until no channel is left to a member that has departed. That may take as
+ * long as a program likes, for it may have a call in a page fault.
+ */
+void hall_member_settle(struct hall_member *member);
 
 static inline void hall_member_get(struct hall_member *member)
 {

@@ -132,6 +132,40 @@ def peer_killed(pair: Pair) -> None:
         rmmod(vm)
 
 
+def peer_killed_in_fault(pair: Pair) -> None:
+    """A peer is killed while a call that sends to it is in a page fault: who comes and goes is known."""
+    pair.load(promote_bytes=0, promote_ms=0)
+    a, b = pair.both
+    third = pair.third()
+    with pair.site.join(third):
+        insmod(third, promote_bytes=0, promote_ms=0)
+        wait_members(a, b, third)
+        third.spawn("python3 -B /hallway/e2e/fault.py hear 4901")
+        wait_for(lambda: third.run("ss -Hltn sport = :4901").out, "somebody hears", 60 * pair.slow)
+        before = seen_by_daemon(pair, a)["channels"]
+        sender = a.spawn(f"python3 -B /hallway/e2e/fault.py say 4901 {third.ip4}")
+        wait_for(lambda: on_rings_with(a, third) == 1, "it is on rings", 20 * pair.slow)
+        a.run("touch /tmp/fault")
+        wait_for(
+            lambda: "handle_userfault" in a.run("cat /proc/$(pgrep -nf '[f]ault.py say')/wchan").out,
+            "the sender is in a fault",
+        )
+        third.stop()
+        wait_for(lambda: third.ip4 not in members(a), "the dead one is missed")
+        rmmod(b)
+        wait_for(lambda: b.ip4 not in members(a), "who leaves is missed", 20)
+        insmod(b, promote_bytes=0, promote_ms=0)
+        wait_members(a, b)
+        check(seen_by_daemon(pair, a)["channels"] == before + 1, "the sender's connection is gone")
+        sender.kill(9)
+        wait_for(lambda: seen_by_daemon(pair, a)["channels"] == before, "nothing is held for the dead one")
+    a.run("rm /tmp/fault")
+    stream = Stream(a, b, conns=3)
+    on_rings(pair, 3)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+
+
 def peer_silent(pair: Pair) -> None:
     """A peer's machine stands still for a while: its streams go back to TCP, and to rings afterwards."""
     pair.load(promote_bytes=0, promote_ms=0)
@@ -346,4 +380,12 @@ def _forged(pair: Pair, address: str, port: int) -> None:
     forger.kill()
 
 
-TESTS = (peer_killed, peer_silent, peer_silent_too_early, peer_silent_for_ever, unplugged_from_silent, nat)
+TESTS = (
+    peer_killed,
+    peer_killed_in_fault,
+    peer_silent,
+    peer_silent_too_early,
+    peer_silent_for_ever,
+    unplugged_from_silent,
+    nat,
+)
