@@ -46,6 +46,12 @@ def carrier(name, module):
             module.switch(True)
 
 
+def _ask(*socks):
+    """Ask for rings by sends that fail, since their bytes can't be read."""
+    for sock in socks:
+        libc.send(sock.fileno(), BAD_ADDRESS, 1, DONTWAIT_NOSIGNAL)
+
+
 class Link:
     """What a row gets: connections on its carrier, and the moment when they cross."""
 
@@ -104,13 +110,25 @@ class Link:
         check(self.ringing() < 2 * len(self._pairs), "every direction is still on a ring")
         self.reasons.add(reason)
 
+    def refused(self, reason):
+        """On the ring: wait until this reason keeps all directions of the row's on TCP."""
+        if self.carrier != RING:
+            return
+
+        def kept():
+            for a, b in self._pairs:
+                _ask(a, b)
+            return not self.ringing() and {c["reason"] for c in self.shown()} == {reason}
+
+        wait_for(kept, f"all directions are on TCP, for {reason}")
+        self.reasons.add(reason)
+
     def _promote(self, a, b):
-        """Ask for rings by sends that fail, since their bytes can't be read, until both are there."""
+        """Wait until both directions are on rings."""
         there, back = ports = a.getsockname()[1], b.getsockname()[1]
 
         def promoted():
-            for sock in (a, b):
-                libc.send(sock.fileno(), BAD_ADDRESS, 1, DONTWAIT_NOSIGNAL)
+            _ask(a, b)
             ends = [c for c in self.shown() if (c["port"], c["peer_port"]) in (ports, (back, there))]
             return len(ends) == len({there, back}) and all(c["sends"] % 2 for c in ends)
 

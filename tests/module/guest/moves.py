@@ -474,19 +474,21 @@ def peek_above_ring():
 def rules_come_and_go():
     """Rules for packets of one family keep its connections on TCP, while they are there and honoured."""
     with pair() as (a, b), pair("v6") as (c, d):
-        delta = Delta()
-        with nft.counting(9):
-            wait_for(
-                lambda: not any(s["tx"]["carrier"] % 2 for s in shown(a, b)), "both directions are on TCP"
-            )
+
+        def kept():
             exchange(a, b)
-            check({s["reason_name"] for s in shown(a, b)} == {"FILTERED"}, f"on TCP for what: {shown(a, b)}")
-            check(all(s["tx"]["carrier"] % 2 for s in shown(c, d)), f"not on rings: {shown(c, d)}")
+            return [(s["reason_name"], s["tx"]["carrier"] % 2) for s in shown(a, b)] == 2 * [("FILTERED", 0)]
+
+        with nft.counting(9):
+            wait_for(kept, "both directions are kept on TCP")
+            delta = Delta()
+            wait_for(lambda: kept() and delta()["tx_bytes_tcp"] > 100_000, "much is sent")
             moved = delta()
             check(not moved["tx_promoted"] and not moved["tx_bytes_ring"], f"rings were used: {moved}")
+            check(all(s["tx"]["carrier"] % 2 for s in shown(c, d)), f"not on rings: {shown(c, d)}")
             with parameter("honour_filters", "N"):
                 promote(a, b)
-            wait_for(lambda: not any(s["tx"]["carrier"] % 2 for s in shown(a, b)), "both are on TCP again")
+            wait_for(kept, "both directions are kept on TCP again")
         promote(a, b)
         exchange(a, b)
         delta.expect(tx_promoted=4)

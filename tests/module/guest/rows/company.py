@@ -294,14 +294,10 @@ def _by_its_own(link):
     return [*seen, take(b, 5), *both_ways(a, b)]
 
 
-def _ruled(link):
-    wait_for(lambda: not link.ringing(), "all directions are on TCP")
-
-
 def _dropped(link, a, b):
     """Send something that rules drop."""
+    link.refused("FILTERED")
     a.sendall(b"later")
-    link.demoted("FILTERED")
     return unacknowledged(a), waiting(b)
 
 
@@ -314,7 +310,6 @@ def _by_programs(link):
         stack.callback(os.close, where)
         program = stack.enter_context(contextlib.closing(bpf.dropper()))
         with attached(where, program, bpf.EGRESS):
-            _ruled(link)
             seen = [_dropped(link, a, b)]
         return [*seen, take(b, 5), *both_ways(a, b)]
 
@@ -324,14 +319,13 @@ def _by_rules(link):
     a, b = link.pair()
     port = b.getsockname()[1]
     with nft.counting(port) as counted:
-        _ruled(link)
+        link.refused("FILTERED")
         before = counted()[0]
         a.sendall(pattern(5000))
-        link.demoted("FILTERED")
         seen = [take(b, 5000) == pattern(5000)]
         wait_for(lambda: counted()[0] >= before + 5000, "every byte is counted")
+        wait_for(lambda: not unacknowledged(a), "all is acknowledged")
     with nft.counting(port, drop=True):
-        _ruled(link)
         seen.append(_dropped(link, a, b))
     return [*seen, take(b, 5), *both_ways(a, b)]
 
