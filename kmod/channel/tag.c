@@ -11,7 +11,8 @@
  * and bytes_received exactly. Our own follows from snd_una and bytes_acked,
  * but the side that connected has counted its SYN there and the side that
  * accepted has not: each end states both candidates and knows the other's own
- * number exactly.
+ * number exactly. Bytes that went through rings are in those counters, too: for
+ * which of them both numbers are smaller, see sock/info.c.
  *
  * Who offers a ring proves by it that it is the connection's other end, and so
  * does who accepts one: an address alone, which any member may publish, earns

@@ -5,10 +5,11 @@
  * are in the ring, and as received when they leave it. Segments, round trips
  * and windows stay the companion's.
  *
- * The tags of a connection come from the same counters, so the ring's bytes are
- * taken off there, and off the counters themselves when the socket is given
- * back: the two ends may do so at different times, and a module that is loaded
- * afterwards knows nothing of rings that were.
+ * The tags of a connection come from the same counters. A ring that is there is
+ * taken off, for the two ends count its bytes at different times. Those of rings
+ * that are gone are alike at both ends and stay: in the counters when the socket
+ * is given back, and so in the tags, which a module that is loaded later finds no
+ * other way.
  */
 #include "sock.h"
 
@@ -47,26 +48,19 @@ void hall_info_repeated(struct hall_sock *hs, u32 n)
 	hall_count_add(HALL_TX_BYTES_REPEATED, n);
 }
 
-void hall_info_forget(struct hall_sock *hs)
-{
-	struct tcp_sock *tp = tcp_sk(hs->sk);
-
-	tp->bytes_sent -= hs->tx.bytes_ring;
-	tp->bytes_acked -= hs->tx.bytes_ring;
-	tp->bytes_received -= hs->rx.bytes_ring;
-}
-
 /* All counts end at one place: the truncation to 32 bits is meant. */
-u32 hall_info_own_isn(const struct hall_sock *hs)
+u32 hall_info_own_isn(const struct hall_sock *hs, bool drained)
 {
+	u64 ring = drained ? 0 : hs->tx.bytes_ring - hs->tx.bytes_before;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
 
-	return tp->snd_una - (u32)(tp->bytes_acked - hs->tx.bytes_ring);
+	return tp->snd_una - (u32)(tp->bytes_acked - ring);
 }
 
 u32 hall_info_peer_isn(const struct hall_sock *hs)
 {
+	u64 ring = hs->rx.bytes_ring - hs->rx.bytes_before;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
 
-	return tp->rcv_nxt - (u32)(tp->bytes_received - hs->rx.bytes_ring);
+	return tp->rcv_nxt - (u32)(tp->bytes_received - ring);
 }

@@ -136,6 +136,7 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 		return;
 	spin_lock_bh(&channel->lock);
 	rx->state = HALL_RX_NATIVE;
+	rx->bytes_before = rx->bytes_ring;
 	spin_unlock_bh(&channel->lock);
 	channel->member->transport->unmap(channel->member, rx->ring.shared);
 	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,

@@ -220,10 +220,11 @@ unsigned int hall_sock_count(void)
 	return atomic_read(&existing);
 }
 
-void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags)
+void hall_sock_tags(const struct hall_sock *hs, bool drained,
+		    struct hall_tags *tags)
 {
-	hall_tags_make(tags, hs->channel.member->key, hall_info_own_isn(hs),
-		       hall_info_peer_isn(hs));
+	hall_tags_make(tags, hs->channel.member->key,
+		       hall_info_own_isn(hs, drained), hall_info_peer_isn(hs));
 }
 
 bool hall_sock_hurry;

@@ -60,6 +60,7 @@ struct hall_tx {
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
 	u64 bytes_tcp, bytes_ring;
+	u64 bytes_before;		/* of bytes_ring, in rings before this one */
 };
 
 struct hall_rx {
@@ -69,6 +70,7 @@ struct hall_rx {
 	bool small;			/* the peer was asked to end the ring */
 	struct hall_rx_ring ring;
 	u64 bytes_tcp, bytes_ring;
+	u64 bytes_before;		/* of bytes_ring, in rings before this one */
 };
 
 /* What the connection asks of the budget of ring memory; see switch/budget.c. */
@@ -187,8 +189,12 @@ void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data);
 unsigned int hall_sock_count(void);
 /* Runs the work item: now, or after a delay in jiffies. */
 void hall_sock_work(struct hall_sock *hs, unsigned long delay);
-/* The names under which both ends know the connection. lock_sock(). */
-void hall_sock_tags(const struct hall_sock *hs, struct hall_tags *tags);
+/*
+ * The names under which both ends know the connection; drained: see
+ * hall_info_own_isn(). lock_sock().
+ */
+void hall_sock_tags(const struct hall_sock *hs, bool drained,
+		    struct hall_tags *tags);
 /*
  * Is no native call inside the socket any more? lock_sock(). calling: within a
  * call of its user. Where that can't be told at once, and earned says that it is
@@ -384,10 +390,12 @@ void hall_info_sent(struct hall_sock *hs, u32 n);
 void hall_info_received(struct hall_sock *hs, u32 n);
 /* Of those that went into a ring, n were sent again over TCP. */
 void hall_info_repeated(struct hall_sock *hs, u32 n);
-/* The socket is given back: TCP's counters are about TCP alone again. */
-void hall_info_forget(struct hall_sock *hs);
-/* The initial sequence numbers; our own may be too small by one: see tag.c. */
-u32 hall_info_own_isn(const struct hall_sock *hs);
+/*
+ * The initial sequence numbers, less what went through rings that are gone; our
+ * own may be too small by one: see tag.c. drained: as it will be when the peer's
+ * word comes that it has drained our ring.
+ */
+u32 hall_info_own_isn(const struct hall_sock *hs, bool drained);
 u32 hall_info_peer_isn(const struct hall_sock *hs);
 
 /* owner.c */

@@ -116,6 +116,7 @@ void hall_tx_release(struct hall_sock *hs)
 	spin_lock_bh(&channel->lock);
 	memory = tx->memory;
 	tx->memory.ring = NULL;
+	tx->bytes_before = tx->bytes_ring;
 	if (tx->state == HALL_TX_RING)
 		tx->carrier = tx->offered + 1;
 	tx->state = HALL_TX_TCP;

@@ -117,7 +117,6 @@ void hall_detach(struct hall_sock *hs, u32 reason)
 	if (sock && hs->native_ops && sock->ops == &hs->ops)
 		WRITE_ONCE(sock->ops, hs->native_ops);
 	WRITE_ONCE(sk->sk_prot, hs->native);
-	hall_info_forget(hs);
 	hall_sock_unpublish(hs);
 	hall_count(HALL_DETACHED);
 	/* Threads that sleep in our calls go on natively. */

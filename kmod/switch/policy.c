@@ -127,7 +127,7 @@ static void consider(struct hall_sock *hs, size_t sending)
 		return;
 	reason = hall_policy_against(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
-		hall_sock_tags(hs, &tags);
+		hall_sock_tags(hs, false, &tags);
 		switch (hall_budget_offer(hs, &tags)) {
 		case 0:
 			hs->reason = HALLWAY_REASON_OFFERED;

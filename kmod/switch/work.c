@@ -88,9 +88,13 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer,
 	reason = hall_policy_against(hs, false);
 	if (reason)
 		return reason;
-	hall_sock_tags(hs, tags);
-	if (!hall_tags_match(tags, offer->offer.tag))
-		return HALLWAY_REASON_NO_MATCH;
+	hall_sock_tags(hs, false, tags);
+	if (!hall_tags_match(tags, offer->offer.tag)) {
+		/* The peer may have drained our ring; we hear of that later. */
+		hall_sock_tags(hs, true, tags);
+		if (!hall_tags_match(tags, offer->offer.tag))
+			return HALLWAY_REASON_NO_MATCH;
+	}
 	/* The ring before this one ended: take what is left of it. */
 	finish_rx(hs, false);
 	if (hs->rx.state != HALL_RX_NATIVE || much_unread(hs->sk))

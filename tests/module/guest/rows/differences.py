@@ -6,11 +6,11 @@ import socket
 
 from cgroup import cgroup
 from link import RING
-from pairs import check, hallway, setting, take, wait_for
+from pairs import check, setting, take
 from row import difference, outcome
 
-from .data import arrived, unacknowledged
-from .information import line_of, told
+from .data import arrived
+from .information import line_of
 
 
 @difference("/proc/net/tcp, ss: Recv-Q", tcp="unread bytes", ring="unread bytes of TCP alone")
@@ -21,20 +21,6 @@ def receive_queue(link):
     arrived(b, 5)
     shown = int(line_of(b)[4].split(":")[1], 16)
     return {5: "unread bytes", 0: "unread bytes of TCP alone"}[shown]
-
-
-@difference("TCP_INFO when Hallway is switched off", tcp="goes on", ring="loses a ring's bytes")
-def info_after(link):
-    """bytes_sent, bytes_acked, bytes_received count TCP's bytes alone when the socket is given back."""
-    a, b = link.pair()
-    a.sendall(b"12345")
-    take(b, 5)
-    wait_for(lambda: not unacknowledged(a), "all is acknowledged")
-    before = told(a), told(b)
-    hallway("off")
-    after = told(a), told(b)
-    hallway("on")
-    return "goes on" if after == before else "loses a ring's bytes"
 
 
 SO_SNDBUFFORCE = 32

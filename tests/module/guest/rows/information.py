@@ -251,14 +251,17 @@ def told(sock):
 
 @row("TCP_INFO")
 def tcp_info(link):
-    """The connection's state; the bytes sent, acknowledged and received move with the stream."""
+    """The connection's state; the bytes sent, acknowledged and received move with the stream alone."""
     a, b = link.pair()
+    before = told(a), told(b)
 
     def moved(count):
-        before = told(a), told(b)
         a.sendall(bytes(count))
         take(b, count)
         wait_for(lambda: not unacknowledged(a), "all is acknowledged")
+        return since()
+
+    def since():
         return [
             [x - y for x, y in zip(now, then, strict=True)]
             for now, then in zip((told(a), told(b)), before, strict=True)
@@ -266,4 +269,4 @@ def tcp_info(link):
 
     seen = [told(a)[0], moved(3000)]
     link.cross()
-    return [*seen, moved(2000), told(a)[0]]
+    return [*seen, since(), moved(2000), told(a)[0]]
