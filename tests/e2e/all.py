@@ -8,7 +8,20 @@ from pathlib import Path
 from hallway_tests.guests import no_leaks
 from hallway_tests.suite import Report
 
-from . import budget, configured, errors, kernel_users, lab, leaving, life, migrate, peers, programs, streams
+from . import (
+    budget,
+    configured,
+    errors,
+    hostile,
+    kernel_users,
+    lab,
+    leaving,
+    life,
+    migrate,
+    peers,
+    programs,
+    streams,
+)
 
 ON_PAIR = (
     *streams.TESTS,
@@ -18,6 +31,7 @@ ON_PAIR = (
     *kernel_users.TESTS,
     *programs.TESTS,
     *peers.TESTS,
+    *hostile.TESTS,
     errors.host,
     errors.region_full,
 )

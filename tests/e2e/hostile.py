@@ -1,0 +1,110 @@
+"""A member that writes where it should not: the host does it in its place, in the region's file.
+
+All members share the region's memory, so what one of them can do at worst is to write anything into
+the boxes and rings of the others, at any moment. Streams may break by that, or bring other bytes, for
+they are in that memory, too; the kernels may not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import random
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from hallway_tests.guests import Delta, Stream, connections, rmmod
+from hallway_tests.suite import check, wait_for
+
+from .lab import Pair
+from .life import on_rings
+from .streams import CALM, nothing_odd
+
+HEADER = 12288  # HALLWAY_HEADER_SIZE in abi/hallway/region.h; it is the daemon's
+PAGE = 4096
+HEAD = 256  # bytes at the beginning of a page, where indexes of rings are
+ENOUGH = 10  # rings that are found corrupt
+ROUNDS = 10  # at most, until so many are
+
+
+def _used(memory: mmap.mmap) -> list[int]:
+    """Return the pages behind the header whose beginnings hold something."""
+    pages = range(HEADER, len(memory), PAGE)
+    return [page for page in pages if any(memory[page : page + HEAD])]
+
+
+def _word(memory: mmap.mmap, place: int, rng: random.Random) -> int:
+    """Return what might be taken for the word that is there, or what could not."""
+    there: int = struct.unpack_from("<Q", memory, place)[0]
+    near = there + rng.choice((-1, 1)) * (1 << rng.randrange(20))
+    return rng.choice((near, near, rng.getrandbits(64), rng.getrandbits(3))) % (1 << 64)
+
+
+@contextlib.contextmanager
+def scribbled(path: Path, seed: int) -> Iterator[None]:
+    """Somebody writes into the region in the block, a word each time."""
+    stop = threading.Event()
+    rng = random.Random(seed)
+
+    def write() -> None:
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            pages: list[int] = []
+            count = 0
+            while not stop.wait(0.0005):
+                if count % 50 == 0:
+                    pages = _used(memory)
+                count += 1
+                if pages:
+                    place = rng.choice(pages) + 8 * rng.randrange(rng.choice((HEAD, PAGE)) // 8)
+                    struct.pack_into("<Q", memory, place, _word(memory, place, rng))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def scribbled_region(pair: Pair) -> None:
+    """Words of rings and boxes are overwritten: what is impossible is found, and no kernel suffers by it."""
+    found = 0
+    for _ in range(ROUNDS):
+        found += _scribbled_once(pair)
+        if found >= ENOUGH:
+            break
+    check(found >= ENOUGH, f"only {found} rings were found corrupt")
+    pair.load(promote_bytes=0, promote_ms=0)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=6)
+    on_rings(pair, 6)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    nothing_odd(pair, delta)
+
+
+def _scribbled_once(pair: Pair) -> int:
+    """Have streams suffer until none is on rings; return how many of those were found corrupt."""
+    pair.load(promote_bytes=0, promote_ms=0, ring_bytes=16384)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=6, both=CALM)
+    on_rings(pair, 6)
+    with scribbled(pair.site.daemon.region.path, pair.rng.getrandbits(32)):
+        wait_for(
+            lambda: not (stream.running() and any(c["tx"]["carrier"] % 2 for c in connections(pair.a))),
+            "nothing is on rings any more",
+            60 * pair.slow,
+        )
+    for vm in pair.both:
+        vm.run("pkill -KILL -x stream", check=False)
+    found: int = sum(delta.of(vm)["corrupt_rings"] for vm in pair.both)
+    # With ring memory, a context or a sleeper left behind this would not return.
+    for vm in pair.both:
+        rmmod(vm, 60 * pair.slow)
+    return found
+
+
+TESTS = (scribbled_region,)
