@@ -8,6 +8,7 @@ they are in that memory, too; the kernels may not.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import random
 import struct
@@ -29,10 +30,15 @@ ENOUGH = 10  # rings that are found corrupt
 ROUNDS = 10  # at most, until so many are
 
 
-def _used(memory: mmap.mmap) -> list[int]:
-    """Return the pages behind the header whose beginnings hold something."""
-    pages = range(HEADER, len(memory), PAGE)
-    return [page for page in pages if any(memory[page : page + HEAD])]
+def _heads(memory: mmap.mmap) -> dict[int, bytes]:
+    """Return the beginnings of all pages behind the header."""
+    return {page: memory[page : page + HEAD] for page in range(HEADER, len(memory), PAGE)}
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        yield memory
 
 
 def _word(memory: mmap.mmap, place: int, rng: random.Random) -> int:
@@ -43,22 +49,21 @@ def _word(memory: mmap.mmap, place: int, rng: random.Random) -> int:
 
 
 @contextlib.contextmanager
-def scribbled(path: Path, seed: int) -> Iterator[None]:
-    """Somebody writes into the region in the block, a word each time."""
+def scribbled(memory: mmap.mmap, before: dict[int, bytes], seed: int) -> Iterator[None]:
+    """Somebody writes into pages that are in use since then, in the block, a word each time."""
     stop = threading.Event()
     rng = random.Random(seed)
 
     def write() -> None:
-        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-            pages: list[int] = []
-            count = 0
-            while not stop.wait(0.0005):
-                if count % 50 == 0:
-                    pages = _used(memory)
-                count += 1
-                if pages:
-                    place = rng.choice(pages) + 8 * rng.randrange(rng.choice((HEAD, PAGE)) // 8)
-                    struct.pack_into("<Q", memory, place, _word(memory, place, rng))
+        pages: list[int] = []
+        for count in itertools.count():
+            if stop.wait(0.0005):
+                return
+            if count % 100 == 0:
+                pages = [page for page, head in _heads(memory).items() if head != before[page]]
+            if pages:
+                place = rng.choice(pages) + 8 * rng.randrange(rng.choice((HEAD, PAGE)) // 8)
+                struct.pack_into("<Q", memory, place, _word(memory, place, rng))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -90,14 +95,16 @@ def _scribbled_once(pair: Pair) -> int:
     """Have streams suffer until none is on rings; return how many of those were found corrupt."""
     pair.load(promote_bytes=0, promote_ms=0, ring_bytes=16384)
     delta = Delta(*pair.both)
-    stream = Stream(pair.b, pair.a, conns=6, both=CALM)
-    on_rings(pair, 6)
-    with scribbled(pair.site.daemon.region.path, pair.rng.getrandbits(32)):
-        wait_for(
-            lambda: not (stream.running() and any(c["tx"]["carrier"] % 2 for c in connections(pair.a))),
-            "nothing is on rings any more",
-            60 * pair.slow,
-        )
+    with _mapped(pair.site.daemon.region.path) as memory:
+        before = _heads(memory)
+        stream = Stream(pair.b, pair.a, conns=6, both=CALM)
+        on_rings(pair, 6)
+        with scribbled(memory, before, pair.rng.getrandbits(32)):
+            wait_for(
+                lambda: not (stream.running() and any(c["tx"]["carrier"] % 2 for c in connections(pair.a))),
+                "nothing is on rings any more",
+                60 * pair.slow,
+            )
     for vm in pair.both:
         vm.run("pkill -KILL -x stream", check=False)
     found: int = sum(delta.of(vm)["corrupt_rings"] for vm in pair.both)
