@@ -55,15 +55,13 @@ bool hall_owner_suits(struct hall_sock *hs)
 
 void hall_owner_tell(struct hall_sock *hs)
 {
-	struct hall_channel *channel = &hs->channel;
 	struct sock *sk = hs->sk;
 
 	if (hall_owner_native(sk))
 		return;
 	/* Whoever came after we judged may be of the other kind. */
 	if (hs->owner.data_ready != sk->sk_data_ready) {
-		WRITE_ONCE(channel->leave_reason, HALLWAY_REASON_FOREIGN);
-		hall_channel_raise(channel, HALL_EVENT_LEAVE);
+		hall_sock_want_tcp(hs, HALLWAY_REASON_FOREIGN);
 		return;
 	}
 	if (hall_rx_unread(hs))

@@ -127,8 +127,7 @@ void hall_release_cb(struct sock *sk)
 		if (reason == HALLWAY_REASON_FILTERED &&
 		    hs->rx.state == HALL_RX_MAPPED)
 			hall_rx_cut(hs);
-		WRITE_ONCE(hs->channel.leave_reason, reason);
-		hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+		hall_sock_want_tcp(hs, reason);
 	}
 	if (likely(signals == hs->signals))
 		return;

@@ -219,6 +219,13 @@ static inline u32 hall_sock_packets(const struct sock *sk)
 	return 0;
 }
 
+/* Has the work item leave the rings and give the socket back. Any context. */
+static inline void hall_sock_want_tcp(struct hall_sock *hs, u32 reason)
+{
+	WRITE_ONCE(hs->channel.leave_reason, reason);
+	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+}
+
 /* Resets the connection, as an RST from the peer would. No lock held. */
 void hall_sock_reset(struct hall_sock *hs, int err);
 

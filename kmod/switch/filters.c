@@ -97,6 +97,5 @@ void hall_filters_look(struct hall_sock *hs)
 	     READ_ONCE(hs->rx.state) != HALL_RX_MAPPED) ||
 	    READ_ONCE(hs->leaving) || !hall_filtered(hs))
 		return;
-	WRITE_ONCE(hs->channel.leave_reason, HALLWAY_REASON_FILTERED);
-	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+	hall_sock_want_tcp(hs, HALLWAY_REASON_FILTERED);
 }

@@ -47,8 +47,7 @@ static void begin(struct hall_sock *hs, void *data)
 
 	if (leaving->member && hs->channel.member != leaving->member)
 		return;
-	WRITE_ONCE(hs->channel.leave_reason, leaving->reason);
-	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+	hall_sock_want_tcp(hs, leaving->reason);
 }
 
 static void end(struct hall_sock *hs, void *data)

@@ -243,11 +243,20 @@ static bool may_return(struct hall_sock *hs, u32 reason)
 {
 	bool served;
 
-	if (!READ_ONCE(hall_enabled) ||
-	    (reason != HALLWAY_REASON_SILENT && reason != HALLWAY_REASON_OFF &&
-	     reason != HALLWAY_REASON_PEER_LEFT &&
-	     (reason != HALLWAY_REASON_FILTERED || hall_sock_packets(hs->sk))))
+	if (!READ_ONCE(hall_enabled))
 		return false;
+	switch (reason) {
+	case HALLWAY_REASON_SILENT:
+	case HALLWAY_REASON_OFF:
+	case HALLWAY_REASON_PEER_LEFT:
+		break;
+	case HALLWAY_REASON_FILTERED:
+		if (!hall_sock_packets(hs->sk))
+			break;
+		return false;
+	default:
+		return false;
+	}
 	rcu_read_lock();
 	served = hall_members_find(&hs->remote);
 	rcu_read_unlock();
