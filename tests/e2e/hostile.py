@@ -107,7 +107,12 @@ def _scribbled_once(pair: Pair) -> int:
             )
     for vm in pair.both:
         vm.run("pkill -KILL -x stream", check=False)
-    found: int = sum(delta.of(vm)["corrupt_rings"] for vm in pair.both)
+    moved = [delta.of(vm) for vm in pair.both]
+    found: int = sum(one["corrupt_rings"] for one in moved)
+    check(
+        not found or any(one["resets"] for one in moved),
+        f"no connection of a corrupt ring was reset: {moved}",
+    )
     # With ring memory, a context or a sleeper left behind this would not return.
     for vm in pair.both:
         rmmod(vm, 60 * pair.slow)
