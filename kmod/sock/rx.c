@@ -537,7 +537,7 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		mutex_lock(&hs->rx_mutex);
 		n = read_once(hs, msg, len - copied, flags, copied, timeo,
 			      &seam HALL_RECVMSG_PASS);
-		mutex_unlock(&hs->rx_mutex);
+		hall_rx_unlock(hs);
 		if (n > 0)
 			copied += n;
 		if (n > 0 && !(flags & MSG_PEEK)) {

@@ -128,7 +128,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	sock_hold(sk);
 	hs->sk = sk;
 	hall_channel_setup(&hs->channel, member);
-	mutex_init(&hs->rx_mutex);
+	hall_sock_lock_init(hs);
 	INIT_DELAYED_WORK(&hs->work, work);
 	INIT_LIST_HEAD(&hs->list);
 	hs->tx.next = 1;

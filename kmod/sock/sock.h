@@ -120,6 +120,8 @@ struct hall_sock {
 	struct rcu_head settle;
 
 	struct mutex rx_mutex;
+	bool awaited;			/* the work item wants rx_mutex, */
+	struct wait_queue_entry turn;	/* or lock_sock(); see lock.c */
 	unsigned int rx_waiters;	/* of ours, asleep on the socket */
 	unsigned int tx_waiters;
 	unsigned int spin_credit;	/* see rx.c */
@@ -258,6 +260,17 @@ static inline bool hall_sock_ends(int moved)
 {
 	return !moved || READ_ONCE(hall_sock_hurry);
 }
+
+/* lock.c */
+void hall_sock_lock_init(struct hall_sock *hs);
+/*
+ * Takes rx_mutex and lock_sock(). False: somebody has one of them, and the work
+ * item runs again when they let go. The work item alone.
+ */
+bool hall_sock_trylock(struct hall_sock *hs);
+void hall_sock_unlock(struct hall_sock *hs);
+/* Lets go of rx_mutex, which a reader has. */
+void hall_rx_unlock(struct hall_sock *hs);
 
 /* tx.c */
 int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size);

@@ -80,17 +80,20 @@ static bool stuck(struct hall_sock *hs)
 
 static void look_at(struct hall_sock *hs, void *data)
 {
+	struct socket_wq *wq;
+
 	hall_budget_look(hs);
 	hall_filters_look(hs);
-	if (!stuck(hs))
+	if (!stuck(hs) || READ_ONCE(hs->detached))
 		return;
-	lock_sock(hs->sk);
-	if (!hs->detached) {
-		hall_count(HALL_WATCHDOG_WAKES);
-		hall_sock_wake(hs);
-		wake_up_all(sk_sleep(hs->sk));
-	}
-	release_sock(hs->sk);
+	/* As the doorbell does, and without lock_sock(): it may be taken for long. */
+	hall_count(HALL_WATCHDOG_WAKES);
+	hall_sock_wake(hs);
+	rcu_read_lock();
+	wq = rcu_dereference(hs->sk->sk_wq);
+	if (wq)
+		wake_up_all(&wq->wait);
+	rcu_read_unlock();
 }
 
 static void look(struct work_struct *work)

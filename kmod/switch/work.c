@@ -351,8 +351,8 @@ void hall_switch_work(struct hall_sock *hs)
 	bool again;
 	int err = 0;
 
-	mutex_lock(&hs->rx_mutex);
-	lock_sock(sk);
+	if (!hall_sock_trylock(hs))
+		return;
 	events = xchg(&hs->channel.events, 0);
 	if (events & BIT(HALL_EVENT_OFFER))
 		on_offer(hs);
@@ -384,8 +384,7 @@ void hall_switch_work(struct hall_sock *hs)
 	if (hall_silent_overdue(hs, &later))
 		err = ETIMEDOUT;
 	hall_sock_rest(hs);
-	release_sock(sk);
-	mutex_unlock(&hs->rx_mutex);
+	hall_sock_unlock(hs);
 
 	if (err)
 		hall_sock_reset(hs, err);

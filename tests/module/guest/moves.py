@@ -41,6 +41,7 @@ from pairs import (
 from rows.data import waiting
 
 TCP_ULP = 31
+CROWD = 300  # a queue of the kernel runs 256 work items at once
 
 
 @contextlib.contextmanager
@@ -188,6 +189,28 @@ def off_while_locked():
         wait_for(lambda: not shown(a, b), "all have left")
         check(take(b, 100) == bytes(100), "other bytes came than were sent")
         exchange(a, b)
+
+
+def off_while_many_locked():
+    """More of those than work items run at once: a connection that is not locked leaves all the same."""
+    with contextlib.ExitStack() as stack:
+        crowd = [connect() for _ in range(CROWD)]
+        for ends in crowd:
+            for end in ends:
+                stack.enter_context(end)
+        with contextlib.closing(Unpaged()) as memory:
+            writers = [Sleeper(memory.send, a, 100) for a, _ in crowd]
+            for writer in writers:
+                writer.asleep("send")
+            a, b = stack.enter_context(pair())
+            stack.callback(hallway, "on")
+            hallway("off")
+            check(not shown(a, b), lambda: f"still attached: {shown(a, b)}")
+            exchange(a, b)
+        for writer, (_, b) in zip(writers, crowd, strict=True):
+            check(writer.result() == 100, "send() returned another count")
+            check(take(b, 100) == bytes(100), "other bytes came than were sent")
+        wait_for(lambda: not connections(), "all have left")
 
 
 def ktls():
@@ -511,6 +534,7 @@ ALONE = (
     older_than_module,
     older_and_locked,
     off_while_locked,
+    off_while_many_locked,
     ktls,
     sockmap,
     sockmap_in_order,

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Both locks of a socket for those who may not wait for them.
+ *
+ * A thread has them while it copies, and may be in a page fault then, for as long
+ * as whoever has to fill the page likes (userfaultfd, FUSE). All work items share a
+ * queue that runs only so many at once: a few hundred that wait for such threads
+ * would stop those of all other sockets. So a work item that finds a lock taken
+ * ends, and who lets go of it has it run again. TCP's backlog is the same idea.
+ */
+#include "sock.h"
+
+/* Under sk_lock.slock, by release_sock(). */
+static int let_go(struct wait_queue_entry *entry, unsigned int mode, int sync,
+		  void *key)
+{
+	struct hall_sock *hs = container_of(entry, struct hall_sock, turn);
+
+	list_del_init(&entry->entry);
+	hall_sock_work(hs, 0);
+	/* The entry's reference; the owner of the lock has the socket's. */
+	hall_sock_put(hs);
+	return 0;
+}
+
+void hall_sock_lock_init(struct hall_sock *hs)
+{
+	mutex_init(&hs->rx_mutex);
+	init_waitqueue_func_entry(&hs->turn, let_go);
+	INIT_LIST_HEAD(&hs->turn.entry);
+}
+
+static bool trylock_sock(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	bool taken;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	taken = sock_owned_by_user(sk);
+	if (!taken) {
+		sk->sk_lock.owned = 1;
+	} else if (list_empty(&hs->turn.entry)) {
+		refcount_inc(&hs->channel.refs);
+		add_wait_queue(&sk->sk_lock.wq, &hs->turn);
+	}
+	spin_unlock_bh(&sk->sk_lock.slock);
+	if (taken)
+		return false;
+	/* For lockdep, which release_sock() tells of the end; as in lock_sock(). */
+	mutex_acquire(&sk->sk_lock.dep_map, 0, 1, _RET_IP_);
+	return true;
+}
+
+bool hall_sock_trylock(struct hall_sock *hs)
+{
+	if (!mutex_trylock(&hs->rx_mutex)) {
+		WRITE_ONCE(hs->awaited, true);
+		/* Pairs with the one of hall_rx_unlock(). */
+		smp_mb();
+		if (!mutex_trylock(&hs->rx_mutex))
+			return false;
+	}
+	WRITE_ONCE(hs->awaited, false);
+	if (trylock_sock(hs))
+		return true;
+	mutex_unlock(&hs->rx_mutex);
+	return false;
+}
+
+void hall_sock_unlock(struct hall_sock *hs)
+{
+	release_sock(hs->sk);
+	mutex_unlock(&hs->rx_mutex);
+}
+
+void hall_rx_unlock(struct hall_sock *hs)
+{
+	mutex_unlock(&hs->rx_mutex);
+	/* Let go of first, looked at then: one of the two sees the other. */
+	smp_mb();
+	if (unlikely(READ_ONCE(hs->awaited)) && xchg(&hs->awaited, false))
+		hall_sock_work(hs, 0);
+}
