@@ -54,7 +54,7 @@ class Doomed:
         self._heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
         wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 60 * pair.slow)
         # Of a call that an error ends, TCP, too, tells the part that was done.
-        self._streams = Stream(victim, pair.a, conns=6, both=f"{CALM} --short")
+        self._streams = Stream(victim, pair.a, conns=6, both="--short")
         victim.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
         with autopsy(pair.a, victim):
             wait_for(lambda: on_rings_with(pair.a, victim) == 9, "all are on rings", 20 * pair.slow)

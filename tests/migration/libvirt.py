@@ -12,7 +12,6 @@ from pathlib import Path
 
 from e2e.lab import named_log
 from e2e.peers import on_rings_with
-from e2e.streams import CALM
 from hallway_lab import image, libvirt, paths, topology
 from hallway_lab.libvirt import Domain
 from hallway_lab.sh import run
@@ -82,7 +81,7 @@ def restores(stage: Stage, outcome: Outcome) -> None:
     domain, stays = stage.domain, stage.stays
     saved = Path(os.environ["TMPDIR"]) / "domain.saved"
     delta = Delta(domain, stays)
-    stream = Stream(stays, domain, conns=STREAMS, both=f"{CALM} --stall 90")
+    stream = Stream(stays, domain, conns=STREAMS, both="--stall 90")
     _on_rings(stage)
     for number in outcome.rounds():
         domain.detach(PLACED)

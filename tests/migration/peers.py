@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from e2e import kernel
 from e2e.peers import Doomed, ended, standing_still
-from e2e.streams import CALM
 from hallway_lab.vm import VM
 from hallway_tests.guests import Stream, insmod, settle_in, wait_members
 from hallway_tests.suite import check
@@ -37,7 +36,7 @@ def powered_off(stage: Stage, outcome: Outcome) -> None:
         stage.pair.a.run("sysctl -q net.ipv4.tcp_retries2=3")
         for _ in outcome.rounds():
             with stage.victim() as third:
-                streams = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
+                streams = Stream(third, stage.pair.a, conns=STREAMS, both="--short")
                 stage.on_rings(third, STREAMS)
                 third.spawn("echo o > /proc/sysrq-trigger")
                 with outcome.timed("missed after"):
@@ -72,7 +71,7 @@ def kexeced(stage: Stage, outcome: Outcome) -> None:
     with stage.bystander(outcome), stage.victim() as third:
         kernel.lay_out(stage.pair.share, third)
         for _ in outcome.rounds():
-            streams = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
+            streams = Stream(third, stage.pair.a, conns=STREAMS, both="--short")
             stage.on_rings(third, STREAMS)
             kernel.kexec(third)
             stage.missed(third)
@@ -127,7 +126,7 @@ def slept(stage: Stage, outcome: Outcome) -> None:
 def _absent(stage: Stage, outcome: Outcome, away: Callable[[VM], None]) -> None:
     with stage.bystander(outcome), stage.victim(cmdline=MAY_STAND_STILL) as third:
         # On both sides: the one that stood still finds that so much time has passed.
-        stream = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --stall {STALL}")
+        stream = Stream(third, stage.pair.a, conns=STREAMS, both=f"--stall {STALL}")
         for _ in outcome.rounds():
             stage.on_rings(third, STREAMS)
             away(third)

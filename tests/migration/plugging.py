@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 from e2e.peers import ended
-from e2e.streams import CALM
 from hallway_lab.vm import VM
 from hallway_tests.guests import Stream, counters, wait_members
 from hallway_tests.suite import check, wait_for
@@ -51,7 +50,7 @@ def vanished(stage: Stage, outcome: Outcome) -> None:
     # A peer that copies when the slot is another generation's has to throw the bytes away.
     with stage.bystander(outcome, broken=True), stage.victim() as third:
         for _ in outcome.rounds():
-            stream = Stream(third, stage.pair.a, conns=STREAMS, both=f"{CALM} --short")
+            stream = Stream(third, stage.pair.a, conns=STREAMS, both="--short")
             stage.on_rings(third, STREAMS)
             third.run(f"cd {REGION} && printf '\\0\\0' | dd of=config bs=1 seek=4 conv=notrunc status=none")
             with outcome.timed("missed after"):
@@ -66,7 +65,7 @@ def vanished(stage: Stage, outcome: Outcome) -> None:
 def _streaming(stage: Stage, outcome: Outcome) -> Iterator[tuple[VM, Stream]]:
     """Bring a third VM, with streams on rings that must come through it all."""
     with stage.bystander(outcome), stage.victim() as third:
-        stream = Stream(third, stage.pair.a, conns=STREAMS, both=CALM)
+        stream = Stream(third, stage.pair.a, conns=STREAMS)
         stage.on_rings(third, STREAMS)
         yield third, stream
         stream.stop()
@@ -95,7 +94,7 @@ def over_and_over(stage: Stage, outcome: Outcome) -> None:
             third.plug(stage.pair.site.daemon.region)
             with outcome.timed("a member after"):
                 wait_members(stage.pair.a, third)
-        Stream(third, stage.pair.a, conns=STREAMS, seconds=1, both=CALM).finish()
+        Stream(third, stage.pair.a, conns=STREAMS, seconds=1).finish()
         check(counters(third)["tx_promoted"] >= STREAMS, "a VM that was plugged in last is not promoted")
 
 

@@ -16,7 +16,6 @@ from e2e import lab
 from e2e.lab import Pair
 from e2e.life import on_rings
 from e2e.peers import on_rings_with
-from e2e.streams import CALM
 from hallway_lab import topology
 from hallway_lab.vm import VM
 from hallway_tests.guests import (
@@ -55,7 +54,7 @@ class Stage:
         pair = self.pair
         pair.load(**AT_ONCE | params)
         start, delta = self._held(), Delta(*pair.both)
-        stream = Stream(pair.b, pair.a, conns=BYSTANDERS, both=f"{CALM} --stall 60")
+        stream = Stream(pair.b, pair.a, conns=BYSTANDERS, both="--stall 60")
         on_rings(pair, BYSTANDERS)
         yield stream
         stream.check_running("though nothing happened to its VMs")
