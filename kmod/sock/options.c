@@ -71,46 +71,59 @@ int hall_getsockopt(struct sock *sk, int level, int optname,
 	return err;
 }
 
-/* Bytes that the native answer does not know of. */
-static u32 in_rings(struct hall_sock *hs, int cmd)
+/*
+ * Completes the native answer by what is in the ring. False: it has to be asked for
+ * anew, for since it was on this carrier the ring's bytes may have become TCP's.
+ */
+static bool with_ring(struct hall_sock *hs, int cmd, u32 carrier, int *answer)
 {
-	u32 n = 0;
+	bool same;
 
+	if (cmd != SIOCINQ && cmd != SIOCATMARK)
+		return true;
 	lock_sock(hs->sk);
+	same = hs->rx.carrier == carrier;
 	if (cmd == SIOCINQ)
-		n = hall_rx_unread(hs);
+		*answer += hall_rx_unread(hs);
+	else
+		*answer = hall_rx_at_mark(hs);
 	release_sock(hs->sk);
-	return n;
+	return same;
 }
 
 #ifdef HALL_IOCTL_INT
 int hall_ioctl(struct sock *sk, int cmd, int *karg)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
+	u32 carrier;
 	int err;
 
 	if (!hs)
 		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, karg);
-	err = hs->native->ioctl(sk, cmd, karg);
-	if (!err)
-		*karg += in_rings(hs, cmd);
+	do {
+		carrier = READ_ONCE(hs->rx.carrier);
+		err = hs->native->ioctl(sk, cmd, karg);
+	} while (!err && !with_ring(hs, cmd, carrier, karg));
 	hall_sock_put(hs);
 	return err;
 }
 #else
 int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 {
+	int __user *to = (int __user *)arg;
 	struct hall_sock *hs = hall_sock_get(sk);
-	u32 n;
-	int err, answer;
+	int err, native, answer;
+	u32 carrier;
 
 	if (!hs)
 		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, arg);
-	err = hs->native->ioctl(sk, cmd, arg);
-	n = err ? 0 : in_rings(hs, cmd);
-	if (n && (get_user(answer, (int __user *)arg) ||
-		  put_user(answer + (int)n, (int __user *)arg)))
-		err = -EFAULT;
+	do {
+		carrier = READ_ONCE(hs->rx.carrier);
+		err = hs->native->ioctl(sk, cmd, arg) ?: get_user(native, to);
+		answer = native;
+	} while (!err && !with_ring(hs, cmd, carrier, &answer));
+	if (!err && answer != native)
+		err = put_user(answer, to);
 	/* A page fault may sleep: until here the module has to stay. */
 	hall_sock_put(hs);
 	return err;

@@ -58,6 +58,17 @@ u32 hall_rx_unread(struct hall_sock *hs)
 	return used;
 }
 
+bool hall_rx_at_mark(struct hall_sock *hs)
+{
+	const struct tcp_sock *tp = tcp_sk(hs->sk);
+	u32 n;
+
+	/* Who sends urgent data has ended its ring: what is in it comes before. */
+	return tp->urg_data && tp->urg_seq == tp->copied_seq &&
+	       (hs->rx.state == HALL_RX_NATIVE ||
+		hall_rx_source(hs, &n) != HALL_RX_RING);
+}
+
 u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 {
 	struct hall_channel *channel = &hs->channel;
@@ -508,14 +519,14 @@ static bool over(const struct sock *sk)
 	       sk->sk_state == TCP_CLOSE;
 }
 
-/* As in TCP no call reads across the mark of urgent data. */
-static bool at_mark(const struct hall_sock *hs)
+static bool stops_at_mark(struct hall_sock *hs)
 {
-	const struct tcp_sock *tp = tcp_sk(hs->sk);
+	bool stops;
 
-	return unlikely(tp->urg_data) && tp->urg_seq == tp->copied_seq &&
-	       (hs->rx.state == HALL_RX_NATIVE || hs->rx.ring.ended ||
-		!hs->rx.ring.started);
+	lock_sock(hs->sk);
+	stops = hall_rx_at_mark(hs);
+	release_sock(hs->sk);
+	return stops;
 }
 
 /* A call that has bytes when the socket is detached goes on here, natively. */
@@ -541,7 +552,8 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		if (n > 0)
 			copied += n;
 		if (n > 0 && !(flags & MSG_PEEK)) {
-			if (at_mark(hs))
+			/* As in TCP no call reads across it. */
+			if (unlikely(tcp_sk(sk)->urg_data) && stops_at_mark(hs))
 				return copied;
 			if (copied < len && (copied < target || seam))
 				continue;

@@ -308,6 +308,8 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
 enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. lock_sock(). */
 u32 hall_rx_unread(struct hall_sock *hs);
+/* Is urgent data the next byte to be read, or the one that would be? lock_sock(). */
+bool hall_rx_at_mark(struct hall_sock *hs);
 /* Is what was just copied from the ring the peer's? lock_sock(). */
 static inline bool hall_rx_intact(struct hall_sock *hs)
 {

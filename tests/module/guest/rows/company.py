@@ -208,6 +208,7 @@ def _urgent(link, inline, early):
         seen = [told(), urgent_data()]
         sleeper = Sleeper(select.select, [], [], [b], PATIENCE).asleep("select")
         a.send(b"!", socket.MSG_OOB)
+        seen.append({_at_mark(b) for _ in range(1000)})  # on its way and there, it is not next
         link.demoted("URGENT")
         wait_for(lambda: got, "SIGURG comes")
     finally:
