@@ -13,8 +13,20 @@
 
 #include <linux/log2.h>
 #include <net/inet_connection_sock.h>
+#include <net/tcp.h>
 
 #include <hallway/reason.h>
+
+/*
+ * Since when has nobody been there to read the bytes? Neither before they were sent,
+ * nor while the peer lived: bytes that are not read are no fault of who is alive.
+ */
+static unsigned long unread_since(const struct sock *sk)
+{
+	u32 sent_ago = tcp_jiffies32 - tcp_sk(sk)->lsndtime;
+
+	return jiffies - min_t(u32, sent_ago, HALL_SILENCE);
+}
 
 /* As in net/ipv4/tcp_timer.c: how long TCP repeats before it gives up. */
 static unsigned long patience(const struct sock *sk)
@@ -40,7 +52,7 @@ bool hall_silent_overdue(struct hall_sock *hs, unsigned long *left)
 	    !hall_tx_unread(hs))
 		return false;
 	if (!hs->give_up_at)
-		hs->give_up_at = jiffies + patience(hs->sk) + 1;
+		hs->give_up_at = unread_since(hs->sk) + patience(hs->sk) + 1;
 	due = hs->give_up_at - jiffies;
 	*left = max(due, 0L);
 	return due <= 0;

@@ -298,7 +298,8 @@ static void on_leave(struct hall_sock *hs)
 	if (hs->leaving)
 		return;
 	hs->leaving = true;
-	hs->leave_by = jiffies + HZ;
+	/* Who is silent has had its time. */
+	hs->leave_by = jiffies + (reason == HALLWAY_REASON_SILENT ? 0 : HZ);
 	hall_tx_demote(hs);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		/* No end mark helps where the ring has to wait for TCP. */

@@ -59,6 +59,7 @@
 #define HEARTBEAT	(HZ / 2)
 /* Heartbeats that a silent member misses: it is dead for 2 s, and for 3 s at most. */
 #define SILENT		5
+static_assert((SILENT - 1) * HEARTBEAT == HALL_SILENCE);
 #define LISTEN_MS	450		/* at least between two that are missed */
 #define ANSWER_DUE	10		/* heartbeats until we say that none came */
 /* Doorbells in one jiffy from which on the vector is masked until the next. */

@@ -162,6 +162,9 @@ int hall_member_init(struct hall_member *member,
 /* The sum over all CPUs. */
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
 
+/* Jiffies for which a member that is left for its silence was silent, at least. */
+#define HALL_SILENCE	(2 * HZ)
+
 /*
  * Waits until no channel is left to a member that has departed. That may take as
  * long as a program likes, for it may have a call in a page fault.

@@ -63,7 +63,7 @@ def hear(port):
     while all(connection.recv(1) == b"p" for connection in (talker, idle, hasty)):
         for connection in (talker, idle, hasty):
             connection.sendall(b"q")
-    hasty.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
+    hasty.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2500)  # milliseconds
     for connection in (hasty, talker):
         connection.sendall(bytes(5000))
     ends, after = {}, {}
