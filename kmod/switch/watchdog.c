@@ -88,8 +88,8 @@ static void look_at(struct hall_sock *hs, void *data)
 		return;
 	/* As the doorbell does, and without lock_sock(): it may be taken for long. */
 	hall_count(HALL_WATCHDOG_WAKES);
-	hall_sock_wake(hs);
 	rcu_read_lock();
+	hall_sock_wake(hs);
 	wq = rcu_dereference(hs->sk->sk_wq);
 	if (wq)
 		wake_up_all(&wq->wait);

@@ -136,21 +136,21 @@ static void on_offer(struct hall_sock *hs)
 
 /*
  * Bytes that Nagle or a cork holds back would stay below the mark and keep
- * the reader from the ring: send them. Lets go of the lock for a moment; what
- * is corked in that moment is late, not out of order.
+ * the reader from the ring: have them sent when the lock is let go of, by the way
+ * that TCP has for senders that were throttled. Opening the lock to set
+ * TCP_NODELAY would be to wait for it.
  */
 static void flush_cork(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
-	u8 nonagle;
 
 	if (!tcp_send_head(sk))
 		return;
-	nonagle = tcp_sk(sk)->nonagle;
-	release_sock(sk);
-	tcp_sock_set_nodelay(sk);
-	lock_sock(sk);
-	tcp_sk(sk)->nonagle = nonagle;
+	/* Goes with the next packet that is queued. */
+	tcp_sk(sk)->nonagle |= TCP_NAGLE_PUSH;
+	/* tcp_release_cb() puts the reference. */
+	if (!test_and_set_bit(TCP_TSQ_DEFERRED, &sk->sk_tsq_flags))
+		sock_hold(sk);
 }
 
 static void on_accept(struct hall_sock *hs)
@@ -170,9 +170,8 @@ static void on_accept(struct hall_sock *hs)
 	WRITE_ONCE(hs->channel.receiver, said.from);
 	if (!hs->detached)
 		flush_cork(hs);
-	/* The lock was open: the socket may have been closed meanwhile. */
+	/* Closed since it was offered: the FIN makes the peer give the ring back. */
 	if (hs->sk->sk_shutdown & SEND_SHUTDOWN) {
-		/* The FIN makes the peer give the ring back. */
 		hs->tx.state = HALL_TX_ENDED;
 		return;
 	}

@@ -65,6 +65,7 @@ static_assert((SILENT - 1) * HEARTBEAT == HALL_SILENCE);
 /* Doorbells in one jiffy from which on the vector is masked until the next. */
 #define STORM		512
 #define BACKLOG_RETRY	msecs_to_jiffies(1)
+#define SETTLE_RETRY	msecs_to_jiffies(10)
 
 struct doorbell {
 	struct list_head list;
@@ -141,7 +142,7 @@ struct peer {
 	unsigned int backlogged;	/* so many */
 	struct delayed_work retry;
 	struct list_head list;		/* region->departed */
-	struct work_struct settle;
+	struct delayed_work settle;
 };
 
 struct queued {
@@ -592,10 +593,14 @@ static void add_bytes(struct hall_member_bytes *sum, const struct peer *peer)
 
 static void peer_settle(struct work_struct *work)
 {
-	struct peer *peer = container_of(work, struct peer, settle);
+	struct peer *peer = container_of(to_delayed_work(work), struct peer, settle);
 	struct region *region = peer->region;
 
-	hall_member_settle(&peer->member);
+	/* Not waited for: the work that ends the channels is in this queue too. */
+	if (atomic_read(&peer->member.channels)) {
+		queue_delayed_work(hall_workqueue, &peer->settle, SETTLE_RETRY);
+		return;
+	}
 	spin_lock(&region->departed_lock);
 	add_bytes(&region->departed_bytes, peer);
 	list_del(&peer->list);
@@ -620,7 +625,7 @@ static void peer_depart(struct peer *peer, u32 reason)
 	/* The next member in this slot has the same boxes. */
 	cancel_delayed_work_sync(&peer->retry);
 	pr_info("member %u (%s) left\n", peer->member.slot, peer->member.name);
-	queue_work(hall_workqueue, &peer->settle);
+	queue_delayed_work(hall_workqueue, &peer->settle, 0);
 }
 
 static void peer_arrive(struct region *region, u32 slot,
@@ -657,7 +662,7 @@ static void peer_arrive(struct region *region, u32 slot,
 	spin_lock_init(&peer->lock);
 	INIT_LIST_HEAD(&peer->backlog);
 	INIT_DELAYED_WORK(&peer->retry, backlog_retry);
-	INIT_WORK(&peer->settle, peer_settle);
+	INIT_DELAYED_WORK(&peer->settle, peer_settle);
 
 	box_index_reset(&peer->in->tail, entry->generation, region->generation);
 	box_index_reset(&peer->out->head, region->generation, entry->generation);
