@@ -1,17 +1,21 @@
-"""libvirt in the lab: a libvirtd of its own, and a VM that it runs.
+"""libvirt in the lab: libvirtds of its own, each of which is a host's, and a VM that they run.
 
-The daemon finds private folders in place of the machine's, so that neither
-knows of the other. libvirt has the VM's machine and its shared memory; the rest
+A daemon finds private folders in place of the machine's, and a name of its own,
+so that neither knows of the machine's or of another one, but by the socket that a
+migration is given. libvirt has the VM's machine and its shared memory; the rest
 reaches QEMU as in any other VM of the lab, by the command line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -20,12 +24,19 @@ from .sh import LabError, run
 from .vm import VM
 
 PACKAGES = ("libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients")
-FOLDERS = [Path(f) for f in ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")]
+FOLDERS = {
+    "etc": "/etc/libvirt",
+    "lib": "/var/lib/libvirt",
+    "log": "/var/log/libvirt",
+    "cache": "/var/cache/libvirt",
+    "run": "/run/libvirt",
+}
 CONFIGURATION = {
     "qemu.conf": 'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nnamespaces = []\n'
     'stdio_handler = "file"\ncgroup_controllers = []\nremember_owner = 0\n',
-    "libvirtd.conf": 'unix_sock_group = "root"\nauth_unix_rw = "none"\n',
+    "libvirtd.conf": 'unix_sock_group = "root"\nauth_unix_rw = "none"\nhost_uuid = "{uuid}"\n',
 }
+PID_FILE = "/run/libvirt/libvirtd.pid"  # by default it is outside of all folders
 USER = "libvirt-qemu"  # libvirt looks for it even where it is told another one
 PATIENCE = 60  # seconds
 # Where the lab's own devices, which QEMU places from below, never come near.
@@ -58,56 +69,81 @@ def prepare() -> None:
         provision.install(*wanted)
 
 
+@dataclass(frozen=True)
+class Libvirt:
+    """A libvirtd that runs. It sees what is in its folder at libvirt's places."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Where all of it is."""
+        return paths.RUN / f"libvirt-{self.name}"
+
+    @property
+    def uri(self) -> str:
+        """By which another one, and virsh, find it."""
+        return f"qemu+unix:///system?socket={self.folder}/run/libvirt-sock"
+
+    def virsh(self, *words: str | Path) -> str:
+        """Have virsh do something; return what it says."""
+        return run(self._virsh(*words))
+
+    def answers(self) -> bool:
+        """Tell whether it does."""
+        return subprocess.run(self._virsh("version"), capture_output=True, check=False).returncode == 0
+
+    def _virsh(self, *words: str | Path) -> list[str | Path]:
+        return ["virsh", "--quiet", "--connect", self.uri, *words]
+
+
 @contextlib.contextmanager
-def running(hook: str) -> Iterator[None]:
-    """Run libvirtd, with that script as QEMU's hook, for the length of the block."""
+def running(name: str, hook: str) -> Iterator[Libvirt]:
+    """Run a libvirtd, with that script as QEMU's hook, for the length of the block."""
     isolate.need_private()
-    for folder in FOLDERS:
-        folder.mkdir(parents=True, exist_ok=True)
-        run(["mount", "-t", "tmpfs", "tmpfs", folder])
-    for name, text in CONFIGURATION.items():
-        (FOLDERS[0] / name).write_text(text)
-    script = FOLDERS[0] / "hooks/qemu"
+    made = Libvirt(name)
+    mounts = {made.folder / own: place for own, place in FOLDERS.items()}
+    for own, place in mounts.items():
+        own.mkdir(parents=True)
+        Path(place).mkdir(parents=True, exist_ok=True)
+    etc = made.folder / "etc"
+    for file, text in CONFIGURATION.items():
+        (etc / file).write_text(text.replace("{uuid}", str(uuid.uuid4())))
+    script = etc / "hooks/qemu"
     script.parent.mkdir()
     script.write_text(hook)
     script.chmod(0o755)
-    for name, line in (("passwd", f"{USER}:x:64055:64055::/:/bin/false"), ("group", f"{USER}:x:64055:")):
-        copy = paths.RUN / name
-        copy.write_text(Path("/etc", name).read_text() + line + "\n")
-        run(["mount", "--bind", copy, f"/etc/{name}"])
+    for file, line in (("passwd", f"{USER}:x:64055:64055::/:/bin/false"), ("group", f"{USER}:x:64055:")):
+        copy = made.folder / file
+        copy.write_text(Path("/etc", file).read_text() + line + "\n")
+        mounts[copy] = f"/etc/{file}"
     if Path("/dev/kvm").exists():
-        run(["mount", "--bind", "/dev/null", "/dev/kvm"])  # libvirt would have each QEMU try it
-    log = paths.out("vm", "libvirtd.log")
+        mounts[Path("/dev/null")] = "/dev/kvm"  # libvirt would have each QEMU try it
+    steps = [f"hostname {name}", *(f"mount --bind {own} {place}" for own, place in mounts.items())]
+    reaper = Path(__file__).with_name("reaper.py")
+    steps.append(f"exec {shlex.join([sys.executable, str(reaper), 'libvirtd', '--pid-file', PID_FILE])}")
+    log = paths.out("vm", f"libvirtd-{name}.log")
     with open(log, "wb") as said:
-        words = [sys.executable, Path(__file__).with_name("reaper.py"), "libvirtd"]
+        words = ["unshare", "--mount", "--uts", "sh", "-ec", "\n".join(steps)]
         daemon = subprocess.Popen(words, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE
-        while subprocess.run(_virsh("version"), capture_output=True, check=False).returncode:
+        while not made.answers():
             if daemon.poll() is not None or time.monotonic() > deadline:
                 raise LabError(f"libvirtd does not answer ({log}):\n{log.read_text()[-2000:]}")
             time.sleep(0.1)
-        yield
+        yield made
     finally:
         daemon.kill()
         daemon.wait()
 
 
-def _virsh(*words: str | Path) -> list[str | Path]:
-    return ["virsh", "--quiet", "--connect", "qemu:///system", *words]
-
-
-def virsh(*words: str | Path) -> str:
-    """Have virsh do something; return what it says."""
-    return run(_virsh(*words))
-
-
 class _Qemu:
     """The process that libvirt began, as the lab's VMs want their own."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.pid = int(Path(f"/run/libvirt/qemu/{name}.pid").read_text())
+    def __init__(self, libvirt: Libvirt, name: str) -> None:
+        self._libvirt, self._name = libvirt, name
+        self.pid = int((libvirt.folder / f"run/qemu/{name}.pid").read_text())
 
     def poll(self) -> int | None:
         """Return nothing while it lives."""
@@ -116,7 +152,7 @@ class _Qemu:
     def kill(self) -> None:
         """Have libvirt end it."""
         if self.poll() is None:
-            virsh("destroy", self._name)
+            self._libvirt.virsh("destroy", self._name)
 
     def wait(self) -> None:
         """Return: libvirt has waited."""
@@ -129,41 +165,45 @@ def placed(device: str) -> str:
 
 
 class Domain(VM):
-    """A VM that libvirt runs. `doorbell` and `words` are what its XML says of Hallway."""
+    """A VM that a libvirt runs. `doorbell` and `words` are what its XML says of Hallway."""
 
+    libvirt: Libvirt
     doorbell: str
     words: str
 
     def start(self) -> None:
         """Have libvirt start it."""
-        self._sockets.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
-        isolate.add_tap(self._tap)
-        path = paths.RUN / f"{self.name}.xml"
+        self._make_room()
         own = "".join(f"<qemu:arg value={quoteattr(word)}/>\n    " for word in self._devices())
         vcpus = self.config.cpus + 1
         text = DOMAIN.format(vm=self, vcpus=vcpus, doorbell=placed(self.doorbell), words=self.words + own)
+        path = paths.RUN / f"{self.name}.xml"
         path.write_text(text)
-        virsh("define", path)
-        virsh("start", self.name)
-        self._process = _Qemu(self.name)
+        self.libvirt.virsh("define", path)
+        self.libvirt.virsh("start", self.name)
+        self._process = _Qemu(self.libvirt, self.name)
+
+    def _make_room(self) -> None:
+        self._sockets.mkdir(parents=True, exist_ok=True)
+        isolate.add_tap(self._tap)
 
     def attach(self, device: Path) -> None:
         """Plug in what such a file describes."""
-        virsh("attach-device", self.name, device, "--live")
+        self.libvirt.virsh("attach-device", self.name, device, "--live")
 
     def detach(self, device: Path) -> None:
         """Plug it out; returns when the guest has let go of it."""
-        virsh("detach-device", self.name, device, "--live")
+        self.libvirt.virsh("detach-device", self.name, device, "--live")
         deadline = time.monotonic() + PATIENCE
-        while "ivshmem-plain" in virsh("dumpxml", self.name):
+        while "ivshmem-plain" in self.libvirt.virsh("dumpxml", self.name):
             if time.monotonic() > deadline:
                 raise LabError(f"{self.name} does not let go of its memory")
             time.sleep(0.05)
 
     def save(self, path: Path) -> None:
         """Save it to a file; its QEMU ends."""
-        virsh("save", self.name, path)
+        self.libvirt.virsh("save", self.name, path)
         for connection in (self._qmp, self._agent):
             if connection:
                 connection.close()
@@ -171,6 +211,29 @@ class Domain(VM):
 
     def restore(self, path: Path) -> None:
         """Have it go on."""
-        virsh("restore", path)
-        self._process = _Qemu(self.name)
+        self.libvirt.virsh("restore", path)
+        self._process = _Qemu(self.libvirt, self.name)
         self._find_agent(time.monotonic() + PATIENCE)
+
+    def migrate(self, to: Libvirt) -> None:
+        """Have it go on under another libvirt. It stands still meanwhile: see hosts.QEMU."""
+        there = self.double()
+        there._make_room()
+        # What the lab gives QEMU by itself has other names there.
+        text = self.libvirt.virsh("dumpxml", "--migratable", self.name)
+        for mine, its in ((f"{self._sockets}/", f"{there._sockets}/"), (f"={self._tap},", f"={there._tap},")):
+            text = text.replace(mine, its)
+        path = paths.RUN / f"{there._tap}.xml"
+        path.write_text(text)
+        words = [
+            "--xml",
+            path,
+            "--desturi",
+            to.uri,
+            "--migrateuri",
+            f"unix://{paths.RUN}/{there._tap}.migration",
+        ]
+        self.libvirt.virsh("migrate", self.name, *words)
+        there._process = _Qemu(to, self.name)
+        self.become(there)
+        self.libvirt = to

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from . import accel, emulator, image, isolate, kernels, paths, verdict, wire
 from .sh import LabError, say
@@ -194,9 +194,9 @@ class VM:
             if time.monotonic() > deadline:
                 raise VMError(f"{self.name}: the guest agent does not answer\n{self._tail()}")
 
-    def double(self, **options: Any) -> VM:
+    def double(self, **options: Any) -> Self:
         """Describe the QEMU that this guest may migrate to, with other options."""
-        other = VM(replace(self.config, moves=self.config.moves + 1, **options))
+        other = type(self)(replace(self.config, moves=self.config.moves + 1, **options))
         other.log, other.qemu_log = self.log, self.qemu_log.with_name(f"{other._tap}.qemu.log")
         return other
 

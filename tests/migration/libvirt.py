@@ -1,19 +1,20 @@
-"""A VM that libvirt runs, with the words and the hook that the documents give its users."""
+"""A VM that libvirt runs and migrates, with the words and the hook that the documents give its users."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.lab import named_log
 from e2e.peers import on_rings_with
 from hallway_lab import image, libvirt, paths, topology
-from hallway_lab.libvirt import Domain
+from hallway_lab.libvirt import Domain, Libvirt
 from hallway_lab.sh import run
 from hallway_lab.vm import VM, Config
 from hallway_tests.guests import Delta, Stream, healthy, insmod, members, odd, settle_in, wait_members
@@ -39,25 +40,30 @@ def written(mark: str) -> str:
 
 @dataclass
 class Stage:
-    """A VM of libvirt's, and another one that stays."""
+    """A VM that one of two libvirts runs, and another one that stays."""
 
     domain: Domain
     stays: VM
+    libvirts: tuple[Libvirt, Libvirt]
 
 
 @contextlib.contextmanager
 def pair(setting: Setting) -> Iterator[Stage]:
     """Boot both."""
     ring = written("type='ivshmem-plain'")
-    daemon = topology.Daemon(region=Path("/dev/shm/hallway"))
+    region = Path("/dev/shm/hallway")
+    shutil.rmtree(region, ignore_errors=True)  # the folder of the stages before
+    daemon = topology.Daemon(region=region)
     options = {"kernel": setting.kernel, "share": setting.share}
     logs = setting.logs / "libvirt"
     disk = Path(os.environ["TMPDIR"]) / "domain.qcow2"
     base = image.root_image(Config().image)
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk])
-    with libvirt.running(written("#!/bin/sh").replace(str(RING), str(PLACED))):
+    hook = written("#!/bin/sh").replace(str(RING), str(PLACED))
+    with libvirt.running("here", hook) as here, libvirt.running("there", hook) as there:
         daemon.start()
         domain = Domain(Config(number=3, disk=disk, **options))
+        domain.libvirt = here
         domain.doorbell = written("type='ivshmem-doorbell'")
         domain.words = "".join(re.findall(r"<qemu:arg .*?/>", written("<qemu:commandline>")))
         PLACED.write_text(libvirt.placed(ring))
@@ -71,24 +77,39 @@ def pair(setting: Setting) -> Iterator[Stage]:
                 domain.attach(PLACED)
                 stays.plug(daemon.region)
                 wait_members(domain, stays)
-                yield Stage(domain, stays)
+                yield Stage(domain, stays, (here, there))
         finally:
             daemon.kill(15)
 
 
 def restores(stage: Stage, outcome: Outcome) -> None:
     """It is saved and restored under load; the hook gives it its ring memory back."""
-    domain, stays = stage.domain, stage.stays
     saved = Path(os.environ["TMPDIR"]) / "domain.saved"
+
+    def away(_number: int) -> None:
+        stage.domain.save(saved)
+        time.sleep(AWAY)  # that it is away is the point
+        stage.domain.restore(saved)
+
+    _comes_back(stage, outcome, away)
+
+
+def migrates(stage: Stage, outcome: Outcome) -> None:
+    """It migrates under load, there and back; the hook of where it comes to gives it ring memory."""
+    here, there = stage.libvirts
+    _comes_back(stage, outcome, lambda number: stage.domain.migrate(here if number % 2 else there))
+
+
+def _comes_back(stage: Stage, outcome: Outcome, away: Callable[[int], None]) -> None:
+    """Have it go away in each round, without ring memory, and come back."""
+    domain, stays = stage.domain, stage.stays
     delta = Delta(domain, stays)
     stream = Stream(stays, domain, conns=STREAMS, both="--stall 90")
     _on_rings(stage)
     for number in outcome.rounds():
         domain.detach(PLACED)
         check(domain.ip4 not in members(stays), f"{stays.name} still has it as a member")
-        domain.save(saved)
-        time.sleep(AWAY)  # that it is away is the point
-        domain.restore(saved)
+        away(number)
         with outcome.timed("on rings again after"):
             _on_rings(stage)
         stream.check_running(f"in round {number}")
@@ -108,7 +129,7 @@ def _on_rings(stage: Stage) -> None:
 
 
 # The distribution's QEMU, which its libvirt is made for, runs no guest with a newer one here.
-KERNELS = ("6.1",)
 SCENARIOS = (
-    Scenario("libvirt-restores", "virsh save and restore, with the hook", 20, pair, restores, KERNELS),
+    Scenario("libvirt-restores", "virsh save and restore, with the hook", 20, pair, restores),
+    Scenario("libvirt-migrates", "virsh migrate there, or back, with the hook", 20, pair, migrates),
 )
