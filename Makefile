@@ -45,7 +45,7 @@ compat: ## other people's programs, on rings and while carriers switch (long): d
 migration: ## VMs that come, go, crash and move under load (long): docs/migration-results.md
 	lab/run setup
 	tests/migration/run
-	tests/migration/run --kernel 6.12 --only plug-cycles,members-known,qemu-killed,migrates-there,migrates-without
+	tests/migration/run --kernel 6.12
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup

@@ -126,7 +126,18 @@ class Hosts:
         if to is self.here:
             self.on_rings(count)
         else:
+            wait_for(
+                lambda: self._a_member(to), f"{self.moves.name} is a member on {to.name}", 30 * self.slow
+            )
             self.on_tcp()
+
+    def _a_member(self, host: Host) -> bool:
+        shown = host.daemon.status()["regions"]
+        return any(
+            m["uuid"] == self.moves.uuid and m["liveness"] == "alive" and m["addresses"]
+            for region in shown
+            for m in region["members"]
+        )
 
 
 def _sent(vm: VM) -> int:

@@ -63,7 +63,7 @@ def _migration(options: argparse.Namespace) -> int:
         for scenario, outcome in _staged(setting, list(group), options.rounds):
             records.append(report.record(scenario, outcome, options.kernel, release))
             report.tell(records[-1], f"{len(records)}/{len(chosen)}")
-            report.keep(records[-1:], [one.key for one in ALL])
+            report.keep(records[-1:], ALL)
     failed = [one for one in records if one["faults"]]
     print(f"\n{report.render(records)}\n")
     print(f"{len(records) - len(failed)} passed, {len(failed)} failed, {time.monotonic() - begin:.0f} s;")

@@ -12,19 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hallway_lab.vm import VM
+from hallway_tests.guests import jobs_end
 from hallway_tests.suite import check
 
-from .scenario import Outcome, Scenario
+from .peers import panic, power_off
+from .scenario import KERNELS, Outcome, Scenario
 from .stage import AT_ONCE, Stage, pair
 
 SOON = 0.1  # seconds from the daemon's event to the last module's knowledge
 SILENT = 3  # seconds from a death without a word until then
 PATIENCE = 30
+ADDRESSES = (("10.77.0.200", "24"), ("fd77::200", "64 nodad"))
 STAMP = re.compile(r"^(\S+Z)\s+INFO (?:joined|left) vm=\"(vm\d+)", re.M)
 
 
 def known(stage: Stage, outcome: Outcome) -> None:
-    """A VM leaves and joins again, in two ways; the others' kernels say so on their consoles."""
+    """A VM leaves and joins again, each way there is; the kernels say so on their consoles."""
     stage.pair.load(**AT_ONCE)
     region = stage.pair.site.daemon.region
     words = " ".join(f"{name}={value}" for name, value in AT_ONCE.items())
@@ -37,7 +40,16 @@ def known(stage: Stage, outcome: Outcome) -> None:
                 ("arrived", lambda: third.plug(region)),
             ):
                 outcome.note(f"all know that it {event} after", _told(stage, third, event, act))
+            for address, more in ADDRESSES:
+                for event, verb in (("came", "add"), ("went", "del")):
+                    change = f"ip addr {verb} {address}/{more if verb == 'add' else more.split()[0]} dev eth0"
+                    outcome.note(
+                        f"of an address that {event}", _told_of(stage, third, address, event, change)
+                    )
             outcome.note("or is silent after", _dead(stage, third))
+    for end in (VM.stop, panic, power_off):
+        with stage.victim() as third:
+            outcome.note("that its machine ended", _told(stage, third, "left", lambda: end(third)))  # noqa: B023
     stage.pair.unload()
     stage.pair.healthy()
     for what, took in outcome.figures.items():
@@ -46,15 +58,34 @@ def known(stage: Stage, outcome: Outcome) -> None:
 
 
 def _told(stage: Stage, third: VM, event: str, act: Callable[[], object]) -> float:
-    consoles = [_Tail(vm.log) for vm in stage.pair.both]
+    both = stage.pair.both
+    awaited = [(_Tail(vm.log), f"({third.name}) {event}") for vm in both]
+    if event == "arrived":
+        awaited += [(_Tail(third.log), f"({vm.name}) {event}") for vm in both]
     daemon = _Tail(stage.pair.site.daemon.log)
     with ThreadPoolExecutor(1) as pool:
         acting = pool.submit(act)
-        said = _all_say(consoles, f"({third.name}) {event}")
+        said = _all_said(awaited)
         acting.result()
     stamps = [at for at, name in STAMP.findall(daemon.read()) if name == third.name]
     check(stamps, f"hallwayd does not say that {third.name} {event}")
     began = datetime.datetime.fromisoformat(stamps[-1]).timestamp()
+    return said - began
+
+
+def _told_of(stage: Stage, third: VM, address: str, event: str, change: str) -> float:
+    """Change an address; from right before the command runs until the others' modules know."""
+    consoles = [_Tail(vm.log) for vm in stage.pair.both]
+    jobs = [vm.spawn(f"python3 -B /hallway/e2e/knows.py {address} {event}") for vm in stage.pair.both]
+    try:
+        _all_say(consoles, f"looks whether {address} {event}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {[job.poll() for job in jobs]}") from error
+    mine = _Tail(third.log)
+    job = third.spawn(f"echo changes {address} > /dev/kmsg; {change}")
+    began = _all_say([mine], f"changes {address}")
+    said = _all_say(consoles, f"knows that {address} {event}")
+    jobs_end(job, *jobs)
     return said - began
 
 
@@ -72,12 +103,16 @@ def _dead(stage: Stage, third: VM) -> float:
 
 
 def _all_say(consoles: list[_Tail], words: str) -> float:
-    """Wait until each of them has said that; return when the last one did."""
+    return _all_said([(console, words) for console in consoles])
+
+
+def _all_said(awaited: list[tuple[_Tail, str]]) -> float:
+    """Wait until each of them has said its words; return when the last one did."""
     deadline = time.monotonic() + PATIENCE
-    seen = [0.0 for _ in consoles]
+    seen = [0.0 for _ in awaited]
     while not all(seen):
-        check(time.monotonic() < deadline, f"nobody says: {words}")
-        for n, console in enumerate(consoles):
+        check(time.monotonic() < deadline, f"not all is said: {[words for _, words in awaited]}, {seen}")
+        for n, (console, words) in enumerate(awaited):
             if not seen[n] and words in console.read():
                 seen[n] = time.time()
         time.sleep(0.0005)  # a step of the measure
@@ -100,9 +135,10 @@ class _Tail:
 SCENARIOS = (
     Scenario(
         "members-known",
-        "a VM leaves and joins by its module and by its region, and falls silent",
+        "a VM leaves and joins by module, region and machine, changes addresses, falls silent",
         20,
         pair,
         known,
+        KERNELS,
     ),
 )

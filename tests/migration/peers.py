@@ -11,7 +11,7 @@ from hallway_lab.vm import VM
 from hallway_tests.guests import Stream, insmod, settle_in, wait_members
 from hallway_tests.suite import check
 
-from .scenario import Outcome, Scenario
+from .scenario import KERNELS, Outcome, Scenario
 from .stage import AT_ONCE, Stage, pair
 
 # A kernel whose clock jumps would take that for a CPU or a task that is stuck.
@@ -27,7 +27,7 @@ def killed(stage: Stage, outcome: Outcome) -> None:
 
 def panicked(stage: Stage, outcome: Outcome) -> None:
     """A guest panics, and its QEMU ends with it."""
-    _end(stage, outcome, _panic)
+    _end(stage, outcome, panic)
 
 
 def powered_off(stage: Stage, outcome: Outcome) -> None:
@@ -38,7 +38,7 @@ def powered_off(stage: Stage, outcome: Outcome) -> None:
             with stage.victim() as third:
                 streams = Stream(third, stage.pair.a, conns=STREAMS, both="--short")
                 stage.on_rings(third, STREAMS)
-                third.spawn("echo o > /proc/sysrq-trigger")
+                power_off(third)
                 with outcome.timed("missed after"):
                     stage.missed(third)
                 ended(streams, 60)
@@ -104,8 +104,14 @@ def _dies(stage: Stage, outcome: Outcome, third: VM, die: Callable[[VM], object]
     return doomed
 
 
-def _panic(vm: VM) -> None:
+def panic(vm: VM) -> None:
+    """Have a guest's kernel panic; its QEMU ends with it."""
     vm.spawn("echo c > /proc/sysrq-trigger")
+
+
+def power_off(vm: VM) -> None:
+    """Have a guest's kernel shut its devices down, and its machine."""
+    vm.spawn("echo o > /proc/sysrq-trigger")
 
 
 def stopped(stage: Stage, outcome: Outcome) -> None:
@@ -155,7 +161,7 @@ def _sleep(stage: Stage, third: VM) -> None:
 
 
 SCENARIOS = (
-    Scenario("qemu-killed", "kill -9 of a peer's QEMU", 20, pair, killed),
+    Scenario("qemu-killed", "kill -9 of a peer's QEMU", 20, pair, killed, KERNELS),
     Scenario("guest-panics", "a peer's kernel panics, its QEMU ends", 20, pair, panicked),
     Scenario("guest-powers-off", "a peer's kernel powers its machine off", 20, pair, powered_off),
     Scenario("guest-halted", "a peer stands still for ever, its QEMU lives", 20, pair, halted),

@@ -10,7 +10,7 @@ from hallway_lab.vm import VM
 from hallway_tests.guests import Stream, counters, wait_members
 from hallway_tests.suite import check, wait_for
 
-from .scenario import Outcome, Scenario
+from .scenario import KERNELS, Outcome, Scenario
 from .stage import Stage, pair
 
 STREAMS = 4
@@ -102,5 +102,5 @@ SCENARIOS = (
     Scenario("region-unplugged", "device_del and device_add of a peer's region", 20, pair, unplugged),
     Scenario("devices-removed", "a peer removes region and doorbell, and rescans", 20, pair, removed),
     Scenario("region-vanishes", "a peer's region answers no more, then is removed", 20, pair, vanished),
-    Scenario("plug-cycles", "device_del and device_add, nothing else", 100, pair, over_and_over),
+    Scenario("plug-cycles", "device_del and device_add, nothing else", 100, pair, over_and_over, KERNELS),
 )

@@ -22,7 +22,8 @@ something happens to a third VM, a stream between the two others goes on in ring
 all the time, nothing that belongs to it is reset, no sleeper is saved by the
 watchdog, and afterwards ring memory is all given back. Streams with the VM that
 something happens to go on intact, or end with an error that TCP gives. What
-migrates with Hallway has 20 busy connections, all on rings again where they can be.
+migrates with Hallway has 20 busy connections, each of which gets on, all on rings
+again where they can be.
 In both cases channels, QEMUs and the daemons' descriptors are afterwards as many as
 before. In every scenario no kernel has complained. A row tells what was looked at by
 the tests of its module's revision.
@@ -87,8 +88,9 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
+def keep(records: list[dict[str, Any]], everything: Sequence[Scenario]) -> None:
     """Write the rows to out/ and docs/, with those that other runs left for other scenarios."""
+    order = [one.key for one in everything]
     rows = kept.keep(paths.out("migration.json"), records, order)
     new = page.Page([*(title for title, _ in HEAD), *RUN])
     new.rows = {_key(one): [*_cells(one), one["release"], one["module"], one["date"]] for one in rows}
@@ -98,8 +100,10 @@ def keep(records: list[dict[str, Any]], order: Sequence[str]) -> None:
     older = page.read(DOCUMENT.read_text(), new.titles, NAMED_BY)
     older.rows = {key: row for key, row in older.rows.items() if key[0] in order}
     new.take(older)
-    played = {key for key, _ in new.rows}
-    missing = ", ".join(key for key in order if key not in played) or "None."
+    wanted = [(one.key, kernel) for one in everything for kernel in one.kernels]
+    missing = (
+        ", ".join(f"{key} on {kernel}" for key, kernel in wanted if (key, kernel) not in new.rows) or "None."
+    )
     right = [title for title, side in HEAD if side == table.RIGHT]
     DOCUMENT.write_text(f"{PREFACE}\n{new.text(right)}\n## Not played yet (*open*)\n\n{missing}\n")
 

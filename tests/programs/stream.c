@@ -47,7 +47,7 @@
 #include <unistd.h>
 
 #define BIGGEST (300 * 1024)
-#define REPORTS 12
+#define REPORTS 32
 
 enum mode { BLOCK, LEVEL, EDGE, MODES, MIXED = MODES };
 static const char *const mode_names[] = { "block", "level", "edge", "mixed" };

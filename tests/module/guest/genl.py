@@ -83,6 +83,12 @@ class Family:
                 (found[name],) = struct.unpack("Q", nested[self._n["A_VALUE"]])
         return found
 
+    def members(self):
+        """Return the addresses of all members, of 16 bytes each."""
+        answers = self._ask(self._id, self._n["CMD_MEMBERS"], flags=DUMP)
+        fields = [field for answer in answers for field in _attributes(answer)]
+        return {payload for kind, payload in fields if kind == self._n["A_ADDRESS"]}
+
     def connections(self):
         """Return ports, carriers and reason of each attached end."""
         found = []
