@@ -25,6 +25,7 @@ from .vm import VM, Config, Plain, boot_all
 RUN_DIR = Path("/run/hallway")
 REGION_DIR = Path("/dev/shm/hallway")
 SIZE_MIB = 256
+SLOTS = 4
 
 
 def prepare(kernel_name: str, image_kind: str = "basic") -> None:
@@ -68,6 +69,7 @@ class Daemon:
         self,
         *words: str,
         region_mib: int = SIZE_MIB,
+        slots: int = SLOTS,
         host: str = "",
         config: Path | None = None,
         region: Path | None = None,
@@ -76,7 +78,7 @@ class Daemon:
         region_dir = REGION_DIR.with_name(f"{REGION_DIR.name}-{host}") if host else REGION_DIR
         self.configured = config is not None
         self.region = Plain(region or region_dir / "default", region_mib << 20)
-        served = f"--region={self.region.path.name}:{region_mib}M"
+        served = f"--region={self.region.path.name}:{region_mib}M:{slots}"
         self.words = [f"--config={config}" if config else served, *words]
         self.words += [f"--run-dir={self.run_dir}", f"--region-dir={self.region.path.parent}"]
         self.socket = self.run_dir / "hallwayd.sock"

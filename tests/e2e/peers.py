@@ -13,6 +13,7 @@ from typing import Any
 
 from hallway_lab.vm import VM, Job, Result
 from hallway_tests.guests import (
+    TELLING,
     Delta,
     Stream,
     autopsy,
@@ -54,8 +55,7 @@ class Doomed:
         self._before = {vm.name: seen_by_daemon(pair, vm)["channels"] for vm in pair.both}
         self._heard = pair.a.spawn("python3 -B /hallway/e2e/last_words.py hear 4900")
         wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "somebody hears", 60 * pair.slow)
-        # Of a call that an error ends, TCP, too, tells the part that was done.
-        self._streams = Stream(victim, pair.a, conns=6, both="--short")
+        self._streams = Stream(victim, pair.a, conns=6, both=TELLING)
         victim.spawn(f"python3 -B /hallway/e2e/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
         with autopsy(pair.a, victim):
             wait_for(lambda: on_rings_with(pair.a, victim) == 9, "all are on rings", 20 * pair.slow)
@@ -101,11 +101,11 @@ def ended(streams: Stream, patience: float) -> None:
     ended_as_tcp(streams, streams.client.wait(patience))
 
 
-def ended_as_tcp(streams: Stream, result: Result) -> None:
-    """Fail unless each connection says of itself that its peer is gone: an end of the stream is none."""
+def ended_as_tcp(streams: Stream, result: Result, *, least: int | None = None) -> None:
+    """Fail unless each connection, or so many, says that its peer is gone: an end of the stream is none."""
     client = json.loads(result.out)
-    told = {int(report.split()[1]) for report in client["reports"]}
-    check(told == set(range(streams.conns)), f"connections {told} of {streams.conns} noticed: {client}")
+    told = {report.split()[1] for report in client["reports"]}
+    check(len(told) >= (least or streams.conns), f"connections {told} of {streams.conns} noticed: {client}")
     for report in client["reports"]:
         check(report.endswith(TCP_ENDS), f"not an end as TCP's: {report}")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,14 +17,22 @@ from hallway_tests.guests import jobs_end
 from hallway_tests.suite import check
 
 from .peers import panic, power_off
-from .scenario import KERNELS, Outcome, Scenario
+from .scenario import KERNELS, Outcome, Scenario, Setting
 from .stage import AT_ONCE, Stage, pair
 
 SOON = 0.1  # seconds from the daemon's event to the last module's knowledge
 SILENT = 3  # seconds from a death without a word until then
 PATIENCE = 30
+SLOTS_MAX = 64
 ADDRESSES = (("10.77.0.200", "24"), ("fd77::200", "64 nodad"))
 STAMP = re.compile(r"^(\S+Z)\s+INFO (?:joined|left) vm=\"(vm\d+)", re.M)
+
+
+@contextlib.contextmanager
+def wide(setting: Setting) -> Iterator[Stage]:
+    """Boot the two VMs; their region has as many slots as one may have, to be looked at each time."""
+    with pair(setting, slots=SLOTS_MAX) as stage:
+        yield stage
 
 
 def known(stage: Stage, outcome: Outcome) -> None:
@@ -42,7 +51,7 @@ def known(stage: Stage, outcome: Outcome) -> None:
                 outcome.note(f"all know that it {event} after", _told(stage, third, event, act))
             for address, more in ADDRESSES:
                 for event, verb in (("came", "add"), ("went", "del")):
-                    change = f"ip addr {verb} {address}/{more if verb == 'add' else more.split()[0]} dev eth0"
+                    change = f"addr {verb} {address}/{more if verb == 'add' else more.split()[0]} dev eth0"
                     outcome.note(
                         f"of an address that {event}", _told_of(stage, third, address, event, change)
                     )
@@ -74,7 +83,7 @@ def _told(stage: Stage, third: VM, event: str, act: Callable[[], object]) -> flo
 
 
 def _told_of(stage: Stage, third: VM, address: str, event: str, change: str) -> float:
-    """Change an address; from right before the command runs until the others' modules know."""
+    """Change an address; from right before `ip`, which runs already, is told to, until the others know."""
     consoles = [_Tail(vm.log) for vm in stage.pair.both]
     jobs = [vm.spawn(f"python3 -B /hallway/e2e/knows.py {address} {event}") for vm in stage.pair.both]
     try:
@@ -82,7 +91,10 @@ def _told_of(stage: Stage, third: VM, address: str, event: str, change: str) -> 
     except AssertionError as error:
         raise AssertionError(f"{error}: {[job.poll() for job in jobs]}") from error
     mine = _Tail(third.log)
-    job = third.spawn(f"echo changes {address} > /dev/kmsg; {change}")
+    job = third.spawn(
+        "rm -f /tmp/ip; mkfifo /tmp/ip; ip -batch /tmp/ip & exec 3> /tmp/ip;"
+        f"echo changes {address} > /dev/kmsg; echo {change} >&3; exec 3>&-; wait $!"
+    )
     began = _all_say([mine], f"changes {address}")
     said = _all_say(consoles, f"knows that {address} {event}")
     jobs_end(job, *jobs)
@@ -137,7 +149,7 @@ SCENARIOS = (
         "members-known",
         "a VM leaves and joins by module, region and machine, changes addresses, falls silent",
         20,
-        pair,
+        wide,
         known,
         KERNELS,
     ),

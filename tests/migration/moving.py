@@ -14,7 +14,7 @@ from e2e.peers import ended_as_tcp
 from hallway_lab import hosts
 from hallway_lab.hosts import Host, Move
 from hallway_lab.vm import VM, Job
-from hallway_tests.guests import Delta, Stream, connections, jobs_end, members, odd, rmmod
+from hallway_tests.guests import TELLING, Delta, Stream, connections, jobs_end, members, odd, rmmod
 from hallway_tests.suite import check, wait_for
 
 from .scenario import KERNELS, PAUSE, Outcome, Scenario, Setting
@@ -235,6 +235,26 @@ def saved(stage: Hosts, outcome: Outcome) -> None:
                 stage.on_rings(BOTH_WAYS)
 
 
+def given_up(stage: Hosts, outcome: Outcome) -> None:
+    """Saved until the other VM has given it up, whose connections end; restored, its own are reset."""
+    stage = stage.by_hand()
+    stays, moves = stage.both
+    path, delta = Path(os.environ["TMPDIR"]) / "saved", Delta(stays)
+    stays.run("sysctl -q net.ipv4.tcp_retries2=3")  # so that it gives up sooner than in 15 minutes
+    for _ in outcome.rounds():
+        stream = Stream(stays, moves, conns=STREAMS, both=TELLING)
+        stage.on_rings(STREAMS)
+        hosts.save(moves, path)
+        with outcome.timed("given up after"):
+            ended_as_tcp(stream, stream.server.wait(60))
+        hosts.restore(moves, stage.here, path, after=0)
+        with outcome.timed("told so, once restored, after"):
+            ended_as_tcp(stream, stream.client.wait(60))
+    stays.run("sysctl -q net.ipv4.tcp_retries2=15")
+    outcome.ring_bytes += delta.of(stays)["tx_bytes_ring"]
+    migrate.healthy(*stage.both)
+
+
 def snapshot(stage: Hosts, outcome: Outcome) -> None:
     """A snapshot is taken under a stream, and loaded when that is long over: the next one is on rings.
 
@@ -245,8 +265,7 @@ def snapshot(stage: Hosts, outcome: Outcome) -> None:
     stays, moves = stage.both
     delta = Delta(stays)
     for _ in outcome.rounds():
-        # Of a call that an error ends, TCP, too, tells the part that was done.
-        stream = Stream(stays, moves, conns=STREAMS, both="--short")
+        stream = Stream(stays, moves, conns=STREAMS, both=TELLING)
         stage.on_rings(STREAMS)
         moves.run("touch /tmp/then")
         with _unplugged(stage):
@@ -310,6 +329,7 @@ SCENARIOS = (
     Scenario("migrates-by-hand", "migrates to another host, or back, by QMP", 20, hosts_of_two, by_hand),
     Scenario("migrates-without", "the same without Hallway, to compare", 20, hosts_of_two, plain, KERNELS),
     Scenario("saved-and-restored", "is saved to a file, and restored", 3, hosts_of_two, saved),
+    Scenario("saved-too-long", "is restored when it has been given up", 3, hosts_of_two, given_up),
     Scenario("snapshot-loaded", "savevm, and loadvm later", 3, hosts_of_two, snapshot),
     Scenario("stopped", "QEMU's stop and cont", 3, hosts_of_two, stopped),
 )

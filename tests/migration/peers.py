@@ -8,7 +8,7 @@ from collections.abc import Callable
 from e2e import kernel
 from e2e.peers import Doomed, ended, standing_still
 from hallway_lab.vm import VM
-from hallway_tests.guests import Stream, insmod, settle_in, wait_members
+from hallway_tests.guests import TELLING, Stream, insmod, settle_in, wait_members
 from hallway_tests.suite import check
 
 from .scenario import KERNELS, Outcome, Scenario
@@ -36,7 +36,7 @@ def powered_off(stage: Stage, outcome: Outcome) -> None:
         stage.pair.a.run("sysctl -q net.ipv4.tcp_retries2=3")
         for _ in outcome.rounds():
             with stage.victim() as third:
-                streams = Stream(third, stage.pair.a, conns=STREAMS, both="--short")
+                streams = Stream(third, stage.pair.a, conns=STREAMS, both=TELLING)
                 stage.on_rings(third, STREAMS)
                 power_off(third)
                 with outcome.timed("missed after"):
@@ -71,7 +71,7 @@ def kexeced(stage: Stage, outcome: Outcome) -> None:
     with stage.bystander(outcome), stage.victim() as third:
         kernel.lay_out(stage.pair.share, third)
         for _ in outcome.rounds():
-            streams = Stream(third, stage.pair.a, conns=STREAMS, both="--short")
+            streams = Stream(third, stage.pair.a, conns=STREAMS, both=TELLING)
             stage.on_rings(third, STREAMS)
             kernel.kexec(third)
             stage.missed(third)

@@ -36,6 +36,7 @@ from .scenario import Outcome, Setting
 # Every connection gets a ring at its first byte.
 AT_ONCE = {"promote_bytes": 0, "promote_ms": 0}
 BYSTANDERS = 3
+OFF_RINGS = 0.05  # how much of what a bystander moves may go over TCP, before its rings and while they grow
 
 
 @dataclass
@@ -59,6 +60,9 @@ class Stage:
         yield stream
         stream.check_running("though nothing happened to its VMs")
         on_rings(pair, BYSTANDERS)
+        for one in [c for c in connections(pair.a) if stream.port in (c["local_port"], c["remote_port"])]:
+            for way in (one["tx"], one["rx"]):
+                check(way["tcp_bytes"] < OFF_RINGS * way["ring_bytes"], f"it was on TCP for long: {one}")
         stream.stop()
         stream.finish()
         wait_for(lambda: not any(connections(vm) for vm in pair.both), "no connection is left")
