@@ -29,10 +29,15 @@
 #ifndef SLOTS
 #define SLOTS		2	/* bytes in the first ring */
 #endif
-#ifndef LARGER
-#define LARGER		SLOTS	/* bytes in the next ones */
+#ifndef SECOND
+#define SECOND		SLOTS	/* bytes in the next ones */
 #endif
-#define BASE		LARGER	/* first sequence number: room to move back */
+#if SECOND > SLOTS
+#define MOST		SECOND
+#else
+#define MOST		SLOTS
+#endif
+#define BASE		MOST	/* first sequence number: room to move back */
 #define JUNK		255	/* a byte of another member's */
 
 #define ABOUT		(carrier == s_carrier)
@@ -73,7 +78,7 @@ byte ring_tail, tail_event;
 bool start_set, end_set;
 bool cut_set;				/* end, written by the receiver */
 byte start_seq, cut_at;
-byte ring_data[LARGER];
+byte ring_data[MOST];
 #ifdef BOOLEAN_NOTIFY
 bool head_notify;
 #endif
@@ -167,10 +172,10 @@ bool s_given;				/* the dead sender's slot, to another */
 #define R_OWNS	assert(ring_owner == r_carrier && ring_owner != 0)
 
 /* The size goes with the OFFER, once; both sides keep it for themselves. */
-#define SIZE(carrier)	(carrier <= 1 -> SLOTS : LARGER)
+#define SIZE(carrier)	(carrier <= 1 -> SLOTS : SECOND)
 #ifdef GROW_IN_PLACE
 bool s_grown;
-#define S_SIZE		(s_grown -> LARGER : SIZE(s_carrier))
+#define S_SIZE		(s_grown -> SECOND : SIZE(s_carrier))
 #else
 #define S_SIZE		SIZE(s_carrier)
 #endif
@@ -188,7 +193,7 @@ inline ring_free()
 	ring_head = 0; head_event = 0; ring_tail = 0; tail_event = 0;
 	start_set = 0; end_set = 0; start_seq = 0;
 	cut_set = 0; cut_at = 0;
-	ring_data[0] = 0; ring_data[LARGER - 1] = 0;
+	ring_data[0] = 0; ring_data[MOST - 1] = 0;
 	s_head = 0; s_carrier = 0
 }
 
@@ -982,7 +987,7 @@ end_idle:
 	:: atomic {
 		s_dead && !s_given && ring_tail < ring_head ->
 		s_given = 1;
-		ring_data[0] = JUNK; ring_data[LARGER - 1] = JUNK
+		ring_data[0] = JUNK; ring_data[MOST - 1] = JUNK
 	   }
 	/* One machine dies; the other hears of it; then TCP times out. */
 	:: atomic { !s_dead && !r_dead -> s_dead = 1 }
