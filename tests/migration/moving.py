@@ -118,6 +118,8 @@ class Load:
 @contextlib.contextmanager
 def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
     """Load both VMs for the length of the block; afterwards nothing is odd."""
+    # The daemons hear of channels at each heartbeat.
+    wait_for(lambda: not _channels(stage), "no channel is left of what was before")
     before, delta = _held(stage), Delta(*stage.both)
     load = Load(stage)
     yield load
@@ -127,6 +129,11 @@ def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
     migrate.nothing_odd(stage, delta)
     load.kill()
     wait_for(lambda: _held(stage) == before, f"all is given back: {before}", 60)
+
+
+def _channels(stage: Hosts) -> int:
+    regions = [region for host in (stage.here, stage.there) for region in host.daemon.status()["regions"]]
+    return sum(member["channels"] for region in regions for member in region["members"])
 
 
 def _held(stage: Hosts) -> list[dict[str, object]]:
