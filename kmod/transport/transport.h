@@ -163,7 +163,7 @@ int hall_member_init(struct hall_member *member,
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
 
 /* Jiffies for which a member that is left for its silence was silent, at least. */
-#define HALL_SILENCE	(2 * HZ)
+#define HALL_SILENCE	(17 * HZ / 10)
 
 /*
  * Waits until no channel is left to a member that has departed. That may take as
