@@ -10,7 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import accel, debugkernel, image, isolate, kernels, modbuild, paths, provision, topology
+from . import accel, image, isolate, kernels, modbuild, paths, provision, topology
+from .leaks import leaks
 from .sh import LabError, guarded
 from .vm import VM
 
@@ -101,12 +102,12 @@ def _boot(options: argparse.Namespace) -> int:
         result = vm.run(options.command, timeout=options.timeout, check=False)
         print(result.out, end="")
         print(result.err, end="", file=sys.stderr)
-        leaks = debugkernel.leaks(vm) if options.kernel == "debug" else ""
+        lost = leaks(vm) if options.kernel == "debug" else ""
         health = vm.verdict()
     if not health.ok:
         print(f"lab: the guest's kernel complained ({paths.out('vm', 'vm1.log')}): {health}", file=sys.stderr)
         return 1
-    if leaks:
-        print(f"lab: the guest's kernel leaked memory:\n{leaks}", file=sys.stderr)
+    if lost:
+        print(f"lab: the guest's kernel leaked memory:\n{lost}", file=sys.stderr)
         return 1
     return result.code

@@ -17,14 +17,10 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import kernelsource, paths
-from .kernels import Kernel
+from .kernel import Kernel
 from .sh import Arg, LabError, end_group, run, say, step
-
-if TYPE_CHECKING:
-    from .vm import VM
 
 FRAGMENT = paths.LAB / "guest/debug.config"
 # A tenth of the source's files, but half of the time that unpacking takes;
@@ -167,15 +163,3 @@ def _prune(tree: Path) -> None:
             shutil.copy2(path, lean / path.relative_to(tree))
     shutil.rmtree(tree)
     lean.rename(tree)
-
-
-def leaks(vm: VM) -> str:
-    """Return kmemleak's report on a guest's debug kernel: empty where nothing leaked.
-
-    Memory that nothing points to counts only when it is some seconds old and
-    two scans agree, since a pointer may be in a register during one of them.
-    """
-    report = "/sys/kernel/debug/kmemleak"
-    scan = f"echo scan > {report}"
-    script = f"sleep 5; {scan} && sleep 1; {scan} && cat {report}"
-    return vm.run(script, timeout=300).out

@@ -19,7 +19,7 @@ from threading import Event, Thread
 
 from . import kernels, paths
 from .aptbox import AptBox, source_lines
-from .kernels import Kernel
+from .kernel import Kernel
 from .sh import LabError, run, say, step
 
 PACKAGES = (

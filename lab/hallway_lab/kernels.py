@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
-from . import paths
+from . import debugkernel, paths
 from .aptbox import AptBox
+from .kernel import Kernel
 from .sh import LabError, run, step
 
 # name: (apt box, suite or None for the newest, what its version starts with)
@@ -26,24 +26,6 @@ STOCK = {
 NAMES = ("6.1", "6.12", "debug", "unstable-headers")
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel ready to boot and to build modules against.
-
-    `vmlinuz` and `modules_dir` are None where only headers are offered.
-    `build_args` are extra words for every `make` against `build_dir`; `machine`
-    is the QEMU machine that it boots on unless a VM asks for another.
-    """
-
-    name: str
-    version: str
-    vmlinuz: Path | None
-    modules_dir: Path | None
-    build_dir: Path
-    build_args: tuple[str, ...] = ()
-    machine: str = "pc"
-
-
 def kernel(name: str, *, refresh: bool = False) -> Kernel:
     """Return the kernel called `name`, fetching or building it if need be.
 
@@ -51,8 +33,6 @@ def kernel(name: str, *, refresh: bool = False) -> Kernel:
     one in the archive.
     """
     if name == "debug":
-        from . import debugkernel
-
         return debugkernel.kernel(refresh=refresh)
     if name not in STOCK:
         raise LabError(f"unknown kernel {name!r}: known are {', '.join(NAMES)}")

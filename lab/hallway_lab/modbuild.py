@@ -12,7 +12,8 @@ import shutil
 from pathlib import Path
 
 from . import paths
-from .kernels import Kernel, kernel
+from .kernel import Kernel
+from .kernels import kernel
 from .sh import LabError, run
 
 SOURCES = ("abi", "kmod")

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import debugkernel, modbuild, paths
+from hallway_lab import modbuild, paths
+from hallway_lab.leaks import leaks
 from hallway_lab.sh import LabError, run
 from hallway_lab.vm import VM, Job
 
@@ -217,7 +218,7 @@ def healthy(*vms: VM) -> None:
 def no_leaks(*vms: VM) -> None:
     """Fail if the debug kernel finds memory that nothing points to; the module is unloaded."""
     for vm in vms:
-        found = debugkernel.leaks(vm)
+        found = leaks(vm)
         check(not found, f"{vm.name} leaks memory:\n{found}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import compatibility, docs, module, netlink, reasons, rules, tools
+from . import compatibility, docs, imports, module, netlink, reasons, rules, tools
 
 Check = Callable[[], list[str]]
 
@@ -22,6 +22,8 @@ CHECKS: list[tuple[str, Check]] = [
     ("obs/netlink.h is for main.c alone", rules.netlink),
     ("only switch/ assigns sk_prot", rules.sk_prot),
     ("no patched atomics on memory that VMs share", rules.atomics),
+    ("imports: no circle in the lab", imports.lab),
+    ("imports: between the host's crates", imports.crates),
     ("reasons: numbers and words agree", reasons.consistent),
     ("docs/reasons.md is current", reasons.current),
     ("compatibility: rows are sound", compatibility.sound),
