@@ -15,10 +15,8 @@ use hallway_membership::{Geometry, Uuid};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::options::{self, RegionSpec, SLOTS};
+use crate::regionspec::{check_name, parse_size, RegionSpec, PAIR, SLOTS};
 
-/// Before the names of two VMs, in that of their region.
-pub const PAIR: &str = "pair.";
 /// Members of a pair's region: the host and two VMs.
 const PAIR_SLOTS: u32 = 3;
 const PAIR_SIZE: &str = "16M";
@@ -177,7 +175,7 @@ impl Config {
     fn group(&self, whole: &Spanned<RawGroup>) -> Result<Group, Fault> {
         let raw = whole.get_ref();
         let name = raw.name.get_ref();
-        options::check_name(name).map_err(|what| fault(&raw.name, what))?;
+        check_name(name).map_err(|what| fault(&raw.name, what))?;
         if name.starts_with(PAIR) {
             let what = format!("names with {PAIR} are for the regions of pairs: choose another");
             return Err(fault(&raw.name, what));
@@ -197,7 +195,7 @@ impl Config {
             )
         })?;
         let place = raw.size.as_ref().map_or(whole.span(), Spanned::span);
-        let size = options::size(size).map_err(|what| Fault {
+        let size = parse_size(size).map_err(|what| Fault {
             at: place.start,
             what,
         })?;
@@ -445,7 +443,7 @@ impl Group {
 }
 
 fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
-    raw.map(|text| options::size(text.get_ref()).map_err(|what| fault(text, what)))
+    raw.map(|text| parse_size(text.get_ref()).map_err(|what| fault(text, what)))
         .transpose()
 }
 

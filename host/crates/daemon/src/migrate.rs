@@ -15,7 +15,7 @@ use std::time::Duration;
 use hallway_control::Migration;
 use hallway_qmp::{MigrationState, Monitor, Result};
 
-use crate::monitor::{News, LET_GO, PREFIX};
+use crate::news::{News, LET_GO, PREFIX};
 
 /// Between two looks at how far QEMU is.
 const LOOK: Duration = Duration::from_millis(100);

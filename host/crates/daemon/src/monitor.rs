@@ -15,55 +15,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use hallway_control::Migration;
-use hallway_qmp::{Error, Identity, Memory, MigrationState, Monitor};
+use hallway_qmp::{Error, MigrationState, Monitor};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::migrate;
+use crate::news::{Job, News, LET_GO};
 
 /// Between two looks for a monitor that is not there.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long QEMU may take to greet.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a guest may take to let a device go.
-pub const LET_GO: Duration = Duration::from_secs(30);
-/// Before the name of a region, in that of its device.
-pub const PREFIX: &str = "hallway-";
-
-/// What a monitor is asked for.
-#[derive(Debug)]
-pub enum Job {
-    /// Plug memory in.
-    Plug(Memory),
-    /// Plug a device out.
-    Unplug(String),
-    /// Migrate to this place.
-    Migrate(String),
-}
-
-/// What a monitor tells.
-#[derive(Debug)]
-pub enum News {
-    /// QEMU answers; whether its guest is elsewhere: has yet to come by
-    /// migration, or went.
-    Up(Identity, bool),
-    /// The guest stood still, or was elsewhere, and runs.
-    Runs,
-    /// The machine was reset, and boots.
-    Reset,
-    /// It does not, any more or yet, for this reason.
-    Down(String),
-    /// A device is there now.
-    Plugged(String),
-    /// A device could not be plugged in, for this reason.
-    Failed(String, String),
-    /// A device could not be plugged out, for this reason.
-    Held(String, String),
-    /// A device is gone; whether that was asked for.
-    Gone(String, bool),
-    /// The migration got so far.
-    Migrates(Migration),
-}
 
 /// Where all monitors' news come together.
 pub struct Newsroom {

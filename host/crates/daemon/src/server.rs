@@ -25,6 +25,7 @@ mod event;
 mod keep;
 mod machines;
 mod pairs;
+mod regions;
 mod requests;
 mod served;
 mod start;

@@ -17,7 +17,8 @@ use hallway_qmp::{Identity, Memory};
 use tracing::{info, warn};
 
 use super::Server;
-use crate::monitor::{Handle, Job, News, PREFIX};
+use crate::monitor::Handle;
+use crate::news::{Job, News, PREFIX};
 use crate::vm::Vm;
 
 /// Between two tries to plug in what QEMU refused.

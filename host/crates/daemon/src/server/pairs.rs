@@ -15,8 +15,8 @@ use hallway_abi::region::{NEIGHBOURS_MAX, PAGE_ENTRIES};
 use hallway_membership::{slice, Address, Geometry, HOST_SLOT};
 use tracing::{info, warn};
 
+use super::regions::open_region;
 use super::served::Served;
-use super::start::open_region;
 use super::Server;
 
 /// Between two tries to make what could not be made.

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names, sizes and slots of regions, as a person writes them.
+
+use std::str::FromStr;
+
+use hallway_membership::Geometry;
+
+/// Before the names of two VMs, in that of their region.
+pub const PAIR: &str = "pair.";
+
+/// Members of a region that does not say how many, the host among them.
+pub const SLOTS: u32 = 4;
+
+/// A region that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionSpec {
+    /// Also that of its file.
+    pub name: String,
+    /// How it is cut up.
+    pub geometry: Geometry,
+}
+
+impl FromStr for RegionSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        check_name(name)?;
+        if name.starts_with(PAIR) {
+            return Err(format!(
+                "{name:?} would be the region of two VMs of a configuration: another name"
+            ));
+        }
+        let size = parse_size(
+            parts
+                .next()
+                .ok_or("a region needs a size: NAME:SIZE, such as web:256M")?,
+        )?;
+        let slots = match parts.next() {
+            None => SLOTS,
+            Some(slots) => slots
+                .parse()
+                .map_err(|_| format!("{slots:?} is no number of slots"))?,
+        };
+        if parts.next().is_some() {
+            return Err("a region is NAME:SIZE or NAME:SIZE:SLOTS".into());
+        }
+        let geometry = Geometry::new(size, slots).map_err(|error| error.to_string())?;
+        Ok(Self {
+            name: name.into(),
+            geometry,
+        })
+    }
+}
+
+/// Whether a region may be called so: its file is, too.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(format!(
+            "{name:?} is no name for a region: up to 64 letters, digits, - _ ."
+        ));
+    }
+    Ok(())
+}
+
+/// Reads a number of bytes such as `256M`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let shift = match text.chars().last() {
+        Some('K' | 'k') => 10,
+        Some('M' | 'm') => 20,
+        Some('G' | 'g') => 30,
+        _ => 0,
+    };
+    let digits = if shift == 0 {
+        text
+    } else {
+        &text[..text.len() - 1]
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("{text:?} is no size: a number, with K, M or G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions() {
+        let spec: RegionSpec = "web:64M:8".parse().unwrap();
+        assert_eq!(
+            (spec.name.as_str(), spec.geometry.size()),
+            ("web", 64 << 20)
+        );
+        assert_eq!(spec.geometry.slots(), 8);
+        for bad in [
+            "",
+            "web",
+            "web:3M",
+            "../x:64M",
+            "web:64M:1",
+            "web:64M:2:3",
+            ".w:64M",
+            "w:M",
+        ] {
+            assert!(bad.parse::<RegionSpec>().is_err(), "{bad}");
+        }
+        let said = "pair.a.b:64M".parse::<RegionSpec>().unwrap_err();
+        assert!(said.contains("the region of two VMs"), "{said}");
+    }
+}
