@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan mutants conformance compat migration lab bench dkms test-debug clean
+.PHONY: help demo test check unit fuzz tsan mutants conformance compat migration lab bench results dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -54,6 +54,9 @@ lab: ## two VMs and a shell in each, to try programs of your own
 bench: ## the benchmarks, with plots
 	lab/run setup
 	bench/run
+
+results: ## docs/results.md, from the records of this revision in out/results
+	lab/run results
 
 dkms: ## the module for this kernel and each to come (in a guest, with DKMS)
 	kmod/dkms-install

@@ -11,32 +11,16 @@ the writes; with 64 bytes that costs more than TCP does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 from hallway_lab import programs
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
+from hallway_lab.sample import Row
 
 PINGPONG_PORT, CONNRATE_PORT, STREAM_PORT = 7001, 7002, 7003
 # size of writes, its name, target
 WRITES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 8.0), (16 << 10, "16 KB", 3.5), (64 << 10, "64 KB", 3.5))
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One line of the report."""
-
-    key: str
-    title: str
-    unit: str
-    command: str
-    target: float
-    run: Callable[[], Run]
-    lower_is_better: bool = False
-    spin_us: int | None = None  # None: the module's default
-    carries: bool = True  # False: too few bytes to be promoted at all
 
 
 class Scenarios:
@@ -45,7 +29,7 @@ class Scenarios:
     def __init__(self, stand: Stand, seconds: int) -> None:
         self.stand, self.seconds = stand, seconds
 
-    def all(self) -> list[Scenario]:
+    def all(self) -> list[Row]:
         """All scenarios, in the report's order."""
         spin = self.stand.spin_default
         return [
@@ -56,7 +40,7 @@ class Scenarios:
             self._connections(),
         ]
 
-    def _stream(self, size: int, text: str, target: float) -> Scenario:
+    def _stream(self, size: int, text: str, target: float) -> Row:
         arguments = f"-c {self.stand.server.ip4} {STREAM_PORT} {size} {self.seconds}"
 
         def run() -> Run:
@@ -65,17 +49,17 @@ class Scenarios:
             return Run(report["megabytes_per_second"], up=int(report["bytes"]))
 
         command = f"stream {arguments}"
-        return Scenario(f"stream-{size}", f"stream, writes of {text}", "MB/s", command, target, run)
+        return Row(f"stream-{size}", f"stream, writes of {text}", "MB/s", run, command, target)
 
-    def _iperf3(self, size: int, text: str, target: float) -> Scenario:
+    def _iperf3(self, size: int, text: str, target: float) -> Row:
         def run() -> Run:
             assert self._iperf3_server
             return programs.iperf3(self.stand, str(size), self.seconds)
 
         command = f"iperf3 -c {self.stand.server.ip4} -l {size} -t {self.seconds}"
-        return Scenario(f"iperf3-{size}", f"iperf3, writes of {text}", "MB/s", command, target, run)
+        return Row(f"iperf3-{size}", f"iperf3, writes of {text}", "MB/s", run, command, target)
 
-    def _round_trip(self, key: str, text: str, spin_us: int | None, target: float) -> Scenario:
+    def _round_trip(self, key: str, text: str, spin_us: int | None, target: float) -> Row:
         arguments = f"-c {self.stand.server.ip4} {PINGPONG_PORT} 1 {self.seconds}"
 
         def run() -> Run:
@@ -84,7 +68,7 @@ class Scenarios:
             trips = report["round_trips"]
             return Run(report["p50_us"], up=int(trips), down=int(trips))
 
-        return Scenario(
+        return Row(
             key=f"trip-{key}",
             title=f"round trip of 1 B, {text}",
             unit="µs, p50",
@@ -95,14 +79,14 @@ class Scenarios:
             spin_us=spin_us,
         )
 
-    def _connections(self) -> Scenario:
+    def _connections(self) -> Row:
         arguments = f"-c {self.stand.server.ip4} {CONNRATE_PORT} {self.seconds}"
 
         def run() -> Run:
             assert self._connrate_server
             return Run(self._ask(f"/hallway/connrate {arguments}")["per_second"])
 
-        return Scenario(
+        return Row(
             key="connect",
             title="connect + accept + close",
             unit="1/s",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 from hallway_lab import programs
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
+from hallway_lab.sample import Row
 from hallway_lab.sh import LabError
 
 from .files import MIB, SIZE, Files
@@ -21,18 +21,6 @@ from .files import MIB, SIZE, Files
 SECONDS = 3
 GO_BYTES = 64 * MIB
 REDIS_REQUESTS = 30_000
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    key: str
-    title: str
-    unit: str
-    run: Callable[[], Run]
-    lower_is_better: bool = False
-    spin_us: int | None = None  # None: the module's default
 
 
 class Programs:
@@ -51,8 +39,21 @@ class Programs:
                 Row(f"iperf3-{size}", f"iperf3, writes of {text}", "MB/s", self._iperf3(size))
                 for size, text in (("64", "64 B"), ("1K", "1 KB"), ("16K", "16 KB"), ("64K", "64 KB"))
             ),
-            Row("sockperf-sleep", "sockperf ping-pong, sleeping", latency, self._sockperf, True, 0),
-            Row("sockperf-spin", f"sockperf ping-pong, spin ≤ {spin} µs", latency, self._sockperf, True),
+            Row(
+                "sockperf-sleep",
+                "sockperf ping-pong, sleeping",
+                latency,
+                self._sockperf,
+                lower_is_better=True,
+                spin_us=0,
+            ),
+            Row(
+                "sockperf-spin",
+                f"sockperf ping-pong, spin ≤ {spin} µs",
+                latency,
+                self._sockperf,
+                lower_is_better=True,
+            ),
             Row("wget", f"nginx → wget, {file}", "MB/s", lambda: self._files.wget()),
             Row("scp", f"scp over IPv6, {file}", "MB/s", lambda: self._files.scp()),
             Row("redis-set", "redis-benchmark SET, 50 clients", "requests/s", self._redis("SET")),

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import accel, image, isolate, kernels, modbuild, paths, provision, topology
+from . import accel, image, isolate, kernels, modbuild, paths, provision, summary, topology
 from .leaks import leaks
 from .sh import LabError, guarded
 from .vm import VM
@@ -54,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--share", type=Path, help="folder that the guest sees at /hallway")
     one.add_argument("--timeout", type=float, default=60, help="seconds the command may take")
     one.add_argument("command", nargs="?", default="uname -a; uptime")
+    one = add("results", _results, "write docs/results.md from the records in out/results")
+    one.add_argument("revision", nargs="?", default="", help="of the module [default: that of the sources]")
     one = add("lab", _lab, "two VMs with Hallway on, and a shell in each")
     one.add_argument("--kernel", default="6.1", choices=[n for n in kernels.NAMES if "headers" not in n])
     one.add_argument("--no-module", action="store_true", help="do not load the module")
@@ -82,6 +84,10 @@ def _image(_options: argparse.Namespace) -> None:
 
 def _accel(_options: argparse.Namespace) -> None:
     print(accel.name())
+
+
+def _results(options: argparse.Namespace) -> None:
+    summary.write(options.revision)
 
 
 def _lab(options: argparse.Namespace) -> None:

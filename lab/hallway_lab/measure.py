@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,18 +73,32 @@ class Keyed(Protocol):
 T = TypeVar("T", bound=Keyed)
 
 
-def add_only(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the option by which a person chooses what is measured."""
-    parser.add_argument("--only", default="", help="only those whose key begins with one of these (a,b,c)")
+    parser.add_argument(
+        "-k", default="", metavar="EXPRESSION", help="only what matches, as with pytest: 'stream or trip'"
+    )
 
 
 def chosen(options: argparse.Namespace, everything: Sequence[T]) -> list[T]:
     """Return what the person chose."""
-    wanted = tuple(options.only.split(","))
-    found = [one for one in everything if one.key.startswith(wanted)]
+    try:
+        found = [one for one in everything if matches(options.k, one.key)]
+    except SyntaxError:
+        raise LabError(f"-k {options.k}: words, `and`, `or`, `not` and parentheses are meant") from None
     if not found:
-        raise LabError(f"--only {options.only}: the keys are {', '.join(one.key for one in everything)}")
+        raise LabError(f"-k {options.k}: the keys are {', '.join(one.key for one in everything)}")
     return found
+
+
+def matches(expression: str, key: str) -> bool:
+    """Tell whether a key matches an expression of pytest's -k: each word is a part of the key."""
+
+    def truth(word: re.Match[str]) -> str:
+        return word[0] if word[0] in ("and", "or", "not") else str(word[0].lower() in key.lower())
+
+    # Nothing but True, False, operators and parentheses is evaluated.
+    return not expression.strip() or eval(re.sub(r"[^\s()]+", truth, expression), {"__builtins__": {}})
 
 
 @contextlib.contextmanager

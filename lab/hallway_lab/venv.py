@@ -6,6 +6,7 @@ Each set of requirements is a virtual environment of its own, made once.
 from __future__ import annotations
 
 import shutil
+import site
 import sys
 from pathlib import Path
 
@@ -32,3 +33,8 @@ def _make(folder: Path, requirements: tuple[str, ...]) -> None:
         raise LabError(f"{failure}\nDebian's package python3-venv is needed: run `./lab/run setup`") from None
     run([folder / "bin/pip", "-q", "--disable-pip-version-check", "install", *requirements])
     (folder / ".complete").touch()
+
+
+def use(name: str, *requirements: str) -> None:
+    """Let this process import these packages, from a virtual environment with them."""
+    site.addsitedir(str(next(venv(name, *requirements).glob("lib/python*/site-packages"))))

@@ -38,7 +38,7 @@ ALL: tuple[Program, ...] = (
 def main() -> int:
     """Run what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser(prog="tests/compat/run", description=__doc__)
-    measure.add_only(parser)
+    measure.add_selection(parser)
     parser.add_argument("--kernel", choices=KERNELS, default=KERNELS[0])
     parser.add_argument("--mode", choices=verdict.MODES, help="only this one")
     parser.add_argument("--seed", type=int, default=None, help="repeat a run's moments of switching")

@@ -35,7 +35,7 @@ ALL: tuple[Scenario, ...] = (
 def main() -> int:
     """Run what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser(prog="tests/migration/run", description=__doc__)
-    measure.add_only(parser)
+    measure.add_selection(parser)
     parser.add_argument("--kernel", choices=KERNELS, default=KERNELS[0])
     parser.add_argument("--rounds", type=int, help="of each scenario [default: its own number]")
     parser.add_argument("--seed", type=int, help="repeat a run's random choices")

@@ -1,0 +1,87 @@
+"""Samples of programs between two VMs, with Hallway off and on by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .ledger import Ledger, judge, unwanted
+from .measure import Stand
+from .programs import Run
+from .results import Figure, figure, number
+from .sh import LabError, say
+
+
+@dataclass(frozen=True)
+class Row:
+    """A program that says how fast it was."""
+
+    key: str
+    title: str
+    unit: str
+    run: Callable[[], Run]
+    command: str = ""  # what it runs, for people
+    target: float = 0  # the ratio that is promised; 0: none is
+    lower_is_better: bool = False
+    spin_us: int | None = None  # None: the module's default
+    carries: bool = True  # False: too few bytes to be promoted at all
+
+
+@dataclass
+class Samples:
+    """All samples of one row, and what was wrong with any of them."""
+
+    row: Row
+    tcp: list[float] = field(default_factory=list)
+    hallway: list[float] = field(default_factory=list)
+    ledger: Ledger | None = None  # of the last run with Hallway on
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        """How much better Hallway's median is."""
+        if not self.tcp or not self.hallway:
+            return None
+        quotient = figure("", *self.hallway).median / figure("", *self.tcp).median
+        return 1 / quotient if self.row.lower_is_better else quotient
+
+    def figures(self) -> dict[str, Figure | str]:
+        """Return what a record holds of them."""
+        unit = self.row.unit
+        found: dict[str, Figure | str] = {
+            name: figure(unit, *values)
+            for name, values in (("TCP", self.tcp), ("Hallway", self.hallway))
+            if values
+        }
+        if self.ratio is not None:
+            found["ratio"] = figure("×", self.ratio)
+        if self.row.target:
+            found["target"] = f"≥ {self.row.target:g}×"
+        for arrow, way in (("→", self.ledger.up), ("←", self.ledger.down)) if self.ledger else ():
+            found[f"in rings {arrow}"] = figure("B", way.ring)
+            if way.share is not None:
+                found[f"of payload {arrow}"] = figure("%", way.share)
+        return found
+
+
+def sample(stand: Stand, samples: Samples, *, on_first: bool = False) -> None:
+    """Run a row's program once with Hallway off and once with it on."""
+    row = samples.row
+    stand.spin(row.spin_us)
+    for on in (on_first, not on_first):
+        name = "Hallway" if on else "TCP"
+        try:
+            stand.switch(on)
+            with stand.meter() as traffic:
+                done = row.run()
+        except LabError as failure:
+            samples.faults.append(f"{name}: {failure}")
+            say(f"  {row.title}, FAILED: {failure}")
+            continue
+        (samples.hallway if on else samples.tcp).append(done.value)
+        if on and row.carries:
+            samples.ledger = judge(traffic, done.up, done.down)
+            samples.faults += samples.ledger.faults
+        elif not on:
+            samples.faults += unwanted(traffic)
+        say(f"  {row.title}, {name}: {number(done.value)} {row.unit}")

@@ -1,0 +1,149 @@
+"""The kinds of results, their tables, and the one page of docs/ that holds them.
+
+The page holds records of one revision of the module, which is in a commit: a
+row about sources that nobody can fetch is worth nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import modbuild, paths
+from .ledger import SHARE, TRIFLE
+from .results import DIRTY, MARKDOWN, REST, Record, read, table
+from .sh import LabError
+
+PAGE = paths.REPO / "docs/results.md"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Results of one kind, which `make TARGET` makes."""
+
+    name: str
+    target: str
+    title: str
+    columns: tuple[str, ...]
+    about: str
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "bench",
+            "bench",
+            "Benchmarks",
+            ("name", "kernel", "TCP", "Hallway", "ratio", "target", "verdict"),
+            "Medians (lowest to highest sample) between two VMs of one CPU each, with Hallway off and on.",
+        ),
+        Kind(
+            "demo",
+            "demo",
+            "Demo",
+            (
+                *("name", "kernel", "TCP", "Hallway", "ratio"),
+                *("in rings →", "in rings ←", "of payload →", "of payload ←", "verdict"),
+            ),
+            "Unmodified programs between two VMs, one sample each. Arrows: → client to server, ← back.",
+        ),
+        Kind(
+            "programs",
+            "test-programs",
+            "Programs",
+            (
+                *("name", "kernel", "carrier", "what is done", "in rings →", "in rings ←"),
+                *("of payload →", "of payload ←", "switches", "XWAY", "verdict"),
+            ),
+            "Stock Debian packages between two VMs. Each connection moves to rings as soon as the program"
+            " has accepted it or has called it. *steady*: it stays there, and rings carry"
+            f" {SHARE:.0%} or more of each direction of {TRIFLE >> 10} KiB or more. *switching*: all"
+            " connections move to TCP and back at random moments. Content is right, and both VMs count"
+            " the same bytes. Arrows: → client to server, ← back.\n\n"
+            "*XWAY* is Table 1 of Kim et al., VEE 2008. Of its eleven programs, netperf is not free"
+            " software: iperf3 stands in its place. MySQL is MariaDB in Debian. Samba failed there:"
+            " XWAY did not serve sockets of the kernel.",
+        ),
+        Kind(
+            "suites",
+            "test-suites",
+            "Suites",
+            (
+                *("name", "kernel", "carrier", "tests", "skipped", "unsteady", "changed"),
+                *("failing on both", "sockets", "promoted", "switches", "in rings", "over TCP", "verdict"),
+            ),
+            "Test suites of other projects, in one guest: with Hallway off, and with all connections"
+            " within the guest on rings. *steady*: from the first byte. *switching*: they move to TCP"
+            " and back at random moments. A test with another outcome than over TCP is run again alone,"
+            " several times on each carrier. It has *changed* if rings gave an outcome that TCP never"
+            " gave. It is *unsteady* if TCP gave it too. *Sockets* are attached ends of connections;"
+            " *promoted* are directions that moved to a ring.",
+        ),
+        Kind(
+            "faults",
+            "test-faults",
+            "Faults",
+            ("name", "kernel", "what is done", "rounds", "in rings", REST, "verdict"),
+            "VMs that join, leave, stop, crash and migrate under load. The receiver checks every byte of"
+            " every stream. Connections of VMs that are not involved stay on rings. Connections of the VM"
+            " in question go on, or end with an error that TCP gives. Afterwards no memory, channel or"
+            " descriptor is held. No kernel complained. Times are medians (shortest to longest).",
+        ),
+    )
+}
+
+
+def show(kind: str, records: Sequence[Record]) -> str:
+    """Return a run's table for a terminal, and below it what failed."""
+    lines = [table(records, KINDS[kind].columns)]
+    lines += [
+        f"FAILED {one.name}, {one.kernel}: {_first_line(fault)}" for one in records for fault in one.faults
+    ]
+    return "\n".join(lines)
+
+
+def write(revision: str = "") -> None:
+    """Write the page: all records of this revision, or of that of the sources."""
+    revision = revision or modbuild.revision()
+    if revision.endswith(DIRTY):
+        raise LabError(
+            f"the module's sources are {revision}: they have changes that are in no commit, and no row of"
+            f" {PAGE.name} may be of such a module. Commit them, and run again what the page is to show."
+        )
+    chapters = [(kind, records) for kind in KINDS.values() if (records := read(kind.name, revision))]
+    if not chapters:
+        found = sorted({one.revision for kind in KINDS for one in read(kind)})
+        raise LabError(f"no record is of {revision}; there are records of: {', '.join(found) or 'nothing'}")
+    PAGE.write_text(page(revision, chapters))
+
+
+def page(revision: str, chapters: Sequence[tuple[Kind, Sequence[Record]]]) -> str:
+    """Return the page."""
+    everything = [one for _, records in chapters for one in records]
+    wrong = sorted({one.revision for one in everything} - {revision})
+    if wrong or revision.endswith(DIRTY):
+        raise LabError(f"a page of {revision} has no place for records of {', '.join(wrong) or revision}")
+    dates = sorted({one.date for one in everything})
+    releases = sorted({one.release for one in everything})
+    lines = [
+        "# Results",
+        "",
+        f"Module of revision {revision}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; kernels"
+        f" {', '.join(releases)}. VMs ran with {'; '.join(sorted({one.machine for one in everything}))}."
+        " With TCG the CPUs of the VMs are emulated: times are upper bounds.",
+        "",
+        "Written by `make results`. What is not here was not run with this revision.",
+    ]
+    for kind, records in chapters:
+        lines += ["", f"## {kind.title}", "", f"{kind.about} Written by `make {kind.target}`.", ""]
+        lines += [table(records, kind.columns, MARKDOWN)]
+        said = [(one, f"failed: {_first_line(fault)}") for one in records for fault in one.faults]
+        said += [(one, note) for one in records for note in one.notes]
+        lines += ["", *(f"- {one.name}, {one.kernel}: {words}" for one, words in said)] if said else []
+    return "\n".join(lines) + "\n"
+
+
+def _first_line(fault: str) -> str:
+    """Return what fits a table; the rest, such as the end of a guest's log, is in the record."""
+    return fault.partition("\n")[0]
