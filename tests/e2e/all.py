@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from hallway_tests import pair as pair_of_vms
+from hallway_tests import two_hosts
 from hallway_tests.guests import no_leaks
+from hallway_tests.pair import Pair
 from hallway_tests.suite import Report
 
 from . import (
@@ -14,7 +17,6 @@ from . import (
     errors,
     hostile,
     kernel_users,
-    lab,
     leaving,
     life,
     migrate,
@@ -54,25 +56,25 @@ def run(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed:
         _on_pair(report, kernel, share, logs, slow, seed)
     moves = _wanted(report, kernel, migrate.TESTS)
     if moves:
-        with migrate.booted(kernel, share, logs / "migration", slow) as stage:
+        with two_hosts.booted(kernel, share, logs / "migration", slow) as stage:
             for test in moves:
                 report.run(test.__name__, lambda: test(stage))  # noqa: B023
 
 
 def _on_pair(report: Report, kernel: str, share: Path, logs: Path, slow: float, seed: int) -> None:
-    with lab.booted(report, kernel, share, logs, slow, seed) as pair:
+    with pair_of_vms.booted(kernel, share, logs, slow, seed) as pair:
         for test in _wanted(report, kernel, ON_PAIR):
-            _one(pair, test, pair)
+            _one(report, pair, test, pair)
         rest = _wanted(report, kernel, errors.TESTS)
         if rest:
             with errors.booted(pair) as guest:
                 for test in rest:
-                    _one(pair, test, guest)
+                    _one(report, pair, test, guest)
         rest = _wanted(report, kernel, configured.TESTS)
         if rest:
             with configured.booted(pair) as company:
                 for test in rest:
-                    _one(pair, test, company)
+                    _one(report, pair, test, company)
         if kernel == "debug":
             report.run("no_leaks", lambda: _no_leaks(pair))
 
@@ -81,12 +83,12 @@ def _wanted(report: Report, kernel: str, tests: tuple[Callable[..., None], ...])
     return [test for test in tests if report.wanted(test.__name__) and test not in NOT_ON.get(kernel, ())]
 
 
-def _no_leaks(pair: lab.Pair) -> None:
+def _no_leaks(pair: Pair) -> None:
     pair.unload()
     no_leaks(*pair.both)
 
 
-def _one(pair: lab.Pair, test: Callable[..., None], given: object) -> None:
+def _one(report: Report, pair: Pair, test: Callable[..., None], given: object) -> None:
     def judged() -> None:
         try:
             test(given)
@@ -96,4 +98,4 @@ def _one(pair: lab.Pair, test: Callable[..., None], given: object) -> None:
         finally:
             pair.healthy()
 
-    pair.report.run(test.__name__, judged)
+    report.run(test.__name__, judged)

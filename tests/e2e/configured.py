@@ -10,6 +10,7 @@ from typing import Any
 
 from hallway_lab import topology
 from hallway_lab.vm import VM, Plain
+from hallway_tests import kexec
 from hallway_tests.guests import (
     Delta,
     Stream,
@@ -21,12 +22,9 @@ from hallway_tests.guests import (
     settle_in,
     wait_members,
 )
+from hallway_tests.pair import Pair, name_logs
+from hallway_tests.streams import CALM
 from hallway_tests.suite import check, wait_for
-
-from . import kernel
-from .lab import Pair, named_log
-from .peers import seen_by_daemon
-from .streams import CALM, nothing_odd, through_rings
 
 NUMBERS = (5, 6, 7)
 IDLE = 4  # seconds
@@ -73,7 +71,6 @@ class Company:
             self.site,
             a,
             b,
-            pair.report,
             pair.kernel,
             pair.slow,
             pair.rng,
@@ -141,8 +138,8 @@ def config_plugs(company: Company) -> None:
         company.wait_plugged(vm, "shared")
     delta = Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
-    nothing_odd(pair, delta)
-    through_rings(pair, delta, 0.5)
+    pair.check_counters(delta)
+    pair.check_through_rings(delta, 0.5)
 
     # By hand, under load: it stays out, and comes again with the guest's module.
     delta = Delta(a, b)
@@ -175,13 +172,13 @@ def config_survives(company: Company) -> None:
         company.wait_plugged(vm, "shared")
     pair, delta = company.of_two(a, b), Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
-    through_rings(pair, delta, 0.5)
+    pair.check_through_rings(delta, 0.5)
 
 
 def config_admits(company: Company) -> None:
     """A VM that is in no group of a region is not let in, and is told so."""
     daemon = company.site.daemon
-    stranger = named_log(
+    stranger = name_logs(
         company.site.vm(8, company.pair.kernel, share=company.pair.share),
         company.pair.logs,
     )
@@ -213,11 +210,11 @@ def config_reset(company: Company) -> None:
 def config_kexec(company: Company) -> None:
     """A VM whose kernel starts another one leaves before it, and is back when its module runs again."""
     a, b, _ = company.vms
-    kernel.lay_out(company.pair.share, b)
+    kexec.lay_out(company.pair.share, b)
     with _boots_again(company, a, b):
-        kernel.kexec(b)
+        kexec.kexec(b)
         # By its own word: nobody else could tell so much.
-        wait_for(lambda: seen_by_daemon(company.of_two(a, b), b)["liveness"] == "absent", "it left")
+        wait_for(lambda: company.of_two(a, b).member(b)["liveness"] == "absent", "it left")
     _is_back(company, a, b)
 
 
@@ -241,8 +238,8 @@ def _is_back(company: Company, a: VM, b: VM) -> None:
     company.wait_plugged(b, "shared")
     delta = Delta(a, b)
     Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * company.pair.slow)
-    nothing_odd(pair, delta)
-    through_rings(pair, delta, 0.5)
+    pair.check_counters(delta)
+    pair.check_through_rings(delta, 0.5)
 
 
 def config_pairs(company: Company) -> None:
@@ -320,7 +317,7 @@ def booted(pair: Pair) -> Iterator[Company]:
             reboots=True,
             boot_timeout=120 * pair.slow,
         )
-        vms.append(named_log(vm, pair.logs))
+        vms.append(name_logs(vm, pair.logs))
     groups = ['["shared", "each"]', '["shared", "each"]', '["each"]']
     words = [VM_WORDS.format(vm=vm, groups=own) for vm, own in zip(vms, groups, strict=True)]
     config.write_text(GROUPS.format(idle=IDLE) + "".join(words))

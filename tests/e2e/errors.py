@@ -19,14 +19,13 @@ from hallway_tests.guests import (
     insmod,
     loaded,
     members,
-    plain_tcp,
     rmmod,
     settle_in,
     wait_members,
 )
+from hallway_tests.pair import TINY, Pair
+from hallway_tests.streams import plain_tcp
 from hallway_tests.suite import check, wait_for
-
-from .lab import TINY, Pair
 
 MIB = 1 << 20
 HEADER = 12288

@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hallway_tests.guests import Delta, Stream, connections, rmmod
+from hallway_tests.pair import Pair
+from hallway_tests.streams import CALM
 from hallway_tests.suite import check, wait_for
-
-from .lab import Pair
-from .life import on_rings
-from .streams import CALM, nothing_odd
 
 HEADER = 12288  # HALLWAY_HEADER_SIZE in abi/hallway/region.h; it is the daemon's
 PAGE = 4096
@@ -85,10 +83,10 @@ def scribbled_region(pair: Pair) -> None:
     pair.load(promote_bytes=0, promote_ms=0)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
-    on_rings(pair, 6)
+    pair.wait_on_rings(6)
     stream.stop()
     stream.finish(60 * pair.slow)
-    nothing_odd(pair, delta)
+    pair.check_counters(delta)
 
 
 def _scribbled_once(pair: Pair) -> int:
@@ -98,7 +96,7 @@ def _scribbled_once(pair: Pair) -> int:
     with _mapped(pair.site.daemon.region.path) as memory:
         before = _heads(memory)
         stream = Stream(pair.b, pair.a, conns=6, both=CALM)
-        on_rings(pair, 6)
+        pair.wait_on_rings(6)
         with scribbled(memory, before, pair.rng.getrandbits(32)):
             wait_for(
                 lambda: not (stream.running() and any(c["tx"]["carrier"] % 2 for c in connections(pair.a))),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from hallway_tests.guests import Delta, connections, counters, insmod, rmmod, wait_members
 from hallway_tests.nfs import nfs_mount
+from hallway_tests.pair import Pair
 from hallway_tests.suite import check, wait_for
-
-from .lab import Pair
-from .streams import nothing_odd
 
 MEGABYTE = 1 << 20
 CHANGE = """
@@ -43,7 +41,7 @@ def nfs(pair: Pair) -> None:
             move()
             vm.run("hallway on")
             wait_for(ringing, f"the mount is on rings again after off on {vm.name}")
-        nothing_odd(pair, delta)
+        pair.check_counters(delta)
         for vm in pair.both:
             rmmod(vm)
             pair.a.run(COMPARE, timeout=60)

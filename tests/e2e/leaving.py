@@ -12,11 +12,9 @@ from typing import Any
 
 from hallway_lab.vm import VM, Job
 from hallway_tests.guests import Delta, Stream, autopsy, connections, insmod, loaded, rmmod, wait_members
+from hallway_tests.pair import Pair
+from hallway_tests.streams import CALM, small_buffers
 from hallway_tests.suite import check, wait_for
-
-from .lab import Pair
-from .life import on_rings
-from .streams import CALM, nothing_odd, small_buffers
 
 HOST = "10.77.0.254"  # of the bridge; no member
 # Where the stream's threads sleep while their peer makes no call.
@@ -34,7 +32,7 @@ def asleep_in_calls(pair: Pair) -> None:
         stranger = _Stranger(pair)
         stream = Stream(pair.b, pair.a, conns=3, both=f"{CALM} --short --calls write,read --hold /tmp/hold")
         for unloads in (False, True):
-            on_rings(pair, 4)
+            pair.wait_on_rings(4)
             check(not _with(vm, HOST), f"a stranger is attached: {_with(vm, HOST)}")
             with _asleep(pair, stream):
                 if unloads:
@@ -50,7 +48,7 @@ def asleep_in_calls(pair: Pair) -> None:
             else:
                 vm.run("hallway on")
             wait_members(*pair.both)
-        on_rings(pair, 4)
+        pair.wait_on_rings(4)
         stream.stop()
         stream.finish(60 * pair.slow)
         stranger.finish()
@@ -67,7 +65,7 @@ def peer_stopped(pair: Pair) -> None:
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
     for _ in range(20):
-        on_rings(pair, 6)
+        pair.wait_on_rings(6)
         os.kill(pair.b.pid, signal.SIGSTOP)
         try:
             pair.a.run("hallway off", timeout=20 * pair.slow)
@@ -78,19 +76,19 @@ def peer_stopped(pair: Pair) -> None:
         pair.a.run("hallway on")
         if delta.of(pair.b)["tx_bytes_repeated"]:
             break
-    on_rings(pair, 6)
+    pair.wait_on_rings(6)
     stream.stop()
     stream.finish(60 * pair.slow)
     check(delta.of(pair.a)["rx_cuts"] >= 6, f"no ring was cut: {delta.of(pair.a)}")
     check(delta.of(pair.b)["tx_bytes_repeated"], "no byte had to be repeated")
-    nothing_odd(pair, delta, stopped=True)
+    pair.check_counters(delta, stopped=True)
 
 
 def _count_off(pair: Pair, delta: Delta) -> None:
     for vm in pair.both:
         moved = delta.of(vm)
         check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
-    nothing_odd(pair, delta)
+    pair.check_counters(delta)
 
 
 def _with(vm: VM, remote: str) -> list[Any]:
@@ -133,7 +131,7 @@ def _disk(pair: Pair) -> Job:
     pair.b.run("nbd-server -C /tmp/nbd/config")
     pair.a.run("mkdir -p /tmp/nbd; modprobe nbd nbds_max=1")
     pair.a.run(f"nbd-client -b 4096 -N disk {pair.b.ip4} /dev/nbd0")
-    return pair.a.spawn("sh /hallway/e2e/disk.sh /dev/nbd0")
+    return pair.a.spawn("sh /hallway/guest/disk.sh /dev/nbd0")
 
 
 class _Stranger:

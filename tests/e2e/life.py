@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
-from hallway_lab.vm import VM
 from hallway_tests.guests import (
     Delta,
     Stream,
@@ -18,31 +14,9 @@ from hallway_tests.guests import (
     status,
     wait_members,
 )
+from hallway_tests.pair import Pair
+from hallway_tests.streams import CALM, one_way
 from hallway_tests.suite import check, wait_for
-
-from .lab import Pair
-from .streams import CALM, nothing_odd, through_rings
-
-
-def on_rings(pair: Pair, count: int = 1) -> None:
-    """Wait until this many connections have both directions on rings."""
-
-    def promoted() -> bool:
-        shown = connections(pair.a)
-        return sum(c["tx"]["carrier"] % 2 and c["rx"]["carrier"] % 2 for c in shown) >= count
-
-    with autopsy(*pair.both):
-        wait_for(promoted, f"{count} connections are on rings both ways", 20 * pair.slow)
-
-
-def read_from_rings(pair: Pair, count: int) -> None:
-    """Wait until the first VM reads so many connections from rings: what TCP carried before is there."""
-
-    def read() -> bool:
-        return sum(c["rx"]["carrier"] % 2 and c["rx"]["ring_bytes"] > 0 for c in connections(pair.a)) == count
-
-    with autopsy(*pair.both):
-        wait_for(read, f"{count} connections are read from rings", 20 * pair.slow)
 
 
 def status_names_all(pair: Pair) -> None:
@@ -67,7 +41,7 @@ def unload(pair: Pair) -> None:
     stream = Stream(pair.b, pair.a, conns=6)
     for _ in range(4):
         for vm in pair.rng.sample(pair.both, 2):
-            on_rings(pair)
+            pair.wait_on_rings()
             with autopsy(vm):
                 rmmod(vm, 60 * pair.slow)
             stream.check_running(f"when {vm.name}'s module went")
@@ -86,10 +60,10 @@ def joins_later(pair: Pair) -> None:
     insmod(pair.b)
     wait_members(*pair.both)
     delta = Delta(*pair.both)
-    on_rings(pair, 6)
+    pair.wait_on_rings(6)
     stream.stop()
     stream.finish(60 * pair.slow)
-    nothing_odd(pair, delta)
+    pair.check_counters(delta)
     check(counters(pair.a)["tx_promoted"] >= 6, "fewer directions were promoted than are on rings")
 
 
@@ -103,19 +77,19 @@ def address_moves(pair: Pair) -> None:
         owner.run(f"ip addr add {address}/24 dev eth0")
         wait_for(lambda: address in members(other), f"{other.name} serves it")  # noqa: B023
         stream = Stream(owner, other, to=address, conns=3, both=CALM)
-        on_rings(pair, 3)
+        pair.wait_on_rings(3)
         owner.run(f"ip addr del {address}/24 dev eth0")
         wait_for(lambda: address not in members(other), f"{other.name} misses it")  # noqa: B023
         stream.check_running("without its address")
         owner.run(f"ip addr add {address}/24 dev eth0")
         wait_for(lambda: address in members(other), f"{other.name} serves it again")  # noqa: B023
-        on_rings(pair, 3)
+        pair.wait_on_rings(3)
         stream.stop()
         stream.finish(60 * pair.slow)
         owner.run(f"ip addr del {address}/24 dev eth0")
         wait_for(lambda: address not in members(other), f"{other.name} misses it at last")  # noqa: B023
-        nothing_odd(pair, delta)
-        through_rings(pair, delta, 0.5)
+        pair.check_counters(delta)
+        pair.check_through_rings(delta, 0.5)
 
 
 def daemon_restart(pair: Pair) -> None:
@@ -123,7 +97,7 @@ def daemon_restart(pair: Pair) -> None:
     pair.load(promote_bytes=0, promote_ms=0)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=4)
-    on_rings(pair, 4)
+    pair.wait_on_rings(4)
     pair.site.daemon.kill(9)
     moved = counters(pair.a)["tx_bytes_ring"]
     wait_for(
@@ -147,50 +121,7 @@ def daemon_restart(pair: Pair) -> None:
     check(stream.running(), "the stream ended when the third VM went")
     stream.stop()
     stream.finish(60 * pair.slow)
-    nothing_odd(pair, delta)
-
-
-SINK = """
-import hashlib, socket
-digest, sock = hashlib.sha256(), socket.create_server(("", 4999)).accept()[0]
-while data := sock.recv(65536):
-    digest.update(data)
-print(digest.hexdigest())
-"""
-SOURCE = """
-import hashlib, random, signal, socket, sys, time
-digest, ends = hashlib.sha256(), []
-signal.signal(signal.SIGTERM, lambda *_: ends.append(1))
-for _ in range(100):
-    try:
-        sock = socket.create_connection((sys.argv[1], 4999))
-        break
-    except ConnectionRefusedError:
-        time.sleep(0.1)
-while not ends:
-    data = random.randbytes(random.randrange(1, int(sys.argv[2])))
-    digest.update(data)
-    sock.sendall(data)
-    time.sleep(float(sys.argv[3]))
-sock.close()
-print(digest.hexdigest())
-"""
-
-
-@contextlib.contextmanager
-def one_way(source: VM, sink: VM, patience: float, *, most: int = 20000, pause: float = 0) -> Iterator[None]:
-    """In the block bytes go from one VM to another on one connection; at its end, all have come.
-
-    Each write has less than `most` bytes, and after it comes a pause, in seconds.
-    """
-    sink.put(SINK, "/tmp/sink.py")
-    source.put(SOURCE, "/tmp/source.py")
-    into = sink.spawn("python3 -B /tmp/sink.py")
-    out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause}")
-    yield
-    out.kill()
-    said = [job.wait(patience) for job in (out, into)]
-    check(said[0].out and said[0].out == said[1].out, f"other bytes came than were sent: {said}")
+    pair.check_counters(delta)
 
 
 def reader_returns(pair: Pair) -> None:
@@ -209,7 +140,7 @@ def reader_returns(pair: Pair) -> None:
             wait_for(lambda: carried_by(0), f"bytes go over TCP, turn {turn}", 20 * pair.slow)
             pair.b.run("hallway on")
         wait_for(lambda: carried_by(1), "bytes go into a ring at last", 20 * pair.slow)
-    nothing_odd(pair, delta)
+    pair.check_counters(delta)
 
 
 TESTS = (status_names_all, unload, joins_later, address_moves, daemon_restart, reader_returns)

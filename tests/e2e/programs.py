@@ -5,9 +5,8 @@ from __future__ import annotations
 from compat import databases, verdict, web
 from compat.stage import Stage
 from hallway_lab.measure import Stand
+from hallway_tests.pair import Pair
 from hallway_tests.suite import check
-
-from .lab import Pair
 
 SWITCHES = 4
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 
-from hallway_lab.measure import direction
-from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, Stream, autopsy, connections, odd
+from hallway_tests.guests import Delta, Stream, autopsy, connections
+from hallway_tests.pair import Pair
+from hallway_tests.streams import small_buffers
 from hallway_tests.suite import check, wait_for
 
-from .lab import Pair
-
-# A stream that leaves the guests' CPUs to others, too.
-CALM = "--calm --biggest 4000"
 ENOUGH = 500_000  # bytes that show how a call does
 HIT = (
     "ring_full",
@@ -27,36 +21,14 @@ HIT = (
 )
 
 
-def through_rings(pair: Pair, delta: Delta, share: float) -> None:
-    """Most bytes went through rings, and both sides counted the same."""
-    a, b = delta.of(pair.a), delta.of(pair.b)
-    for mine, theirs, name in ((a, b, "a to b"), (b, a, "b to a")):
-        way = direction(mine, theirs)
-        sent, received = way.sent_ring, way.received_ring
-        check(sent == received, f"{name}: {sent} bytes went into rings, {received} came out")
-        check(sent >= share * way.sent, f"{name}: only {sent} of {way.sent} bytes went through rings")
-
-
-def nothing_odd(pair: Pair, delta: Delta, *, stopped: bool = False) -> None:
-    """No corruption, reset, or sleeper that only the watchdog saved.
-
-    A VM may have been `stopped` between a step and its doorbell: the watchdog is right then.
-    """
-    for vm in pair.both:
-        moved = delta.of(vm)
-        found = odd(moved, watchdog=pair.slow == 1 and not stopped)
-        check(not found, f"{vm.name}: {', '.join(found)}")
-        check(not moved["resets"], f"{vm.name}: resets is {moved['resets']}")
-
-
 def promotion(pair: Pair) -> None:
     """With the default policy a stream starts on TCP and goes on in a ring, both ways."""
     pair.load()
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6, seconds=3)
     stream.finish(60 * pair.slow)
-    nothing_odd(pair, delta)
-    through_rings(pair, delta, 0.9)
+    pair.check_counters(delta)
+    pair.check_through_rings(delta, 0.9)
     for vm in pair.both:
         moved = delta.of(vm)
         check(moved["tx_promoted"] >= 6, f"{vm.name} promoted only {moved['tx_promoted']} directions")
@@ -68,8 +40,8 @@ def promotion_v6(pair: Pair) -> None:
     pair.load()
     delta = Delta(*pair.both)
     Stream(pair.a, pair.b, to=pair.a.ip6, conns=3, seconds=2).finish(60 * pair.slow)
-    nothing_odd(pair, delta)
-    through_rings(pair, delta, 0.9)
+    pair.check_counters(delta)
+    pair.check_through_rings(delta, 0.9)
 
 
 def each_call(pair: Pair) -> None:
@@ -92,27 +64,12 @@ def each_call(pair: Pair) -> None:
             )
         stream.stop()
         stream.finish(60 * pair.slow)
-        nothing_odd(pair, delta)
-        through_rings(pair, delta, 0.5)
+        pair.check_counters(delta)
+        pair.check_through_rings(delta, 0.5)
 
 
 def _enough(moved: dict[str, int], least: float) -> bool:
     return moved["tx_bytes_ring"] > max(least, moved["tx_bytes_tcp"])
-
-
-@contextlib.contextmanager
-def small_buffers(*vms: VM) -> Iterator[None]:
-    """In the block TCP holds little of what connections send: a ring behind it is soon read."""
-
-    def limit(writes: str, reads: str) -> None:
-        for vm in vms:
-            vm.run(f"sysctl -q net.ipv4.tcp_wmem='{writes}' net.ipv4.tcp_rmem='{reads}'")
-
-    limit("4096 16384 65536", "4096 65536 65536")
-    try:
-        yield
-    finally:
-        limit("4096 16384 4194304", "4096 131072 6291456")
 
 
 def switching(pair: Pair, **params: object) -> Delta:
@@ -151,7 +108,7 @@ def switching(pair: Pair, **params: object) -> Delta:
     except AssertionError as error:
         moved = "".join(f"\n{vm.name}: {json.dumps(delta.of(vm))}" for vm in pair.both)
         raise AssertionError(f"{error}{moved}") from error
-    nothing_odd(pair, delta)
+    pair.check_counters(delta)
     return delta
 
 
@@ -198,8 +155,8 @@ def many(pair: Pair) -> None:
     )
     stream.stop()
     stream.finish(150 * pair.slow)
-    nothing_odd(pair, delta)
-    through_rings(pair, delta, 0.4)
+    pair.check_counters(delta)
+    pair.check_through_rings(delta, 0.4)
 
 
 def _many_on_rings(moved: dict[str, int], count: int) -> bool:

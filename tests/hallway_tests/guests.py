@@ -21,9 +21,8 @@ from .suite import GuestLost, check, wait_for
 
 TESTS = Path(__file__).resolve().parents[1]
 REPO = TESTS.parent
-# For a stream that ends in errors. Of a call that one ends, TCP, too, tells the part that was done; of
-# sendfile()'s it tells nothing more: whoever reads finds the end of the stream then.
-TELLING = "--short --calls write,sendmsg,more,splice-out,read,recvmsg,peek,waitall,poll,splice-in,trunc"
+# Parameters with which the module promotes a connection at its first byte.
+AT_ONCE = {"promote_bytes": 0, "promote_ms": 0}
 SLOWER = 4  # how much longer things may take on the debug kernel
 
 
@@ -42,7 +41,7 @@ def share(kernel: str) -> Path:
         shutil.copy(path, folder / path.name)
     shutil.copytree(REPO / "abi/hallway", folder / "abi", dirs_exist_ok=True)
     shutil.copytree(TESTS / "module/guest", folder / "tests", dirs_exist_ok=True)
-    shutil.copytree(TESTS / "e2e/guest", folder / "e2e", dirs_exist_ok=True)
+    shutil.copytree(TESTS / "hallway_tests/guest", folder / "guest", dirs_exist_ok=True)
     return folder
 
 
@@ -85,15 +84,6 @@ def status(vm: VM) -> dict[str, Any]:
 def members(vm: VM) -> set[str]:
     """Return the addresses that are served."""
     return {str(a) for m in status(vm)["members"] for a in m["addresses"]}
-
-
-def plain_tcp(server: VM, client: VM) -> None:
-    """Bytes go both ways between two VMs, and none of them through a ring."""
-    delta = Delta(*(vm for vm in (server, client) if loaded(vm)))
-    Stream(server, client, conns=3, bytes=100_000).finish()
-    for vm in (server, client):
-        ringed = delta.of(vm)["tx_bytes_ring"] if loaded(vm) else 0
-        check(not ringed, f"{vm.name} sent {ringed} bytes through rings")
 
 
 def wait_members(*vms: VM, timeout: float = 30) -> None:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.lab import named_log
-from e2e.peers import on_rings_with
 from hallway_lab import image, libvirt, paths, topology
 from hallway_lab.libvirt import Domain, Libvirt
 from hallway_lab.sh import run
 from hallway_lab.vm import VM, Config
 from hallway_tests.guests import Delta, Stream, healthy, insmod, members, odd, settle_in, wait_members
+from hallway_tests.pair import count_on_rings, name_logs
 from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Scenario, Setting
@@ -69,7 +68,7 @@ def pair(setting: Setting) -> Iterator[Stage]:
         PLACED.write_text(libvirt.placed(ring))
         stays = VM(Config(number=2, doorbell=daemon.socket, **options))
         try:
-            with named_log(domain, logs), named_log(stays, logs):
+            with name_logs(domain, logs), name_logs(stays, logs):
                 for vm in (domain, stays):
                     settle_in(vm)
                     insmod(vm, **AT_ONCE)
@@ -125,7 +124,7 @@ def _comes_back(stage: Stage, outcome: Outcome, away: Callable[[int], None]) -> 
 
 
 def _on_rings(stage: Stage) -> None:
-    wait_for(lambda: on_rings_with(stage.stays, stage.domain) == STREAMS, "all are on rings", 90)
+    wait_for(lambda: count_on_rings(stage.stays, stage.domain) == STREAMS, "all are on rings", 90)
 
 
 # The distribution's QEMU, which its libvirt is made for, runs no guest with a newer one here.

@@ -85,7 +85,7 @@ def _told(stage: Stage, third: VM, event: str, act: Callable[[], object]) -> flo
 def _told_of(stage: Stage, third: VM, address: str, event: str, change: str) -> float:
     """Change an address; from right before `ip`, which runs already, is told to, until the others know."""
     consoles = [_Tail(vm.log) for vm in stage.pair.both]
-    jobs = [vm.spawn(f"python3 -B /hallway/e2e/knows.py {address} {event}") for vm in stage.pair.both]
+    jobs = [vm.spawn(f"python3 -B /hallway/guest/knows.py {address} {event}") for vm in stage.pair.both]
     try:
         _all_say(consoles, f"looks whether {address} {event}")
     except AssertionError as error:

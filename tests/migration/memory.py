@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from e2e.budget import crowd
-from e2e.peers import seen_by_daemon
-from e2e.streams import CALM
+from hallway_tests.crowd import crowd
 from hallway_tests.guests import Delta, Stream, connections, counters
+from hallway_tests.streams import CALM
 from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Scenario, Setting
@@ -31,7 +30,7 @@ def exhausted(stage: Stage, outcome: Outcome) -> None:
     a, b = stage.pair.both
     with stage.bystander(outcome, ring_bytes=256 << 10):
         alone = "the daemon sees the bystander's channels alone"
-        wait_for(lambda: seen_by_daemon(stage.pair, a)["channels"] == BYSTANDERS, alone)
+        wait_for(lambda: stage.pair.member(a)["channels"] == BYSTANDERS, alone)
         for number in outcome.rounds():
             delta = Delta(a, b)
             stream = Stream(b, a, conns=CONNECTIONS, both=f"{CALM} --stall 60")
@@ -44,7 +43,7 @@ def exhausted(stage: Stage, outcome: Outcome) -> None:
             moved = delta.of(a)
             check(moved["tx_promoted"] >= AT_LEAST, f"round {number}: {moved['tx_promoted']} on rings")
             check(not moved["resets"], f"round {number}: {moved['resets']} were reset")
-            wait_for(lambda: seen_by_daemon(stage.pair, a)["channels"] == BYSTANDERS, alone)
+            wait_for(lambda: stage.pair.member(a)["channels"] == BYSTANDERS, alone)
 
 
 CROWD_MIB, IDLE, BUSY = 64, 5000, 50

@@ -8,14 +8,15 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from e2e import migrate
-from e2e.migrate import AT_ONCE, Hosts
-from e2e.peers import ended_as_tcp
 from hallway_lab import hosts
 from hallway_lab.hosts import Host, Move
 from hallway_lab.vm import VM, Job
-from hallway_tests.guests import TELLING, Delta, Stream, connections, jobs_end, members, odd, rmmod
+from hallway_tests import two_hosts
+from hallway_tests.doomed import ended_as_tcp
+from hallway_tests.guests import AT_ONCE, Delta, Stream, connections, healthy, jobs_end, members, odd, rmmod
+from hallway_tests.streams import TELLING
 from hallway_tests.suite import check, wait_for
+from hallway_tests.two_hosts import Hosts
 
 from .scenario import KERNELS, PAUSE, Outcome, Scenario, Setting
 from .stage import held
@@ -30,7 +31,7 @@ STILL = 5  # seconds that a VM is away, or stands still
 @contextlib.contextmanager
 def hosts_of_two(setting: Setting) -> Iterator[Hosts]:
     """Boot two VMs on the first of two hosts."""
-    with migrate.booted(setting.kernel, setting.share, setting.logs / "hosts", 3) as stage:
+    with two_hosts.booted(setting.kernel, setting.share, setting.logs / "hosts", 3) as stage:
         for vm in stage.both:
             vm.run("redis-server --daemonize yes --save '' --protected-mode no --bind 0.0.0.0")
             vm.run("iperf3 -s -D")
@@ -44,12 +45,14 @@ class Load:
         self.stage, self._last = stage, dict[int, int]()
         stays, moves = stage.both
         # First: a program that starts under this load takes its time.
-        self.measure = [moves.spawn("exec python3 -B /root/e2e/pauses.py echo 4700")]
+        self.measure = [moves.spawn("exec python3 -B /root/guest/pauses.py echo 4700")]
         wait_for(lambda: moves.run("ss -Hltn sport = :4700").out, "somebody echoes", 60)
-        ask = f"exec python3 -B /root/e2e/pauses.py ask {moves.ip4} 4700 /tmp/pauses"
+        ask = f"exec python3 -B /root/guest/pauses.py ask {moves.ip4} 4700 /tmp/pauses"
         self.measure.append(stays.spawn(f": > /tmp/pauses; {ask}"))
         self.stream = Stream(stays, moves, conns=STREAMS, stall=60)
-        self.session = moves.spawn(f"rm -f /tmp/stop; python3 -B /root/e2e/session.py {stays.name} /tmp/stop")
+        self.session = moves.spawn(
+            f"rm -f /tmp/stop; python3 -B /root/guest/session.py {stays.name} /tmp/stop"
+        )
         self.programs = [
             moves.spawn(f"exec iperf3 -c {stays.ip4} -t 36000 -P {IPERFS} > /tmp/iperf3 2>&1"),
             moves.spawn(
@@ -126,7 +129,7 @@ def loaded(stage: Hosts, outcome: Outcome) -> Iterator[Load]:
     load.check_running("at last")
     outcome.ring_bytes += sum(delta.of(vm)["tx_bytes_ring"] for vm in stage.both)
     load.finish()
-    migrate.nothing_odd(stage, delta)
+    stage.check_counters(delta)
     load.kill()
     wait_for(lambda: _held(stage) == before, f"all is given back: {before}", 60)
 
@@ -142,7 +145,7 @@ def _held(stage: Hosts) -> list[dict[str, object]]:
 
 def _settled(stage: Hosts, to: Host) -> None:
     """All connections are carried as they should be once the VM is there, iperf3's among them."""
-    stage.settled(to, BOTH_WAYS)
+    stage.wait_carried(to, BOTH_WAYS)
     if to is stage.here:
         wait_for(lambda: _iperf_rings(stage) >= IPERFS, f"{IPERFS} of iperf3's are on rings", 90)
 
@@ -200,10 +203,10 @@ def fails(stage: Hosts, outcome: Outcome) -> None:
     """It is cancelled, or its destination dies: all is on rings again."""
     with loaded(stage, outcome) as load:
         for number in outcome.rounds():
-            stage.on_rings(BOTH_WAYS)
-            migrate.fail(stage, ("cancelled", "QEMU failed to migrate")[number % 2])
+            stage.wait_on_rings(BOTH_WAYS)
+            stage.interrupt_migration(("cancelled", "QEMU failed to migrate")[number % 2])
             with outcome.timed("on rings again after"):
-                stage.on_rings(BOTH_WAYS)
+                stage.wait_on_rings(BOTH_WAYS)
             load.check_running(f"in round {number}")
 
 
@@ -217,7 +220,7 @@ def plain(stage: Hosts, outcome: Outcome) -> None:
     for number in outcome.rounds():
         to = stage.here if number % 2 else stage.there
         with _noted(outcome, load, lambda: hosts.migrate(moves, to, plugged=False)):  # noqa: B023
-            stage.wire_carries()
+            stage.wait_on_wire()
         load.check_running(f"in round {number}")
     load.finish()
     load.kill()
@@ -225,7 +228,7 @@ def plain(stage: Hosts, outcome: Outcome) -> None:
         hosts.migrate(moves, stage.here, plugged=False)
     moves.run("insmod /root/hallway.ko " + " ".join(f"{name}={value}" for name, value in AT_ONCE.items()))
     stage.here.plug(moves)
-    migrate.healthy(*stage.both)
+    healthy(*stage.both)
 
 
 def saved(stage: Hosts, outcome: Outcome) -> None:
@@ -234,12 +237,12 @@ def saved(stage: Hosts, outcome: Outcome) -> None:
     path = Path(os.environ["TMPDIR"]) / "saved"
     with loaded(stage, outcome) as load:
         for number in outcome.rounds():
-            stage.on_rings(BOTH_WAYS)
+            stage.wait_on_rings(BOTH_WAYS)
             hosts.save(stage.moves, path)
             hosts.restore(stage.moves, stage.here, path, after=STILL)
             load.check_running(f"in round {number}")
             with outcome.timed("on rings again after"):
-                stage.on_rings(BOTH_WAYS)
+                stage.wait_on_rings(BOTH_WAYS)
 
 
 def given_up(stage: Hosts, outcome: Outcome) -> None:
@@ -250,7 +253,7 @@ def given_up(stage: Hosts, outcome: Outcome) -> None:
     stays.run("sysctl -q net.ipv4.tcp_retries2=3")  # so that it gives up sooner than in 15 minutes
     for _ in outcome.rounds():
         stream = Stream(stays, moves, conns=STREAMS, both=TELLING)
-        stage.on_rings(STREAMS)
+        stage.wait_on_rings(STREAMS)
         hosts.save(moves, path)
         with outcome.timed("given up after"):
             ended_as_tcp(stream, stream.server.wait(60))
@@ -259,7 +262,7 @@ def given_up(stage: Hosts, outcome: Outcome) -> None:
             ended_as_tcp(stream, stream.client.wait(60))
     stays.run("sysctl -q net.ipv4.tcp_retries2=15")
     outcome.ring_bytes += delta.of(stays)["tx_bytes_ring"]
-    migrate.healthy(*stage.both)
+    healthy(*stage.both)
 
 
 def snapshot(stage: Hosts, outcome: Outcome) -> None:
@@ -273,12 +276,12 @@ def snapshot(stage: Hosts, outcome: Outcome) -> None:
     delta = Delta(stays)
     for _ in outcome.rounds():
         stream = Stream(stays, moves, conns=STREAMS, both=TELLING)
-        stage.on_rings(STREAMS)
+        stage.wait_on_rings(STREAMS)
         moves.run("touch /tmp/then")
         with _unplugged(stage):
             _monitor(moves, "savevm then")
         moves.run("rm /tmp/then")
-        stage.on_rings(STREAMS)
+        stage.wait_on_rings(STREAMS)
         stream.stop()
         stream.finish(120)
         with _unplugged(stage):
@@ -289,14 +292,14 @@ def snapshot(stage: Hosts, outcome: Outcome) -> None:
         ended_as_tcp(stream, past.wait(60))
         with outcome.timed("on rings again after"):
             stream = Stream(stays, moves, conns=STREAMS)
-            stage.on_rings(STREAMS)
+            stage.wait_on_rings(STREAMS)
         stream.stop()
         stream.finish(120)
     moved = delta.of(stays)
     outcome.ring_bytes += moved["tx_bytes_ring"]
     found = odd(moved, watchdog=False)
     check(not found and not moved["resets"], f"{stays.name}: {found}, resets is {moved['resets']}")
-    migrate.healthy(*stage.both)
+    healthy(*stage.both)
 
 
 @contextlib.contextmanager
@@ -318,12 +321,12 @@ def stopped(stage: Hosts, outcome: Outcome) -> None:
     stays, moves = stage.both
     with loaded(stage, outcome) as load:
         for number in outcome.rounds():
-            stage.on_rings(BOTH_WAYS)
+            stage.wait_on_rings(BOTH_WAYS)
             moves.qmp.command("stop")
             wait_for(lambda: not members(stays) & {moves.ip4, moves.ip6}, "its silence is noticed")
             moves.qmp.command("cont")
             with outcome.timed("on rings again after"):
-                stage.on_rings(BOTH_WAYS)
+                stage.wait_on_rings(BOTH_WAYS)
             load.check_running(f"in round {number}")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from e2e import kernel
-from e2e.peers import Doomed, ended, standing_still
 from hallway_lab.vm import VM
-from hallway_tests.guests import TELLING, Stream, insmod, settle_in, wait_members
+from hallway_tests import kexec
+from hallway_tests.doomed import Doomed, ended, stopped_qemu
+from hallway_tests.guests import Stream, insmod, settle_in, wait_members
+from hallway_tests.streams import TELLING
 from hallway_tests.suite import check
 
 from .scenario import KERNELS, Outcome, Scenario
@@ -69,11 +70,11 @@ def reset(stage: Stage, outcome: Outcome) -> None:
 def kexeced(stage: Stage, outcome: Outcome) -> None:
     """A guest's kernel starts another one, over and over: it leaves, and the next one knows no connection."""
     with stage.bystander(outcome), stage.victim() as third:
-        kernel.lay_out(stage.pair.share, third)
+        kexec.lay_out(stage.pair.share, third)
         for _ in outcome.rounds():
             streams = Stream(third, stage.pair.a, conns=STREAMS, both=TELLING)
             stage.on_rings(third, STREAMS)
-            kernel.kexec(third)
+            kexec.kexec(third)
             stage.missed(third)
             third.wait_boot()
             ended(streams, 60)
@@ -148,7 +149,7 @@ def _absent(stage: Stage, outcome: Outcome, away: Callable[[VM], None]) -> None:
 def _stand_still(stage: Stage, third: VM, seconds: float) -> None:
     """Have a QEMU stand still for so long."""
     begin = time.monotonic()
-    with standing_still(stage.pair, third):
+    with stopped_qemu(stage.pair, third):
         time.sleep(max(0.0, begin + seconds - time.monotonic()))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from e2e.peers import ended_as_tcp
 from hallway_lab.vm import VM
-from hallway_tests.guests import TELLING, Stream, counters, wait_members
+from hallway_tests.doomed import ended_as_tcp
+from hallway_tests.guests import Stream, counters, wait_members
+from hallway_tests.streams import TELLING
 from hallway_tests.suite import check, wait_for
 
 from .scenario import KERNELS, Outcome, Scenario

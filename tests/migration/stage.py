@@ -12,10 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from e2e import lab
-from e2e.lab import Pair
-from e2e.life import on_rings
-from e2e.peers import on_rings_with
 from hallway_lab import topology
 from hallway_lab.vm import VM
 from hallway_tests.guests import (
@@ -29,7 +25,8 @@ from hallway_tests.guests import (
     settle_in,
     wait_members,
 )
-from hallway_tests.suite import Report, check, wait_for
+from hallway_tests.pair import Pair, booted, count_on_rings
+from hallway_tests.suite import check, wait_for
 
 from .scenario import Outcome, Setting
 
@@ -56,10 +53,10 @@ class Stage:
         pair.load(**AT_ONCE | params)
         start, delta = self._held(), Delta(*pair.both)
         stream = Stream(pair.b, pair.a, conns=BYSTANDERS, both="--stall 60")
-        on_rings(pair, BYSTANDERS)
+        pair.wait_on_rings(BYSTANDERS)
         yield stream
         stream.check_running("though nothing happened to its VMs")
-        on_rings(pair, BYSTANDERS)
+        pair.wait_on_rings(BYSTANDERS)
         for one in [c for c in connections(pair.a) if stream.port in (c["local_port"], c["remote_port"])]:
             for way in (one["tx"], one["rx"]):
                 check(way["tcp_bytes"] < OFF_RINGS * way["ring_bytes"], f"it was on TCP for long: {one}")
@@ -93,7 +90,7 @@ class Stage:
 
     def ringed(self, third: VM) -> int:
         """Count the third VM's connections with the first that have both directions on rings."""
-        return on_rings_with(self.pair.a, third)
+        return count_on_rings(self.pair.a, third)
 
     def on_rings(self, third: VM, count: int, timeout: float = 30) -> None:
         """Wait until so many of them are."""
@@ -121,10 +118,7 @@ def held(daemon: topology.Daemon, *vms: VM) -> dict[str, object]:
 @contextlib.contextmanager
 def pair(setting: Setting, **options: Any) -> Iterator[Stage]:
     """Boot the two VMs."""
-    report = Report("migration")
     # That of a stage before may have another size.
     (topology.REGION_DIR / "default").unlink(missing_ok=True)
-    with lab.booted(
-        report, setting.kernel, setting.share, setting.logs, 1, setting.seed, **options
-    ) as booted:
-        yield Stage(booted)
+    with booted(setting.kernel, setting.share, setting.logs, 1, setting.seed, **options) as two:
+        yield Stage(two)

@@ -1,4 +1,4 @@
-"""A guest whose kernel starts another one (kexec): to its machine nothing happens."""
+"""A guest whose kernel starts another one (kexec); its QEMU notices nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hallway_lab.vm import VM
 
 
 def lay_out(share: Path, vm: VM) -> None:
-    """Give the guest the kernel that it runs, to start it again."""
+    """Copy the kernel that the guest runs to its shared folder."""
     assert vm.kernel.vmlinuz
     shutil.copy(vm.kernel.vmlinuz, share / "vmlinuz")
     shutil.copy(image.initramfs(vm.kernel), share / "initramfs")
 
 
 def kexec(vm: VM) -> None:
-    """Start it; `wait_boot` then waits for the guest to be back."""
-    vm.spawn("exec python3 -B /hallway/e2e/kexec.py /hallway/vmlinuz /hallway/initramfs")
+    """Start that kernel; `wait_boot` then waits for the guest."""
+    vm.spawn("exec python3 -B /hallway/guest/kexec.py /hallway/vmlinuz /hallway/initramfs")
     vm.expect_boot()

@@ -1,0 +1,65 @@
+"""Many idle connections and some busy ones share too little ring memory."""
+
+from __future__ import annotations
+
+from .guests import AT_ONCE, Delta, Stream, autopsy, connections
+from .pair import Pair, on_rings
+from .suite import check, wait_for
+
+HOLD = "/tmp/hold"
+MOST = 0.8  # of all bytes go through rings; on a busy machine connections need time to get onto them
+
+
+def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
+    """Have a crowd of connections ask for rings and then idle: busy ones get the memory, none breaks.
+
+    The crowd asks for more memory than there is. It goes on at the end, and each
+    of its bytes is checked.
+    """
+    patience = 120 * pair.slow
+    pair.load(**AT_ONCE, idle_ms=3000, **params)
+    delta = Delta(*pair.both)
+    many = Stream(pair.b, pair.a, conns=idle, both=f"--mode level --biggest 600 --stall 120 --hold {HOLD}")
+    with autopsy(*pair.both):
+        wait_for(lambda: all(_crowded(delta.of(vm), idle) for vm in pair.both), "memory is short", patience)
+    # The heartbeat carries the number of channels: what the host has may be from before the crowd.
+    wait_for(lambda: all(_channels(pair)), "the host sees that rings are in use", patience)
+    for vm in pair.both:
+        vm.run(f"touch {HOLD}")
+    wait_for(lambda: _channels(pair) == [0, 0], "idle connections hold no memory and no channel", patience)
+    begin = Delta(*pair.both)
+    some = Stream(pair.b, pair.a, conns=busy, both="--biggest 20000 --stall 60")
+    with autopsy(*pair.both):
+        wait_for(lambda: _count_on_rings(pair, some) == busy, f"{busy} busy ones are on rings", patience)
+    wait_for(lambda: _channels(pair) == [busy, busy], "only the busy ones hold memory", patience)
+    for vm in pair.both:
+        there = len(connections(vm))
+        check(there == idle + busy, f"{vm.name} has {there} connections, not {idle + busy}")
+    many.check_running("while it was to idle")
+    wait_for(lambda: all(_ringed(begin.of(vm)) for vm in pair.both), "rings carry most bytes", patience)
+    some.stop()
+    some.finish(patience)
+    pair.check_through_rings(begin, MOST)
+    for vm in pair.both:
+        vm.run(f"rm {HOLD}")
+    many.stop()
+    many.finish(patience)
+    pair.check_counters(delta)
+
+
+def _crowded(moved: dict[str, int], idle: int) -> bool:
+    return moved["attached"] >= idle and moved["tx_promoted"] and moved["rings_refused"]
+
+
+def _ringed(moved: dict[str, int]) -> bool:
+    return moved["tx_bytes_ring"] * (1 - MOST) > moved["tx_bytes_tcp"] * MOST
+
+
+def _count_on_rings(pair: Pair, stream: Stream) -> int:
+    return sum(on_rings(c) for c in connections(pair.a) if c["remote_port"] == stream.port)
+
+
+def _channels(pair: Pair) -> list[int]:
+    """Return how many channels each VM has, as the host sees it."""
+    members = [m for region in pair.site.daemon.status()["regions"] for m in region["members"]]
+    return [next(m["channels"] for m in members if m["uuid"] == vm.uuid) for vm in pair.both]

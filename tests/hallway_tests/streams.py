@@ -1,0 +1,83 @@
+"""Streams for particular situations: one way, with small buffers, without a ring."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from hallway_lab.vm import VM
+
+from .guests import Delta, Stream, loaded
+from .suite import check
+
+# Options of a stream that leaves most of the guests' CPU to others.
+CALM = "--calm --biggest 4000"
+# Options of a stream that may end in errors. A call that an error ends returns the part that was done
+# before; sendfile() does not, so that the reader would find less than the writer counted.
+TELLING = "--short --calls write,sendmsg,more,splice-out,read,recvmsg,peek,waitall,poll,splice-in,trunc"
+
+SINK = """
+import hashlib, socket
+digest, sock = hashlib.sha256(), socket.create_server(("", 4999)).accept()[0]
+while data := sock.recv(65536):
+    digest.update(data)
+print(digest.hexdigest())
+"""
+SOURCE = """
+import hashlib, random, signal, socket, sys, time
+digest, ends = hashlib.sha256(), []
+signal.signal(signal.SIGTERM, lambda *_: ends.append(1))
+for _ in range(100):
+    try:
+        sock = socket.create_connection((sys.argv[1], 4999))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+while not ends:
+    data = random.randbytes(random.randrange(1, int(sys.argv[2])))
+    digest.update(data)
+    sock.sendall(data)
+    time.sleep(float(sys.argv[3]))
+sock.close()
+print(digest.hexdigest())
+"""
+
+
+@contextlib.contextmanager
+def one_way(source: VM, sink: VM, patience: float, *, most: int = 20000, pause: float = 0) -> Iterator[None]:
+    """Send bytes one way on one connection in the block; at its end, all must have arrived.
+
+    Each write has less than `most` bytes; `pause` seconds pass after it.
+    """
+    sink.put(SINK, "/tmp/sink.py")
+    source.put(SOURCE, "/tmp/source.py")
+    into = sink.spawn("python3 -B /tmp/sink.py")
+    out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause}")
+    yield
+    out.kill()
+    sent, received = (job.wait(patience) for job in (out, into))
+    check(sent.out and sent.out == received.out, f"other bytes arrived than were sent: {sent} {received}")
+
+
+@contextlib.contextmanager
+def small_buffers(*vms: VM) -> Iterator[None]:
+    """Have TCP buffer little in the block: bytes in a ring behind them are soon read."""
+
+    def limit(writes: str, reads: str) -> None:
+        for vm in vms:
+            vm.run(f"sysctl -q net.ipv4.tcp_wmem='{writes}' net.ipv4.tcp_rmem='{reads}'")
+
+    limit("4096 16384 65536", "4096 65536 65536")
+    try:
+        yield
+    finally:
+        limit("4096 16384 4194304", "4096 131072 6291456")
+
+
+def plain_tcp(server: VM, client: VM) -> None:
+    """Send bytes both ways between two VMs; none of them may go through a ring."""
+    delta = Delta(*(vm for vm in (server, client) if loaded(vm)))
+    Stream(server, client, conns=3, bytes=100_000).finish()
+    for vm in (server, client):
+        ringed = delta.of(vm)["tx_bytes_ring"] if loaded(vm) else 0
+        check(not ringed, f"{vm.name} sent {ringed} bytes through rings")
