@@ -29,6 +29,7 @@
 
 /* hallway_message.offer.kind */
 #define HALLWAY_KIND_STREAM	1
+#define HALLWAY_KIND_MAX	1
 
 #define HALLWAY_HANDLE_SIZE	48
 

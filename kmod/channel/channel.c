@@ -2,6 +2,7 @@
 /* Endpoints and messages of channels: see channel.h. */
 #include "channel.h"
 
+#include <linux/nospec.h>
 #include <linux/slab.h>
 
 #include <hallway/reason.h>
@@ -9,10 +10,18 @@
 
 #include "../obs/counters.h"
 
-struct hall_channel_handler hall_channel_handler;
+static const struct hall_channel_kind *kinds[HALLWAY_KIND_MAX + 1];
 
-void hall_channel_setup(struct hall_channel *channel, struct hall_member *member)
+void hall_channel_register(const struct hall_channel_kind *kind)
 {
+	kinds[kind->number] = kind;
+}
+
+void hall_channel_setup(struct hall_channel *channel,
+			const struct hall_channel_kind *kind,
+			struct hall_member *member)
+{
+	channel->kind = kind;
 	hall_member_get(member);
 	channel->member = member;
 	refcount_set(&channel->refs, 1);
@@ -30,14 +39,14 @@ void hall_channel_put(struct hall_channel *channel)
 		return;
 	kfree(channel->offer);
 	hall_member_put(channel->member);
-	hall_channel_handler.release(channel);
+	channel->kind->release(channel);
 }
 
 void hall_channel_raise(struct hall_channel *channel,
 			enum hall_channel_event event)
 {
 	set_bit(event, &channel->events);
-	hall_channel_handler.raised(channel);
+	channel->kind->raised(channel);
 }
 
 /* Before the peer can know of a number: a transport looks no further. */
@@ -125,7 +134,7 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 			.tag = { tags->own[0], tags->own[1] },
 			.local_port = local_port,
 			.remote_port = remote_port,
-			.kind = HALLWAY_KIND_STREAM,
+			.kind = channel->kind->number,
 			.ring_size = memory->size - HALLWAY_RING_HEADER,
 			.handle = memory->handle,
 		},
@@ -181,30 +190,55 @@ static void decline(struct hall_member *member,
 	member->transport->send(member, &message);
 }
 
-static void take_offer(struct hall_member *member, struct hall_channel *channel,
-		       const struct hallway_message *message)
+static const struct hall_channel_kind *find_kind(u16 number)
+{
+	if (number > HALLWAY_KIND_MAX)
+		return NULL;
+	return kinds[array_index_nospec(number, HALLWAY_KIND_MAX + 1)];
+}
+
+/* Returns 0, or the reason to decline the OFFER. */
+static u32 keep_offer(struct hall_channel *channel,
+		      const struct hallway_message *message)
 {
 	struct hallway_message *copy, *old;
 
-	if (message->offer.kind != HALLWAY_KIND_STREAM) {
-		decline(member, message, HALLWAY_REASON_KIND);
-		return;
-	}
-	if (!channel) {
-		decline(member, message, HALLWAY_REASON_NO_MATCH);
-		return;
-	}
 	copy = kmemdup(message, sizeof(*message), GFP_ATOMIC);
-	if (!copy) {
-		decline(member, message, HALLWAY_REASON_NO_MEMORY);
-		return;
-	}
+	if (!copy)
+		return HALLWAY_REASON_NO_MEMORY;
 	spin_lock_bh(&channel->lock);
 	old = channel->offer;
 	channel->offer = copy;
 	spin_unlock_bh(&channel->lock);
 	kfree(old);
 	hall_channel_raise(channel, HALL_EVENT_OFFER);
+	return 0;
+}
+
+/*
+ * An OFFER is for the connection that it names, and not for an endpoint: the
+ * number may be of an earlier life of the socket.
+ */
+static void take_offer(struct hall_member *member,
+		       const struct hallway_message *message)
+{
+	const struct hall_channel_kind *kind = find_kind(message->offer.kind);
+	struct hall_channel *channel;
+	u32 reason;
+
+	if (!kind) {
+		decline(member, message, HALLWAY_REASON_KIND);
+		return;
+	}
+	channel = kind->offer(member, message);
+	if (!channel) {
+		decline(member, message, HALLWAY_REASON_NO_MATCH);
+		return;
+	}
+	reason = keep_offer(channel, message);
+	if (reason)
+		decline(member, message, reason);
+	hall_channel_put(channel);
 }
 
 static void take_word(struct hall_channel *channel, struct hall_said *said,
@@ -221,16 +255,12 @@ static void take_word(struct hall_channel *channel, struct hall_said *said,
 	hall_channel_raise(channel, event);
 }
 
-static struct hall_channel *find(struct hall_member *member,
-				 const struct hallway_message *message)
+static struct hall_channel *find(struct hall_member *member, u32 endpoint)
 {
 	struct hall_channel *channel;
 
-	/* By its addresses: the number may be of a socket's life before. */
-	if (message->type == HALLWAY_OFFER)
-		return hall_channel_handler.find(member, message);
 	rcu_read_lock();
-	channel = xa_load(&member->endpoints, message->to);
+	channel = xa_load(&member->endpoints, endpoint);
 	if (channel && !hall_channel_tryget(channel))
 		channel = NULL;
 	rcu_read_unlock();
@@ -262,14 +292,15 @@ static void message_came(struct hall_member *member,
 		hall_count(HALL_CORRUPT_MESSAGES);
 		return;
 	}
-	channel = find(member, message);
-	/* A word to a channel that is closed by now is nothing unusual. */
-	if (!channel && message->type != HALLWAY_OFFER)
+	if (message->type == HALLWAY_OFFER) {
+		take_offer(member, message);
+		return;
+	}
+	channel = find(member, message->to);
+	/* The channel may have been closed while the message was on its way. */
+	if (!channel)
 		return;
 	switch (message->type) {
-	case HALLWAY_OFFER:
-		take_offer(member, channel, message);
-		break;
 	case HALLWAY_ACCEPT:
 		take_word(channel, &channel->accept, message, HALL_EVENT_ACCEPT);
 		break;
@@ -286,8 +317,7 @@ static void message_came(struct hall_member *member,
 	default:
 		hall_count(HALL_CORRUPT_MESSAGES);
 	}
-	if (channel)
-		hall_channel_put(channel);
+	hall_channel_put(channel);
 }
 
 static void endpoint_woken(struct hall_member *member, u32 endpoint)
@@ -295,9 +325,9 @@ static void endpoint_woken(struct hall_member *member, u32 endpoint)
 	struct hall_channel *channel;
 
 	rcu_read_lock();
-	channel = xa_load(&member->endpoints, endpoint);
-	if (channel && hall_channel_tryget(channel)) {
-		hall_channel_handler.wake(channel);
+	channel = find(member, endpoint);
+	if (channel) {
+		channel->kind->wake(channel);
 		hall_channel_put(channel);
 	}
 	rcu_read_unlock();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * A channel: what two members say about one connection. This room numbers
- * endpoints, writes messages and checks those that come; what they mean for a
- * socket is decided above.
+ * endpoints, writes messages and checks those that come. What they mean is
+ * decided by the room that owns the channel's kind: sock/ owns streams.
  *
  * Messages are handled where they come in, in softirq: the channel keeps what
  * was said and raises an event; the owner's work takes it from there. A newer
@@ -40,6 +40,7 @@ struct hall_said {
 };
 
 struct hall_channel {
+	const struct hall_channel_kind *kind;
 	struct hall_member *member;	/* referenced */
 	refcount_t refs;
 	spinlock_t lock;		/* BH; what was said, and rings' ends */
@@ -57,25 +58,34 @@ struct hall_channel {
 	struct hall_said accept, decline, demote, done;
 };
 
-/* What the owners of channels (sockets) do. */
-struct hall_channel_handler {
+/* What the room that owns a kind of channel does with its channels. */
+struct hall_channel_kind {
+	u16 number;			/* HALLWAY_KIND_* */
 	/*
-	 * The channel that the peer's OFFER means, by its address hint, with a
-	 * reference; or NULL. Softirq.
+	 * Returns the channel that a peer's OFFER is for, with a reference. The
+	 * channel may exist, or be made for this OFFER. NULL declines the OFFER
+	 * with NO_MATCH. Softirq.
 	 */
-	struct hall_channel *(*find)(struct hall_member *member,
-				     const struct hallway_message *offer);
+	struct hall_channel *(*offer)(struct hall_member *member,
+				      const struct hallway_message *offer);
 	/* An event was raised: get to work. Softirq or process context. */
 	void (*raised)(struct hall_channel *channel);
-	/* The doorbell rang for the channel. Softirq. */
+	/* The doorbell rang for the channel. Softirq, RCU read lock. */
 	void (*wake)(struct hall_channel *channel);
 	/* The last reference is gone. Any context. */
 	void (*release)(struct hall_channel *channel);
 };
 
-extern struct hall_channel_handler hall_channel_handler;
+/*
+ * Registers a kind for as long as the module is loaded, before the first
+ * transport starts. An OFFER of a kind that is not registered is declined with
+ * reason KIND.
+ */
+void hall_channel_register(const struct hall_channel_kind *kind);
 
+/* Fills in a zeroed channel to the member; the caller has its one reference. */
 void hall_channel_setup(struct hall_channel *channel,
+			const struct hall_channel_kind *kind,
 			struct hall_member *member);
 bool hall_channel_tryget(struct hall_channel *channel);
 void hall_channel_put(struct hall_channel *channel);

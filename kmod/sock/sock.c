@@ -92,6 +92,22 @@ static void raised(struct hall_channel *channel)
 	hall_sock_work(hall_sock_of(channel), 0);
 }
 
+static void woken(struct hall_channel *channel)
+{
+	hall_sock_wake(hall_sock_of(channel));
+}
+
+static struct hall_channel *find(struct hall_member *member,
+				 const struct hallway_message *offer);
+
+static const struct hall_channel_kind stream = {
+	.number = HALLWAY_KIND_STREAM,
+	.offer = find,
+	.raised = raised,
+	.wake = woken,
+	.release = release,
+};
+
 static void set_addresses(struct hall_sock *hs, const struct sock *sk)
 {
 	const struct inet_sock *inet = inet_sk(sk);
@@ -127,7 +143,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	atomic_inc(&existing);
 	sock_hold(sk);
 	hs->sk = sk;
-	hall_channel_setup(&hs->channel, member);
+	hall_channel_setup(&hs->channel, &stream, member);
 	hall_sock_lock_init(hs);
 	INIT_DELAYED_WORK(&hs->work, work);
 	INIT_LIST_HEAD(&hs->list);
@@ -413,9 +429,7 @@ int hall_sock_init(void)
 
 	if (err)
 		return err;
-	hall_channel_handler.find = find;
-	hall_channel_handler.raised = raised;
-	hall_channel_handler.release = release;
+	hall_channel_register(&stream);
 	return 0;
 }
 

@@ -8,11 +8,6 @@
 
 bool hall_enabled;
 
-static void channel_wake(struct hall_channel *channel)
-{
-	hall_sock_wake(hall_sock_of(channel));
-}
-
 int hall_switch_init(void)
 {
 	hall_sock_handler.policy = hall_policy;
@@ -21,7 +16,6 @@ int hall_switch_init(void)
 	hall_sock_handler.detach = hall_detach;
 	hall_sock_handler.leave = hall_leave;
 	hall_sock_handler.leave_at_once = hall_leave_at_once;
-	hall_channel_handler.wake = channel_wake;
 	hall_discovery_handler.departed = hall_leave_member;
 	hall_discovery_handler.leave = hall_leave_present;
 	hall_watchdog_init();

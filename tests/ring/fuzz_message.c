@@ -51,8 +51,8 @@ static const struct hall_transport transport = {
 	.notify = transport_notify,
 };
 
-static struct hall_channel *on_find(struct hall_member *m,
-				    const struct hallway_message *offer)
+static struct hall_channel *on_offer(struct hall_member *m,
+				     const struct hallway_message *offer)
 {
 	struct hall_channel *channel = channels[offer->offer.remote_port % 8 % CHANNELS];
 
@@ -79,11 +79,19 @@ static void on_release(struct hall_channel *channel)
 	free(channel);
 }
 
+static const struct hall_channel_kind stream = {
+	.number = HALLWAY_KIND_STREAM,
+	.offer = on_offer,
+	.raised = on_raised,
+	.wake = on_wake,
+	.release = on_release,
+};
+
 static void channel_open(unsigned int i)
 {
 	if (!channels[i]) {
 		channels[i] = calloc(1, sizeof(*channels[i]));
-		hall_channel_setup(channels[i], member);
+		hall_channel_setup(channels[i], &stream, member);
 	}
 	MUST(!hall_channel_open(channels[i]));
 }
@@ -300,12 +308,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 	input = data;
 	left = length;
 	hall_channel_init();
-	hall_channel_handler = (struct hall_channel_handler){
-		.find = on_find,
-		.raised = on_raised,
-		.wake = on_wake,
-		.release = on_release,
-	};
+	hall_channel_register(&stream);
 	member = calloc(1, sizeof(*member));
 	member->transport = &transport;
 	refcount_set(&member->refs, 1);

@@ -27,6 +27,8 @@ typedef unsigned int gfp_t;
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 #define smp_mb()		__atomic_thread_fence(__ATOMIC_SEQ_CST)
 
+#define array_index_nospec(index, size)	(index)
+
 #define GFP_KERNEL 0
 #define GFP_ATOMIC 1
 

@@ -17,6 +17,8 @@ pub const DONE: u16 = 5;
 
 /// [`Offer::kind`]: a byte stream.
 pub const KIND_STREAM: u16 = 1;
+/// Highest kind.
+pub const KIND_MAX: u16 = 1;
 /// Bytes of a handle.
 pub const HANDLE_SIZE: usize = 48;
 
