@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit fuzz tsan mutants conformance compat migration lab bench results dkms test-debug clean
+.PHONY: help demo test check generate unit fuzz tsan mutants conformance compat migration lab bench results dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -21,6 +21,9 @@ test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 check: ## formatters, linters, the include rule
 	lab/run setup
 	tests/check
+
+generate: ## write the files that spec/*.yaml are the source of
+	spec/generate
 
 unit: ## ring and state machine in user space, with sanitizers
 	tests/run unit

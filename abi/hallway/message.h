@@ -19,19 +19,8 @@
 #ifndef HALLWAY_ABI_MESSAGE_H
 #define HALLWAY_ABI_MESSAGE_H
 
+#include "constants.h"
 #include "types.h"
-
-#define HALLWAY_OFFER		1
-#define HALLWAY_ACCEPT		2
-#define HALLWAY_DECLINE		3
-#define HALLWAY_DEMOTE		4
-#define HALLWAY_DONE		5
-
-/* hallway_message.offer.kind */
-#define HALLWAY_KIND_STREAM	1
-#define HALLWAY_KIND_MAX	1
-
-#define HALLWAY_HANDLE_SIZE	48
 
 /*
  * What a transport needs to find ring memory again: opaque to all above it.

@@ -23,24 +23,8 @@
 #ifndef HALLWAY_ABI_REGION_H
 #define HALLWAY_ABI_REGION_H
 
+#include "constants.h"
 #include "types.h"
-
-#define HALLWAY_MAJOR		2	/* differs: refused */
-#define HALLWAY_MINOR		0	/* differs: served, features by bit */
-
-#define HALLWAY_REGION_MAGIC	0x315941574c4c4148ULL	/* "HALLWAY1" */
-#define HALLWAY_SLICE_MAGIC	0x454349534c4c4148ULL	/* "HALLSICE" */
-#define HALLWAY_PAGE_MAGIC	0x454741504c4c4148ULL	/* "HALLPAGE" */
-
-#define HALLWAY_SLOTS_MAX	64	/* members of one region */
-#define HALLWAY_HEADER_SIZE	12288
-#define HALLWAY_NAME_SIZE	64	/* with the final NUL */
-#define HALLWAY_ADDRESSES_MAX	64	/* addresses that one member publishes */
-#define HALLWAY_SLICE_MIN	(2u << 20)	/* bytes; smaller is no use */
-
-/* hallway_member.state */
-#define HALLWAY_MEMBER_ABSENT	0
-#define HALLWAY_MEMBER_PRESENT	1
 
 /* One slot of the member table; 128 bytes. */
 struct hallway_member {
@@ -94,10 +78,6 @@ struct hallway_slice {
  * Both sides name the generations they speak for: indexes of another pair of
  * generations mean an empty box.
  */
-#define HALLWAY_BOX_MESSAGES	64
-#define HALLWAY_MESSAGE_SIZE	128
-#define HALLWAY_ENDPOINTS_MAX	4096	/* endpoint 0: the box itself */
-
 struct hallway_box_index {
 	__u32 index;
 	__u32 sender_generation;
@@ -127,23 +107,6 @@ struct hallway_box {
  * back. Live migration copies the source's page over the destination's, so a
  * reply counts only if its serial is that of a request made since.
  */
-#define HALLWAY_PAGE_SIZE	4096
-#define HALLWAY_PAGE_ENTRIES	8	/* regions that one VM can join */
-#define HALLWAY_DAEMON_ID	1	/* peer id of the daemon's doorbell */
-
-/* hallway_request.command */
-#define HALLWAY_COMMAND_NONE	0
-#define HALLWAY_COMMAND_JOIN	1
-#define HALLWAY_COMMAND_LEAVE	2
-#define HALLWAY_COMMAND_HELLO	3	/* no region: here I am */
-
-/* hallway_reply.status */
-#define HALLWAY_STATUS_OK	0
-#define HALLWAY_STATUS_VERSION	1	/* other major version */
-#define HALLWAY_STATUS_UNKNOWN	2	/* no such region here */
-#define HALLWAY_STATUS_FULL	3	/* no slot left */
-#define HALLWAY_STATUS_DENIED	4	/* not allowed in this region */
-#define HALLWAY_STATUS_INVALID	5	/* malformed request */
 
 struct hallway_request {	/* written by the guest; 128 bytes */
 	__u32 serial;		/* past those in request and reply; 0: none;
@@ -177,9 +140,6 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
  * though they share none yet. Both lists are written as a slice's addresses
  * are, under an odd seq.
  */
-#define HALLWAY_HOME_MAX	16	/* addresses that a guest tells the daemon */
-#define HALLWAY_NEIGHBOURS_MAX	64	/* addresses that the daemon tells a guest */
-
 struct hallway_home {		/* written by the guest */
 	__u32 seq;
 	__u32 count;

@@ -25,17 +25,8 @@
 #ifndef HALLWAY_ABI_RING_H
 #define HALLWAY_ABI_RING_H
 
+#include "constants.h"
 #include "types.h"
-
-#define HALLWAY_RING_MAGIC	0x474e4952		/* "RING" */
-#define HALLWAY_RING_HEADER	4096			/* bytes before the data */
-#define HALLWAY_RING_MIN	4096			/* bytes of data */
-#define HALLWAY_RING_MAX	(16u << 20)
-
-#define HALLWAY_MARK_SET	(1ULL << 63)		/* in start and end */
-#define HALLWAY_MARK_CUT	(1ULL << 62)		/* in end */
-#define HALLWAY_MARK_POSITION	(HALLWAY_MARK_CUT - 1)	/* in end, with CUT */
-#define HALLWAY_MARK_SEQ	0xffffffffULL		/* in start */
 
 struct hallway_ring {
 	/* The sender's line. */

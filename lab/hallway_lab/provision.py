@@ -18,7 +18,7 @@ PACKAGES = {
     "their disks": "mmdebstrap e2fsprogs qemu-utils",
     "fetching kernels": "debian-archive-keyring xz-utils dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
-    "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv",
+    "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv python3-yaml",
     "shells": "tmux",
     "the static program": "golang-go",
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hallway's shared-memory layout and constants, as `abi/hallway/*.h` has them.
+//! Hallway's shared-memory layout and numbers.
 //!
-//! The C headers are authoritative. The types here serve to compute sizes and
-//! offsets and are never laid over shared memory: what others write at the same
-//! time is read word by word (see the crate `hallway-shm`). The assertions
-//! below repeat those of the headers, and the test `headers` compares every
-//! size, offset, constant and reason with what a C compiler sees.
+//! Numbers are generated from `spec/*.yaml`, for C and Rust. The structures are
+//! those of `abi/hallway/*.h`; the test `headers` compares each size and offset
+//! with what a C compiler sees. They serve to compute offsets, and are never laid
+//! over shared memory: words that others write at the same time are read one by
+//! one (see the crate `hallway-shm`).
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("Hallway shares memory in little-endian order: big-endian machines are not served");
 
+mod constants;
 pub mod message;
 pub mod netlink;
 pub mod reason;

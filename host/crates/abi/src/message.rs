@@ -4,23 +4,7 @@
 
 use std::mem::{offset_of, size_of};
 
-/// The sender of a direction offers a ring.
-pub const OFFER: u16 = 1;
-/// Its receiver has mapped it.
-pub const ACCEPT: u16 = 2;
-/// Its receiver does not want it.
-pub const DECLINE: u16 = 3;
-/// Its receiver asks for the end mark.
-pub const DEMOTE: u16 = 4;
-/// Its receiver is through with it.
-pub const DONE: u16 = 5;
-
-/// [`Offer::kind`]: a byte stream.
-pub const KIND_STREAM: u16 = 1;
-/// Highest kind.
-pub const KIND_MAX: u16 = 1;
-/// Bytes of a handle.
-pub const HANDLE_SIZE: usize = 48;
+pub use crate::constants::message::*;
 
 /// What every message starts with.
 #[repr(C)]

@@ -1,70 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The generic netlink family (`abi/hallway/netlink.h`, `spec/netlink.yaml`).
+// Generated from spec/netlink.yaml by spec/generate: do not edit.
+//! The generic netlink family.
 
 /// Name of the family.
 pub const GENL_NAME: &str = "hallway";
 /// Version of the family.
 pub const GENL_VERSION: u8 = 1;
 
-/// Do: switch and counters.
+/// Switch and counters.
 pub const CMD_GET: u8 = 1;
-/// Do, admin: ENABLED.
+/// Turn promotion on; or turn it off, and demote all that is promoted.
 pub const CMD_SET: u8 = 2;
-/// Dump: members of every region.
+/// Members of every region, one message each.
 pub const CMD_MEMBERS: u8 = 3;
-/// Dump: attached connections.
+/// Attached connections, one message each.
 pub const CMD_CONNECTIONS: u8 = 4;
-/// String: of the module.
+
+/// string: Version of the module.
 pub const A_VERSION: u16 = 1;
-/// U8: 0 or 1.
+/// u8: Whether connections are promoted, 0 or 1.
 pub const A_ENABLED: u16 = 2;
-/// Nest, repeated: NAME, VALUE.
+/// nest, repeated: One counter, as name and value.
 pub const A_COUNTER: u16 = 3;
-/// String.
+/// string: Name of a counter, or host name of a member.
 pub const A_NAME: u16 = 4;
-/// U64.
+/// u64: Value of a counter.
 pub const A_VALUE: u16 = 5;
-/// String: loopback, ivshmem.
+/// string: Transport that reaches a member, such as ivshmem or loopback.
 pub const A_TRANSPORT: u16 = 6;
-/// U32.
+/// u32: Slot of a member in its region.
 pub const A_SLOT: u16 = 7;
-/// 16 bytes.
+/// 16 bytes: UUID of a member's VM, in RFC 4122 order.
 pub const A_UUID: u16 = 8;
-/// U32.
+/// u32: Generation of a member; each join gives it a new one.
 pub const A_GENERATION: u16 = 9;
-/// Flag: the member is this guest.
+/// flag: The member is this guest.
 pub const A_SELF: u16 = 10;
-/// 16 bytes, repeated.
+/// 16 bytes, repeated: Address of a member; IPv6, or IPv4 mapped.
 pub const A_ADDRESS: u16 = 11;
-/// 16 bytes, IPv4 mapped.
+/// 16 bytes: Address of this end; IPv6, or IPv4 mapped.
 pub const A_LOCAL: u16 = 12;
-/// 16 bytes, IPv4 mapped.
+/// 16 bytes: Address of the other end; IPv6, or IPv4 mapped.
 pub const A_REMOTE: u16 = 13;
-/// U16, host order.
+/// u16: Port of this end, in host order.
 pub const A_LOCAL_PORT: u16 = 14;
-/// U16, host order.
+/// u16: Port of the other end, in host order.
 pub const A_REMOTE_PORT: u16 = 15;
-/// U32: even TCP, odd ring.
+/// u32: Carrier of the bytes sent; even is TCP, odd is a ring.
 pub const A_TX_CARRIER: u16 = 16;
-/// U32: even TCP, odd ring.
+/// u32: Carrier of the bytes received; even is TCP, odd is a ring.
 pub const A_RX_CARRIER: u16 = 17;
-/// U64: bytes.
+/// u64: Bytes sent over TCP.
 pub const A_TX_TCP: u16 = 18;
-/// U64: bytes.
+/// u64: Bytes sent through rings.
 pub const A_TX_RING: u16 = 19;
-/// U64: bytes.
+/// u64: Bytes received over TCP.
 pub const A_RX_TCP: u16 = 20;
-/// U64: bytes.
+/// u64: Bytes received through rings.
 pub const A_RX_RING: u16 = 21;
-/// U32: `reason::*`.
+/// u32: Why the connection is not on a ring, or was demoted.
 pub const A_REASON: u16 = 22;
-/// String.
+/// string: Text of the reason.
 pub const A_REASON_TEXT: u16 = 23;
-/// U8: TCP state, as in /proc/net/tcp.
+/// u8: State of TCP, as in /proc/net/tcp.
 pub const A_STATE: u16 = 24;
-/// U32: inode number of the namespace.
+/// u32: Inode number of the connection's network namespace.
 pub const A_NETNS: u16 = 25;
-/// Alignment.
+/// pad: Alignment of u64 attributes.
 pub const A_PAD: u16 = 26;
-/// Highest attribute.
+/// The highest attribute.
 pub const A_MAX: u16 = 26;

@@ -3,33 +3,7 @@
 
 use std::mem::{offset_of, size_of};
 
-/// Major version of the ABI; a party with another one is refused.
-pub const MAJOR: u16 = 2;
-/// Minor version of the ABI; a party with another one is served.
-pub const MINOR: u16 = 0;
-
-/// `"HALLWAY1"`: a formatted region; written last.
-pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
-/// `"HALLSICE"`: a slice that its member has set up.
-pub const SLICE_MAGIC: u64 = 0x4543_4953_4c4c_4148;
-/// `"HALLPAGE"`: a private page that the daemon has set up.
-pub const PAGE_MAGIC: u64 = 0x4547_4150_4c4c_4148;
-
-/// Members of one region.
-pub const SLOTS_MAX: usize = 64;
-/// Bytes before the first slice.
-pub const HEADER_SIZE: usize = 12288;
-/// Bytes of a name, with the final NUL.
-pub const NAME_SIZE: usize = 64;
-/// Addresses that one member publishes.
-pub const ADDRESSES_MAX: usize = 64;
-/// A slice with fewer bytes is no use.
-pub const SLICE_MIN: u64 = 2 << 20;
-
-/// [`Member::state`]: nobody is in this slot.
-pub const MEMBER_ABSENT: u32 = 0;
-/// [`Member::state`]: the member takes part.
-pub const MEMBER_PRESENT: u32 = 1;
+pub use crate::constants::region::*;
 
 /// One slot of the member table.
 #[repr(C)]
@@ -104,13 +78,6 @@ pub struct Slice {
     pub reserved2: [u8; 3008],
 }
 
-/// Messages that a box holds.
-pub const BOX_MESSAGES: usize = 64;
-/// Bytes of a message.
-pub const MESSAGE_SIZE: usize = 128;
-/// Endpoints that one member has towards another.
-pub const ENDPOINTS_MAX: usize = 4096;
-
 /// One index of a box, in its own cache line.
 #[repr(C)]
 pub struct BoxIndex {
@@ -140,35 +107,6 @@ pub struct MessageBox {
     /// The messages.
     pub message: [[u8; MESSAGE_SIZE]; BOX_MESSAGES],
 }
-
-/// Bytes of the private page.
-pub const PAGE_SIZE: usize = 4096;
-/// Regions that one VM can join.
-pub const PAGE_ENTRIES: usize = 8;
-/// Peer id of the daemon's doorbell.
-pub const DAEMON_ID: u16 = 1;
-
-/// [`Request::command`]: nothing.
-pub const COMMAND_NONE: u32 = 0;
-/// [`Request::command`]: let me in.
-pub const COMMAND_JOIN: u32 = 1;
-/// [`Request::command`]: I am leaving.
-pub const COMMAND_LEAVE: u32 = 2;
-/// [`Request::command`]: here I am, with no region yet.
-pub const COMMAND_HELLO: u32 = 3;
-
-/// [`Reply::status`]: done.
-pub const STATUS_OK: u32 = 0;
-/// [`Reply::status`]: another major version.
-pub const STATUS_VERSION: u32 = 1;
-/// [`Reply::status`]: no such region here.
-pub const STATUS_UNKNOWN: u32 = 2;
-/// [`Reply::status`]: no slot left.
-pub const STATUS_FULL: u32 = 3;
-/// [`Reply::status`]: not allowed in this region.
-pub const STATUS_DENIED: u32 = 4;
-/// [`Reply::status`]: malformed request.
-pub const STATUS_INVALID: u32 = 5;
 
 /// Written by the guest.
 #[repr(C)]
@@ -222,11 +160,6 @@ pub struct PageEntry {
     /// Written by the daemon.
     pub reply: Reply,
 }
-
-/// Addresses that a guest tells the daemon.
-pub const HOME_MAX: usize = 16;
-/// Addresses that the daemon tells a guest.
-pub const NEIGHBOURS_MAX: usize = 64;
 
 /// Written by the guest: where it is.
 #[repr(C)]

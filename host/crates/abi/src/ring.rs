@@ -3,18 +3,7 @@
 
 use std::mem::{offset_of, size_of};
 
-/// `"RING"`.
-pub const RING_MAGIC: u32 = 0x474e_4952;
-/// Bytes before the data.
-pub const RING_HEADER: usize = 4096;
-/// Fewest bytes of data.
-pub const RING_MIN: u32 = 4096;
-/// Most bytes of data.
-pub const RING_MAX: u32 = 16 << 20;
-/// In [`Ring::start`] and [`Ring::end`]: the mark is set.
-pub const MARK_SET: u64 = 1 << 63;
-/// In [`Ring::start`]: the TCP sequence number.
-pub const MARK_SEQ: u64 = 0xffff_ffff;
+pub use crate::constants::ring::*;
 
 /// The head of a ring; the data follows.
 #[repr(C)]

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Generated from spec/abi.yaml by spec/generate: do not edit. */
+#ifndef HALLWAY_ABI_CONSTANTS_H
+#define HALLWAY_ABI_CONSTANTS_H
+
+/* region.h */
+
+/* Another major version is refused. */
+#define HALLWAY_MAJOR 2
+/* Another minor version is served; features have bits. */
+#define HALLWAY_MINOR 0
+/* "HALLWAY1", of a formatted region. */
+#define HALLWAY_REGION_MAGIC 0x315941574c4c4148ULL
+/* "HALLSICE", of a slice that its member has formatted. */
+#define HALLWAY_SLICE_MAGIC 0x454349534c4c4148ULL
+/* "HALLPAGE", of a private page that the daemon has formatted. */
+#define HALLWAY_PAGE_MAGIC 0x454741504c4c4148ULL
+/* Members of one region. */
+#define HALLWAY_SLOTS_MAX 64
+/* Bytes before the first slice. */
+#define HALLWAY_HEADER_SIZE 12288
+/* Bytes of a name with its final NUL. */
+#define HALLWAY_NAME_SIZE 64
+/* Addresses that one member publishes. */
+#define HALLWAY_ADDRESSES_MAX 64
+/* Bytes of the smallest slice. */
+#define HALLWAY_SLICE_MIN (2ULL << 20)
+/* hallway_member.state: The slot has no member. */
+#define HALLWAY_MEMBER_ABSENT 0
+/* hallway_member.state: The slot has a member. */
+#define HALLWAY_MEMBER_PRESENT 1
+/* Messages that a box holds. */
+#define HALLWAY_BOX_MESSAGES 64
+/* Bytes of a message. */
+#define HALLWAY_MESSAGE_SIZE 128
+/* Endpoints of one member towards another; endpoint 0 is the box. */
+#define HALLWAY_ENDPOINTS_MAX 4096
+/* Bytes of the private page. */
+#define HALLWAY_PAGE_SIZE 4096
+/* Regions that one VM can join. */
+#define HALLWAY_PAGE_ENTRIES 8
+/* Peer id of the daemon's doorbell. */
+#define HALLWAY_DAEMON_ID 1
+/* hallway_request.command: No request. */
+#define HALLWAY_COMMAND_NONE 0
+/* hallway_request.command: The guest asks for a slot of the region. */
+#define HALLWAY_COMMAND_JOIN 1
+/* hallway_request.command: The guest gives its slot back. */
+#define HALLWAY_COMMAND_LEAVE 2
+/* hallway_request.command: The guest has started; it names no region. */
+#define HALLWAY_COMMAND_HELLO 3
+/* hallway_reply.status: Done. */
+#define HALLWAY_STATUS_OK 0
+/* hallway_reply.status: The guest has another major version. */
+#define HALLWAY_STATUS_VERSION 1
+/* hallway_reply.status: The daemon has no such region. */
+#define HALLWAY_STATUS_UNKNOWN 2
+/* hallway_reply.status: The region has no slot left. */
+#define HALLWAY_STATUS_FULL 3
+/* hallway_reply.status: The VM may not join the region. */
+#define HALLWAY_STATUS_DENIED 4
+/* hallway_reply.status: The request is malformed. */
+#define HALLWAY_STATUS_INVALID 5
+/* Addresses that a guest reports to the daemon. */
+#define HALLWAY_HOME_MAX 16
+/* Addresses of neighbours that the daemon reports to a guest. */
+#define HALLWAY_NEIGHBOURS_MAX 64
+
+/* ring.h */
+
+/* "RING". */
+#define HALLWAY_RING_MAGIC 0x474e4952
+/* Bytes before the data. */
+#define HALLWAY_RING_HEADER 4096
+/* Fewest bytes of data. */
+#define HALLWAY_RING_MIN 4096
+/* Most bytes of data. */
+#define HALLWAY_RING_MAX (16u << 20)
+/* In start and end: the mark is set. */
+#define HALLWAY_MARK_SET (1ULL << 63)
+/* In end: the receiver has cut the ring. */
+#define HALLWAY_MARK_CUT (1ULL << 62)
+/* In end of a cut ring: the position, its low bits. */
+#define HALLWAY_MARK_POSITION 0x3fffffffffffffffULL
+/* In start: the TCP sequence number. */
+#define HALLWAY_MARK_SEQ 0xffffffffULL
+
+/* message.h */
+
+/* hallway_message.type: The sender of a direction offers a ring. */
+#define HALLWAY_OFFER 1
+/* hallway_message.type: The receiver has mapped the ring. */
+#define HALLWAY_ACCEPT 2
+/* hallway_message.type: The receiver does not take the ring. */
+#define HALLWAY_DECLINE 3
+/* hallway_message.type: The receiver asks for the end mark. */
+#define HALLWAY_DEMOTE 4
+/* hallway_message.type: The receiver does not touch the ring any more. */
+#define HALLWAY_DONE 5
+/* hallway_message.offer.kind: The bytes of a TCP connection. */
+#define HALLWAY_KIND_STREAM 1
+/* hallway_message.offer.kind: the highest. */
+#define HALLWAY_KIND_MAX 1
+/* Bytes of a handle. */
+#define HALLWAY_HANDLE_SIZE 48
+
+#endif /* HALLWAY_ABI_CONSTANTS_H */

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Generated from spec/abi.yaml by spec/generate: do not edit.
+//! Numbers of the shared-memory ABI.
+
+/// Of `region.h`.
+pub mod region {
+    /// Another major version is refused.
+    pub const MAJOR: u16 = 2;
+    /// Another minor version is served; features have bits.
+    pub const MINOR: u16 = 0;
+    /// "HALLWAY1", of a formatted region.
+    pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
+    /// "HALLSICE", of a slice that its member has formatted.
+    pub const SLICE_MAGIC: u64 = 0x4543_4953_4c4c_4148;
+    /// "HALLPAGE", of a private page that the daemon has formatted.
+    pub const PAGE_MAGIC: u64 = 0x4547_4150_4c4c_4148;
+    /// Members of one region.
+    pub const SLOTS_MAX: usize = 64;
+    /// Bytes before the first slice.
+    pub const HEADER_SIZE: usize = 12288;
+    /// Bytes of a name with its final NUL.
+    pub const NAME_SIZE: usize = 64;
+    /// Addresses that one member publishes.
+    pub const ADDRESSES_MAX: usize = 64;
+    /// Bytes of the smallest slice.
+    pub const SLICE_MIN: u64 = 2 << 20;
+    /// hallway_member.state: The slot has no member.
+    pub const MEMBER_ABSENT: u32 = 0;
+    /// hallway_member.state: The slot has a member.
+    pub const MEMBER_PRESENT: u32 = 1;
+    /// Messages that a box holds.
+    pub const BOX_MESSAGES: usize = 64;
+    /// Bytes of a message.
+    pub const MESSAGE_SIZE: usize = 128;
+    /// Endpoints of one member towards another; endpoint 0 is the box.
+    pub const ENDPOINTS_MAX: usize = 4096;
+    /// Bytes of the private page.
+    pub const PAGE_SIZE: usize = 4096;
+    /// Regions that one VM can join.
+    pub const PAGE_ENTRIES: usize = 8;
+    /// Peer id of the daemon's doorbell.
+    pub const DAEMON_ID: u16 = 1;
+    /// hallway_request.command: No request.
+    pub const COMMAND_NONE: u32 = 0;
+    /// hallway_request.command: The guest asks for a slot of the region.
+    pub const COMMAND_JOIN: u32 = 1;
+    /// hallway_request.command: The guest gives its slot back.
+    pub const COMMAND_LEAVE: u32 = 2;
+    /// hallway_request.command: The guest has started; it names no region.
+    pub const COMMAND_HELLO: u32 = 3;
+    /// hallway_reply.status: Done.
+    pub const STATUS_OK: u32 = 0;
+    /// hallway_reply.status: The guest has another major version.
+    pub const STATUS_VERSION: u32 = 1;
+    /// hallway_reply.status: The daemon has no such region.
+    pub const STATUS_UNKNOWN: u32 = 2;
+    /// hallway_reply.status: The region has no slot left.
+    pub const STATUS_FULL: u32 = 3;
+    /// hallway_reply.status: The VM may not join the region.
+    pub const STATUS_DENIED: u32 = 4;
+    /// hallway_reply.status: The request is malformed.
+    pub const STATUS_INVALID: u32 = 5;
+    /// Addresses that a guest reports to the daemon.
+    pub const HOME_MAX: usize = 16;
+    /// Addresses of neighbours that the daemon reports to a guest.
+    pub const NEIGHBOURS_MAX: usize = 64;
+}
+
+/// Of `ring.h`.
+pub mod ring {
+    /// "RING".
+    pub const RING_MAGIC: u32 = 0x474e_4952;
+    /// Bytes before the data.
+    pub const RING_HEADER: usize = 4096;
+    /// Fewest bytes of data.
+    pub const RING_MIN: u32 = 4096;
+    /// Most bytes of data.
+    pub const RING_MAX: u32 = 16 << 20;
+    /// In start and end: the mark is set.
+    pub const MARK_SET: u64 = 1 << 63;
+    /// In end: the receiver has cut the ring.
+    pub const MARK_CUT: u64 = 1 << 62;
+    /// In end of a cut ring: the position, its low bits.
+    pub const MARK_POSITION: u64 = 0x3fff_ffff_ffff_ffff;
+    /// In start: the TCP sequence number.
+    pub const MARK_SEQ: u64 = 0xffff_ffff;
+}
+
+/// Of `message.h`.
+pub mod message {
+    /// hallway_message.type: The sender of a direction offers a ring.
+    pub const OFFER: u16 = 1;
+    /// hallway_message.type: The receiver has mapped the ring.
+    pub const ACCEPT: u16 = 2;
+    /// hallway_message.type: The receiver does not take the ring.
+    pub const DECLINE: u16 = 3;
+    /// hallway_message.type: The receiver asks for the end mark.
+    pub const DEMOTE: u16 = 4;
+    /// hallway_message.type: The receiver does not touch the ring any more.
+    pub const DONE: u16 = 5;
+    /// hallway_message.offer.kind: The bytes of a TCP connection.
+    pub const KIND_STREAM: u16 = 1;
+    /// hallway_message.offer.kind: the highest.
+    pub const KIND_MAX: u16 = 1;
+    /// Bytes of a handle.
+    pub const HANDLE_SIZE: usize = 48;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Generated from spec/netlink.yaml by spec/generate: do not edit. */
+#ifndef HALL_COUNTER_LIST_H
+#define HALL_COUNTER_LIST_H
+
+enum hall_counter {
+	/* Sockets attached. */
+	HALL_ATTACHED,
+	/* Sockets detached. */
+	HALL_DETACHED,
+	/* Directions that this end sends, moved to a ring. */
+	HALL_TX_PROMOTED,
+	/* Directions that this end sends, moved back to TCP. */
+	HALL_TX_DEMOTED,
+	/* Directions that the peer sends, moved to a ring. */
+	HALL_RX_PROMOTED,
+	/* Directions that the peer sends, moved back to TCP. */
+	HALL_RX_DEMOTED,
+	/* Bytes of attached sockets sent over TCP. */
+	HALL_TX_BYTES_TCP,
+	/* Bytes sent through rings. */
+	HALL_TX_BYTES_RING,
+	/* Bytes in a ring that its reader closed without reading. */
+	HALL_TX_BYTES_UNREAD,
+	/* Bytes of rings that the peer cut, sent again over TCP. */
+	HALL_TX_BYTES_REPEATED,
+	/* Bytes of attached sockets received over TCP. */
+	HALL_RX_BYTES_TCP,
+	/* Bytes read from rings. */
+	HALL_RX_BYTES_RING,
+	/* Bytes moved from a ring to TCP's receive queue. */
+	HALL_RX_BYTES_SAVED,
+	/*
+	 * Rings cut, because the peer did not answer or there was no time to
+	 * ask.
+	 */
+	HALL_RX_CUTS,
+	/* Rings ended because nothing was sent through them. */
+	HALL_RINGS_IDLE,
+	/* Rings that replaced smaller ones, which had been full. */
+	HALL_RINGS_GROWN,
+	/*
+	 * Rings ended for smaller ones, because other connections need memory.
+	 */
+	HALL_RINGS_SHRUNK,
+	/* Rings, or larger rings, that got no memory. */
+	HALL_RINGS_REFUSED,
+	/* Offers sent. */
+	HALL_OFFERS,
+	/* Offers that the peer declined. */
+	HALL_OFFERS_DECLINED,
+	/* Offers of peers that this end declined. */
+	HALL_DECLINES,
+	/* Requests to demote that this end sent. */
+	HALL_DEMOTE_REQUESTS,
+	/* Doorbells rung. */
+	HALL_DOORBELLS_SENT,
+	/* Doorbell interrupts taken. */
+	HALL_DOORBELLS_RECEIVED,
+	/*
+	 * Times that the interrupt vector was masked, because there were too
+	 * many.
+	 */
+	HALL_STORMS,
+	/* Readers that slept on a ring. */
+	HALL_RX_SLEEPS,
+	/* Readers that spun on a ring before they slept. */
+	HALL_RX_SPINS,
+	/* Readers that found bytes while they spun. */
+	HALL_RX_SPIN_HITS,
+	/* Writers that slept on a full ring. */
+	HALL_TX_SLEEPS,
+	/* Times that a writer found a ring full. */
+	HALL_RING_FULL,
+	/* Times that a reader found a ring empty. */
+	HALL_RING_EMPTY,
+	/* Times that a writer passed the end of a ring's memory. */
+	HALL_RING_WRAPS,
+	/* Promotions while bytes were unread in TCP. */
+	HALL_SWITCH_IN_TCP,
+	/* Demotions while bytes were unread in a ring. */
+	HALL_SWITCH_IN_RING,
+	/* Directions moved while a reader was blocked. */
+	HALL_SWITCH_READER,
+	/* Directions moved while a writer was blocked. */
+	HALL_SWITCH_WRITER,
+	/* Rings found corrupt. */
+	HALL_CORRUPT_RINGS,
+	/* Messages found corrupt. */
+	HALL_CORRUPT_MESSAGES,
+	/* Messages lost for want of memory. */
+	HALL_MESSAGES_LOST,
+	/* Connections reset. */
+	HALL_RESETS,
+	/* Sleepers that the watchdog woke. Each one is a bug. */
+	HALL_WATCHDOG_WAKES,
+	HALL_COUNTER_COUNT
+};
+
+#endif /* HALL_COUNTER_LIST_H */
