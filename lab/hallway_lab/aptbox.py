@@ -9,9 +9,11 @@ meta-packages and never written down here.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,14 +92,24 @@ def source_lines(box: str) -> list[str]:
 
 
 class AptBox:
-    """A private apt that sees the suites of one box and installs nothing."""
+    """A private apt that sees the suites of one box and installs nothing.
+
+    Several processes may use one box: apt refuses a folder that another apt has
+    locked instead of waiting, so every method holds the lock of its box.
+    """
 
     def __init__(self, box: str) -> None:
         if box not in SUITES:
             raise LabError(f"no such apt box: {box}")
         self.box = box
         self.root = paths.cache("apt", box, "apt.conf").parent
-        self._configure()
+        with self._locked():
+            self._configure()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with paths.lock(f"apt-{self.box}"):
+            yield
 
     def _configure(self) -> None:
         for folder in ("lists/partial", "archives/partial", "etc/parts"):
@@ -127,17 +139,23 @@ class AptBox:
 
     def update(self) -> None:
         """Fetch the package lists unless they are recent."""
+        with self._locked():
+            self._update()
+
+    def _update(self) -> None:
         stamp = self.root / "updated"
         if stamp.exists() and time.time() - stamp.stat().st_mtime < STALE_AFTER:
             return
         with step(f"fetching package lists ({self.box})"):
-            self._apt("apt-get", "update", "-q")
+            # Without this word a list that could not be fetched is a warning, and exit code 0.
+            self._apt("apt-get", "update", "-q", "--error-on=any")
             stamp.touch()
 
     def candidate(self, package: str, suite: str | None = None) -> str:
         """Return the newest version of `package`, of one suite if given."""
-        self.update()
-        table = self._apt("apt-cache", "madison", package)
+        with self._locked():
+            self._update()
+            table = self._apt("apt-cache", "madison", package)
         for line in table.splitlines():
             cells = [cell.strip() for cell in line.split("|")]
             offered = len(cells) == 3 and "Packages" in cells[2]
@@ -147,19 +165,21 @@ class AptBox:
 
     def depends(self, package: str, version: str, pattern: str) -> list[str]:
         """Return the dependencies of a package whose names match `pattern`."""
-        record = self._apt("apt-cache", "show", f"{package}={version}")
+        with self._locked():
+            record = self._apt("apt-cache", "show", f"{package}={version}")
         line = re.search(r"^Depends: (.*)$", record, re.M)
         names = re.findall(r"(?:^|, |\| )([a-z0-9][a-z0-9.+-]+)", line[1] if line else "")
         return [name for name in names if re.fullmatch(pattern, name)]
 
     def unpack(self, target: Path, packages: list[str]) -> None:
         """Download `packages` (name or name=version) and unpack them to `target`."""
-        self.update()
-        pool = self.root / "pool"
-        shutil.rmtree(pool, ignore_errors=True)
-        pool.mkdir()
-        self._apt("apt-get", "download", "-q", *packages, cwd=pool)
-        target.mkdir(parents=True, exist_ok=True)
-        for deb in sorted(pool.glob("*.deb")):
-            run(["dpkg", "-x", deb, target])
-        shutil.rmtree(pool)
+        with self._locked():
+            self._update()
+            pool = self.root / "pool"
+            shutil.rmtree(pool, ignore_errors=True)
+            pool.mkdir()
+            self._apt("apt-get", "download", "-q", *packages, cwd=pool)
+            target.mkdir(parents=True, exist_ok=True)
+            for deb in sorted(pool.glob("*.deb")):
+                run(["dpkg", "-x", deb, target])
+            shutil.rmtree(pool)

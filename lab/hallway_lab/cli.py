@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import accel, image, isolate, kernels, modbuild, paths, provision, summary, topology
+from . import accel, image, isolate, kernels, modbuild, paths, prepare, provision, summary, topology
 from .leaks import leaks
 from .sh import LabError, guarded
 from .vm import VM
@@ -93,7 +93,8 @@ def _results(options: argparse.Namespace) -> None:
 def _lab(options: argparse.Namespace) -> None:
     if not sys.stdin.isatty():
         raise LabError("lab needs a terminal: it hands you shells")
-    topology.prepare(options.kernel)
+    kernel = options.kernel
+    prepare.run_steps([*prepare.guest_steps(kernel), prepare.module_step(kernel), prepare.host_step()])
     topology.lay_share(options.kernel)
     isolate.cut_off()
     with topology.pair(options.kernel, load=not options.no_module) as site:
@@ -102,7 +103,7 @@ def _lab(options: argparse.Namespace) -> None:
 
 
 def _boot(options: argparse.Namespace) -> int:
-    topology.prepare(options.kernel)
+    prepare.run_steps(prepare.guest_steps(options.kernel))
     isolate.cut_off()
     with VM(kernel=options.kernel, machine=options.machine, share=options.share) as vm:
         result = vm.run(options.command, timeout=options.timeout, check=False)

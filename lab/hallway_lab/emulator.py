@@ -51,7 +51,12 @@ def emulator(name: str) -> Emulator:
 
 def for_kernel(kernel_name: str) -> Emulator:
     """Return the QEMU that runs guests with this kernel reliably."""
-    return emulator("backports" if kernel_name == "6.12" else "distro")
+    return emulator(name_for_kernel(kernel_name))
+
+
+def name_for_kernel(kernel_name: str) -> str:
+    """Return that QEMU's name."""
+    return "backports" if kernel_name == "6.12" else "distro"
 
 
 def _backports() -> Emulator:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import emulator, image, isolate, paths, topology
+from . import image, isolate, paths
 from .sh import LabError, run
 from .topology import Daemon
 from .vm import VM, Config
@@ -78,12 +78,6 @@ class Move:
     unplugged: float  # seconds until the region was out of the guest
     migrated: float  # seconds until the guest ran at the destination
     downtime: float  # seconds for which it stood still, as its QEMU counts
-
-
-def prepare(kernel_name: str) -> None:
-    """Fetch and build all that VMs need that migrate, before the network is cut off."""
-    topology.prepare(kernel_name)
-    emulator.emulator(QEMU)
 
 
 def _monitor(host: str, number: int) -> Path:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from . import accel, emulator, isolate, topology
+from .prepare import guest_steps, host_step, module_step, run_steps
 from .sh import LabError
 
 COUNTED = (
@@ -104,7 +105,7 @@ def matches(expression: str, key: str) -> bool:
 @contextlib.contextmanager
 def standing(kernel: str, *programs: Path) -> Iterator[Stand]:
     """Prepare and boot two VMs that serve each other; `programs` are found at /hallway there."""
-    topology.prepare(kernel)
+    run_steps([*guest_steps(kernel), module_step(kernel), host_step()])
     topology.lay_share(kernel, *programs)
     isolate.cut_off()
     with topology.pair(kernel) as site:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from pathlib import Path
 
 from . import isolate
@@ -22,6 +23,10 @@ PACKAGES = {
     "shells": "tmux",
     "the static program": "golang-go",
 }
+# Debian 12's package cargo is too old for the daemon; these are the current
+# release, which Debian 12 keeps for its browsers. They conflict with rustup, so
+# a machine that has a cargo keeps it.
+RUST = ("cargo-web", "rustfmt-web", "rust-web-clippy")
 
 
 def installed() -> set[str]:
@@ -33,7 +38,9 @@ def installed() -> set[str]:
 def missing() -> list[str]:
     """Return the packages that the lab needs and the host lacks."""
     have = installed()
-    return [name for names in PACKAGES.values() for name in names.split() if name not in have]
+    wanted = [name for names in PACKAGES.values() for name in names.split()]
+    wanted += [] if shutil.which("cargo") else RUST
+    return [name for name in wanted if name not in have]
 
 
 def setup() -> None:

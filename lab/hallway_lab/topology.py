@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import accel, emulator, image, isolate, kernels, modbuild, paths
-from .sh import LabError, run, say, step
+from . import image, isolate, modbuild, paths, prepare
+from .sh import LabError, run, say
 from .vm import VM, Config, Plain, boot_all
 
 RUN_DIR = Path("/run/hallway")
@@ -28,30 +28,11 @@ SIZE_MIB = 256
 SLOTS = 4
 
 
-def prepare(kernel_name: str, image_kind: str = "basic") -> None:
-    """Fetch and build all that VMs need, before the network is cut off."""
-    image.root_image(image_kind)
-    found = kernels.kernel(kernel_name)
-    emulator.for_kernel(kernel_name)
-    image.modules_image(found)
-    image.initramfs(found)
-    accel.name()
-
-
-def build_host() -> Path:
-    """Build daemon and CLI; return the folder that holds them."""
-    if not shutil.which("cargo"):
-        raise LabError("cargo is not installed: the daemon is written in Rust")
-    with paths.lock("host"), step("building daemon and CLI"):
-        run(["cargo", "build", "--release", "--locked"], cwd=paths.REPO / "host")
-    return paths.REPO / "host/target/release"
-
-
 def lay_share(kernel_name: str, *more: Path) -> Path:
-    """Build module and CLI, and lay them out as guests see them at /hallway."""
+    """Lay out module, CLI and more programs as guests see them at /hallway; builds what is not current."""
     share = paths.out("share", kernel_name, "x").parent
     share.mkdir(parents=True, exist_ok=True)
-    binaries = build_host()
+    binaries = prepare.build_host()
     for path in (modbuild.build(kernel_name), binaries / "hallway", *more):
         if not path.exists():
             raise LabError(f"{path} was not built")

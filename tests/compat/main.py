@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hallway_lab import isolate, measure, paths, programs, topology
 from hallway_lab.measure import Stand, describe
+from hallway_lab.prepare import guest_steps, run_steps
 from hallway_lab.sh import LabError, guarded, say
 from hallway_tests import guests
 
@@ -53,7 +54,7 @@ def _compat(options: argparse.Namespace) -> int:
     seed = options.seed if options.seed is not None else random.getrandbits(30)
     say(f"seed {seed}")
     isolate.enter()
-    topology.prepare(options.kernel, IMAGE)
+    run_steps(guest_steps(options.kernel, IMAGE))
     share = _share(options.kernel)
     isolate.cut_off()
     wanted = {"image": IMAGE, "memory_mib": MEMORY_MIB, "share": share}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hallway_lab import isolate, kernels, modbuild
+from hallway_lab.prepare import guest_steps, run_steps
 from hallway_lab.sh import guarded
-from hallway_lab.topology import prepare
 from hallway_tests import guests
 
 from . import cpython, report, selftests, stress, tokio, wheels
@@ -86,7 +86,7 @@ def _run(options: argparse.Namespace, families: list[Family], suites: list[Suite
 
 def lay(kernel: str, families: list[Family]) -> Path:
     """Fetch and build all that these families need in a guest, and lay it out."""
-    prepare(kernel, "conformance")
+    run_steps(guest_steps(kernel, "conformance"))
     share = guests.share(kernel)
     folder = share / "conformance"
     shutil.rmtree(folder, ignore_errors=True)

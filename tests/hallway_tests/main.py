@@ -15,6 +15,7 @@ import time
 from collections import deque
 
 from hallway_lab import hosts, isolate, paths
+from hallway_lab.prepare import guest_steps, run_steps
 from hallway_lab.sh import guarded
 
 from lab import host, interrupt
@@ -57,7 +58,7 @@ def _parse() -> argparse.Namespace:
 def _suite(options: argparse.Namespace) -> int:
     kernel, name = options.kernel or KERNELS[0], options.suite
     seed = options.seed if options.seed is not None else random.getrandbits(32)
-    hosts.prepare(kernel)
+    run_steps([*guest_steps(kernel), *guest_steps(kernel, qemu=hosts.QEMU)])
     share = guests.share(kernel)
     isolate.cut_off()
     random.seed(seed)

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from hallway_lab.paths import REPO
-from hallway_lab.topology import build_host
+from hallway_lab.prepare import build_host
 from hallway_tests.suite import check, wait_for
 
 NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import hallway_lab.libvirt
 from hallway_lab import hosts, isolate, kernels, measure, paths
+from hallway_lab.prepare import guest_steps, run_steps
 from hallway_lab.sh import guarded, say
 from hallway_tests import guests
 from hallway_tests.suite import describe
@@ -51,7 +52,7 @@ def _migration(options: argparse.Namespace) -> int:
     say(f"seed {seed}")
     random.seed(seed)
     isolate.enter()
-    hosts.prepare(options.kernel)
+    run_steps([*guest_steps(options.kernel), *guest_steps(options.kernel, qemu=hosts.QEMU)])
     if any(scenario in libvirt.SCENARIOS for scenario in chosen):
         hallway_lab.libvirt.prepare()
     share = guests.share(options.kernel)
