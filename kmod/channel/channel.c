@@ -49,7 +49,7 @@ void hall_channel_raise(struct hall_channel *channel,
 	channel->kind->raised(channel);
 }
 
-/* Before the peer can know of a number: a transport looks no further. */
+/* Before the peer learns the number: a transport looks at no higher one. */
 static void raise_to(atomic_t *high, int number)
 {
 	int old = atomic_read(high);
@@ -77,8 +77,9 @@ int hall_channel_open(struct hall_channel *channel)
 	raise_to(&member->endpoint_high, channel->endpoint);
 	refcount_inc(&channel->refs);
 	/*
-	 * A departure sets departed, then walks the endpoints, and ends when
-	 * none is left: either it sees us, or we see it and touch no memory.
+	 * A departure sets departed, then walks the endpoints, and waits until
+	 * none is left. Either it finds this endpoint, or departed is seen here
+	 * and the channel touches no memory of the member.
 	 */
 	smp_mb();
 	if (READ_ONCE(member->departed)) {
@@ -267,7 +268,7 @@ static struct hall_channel *find(struct hall_member *member, u32 endpoint)
 	return channel;
 }
 
-/* The numbers of who speaks and who is spoken to are ones that can be. */
+/* Endpoint 0 is for OFFER and DECLINE alone: section 5 of the protocol. */
 static bool endpoints_valid(const struct hallway_message *message)
 {
 	if (message->from >= HALLWAY_ENDPOINTS_MAX)
@@ -276,7 +277,7 @@ static bool endpoints_valid(const struct hallway_message *message)
 	case HALLWAY_OFFER:
 		return message->from && !message->to;
 	case HALLWAY_DECLINE:
-		/* Who declines may have no number for the connection. */
+		/* An end that declines may have no number for the connection. */
 		return message->to;
 	default:
 		return message->from && message->to;

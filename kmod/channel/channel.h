@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A channel: what two members say about one connection. This room numbers
- * endpoints, writes messages and checks those that come. What they mean is
- * decided by the room that owns the channel's kind: sock/ owns streams.
+ * A channel: the messages of two members about one connection. This room
+ * numbers endpoints, sends messages, and checks those that arrive. The room that
+ * owns the channel's kind gives them their meaning: sock/ owns streams.
  *
- * Messages are handled where they come in, in softirq: the channel keeps what
- * was said and raises an event; the owner's work takes it from there. A newer
- * word of the same type replaces an older one that nobody looked at yet, which
- * only a peer that breaks the rules can cause.
+ * A message is received in softirq: the channel keeps it and raises an event,
+ * and the owner's work handles the event later. A message replaces an earlier one
+ * of its type that the work has not taken yet; only a peer that breaks the
+ * protocol sends two.
  */
 #ifndef HALL_CHANNEL_H
 #define HALL_CHANNEL_H
@@ -23,9 +23,9 @@ enum hall_channel_event {
 	HALL_EVENT_DECLINE,
 	HALL_EVENT_DEMOTE,
 	HALL_EVENT_DONE,
-	HALL_EVENT_DEPARTED,	/* the member is gone */
-	HALL_EVENT_LEAVE,	/* we want back to TCP (channel->leave_reason) */
-	HALL_EVENT_SPARE,	/* our ring may be of better use to others */
+	HALL_EVENT_DEPARTED,	/* the member has departed */
+	HALL_EVENT_LEAVE,	/* demote both directions: channel->leave_reason */
+	HALL_EVENT_SPARE,	/* other connections need the memory of our ring */
 	HALL_EVENT_SMALL,	/* the reader waits for more than its ring holds */
 	HALL_EVENT_LOOK,	/* marks or TCP's state may have changed */
 	HALL_EVENT_BROKEN,	/* corrupt, or bytes are lost: reset the socket */
@@ -43,18 +43,18 @@ struct hall_channel {
 	const struct hall_channel_kind *kind;
 	struct hall_member *member;	/* referenced */
 	refcount_t refs;
-	spinlock_t lock;		/* BH; what was said, and rings' ends */
+	spinlock_t lock;		/* BH; messages below, and rings' ends */
 	unsigned long events;
-	u32 endpoint;			/* ours; 0: none */
+	u32 endpoint;			/* our number; 0: none */
 	/*
-	 * The peer's, 0: not known yet. They differ while the peer's socket,
-	 * detached and attached anew, is heard by its old number about the old
-	 * ring that we have not drained, and by its new one about ours.
+	 * The peer's numbers; 0: not known yet. A socket that was detached and
+	 * attached again has two: the old one for the ring that we still read,
+	 * the new one for the ring that we write.
 	 */
 	u32 sender;			/* of the ring that we read */
 	u32 receiver;			/* of the ring that we write */
 	u32 leave_reason;
-	struct hallway_message *offer;	/* the peer's last, allocated */
+	struct hallway_message *offer;	/* the peer's last OFFER, allocated */
 	struct hall_said accept, decline, demote, done;
 };
 
@@ -87,28 +87,31 @@ void hall_channel_register(const struct hall_channel_kind *kind);
 void hall_channel_setup(struct hall_channel *channel,
 			const struct hall_channel_kind *kind,
 			struct hall_member *member);
+/* Under RCU: false if the last reference is gone. */
 bool hall_channel_tryget(struct hall_channel *channel);
 void hall_channel_put(struct hall_channel *channel);
 
+/* Any context. */
 void hall_channel_raise(struct hall_channel *channel,
 			enum hall_channel_event event);
 
 /*
- * Takes an endpoint number, if the channel has none; the number holds a
- * reference. Socket lock. 0, or -EUSERS: none left, or the member is gone.
+ * Takes an endpoint number if the channel has none; the number holds a
+ * reference. Process context; the owner serialises open and close. Returns 0, or
+ * -EUSERS: no number is left, or the member has departed.
  */
 int hall_channel_open(struct hall_channel *channel);
-/* Gives the number back; nothing of the peer reaches the channel any more. */
+/* Frees the number: no message or doorbell reaches the channel any more. */
 void hall_channel_close(struct hall_channel *channel);
 
-/* Wakes the peer's end, as who reads our ring, or as who writes its own. */
+/* Rings the doorbell of the end that reads our ring, or writes the peer's. */
 void hall_channel_notify_receiver(struct hall_channel *channel);
 void hall_channel_notify_sender(struct hall_channel *channel);
 
-/* The connection's name, both candidates; see tag.c. */
+/* The tokens of a connection, both candidates of each end: see tag.c. */
 struct hall_tags {
-	__u64 own[2];	/* what our OFFER or ACCEPT says */
-	__u64 peer[2];	/* one of these is in the peer's */
+	__u64 own[2];	/* in our OFFER or ACCEPT */
+	__u64 peer[2];	/* one of them is in the peer's */
 };
 
 void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
@@ -116,21 +119,22 @@ void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
 bool hall_tags_match(const struct hall_tags *tags,
 		     const __u64 tag[2]);
 
-/* Messages to the peer. */
+/* Sends OFFER: memory is a ring that this end writes. Ports in host order. */
 void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 			const struct hall_tags *tags,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory);
+/* Sends ACCEPT of the ring that we read. */
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
 			 const struct hall_tags *tags);
-/* DEMOTE or DONE: a word about the ring that we read. */
+/* Sends DEMOTE or DONE of the ring that we read. */
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 		      u32 reason, u64 position);
 
-/* Waits that long until every channel to the member has closed. */
+/* Waits until every channel to the member has closed; patience in jiffies. */
 void hall_channel_drained(struct hall_member *member, unsigned long patience);
-/* Raises DEPARTED on every channel to the member; each closes when it can. */
+/* Raises DEPARTED on every channel to the member. */
 void hall_channel_departed(struct hall_member *member);
 
 void hall_channel_init(void);

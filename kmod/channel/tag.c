@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The name of a connection: a keyed hash of both initial sequence numbers.
+ * The token of a connection: a keyed hash of both initial sequence numbers.
  *
- * Only the two ends of a TCP connection know both numbers, so a proxy, a NAT
- * or a forged address between them gives no match. The key belongs to the
- * region; the hash is directional, so that each end has a name of its own
- * even where both are in one kernel.
+ * Only the two ends of a TCP connection know both numbers: with a proxy or a NAT
+ * between them, or a forged address, tokens differ. The key belongs to the
+ * region. The hash is directional: each end has a token of its own, even where
+ * both ends are in one kernel.
  *
- * tcp_sock keeps no initial sequence number. The peer's follows from rcv_nxt
- * and bytes_received exactly. Our own follows from snd_una and bytes_acked,
- * but the side that connected has counted its SYN there and the side that
- * accepted has not: each end states both candidates and knows the other's own
- * number exactly. Bytes that went through rings are in those counters, too: for
- * which of them both numbers are smaller, see sock/info.c.
+ * tcp_sock keeps no initial sequence number. The peer's is rcv_nxt minus
+ * bytes_received, exactly. Our own is snd_una minus bytes_acked, but the side
+ * that connected has counted its SYN there, and the side that accepted has not.
+ * So each end sends a token for both candidates, and knows the peer's number
+ * exactly. The counters include bytes that went through rings: sock/info.c tells
+ * which of them the numbers are corrected for.
  *
- * Who offers a ring proves by it that it is the connection's other end, and so
- * does who accepts one: an address alone, which any member may publish, earns
- * nobody a byte.
+ * The token in an OFFER proves that its sender is the other end of the
+ * connection, and the token in an ACCEPT proves it of the receiver. An address
+ * proves nothing: any member may publish it.
  */
 #include "channel.h"
 

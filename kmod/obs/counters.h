@@ -26,11 +26,11 @@ static inline void hall_count(enum hall_counter counter)
 	hall_count_add(counter, 1);
 }
 
-/* Returns the sum over all CPUs. */
+/* Returns the sum over all CPUs. Any context. */
 u64 hall_counter_read(enum hall_counter counter);
 const char *hall_counter_name(enum hall_counter counter);
 
-/* Returns the text of a HALLWAY_REASON_*; of any other number, too. */
+/* Returns the text of a HALLWAY_REASON_*, or one for unknown numbers. */
 const char *hall_reason_text(u32 reason);
 
 #endif /* HALL_COUNTERS_H */

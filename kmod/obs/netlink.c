@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The generic netlink family "hallway". Dumps are snapshots: the first call
- * collects what there is, the following ones hand it out piece by piece.
+ * The generic netlink family "hallway": spec/netlink.yaml. A dump is a snapshot:
+ * start collects all elements, the calls that follow send as many as fit.
  */
 #include "netlink.h"
 
@@ -16,11 +16,11 @@
 
 static struct genl_family family;
 
-/* One dump's snapshot: elements of one size, in cb->args[0]. */
+/* The snapshot of one dump, in cb->args[0]. */
 struct snapshot {
-	unsigned int count, room, next;
-	size_t size;
-	const struct net *net;		/* alone; NULL: all */
+	unsigned int count, room, next;	/* elements; next: to send */
+	size_t size;			/* bytes of an element */
+	const struct net *net;		/* only its connections; NULL: all */
 	void *element;
 };
 
@@ -43,13 +43,14 @@ struct member {
 	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
 };
 
-static void *grow(struct snapshot *snapshot)
+/* Returns a zeroed element at the end, or NULL: no memory. */
+static void *snapshot_add(struct snapshot *snapshot)
 {
 	unsigned int room = max(16u, snapshot->room * 2);
 	void *element;
 
 	if (snapshot->count == snapshot->room) {
-		/* It is the asker's to pay, and lives until all was fetched. */
+		/* Charged to the caller: it lives until the dump ends. */
 		element = kvmalloc_array(room, snapshot->size,
 					 GFP_KERNEL_ACCOUNT);
 		if (!element)
@@ -87,7 +88,7 @@ static int snapshot_free(struct netlink_callback *cb)
 	return 0;
 }
 
-/* Hands out elements until the buffer is full. */
+/* Sends elements until the buffer is full. */
 static int dump(struct sk_buff *skb, struct netlink_callback *cb, u8 command,
 		int (*put)(struct sk_buff *skb, const void *element))
 {
@@ -111,7 +112,7 @@ static int dump(struct sk_buff *skb, struct netlink_callback *cb, u8 command,
 	return skb->len;
 }
 
-/* Takes no lock: a thread may hold a socket's for as long as it likes. */
+/* Takes no lock: a thread may hold a socket's lock for any time. */
 static void collect_connection(struct hall_sock *hs, void *data)
 {
 	struct snapshot *snapshot = data;
@@ -121,7 +122,7 @@ static void collect_connection(struct hall_sock *hs, void *data)
 
 	if (snapshot->net && !net_eq(sock_net(sk), snapshot->net))
 		return;
-	to = grow(snapshot);
+	to = snapshot_add(snapshot);
 	if (!to)
 		return;
 	to->local = hs->local;
@@ -132,7 +133,7 @@ static void collect_connection(struct hall_sock *hs, void *data)
 	to->netns = sock_net(sk)->ns.inum;
 	to->tx_carrier = READ_ONCE(hs->tx.carrier);
 	rx_carrier = READ_ONCE(hs->rx.carrier);
-	/* Accepted is not yet started: the bytes come over TCP till then. */
+	/* An accepted ring carries bytes once it has its start mark. */
 	to->rx_carrier = (rx_carrier & 1) && !READ_ONCE(hs->rx.ring.started) ?
 			 rx_carrier - 1 : rx_carrier;
 	to->reason = READ_ONCE(hs->reason);
@@ -175,7 +176,7 @@ static int start_connections(struct netlink_callback *cb)
 
 	if (!snapshot)
 		return -ENOMEM;
-	/* As with /proc/net/tcp: other namespaces' are the administrator's. */
+	/* As in /proc/net/tcp: only an administrator sees other namespaces. */
 	if (!netlink_capable(cb->skb, CAP_NET_ADMIN))
 		snapshot->net = sock_net(cb->skb->sk);
 	hall_sock_walk(collect_connection, snapshot);
@@ -198,7 +199,7 @@ static int collect_address(const struct in6_addr *address, void *data)
 
 static int collect_member(struct hall_member *member, void *data)
 {
-	struct member *to = grow(data);
+	struct member *to = snapshot_add(data);
 
 	if (!to)
 		return -ENOMEM;
@@ -213,7 +214,7 @@ static int collect_member(struct hall_member *member, void *data)
 
 static int collect_own(const struct hall_own *own, void *data)
 {
-	struct member *to = grow(data);
+	struct member *to = snapshot_add(data);
 
 	if (!to)
 		return -ENOMEM;
@@ -256,7 +257,7 @@ static int start_members(struct netlink_callback *cb)
 		return -ENOMEM;
 	err = hall_transport_own(collect_own, snapshot) ?:
 	      hall_members_walk(collect_member, snapshot);
-	/* A dump that does not start is not done either. */
+	/* done is not called for a dump whose start failed. */
 	if (err)
 		snapshot_free(cb);
 	return err;

@@ -90,14 +90,14 @@ static const struct hall_channel_kind finds = {
 	.release = on_release,
 };
 
-/* The endpoint's number keeps the channel once the OFFER was handled. */
+/* The kind keeps a reference; numbers are taken in process context, later. */
 static struct hall_channel *make(struct hall_member *m,
 				 const struct hallway_message *offer)
 {
 	looked_up[MAKES]++;
 	made = calloc(1, sizeof(*made));
 	hall_channel_setup(made, &makes, m);
-	CHECK(!hall_channel_open(made));
+	CHECK(hall_channel_tryget(made));
 	return made;
 }
 
@@ -203,7 +203,8 @@ static void made_channel(void)
 	CHECK(made->offer && made->offer->from == 77);
 	CHECK(made->refs.refs == 1);
 
-	/* What comes later for its endpoint is its kind's, too. */
+	/* What arrives later for its endpoint goes to its kind, too. */
+	CHECK(!hall_channel_open(made));
 	accept.to = made->endpoint;
 	hall_transport_handler.message(&member, &accept);
 	CHECK(raised[MAKES] == 2 && made->accept.from == 78);
@@ -213,8 +214,9 @@ static void made_channel(void)
 	hall_channel_offer(made, 3, &tags, &address, 1, &address, 2, &memory);
 	CHECK(sent.type == HALLWAY_OFFER && sent.offer.kind == MAKES);
 
-	/* The caller's reference is the endpoint's: none is left after it. */
 	hall_channel_close(made);
+	CHECK(!released[MAKES]);
+	hall_channel_put(made);
 	CHECK(released[MAKES] == 1 && calls() == 5);
 	drop_made();
 }
@@ -225,7 +227,8 @@ static void declined_made_channel(void)
 	offer(MAKES);
 	shim_no_memory = false;
 	CHECK(declined(HALLWAY_REASON_NO_MEMORY) && !raised[MAKES]);
-	hall_channel_close(made);
+	CHECK(made->refs.refs == 1);
+	hall_channel_put(made);
 	CHECK(released[MAKES] == 1);
 	drop_made();
 }
