@@ -1,8 +1,8 @@
-"""Does a row hold: did its bytes go through rings, and do both VMs agree?
+"""Did the bytes of a row go through rings, and did both VMs count the same?
 
-A direction is judged by its share of ring bytes only from 64 KiB on: a
-request of wget, or TCP's first bytes before the promotion, say nothing about
-where the payload went. That both VMs counted the same is asked of every one.
+The share of ring bytes is judged from 64 KiB on: fewer bytes may all be a
+request of wget, or sent before the promotion. The two counts of a direction
+must agree in any case.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .measure import Direction, Traffic
+from .results import Figure, figure
 
 SHARE = 0.95
 TRIFLE = 64 << 10
@@ -41,9 +42,18 @@ class Ledger:
         """All that keeps the row from passing, in words."""
         return [*self.up.faults, *self.down.faults]
 
+    def figures(self) -> dict[str, Figure | str]:
+        """Return what a record holds of it; the arrows point from client to server, and back."""
+        found: dict[str, Figure | str] = {}
+        for arrow, way in (("→", self.up), ("←", self.down)):
+            found[f"in rings {arrow}"] = figure("B", way.ring)
+            if way.share is not None:
+                found[f"of payload {arrow}"] = figure("%", way.share)
+        return found
+
 
 def judge(traffic: Traffic, up: int | None, down: int | None, needed: float = SHARE) -> Ledger:
-    """Hold what a program is known to have moved, each way, against what the module counted."""
+    """Judge what the module counted by what a program is known to have moved, each way."""
     return Ledger(
         _judge("to the server", up, traffic.up, needed),
         _judge("to the client", down, traffic.down, needed),
@@ -51,20 +61,20 @@ def judge(traffic: Traffic, up: int | None, down: int | None, needed: float = SH
 
 
 def unwanted(traffic: Traffic) -> list[str]:
-    """What is wrong with the traffic of a run with Hallway off."""
+    """Return what is wrong with the traffic of a run with Hallway off."""
     ring = traffic.up.sent_ring + traffic.down.sent_ring
     return [f"{ring} bytes went through rings while Hallway was off"] if ring else []
 
 
-def _judge(way: str, told: int | None, counted: Direction, needed: float) -> Entry:
-    # Bytes of a connection that was never attached are missing in `counted`,
-    # what a program adds to its payload (headers, ciphers) is missing in `told`.
-    payload = max(told or 0, counted.sent)
+def _judge(way: str, known: int | None, counted: Direction, needed: float) -> Entry:
+    # `counted` lacks the bytes of connections that were never attached; `known`
+    # lacks what a program adds to its payload, such as headers.
+    payload = max(known or 0, counted.sent)
     faults = []
     if payload >= TRIFLE and counted.sent_ring < needed * payload:
         share = counted.sent_ring / payload
         faults.append(f"{way}: {share:.1%} of {payload} bytes went through rings, {needed:.0%} are needed")
-    # At its end a program may close a connection with bytes unread in the ring.
+    # A program may close a connection with bytes unread in the ring.
     if counted.sent_ring != counted.received_ring + counted.unread:
         faults.append(
             f"{way}: one VM counted {counted.sent_ring} bytes into rings, the other "

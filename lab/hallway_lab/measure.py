@@ -1,9 +1,9 @@
-"""Measuring between two VMs: Hallway on or off, and who carried which bytes.
+"""Measuring between two VMs: Hallway on or off, and which carrier had how many bytes.
 
 The module of each guest counts the bytes of its attached connections by
 carrier and direction. A measurement reads these counters in both guests
-before and after, so that what a program says about its speed can be held
-against what really went through rings.
+before and after: a program that says how fast it was has its bytes compared
+with what went through rings.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ class Direction:
     sent_tcp: int
     received_ring: int
     received_tcp: int
-    unread: int  # in the ring when the receiver closed
+    unread: int  # in the ring when the receiver closed it
 
     @property
     def sent(self) -> int:
-        """All bytes that the sender's attached connections were given."""
+        """All bytes that the sender's attached connections took."""
         return self.sent_ring + self.sent_tcp
 
     @property
     def received(self) -> int:
-        """All bytes that the receiver's programs took."""
+        """All bytes that the receiver's programs read."""
         return self.received_ring + self.received_tcp
 
 
 @dataclass
 class Traffic:
-    """What both guests counted during a measurement; filled when it ends."""
+    """What both guests counted during a measurement; filled in at its end."""
 
     up: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0, 0))  # client to server
     down: Direction = field(default_factory=lambda: Direction(0, 0, 0, 0, 0))
 
 
 class Keyed(Protocol):
-    """What is measured, with a short name."""
+    """A thing to measure, with a short name."""
 
     key: str
 
@@ -75,14 +75,14 @@ T = TypeVar("T", bound=Keyed)
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the option by which a person chooses what is measured."""
+    """Add the option that chooses what is measured."""
     parser.add_argument(
         "-k", default="", metavar="EXPRESSION", help="only what matches, as with pytest: 'stream or trip'"
     )
 
 
 def chosen(options: argparse.Namespace, everything: Sequence[T]) -> list[T]:
-    """Return what the person chose."""
+    """Return what the command line chooses."""
     try:
         found = [one for one in everything if matches(options.k, one.key)]
     except SyntaxError:
@@ -104,7 +104,7 @@ def matches(expression: str, key: str) -> bool:
 
 @contextlib.contextmanager
 def standing(kernel: str, *programs: Path) -> Iterator[Stand]:
-    """Prepare and boot two VMs that serve each other; `programs` are found at /hallway there."""
+    """Prepare and boot two VMs that serve each other; `programs` are in their folder /hallway."""
     run_steps([*guest_steps(kernel), module_step(kernel), host_step()])
     topology.lay_share(kernel, *programs)
     isolate.cut_off()
@@ -123,13 +123,13 @@ class Stand:
         self.spin_default = int(self.client.get(SPIN))
 
     def await_members(self, timeout: float = 20) -> None:
-        """Wait until each guest knows the other's addresses."""
+        """Wait until each guest has the other's addresses."""
         deadline = time.monotonic() + timeout
         for vm, other in ((self.client, self.server), (self.server, self.client)):
             while other.ip4 not in vm.run("hallway status --json").out:
                 if time.monotonic() > deadline:
                     said = vm.run("hallway status; dmesg | grep hallway", check=False)
-                    raise LabError(f"{vm.name} has not met {other.name}:\n{said.out}{said.err}")
+                    raise LabError(f"{vm.name} does not serve {other.name}:\n{said.out}{said.err}")
                 time.sleep(0.2)
 
     def switch(self, on: bool) -> None:
@@ -138,7 +138,7 @@ class Stand:
             vm.run(f"hallway {'on' if on else 'off'}")
 
     def spin(self, microseconds: int | None = None) -> None:
-        """Let receivers spin so long before they sleep; None is the default."""
+        """Set how long receivers spin before they sleep; None is the default."""
         value = self.spin_default if microseconds is None else microseconds
         for vm in (self.client, self.server):
             vm.run(f"echo {value} > {SPIN}")
@@ -151,7 +151,7 @@ class Stand:
         yield traffic
         client, server = (
             {name: new[name] - old[name] for name in COUNTED}
-            for old, new in zip(before, self._settled(), strict=True)
+            for old, new in zip(before, self._steady_counters(), strict=True)
         )
         traffic.up, traffic.down = direction(client, server), direction(server, client)
 
@@ -171,10 +171,10 @@ class Stand:
     def _counters(self) -> list[dict[str, int]]:
         return [json.loads(vm.run("hallway counters --json").out) for vm in (self.client, self.server)]
 
-    def _settled(self, timeout: float = 3) -> list[dict[str, int]]:
-        """Read the counters when they have come to rest.
+    def _steady_counters(self, timeout: float = 3) -> list[dict[str, int]]:
+        """Read the counters once they no longer change.
 
-        A program may end before its peer has taken the last bytes.
+        A program may end before its peer has read the last bytes.
         """
         deadline = time.monotonic() + timeout
         last = self._counters()
@@ -188,7 +188,7 @@ class Stand:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """Say in two lines what the figures below were measured on."""
+    """Return in two lines what figures were measured on."""
     return (
         f"Two VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
         f"with {facts['accelerator'].upper()} (-cpu {facts['cpu']}), {facts['host_cpus']} CPUs on the host.\n"
@@ -197,13 +197,13 @@ def describe(facts: dict[str, Any]) -> str:
 
 
 def direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
-    """Tell how the bytes of one direction went, by what its ends counted."""
+    """Return how the bytes of one direction went, by what its ends counted."""
     return Direction(
-        # what the receiver cut off from a ring went over TCP in the end
+        # bytes that the receiver cut off from a ring were resent over TCP
         sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_repeated"],
         sent_tcp=sender["tx_bytes_tcp"] + sender["tx_bytes_repeated"],
         received_ring=receiver["rx_bytes_ring"],
-        # what was moved from a ring to TCP's queue is read there again
+        # bytes moved from a ring to TCP's queue are counted again when TCP's are read
         received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_saved"],
         unread=sender["tx_bytes_unread"],
     )

@@ -1,8 +1,8 @@
 """Unmodified programs that demo and benchmarks run between two VMs.
 
 Each function runs one program once and returns the number that the program
-itself reports, and what it says it moved. Servers are started by their class'
-constructor or function, once, and run until the VMs are stopped.
+reports, and the bytes that it says it moved. A server's function starts it;
+it runs until the VMs are stopped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .vm import VM, Job
 class Run:
     """One run of a program: its number, and the bytes it says it moved.
 
-    `up` and `down` are the payload from and to the client, where the program
-    tells.
+    `up` and `down` are the payload from and to the client; None where the
+    program does not say.
     """
 
     value: float

@@ -57,11 +57,7 @@ class Samples:
             found["ratio"] = figure("×", self.ratio)
         if self.row.target:
             found["target"] = f"≥ {self.row.target:g}×"
-        for arrow, way in (("→", self.ledger.up), ("←", self.ledger.down)) if self.ledger else ():
-            found[f"in rings {arrow}"] = figure("B", way.ring)
-            if way.share is not None:
-                found[f"of payload {arrow}"] = figure("%", way.share)
-        return found
+        return found | (self.ledger.figures() if self.ledger else {})
 
 
 def sample(stand: Stand, samples: Samples, *, on_first: bool = False) -> None:

@@ -1,8 +1,7 @@
 """What a guest's serial log says about its kernel's health.
 
-A test that passed while the kernel complained has not passed. The patterns
-are those of the kernel's own reports, so that ordinary messages with the same
-words do not match.
+A test does not pass if the kernel complained during it. The patterns are those
+of the kernel's own reports: ordinary messages with the same words do not match.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ TROUBLE = re.compile(
     r"|list_(?:add|del) corruption|page allocation failure|Out of memory: Killed"
     r"|kmemleak: \d+ new suspected"
 )
-# The kernel's boot itself says these on every machine of the lab.
+# Messages of each boot in the lab.
 HARMLESS = re.compile(r"TSC|clocksource|tsc: |Spectre|MDS|unprivileged eBPF|lab: ")
 CONTEXT = 30
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a look at one log."""
+    """The judgement of one log."""
 
     ok: bool
     lines: tuple[str, ...]
@@ -51,7 +50,7 @@ def scan(log: str) -> Verdict:
 
 
 def scan_file(path: Path) -> Verdict:
-    """Judge a serial log; a missing or empty one is bad, too."""
+    """Judge a serial log; one that is missing or empty is bad."""
     text = path.read_text(errors="replace") if path.exists() else ""
     if not text.strip():
         return Verdict(False, (f"{path}: the guest never wrote to its console",), str(path))
