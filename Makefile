@@ -11,12 +11,13 @@ demo: ## two VMs, unmodified programs, TCP beside Hallway: one table
 
 test: ## everything: unit, model, module and end-to-end tests on both kernels
 	lab/run setup
-	tests/run all
+	tests/run -n 2
+	tests/old all
 
 test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 	lab/run setup
 	lab/run kernel debug
-	tests/run debug
+	tests/old debug
 
 check: ## formatters, linters, the include rule
 	lab/run setup
@@ -26,13 +27,13 @@ generate: ## write the files that spec/*.yaml are the source of
 	spec/generate
 
 unit: ## ring and state machine in user space, with sanitizers
-	tests/run unit
+	$(MAKE) -s -C tests/ring unit
 
 fuzz: ## a short fuzzing run against a hostile peer
-	tests/run fuzz
+	$(MAKE) -s -C tests/ring fuzz
 
 tsan: ## the ring under ThreadSanitizer
-	tests/run tsan
+	$(MAKE) -s -C tests/ring tsan
 
 mutants: ## break ring, channel and module on purpose: every fault is noticed
 	tests/ring/mutants && tests/module/mutants

@@ -18,8 +18,6 @@ from hallway_lab import hosts, isolate, paths
 from hallway_lab.prepare import guest_steps, run_steps
 from hallway_lab.sh import guarded
 
-from lab import host, interrupt
-
 from . import guests
 from .suite import GuestLost, Report
 
@@ -43,7 +41,7 @@ def _enter(options: argparse.Namespace) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/run", description="Hallway's tests.")
-    names = ("all", "unit", "fuzz", "tsan", "model", "rust", "lab", "module", "e2e", "conformance")
+    names = ("all", "module", "e2e")
     parser.add_argument("what", choices=(*names, "debug", "guests"), nargs="?", default="all")
     parser.add_argument("--kernel", choices=[*KERNELS, "debug"], help="only on this kernel")
     parser.add_argument("--only", default="", help="only tests whose names contain this")
@@ -146,7 +144,7 @@ def _aside(*words: object) -> subprocess.Popen[str]:
 
 def _in_guests(options: argparse.Namespace, suite: str, kernel: str) -> list[object]:
     """Return the command that runs a suite on a kernel."""
-    command = [sys.executable, REPO / "tests/run", "guests", "--suite", suite, "--kernel", kernel]
+    command = [sys.executable, REPO / "tests/old", "guests", "--suite", suite, "--kernel", kernel]
     command += ["--only", options.only] if options.only else []
     command += ["--seed", options.seed] if options.seed is not None else []
     return command
@@ -157,35 +155,14 @@ def _run(options: argparse.Namespace) -> int:
     total = Total()
     what = options.what
     kernels = [options.kernel] if options.kernel else ["debug"] if what == "debug" else list(KERNELS)
-    # Minutes of one CPU, which guests and compilers are to have first; guests leave much of two.
-    model = _aside(REPO / "spec/model/run") if what in ("all", "model") else None
-    for name in ("unit", "fuzz", "tsan"):
-        if what in ("all", name):
-            total.run(name, "make", "-s", "-C", REPO / "tests/ring", name)
-    words = ("cargo", "test", "--release", "--locked", "-q", "--manifest-path", REPO / "host/Cargo.toml")
-    if what in ("all", "rust"):
-        total.run("rust builds", *words, "--no-run")
-    if what in ("all", "lab"):
-        report = Report("lab", only=options.only)
-        for test in (*interrupt.TESTS, *host.TESTS):
-            if report.wanted(test.__name__):
-                report.run(test.__name__, test)
-        total.add(report)
-    rust = _aside(*words) if what in ("all", "rust") else None
     if what in ("all", "debug", "module"):
         # Each is one guest, which waits for most of the time.
         begun = [(kernel, begin(*_in_guests(options, "module", kernel))) for kernel in kernels]
         for kernel, process in begun:
             total.finish(f"module {kernel}", process)
-    if rust:
-        total.finish("rust", rust)
     if what in ("all", "debug", "e2e"):
         for kernel in kernels:
             total.run(f"e2e {kernel}", *_in_guests(options, "e2e", kernel))
-    if model:
-        total.finish("model", model)
-    if what in ("all", "conformance"):
-        total.run("conformance", REPO / "tests/conformance/run", "--quick", "--kernel", kernels[0])
     print(f"tests: all done in {time.monotonic() - since:.0f} s")
     for line in total.failures:
         print(f"tests: failed: {line}")

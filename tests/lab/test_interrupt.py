@@ -117,7 +117,7 @@ def _nothing(_subject: Subject) -> None:
     pass
 
 
-def signals() -> None:
+def test_signals() -> None:
     """A signal to the outer process alone ends all, while it prepares and while it runs VMs."""
     for place in ("preparing", "running"):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -125,7 +125,7 @@ def signals() -> None:
             check("Traceback" not in said, said)
 
 
-def killed() -> None:
+def test_killed() -> None:
     """SIGKILL, which nobody can forward, ends all too."""
     with tempfile.TemporaryDirectory() as cache:
         for place in ("preparing", "running"):
@@ -134,7 +134,7 @@ def killed() -> None:
         check(not _scratch(cache), f"a later run left its predecessors' {_scratch(cache)}")
 
 
-def repeated() -> None:
+def test_repeated() -> None:
     """Ctrl-C reaches every process, and an impatient person presses it again."""
     said = _ended("running", 130, _as_a_terminal)
     check("Traceback" not in said and "interrupted" in said, said)
@@ -143,15 +143,12 @@ def repeated() -> None:
     check("clean\n" in said, f"the second signal broke into the clean-up: {said}")
 
 
-def failures() -> None:
+def test_failures() -> None:
     """A command that fails, or a bug in the lab itself."""
     check("exit code 1" in _ended("failing", 1, _nothing), "the failure is not told")
     check("ZeroDivisionError" in _ended("broken", 1, _nothing), "the bug is not told")
 
 
-def stuck() -> None:
+def test_stuck() -> None:
     """A run that does not come to an end is killed."""
     _ended("stuck", 128 + signal.SIGKILL, _sender(signal.SIGTERM))
-
-
-TESTS = (signals, killed, repeated, failures, stuck)

@@ -1,0 +1,110 @@
+"""What every suite has: options, kernels, and the fixtures that they imply."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from hallway_lab import paths
+
+pytest.register_assert_rewrite("hallway_tests")
+pytest_plugins = ("hallway_tests.site", "hallway_tests.plan", "hallway_tests.tell")
+
+KERNELS = ("6.1", "6.12")
+SLOWER = 4  # how much longer things may take on the debug kernel
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this suite."""
+    group = parser.getgroup("hallway", "Hallway's guests")
+    group.addoption(
+        "--kernel",
+        action="append",
+        choices=[*KERNELS, "debug"],
+        help=f"run on this kernel (repeatable; default: {' and '.join(KERNELS)})",
+    )
+    group.addoption("--seed", type=int, help="repeat the random choices of the run with this seed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed, and end in order when a signal comes."""
+    if config.option.seed is None:
+        config.option.seed = random.getrandbits(32)
+    if not hasattr(config, "workerinput"):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _end)
+
+
+def _end(number: int, _frame: object) -> None:
+    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)
+    pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say what repeats the run's random choices."""
+    return f"kernels: {', '.join(kernels(config))}; seed: {config.option.seed}"
+
+
+def kernels(config: pytest.Config) -> tuple[str, ...]:
+    """Return the kernels that the command line asks for."""
+    return tuple(dict.fromkeys(config.option.kernel or KERNELS))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what boots guests once on each kernel."""
+    if "kernel" not in metafunc.fixturenames:
+        return
+    only = {name for mark in metafunc.definition.iter_markers("kernel") for name in mark.args}
+    avoided = dict(mark.args for mark in metafunc.definition.iter_markers("not_on"))
+    names = [name for name in kernels(metafunc.config) if not only or name in only]
+    values = [
+        pytest.param(name, marks=pytest.mark.skip(f"not on {name}: {avoided[name]}"))
+        if name in avoided
+        else name
+        for name in names
+    ]
+    metafunc.parametrize("kernel", values, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give tests on the debug kernel more time."""
+    for item in items:
+        if kernel_of(item) == "debug":
+            mark = item.get_closest_marker("timeout")
+            limit = mark.args[0] if mark else float(config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(limit * SLOWER), append=False)
+
+
+def kernel_of(item: pytest.Item) -> str:
+    """Return the kernel that a test runs on; "" if it boots none."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("kernel", "")) if callspec else ""
+
+
+@pytest.fixture(scope="session")
+def kernel(request: pytest.FixtureRequest) -> str:
+    """Return the name of the guests' kernel: "6.1", "6.12" or "debug"."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def slow(kernel: str) -> float:
+    """Return how much longer things may take on this kernel."""
+    return SLOWER if kernel == "debug" else 1
+
+
+@pytest.fixture(scope="session")
+def share(kernel: str) -> Path:
+    """Return the folder that guests of this kernel see as /hallway."""
+    return paths.OUT / "tests" / f"share-{kernel}"
+
+
+@pytest.fixture(autouse=True)
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Return this test's source of random choices, which --seed repeats; module random starts alike."""
+    seed = f"{request.config.option.seed} {request.node.nodeid}"
+    random.seed(seed)
+    return random.Random(seed)

@@ -1,0 +1,59 @@
+"""What a person is shown of failures: how to repeat them, where the guests' logs are, what was not run."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .site import NOT_RUN, logs_of
+
+COUNTS = "counts"  # the property of a report with what a runner of its own counted
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Add to a failure how to repeat it, and where its guests' logs are."""
+    report = yield
+    if report.failed and not _not_run(report):
+        report.sections.append(("repeat it alone", repeat(item)))
+        logs = logs_of(item)
+        if logs:
+            report.sections.append(("logs of its guests", str(logs)))
+    return report
+
+
+def repeat(item: pytest.Item) -> str:
+    """Return the command that runs a test alone, with the same random choices."""
+    callspec = getattr(item, "callspec", None)
+    debug = ["--kernel", "debug"] if callspec and callspec.params.get("kernel") == "debug" else []
+    return shlex.join(["tests/run", item.nodeid, "--seed", str(item.config.option.seed), *debug])
+
+
+def _not_run(report: Any) -> str:
+    return dict(report.user_properties).get(NOT_RUN, "") if hasattr(report, "user_properties") else ""
+
+
+def pytest_report_teststatus(report: Any) -> tuple[str, str, str] | None:
+    """Count a test whose site did not boot as not run."""
+    if report.when == "setup" and report.failed and _not_run(report):
+        return "not run", "N", "NOT RUN"
+    return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    """End with what runners of their own counted, what was not run and why, and what repeats failures."""
+    yield
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    for report in reports:
+        counted = dict(getattr(report, "user_properties", ())).get(COUNTS)
+        if counted and report.when == "call":
+            terminalreporter.write_line(f"{report.nodeid}: {counted}")
+    for reason, count in Counter(map(_not_run, terminalreporter.stats.get("not run", ()))).items():
+        terminalreporter.write_line(f"NOT RUN: {count} tests of {reason}", red=True)
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"to repeat: tests/run --lf --seed {terminalreporter.config.option.seed}")
