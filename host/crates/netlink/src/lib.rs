@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Client of the module's generic netlink family (`spec/netlink.yaml`).
 //!
-//! A [`Client`] finds the family by its name, and sends one command at a time:
-//! `get` and `set` bring one message back, `members` and `connections` as many
-//! as there are. An attribute that this client does not know is passed over,
-//! and one that is missing takes its type's default: module and CLI need not be
-//! of one release.
+//! A [`Client`] finds the family by its name, and sends one command at a time.
+//! `get` and `set` return one message; `members` and `connections` return one
+//! message for each. Module and CLI may be of different releases: an attribute
+//! that is unknown here is skipped, and a missing one has its type's default.
 
 mod message;
 
@@ -22,39 +21,39 @@ use serde::Serialize;
 
 use message::{Attribute, Attributes, Message};
 
-/// The family that finds families: its number and words are fixed.
+/// The controller of generic netlink, which finds families; from linux/genetlink.h.
 const CTRL_ID: u16 = 16;
 const CTRL_VERSION: u8 = 1;
 const CTRL_GET_FAMILY: u8 = 3;
 const CTRL_FAMILY_ID: u16 = 1;
 const CTRL_FAMILY_NAME: u16 = 2;
 
-/// What can go wrong.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such family.
+    /// The kernel has no such family.
     #[error("module hallway is not loaded: run modprobe hallway")]
     NotLoaded,
-    /// The caller may not do this.
+    /// The caller lacks `CAP_NET_ADMIN`.
     #[error("not permitted: run as root")]
     NotPermitted,
-    /// The kernel refuses.
+    /// The kernel returned an error.
     #[error("module hallway refuses: {0}")]
     Refused(io::Error),
-    /// The socket fails.
+    /// A call on the socket failed.
     #[error("netlink: {0}")]
     Io(#[from] io::Error),
-    /// The answer makes no sense.
-    #[error("netlink: the answer makes no sense ({0}): install one release of module and CLI")]
-    Nonsense(String),
+    /// The answer cannot be parsed.
+    #[error("netlink: invalid answer ({0}): install one release of module and CLI")]
+    Invalid(String),
 }
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The module.
+/// The module's switch and counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Module {
-    /// Of the module.
+    /// Version of the module.
     pub version: String,
     /// Whether connections are promoted.
     pub enabled: bool,
@@ -62,66 +61,66 @@ pub struct Module {
     pub counters: Vec<Counter>,
 }
 
-/// One of its counters.
+/// A counter of the module: `docs/counters.md`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counter {
-    /// What is counted.
+    /// Such as `tx_bytes_ring`.
     pub name: String,
-    /// How often.
+    /// Since the module was loaded.
     pub value: u64,
 }
 
 /// A member of a region, as the module sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// By which it is reached.
+    /// Transport that reaches it.
     pub transport: String,
-    /// In its region.
+    /// Slot in its region.
     pub slot: u32,
-    /// Of the VM.
+    /// UUID of the VM.
     pub uuid: String,
     /// Host name.
     pub name: String,
-    /// Grows with each join.
+    /// Generation; each join gives a new one.
     pub generation: u32,
     /// Whether it is this guest.
     #[serde(rename = "self")]
     pub is_self: bool,
-    /// Whether it is the host, as hallwayd enters it.
+    /// Whether it is the host's own slot.
     #[serde(rename = "host")]
     pub is_host: bool,
-    /// That it serves.
+    /// Addresses that it publishes.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A connection that the module looks after.
+/// An attached connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// Always `tcp`.
     pub protocol: &'static str,
-    /// Of this end.
+    /// Address of this end.
     pub local: IpAddr,
-    /// Of this end.
+    /// Port of this end.
     pub local_port: u16,
-    /// Of the other end.
+    /// Address of the other end.
     pub remote: IpAddr,
-    /// Of the other end.
+    /// Port of the other end.
     pub remote_port: u16,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// Of TCP, such as `ESTABLISHED`.
+    /// State of TCP, such as `ESTABLISHED`.
     pub state: &'static str,
     /// Name of the member at the other end.
     pub peer: String,
-    /// What carries bytes sent.
+    /// Bytes sent.
     pub tx: Direction,
-    /// What carries bytes received.
+    /// Bytes received.
     pub rx: Direction,
-    /// Number of the reason why it is not promoted, or was demoted.
+    /// Number of the reason why it is not on a ring, or was demoted.
     pub reason: u32,
     /// Name of the reason.
     pub reason_name: &'static str,
-    /// Words of the reason.
+    /// Text of the reason, in the module's words.
     pub reason_text: String,
 }
 
@@ -138,7 +137,7 @@ pub struct Direction {
     pub ring_bytes: u64,
 }
 
-/// A connection to the module.
+/// A netlink socket that is connected to the module's family.
 pub struct Client {
     socket: Socket,
     family: u16,
@@ -164,7 +163,7 @@ impl Client {
         })?;
         client.family = answer
             .u16(CTRL_FAMILY_ID)
-            .ok_or_else(|| Error::Nonsense("a family without a number".into()))?;
+            .ok_or_else(|| Error::Invalid("a family without a number".into()))?;
         Ok(client)
     }
 
@@ -191,7 +190,7 @@ impl Client {
         Ok(self.dump(abi::CMD_MEMBERS)?.iter().map(member).collect())
     }
 
-    /// Connections that the module looks after.
+    /// Attached connections.
     pub fn connections(&mut self) -> Result<Vec<Connection>> {
         Ok(self
             .dump(abi::CMD_CONNECTIONS)?
@@ -210,13 +209,13 @@ impl Client {
     }
 
     fn one(&mut self, command: u8, version: u8, attributes: Vec<Attribute>) -> Result<Attributes> {
-        // The acknowledgement tells where the answer ends.
+        // The acknowledgement marks the end of the answer.
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         let answers = self.exchange(command, version, flags, attributes)?;
         answers
             .into_iter()
             .next()
-            .ok_or_else(|| Error::Nonsense("no answer".into()))
+            .ok_or_else(|| Error::Invalid("no answer".into()))
     }
 
     fn exchange(
@@ -242,19 +241,19 @@ impl Client {
         request.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
 
-        let nonsense = |error: &dyn std::fmt::Display| Error::Nonsense(error.to_string());
+        let invalid = |error: &dyn std::fmt::Display| Error::Invalid(error.to_string());
         let mut answers = Vec::new();
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
             let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let answer = NetlinkMessage::<GenlMessage<Message>>::deserialize(rest)
-                    .map_err(|error| nonsense(&error))?;
+                    .map_err(|error| invalid(&error))?;
                 let length = (answer.header.length as usize)
                     .next_multiple_of(4)
                     .min(rest.len());
                 if length == 0 {
-                    return Err(nonsense(&"an empty message"));
+                    return Err(invalid(&"an empty message"));
                 }
                 rest = &rest[length..];
                 if answer.header.sequence_number != self.sequence {
@@ -324,7 +323,7 @@ fn connection(answer: &Attributes) -> Connection {
     };
     let number = answer.u32(abi::A_REASON).unwrap_or_default();
     let (reason_name, words) = reason::find(number).unwrap_or(("UNKNOWN", "unknown reason"));
-    let told = answer.text(abi::A_REASON_TEXT);
+    let text = answer.text(abi::A_REASON_TEXT);
     Connection {
         protocol: "tcp",
         local: end(abi::A_LOCAL),
@@ -338,7 +337,7 @@ fn connection(answer: &Attributes) -> Connection {
         rx: direction(abi::A_RX_CARRIER, abi::A_RX_TCP, abi::A_RX_RING),
         reason: number,
         reason_name,
-        reason_text: if told.is_empty() { words.into() } else { told },
+        reason_text: if text.is_empty() { words.into() } else { text },
     }
 }
 
@@ -370,7 +369,7 @@ mod tests {
     use super::*;
     use netlink_packet_core::Emitable;
 
-    /// Through bytes and back, as the kernel would see it.
+    /// Writes and parses a message, as it would pass the kernel.
     fn parsed(attributes: Vec<Attribute>) -> Attributes {
         let message = Message {
             command: 1,

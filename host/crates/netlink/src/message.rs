@@ -88,7 +88,7 @@ impl ParseableParametrized<[u8], GenlHeader> for Message {
     }
 }
 
-/// What came back.
+/// Attributes of a message, or of a nest.
 #[derive(Debug)]
 pub struct Attributes(pub Vec<Attribute>);
 
@@ -137,12 +137,12 @@ impl Attributes {
         self.bytes(kind).map(u64::from_ne_bytes)
     }
 
-    /// Every attribute of this kind that has 16 bytes.
+    /// Values of the attributes of this kind that have 16 bytes.
     pub fn bytes16(&self, kind: u16) -> impl Iterator<Item = [u8; 16]> + '_ {
         self.all(kind).filter_map(|value| value.try_into().ok())
     }
 
-    /// A text, fit for a terminal: names are chosen by other guests.
+    /// A text without control characters: other guests choose names.
     pub fn text(&self, kind: u16) -> String {
         printable(self.all(kind).next().unwrap_or_default())
     }
