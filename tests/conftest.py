@@ -10,7 +10,7 @@ import pytest
 from hallway_lab import paths
 
 pytest.register_assert_rewrite("hallway_tests")
-pytest_plugins = ("hallway_tests.site", "hallway_tests.plan", "hallway_tests.tell")
+pytest_plugins = ("hallway_tests.site", "hallway_tests.plan", "hallway_tests.tell", "hallway_tests.record")
 
 KERNELS = ("6.1", "6.12")
 SLOWER = 4  # how much longer things may take on the debug kernel

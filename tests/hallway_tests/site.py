@@ -14,7 +14,8 @@ A suite's fixture for its guests asks for its site like this:
 
 `booted` is a context manager that boots guests with their logs in the folder
 `logs`. What it yields has `healthy()`, which raises GuestLost, and may have
-`sweep()`, which ends what a failed test left behind.
+`sweep()`, which ends what a failed test left behind: without it, the guests end
+after a test that failed.
 """
 
 from __future__ import annotations
@@ -95,15 +96,21 @@ class Sites:
             stack.__exit__(type(why), why, why.__traceback__)
 
     def judge(self, failed: bool) -> None:
-        """Raise GuestLost if a guest is gone or its kernel complained; else make ready for the next test."""
+        """Raise GuestLost if a guest is gone or its kernel complained; else make ready for the next test.
+
+        A site that cannot be swept is ended after a test that failed.
+        """
+        sweep = getattr(self.stage, "sweep", None)
         try:
-            if failed and hasattr(self.stage, "sweep"):
+            if failed and sweep:
                 with contextlib.suppress(Exception):
-                    self.stage.sweep()
+                    sweep()
             self.stage.healthy()
         except GuestLost as lost:
             self.lose(lost)
             raise
+        if failed and not sweep:
+            self.lose(GuestLost("a test failed that may have left anything behind"))
 
 
 def folder(group: str) -> Path:
