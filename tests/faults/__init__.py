@@ -1,0 +1,1 @@
+"""VMs join, leave, stop, crash and migrate under load: `make test-faults`."""
