@@ -31,7 +31,7 @@ def share(kernel: str) -> Path:
     folder = paths.out("tests", f"share-{kernel}", "x").parent
     programs = paths.out("tests", "bin", "x").parent
     with paths.lock("test-programs"):
-        run(["make", "-s", "-C", TESTS / "programs", f"OUT={programs}"])
+        run(["make", "-s", "-C", TESTS / "helpers", f"OUT={programs}"])
     source = os.environ.get("HALLWAY_TEST_SOURCE")  # another tree's module, to see tests fail
     module = modbuild.build(kernel, source=Path(source) if source else None)
     with paths.lock("host"):

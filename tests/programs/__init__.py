@@ -1,0 +1,1 @@
+"""Programs of other projects between two VMs, on rings and while carriers switch: `make test-programs`."""

@@ -1,0 +1,103 @@
+"""Every program, on steady rings and while its carriers switch."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+from hallway_lab import paths, programs, topology
+from hallway_lab.measure import Stand
+from hallway_lab.results import figure
+from hallway_tests import guests
+from hallway_tests.pair import name_logs
+from hallway_tests.record import Outcome
+
+from . import browser, databases, files, runtimes, shells, streams, web
+from .judge import CARRIERS, use
+from .program import Program, Vms
+
+IMAGE = "programs"
+MEMORY_MIB = 2048
+HERE = Path(__file__).parent
+# Kim et al., "Inter-domain Socket Communications Supporting High Performance and
+# Full Binary Compatibility on Xen", VEE 2008, Table 1.
+XWAY = {
+    **dict.fromkeys(("SCP", "SSH", "VSFTPD", "TELNET", "FIREFOX", "WGET", "APACHE", "PROFTPD"), "pass"),
+    **{"NETPERF": "pass (netperf)", "MYSQL": "pass (MySQL)", "SAMBA": "failed"},
+}
+
+
+def lay_out(kernel: str) -> None:
+    """Build what programs need in a guest besides packages, and lay it out."""
+    folder = paths.OUT / "tests" / f"share-{kernel}"
+    shutil.copy(programs.build_rawstream(), folder)
+    shutil.copytree(HERE / "guest", folder / "programs", dirs_exist_ok=True)
+
+
+@dataclass
+class Between:
+    """Two VMs in which the module promotes each connection at its first byte."""
+
+    vms: Vms
+    stand: Stand
+
+    def healthy(self) -> None:
+        """Fail if a guest is gone or its kernel complained."""
+        guests.healthy(self.vms.client, self.vms.server)
+
+
+@contextlib.contextmanager
+def booted(kernel: str, share: Path, logs: Path) -> Iterator[Between]:
+    """Run two VMs with all programs for the length of the block."""
+    site = topology.Site(topology.Daemon())
+    site.daemon.log = logs / "hallwayd.log"
+    site.daemon.start()
+    options = {"share": share, "image": IMAGE, "memory_mib": MEMORY_MIB}
+    try:
+        vms = [name_logs(site.vm(number, kernel, **options), logs) for number in (1, 2)]
+        with site.join(*vms):
+            for vm in vms:
+                guests.settle_in(vm)
+                guests.insmod(vm, **guests.AT_ONCE)
+            guests.wait_members(*vms)
+            yield Between(Vms(*vms), Stand(site))
+    finally:
+        site.daemon.kill(15)
+
+
+@pytest.fixture
+def between(site: Callable[[object], Between], kernel: str, share: Path) -> Between:
+    """Return the two VMs of this test's group."""
+    return site(lambda logs: booted(kernel, share, logs))
+
+
+def _rows() -> Iterator[object]:
+    # Programs of a file share their VMs; files run side by side.
+    for module in (shells, web, browser, databases, files, streams, runtimes):
+        for program in module.PROGRAMS:
+            group = pytest.mark.xdist_group(module.__name__.replace(".", "-"))
+            yield pytest.param(program, id=program.key, marks=group)
+
+
+@pytest.mark.record("programs")
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.needs(f"image {IMAGE}", "programs.test_programs:lay_out")
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("program", [*_rows()])
+def test_program(program: Program, carrier: str, between: Between, rng: Random, outcome: Outcome) -> None:
+    """The program works, its content is right, and its bytes went through rings."""
+    outcome.key, outcome.name = f"{program.key}-{carrier}", program.title
+    outcome.figures |= {"carrier": carrier, "what is done": program.done, "XWAY": XWAY.get(program.xway, "")}
+    with program.serve(between.vms):
+        used = use(program, between.vms, between.stand, carrier, rng.getrandbits(30))
+    outcome.figures["switches"] = figure("", used.switches)
+    outcome.details["uses"] = used.count
+    if used.ledger:
+        outcome.figures |= used.ledger.figures()
+    outcome.check(used.faults)
