@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate unit fuzz tsan mutants conformance compat migration test-programs test-faults lab bench results dkms test-debug clean
+.PHONY: help demo test check generate unit fuzz tsan mutants conformance compat migration test-programs test-suites test-faults lab bench results dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -54,6 +54,10 @@ migration: ## VMs that come, go, crash and move under load (long): docs/migratio
 test-programs: ## programs of other projects, on rings and while carriers switch (an hour)
 	lab/run setup
 	tests/run -n 2 programs --kernel 6.1
+
+test-suites: ## test suites of other projects, over rings and over TCP (hours)
+	lab/run setup
+	tests/run -n 2 suites --kernel 6.1
 
 test-faults: ## VMs that join, leave, crash and migrate under load (hours)
 	lab/run setup

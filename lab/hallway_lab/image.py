@@ -35,7 +35,7 @@ BOOT_MODULES = (
 )
 
 
-# What the programs are in that tests/compat runs.
+# The packages of the programs in tests/programs, but for those in all images.
 PROGRAMS = (
     *("rsync", "curl", "openssl", "vsftpd", "inetutils-telnet", "inetutils-telnetd", "openbsd-inetd"),
     *("apache2", "mariadb-server", "mariadb-client", "postgresql", "samba", "smbclient", "cifs-utils"),
@@ -56,9 +56,11 @@ class Kind:
     beside: tuple[str, ...] = ()
 
 
+SUITES = Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G")
 KINDS = {
     "basic": Kind((), "2G"),
-    "conformance": Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G"),
+    "suites": SUITES,
+    "conformance": SUITES,
     "programs": Kind(PROGRAMS, "6G", beside=("proftpd-core",)),
 }
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")

@@ -1,0 +1,1 @@
+"""Test suites of other projects over rings: no test may end otherwise than over TCP: `make test-suites`."""
