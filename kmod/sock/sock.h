@@ -289,7 +289,7 @@ void hall_tx_release(struct hall_sock *hs);
 /* Bytes in the ring that the peer did not take. */
 u32 hall_tx_unread(struct hall_sock *hs);
 
-/* repeat.c */
+/* resend.c */
 /* Send the bytes over TCP that the peer cut off. lock_sock(). False: no memory. */
 bool hall_tx_repeat(struct hall_sock *hs, u32 left);
 
@@ -380,7 +380,7 @@ static inline bool hall_rx_behind(const struct hall_sock *hs)
 	       after(hs->rx.ring.start_seq, hall_rx_arrived(hs->sk));
 }
 
-/* save.c */
+/* requeue.c */
 /*
  * Moves the rest of the ring to the head of TCP's receive queue, so that any
  * native reader finds it. lock_sock(), state MAPPED. 0, -EAGAIN (bytes below
@@ -420,7 +420,7 @@ void hall_info_repeated(struct hall_sock *hs, u32 n);
 u32 hall_info_own_isn(const struct hall_sock *hs, bool drained);
 u32 hall_info_peer_isn(const struct hall_sock *hs);
 
-/* owner.c */
+/* callbacks.c */
 /* Do the socket's callbacks belong to the socket layer itself? Any context. */
 bool hall_owner_native(const struct sock *sk);
 /* Begin to watch how the present owner reads. slock or lock_sock(). */

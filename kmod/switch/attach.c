@@ -5,7 +5,7 @@
  * A socket is ours when sk_prot points into its hall_sock: a copy of its own
  * native table with our functions in it, so that IPv4, IPv6 and mapped sockets
  * need no tables of ours. The same holds for sk_socket->ops, later, once the
- * socket is accepted. Neither holds a reference on the module: see leave.c for
+ * socket is accepted. Neither holds a reference on the module: see detach.c for
  * how it gets unloaded.
  */
 #include "switch.h"

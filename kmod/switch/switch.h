@@ -64,7 +64,7 @@ void hall_budget_spare(struct hall_sock *hs);
 /* work.c. What the peer said, step by step; in the socket's work item. */
 void hall_switch_work(struct hall_sock *hs);
 
-/* leave.c. These wait for peers: process context, no locks. */
+/* detach.c. These wait for peers: process context, no locks. */
 int hall_leave(struct hall_sock *hs, u32 reason);
 void hall_leave_present(struct hall_member *member, u32 reason);
 /* This one waits for nobody: see hall_sock_handler. */
