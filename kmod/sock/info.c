@@ -64,3 +64,10 @@ u32 hall_info_peer_isn(const struct hall_sock *hs)
 
 	return tp->rcv_nxt - (u32)(tp->bytes_received - ring);
 }
+
+void hall_sock_tags(const struct hall_sock *hs, bool drained,
+		    struct hall_tags *tags)
+{
+	hall_tags_make(tags, hs->channel.member->key,
+		       hall_info_own_isn(hs, drained), hall_info_peer_isn(hs));
+}

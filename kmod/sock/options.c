@@ -131,6 +131,35 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 #endif
 
 /*
+ * Called whenever the lock is let go of, by those too who set what the socket
+ * layer keeps for itself. SOCK_FASYNC: from then on each arrival has to ring,
+ * whether or not what was there is read. Who wants packets, see
+ * hall_sock_packets(), may make no call until one comes; and what is sent from
+ * now on is a filter's to judge.
+ */
+void hall_release_cb(struct sock *sk)
+{
+	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
+	bool signals = sock_flag(sk, SOCK_FASYNC);
+	u32 reason = hall_sock_packets(sk);
+
+	hs->native->release_cb(sk);
+	if (unlikely(reason) && !hs->leaving) {
+		if (reason == HALLWAY_REASON_FILTERED &&
+		    hs->rx.state == HALL_RX_MAPPED)
+			hall_rx_cut(hs);
+		hall_sock_want_tcp(hs, reason);
+	}
+	if (likely(signals == hs->signals))
+		return;
+	hs->signals = signals;
+	spin_lock_bh(&hs->channel.lock);
+	if (signals && hs->rx.state == HALL_RX_MAPPED)
+		hall_rx_arm_edge(hs);
+	spin_unlock_bh(&hs->channel.lock);
+}
+
+/*
  * sockmap: sets sk_prot to one that it built from the native tables, under
  * lock_sock(), but under RCU too: nobody may sleep. Unread bytes of a ring are in
  * TCP's queue then, where a verdict program finds them as any others; what was

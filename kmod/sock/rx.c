@@ -24,151 +24,10 @@ static unsigned int spin_us = 50;
 module_param(spin_us, uint, 0644);
 MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sleeps; 0: never (default: 50)");
 
-#define SPIN_CREDIT_MAX	16	/* spins that may miss in a row */
 #define SPIN_RETRY	64	/* waits until a reader without credit spins */
 
 /* Bytes that one read takes before it tells the writer. */
 #define CONSUME_STEP	(64u << 10)
-
-enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
-{
-	struct hall_rx *rx = &hs->rx;
-	bool started = rx->ring.started;
-	enum hall_rx_source source;
-	u32 arrived;
-
-	/* First what arrived, then the marks: see ring.c, barrier D. */
-	arrived = hall_rx_arrived(hs->sk);
-	spin_lock_bh(&hs->channel.lock);
-	source = hall_rx_where(&rx->ring, tcp_sk(hs->sk)->copied_seq, arrived, n);
-	spin_unlock_bh(&hs->channel.lock);
-	if (!started && rx->ring.started)
-		hall_count(HALL_RX_PROMOTED);
-	return source;
-}
-
-u32 hall_rx_unread(struct hall_sock *hs)
-{
-	u32 used = 0;
-
-	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED)
-		used = hall_ring_used(&hs->rx.ring);
-	spin_unlock_bh(&hs->channel.lock);
-	return used;
-}
-
-bool hall_rx_at_mark(struct hall_sock *hs)
-{
-	const struct tcp_sock *tp = tcp_sk(hs->sk);
-	u32 n;
-
-	/* Who sends urgent data has ended its ring: what is in it comes before. */
-	return tp->urg_data && tp->urg_seq == tp->copied_seq &&
-	       (hs->rx.state == HALL_RX_NATIVE ||
-		hall_rx_source(hs, &n) != HALL_RX_RING);
-}
-
-u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
-{
-	struct hall_channel *channel = &hs->channel;
-	u32 size = offer->offer.ring_size;
-	struct hallway_ring *shared;
-	struct hall_rx_ring ring;
-
-	if (!hall_ring_size_valid(size) || !(offer->carrier & 1))
-		return HALLWAY_REASON_CORRUPT;
-	if (READ_ONCE(hs->sk->sk_rcvlowat) > HALL_RING_FILLS(size))
-		return HALLWAY_REASON_SMALL;
-	if (hall_channel_open(channel))
-		return HALLWAY_REASON_NO_ENDPOINT;
-	shared = channel->member->transport->map(channel->member,
-						 &offer->offer.handle,
-						 HALLWAY_RING_HEADER + size);
-	if (!shared)
-		return HALLWAY_REASON_CORRUPT;
-	if (!hall_ring_rx_init(&ring, shared, size, offer->carrier)) {
-		channel->member->transport->unmap(channel->member, shared);
-		return HALLWAY_REASON_CORRUPT;
-	}
-	spin_lock_bh(&channel->lock);
-	channel->sender = offer->from;
-	hs->rx.ring = ring;
-	hs->rx.state = HALL_RX_MAPPED;
-	hs->rx.carrier = offer->carrier;
-	hs->rx.small = false;
-	hs->spin_credit = SPIN_CREDIT_MAX;
-	spin_unlock_bh(&channel->lock);
-	return 0;
-}
-
-void hall_rx_cut(struct hall_sock *hs)
-{
-	struct hall_rx_ring *ring = &hs->rx.ring;
-	u32 n;
-
-	hall_rx_source(hs, &n);
-	if (ring->ended)
-		return;
-	spin_lock_bh(&hs->channel.lock);
-	if (ring->started && !hall_rx_behind(hs))
-		hall_ring_cut(ring);
-	else
-		hall_ring_refuse(ring);
-	spin_unlock_bh(&hs->channel.lock);
-	if (ring->ended)
-		hall_count(HALL_RX_CUTS);
-}
-
-int hall_rx_leave(struct hall_sock *hs, u32 reason)
-{
-	struct hall_rx *rx = &hs->rx;
-	int err;
-
-	if (rx->state != HALL_RX_MAPPED)
-		return 0;
-	hall_rx_cut(hs);
-	err = hall_rx_save(hs, GFP_ATOMIC | __GFP_NOWARN);
-	if (err == -EPROTO)
-		hall_sock_break(hs);
-	if (err)
-		return err;
-	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, rx->carrier, reason, 0);
-	hall_rx_release(hs, reason);
-	return 0;
-}
-
-void hall_rx_release(struct hall_sock *hs, u32 reason)
-{
-	struct hall_channel *channel = &hs->channel;
-	struct hall_rx *rx = &hs->rx;
-
-	if (rx->state != HALL_RX_MAPPED)
-		return;
-	spin_lock_bh(&channel->lock);
-	rx->state = HALL_RX_NATIVE;
-	rx->bytes_before = rx->bytes_ring;
-	spin_unlock_bh(&channel->lock);
-	channel->member->transport->unmap(channel->member, rx->ring.shared);
-	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
-			 rx->ring.tail);
-	rx->carrier++;
-	hall_sock_rest(hs);
-	if (!rx->ring.started)
-		return;
-	hall_count(HALL_RX_DEMOTED);
-	if (hs->rx_waiters)
-		hall_count(HALL_SWITCH_READER);
-}
-
-void hall_rx_forget(struct sock *sk)
-{
-	struct tcp_sock *tp = tcp_sk(sk);
-
-	__skb_queue_purge(&sk->sk_receive_queue);
-	WRITE_ONCE(tp->copied_seq, tp->rcv_nxt);
-	WRITE_ONCE(tp->urg_data, 0);
-}
 
 /* Readiness */
 
@@ -217,32 +76,6 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 	return come;
 }
 
-void hall_rx_small(struct hall_sock *hs)
-{
-	if (!READ_ONCE(hs->rx.small))
-		hall_channel_raise(&hs->channel, HALL_EVENT_SMALL);
-}
-
-void hall_rx_await_tcp(struct hall_sock *hs)
-{
-	if (READ_ONCE(hs->sk->sk_rcvlowat) <= 1)
-		return;
-	WRITE_ONCE(hs->rx.awaits_tcp, true);
-	hall_sock_work(hs, 0);
-}
-
-bool hall_rx_caught_up(struct hall_sock *hs)
-{
-	if (!READ_ONCE(hs->rx.awaits_tcp))
-		return true;
-	if (hs->rx.state == HALL_RX_MAPPED &&
-	    (!hs->rx.ring.started || hall_rx_behind(hs)))
-		return false;
-	WRITE_ONCE(hs->rx.awaits_tcp, false);
-	hall_sock_wake(hs);
-	return true;
-}
-
 static bool spin(struct hall_sock *hs)
 {
 	unsigned int budget = READ_ONCE(spin_us);
@@ -254,7 +87,7 @@ static bool spin(struct hall_sock *hs)
 	if (!budget || hs->rx.state != HALL_RX_MAPPED ||
 	    !hs->rx.ring.started || !hs->channel.member->transport->remote)
 		return false;
-	if (hs->spin_credit > SPIN_CREDIT_MAX) {
+	if (hs->spin_credit > HALL_SPIN_CREDIT) {
 		hs->spin_credit--;		/* waiting for the next try */
 		return false;
 	}
@@ -267,17 +100,11 @@ static bool spin(struct hall_sock *hs)
 		 !READ_ONCE(sk->sk_backlog.tail) && local_clock() < until);
 	if (hit) {
 		hall_count(HALL_RX_SPIN_HITS);
-		hs->spin_credit = SPIN_CREDIT_MAX;
+		hs->spin_credit = HALL_SPIN_CREDIT;
 	} else if (!hs->spin_credit--) {
-		hs->spin_credit = SPIN_CREDIT_MAX + SPIN_RETRY;
+		hs->spin_credit = HALL_SPIN_CREDIT + SPIN_RETRY;
 	}
 	return hit;
-}
-
-int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
-		  void *key)
-{
-	return woken_wake_function(entry, mode, sync, key);
 }
 
 static void wait(struct hall_sock *hs, long *timeo, int copied, u32 seen,

@@ -47,6 +47,9 @@
  */
 #define HALL_RING_FILLS(size)	((size) - (size) / 16)
 
+/* Spins of a reader that may miss in a row: see rx.c. */
+#define HALL_SPIN_CREDIT	16
+
 enum hall_tx_state { HALL_TX_TCP, HALL_TX_OFFERED, HALL_TX_RING, HALL_TX_ENDED };
 enum hall_rx_state { HALL_RX_NATIVE, HALL_RX_MAPPED };
 
@@ -183,6 +186,9 @@ void hall_sock_put(struct hall_sock *hs);
 struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member);
 void hall_sock_publish(struct hall_sock *hs);
 void hall_sock_unpublish(struct hall_sock *hs);
+/* As offer of struct hall_channel_kind. */
+struct hall_channel *hall_sock_find(struct hall_member *member,
+				    const struct hallway_message *offer);
 /* Addresses of a socket in one form: IPv4 mapped. */
 void hall_sock_remote(const struct sock *sk, struct in6_addr *address);
 /* Calls fn for each attached socket, with a reference and no lock held. */
@@ -395,6 +401,13 @@ bool hall_sock_is_readable(struct sock *sk);
 bool hall_stream_memory_free(const struct sock *sk, int wake);
 /* Finds out whether signals are wanted for arrivals (O_ASYNC), or times. slock. */
 void hall_release_cb(struct sock *sk);
+/*
+ * Does anyone wait for edges, as epoll and io_uring may? They want one for all
+ * that comes, not only for what comes to an empty ring. unpolled: and does not
+ * poll before the next edge? io_uring may not; epoll, which does, leaves the
+ * private of its entries alone.
+ */
+bool hall_sock_wants_edges(struct sock *sk, bool unpolled);
 /* The doorbell rang: wake whom it concerns. Softirq. */
 void hall_sock_wake(struct hall_sock *hs);
 

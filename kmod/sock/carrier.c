@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Steps that change the carrier of a direction. The direction that we send:
+ * offer, promote, demote, release. The direction that we receive: accept,
+ * truncate, leave, release. Both: break and reset.
+ */
+#include "sock.h"
+
+#include <net/inet_sock.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
+{
+	struct hall_channel *channel = &hs->channel;
+	struct hall_tx *tx = &hs->tx;
+	int err;
+
+	err = hall_channel_open(channel);
+	if (err)
+		return err;
+	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + bytes,
+				&tx->memory);
+	if (err) {
+		hall_sock_rest(hs);
+		return err;
+	}
+	tx->tags = *tags;
+	tx->offered = tx->next;
+	tx->next += 2;
+	hall_ring_tx_init(&tx->ring, tx->memory.ring, bytes,
+			  tx->offered);
+	tx->state = HALL_TX_OFFERED;
+	hall_channel_offer(channel, tx->offered, tags, &hs->local,
+			   hs->local_port, &hs->remote, hs->remote_port,
+			   &tx->memory);
+	return 0;
+}
+
+void hall_tx_promote(struct hall_sock *hs)
+{
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+	struct hall_tx *tx = &hs->tx;
+
+	if (tp->snd_una != tp->write_seq)
+		hall_count(HALL_SWITCH_IN_TCP);
+	if (hs->tx_waiters)
+		hall_count(HALL_SWITCH_WRITER);
+	spin_lock_bh(&hs->channel.lock);
+	hall_ring_start(&tx->ring, tp->write_seq);
+	tx->state = HALL_TX_RING;
+	tx->carrier = tx->offered;
+	spin_unlock_bh(&hs->channel.lock);
+	hall_count(HALL_TX_PROMOTED);
+	/* A reader blocked in TCP must look at the ring from now on. */
+	hall_channel_notify_receiver(&hs->channel);
+	/* Who waits for space in TCP's queue has it in the ring. */
+	if (hs->tx_waiters)
+		wake_up_interruptible(sk_sleep(hs->sk));
+	hs->sk->sk_write_space(hs->sk);
+}
+
+void hall_tx_demote(struct hall_sock *hs)
+{
+	struct hall_tx *tx = &hs->tx;
+	u32 left;
+
+	if (tx->state != HALL_TX_RING)
+		return;
+	if (hall_tx_unread(hs))
+		hall_count(HALL_SWITCH_IN_RING);
+	if (hs->tx_waiters)
+		hall_count(HALL_SWITCH_WRITER);
+	spin_lock_bh(&hs->channel.lock);
+	left = hall_ring_end(&tx->ring);
+	tx->state = HALL_TX_ENDED;
+	tx->carrier = tx->offered + 1;
+	spin_unlock_bh(&hs->channel.lock);
+	hall_count(HALL_TX_DEMOTED);
+	if (tx->ring.broken) {
+		hall_sock_break(hs);
+	} else if (left) {
+		hs->reason = HALLWAY_REASON_TIMEOUT;
+		tx->lost = !hall_tx_repeat(hs, left);
+	}
+	if (tx->lost)
+		hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
+	hall_channel_notify_receiver(&hs->channel);
+	hs->sk->sk_write_space(hs->sk);
+}
+
+void hall_tx_release(struct hall_sock *hs)
+{
+	struct hall_channel *channel = &hs->channel;
+	struct hall_tx *tx = &hs->tx;
+	struct hall_memory memory;
+
+	hall_count_add(HALL_TX_BYTES_UNREAD, hall_tx_unread(hs));
+	spin_lock_bh(&channel->lock);
+	memory = tx->memory;
+	tx->memory.ring = NULL;
+	tx->bytes_before = tx->bytes_ring;
+	if (tx->state == HALL_TX_RING)
+		tx->carrier = tx->offered + 1;
+	tx->state = HALL_TX_TCP;
+	spin_unlock_bh(&channel->lock);
+	if (memory.ring)
+		hall_memory_free(channel->member, &memory);
+}
+
+u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
+{
+	struct hall_channel *channel = &hs->channel;
+	u32 size = offer->offer.ring_size;
+	struct hallway_ring *shared;
+	struct hall_rx_ring ring;
+
+	if (!hall_ring_size_valid(size) || !(offer->carrier & 1))
+		return HALLWAY_REASON_CORRUPT;
+	if (READ_ONCE(hs->sk->sk_rcvlowat) > HALL_RING_FILLS(size))
+		return HALLWAY_REASON_SMALL;
+	if (hall_channel_open(channel))
+		return HALLWAY_REASON_NO_ENDPOINT;
+	shared = channel->member->transport->map(channel->member,
+						 &offer->offer.handle,
+						 HALLWAY_RING_HEADER + size);
+	if (!shared)
+		return HALLWAY_REASON_CORRUPT;
+	if (!hall_ring_rx_init(&ring, shared, size, offer->carrier)) {
+		channel->member->transport->unmap(channel->member, shared);
+		return HALLWAY_REASON_CORRUPT;
+	}
+	spin_lock_bh(&channel->lock);
+	channel->sender = offer->from;
+	hs->rx.ring = ring;
+	hs->rx.state = HALL_RX_MAPPED;
+	hs->rx.carrier = offer->carrier;
+	hs->rx.small = false;
+	hs->spin_credit = HALL_SPIN_CREDIT;
+	spin_unlock_bh(&channel->lock);
+	return 0;
+}
+
+void hall_rx_cut(struct hall_sock *hs)
+{
+	struct hall_rx_ring *ring = &hs->rx.ring;
+	u32 n;
+
+	hall_rx_source(hs, &n);
+	if (ring->ended)
+		return;
+	spin_lock_bh(&hs->channel.lock);
+	if (ring->started && !hall_rx_behind(hs))
+		hall_ring_cut(ring);
+	else
+		hall_ring_refuse(ring);
+	spin_unlock_bh(&hs->channel.lock);
+	if (ring->ended)
+		hall_count(HALL_RX_CUTS);
+}
+
+int hall_rx_leave(struct hall_sock *hs, u32 reason)
+{
+	struct hall_rx *rx = &hs->rx;
+	int err;
+
+	if (rx->state != HALL_RX_MAPPED)
+		return 0;
+	hall_rx_cut(hs);
+	err = hall_rx_save(hs, GFP_ATOMIC | __GFP_NOWARN);
+	if (err == -EPROTO)
+		hall_sock_break(hs);
+	if (err)
+		return err;
+	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, rx->carrier, reason, 0);
+	hall_rx_release(hs, reason);
+	return 0;
+}
+
+void hall_rx_release(struct hall_sock *hs, u32 reason)
+{
+	struct hall_channel *channel = &hs->channel;
+	struct hall_rx *rx = &hs->rx;
+
+	if (rx->state != HALL_RX_MAPPED)
+		return;
+	spin_lock_bh(&channel->lock);
+	rx->state = HALL_RX_NATIVE;
+	rx->bytes_before = rx->bytes_ring;
+	spin_unlock_bh(&channel->lock);
+	channel->member->transport->unmap(channel->member, rx->ring.shared);
+	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
+			 rx->ring.tail);
+	rx->carrier++;
+	hall_sock_rest(hs);
+	if (!rx->ring.started)
+		return;
+	hall_count(HALL_RX_DEMOTED);
+	if (hs->rx_waiters)
+		hall_count(HALL_SWITCH_READER);
+}
+
+void hall_rx_forget(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	__skb_queue_purge(&sk->sk_receive_queue);
+	WRITE_ONCE(tp->copied_seq, tp->rcv_nxt);
+	WRITE_ONCE(tp->urg_data, 0);
+}
+
+void hall_sock_rest(struct hall_sock *hs)
+{
+	if (!hs->tx.memory.ring && hs->rx.state == HALL_RX_NATIVE)
+		hall_channel_close(&hs->channel);
+}
+
+void hall_sock_break(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+
+	if (hs->pinned == HALLWAY_REASON_CORRUPT)
+		return;
+	hs->pinned = HALLWAY_REASON_CORRUPT;
+	hs->reason = HALLWAY_REASON_CORRUPT;
+	hall_count(HALL_CORRUPT_RINGS);
+	hall_tx_demote(hs);
+	hall_rx_release(hs, HALLWAY_REASON_CORRUPT);
+	hall_rx_forget(sk);
+	sk->sk_err = ECONNRESET;
+	hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
+}
+
+void hall_sock_reset(struct hall_sock *hs, int err)
+{
+	struct sock *sk = hs->sk;
+
+	/*
+	 * A socket that its program has left is TCP's alone; where an RST was
+	 * first, the program has its error already; and by connect(AF_UNSPEC)
+	 * it may have become another connection.
+	 */
+	if (sock_flag(sk, SOCK_DEAD) || inet_sk_state_load(sk) == TCP_CLOSE ||
+	    hs->local_port != ntohs(inet_sk(sk)->inet_sport) ||
+	    hs->remote_port != ntohs(inet_sk(sk)->inet_dport))
+		return;
+	hall_count(HALL_RESETS);
+	tcp_abort(sk, err);
+}

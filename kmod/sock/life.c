@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Life of a hall_sock: made, put to work, freed. */
+#include "sock.h"
+
+#include <linux/file.h>
+#include <linux/net.h>
+#include <linux/slab.h>
+#include <net/inet_sock.h>
+#include <net/ipv6.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+struct hall_sock_handler hall_sock_handler;
+bool hall_sock_hurry;
+
+static atomic_t existing = ATOMIC_INIT(0);
+
+static void free_settled(struct rcu_head *rcu)
+{
+	kfree(container_of(rcu, struct hall_sock, rcu));
+}
+
+/* Any context: the last reference of a channel is gone. */
+static void release(struct hall_channel *channel)
+{
+	struct hall_sock *hs = hall_sock_of(channel);
+
+	sock_put(hs->sk);
+	/* A task may have loaded a pointer from prot or ops and not used it. */
+	call_rcu_tasks(&hs->rcu, free_settled);
+	atomic_dec(&existing);
+}
+
+static void work(struct work_struct *work)
+{
+	struct hall_sock *hs = container_of(to_delayed_work(work),
+					    struct hall_sock, work);
+
+	hall_sock_handler.work(hs);
+	hall_sock_put(hs);
+}
+
+static void raised(struct hall_channel *channel)
+{
+	hall_sock_work(hall_sock_of(channel), 0);
+}
+
+static void woken(struct hall_channel *channel)
+{
+	hall_sock_wake(hall_sock_of(channel));
+}
+
+static const struct hall_channel_kind stream = {
+	.number = HALLWAY_KIND_STREAM,
+	.offer = hall_sock_find,
+	.raised = raised,
+	.wake = woken,
+	.release = release,
+};
+
+static void set_addresses(struct hall_sock *hs, const struct sock *sk)
+{
+	const struct inet_sock *inet = inet_sk(sk);
+
+	hall_sock_remote(sk, &hs->remote);
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6)
+		hs->local = sk->sk_v6_rcv_saddr;
+	else
+#endif
+		ipv6_addr_set_v4mapped(inet->inet_rcv_saddr, &hs->local);
+	hs->local_port = ntohs(inet->inet_sport);
+	hs->remote_port = ntohs(inet->inet_dport);
+}
+
+struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
+{
+	struct hall_sock *hs = kzalloc(sizeof(*hs), GFP_ATOMIC | __GFP_NOWARN);
+
+	if (!hs)
+		return NULL;
+	atomic_inc(&existing);
+	sock_hold(sk);
+	hs->sk = sk;
+	hall_channel_setup(&hs->channel, &stream, member);
+	hall_sock_lock_init(hs);
+	INIT_DELAYED_WORK(&hs->work, work);
+	INIT_LIST_HEAD(&hs->list);
+	hs->tx.next = 1;
+	hs->active_since = jiffies;
+	hs->retry_at = jiffies;
+	hs->reason = HALLWAY_REASON_YOUNG;
+	set_addresses(hs, sk);
+	hall_owner_take(hs);
+	return hs;
+}
+
+unsigned int hall_sock_count(void)
+{
+	return atomic_read(&existing);
+}
+
+/* Not all that we compare with is exported: a fresh socket shows it. */
+static int learn(void)
+{
+	struct socket *sock;
+	struct file *file;
+	int err;
+
+	err = sock_create_kern(&init_net, AF_INET, SOCK_STREAM, IPPROTO_TCP,
+			       &sock);
+	if (err)
+		return err;
+	/* Takes the socket along, also where it fails. */
+	file = sock_alloc_file(sock, 0, NULL);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	hall_owner_learn(sock->sk);
+	hall_poll_learn(file, sock->sk);
+	fput(file);
+	return 0;
+}
+
+int hall_sock_init(void)
+{
+	int err = learn();
+
+	if (err)
+		return err;
+	hall_channel_register(&stream);
+	return 0;
+}
+
+void hall_sock_uninit(void)
+{
+	/* The last contexts are on their way through call_rcu_tasks(). */
+	rcu_barrier_tasks();
+}

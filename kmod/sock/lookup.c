@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Finding a hall_sock: by its socket, by addresses, or all of them. */
+#include "sock.h"
+
+#include <linux/hashtable.h>
+#include <linux/jhash.h>
+#include <linux/slab.h>
+#include <net/ipv6.h>
+
+static DEFINE_SPINLOCK(lock);		/* BH; the two below */
+static DEFINE_HASHTABLE(by_address, 12);
+static LIST_HEAD(all);
+static unsigned int attached;		/* entries of all */
+
+struct hall_sock *hall_sock_get(const struct sock *sk)
+{
+	struct hall_sock *hs = NULL;
+	struct proto *prot;
+
+	/* Contexts are freed after a grace period of tasks: prot stays. */
+	rcu_read_lock();
+	prot = READ_ONCE(sk->sk_prot);
+	if (prot->close == hall_close) {
+		hs = container_of(prot, struct hall_sock, prot);
+		if (!hall_channel_tryget(&hs->channel))
+			hs = NULL;
+	}
+	rcu_read_unlock();
+	return hs;
+}
+
+void hall_sock_put(struct hall_sock *hs)
+{
+	hall_channel_put(&hs->channel);
+}
+
+void hall_sock_remote(const struct sock *sk, struct in6_addr *address)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6) {
+		*address = sk->sk_v6_daddr;
+		return;
+	}
+#endif
+	ipv6_addr_set_v4mapped(sk->sk_daddr, address);
+}
+
+static u32 hash_of(const struct in6_addr *local, u16 local_port,
+		   const struct in6_addr *remote, u16 remote_port)
+{
+	return jhash2((__force const u32 *)local->s6_addr32, 4,
+		      jhash2((__force const u32 *)remote->s6_addr32, 4,
+			     (u32)local_port << 16 | remote_port));
+}
+
+void hall_sock_publish(struct hall_sock *hs)
+{
+	spin_lock_bh(&lock);
+	list_add_tail(&hs->list, &all);
+	attached++;
+	hash_add_rcu(by_address, &hs->hash,
+		     hash_of(&hs->local, hs->local_port, &hs->remote,
+			     hs->remote_port));
+	spin_unlock_bh(&lock);
+}
+
+void hall_sock_unpublish(struct hall_sock *hs)
+{
+	spin_lock_bh(&lock);
+	list_del_init(&hs->list);
+	attached--;
+	hash_del_rcu(&hs->hash);
+	spin_unlock_bh(&lock);
+}
+
+struct hall_channel *hall_sock_find(struct hall_member *member,
+				    const struct hallway_message *offer)
+{
+	struct in6_addr local, remote;
+	struct hall_sock *hs;
+	u32 hash;
+
+	memcpy(&local, offer->offer.remote, sizeof(local));
+	memcpy(&remote, offer->offer.local, sizeof(remote));
+	hash = hash_of(&local, offer->offer.remote_port, &remote,
+		       offer->offer.local_port);
+	rcu_read_lock();
+	hash_for_each_possible_rcu(by_address, hs, hash, hash) {
+		if (hs->channel.member == member &&
+		    hs->local_port == offer->offer.remote_port &&
+		    hs->remote_port == offer->offer.local_port &&
+		    ipv6_addr_equal(&hs->local, &local) &&
+		    ipv6_addr_equal(&hs->remote, &remote) &&
+		    hall_channel_tryget(&hs->channel)) {
+			rcu_read_unlock();
+			return &hs->channel;
+		}
+	}
+	rcu_read_unlock();
+	return NULL;
+}
+
+void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data)
+{
+	unsigned int room = READ_ONCE(attached) + 64, n = 0, i;
+	struct hall_sock **snapshot, *hs;
+
+	snapshot = kvmalloc_array(room, sizeof(*snapshot), GFP_KERNEL);
+	if (!snapshot)
+		return;
+	spin_lock_bh(&lock);
+	list_for_each_entry(hs, &all, list)
+		if (n < room && hall_channel_tryget(&hs->channel))
+			snapshot[n++] = hs;
+	spin_unlock_bh(&lock);
+	for (i = 0; i < n; i++) {
+		fn(snapshot[i], data);
+		hall_sock_put(snapshot[i]);
+	}
+	kvfree(snapshot);
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Where the next bytes of a stream are, in either direction. */
+#include "sock.h"
+
+#include "../obs/counters.h"
+
+enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
+{
+	struct hall_rx *rx = &hs->rx;
+	bool started = rx->ring.started;
+	enum hall_rx_source source;
+	u32 arrived;
+
+	/* First what arrived, then the marks: see ring.c, barrier D. */
+	arrived = hall_rx_arrived(hs->sk);
+	spin_lock_bh(&hs->channel.lock);
+	source = hall_rx_where(&rx->ring, tcp_sk(hs->sk)->copied_seq, arrived, n);
+	spin_unlock_bh(&hs->channel.lock);
+	if (!started && rx->ring.started)
+		hall_count(HALL_RX_PROMOTED);
+	return source;
+}
+
+u32 hall_rx_unread(struct hall_sock *hs)
+{
+	u32 used = 0;
+
+	spin_lock_bh(&hs->channel.lock);
+	if (hs->rx.state == HALL_RX_MAPPED)
+		used = hall_ring_used(&hs->rx.ring);
+	spin_unlock_bh(&hs->channel.lock);
+	return used;
+}
+
+bool hall_rx_at_mark(struct hall_sock *hs)
+{
+	const struct tcp_sock *tp = tcp_sk(hs->sk);
+	u32 n;
+
+	/* Who sends urgent data has ended its ring: what is in it comes before. */
+	return tp->urg_data && tp->urg_seq == tp->copied_seq &&
+	       (hs->rx.state == HALL_RX_NATIVE ||
+		hall_rx_source(hs, &n) != HALL_RX_RING);
+}
+
+u32 hall_tx_unread(struct hall_sock *hs)
+{
+	u32 unread;
+
+	if (!hs->tx.memory.ring || hs->tx.state == HALL_TX_OFFERED)
+		return 0;
+	spin_lock_bh(&hs->channel.lock);
+	unread = hall_ring_unread(&hs->tx.ring);
+	spin_unlock_bh(&hs->channel.lock);
+	return unread;
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sleeping, and waking: threads in our calls, pollers, and the work item.
+ */
+#include "sock.h"
+
+#include <linux/poll.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+/* What wakes those who sleep in select() and poll(). */
+static wait_queue_func_t poll_wakes;
+
+void hall_sock_work(struct hall_sock *hs, unsigned long delay)
+{
+	bool fresh;
+
+	/* The queued work holds a reference. */
+	refcount_inc(&hs->channel.refs);
+	if (delay)
+		fresh = queue_delayed_work(hall_workqueue, &hs->work, delay);
+	else
+		fresh = !mod_delayed_work(hall_workqueue, &hs->work, 0);
+	if (!fresh)
+		hall_sock_put(hs);
+}
+
+void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
+		     long *timeo)
+{
+	/* Once detached, nobody finds the sleeper to hurry it. */
+	long slice = hs->detached ? min(*timeo, HZ / 10L) : *timeo;
+	long left;
+
+	release_sock(hs->sk);
+	left = wait_woken(entry, TASK_INTERRUPTIBLE, slice);
+	/* Awake, though the lock may keep us: the watchdog asks. */
+	entry->flags |= WQ_FLAG_WOKEN;
+	if (*timeo != MAX_SCHEDULE_TIMEOUT)
+		*timeo -= slice - left;
+	lock_sock(hs->sk);
+}
+
+void hall_poll_learn(struct file *file, struct sock *fresh)
+{
+	struct wait_queue_entry *entry;
+	struct poll_wqueues table;
+
+	poll_initwait(&table);
+	vfs_poll(file, &table.pt);
+	entry = list_first_entry_or_null(&sk_sleep(fresh)->head,
+					 struct wait_queue_entry, entry);
+	if (entry)
+		poll_wakes = entry->func;
+	poll_freewait(&table);
+}
+
+bool hall_sock_wants_edges(struct sock *sk, bool unpolled)
+{
+	wait_queue_head_t *queue = sk_sleep(sk);
+	struct wait_queue_entry *entry;
+	bool wanted = false;
+	unsigned long flags;
+
+	if (!waitqueue_active(queue))
+		return false;
+	spin_lock_irqsave(&queue->lock, flags);
+	list_for_each_entry(entry, &queue->head, entry)
+		wanted |= entry->func != poll_wakes &&
+			  entry->func != woken_wake_function &&
+			  entry->func != hall_rx_woken &&
+			  (!unpolled || entry->private);
+	spin_unlock_irqrestore(&queue->lock, flags);
+	return wanted;
+}
+
+int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
+		  void *key)
+{
+	return woken_wake_function(entry, mode, sync, key);
+}
+
+void hall_rx_small(struct hall_sock *hs)
+{
+	if (!READ_ONCE(hs->rx.small))
+		hall_channel_raise(&hs->channel, HALL_EVENT_SMALL);
+}
+
+void hall_rx_await_tcp(struct hall_sock *hs)
+{
+	if (READ_ONCE(hs->sk->sk_rcvlowat) <= 1)
+		return;
+	WRITE_ONCE(hs->rx.awaits_tcp, true);
+	hall_sock_work(hs, 0);
+}
+
+void hall_sock_wake(struct hall_sock *hs)
+{
+	struct hall_channel *channel = &hs->channel;
+	bool readable = false, writable, look = false;
+	struct sock *sk = hs->sk;
+
+	spin_lock_bh(&channel->lock);
+	if (hs->rx.state == HALL_RX_MAPPED) {
+		hall_ring_rx_heard(&hs->rx.ring);
+		readable = hall_ring_used(&hs->rx.ring) || hs->rx.ring.broken;
+		/* For those who do not poll, or read, before the next edge. */
+		if (hall_sock_wants_edges(sk, true) || sock_flag(sk, SOCK_FASYNC))
+			hall_rx_arm_edge(hs);
+		/* A mark may have come: the work sees to it. */
+		look = READ_ONCE(hs->rx.ring.shared->end);
+	}
+	writable = hs->tx.state == HALL_TX_RING;
+	if (writable)
+		hall_ring_tx_heard(&hs->tx.ring);
+	spin_unlock_bh(&channel->lock);
+	if (unlikely(!hall_owner_native(sk))) {
+		hall_owner_wake(hs);
+	} else {
+		if (readable)
+			sk->sk_data_ready(sk);
+		if (writable && hall_sock_wants_space(sk))
+			sk->sk_write_space(sk);
+	}
+	if (look)
+		hall_channel_raise(channel, HALL_EVENT_LOOK);
+}
+
+bool hall_rx_caught_up(struct hall_sock *hs)
+{
+	if (!READ_ONCE(hs->rx.awaits_tcp))
+		return true;
+	if (hs->rx.state == HALL_RX_MAPPED &&
+	    (!hs->rx.ring.started || hall_rx_behind(hs)))
+		return false;
+	WRITE_ONCE(hs->rx.awaits_tcp, false);
+	hall_sock_wake(hs);
+	return true;
+}
