@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Attaching and detaching.
+ * Attaching.
  *
  * A socket is ours when sk_prot points into its hall_sock: a copy of its own
  * native table with our functions in it, so that IPv4, IPv6 and mapped sockets
@@ -103,25 +103,4 @@ bool hall_attach_ops(struct hall_sock *hs)
 	hs->ops.splice_read = hall_splice_read;
 	smp_store_release(&sock->ops, &hs->ops);
 	return true;
-}
-
-void hall_detach(struct hall_sock *hs, u32 reason)
-{
-	struct sock *sk = hs->sk;
-	struct socket *sock = sk->sk_socket;
-
-	if (hs->detached)
-		return;
-	WRITE_ONCE(hs->detached, true);
-	hs->reason = reason;
-	if (sock && hs->native_ops && sock->ops == &hs->ops)
-		WRITE_ONCE(sock->ops, hs->native_ops);
-	WRITE_ONCE(sk->sk_prot, hs->native);
-	hall_sock_unpublish(hs);
-	hall_count(HALL_DETACHED);
-	/* Threads that sleep in our calls go on natively. */
-	if (hs->rx_waiters || hs->tx_waiters)
-		wake_up_all(sk_sleep(sk));
-	hall_leave_done();
-	hall_sock_put(hs);
 }

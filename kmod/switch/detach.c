@@ -36,9 +36,25 @@ struct leaving {
 	unsigned long until;			/* jiffies */
 };
 
-void hall_leave_done(void)
+void hall_detach(struct hall_sock *hs, u32 reason)
 {
+	struct sock *sk = hs->sk;
+	struct socket *sock = sk->sk_socket;
+
+	if (hs->detached)
+		return;
+	WRITE_ONCE(hs->detached, true);
+	hs->reason = reason;
+	if (sock && hs->native_ops && sock->ops == &hs->ops)
+		WRITE_ONCE(sock->ops, hs->native_ops);
+	WRITE_ONCE(sk->sk_prot, hs->native);
+	hall_sock_unpublish(hs);
+	hall_count(HALL_DETACHED);
+	/* Threads that sleep in our calls go on natively. */
+	if (hs->rx_waiters || hs->tx_waiters)
+		wake_up_all(sk_sleep(sk));
 	wake_up_all(&detached);
+	hall_sock_put(hs);
 }
 
 static void begin(struct hall_sock *hs, void *data)
@@ -104,8 +120,7 @@ int hall_leave_at_once(struct hall_sock *hs, u32 reason)
 	return err;
 }
 
-/* The streams of a member alone, or of all if it is NULL. */
-static void leave_streams(struct hall_member *member, u32 reason)
+void hall_leave_streams(struct hall_member *member, u32 reason)
 {
 	struct leaving leaving = { .member = member, .reason = reason };
 	bool silent = reason == HALLWAY_REASON_SILENT;
@@ -117,7 +132,7 @@ static void leave_streams(struct hall_member *member, u32 reason)
 
 void hall_leave_present(struct hall_member *member, u32 reason)
 {
-	leave_streams(member, reason);
+	hall_leave_streams(member, reason);
 	/* What a peer has not read yet, a socket that has left can't send again. */
 	if (reason != HALLWAY_REASON_SILENT)
 		hall_channel_drained(member, DRAIN);
@@ -127,24 +142,7 @@ void hall_leave_member(struct hall_member *member, u32 reason)
 {
 	/* A peer that is gone answers nobody; else there is time for marks. */
 	if (reason != HALLWAY_REASON_PEER_LEFT)
-		leave_streams(member, reason);
+		hall_leave_streams(member, reason);
 	hall_sock_walk(depart, member);
 	hall_channel_departed(member);
-}
-
-void hall_switch_set(bool on, u32 reason)
-{
-	static DEFINE_MUTEX(mutex);
-
-	mutex_lock(&mutex);
-	WRITE_ONCE(hall_enabled, on);
-	hall_addresses_enable(on);
-	if (on) {
-		hall_scan();
-	} else {
-		/* Those who just saw "on" have attached by then. */
-		synchronize_rcu();
-		leave_streams(NULL, reason);
-	}
-	mutex_unlock(&mutex);
 }

@@ -8,6 +8,23 @@
 
 bool hall_enabled;
 
+void hall_switch_set(bool on, u32 reason)
+{
+	static DEFINE_MUTEX(mutex);
+
+	mutex_lock(&mutex);
+	WRITE_ONCE(hall_enabled, on);
+	hall_addresses_enable(on);
+	if (on) {
+		hall_scan();
+	} else {
+		/* Those who just saw "on" have attached by then. */
+		synchronize_rcu();
+		hall_leave_streams(NULL, reason);
+	}
+	mutex_unlock(&mutex);
+}
+
 int hall_switch_init(void)
 {
 	hall_sock_handler.policy = hall_policy;

@@ -24,8 +24,6 @@ bool hall_attachable(const struct sock *sk);
  * they are not TCP's.
  */
 bool hall_attach_ops(struct hall_sock *hs);
-/* Takes everything of ours out of the socket. lock_sock() or slock. */
-void hall_detach(struct hall_sock *hs, u32 reason);
 
 /*
  * policy.c. A reason why this socket can't be on a ring now, or 0. lock_sock()
@@ -64,16 +62,16 @@ void hall_budget_spare(struct hall_sock *hs);
 /* work.c. What the peer said, step by step; in the socket's work item. */
 void hall_switch_work(struct hall_sock *hs);
 
-/* detach.c. These wait for peers: process context, no locks. */
+/* detach.c. Takes everything of ours out of the socket. lock_sock() or slock. */
+void hall_detach(struct hall_sock *hs, u32 reason);
+/* These wait for peers: process context, no locks. */
 int hall_leave(struct hall_sock *hs, u32 reason);
+/* The streams of a member alone, or of all if it is NULL. */
+void hall_leave_streams(struct hall_member *member, u32 reason);
 void hall_leave_present(struct hall_member *member, u32 reason);
 /* This one waits for nobody: see hall_sock_handler. */
 int hall_leave_at_once(struct hall_sock *hs, u32 reason);
 void hall_leave_member(struct hall_member *member, u32 reason);
-/* Tells those who wait that a socket was detached. */
-void hall_leave_done(void);
-/* On or off, as the operator wishes. */
-void hall_switch_set(bool on, u32 reason);
 
 /*
  * Would TCP have given up on the bytes that a silent peer did not read?
@@ -94,6 +92,8 @@ void hall_probe_uninit(void);
 void hall_watchdog_init(void);
 void hall_watchdog_uninit(void);
 
+/* On or off, as the operator wishes. */
+void hall_switch_set(bool on, u32 reason);
 /* Start; stop using sockets (transports still run); and be gone. */
 int hall_switch_init(void);
 void hall_switch_stop(void);
