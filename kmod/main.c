@@ -3,6 +3,7 @@
 #include <linux/module.h>
 
 #include "obs/netlink.h"
+#include "sock/life.h"
 #include "switch/switch.h"
 
 static int __init hall_init(void)

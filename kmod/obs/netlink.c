@@ -11,6 +11,7 @@
 #include <hallway/netlink.h>
 #include <hallway/reason.h>
 
+#include "../sock/lookup.h"
 #include "../switch/switch.h"
 #include "counters.h"
 

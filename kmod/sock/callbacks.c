@@ -13,9 +13,11 @@
  * the socket owned, and a user that takes its callbacks away relies on that. So
  * do we; the socket layer's own need no lock.
  */
-#include "sock.h"
+#include "callbacks.h"
 
 #include <hallway/reason.h>
+
+#include "stream.h"
 
 /* What a socket's callbacks are when nobody has replaced them. */
 static void (*native_data_ready)(struct sock *sk);

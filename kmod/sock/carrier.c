@@ -4,13 +4,16 @@
  * offer, promote, demote, release. The direction that we receive: accept,
  * truncate, leave, release. Both: break and reset.
  */
-#include "sock.h"
+#include "carrier.h"
 
 #include <net/inet_sock.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "requeue.h"
+#include "resend.h"
+#include "stream.h"
 
 int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
 {

@@ -7,9 +7,13 @@
  * not read is lost, and TCP answers that with an RST: linger on, time 0, makes
  * the native close send it.
  */
-#include "sock.h"
+#include "calls.h"
 
 #include <hallway/reason.h>
+
+#include "carrier.h"
+#include "lookup.h"
+#include "stream.h"
 
 bool hall_sock_shut(struct hall_sock *hs)
 {

@@ -11,7 +11,7 @@
  * is given back, and so in the tags, which a module that is loaded later finds no
  * other way.
  */
-#include "sock.h"
+#include "info.h"
 
 #include "../obs/counters.h"
 

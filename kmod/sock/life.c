@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Life of a hall_sock: made, put to work, freed. */
-#include "sock.h"
+#include "life.h"
 
 #include <linux/file.h>
 #include <linux/net.h>
@@ -11,6 +11,10 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "callbacks.h"
+#include "lock.h"
+#include "lookup.h"
+#include "wake.h"
 
 struct hall_sock_handler hall_sock_handler;
 bool hall_sock_hurry;

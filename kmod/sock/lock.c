@@ -8,7 +8,9 @@
  * would stop those of all other sockets. So a work item that finds a lock taken
  * ends, and who lets go of it has it run again. TCP's backlog is the same idea.
  */
-#include "sock.h"
+#include "lock.h"
+#include "lookup.h"
+#include "wake.h"
 
 /* Under sk_lock.slock, by release_sock(). */
 static int let_go(struct wait_queue_entry *entry, unsigned int mode, int sync,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Finding a hall_sock: by its socket, by addresses, or all of them. */
-#include "sock.h"
+#include "lookup.h"
 
 #include <linux/hashtable.h>
 #include <linux/jhash.h>
 #include <linux/slab.h>
 #include <net/ipv6.h>
+
+#include "calls.h"
 
 static DEFINE_SPINLOCK(lock);		/* BH; the two below */
 static DEFINE_HASHTABLE(by_address, 12);

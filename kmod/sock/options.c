@@ -3,7 +3,7 @@
  * Options, ioctls, and those who want the socket for themselves. Whoever is
  * about to replace or to compare sk_prot finds the native one there.
  */
-#include "sock.h"
+#include "calls.h"
 
 #include <asm/ioctls.h>
 #include <linux/skmsg.h>
@@ -11,6 +11,11 @@
 #include <net/ipv6.h>
 
 #include <hallway/reason.h>
+
+#include "carrier.h"
+#include "lookup.h"
+#include "stream.h"
+#include "wake.h"
 
 /* Options that no ring can live with. */
 static u32 takes_over(int level, int optname)

@@ -5,7 +5,9 @@
  * sk_data_ready() and sk_write_space(). Saying "not ready" always arms the
  * doorbell, so that level and edge triggered users are told of the change.
  */
-#include "sock.h"
+#include "calls.h"
+#include "lookup.h"
+#include "wake.h"
 
 /*
  * A ring is writable from the first of these on; a writer that found it full

@@ -4,11 +4,13 @@
  * still be in TCP's code. No ring may begin while there is one, for it would
  * read or send past it.
  */
-#include "sock.h"
+#include "quiet.h"
 
 #include <linux/fdtable.h>
 #include <linux/file.h>
 #include <linux/net.h>
+
+#include "lookup.h"
 
 /* Where a program's names for a file are looked for: low numbers. */
 #define NAMES_MAX	1024

@@ -20,9 +20,11 @@
  *
  * Charging the buffers follows tcp_send_rcvq() in net/ipv4/tcp_input.c.
  */
-#include "sock.h"
+#include "requeue.h"
 
 #include "../obs/counters.h"
+#include "info.h"
+#include "stream.h"
 
 #define CHUNK	SKB_WITH_OVERHEAD(16384)
 

@@ -13,11 +13,12 @@
  * If some can't be sent, nothing else may be in their place: nobody sends any
  * more, and the connection is reset.
  */
-#include "sock.h"
+#include "resend.h"
 
 #include <linux/uio.h>
 
 #include "../obs/counters.h"
+#include "info.h"
 
 static u32 send_left(struct hall_sock *hs, u32 left)
 {

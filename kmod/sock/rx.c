@@ -10,7 +10,7 @@
  * own, if that has paid lately: each hit earns credit, each miss costs one, and
  * a reader without credit tries again once in a while.
  */
-#include "sock.h"
+#include "calls.h"
 
 #include <linux/moduleparam.h>
 #include <linux/sched/clock.h>
@@ -19,6 +19,13 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "callbacks.h"
+#include "carrier.h"
+#include "info.h"
+#include "lock.h"
+#include "lookup.h"
+#include "stream.h"
+#include "wake.h"
 
 static unsigned int spin_us = 50;
 module_param(spin_us, uint, 0644);

@@ -38,7 +38,6 @@
 #include <hallway/reason.h>
 
 #include "../channel/channel.h"
-#include "../compat/recvmsg.h"
 #include "../ring/ring.h"
 
 /*
@@ -177,42 +176,11 @@ static inline void hall_sock_policy(struct hall_sock *hs, size_t sending)
 		hall_sock_handler.policy(hs, sending);
 }
 
-/* sock.c: life, look-up, and what all directions share */
+static inline struct hall_sock *hall_sock_of(struct hall_channel *channel)
+{
+	return container_of(channel, struct hall_sock, channel);
+}
 
-/* From sk_prot alone, without a lock; NULL: the socket is not ours. */
-struct hall_sock *hall_sock_get(const struct sock *sk);
-void hall_sock_put(struct hall_sock *hs);
-/* A new context, not yet published. Atomic. NULL: no memory. */
-struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member);
-void hall_sock_publish(struct hall_sock *hs);
-void hall_sock_unpublish(struct hall_sock *hs);
-/* As offer of struct hall_channel_kind. */
-struct hall_channel *hall_sock_find(struct hall_member *member,
-				    const struct hallway_message *offer);
-/* Addresses of a socket in one form: IPv4 mapped. */
-void hall_sock_remote(const struct sock *sk, struct in6_addr *address);
-/* Calls fn for each attached socket, with a reference and no lock held. */
-void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data);
-/* Sockets that exist, detached ones that wait for the peer included. */
-unsigned int hall_sock_count(void);
-/* Runs the work item: now, or after a delay in jiffies. */
-void hall_sock_work(struct hall_sock *hs, unsigned long delay);
-/*
- * The names under which both ends know the connection; drained: see
- * hall_info_own_isn(). lock_sock().
- */
-void hall_sock_tags(const struct hall_sock *hs, bool drained,
-		    struct hall_tags *tags);
-/*
- * Is no native call inside the socket any more? lock_sock(). calling: within a
- * call of its user. Where that can't be told at once, and earned says that it is
- * worth it, a later call can.
- */
-bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned);
-/* Without a ring either way no number is needed either. lock_sock(). */
-void hall_sock_rest(struct hall_sock *hs);
-/* The peer broke the rules: leave the ring for good and reset. lock_sock(). */
-void hall_sock_break(struct hall_sock *hs);
 /*
  * Are packets wanted, for their times, or to be filtered? A ring has none. Nobody
  * tells us when that is asked for, so each call looks, and each one who lets go
@@ -234,24 +202,25 @@ static inline void hall_sock_want_tcp(struct hall_sock *hs, u32 reason)
 	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
 }
 
-/* Resets the connection, as an RST from the peer would. No lock held. */
-void hall_sock_reset(struct hall_sock *hs, int err);
+/* Did a writer or poller find no space? As in tcp_check_space(). */
+static inline bool hall_sock_wants_space(const struct sock *sk)
+{
+	const struct socket *socket = READ_ONCE(sk->sk_socket);
 
-int hall_sock_init(void);
-void hall_sock_uninit(void);
+	return socket && test_bit(SOCK_NOSPACE, &socket->flags);
+}
 
-/*
- * Sleeps until the entry, which is on the socket's wait queue, is woken.
- * lock_sock(), let go of meanwhile. *timeo in jiffies counts down.
- */
-void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
-		     long *timeo);
 /*
  * A call that finds its socket detached leaves for the native one, if it has
  * moved nothing. Otherwise it goes on, since nobody expects a short count, but
  * when the module has waited long enough to be unloaded.
  */
 extern bool hall_sock_hurry;
+
+static inline bool hall_sock_ends(int moved)
+{
+	return !moved || READ_ONCE(hall_sock_hurry);
+}
 
 /*
  * What the inner half of a call returns that leaves for the native one. The
@@ -261,221 +230,5 @@ extern bool hall_sock_hurry;
  * so the inner one is never inlined; `make check` looks at the code.
  */
 #define HALL_NATIVE	INT_MIN
-
-static inline bool hall_sock_ends(int moved)
-{
-	return !moved || READ_ONCE(hall_sock_hurry);
-}
-
-/* lock.c */
-void hall_sock_lock_init(struct hall_sock *hs);
-/*
- * Takes rx_mutex and lock_sock(). False: somebody has one of them, and the work
- * item runs again when they let go. The work item alone.
- */
-bool hall_sock_trylock(struct hall_sock *hs);
-void hall_sock_unlock(struct hall_sock *hs);
-/* Lets go of rx_mutex, which a reader has. */
-void hall_rx_unlock(struct hall_sock *hs);
-
-/* tx.c */
-int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size);
-#ifdef HALL_HAS_SENDPAGE
-int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
-		  int flags);
-#endif
-/* All under lock_sock(). Offer: 0 or -ENOMEM, -EUSERS. */
-int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes);
-/* The peer accepted: set the start mark. */
-void hall_tx_promote(struct hall_sock *hs);
-/* Set the end mark, or find the ring cut; bytes go over TCP from here. */
-void hall_tx_demote(struct hall_sock *hs);
-/* Nobody will look at the ring any more: give its memory back. */
-void hall_tx_release(struct hall_sock *hs);
-/* Bytes in the ring that the peer did not take. */
-u32 hall_tx_unread(struct hall_sock *hs);
-
-/* resend.c */
-/* Send the bytes over TCP that the peer cut off. lock_sock(). False: no memory. */
-bool hall_tx_repeat(struct hall_sock *hs, u32 left);
-
-/* rx.c */
-int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
-		 int flags HALL_RECVMSG_LAST);
-/*
- * The inner half of it: HALL_NATIVE if the socket is detached. It waits until
- * target bytes are there.
- */
-int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		 int target, int flags HALL_RECVMSG_LAST);
-/* Accept the peer's ring. rx_mutex and lock_sock(). 0, or a reason against. */
-u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
-/* Where the next bytes come from. lock_sock(), state MAPPED. */
-enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n);
-/* Bytes of the ring that are not read yet. lock_sock(). */
-u32 hall_rx_unread(struct hall_sock *hs);
-/* Is urgent data the next byte to be read, or the one that would be? lock_sock(). */
-bool hall_rx_at_mark(struct hall_sock *hs);
-/* Is what was just copied from the ring the peer's? lock_sock(). */
-static inline bool hall_rx_intact(struct hall_sock *hs)
-{
-	struct hall_member *member = hs->channel.member;
-
-	return likely(member->transport->intact(member));
-}
-
-/*
- * Read nothing of the ring past what is there now, and nothing at all while
- * bytes before it are on their way: the peer repeats the rest over TCP. Without
- * effect on a ring that has ended. lock_sock(), state MAPPED.
- */
-void hall_rx_cut(struct hall_sock *hs);
-/*
- * Leave the ring without waiting or sleeping: what can be read is saved, what
- * comes later is the peer's to repeat. lock_sock(). 0, or an error of
- * hall_rx_save().
- */
-int hall_rx_leave(struct hall_sock *hs, u32 reason);
-
-/* Have the doorbell rung for whatever comes next. channel.lock, MAPPED. */
-static inline void hall_rx_arm_edge(struct hall_sock *hs)
-{
-	struct hall_rx_ring *ring = &hs->rx.ring;
-
-	/* Until nothing came in between; a full ring is the end of that. */
-	while (hall_ring_arm_head(ring, hall_ring_used(ring) + 1) &&
-	       !ring->broken)
-		;
-}
-
-/* The ring is of no more use: unmap it and say DONE. lock_sock(). */
-void hall_rx_release(struct hall_sock *hs, u32 reason);
-/*
- * woken_wake_function() for our readers: by its name they are told from writers
- * and from the kernel's own sleepers.
- */
-int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
-		  void *key);
-/* The sequence number after the last byte that arrived over TCP, less a FIN. */
-static inline u32 hall_rx_arrived(const struct sock *sk)
-{
-	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
-}
-
-/*
- * Bytes of a ring are lost: what TCP has behind them is not to take their place. As
- * in tcp_disconnect(). lock_sock(), and the socket is about to be reset.
- */
-void hall_rx_forget(struct sock *sk);
-
-/* Somebody waits for more bytes than the ring ever has at once. Any context. */
-void hall_rx_small(struct hall_sock *hs);
-
-/*
- * TCP tells nobody of fewer bytes than SO_RCVLOWAT wants, though they may be enough
- * with those of the ring that they come before: the work looks, and tells. Any
- * context. Then, lock_sock(): has TCP brought all that anyone awaits?
- */
-void hall_rx_await_tcp(struct hall_sock *hs);
-bool hall_rx_caught_up(struct hall_sock *hs);
-
-/* Has TCP yet to bring bytes that come before a ring that began? lock_sock(). */
-static inline bool hall_rx_behind(const struct hall_sock *hs)
-{
-	return hs->rx.ring.started &&
-	       after(hs->rx.ring.start_seq, hall_rx_arrived(hs->sk));
-}
-
-/* requeue.c */
-/*
- * Moves the rest of the ring to the head of TCP's receive queue, so that any
- * native reader finds it. lock_sock(), state MAPPED. 0, -EAGAIN (bytes below
- * the start mark are still on their way), -ENOMEM, -EPROTO (corrupt).
- */
-int hall_rx_save(struct hall_sock *hs, gfp_t gfp);
-
-/* poll.c */
-/* What wakes pollers; by polling a fresh socket's file. */
-void hall_poll_learn(struct file *file, struct sock *fresh);
-bool hall_sock_is_readable(struct sock *sk);
-bool hall_stream_memory_free(const struct sock *sk, int wake);
-/* Finds out whether signals are wanted for arrivals (O_ASYNC), or times. slock. */
-void hall_release_cb(struct sock *sk);
-/*
- * Does anyone wait for edges, as epoll and io_uring may? They want one for all
- * that comes, not only for what comes to an empty ring. unpolled: and does not
- * poll before the next edge? io_uring may not; epoll, which does, leaves the
- * private of its entries alone.
- */
-bool hall_sock_wants_edges(struct sock *sk, bool unpolled);
-/* The doorbell rang: wake whom it concerns. Softirq. */
-void hall_sock_wake(struct hall_sock *hs);
-
-/* Did a writer or poller find no space? As in tcp_check_space(). */
-static inline bool hall_sock_wants_space(const struct sock *sk)
-{
-	const struct socket *socket = READ_ONCE(sk->sk_socket);
-
-	return socket && test_bit(SOCK_NOSPACE, &socket->flags);
-}
-
-/* info.c; all under lock_sock() */
-/* Bytes went into a ring, or left one: every counter that shows them. */
-void hall_info_sent(struct hall_sock *hs, u32 n);
-void hall_info_received(struct hall_sock *hs, u32 n);
-/* Of those that went into a ring, n were sent again over TCP. */
-void hall_info_repeated(struct hall_sock *hs, u32 n);
-/*
- * The initial sequence numbers, less what went through rings that are gone; our
- * own may be too small by one: see tag.c. drained: as it will be when the peer's
- * word comes that it has drained our ring.
- */
-u32 hall_info_own_isn(const struct hall_sock *hs, bool drained);
-u32 hall_info_peer_isn(const struct hall_sock *hs);
-
-/* callbacks.c */
-/* Do the socket's callbacks belong to the socket layer itself? Any context. */
-bool hall_owner_native(const struct sock *sk);
-/* Begin to watch how the present owner reads. slock or lock_sock(). */
-void hall_owner_take(struct hall_sock *hs);
-/* May the owner be given a ring? lock_sock(). */
-bool hall_owner_suits(struct hall_sock *hs);
-/* Call a foreign owner for what there is in the rings. slock or lock_sock(). */
-void hall_owner_tell(struct hall_sock *hs);
-/* The same, or later if the socket is in use. No lock of the socket held. */
-void hall_owner_wake(struct hall_sock *hs);
-/* What the socket layer's own callbacks are; from a fresh socket. */
-void hall_owner_learn(const struct sock *fresh);
-
-/* splice.c */
-ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
-			 struct pipe_inode_info *pipe, size_t len,
-			 unsigned int flags);
-
-/* close.c */
-void hall_close(struct sock *sk, long timeout);
-void hall_shutdown(struct sock *sk, int how);
-void hall_destroy(struct sock *sk);
-int hall_disconnect(struct sock *sk, int flags);
-/* What closing means for the rings. lock_sock(). True: bytes were lost. */
-bool hall_sock_shut(struct hall_sock *hs);
-
-/* options.c */
-int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
-		    unsigned int optlen);
-int hall_getsockopt(struct sock *sk, int level, int optname,
-		    char __user *optval, int __user *option);
-#ifdef HALL_IOCTL_INT
-int hall_ioctl(struct sock *sk, int cmd, int *karg);
-#else
-int hall_ioctl(struct sock *sk, int cmd, unsigned long arg);
-#endif
-int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
-			      bool restore);
-
-static inline struct hall_sock *hall_sock_of(struct hall_channel *channel)
-{
-	return container_of(channel, struct hall_sock, channel);
-}
 
 #endif /* HALL_SOCK_H */

@@ -3,11 +3,13 @@
  * splice() from a socket. TCP gives away the pages of its buffers; a ring's
  * bytes are copied into fresh pages, which go into the pipe.
  */
-#include "sock.h"
+#include "calls.h"
 
 #include <linux/pipe_fs_i.h>
 #include <linux/splice.h>
 #include <linux/uio.h>
+
+#include "lookup.h"
 
 #define PAGES	16	/* of one round, as in a pipe of the usual size */
 

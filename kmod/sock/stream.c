@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Where the next bytes of a stream are, in either direction. */
-#include "sock.h"
+#include "stream.h"
 
 #include "../obs/counters.h"
 

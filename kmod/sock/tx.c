@@ -7,13 +7,17 @@
  * back. Native sends are asked not to wait: whoever waits, waits here, so that
  * a carrier can change under a blocked writer.
  */
-#include "sock.h"
+#include "calls.h"
 
 #include <linux/uio.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "carrier.h"
+#include "info.h"
+#include "lookup.h"
+#include "wake.h"
 
 /* Copies into the ring what fits. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
 static int ring_write(struct hall_sock *hs, struct msghdr *msg)

@@ -2,13 +2,16 @@
 /*
  * Sleeping, and waking: threads in our calls, pollers, and the work item.
  */
-#include "sock.h"
+#include "wake.h"
 
 #include <linux/poll.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "callbacks.h"
+#include "lookup.h"
+#include "stream.h"
 
 /* What wakes those who sleep in select() and poll(). */
 static wait_queue_func_t poll_wakes;

@@ -17,6 +17,9 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/calls.h"
+#include "../sock/life.h"
+#include "../sock/lookup.h"
 
 /*
  * A socket that has yet to be accepted lets go of its lock for the first time at

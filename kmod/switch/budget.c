@@ -28,6 +28,7 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/carrier.h"
 
 static unsigned int ring_bytes = 256 << 10;
 

@@ -20,6 +20,8 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/carrier.h"
+#include "../sock/lookup.h"
 
 /* How long a peer may take to read what it was sent, where memory is to go. */
 #define DRAIN		(5 * HZ)

@@ -14,6 +14,9 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/callbacks.h"
+#include "../sock/info.h"
+#include "../sock/quiet.h"
 
 static unsigned int promote_bytes = 16384;
 module_param(promote_bytes, uint, 0644);

@@ -11,6 +11,8 @@
 
 #include <linux/tracepoint.h>
 
+#include "../sock/lookup.h"
+
 static struct tracepoint *state_tracepoint;
 
 static void state_changed(void *data, const struct sock *csk, const int oldstate,

@@ -19,6 +19,8 @@
 #include <net/inet_hashtables.h>
 #include <net/net_namespace.h>
 
+#include "../sock/lookup.h"
+
 #define BATCH	64
 #define COUNT	HZ
 #define ENOUGH	16384		/* bytes a second to ask for a region */

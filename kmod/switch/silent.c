@@ -17,6 +17,8 @@
 
 #include <hallway/reason.h>
 
+#include "../sock/stream.h"
+
 /*
  * Since when has nobody been there to read the bytes? Neither before they were sent,
  * nor while the peer lived: bytes that are not read are no fault of who is alive.

@@ -6,6 +6,8 @@
 
 #include <hallway/reason.h>
 
+#include "../sock/life.h"
+
 bool hall_enabled;
 
 void hall_switch_set(bool on, u32 reason)

@@ -9,6 +9,8 @@
 #include "switch.h"
 
 #include "../obs/counters.h"
+#include "../sock/lookup.h"
+#include "../sock/wake.h"
 
 static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(look_work, look);

@@ -14,6 +14,13 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/callbacks.h"
+#include "../sock/carrier.h"
+#include "../sock/info.h"
+#include "../sock/lock.h"
+#include "../sock/requeue.h"
+#include "../sock/stream.h"
+#include "../sock/wake.h"
 
 /* How soon to look again for bytes below the mark, or for memory. */
 #define RETRY		msecs_to_jiffies(5)

@@ -19,6 +19,7 @@ Check = Callable[[], list[str]]
 
 CHECKS: list[tuple[str, Check]] = [
     ("includes point one way", rules.includes),
+    ("no circle of calls in a room of the module", rules.circles),
     ("obs/netlink.h is for main.c alone", rules.netlink),
     ("only switch/ assigns sk_prot", rules.sk_prot),
     ("no patched atomics on memory that VMs share", rules.atomics),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,31 @@ def _forbidden(path: Path, place: str, kind: str, included: str) -> str | None:
     if place in COUNTERS or _room(goal) not in BELOW[room]:
         return f"{room}/ lies below {_room(goal)}/, or beside it"
     return None
+
+
+# The first line of a function's definition, or the only one; what has external linkage begins with hall_.
+DEFINED = re.compile(r"^(?!static\b)\w[\w \t*]*?\b(hall_\w+)\([^;{]*\)\n\{", re.M)
+
+
+def circles() -> list[str]:
+    """Within a room, files call one another in one direction only."""
+    texts = {path: source.code(path) for path in source.c_files("kmod") if path.suffix == ".c"}
+    homes = {name: path for path, text in texts.items() for name in DEFINED.findall(text)}
+    graph = {path: {homes[name] for name in _called(text) & homes.keys()} for path, text in texts.items()}
+    found = []
+    for room in BELOW:
+        inside = {path for path in texts if _room(str(path.relative_to(KMOD))) == room}
+        try:
+            graphlib.TopologicalSorter({path: graph[path] & inside - {path} for path in inside}).prepare()
+        except graphlib.CycleError as error:
+            # the sorter names each node after one that calls it
+            places = [str(path.relative_to(KMOD)) for path in reversed(error.args[1])]
+            found.append(f"kmod/{room}: files call one another in a circle: {' -> '.join(places)}")
+    return found
+
+
+def _called(text: str) -> set[str]:
+    return set(re.findall(r"\b(hall_\w+)\(", text))
 
 
 def netlink() -> list[str]:

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The socket's callbacks, and their kernel user: see callbacks.c. */
+#ifndef HALL_CALLBACKS_H
+#define HALL_CALLBACKS_H
+
+#include "sock.h"
+
+/* Are the callbacks the socket layer's own? Any context. */
+bool hall_owner_native(const struct sock *sk);
+/* Begins to watch how the present user of the callbacks reads. slock. */
+void hall_owner_take(struct hall_sock *hs);
+/* May the user of the callbacks be given a ring? lock_sock(). */
+bool hall_owner_suits(struct hall_sock *hs);
+/* Calls foreign callbacks for what is in the rings. slock or lock_sock(). */
+void hall_owner_tell(struct hall_sock *hs);
+/* The same, or later if the socket is in use. No lock of the socket held. */
+void hall_owner_wake(struct hall_sock *hs);
+/* Learns the socket layer's own callbacks, from a fresh socket. */
+void hall_owner_learn(const struct sock *fresh);
+
+#endif /* HALL_CALLBACKS_H */

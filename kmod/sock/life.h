@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Making and freeing a hall_sock. */
+#ifndef HALL_LIFE_H
+#define HALL_LIFE_H
+
+#include "sock.h"
+
+/* A new hall_sock, not yet published. Does not sleep. NULL: no memory. */
+struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member);
+/* How many exist; detached ones that wait for the peer included. */
+unsigned int hall_sock_count(void);
+
+int hall_sock_init(void);
+void hall_sock_uninit(void);
+
+#endif /* HALL_LIFE_H */

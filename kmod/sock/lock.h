@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The locks of a socket, for the work item: see lock.c. */
+#ifndef HALL_LOCK_H
+#define HALL_LOCK_H
+
+#include "sock.h"
+
+void hall_sock_lock_init(struct hall_sock *hs);
+/*
+ * Takes rx_mutex and lock_sock(). False: one of them is taken; the work item
+ * runs again when it is released. For the work item alone.
+ */
+bool hall_sock_trylock(struct hall_sock *hs);
+void hall_sock_unlock(struct hall_sock *hs);
+/* Releases the rx_mutex of a reader. */
+void hall_rx_unlock(struct hall_sock *hs);
+
+#endif /* HALL_LOCK_H */

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Finding a hall_sock: by its socket, by addresses, or all of them. */
+#ifndef HALL_LOOKUP_H
+#define HALL_LOOKUP_H
+
+#include "sock.h"
+
+/*
+ * The hall_sock of a socket, with a reference; NULL: the socket is native. Any
+ * context, no lock: sk_prot alone decides.
+ */
+struct hall_sock *hall_sock_get(const struct sock *sk);
+void hall_sock_put(struct hall_sock *hs);
+
+/* The remote address of a socket, an IPv4 address mapped. */
+void hall_sock_remote(const struct sock *sk, struct in6_addr *address);
+
+/* Makes an attached socket known to hall_sock_find() and hall_sock_walk(). */
+void hall_sock_publish(struct hall_sock *hs);
+void hall_sock_unpublish(struct hall_sock *hs);
+/* As offer of struct hall_channel_kind. */
+struct hall_channel *hall_sock_find(struct hall_member *member,
+				    const struct hallway_message *offer);
+/*
+ * Calls fn for each attached socket, with a reference and no lock held. Process
+ * context.
+ */
+void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data);
+
+#endif /* HALL_LOOKUP_H */

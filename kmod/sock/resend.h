@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The rest of a truncated ring goes over TCP: see resend.c. */
+#ifndef HALL_RESEND_H
+#define HALL_RESEND_H
+
+#include "sock.h"
+
+/*
+ * Sends the bytes over TCP that the peer left in a truncated ring. lock_sock().
+ * False: some could not be sent.
+ */
+bool hall_tx_repeat(struct hall_sock *hs, u32 left);
+
+#endif /* HALL_RESEND_H */

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Sleeping and waking: threads in our calls, pollers, and the work item. */
+#ifndef HALL_WAKE_H
+#define HALL_WAKE_H
+
+#include "sock.h"
+
+/* Runs the work item: now, or after a delay in jiffies. Any context. */
+void hall_sock_work(struct hall_sock *hs, unsigned long delay);
+
+/*
+ * Sleeps until the entry, which is on the socket's wait queue, is woken.
+ * lock_sock(), released meanwhile. *timeo counts down, in jiffies.
+ */
+void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
+		     long *timeo);
+/*
+ * woken_wake_function() for our readers: by this function they are told from
+ * writers and from the kernel's own sleepers.
+ */
+int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
+		  void *key);
+
+/* The doorbell rang: wakes readers, writers and pollers. Softirq. */
+void hall_sock_wake(struct hall_sock *hs);
+/*
+ * Does a waiter want an edge for each arrival, not only for the first one in an
+ * empty ring? epoll and io_uring may. unpolled: one that does not poll before
+ * the next edge. io_uring may not poll; epoll does, and leaves the private of
+ * its entries alone. Any context.
+ */
+bool hall_sock_wants_edges(struct sock *sk, bool unpolled);
+
+/* Has the doorbell rung for the next byte that comes. channel.lock, MAPPED. */
+static inline void hall_rx_arm_edge(struct hall_sock *hs)
+{
+	struct hall_rx_ring *ring = &hs->rx.ring;
+
+	/* Until no byte came in between; at the latest until the ring is full. */
+	while (hall_ring_arm_head(ring, hall_ring_used(ring) + 1) &&
+	       !ring->broken)
+		;
+}
+
+/* A reader waits for more bytes than the ring ever holds. Any context. */
+void hall_rx_small(struct hall_sock *hs);
+
+/*
+ * TCP wakes no reader for fewer bytes than SO_RCVLOWAT, though they may be
+ * enough together with the ring bytes behind them: the work item watches TCP
+ * then. Any context.
+ */
+void hall_rx_await_tcp(struct hall_sock *hs);
+/* Has TCP brought the bytes that a reader awaits? If so, wakes it. lock_sock(). */
+bool hall_rx_caught_up(struct hall_sock *hs);
+
+/* Learns what wakes pollers, by polling the file of a fresh socket. */
+void hall_poll_learn(struct file *file, struct sock *fresh);
+
+#endif /* HALL_WAKE_H */
