@@ -78,8 +78,8 @@
 #define HALLWAY_RING_MAX (16u << 20)
 /* In start and end: the mark is set. */
 #define HALLWAY_MARK_SET (1ULL << 63)
-/* In end: the receiver has cut the ring. */
-#define HALLWAY_MARK_CUT (1ULL << 62)
+/* In end: the receiver has truncated the ring. */
+#define HALLWAY_MARK_TRUNCATED (1ULL << 62)
 /* In end of a cut ring: the position, its low bits. */
 #define HALLWAY_MARK_POSITION 0x3fffffffffffffffULL
 /* In start: the TCP sequence number. */

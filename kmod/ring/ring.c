@@ -38,18 +38,18 @@
 #include "ring.h"
 
 /* Did the step from old to new pass the position event? */
-static bool passes(u64 event, u64 new, u64 old)
+static bool passes_event(u64 event, u64 new, u64 old)
 {
 	return new - event - 1 < new - old;
 }
 
-bool hall_ring_size_valid(u64 size)
+bool hall_ring_is_valid_size(u64 size)
 {
 	return size >= HALLWAY_RING_MIN && size <= HALLWAY_RING_MAX &&
 	       !(size & (size - 1));
 }
 
-void hall_ring_tx_init(struct hall_tx_ring *tx, struct hallway_ring *shared,
+void hall_ring_init_tx(struct hall_tx_ring *tx, struct hallway_ring *shared,
 		       u32 size, u32 carrier)
 {
 	*tx = (struct hall_tx_ring){ .shared = shared, .size = size };
@@ -64,7 +64,7 @@ void hall_ring_tx_init(struct hall_tx_ring *tx, struct hallway_ring *shared,
 	WRITE_ONCE(shared->magic, HALLWAY_RING_MAGIC);
 }
 
-bool hall_ring_rx_init(struct hall_rx_ring *rx, struct hallway_ring *shared,
+bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 		       u32 size, u32 carrier)
 {
 	*rx = (struct hall_rx_ring){ .shared = shared, .size = size };
@@ -73,7 +73,7 @@ bool hall_ring_rx_init(struct hall_rx_ring *rx, struct hallway_ring *shared,
 	       READ_ONCE(shared->carrier) == carrier;
 }
 
-u32 hall_ring_unread(struct hall_tx_ring *tx)
+u32 hall_ring_count_unread(struct hall_tx_ring *tx)
 {
 	u64 tail = virt_load_acquire(&tx->shared->tail);	/* B */
 
@@ -84,21 +84,21 @@ u32 hall_ring_unread(struct hall_tx_ring *tx)
 	return tx->head - tx->tail;
 }
 
-u32 hall_ring_space(struct hall_tx_ring *tx)
+u32 hall_ring_count_space(struct hall_tx_ring *tx)
 {
-	u32 unread = hall_ring_unread(tx);
+	u32 unread = hall_ring_count_unread(tx);
 
 	return tx->broken ? 0 : tx->size - unread;
 }
 
-struct hall_span hall_ring_tx_span(struct hall_tx_ring *tx, u32 max)
+struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 max)
 {
 	u32 at = tx->head & (tx->size - 1);
 	u32 space = tx->broken ? 0 : tx->size - (u32)(tx->head - tx->tail);
 
 	/* The copy of tail may be old: look again only if it is too small. */
 	if (space < max)
-		space = hall_ring_space(tx);
+		space = hall_ring_count_space(tx);
 	return (struct hall_span){
 		.data = tx->shared->data + at,
 		.len = min_t(u32, min_t(u32, space, max), tx->size - at),
@@ -112,71 +112,72 @@ bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
 	tx->head += n;
 	virt_store_release(&tx->shared->head, tx->head);	/* A */
 	virt_mb();						/* C */
-	return passes(READ_ONCE(tx->shared->head_event), tx->head, old);
+	return passes_event(READ_ONCE(tx->shared->head_event), tx->head, old);
 }
 
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want)
 {
 	tx->armed = false;
-	if (hall_ring_space(tx) >= least || tx->broken)
+	if (hall_ring_count_space(tx) >= least || tx->broken)
 		return true;
 	/* Free bytes reach want when tail passes head + want - size - 1. */
 	tx->event = tx->head + want - tx->size - 1;
 	WRITE_ONCE(tx->shared->tail_event, tx->event);
 	virt_mb();						/* C */
-	tx->armed = hall_ring_space(tx) < least && !tx->broken;
+	tx->armed = hall_ring_count_space(tx) < least && !tx->broken;
 	return !tx->armed;
 }
 
-bool hall_ring_tx_due(struct hall_tx_ring *tx)
+bool hall_ring_is_tx_due(struct hall_tx_ring *tx)
 {
-	hall_ring_unread(tx);
+	hall_ring_count_unread(tx);
 	return tx->armed && (s64)(tx->tail - tx->event) > 0;
 }
 
-void hall_ring_tx_heard(struct hall_tx_ring *tx)
+void hall_ring_disarm_tx(struct hall_tx_ring *tx)
 {
 	/* A stale one leaves the next to be heard. */
-	tx->armed &= !hall_ring_tx_due(tx);
+	tx->armed &= !hall_ring_is_tx_due(tx);
 }
 
-void hall_ring_start(struct hall_tx_ring *tx, u32 seq)
+void hall_ring_set_start(struct hall_tx_ring *tx, u32 seq)
 {
 	virt_store_release(&tx->shared->start, HALLWAY_MARK_SET | seq); /* D */
 }
 
-u32 hall_ring_end(struct hall_tx_ring *tx)
+u32 hall_ring_set_end(struct hall_tx_ring *tx)
 {
 	u64 end = virt_cmpxchg(&tx->shared->end, 0, HALLWAY_MARK_SET);	/* E */
 	u64 taken = (end - tx->tail) & HALLWAY_MARK_POSITION;
 
 	if (!end || tx->broken)
 		return 0;
-	if ((end & ~HALLWAY_MARK_POSITION) != HALLWAY_MARK_CUT ||
+	if ((end & ~HALLWAY_MARK_POSITION) != HALLWAY_MARK_TRUNCATED ||
 	    taken > tx->head - tx->tail) {
 		tx->broken = true;
 		return 0;
 	}
-	tx->cut = tx->tail + taken;
-	return tx->head - tx->cut;
+	tx->truncated = tx->tail + taken;
+	return tx->head - tx->truncated;
 }
 
-struct hall_span hall_ring_left(const struct hall_tx_ring *tx, u32 offset)
+struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
+					 u32 offset)
 {
-	u32 at = (tx->cut + offset) & (tx->size - 1);
+	u32 at = (tx->truncated + offset) & (tx->size - 1);
 
 	return (struct hall_span){
 		.data = tx->shared->data + at,
-		.len = min_t(u32, tx->head - tx->cut - offset, tx->size - at),
+		.len = min_t(u32, tx->head - tx->truncated - offset, tx->size - at),
 	};
 }
 
-void hall_ring_forget_left(struct hall_tx_ring *tx)
+void hall_ring_drop_truncated(struct hall_tx_ring *tx)
 {
-	tx->head = tx->cut;
+	tx->head = tx->truncated;
 }
 
-bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost)
+bool hall_ring_finish(struct hall_tx_ring *tx, u64 position, u32 *lost)
 {
 	if (position - tx->tail > tx->head - tx->tail)
 		tx->broken = true;
@@ -186,7 +187,7 @@ bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost)
 	return !tx->broken;
 }
 
-u32 hall_ring_used(struct hall_rx_ring *rx)
+u32 hall_ring_count_used(struct hall_rx_ring *rx)
 {
 	u64 head;
 
@@ -203,7 +204,8 @@ u32 hall_ring_used(struct hall_rx_ring *rx)
 	return rx->head - rx->tail;
 }
 
-struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max)
+struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
+				       u32 max)
 {
 	u32 at = (rx->tail + offset) & (rx->size - 1);
 	u32 used = rx->head - rx->tail;
@@ -224,30 +226,30 @@ bool hall_ring_consume(struct hall_rx_ring *rx, u32 n)
 	rx->tail += n;
 	virt_store_release(&rx->shared->tail, rx->tail);	/* B */
 	virt_mb();						/* C */
-	return passes(READ_ONCE(rx->shared->tail_event), rx->tail, old);
+	return passes_event(READ_ONCE(rx->shared->tail_event), rx->tail, old);
 }
 
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
 {
 	rx->armed = false;
-	if (hall_ring_used(rx) >= want || rx->broken)
+	if (hall_ring_count_used(rx) >= want || rx->broken)
 		return true;
 	rx->event = rx->tail + want - 1;
 	WRITE_ONCE(rx->shared->head_event, rx->event);
 	virt_mb();						/* C */
-	rx->armed = hall_ring_used(rx) < want && !rx->broken;
+	rx->armed = hall_ring_count_used(rx) < want && !rx->broken;
 	return !rx->armed;
 }
 
-bool hall_ring_rx_due(struct hall_rx_ring *rx)
+bool hall_ring_is_rx_due(struct hall_rx_ring *rx)
 {
-	hall_ring_used(rx);
+	hall_ring_count_used(rx);
 	return rx->armed && (s64)(rx->head - rx->event) > 0;
 }
 
-void hall_ring_rx_heard(struct hall_rx_ring *rx)
+void hall_ring_disarm_rx(struct hall_rx_ring *rx)
 {
-	rx->armed &= !hall_ring_rx_due(rx);
+	rx->armed &= !hall_ring_is_rx_due(rx);
 }
 
 /* Take up the start mark if it is there. False: an impossible one. */
@@ -273,34 +275,34 @@ static void take_end(struct hall_rx_ring *rx)
 		return;
 	if (end != HALLWAY_MARK_SET)
 		rx->broken = true;
-	hall_ring_used(rx);
+	hall_ring_count_used(rx);
 	rx->ended = true;
 }
 
-static void cut_at(struct hall_rx_ring *rx, u64 position)
+static void truncate_at(struct hall_rx_ring *rx, u64 position)
 {
-	u64 cut = HALLWAY_MARK_CUT | (position & HALLWAY_MARK_POSITION);
+	u64 mark = HALLWAY_MARK_TRUNCATED | (position & HALLWAY_MARK_POSITION);
 
 	if (rx->broken || rx->ended ||
-	    virt_cmpxchg(&rx->shared->end, 0, cut))		/* E */
+	    virt_cmpxchg(&rx->shared->end, 0, mark))		/* E */
 		return;
 	rx->head = position;
 	rx->ended = true;
 }
 
-void hall_ring_cut(struct hall_rx_ring *rx)
+void hall_ring_truncate(struct hall_rx_ring *rx)
 {
-	hall_ring_used(rx);
-	cut_at(rx, rx->head);
+	hall_ring_count_used(rx);
+	truncate_at(rx, rx->head);
 }
 
-void hall_ring_refuse(struct hall_rx_ring *rx)
+void hall_ring_truncate_unread(struct hall_rx_ring *rx)
 {
-	cut_at(rx, rx->tail);
+	truncate_at(rx, rx->tail);
 }
 
-enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
-				  u32 arrived, u32 *n)
+enum hall_rx_source hall_ring_find_source(struct hall_rx_ring *rx, u32 copied,
+					  u32 arrived, u32 *n)
 {
 	s32 unread = arrived - copied, before;
 
@@ -327,7 +329,7 @@ enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
 		*n = min_t(u32, before, unread);
 		return *n ? HALL_RX_TCP : HALL_RX_EMPTY;
 	}
-	*n = hall_ring_used(rx);
+	*n = hall_ring_count_used(rx);
 	if (rx->broken)
 		return HALL_RX_CORRUPT;
 	if (*n)

@@ -19,7 +19,7 @@ struct hall_tx_ring {
 	bool broken;		/* sticky: the peer wrote an impossible index */
 	u64 head;		/* ours; the shared one is a copy */
 	u64 tail;		/* the peer's, as last seen and found possible */
-	u64 cut;		/* the first byte that the peer has cut off */
+	u64 truncated;		/* the position at which the peer has truncated it */
 	bool armed;		/* a doorbell was asked for at event */
 	u64 event;
 };
@@ -54,21 +54,21 @@ enum hall_rx_source {
 };
 
 /* Is size one that a ring can have? */
-bool hall_ring_size_valid(u64 size);
+bool hall_ring_is_valid_size(u64 size);
 
 /* Sender: make memory of HALLWAY_RING_HEADER + size bytes a fresh ring. */
-void hall_ring_tx_init(struct hall_tx_ring *tx, struct hallway_ring *shared,
+void hall_ring_init_tx(struct hall_tx_ring *tx, struct hallway_ring *shared,
 		       u32 size, u32 carrier);
 /* Receiver: take up a ring of the size that was agreed. False: not a ring. */
-bool hall_ring_rx_init(struct hall_rx_ring *rx, struct hallway_ring *shared,
+bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 		       u32 size, u32 carrier);
 
 /* Sender: free bytes, 0 also if broken. */
-u32 hall_ring_space(struct hall_tx_ring *tx);
+u32 hall_ring_count_space(struct hall_tx_ring *tx);
 /* Sender: bytes that the receiver has not consumed yet. */
-u32 hall_ring_unread(struct hall_tx_ring *tx);
+u32 hall_ring_count_unread(struct hall_tx_ring *tx);
 /* Sender: the next free run, at most max bytes; len 0 if the ring is full. */
-struct hall_span hall_ring_tx_span(struct hall_tx_ring *tx, u32 max);
+struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 max);
 /* Sender: the first n bytes of the span are written. True: ring the doorbell. */
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
 /*
@@ -79,30 +79,32 @@ bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want);
 /*
  * Sender: has the doorbell that was asked for been due? It has rung, or is lost.
- * Who hears it says so by hall_ring_tx_heard().
+ * Who hears it says so by hall_ring_disarm_tx().
  */
-bool hall_ring_tx_due(struct hall_tx_ring *tx);
-void hall_ring_tx_heard(struct hall_tx_ring *tx);
+bool hall_ring_is_tx_due(struct hall_tx_ring *tx);
+void hall_ring_disarm_tx(struct hall_tx_ring *tx);
 /*
  * Sender: set the marks; each once, start first. End returns how many bytes the
- * receiver has cut off before: they are in hall_ring_left(), to be repeated over
+ * receiver has cut off before: they are in hall_ring_get_truncated(), to be repeated over
  * TCP before anything else, and then to be forgotten.
  */
-void hall_ring_start(struct hall_tx_ring *tx, u32 seq);
-u32 hall_ring_end(struct hall_tx_ring *tx);
+void hall_ring_set_start(struct hall_tx_ring *tx, u32 seq);
+u32 hall_ring_set_end(struct hall_tx_ring *tx);
 /* Sender: a run of the bytes that were cut off, offset bytes ahead. */
-struct hall_span hall_ring_left(const struct hall_tx_ring *tx, u32 offset);
-void hall_ring_forget_left(struct hall_tx_ring *tx);
+struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
+					 u32 offset);
+void hall_ring_drop_truncated(struct hall_tx_ring *tx);
 /*
  * Sender: the receiver says that it took the bytes below position and will
  * take no more. Tells how many are lost so. False: an impossible position.
  */
-bool hall_ring_done(struct hall_tx_ring *tx, u64 position, u32 *lost);
+bool hall_ring_finish(struct hall_tx_ring *tx, u64 position, u32 *lost);
 
 /* Receiver: bytes to read, 0 also if broken. */
-u32 hall_ring_used(struct hall_rx_ring *rx);
+u32 hall_ring_count_used(struct hall_rx_ring *rx);
 /* Receiver: a run of unread bytes, offset bytes ahead, at most max bytes. */
-struct hall_span hall_ring_rx_span(struct hall_rx_ring *rx, u32 offset, u32 max);
+struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
+				       u32 max);
 /* Receiver: n bytes are taken. True: ring the doorbell. */
 bool hall_ring_consume(struct hall_rx_ring *rx, u32 n);
 /* Receiver: ask for a doorbell when want bytes are there. True: don't sleep. */
@@ -111,12 +113,12 @@ bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
  * Receiver: nothing past what is in the ring now will be read from it; the
  * sender repeats it over TCP. Nothing happens if the sender has ended before.
  */
-void hall_ring_cut(struct hall_rx_ring *rx);
+void hall_ring_truncate(struct hall_rx_ring *rx);
 /* Receiver: the same, and what is in the ring unread is the sender's to repeat, too. */
-void hall_ring_refuse(struct hall_rx_ring *rx);
+void hall_ring_truncate_unread(struct hall_rx_ring *rx);
 /* Receiver: as for the sender. */
-bool hall_ring_rx_due(struct hall_rx_ring *rx);
-void hall_ring_rx_heard(struct hall_rx_ring *rx);
+bool hall_ring_is_rx_due(struct hall_rx_ring *rx);
+void hall_ring_disarm_rx(struct hall_rx_ring *rx);
 
 /*
  * Receiver: where do the next bytes come from? copied is the TCP sequence
@@ -124,7 +126,7 @@ void hall_ring_rx_heard(struct hall_rx_ring *rx);
  * that has not arrived yet, a FIN not counted. The caller samples arrived
  * before the call and lets no byte past it be read on this answer.
  */
-enum hall_rx_source hall_rx_where(struct hall_rx_ring *rx, u32 copied,
-				  u32 arrived, u32 *n);
+enum hall_rx_source hall_ring_find_source(struct hall_rx_ring *rx, u32 copied,
+					  u32 arrived, u32 *n);
 
 #endif /* HALL_RING_H */

@@ -33,7 +33,7 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
 	tx->tags = *tags;
 	tx->offered = tx->next;
 	tx->next += 2;
-	hall_ring_tx_init(&tx->ring, tx->memory.ring, bytes,
+	hall_ring_init_tx(&tx->ring, tx->memory.ring, bytes,
 			  tx->offered);
 	tx->state = HALL_TX_OFFERED;
 	hall_channel_offer(channel, tx->offered, tags, &hs->local,
@@ -52,7 +52,7 @@ void hall_tx_promote(struct hall_sock *hs)
 	if (hs->tx_waiters)
 		hall_count(HALL_SWITCH_WRITER);
 	spin_lock_bh(&hs->channel.lock);
-	hall_ring_start(&tx->ring, tp->write_seq);
+	hall_ring_set_start(&tx->ring, tp->write_seq);
 	tx->state = HALL_TX_RING;
 	tx->carrier = tx->offered;
 	spin_unlock_bh(&hs->channel.lock);
@@ -77,7 +77,7 @@ void hall_tx_demote(struct hall_sock *hs)
 	if (hs->tx_waiters)
 		hall_count(HALL_SWITCH_WRITER);
 	spin_lock_bh(&hs->channel.lock);
-	left = hall_ring_end(&tx->ring);
+	left = hall_ring_set_end(&tx->ring);
 	tx->state = HALL_TX_ENDED;
 	tx->carrier = tx->offered + 1;
 	spin_unlock_bh(&hs->channel.lock);
@@ -120,7 +120,7 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 	struct hallway_ring *shared;
 	struct hall_rx_ring ring;
 
-	if (!hall_ring_size_valid(size) || !(offer->carrier & 1))
+	if (!hall_ring_is_valid_size(size) || !(offer->carrier & 1))
 		return HALLWAY_REASON_CORRUPT;
 	if (READ_ONCE(hs->sk->sk_rcvlowat) > HALL_RING_FILLS(size))
 		return HALLWAY_REASON_SMALL;
@@ -131,7 +131,7 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 						 HALLWAY_RING_HEADER + size);
 	if (!shared)
 		return HALLWAY_REASON_CORRUPT;
-	if (!hall_ring_rx_init(&ring, shared, size, offer->carrier)) {
+	if (!hall_ring_init_rx(&ring, shared, size, offer->carrier)) {
 		channel->member->transport->unmap(channel->member, shared);
 		return HALLWAY_REASON_CORRUPT;
 	}
@@ -156,9 +156,9 @@ void hall_rx_cut(struct hall_sock *hs)
 		return;
 	spin_lock_bh(&hs->channel.lock);
 	if (ring->started && !hall_rx_behind(hs))
-		hall_ring_cut(ring);
+		hall_ring_truncate(ring);
 	else
-		hall_ring_refuse(ring);
+		hall_ring_truncate_unread(ring);
 	spin_unlock_bh(&hs->channel.lock);
 	if (ring->ended)
 		hall_count(HALL_RX_CUTS);

@@ -71,8 +71,8 @@ static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n,
 		to = chunk_new(list, n - done, gfp);
 		if (!to)
 			return -ENOMEM;
-		span = hall_ring_rx_span(&hs->rx.ring, done,
-					 min_t(u32, n - done, skb_tailroom(to)));
+		span = hall_ring_get_rx_span(&hs->rx.ring, done,
+					     min_t(u32, n - done, skb_tailroom(to)));
 		if (!span.len)
 			return -EPROTO;
 		skb_put_data(to, span.data, span.len);

@@ -29,7 +29,7 @@ static u32 send_left(struct hall_sock *hs, u32 left)
 	int n;
 
 	while (sent < left) {
-		span = hall_ring_left(&hs->tx.ring, sent);
+		span = hall_ring_get_truncated(&hs->tx.ring, sent);
 		vec = (struct kvec){ span.data, span.len };
 		iov_iter_kvec(&msg.msg_iter, ITER_SOURCE, &vec, 1, span.len);
 		n = tcp_sendmsg_locked(hs->sk, &msg, span.len);
@@ -59,6 +59,6 @@ bool hall_tx_repeat(struct hall_sock *hs, u32 left)
 	/* TCP may have set its own meanwhile. */
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | shut);
 	hall_info_repeated(hs, sent);
-	hall_ring_forget_left(&hs->tx.ring);
+	hall_ring_drop_truncated(&hs->tx.ring);
 	return sent == left;
 }

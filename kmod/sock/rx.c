@@ -77,7 +77,7 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 	if (seen - n + more > HALL_RING_FILLS(hs->rx.ring.size))
 		hall_rx_small(hs);
 	spin_lock_bh(&hs->channel.lock);
-	come = hall_ring_used(&hs->rx.ring) > seen - n ||
+	come = hall_ring_count_used(&hs->rx.ring) > seen - n ||
 	       hall_ring_arm_head(&hs->rx.ring, seen - n + more);
 	spin_unlock_bh(&hs->channel.lock);
 	return come;
@@ -179,8 +179,8 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	int n = 0;
 
 	while (n < len) {
-		span = hall_ring_rx_span(&hs->rx.ring, ahead,
-					 min_t(size_t, len - n, CONSUME_STEP));
+		span = hall_ring_get_rx_span(&hs->rx.ring, ahead,
+					     min_t(size_t, len - n, CONSUME_STEP));
 		if (!span.len)
 			break;
 		copied = flags & MSG_TRUNC ? span.len :

@@ -13,7 +13,7 @@
  *
  *   direction we receive    TCP -> MAPPED -> TCP
  *     TCP      all bytes come over TCP; calls pass through
- *     MAPPED   we accepted a ring: hall_rx_where() tells where bytes come from
+ *     MAPPED   we accepted a ring: hall_ring_find_source() tells where bytes come from
  *
  * Locks, outermost first:
  *   rx_mutex      one reader at a time, and consent: nobody may be inside a

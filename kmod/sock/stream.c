@@ -14,7 +14,8 @@ enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
 	/* First what arrived, then the marks: see ring.c, barrier D. */
 	arrived = hall_rx_arrived(hs->sk);
 	spin_lock_bh(&hs->channel.lock);
-	source = hall_rx_where(&rx->ring, tcp_sk(hs->sk)->copied_seq, arrived, n);
+	source = hall_ring_find_source(&rx->ring, tcp_sk(hs->sk)->copied_seq,
+				       arrived, n);
 	spin_unlock_bh(&hs->channel.lock);
 	if (!started && rx->ring.started)
 		hall_count(HALL_RX_PROMOTED);
@@ -27,7 +28,7 @@ u32 hall_rx_unread(struct hall_sock *hs)
 
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED)
-		used = hall_ring_used(&hs->rx.ring);
+		used = hall_ring_count_used(&hs->rx.ring);
 	spin_unlock_bh(&hs->channel.lock);
 	return used;
 }
@@ -50,7 +51,7 @@ u32 hall_tx_unread(struct hall_sock *hs)
 	if (!hs->tx.memory.ring || hs->tx.state == HALL_TX_OFFERED)
 		return 0;
 	spin_lock_bh(&hs->channel.lock);
-	unread = hall_ring_unread(&hs->tx.ring);
+	unread = hall_ring_count_unread(&hs->tx.ring);
 	spin_unlock_bh(&hs->channel.lock);
 	return unread;
 }

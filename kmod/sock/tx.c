@@ -29,7 +29,8 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 
 	/* A doorbell between its load of tail and its check would look like fraud. */
 	spin_lock_bh(&hs->channel.lock);
-	span = hall_ring_tx_span(ring, min_t(size_t, msg_data_left(msg), ring->size));
+	span = hall_ring_get_tx_span(ring, min_t(size_t, msg_data_left(msg),
+						 ring->size));
 	spin_unlock_bh(&hs->channel.lock);
 	if (ring->broken) {
 		hall_sock_break(hs);

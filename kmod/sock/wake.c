@@ -107,8 +107,8 @@ void hall_sock_wake(struct hall_sock *hs)
 
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
-		hall_ring_rx_heard(&hs->rx.ring);
-		readable = hall_ring_used(&hs->rx.ring) || hs->rx.ring.broken;
+		hall_ring_disarm_rx(&hs->rx.ring);
+		readable = hall_ring_count_used(&hs->rx.ring) || hs->rx.ring.broken;
 		/* For those who do not poll, or read, before the next edge. */
 		if (hall_sock_wants_edges(sk, true) || sock_flag(sk, SOCK_FASYNC))
 			hall_rx_arm_edge(hs);
@@ -117,7 +117,7 @@ void hall_sock_wake(struct hall_sock *hs)
 	}
 	writable = hs->tx.state == HALL_TX_RING;
 	if (writable)
-		hall_ring_tx_heard(&hs->tx.ring);
+		hall_ring_disarm_tx(&hs->tx.ring);
 	spin_unlock_bh(&channel->lock);
 	if (unlikely(!hall_owner_native(sk))) {
 		hall_owner_wake(hs);

@@ -37,7 +37,7 @@ static inline void hall_rx_arm_edge(struct hall_sock *hs)
 	struct hall_rx_ring *ring = &hs->rx.ring;
 
 	/* Until no byte came in between; at the latest until the ring is full. */
-	while (hall_ring_arm_head(ring, hall_ring_used(ring) + 1) &&
+	while (hall_ring_arm_head(ring, hall_ring_count_used(ring) + 1) &&
 	       !ring->broken)
 		;
 }

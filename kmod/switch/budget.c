@@ -39,7 +39,7 @@ static int set_ring_bytes(const char *text, const struct kernel_param *param)
 
 	if (err)
 		return err;
-	if (!hall_ring_size_valid(bytes)) {
+	if (!hall_ring_is_valid_size(bytes)) {
 		pr_err("hallway: ring_bytes=%u: want a power of two from %u to %u\n",
 		       bytes, HALLWAY_RING_MIN, HALLWAY_RING_MAX);
 		return -EINVAL;

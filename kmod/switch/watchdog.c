@@ -66,15 +66,15 @@ static bool stuck(struct hall_sock *hs)
 
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED && rx->started)
-		stuck |= again(&hs->watched_tail, hall_ring_rx_due(rx) ||
+		stuck |= again(&hs->watched_tail, hall_ring_is_rx_due(rx) ||
 			       (READ_ONCE(hs->rx_waiters) && !rx->armed &&
 				!before(copied, rx->start_seq) &&
-				hall_ring_used(rx) && asleep(hs->sk, true)),
+				hall_ring_count_used(rx) && asleep(hs->sk, true)),
 			       rx->tail);
 	if (hs->tx.state == HALL_TX_RING)
-		stuck |= again(&hs->watched_head, hall_ring_tx_due(tx) ||
+		stuck |= again(&hs->watched_head, hall_ring_is_tx_due(tx) ||
 			       (READ_ONCE(hs->tx_waiters) &&
-				hall_ring_space(tx) > tx->size / 2 &&
+				hall_ring_count_space(tx) > tx->size / 2 &&
 				asleep(hs->sk, false)), tx->head);
 	spin_unlock_bh(&hs->channel.lock);
 	return stuck;

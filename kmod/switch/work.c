@@ -230,7 +230,7 @@ static int on_done(struct hall_sock *hs)
 	/* First: a peer that has cut the ring left nothing, for we repeat it. */
 	hall_tx_demote(hs);
 	spin_lock_bh(&hs->channel.lock);
-	possible = hall_ring_done(&hs->tx.ring, said.position, &lost);
+	possible = hall_ring_finish(&hs->tx.ring, said.position, &lost);
 	spin_unlock_bh(&hs->channel.lock);
 	if (!possible)
 		hall_sock_break(hs);

@@ -553,7 +553,7 @@ withdraw:	tx_demote()
  */
 
 /*
- * hall_rx_where: which carrier the next byte comes by. The lock is held and
+ * hall_ring_find_source: which carrier the next byte comes by. The lock is held and
  * nxt, fin, rst were sampled before; then start, then end, then head.
  *
  * FUSED makes one step of it. Nothing is lost by that while the order is this
@@ -795,7 +795,7 @@ proctype ReceiverPolicy() R_ALIVE
 	   }
 #ifndef NO_CUT
 	:: atomic {
-		/* hall_ring_cut: the head found, then the exchange */
+		/* hall_ring_truncate: the head found, then the exchange */
 		r_state != TCP && cut != r_carrier && !r_lock -> r_lock = 1;
 		R_OWNS;
 		cut = r_carrier;

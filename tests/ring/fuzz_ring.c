@@ -138,7 +138,7 @@ static void judge_tail(void (*call)(void))
 
 static void call_space(void)
 {
-	u32 space = hall_ring_space(&tx);
+	u32 space = hall_ring_count_space(&tx);
 
 	MUST(space <= size);
 	MUST(space == (tx.broken ? 0 : size - (u32)(tx.head - tx.tail)));
@@ -146,14 +146,14 @@ static void call_space(void)
 
 static void call_unread(void)
 {
-	MUST(hall_ring_unread(&tx) == tx.head - tx.tail);
+	MUST(hall_ring_count_unread(&tx) == tx.head - tx.tail);
 }
 
 static void tx_write(void)
 {
 	u32 max = number(2), n;
 	bool was = tx.broken;
-	struct hall_span span = hall_ring_tx_span(&tx, max);
+	struct hall_span span = hall_ring_get_tx_span(&tx, max);
 	u64 head = tx.head;
 
 	check();
@@ -180,7 +180,7 @@ static void tx_arm(void)
 		MUST(!tx.broken && size - (tx.head - tx.tail) < least);
 		MUST(tx.armed);
 	}
-	hall_ring_tx_heard(&tx);
+	hall_ring_disarm_tx(&tx);
 	MUST(!tx.armed || (s64)(tx.tail - tx.event) <= 0);
 }
 
@@ -190,7 +190,7 @@ static void tx_done(void)
 	bool was = tx.broken, possible = position - before <= tx.head - before;
 	u32 lost;
 
-	MUST(hall_ring_done(&tx, position, &lost) == (!was && possible));
+	MUST(hall_ring_finish(&tx, position, &lost) == (!was && possible));
 	MUST(tx.broken == (was || !possible));
 	MUST(tx.tail == (possible ? position : before));
 	MUST(lost == tx.head - tx.tail && lost <= size);
@@ -201,7 +201,7 @@ static void tx_end(void)
 {
 	u64 end = shared->end, taken = (end - tx.tail) & HALLWAY_MARK_POSITION;
 	bool was = tx.broken, cut = end >> 62 == 1 && taken <= tx.head - tx.tail;
-	u32 left = hall_ring_end(&tx), ahead, n, sum = 0;
+	u32 left = hall_ring_set_end(&tx), ahead, n, sum = 0;
 	struct hall_span span;
 
 	MUST(tx.broken == (was || (end && !cut)));
@@ -209,7 +209,7 @@ static void tx_end(void)
 	if (!end)
 		MUST(shared->end == HALLWAY_MARK_SET);
 	for (ahead = 0; ahead < left; ahead += span.len) {
-		span = hall_ring_left(&tx, ahead);
+		span = hall_ring_get_truncated(&tx, ahead);
 		check_span(span, left - ahead);
 		MUST(span.len);
 		for (n = 0; n < span.len; n++)
@@ -217,7 +217,7 @@ static void tx_end(void)
 	}
 	__asm__ volatile("" :: "r"(sum));
 	if (left)
-		hall_ring_forget_left(&tx);
+		hall_ring_drop_truncated(&tx);
 }
 
 /* The receiver's calls */
@@ -228,14 +228,14 @@ static void rx_cut(bool refuse)
 	u64 end = shared->end;
 
 	if (refuse)
-		hall_ring_refuse(&rx);
+		hall_ring_truncate_unread(&rx);
 	else
-		hall_ring_cut(&rx);
+		hall_ring_truncate(&rx);
 	if (interrupts)
 		return;
 	MUST(rx.ended == (ended || (!end && !rx.broken)));
 	if (rx.ended && !ended)
-		MUST(shared->end == (HALLWAY_MARK_CUT |
+		MUST(shared->end == (HALLWAY_MARK_TRUNCATED |
 				     ((refuse ? rx.tail : rx.head) &
 				      HALLWAY_MARK_POSITION)));
 }
@@ -245,7 +245,7 @@ static void rx_look(void)
 	u64 tail = rx.tail, before = rx.head, head = shared->head;
 	bool possible = rx.ended || head - before <= size - (before - tail);
 	bool was = rx.broken;
-	u32 used = hall_ring_used(&rx);
+	u32 used = hall_ring_count_used(&rx);
 
 	MUST(used == (rx.broken ? 0 : rx.head - rx.tail));
 	if (!interrupts)
@@ -262,7 +262,7 @@ static void rx_take(u32 limit, bool leave)
 
 	if (max > limit)
 		max = limit;
-	span = hall_ring_rx_span(&rx, offset, max);
+	span = hall_ring_get_rx_span(&rx, offset, max);
 	check_span(span, max);
 	MUST(offset + (u64)span.len <= rx.head - rx.tail || !span.len);
 	for (n = 0; n < span.len; n++)
@@ -288,7 +288,7 @@ static void rx_arm(void)
 		MUST(!rx.broken && rx.head - rx.tail < want);
 		MUST(rx.armed);
 	}
-	hall_ring_rx_heard(&rx);
+	hall_ring_disarm_rx(&rx);
 	MUST(!rx.armed || (s64)(rx.head - rx.event) <= 0);
 }
 
@@ -297,7 +297,7 @@ static void rx_where(void)
 	u32 from = copied, to = arrived, n = -1;
 	bool was = rx.broken, started = rx.started, ended = rx.ended;
 	u64 start = shared->start, end = shared->end;
-	enum hall_rx_source source = hall_rx_where(&rx, from, to, &n);
+	enum hall_rx_source source = hall_ring_find_source(&rx, from, to, &n);
 
 	check();
 	/* A FIN that was read counts in copied only. */
@@ -352,12 +352,12 @@ static void begin(void)
 	struct hall_rx_ring fresh;
 	bool good;
 
-	hall_ring_tx_init(&tx, shared, size, 1);
+	hall_ring_init_tx(&tx, shared, size, 1);
 	if (!(byte() & 7))
 		overwrite();
 	good = shared->magic == HALLWAY_RING_MAGIC && shared->size == size &&
 	       shared->carrier == 1;
-	MUST(hall_ring_rx_init(&fresh, shared, size, 1) == good);
+	MUST(hall_ring_init_rx(&fresh, shared, size, 1) == good);
 	MUST(!fresh.head && !fresh.tail && fresh.size == size && !fresh.broken);
 	rx = fresh;
 	tx_broken = rx_broken = rx_started = rx_ended = false;
@@ -400,7 +400,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			if (what & 0x10)
 				tx_done();
 			else
-				hall_ring_start(&tx, arrived + (int8_t)byte());
+				hall_ring_set_start(&tx, arrived + (int8_t)byte());
 			break;
 		case 6:
 			if (what & 0x10)

@@ -125,7 +125,7 @@ static void tx_offer(void)
 	w.tx.memory = aligned_alloc(4096, HALLWAY_RING_HEADER + w.tx.size);
 	memset(w.tx.memory, 0xcc, HALLWAY_RING_HEADER + w.tx.size);
 	w.tx.carrier += 2;
-	hall_ring_tx_init(&w.tx.ring, w.tx.memory, w.tx.size, w.tx.carrier);
+	hall_ring_init_tx(&w.tx.ring, w.tx.memory, w.tx.size, w.tx.carrier);
 	w.tx.state = TX_OFFERED;
 	w.rx.mail.offer = true;
 }
@@ -135,7 +135,7 @@ static void tx_start(void)
 	counted.promoted++;
 	counted.left_in_tcp += w.sent != w.took;
 	counted.under_reader += w.rx.asleep;
-	hall_ring_start(&w.tx.ring, w.isn + (u32)w.sent);
+	hall_ring_set_start(&w.tx.ring, w.isn + (u32)w.sent);
 	w.tx.state = TX_RING;
 	w.rx.bell = true;
 }
@@ -148,13 +148,13 @@ static void tx_repeat(u32 left)
 
 	counted.repeated += left;
 	for (done = 0; done < left; done += span.len) {
-		span = hall_ring_left(&w.tx.ring, done);
+		span = hall_ring_get_truncated(&w.tx.ring, done);
 		CHECK(span.len && span.len <= left - done);
 		for (i = 0; i < span.len; i++)
 			w.queue[w.sent++ % TCP_MAX] = span.data[i];
 	}
 	CHECK(w.sent - w.took <= TCP_MAX);
-	hall_ring_forget_left(&w.tx.ring);
+	hall_ring_drop_truncated(&w.tx.ring);
 }
 
 static void tx_end(void)
@@ -162,10 +162,10 @@ static void tx_end(void)
 	u32 left;
 
 	counted.demoted++;
-	counted.left_in_ring += hall_ring_unread(&w.tx.ring) != 0;
+	counted.left_in_ring += hall_ring_count_unread(&w.tx.ring) != 0;
 	counted.under_reader += w.rx.asleep;
 	counted.under_writer += w.tx.asleep;
-	left = hall_ring_end(&w.tx.ring);
+	left = hall_ring_set_end(&w.tx.ring);
 	if (left)
 		tx_repeat(left);
 	w.tx.state = TX_DRAINING;
@@ -179,7 +179,7 @@ static void tx_done(u64 position)
 
 	if (w.tx.state == TX_RING)
 		tx_end();
-	CHECK(hall_ring_done(&w.tx.ring, position, &lost), "DONE at %llu",
+	CHECK(hall_ring_finish(&w.tx.ring, position, &lost), "DONE at %llu",
 	      (unsigned long long)position);
 	if (lost) {
 		/* Only who closed may leave bytes: the stream is reset. */
@@ -247,14 +247,14 @@ static void tx_ring(void)
 
 	if (!left) {
 		/* All bytes are published: the end mark, then the FIN. */
-		counted.fin_in_ring += hall_ring_unread(&w.tx.ring) != 0;
+		counted.fin_in_ring += hall_ring_count_unread(&w.tx.ring) != 0;
 		tx_end();
 		w.fin_sent = true;
 		return;
 	}
 	if (want > left)
 		want = left;
-	span = hall_ring_tx_span(&w.tx.ring, want);
+	span = hall_ring_get_tx_span(&w.tx.ring, want);
 	CHECK(!w.tx.ring.broken);
 	CHECK(span.len <= want);
 	if (!span.len) {
@@ -279,7 +279,7 @@ static bool tx_still_asleep(void)
 	if (!w.tx.bell)
 		return true;
 	w.tx.bell = false;
-	if (hall_ring_space(&w.tx.ring) < w.tx.least) {
+	if (hall_ring_count_space(&w.tx.ring) < w.tx.least) {
 		counted.woken_for_nothing++;
 		return true;
 	}
@@ -351,7 +351,7 @@ static void rx_mail(void)
 		return;
 	}
 	w.rx.memory = w.tx.memory;
-	CHECK(hall_ring_rx_init(&w.rx.ring, w.rx.memory, w.tx.size, w.tx.carrier));
+	CHECK(hall_ring_init_rx(&w.rx.ring, w.rx.memory, w.tx.size, w.tx.carrier));
 	w.rx.mapped = true;
 	w.rx.asked = false;
 	w.tx.mail.accept = true;
@@ -380,13 +380,13 @@ static void rx_ring(u32 n)
 	if (chance(4)) {
 		u32 offset = below(n);
 
-		span = hall_ring_rx_span(&w.rx.ring, offset, n);
+		span = hall_ring_get_rx_span(&w.rx.ring, offset, n);
 		CHECK(span.len);
 		for (i = 0; i < span.len; i++)
 			CHECK(span.data[i] == stream_byte(w.rx.read + offset + i));
 	}
 	while (some) {
-		span = hall_ring_rx_span(&w.rx.ring, 0, some);
+		span = hall_ring_get_rx_span(&w.rx.ring, 0, some);
 		CHECK(span.len && span.len <= some);
 		if (!span.len)
 			return;
@@ -402,14 +402,14 @@ static void rx_ring(u32 n)
 static void rx_save(void)
 {
 	struct hall_span span;
-	u32 n = hall_ring_used(&w.rx.ring);
+	u32 n = hall_ring_count_used(&w.rx.ring);
 
 	CHECK(w.rx.saved_at == w.rx.saved_end);
 	CHECK(n <= SAVED_MAX);
 	w.rx.saved_at = w.rx.saved_end = 0;
 	counted.saved += n;
 	while (n) {
-		span = hall_ring_rx_span(&w.rx.ring, 0, n);
+		span = hall_ring_get_rx_span(&w.rx.ring, 0, n);
 		memcpy(w.rx.saved + w.rx.saved_end, span.data, span.len);
 		w.rx.saved_end += span.len;
 		n -= span.len;
@@ -471,7 +471,7 @@ static void rx_read(void)
 			rx_nothing(fin);
 		return;
 	}
-	switch (hall_rx_where(&w.rx.ring, copied, arrived, &n)) {
+	switch (hall_ring_find_source(&w.rx.ring, copied, arrived, &n)) {
 	case HALL_RX_TCP:
 		rx_tcp(n);
 		break;
@@ -510,8 +510,8 @@ static bool rx_still_asleep(void)
 	w.rx.asleep = false;
 	/* Woken for nothing: some sleep on, armed as before. */
 	if (w.rx.mapped && w.rx.ring.started && chance(2) &&
-	    hall_rx_where(&w.rx.ring, copied_seq(), w.isn + (u32)w.arrived,
-			  &n) == HALL_RX_EMPTY && !w.rx.tcp_bell) {
+	    hall_ring_find_source(&w.rx.ring, copied_seq(), w.isn + (u32)w.arrived,
+				  &n) == HALL_RX_EMPTY && !w.rx.tcp_bell) {
 		counted.woken_for_nothing++;
 		w.rx.asleep = true;
 	}
@@ -540,9 +540,9 @@ static void receiver_step(void)
 	} else if (w.rx.mapped && w.rx.ring.started && chance(150)) {
 		/* The program can't wait for the end mark. */
 		if (chance(2))
-			hall_ring_cut(&w.rx.ring);
+			hall_ring_truncate(&w.rx.ring);
 		else
-			hall_ring_refuse(&w.rx.ring);
+			hall_ring_truncate_unread(&w.rx.ring);
 		counted.cut += w.rx.ring.ended;
 		w.rx.asleep = false;
 	} else if (w.rx.mapped && w.fin_arrived && !w.fin_read &&

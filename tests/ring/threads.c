@@ -100,16 +100,16 @@ static void *sender(void *unused)
 	struct hall_span span;
 	u32 want, i;
 
-	hall_ring_tx_init(&tx, shared, ring_size, 1);
+	hall_ring_init_tx(&tx, shared, ring_size, 1);
 	/* The carrier is offered; what follows has no order but the ring's. */
 	__atomic_store_n(&writer_bell.count, 1, __ATOMIC_RELEASE);
-	hall_ring_start(&tx, S);
+	hall_ring_set_start(&tx, S);
 	ring(&reader_bell);
 	while (wrote < total && !tx.broken) {
 		want = 1 + random_below(&rng, 1 << random_below(&rng, 14));
 		if (want > total - wrote)
 			want = total - wrote;
-		span = hall_ring_tx_span(&tx, want);
+		span = hall_ring_get_tx_span(&tx, want);
 		if (!span.len) {
 			u32 least = 1 + random_below(&rng, ring_size / 2);
 			u32 room = least + random_below(&rng, ring_size / 2 - least + 1);
@@ -124,7 +124,7 @@ static void *sender(void *unused)
 			for (;;) {
 				sleep_on(&writer_bell, before, "writer", wrote);
 				before = heard(&writer_bell);
-				if (tx.broken || hall_ring_space(&tx) >= least)
+				if (tx.broken || hall_ring_count_space(&tx) >= least)
 					break;
 				__atomic_fetch_add(&for_nothing, 1, __ATOMIC_RELAXED);
 			}
@@ -139,7 +139,7 @@ static void *sender(void *unused)
 		if (random_below(&rng, 2))
 			dawdle(&rng);
 	}
-	hall_ring_end(&tx);
+	hall_ring_set_end(&tx);
 	ring(&reader_bell);
 	CHECK(!tx.broken && wrote == total);
 	(void)unused;
@@ -156,11 +156,11 @@ static void *receiver(void *unused)
 
 	while (!__atomic_load_n(&writer_bell.count, __ATOMIC_ACQUIRE))
 		sched_yield();
-	CHECK(hall_ring_rx_init(&rx, shared, ring_size, 1));
+	CHECK(hall_ring_init_rx(&rx, shared, ring_size, 1));
 	for (;;) {
 		/* What rings from here on keeps us awake. */
 		before = heard(&reader_bell);
-		source = hall_rx_where(&rx, S, S, &n);
+		source = hall_ring_find_source(&rx, S, S, &n);
 		if (source == HALL_RX_ENDED || source == HALL_RX_CORRUPT)
 			break;
 		if (source == HALL_RX_EMPTY) {
@@ -178,7 +178,7 @@ static void *receiver(void *unused)
 			for (;;) {
 				sleep_on(&reader_bell, before, "reader", took);
 				before = heard(&reader_bell);
-				source = hall_rx_where(&rx, S, S, &n);
+				source = hall_ring_find_source(&rx, S, S, &n);
 				if (source != HALL_RX_EMPTY || !rx.started)
 					break;
 				__atomic_fetch_add(&for_nothing, 1, __ATOMIC_RELAXED);
@@ -187,7 +187,7 @@ static void *receiver(void *unused)
 		}
 		/* What is not taken now stays for the next look. */
 		some = 1 + random_below(&rng, n);
-		span = hall_ring_rx_span(&rx, 0, some);
+		span = hall_ring_get_rx_span(&rx, 0, some);
 		for (i = 0; i < span.len; i++) {
 			if (span.data[i] != stream_byte(took)) {
 				CHECK(0, "byte %llu is wrong (seed %llu)",

@@ -28,8 +28,8 @@ static void fresh(u32 size, u64 position)
 	free(shared);
 	shared = aligned_alloc(4096, HALLWAY_RING_HEADER + size);
 	memset(shared, 0xee, HALLWAY_RING_HEADER + size);
-	hall_ring_tx_init(&tx, shared, size, 1);
-	CHECK(hall_ring_rx_init(&rx, shared, size, 1));
+	hall_ring_init_tx(&tx, shared, size, 1);
+	CHECK(hall_ring_init_rx(&rx, shared, size, 1));
 	tx.head = tx.tail = rx.head = rx.tail = position;
 	shared->head = shared->tail = position;
 	shared->head_event = shared->tail_event = position;
@@ -50,35 +50,35 @@ static void sizes(void)
 	for (bit = 0; bit < 64; bit++) {
 		u64 size = 1ULL << bit;
 
-		CHECK(hall_ring_size_valid(size) ==
+		CHECK(hall_ring_is_valid_size(size) ==
 		      (size >= HALLWAY_RING_MIN && size <= HALLWAY_RING_MAX),
 		      "2^%u", bit);
 		if (bit > 1) {
-			CHECK(!hall_ring_size_valid(size - 1), "2^%u - 1", bit);
-			CHECK(!hall_ring_size_valid(size + 1), "2^%u + 1", bit);
+			CHECK(!hall_ring_is_valid_size(size - 1), "2^%u - 1", bit);
+			CHECK(!hall_ring_is_valid_size(size + 1), "2^%u + 1", bit);
 		}
 		/* A size that looks right in its lower half alone. */
 		if (bit >= 32)
-			CHECK(!hall_ring_size_valid(size + HALLWAY_RING_MIN));
+			CHECK(!hall_ring_is_valid_size(size + HALLWAY_RING_MIN));
 	}
-	CHECK(!hall_ring_size_valid(0));
-	CHECK(!hall_ring_size_valid(HALLWAY_RING_MIN + HALLWAY_RING_MIN / 2));
+	CHECK(!hall_ring_is_valid_size(0));
+	CHECK(!hall_ring_is_valid_size(HALLWAY_RING_MIN + HALLWAY_RING_MIN / 2));
 }
 
 static void initialised(void)
 {
 	fresh(8192, 0);
 	memset(shared, 0xff, HALLWAY_RING_HEADER);
-	hall_ring_tx_init(&tx, shared, 8192, 3);
+	hall_ring_init_tx(&tx, shared, 8192, 3);
 	CHECK(!shared->head && !shared->tail && !shared->head_event &&
 	      !shared->tail_event && !shared->start && !shared->end);
 	CHECK(shared->magic == HALLWAY_RING_MAGIC && shared->size == 8192 &&
 	      shared->carrier == 3);
-	CHECK(hall_ring_rx_init(&rx, shared, 8192, 3));
-	CHECK(!hall_ring_rx_init(&rx, shared, 4096, 3), "another size");
-	CHECK(!hall_ring_rx_init(&rx, shared, 8192, 5), "another carrier");
+	CHECK(hall_ring_init_rx(&rx, shared, 8192, 3));
+	CHECK(!hall_ring_init_rx(&rx, shared, 4096, 3), "another size");
+	CHECK(!hall_ring_init_rx(&rx, shared, 8192, 5), "another carrier");
 	shared->magic++;
-	CHECK(!hall_ring_rx_init(&rx, shared, 8192, 3), "another magic");
+	CHECK(!hall_ring_init_rx(&rx, shared, 8192, 3), "another magic");
 }
 
 /* Positions 0 .. size, written and read in steps that meet the end anywhere. */
@@ -95,7 +95,7 @@ static void spans(void)
 		fresh(4096, start);
 		wrote = took = start;
 		for (n = 0; n < 40; n++) {
-			span = hall_ring_tx_span(&tx, steps[i_s]);
+			span = hall_ring_get_tx_span(&tx, steps[i_s]);
 			i = 4096 - (u32)(wrote - took);
 			if (i > steps[i_s])
 				i = steps[i_s];
@@ -106,13 +106,13 @@ static void spans(void)
 			for (i = 0; i < span.len; i++)
 				span.data[i] = stream_byte(wrote++);
 			hall_ring_publish(&tx, span.len);
-			CHECK(hall_ring_used(&rx) == wrote - took);
-			CHECK(hall_ring_unread(&tx) == wrote - took);
-			CHECK(hall_ring_space(&tx) == 4096 - (wrote - took));
+			CHECK(hall_ring_count_used(&rx) == wrote - took);
+			CHECK(hall_ring_count_unread(&tx) == wrote - took);
+			CHECK(hall_ring_count_space(&tx) == 4096 - (wrote - took));
 			/* Every second round reads, so that it fills as well. */
 			if (!(n & 1) && wrote - took < 4096)
 				continue;
-			span = hall_ring_rx_span(&rx, 0, steps[i_s] + 1);
+			span = hall_ring_get_rx_span(&rx, 0, steps[i_s] + 1);
 			CHECK(span.len && span.len <= steps[i_s] + 1);
 			CHECK(span.data == shared->data + (took & 4095));
 			for (i = 0; i < span.len; i++)
@@ -129,22 +129,22 @@ static void full_and_empty(void)
 		u32 first;
 
 		fresh(4096, positions[i_p]);
-		CHECK(!hall_ring_used(&rx));
-		CHECK(!hall_ring_rx_span(&rx, 0, 4096).len);
-		CHECK(hall_ring_space(&tx) == 4096);
+		CHECK(!hall_ring_count_used(&rx));
+		CHECK(!hall_ring_get_rx_span(&rx, 0, 4096).len);
+		CHECK(hall_ring_count_space(&tx) == 4096);
 		/* At most two spans fill it. */
-		first = hall_ring_tx_span(&tx, 4096).len;
+		first = hall_ring_get_tx_span(&tx, 4096).len;
 		hall_ring_publish(&tx, first);
 		if (first < 4096) {
-			CHECK(hall_ring_tx_span(&tx, 4096).len == 4096 - first);
+			CHECK(hall_ring_get_tx_span(&tx, 4096).len == 4096 - first);
 			hall_ring_publish(&tx, 4096 - first);
 		}
-		CHECK(!hall_ring_space(&tx));
-		CHECK(!hall_ring_tx_span(&tx, 1).len);
-		CHECK(hall_ring_used(&rx) == 4096);
+		CHECK(!hall_ring_count_space(&tx));
+		CHECK(!hall_ring_get_tx_span(&tx, 1).len);
+		CHECK(hall_ring_count_used(&rx) == 4096);
 		hall_ring_consume(&rx, 4096);
-		CHECK(!hall_ring_used(&rx));
-		CHECK(hall_ring_space(&tx) == 4096);
+		CHECK(!hall_ring_count_used(&rx));
+		CHECK(hall_ring_count_space(&tx) == 4096);
 		CHECK(!tx.broken && !rx.broken);
 	}
 }
@@ -160,17 +160,17 @@ static void offsets(void)
 
 		fresh(4096, positions[i_p]);
 		hall_ring_publish(&tx, 3000);
-		hall_ring_used(&rx);
+		hall_ring_count_used(&rx);
 		for (offset = 0; offset < 3000; offset += 7) {
 			u32 place = (at + offset) & 4095;
 			u32 left = 3000 - offset;
 
-			span = hall_ring_rx_span(&rx, offset, -1);
+			span = hall_ring_get_rx_span(&rx, offset, -1);
 			CHECK(span.data == shared->data + place);
 			CHECK(span.len == (left < 4096 - place ? left : 4096 - place));
 		}
-		CHECK(!hall_ring_rx_span(&rx, 3000, 1).len);
-		CHECK(!hall_ring_rx_span(&rx, -1, -1).len);
+		CHECK(!hall_ring_get_rx_span(&rx, 3000, 1).len);
+		CHECK(!hall_ring_get_rx_span(&rx, -1, -1).len);
 	}
 }
 
@@ -188,7 +188,7 @@ static void events(void)
 		shared->head_event = positions[i_p] + event;
 		CHECK(hall_ring_publish(&tx, step) == passed,
 		      "head: event %d, step %u", event, step);
-		hall_ring_used(&rx);
+		hall_ring_count_used(&rx);
 		shared->tail_event = positions[i_p] + event;
 		CHECK(hall_ring_consume(&rx, step) == passed,
 		      "tail: event %d, step %u", event, step);
@@ -217,13 +217,13 @@ static void armed_reader(void)
 			CHECK(hall_ring_publish(&tx, step) ==
 			      (used < want && used + step >= want),
 			      "%u there, want %u, step %u", used, want, step);
-			CHECK(hall_ring_rx_due(&rx) == (used + step >= want));
+			CHECK(hall_ring_is_rx_due(&rx) == (used + step >= want));
 			/* A stale doorbell is not the one that was asked for. */
 			if (used + step < want)
-				hall_ring_rx_heard(&rx);
+				hall_ring_disarm_rx(&rx);
 		}
-		hall_ring_rx_heard(&rx);
-		CHECK(!hall_ring_rx_due(&rx));
+		hall_ring_disarm_rx(&rx);
+		CHECK(!hall_ring_is_rx_due(&rx));
 	}
 }
 
@@ -240,7 +240,7 @@ static void armed_writer(void)
 			continue;
 		fresh(4096, positions[i_p]);
 		hall_ring_publish(&tx, 4096 - there);
-		hall_ring_used(&rx);
+		hall_ring_count_used(&rx);
 		CHECK(hall_ring_arm_tail(&tx, least, want) == (there >= least));
 		if (there >= least)
 			continue;
@@ -249,12 +249,12 @@ static void armed_writer(void)
 			      (free < want && free + step >= want),
 			      "%u free, least %u, want %u, step %u", free,
 			      least, want, step);
-			CHECK(hall_ring_tx_due(&tx) == (free + step >= want));
+			CHECK(hall_ring_is_tx_due(&tx) == (free + step >= want));
 			if (free + step < want)
-				hall_ring_tx_heard(&tx);
+				hall_ring_disarm_tx(&tx);
 		}
-		hall_ring_tx_heard(&tx);
-		CHECK(!hall_ring_tx_due(&tx));
+		hall_ring_disarm_tx(&tx);
+		CHECK(!hall_ring_is_tx_due(&tx));
 	}
 }
 
@@ -290,7 +290,7 @@ static void arming_races(void)
 		fresh(4096, 0);
 		shared->head_event = shared->tail_event = 1000000;
 		hall_ring_publish(&tx, 4096);
-		hall_ring_used(&rx);
+		hall_ring_count_used(&rx);
 		rang = false;
 		interrupt_at = at;
 		interrupt = consume_all;
@@ -319,8 +319,8 @@ static u64 candidate(unsigned int i, u64 low, u64 high)
 static void check_tx_broken(void)
 {
 	CHECK(tx.broken);
-	CHECK(!hall_ring_space(&tx));
-	CHECK(!hall_ring_tx_span(&tx, 100).len);
+	CHECK(!hall_ring_count_space(&tx));
+	CHECK(!hall_ring_get_tx_span(&tx, 100).len);
 	CHECK(hall_ring_arm_tail(&tx, 1, 1), "asleep on a broken ring");
 	CHECK(tx.broken);
 }
@@ -338,20 +338,20 @@ static void broken_tail(void)
 		fresh(4096, tail);
 		hall_ring_publish(&tx, fills[i_f]);
 		shared->tail = bad;
-		CHECK(hall_ring_space(&tx) == (possible ? 4096 - (head - bad) : 0));
+		CHECK(hall_ring_count_space(&tx) == (possible ? 4096 - (head - bad) : 0));
 		CHECK(tx.broken != possible, "tail %+lld, fill %u",
 		      (long long)(bad - tail), fills[i_f]);
 		if (possible)
 			continue;
 		check_tx_broken();
-		CHECK(hall_ring_unread(&tx) == fills[i_f]);
+		CHECK(hall_ring_count_unread(&tx) == fills[i_f]);
 		shared->tail = tail;
 		check_tx_broken();
 		/* The span looks for itself where the old copy is too small. */
 		fresh(4096, tail);
 		hall_ring_publish(&tx, fills[i_f]);
 		shared->tail = bad;
-		CHECK(!hall_ring_tx_span(&tx, 4096).len || fills[i_f] == 0);
+		CHECK(!hall_ring_get_tx_span(&tx, 4096).len || fills[i_f] == 0);
 		CHECK(tx.broken || fills[i_f] == 0);
 	}
 }
@@ -361,9 +361,9 @@ static void check_rx_broken(void)
 	u32 n;
 
 	CHECK(rx.broken);
-	CHECK(!hall_ring_used(&rx));
+	CHECK(!hall_ring_count_used(&rx));
 	CHECK(hall_ring_arm_head(&rx, 1), "asleep on a broken ring");
-	CHECK(hall_rx_where(&rx, 0, 0, &n) == HALL_RX_CORRUPT);
+	CHECK(hall_ring_find_source(&rx, 0, 0, &n) == HALL_RX_CORRUPT);
 	CHECK(rx.broken);
 }
 
@@ -379,12 +379,12 @@ static void broken_head(void)
 
 		fresh(4096, tail);
 		hall_ring_publish(&tx, fills[i_f]);
-		hall_ring_used(&rx);
+		hall_ring_count_used(&rx);
 		shared->head = bad;
-		CHECK(hall_ring_used(&rx) == (possible ? bad - tail : 0));
+		CHECK(hall_ring_count_used(&rx) == (possible ? bad - tail : 0));
 		CHECK(rx.broken != possible, "head %+lld, fill %u",
 		      (long long)(bad - head), fills[i_f]);
-		CHECK(hall_ring_rx_span(&rx, 0, -1).len <= 4096);
+		CHECK(hall_ring_get_rx_span(&rx, 0, -1).len <= 4096);
 		if (possible)
 			continue;
 		check_rx_broken();
@@ -400,16 +400,16 @@ static void private_geometry(void)
 	shared->size = 1 << 20;
 	shared->magic = shared->carrier = 0;
 	shared->head = 4097;
-	CHECK(!hall_ring_used(&rx) && rx.broken);
+	CHECK(!hall_ring_count_used(&rx) && rx.broken);
 	fresh(4096, 4096 + 4000);
 	shared->size = 1 << 20;
-	CHECK(hall_ring_tx_span(&tx, 4096).len == 96);
-	CHECK(hall_ring_tx_span(&tx, 4096).data == shared->data + 4000);
-	CHECK(hall_ring_space(&tx) == 4096);
+	CHECK(hall_ring_get_tx_span(&tx, 4096).len == 96);
+	CHECK(hall_ring_get_tx_span(&tx, 4096).data == shared->data + 4000);
+	CHECK(hall_ring_count_space(&tx) == 4096);
 	/* An own index that the peer overwrites is not read back. */
 	shared->head = shared->tail = 12;
 	hall_ring_publish(&tx, 8);
-	CHECK(shared->head == 4096 + 4008 && !hall_ring_rx_span(&rx, 0, 1).len);
+	CHECK(shared->head == 4096 + 4008 && !hall_ring_get_rx_span(&rx, 0, 1).len);
 }
 
 /* The head that a set end makes final is not looked at again. */
@@ -418,17 +418,17 @@ static void head_after_end(void)
 	u32 n;
 
 	fresh(4096, 0);
-	hall_ring_start(&tx, 77);
+	hall_ring_set_start(&tx, 77);
 	hall_ring_publish(&tx, 5);
-	hall_ring_end(&tx);
-	CHECK(hall_rx_where(&rx, 77, 77, &n) == HALL_RX_RING && n == 5);
+	hall_ring_set_end(&tx);
+	CHECK(hall_ring_find_source(&rx, 77, 77, &n) == HALL_RX_RING && n == 5);
 	shared->head = 6;
-	CHECK(hall_rx_where(&rx, 77, 77, &n) == HALL_RX_RING && n == 5);
+	CHECK(hall_ring_find_source(&rx, 77, 77, &n) == HALL_RX_RING && n == 5);
 }
 
 static void put(u8 byte)
 {
-	struct hall_span span = hall_ring_tx_span(&tx, 1);
+	struct hall_span span = hall_ring_get_tx_span(&tx, 1);
 
 	span.data[0] = byte;
 	hall_ring_publish(&tx, 1);
@@ -443,30 +443,30 @@ static void cut(void)
 
 	for EACH(b, bases) {
 		fresh(4096, bases[i_b]);
-		hall_ring_start(&tx, 77);
+		hall_ring_set_start(&tx, 77);
 		/* What is cut off goes round the ring's end, or not. */
 		hall_ring_publish(&tx, 4090);
-		CHECK(hall_ring_used(&rx) == 4090);
+		CHECK(hall_ring_count_used(&rx) == 4090);
 		hall_ring_consume(&rx, 4080);
-		hall_ring_cut(&rx);
+		hall_ring_truncate(&rx);
 		CHECK(rx.ended && !rx.broken);
 		for (i = 0; i < 20; i++)
 			put(i);
 		/* What is there is still to be read, and TCP follows it. */
-		CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_RING && n == 10);
+		CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_RING && n == 10);
 		hall_ring_consume(&rx, 10);
-		CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_ENDED);
+		CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_ENDED);
 
-		CHECK(hall_ring_end(&tx) == 20 && !tx.broken);
+		CHECK(hall_ring_set_end(&tx) == 20 && !tx.broken);
 		for (i = runs = 0; i < 20; i += span.len, runs++) {
-			span = hall_ring_left(&tx, i);
+			span = hall_ring_get_truncated(&tx, i);
 			CHECK(span.len && i + span.len <= 20);
 			CHECK(span.data[0] == i);
 			CHECK(span.data[span.len - 1] == i + span.len - 1);
 		}
 		CHECK(runs == (((bases[i_b] + 4090) & 4095) > 4076 ? 2 : 1));
-		hall_ring_forget_left(&tx);
-		CHECK(hall_ring_done(&tx, rx.tail, &n) && !n);
+		hall_ring_drop_truncated(&tx);
+		CHECK(hall_ring_finish(&tx, rx.tail, &n) && !n);
 	}
 }
 
@@ -476,18 +476,18 @@ static void cut_and_end(void)
 	u32 n;
 
 	fresh(4096, 9);
-	hall_ring_start(&tx, 77);
+	hall_ring_set_start(&tx, 77);
 	hall_ring_publish(&tx, 5);
-	CHECK(!hall_ring_end(&tx));
-	hall_ring_cut(&rx);
+	CHECK(!hall_ring_set_end(&tx));
+	hall_ring_truncate(&rx);
 	CHECK(!rx.ended && shared->end == HALLWAY_MARK_SET);
-	CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_RING && n == 5 && rx.ended);
+	CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_RING && n == 5 && rx.ended);
 
 	fresh(4096, 9);
 	hall_ring_publish(&tx, 5);
-	hall_ring_cut(&rx);
-	CHECK(!hall_ring_end(&tx) && !tx.broken);	/* nothing is left */
-	CHECK(shared->end == (HALLWAY_MARK_CUT | 14));
+	hall_ring_truncate(&rx);
+	CHECK(!hall_ring_set_end(&tx) && !tx.broken);	/* nothing is left */
+	CHECK(shared->end == (HALLWAY_MARK_TRUNCATED | 14));
 }
 
 /* One who can wait for nothing leaves all that is unread to the sender. */
@@ -496,38 +496,38 @@ static void refused(void)
 	u32 n;
 
 	fresh(4096, 9);
-	hall_ring_start(&tx, 77);
+	hall_ring_set_start(&tx, 77);
 	hall_ring_publish(&tx, 5);
-	CHECK(hall_ring_used(&rx) == 5);
+	CHECK(hall_ring_count_used(&rx) == 5);
 	hall_ring_consume(&rx, 2);
-	hall_ring_refuse(&rx);
-	CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_ENDED);
+	hall_ring_truncate_unread(&rx);
+	CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_ENDED);
 	hall_ring_publish(&tx, 1);
-	CHECK(hall_ring_end(&tx) == 4 && !tx.broken);
-	hall_ring_forget_left(&tx);
-	CHECK(hall_ring_done(&tx, rx.tail, &n) && !n);
+	CHECK(hall_ring_set_end(&tx) == 4 && !tx.broken);
+	hall_ring_drop_truncated(&tx);
+	CHECK(hall_ring_finish(&tx, rx.tail, &n) && !n);
 
 	fresh(4096, 9);
-	hall_ring_start(&tx, 77);
+	hall_ring_set_start(&tx, 77);
 	hall_ring_publish(&tx, 5);
-	CHECK(!hall_ring_end(&tx));
-	hall_ring_refuse(&rx);
-	CHECK(hall_rx_where(&rx, 77, 90, &n) == HALL_RX_RING && n == 5);
+	CHECK(!hall_ring_set_end(&tx));
+	hall_ring_truncate_unread(&rx);
+	CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_RING && n == 5);
 }
 
 /* A cut where no honest receiver makes one. */
 static void cut_words(void)
 {
 	static const u64 words[] = {
-		1, 104, HALLWAY_MARK_SET, HALLWAY_MARK_SET | HALLWAY_MARK_CUT | 104,
-		HALLWAY_MARK_CUT | 99, HALLWAY_MARK_CUT | 106, HALLWAY_MARK_CUT, ~0ULL,
+		1, 104, HALLWAY_MARK_SET, HALLWAY_MARK_SET | HALLWAY_MARK_TRUNCATED | 104,
+		HALLWAY_MARK_TRUNCATED | 99, HALLWAY_MARK_TRUNCATED | 106, HALLWAY_MARK_TRUNCATED, ~0ULL,
 	};
 
 	for EACH(i, words) {
 		fresh(4096, 100);
 		hall_ring_publish(&tx, 5);
 		shared->end = words[i_i];
-		CHECK(!hall_ring_end(&tx) && tx.broken, "word %zu", i_i);
+		CHECK(!hall_ring_set_end(&tx) && tx.broken, "word %zu", i_i);
 	}
 }
 
@@ -620,23 +620,23 @@ static void marks(void)
 
 			fresh(4096, 0);
 			if (table[row].start == SET)
-				hall_ring_start(&tx, base);
+				hall_ring_set_start(&tx, base);
 			else if (table[row].start == NO_BIT)
 				shared->start = (u64)base | 1ULL << 40;
 			else if (table[row].start == RESERVED)
 				shared->start = HALLWAY_MARK_SET | base | 1ULL << 40;
 			shared->head = table[row].ring;
 			if (table[row].end)
-				hall_ring_end(&tx);
-			source = hall_rx_where(&rx, copied, arrived, &n);
+				hall_ring_set_end(&tx);
+			source = hall_ring_find_source(&rx, copied, arrived, &n);
 			expect(cell, source, n, row, column, base);
 			/* Asked again it says the same. */
-			source = hall_rx_where(&rx, copied, arrived, &n);
+			source = hall_ring_find_source(&rx, copied, arrived, &n);
 			expect(cell, source, n, row, column, base);
 			CHECK(rx.broken == (cell[0] == 'X'));
 			if (rx.broken) {
-				hall_ring_tx_init(&tx, shared, 4096, 1);
-				hall_ring_start(&tx, base);
+				hall_ring_init_tx(&tx, shared, 4096, 1);
+				hall_ring_set_start(&tx, base);
 				check_rx_broken();
 			}
 			cell += strcspn(cell, " ");
@@ -656,10 +656,10 @@ static void end_words(void)
 
 	for EACH(i, words) {
 		fresh(4096, 0);
-		hall_ring_start(&tx, 500);
+		hall_ring_set_start(&tx, 500);
 		shared->end = words[i_i];
-		CHECK(hall_rx_where(&rx, 490, 495, &n) == HALL_RX_CORRUPT);
-		hall_ring_end(&tx);
+		CHECK(hall_ring_find_source(&rx, 490, 495, &n) == HALL_RX_CORRUPT);
+		hall_ring_set_end(&tx);
 		check_rx_broken();
 	}
 }
@@ -686,16 +686,16 @@ static void last_word(void)
 		fresh(4096, base);
 		hall_ring_publish(&tx, 100);
 		hall_ring_consume(&rx, 40);
-		CHECK(hall_ring_unread(&tx) == 60);
+		CHECK(hall_ring_count_unread(&tx) == 60);
 		/* The word counts, not what the shared tail says by now. */
 		shared->tail = base + 70;
-		CHECK(hall_ring_done(&tx, base + words[i_w].position, &lost) ==
+		CHECK(hall_ring_finish(&tx, base + words[i_w].position, &lost) ==
 		      words[i_w].possible, "word %zu", i_w);
 		CHECK(lost == words[i_w].lost, "word %zu: %u", i_w, lost);
 		CHECK(tx.broken == !words[i_w].possible);
 		if (!tx.broken)
 			continue;
-		CHECK(!hall_ring_done(&tx, base + 100, &lost) && tx.broken);
+		CHECK(!hall_ring_finish(&tx, base + 100, &lost) && tx.broken);
 	}
 }
 
@@ -705,30 +705,30 @@ static void marks_once(void)
 	u32 n;
 
 	fresh(4096, 0);
-	hall_ring_start(&tx, 500);
-	CHECK(hall_rx_where(&rx, 490, 495, &n) == HALL_RX_TCP && n == 5);
-	hall_ring_start(&tx, 900);
-	CHECK(hall_rx_where(&rx, 490, 500, &n) == HALL_RX_TCP && n == 10);
+	hall_ring_set_start(&tx, 500);
+	CHECK(hall_ring_find_source(&rx, 490, 495, &n) == HALL_RX_TCP && n == 5);
+	hall_ring_set_start(&tx, 900);
+	CHECK(hall_ring_find_source(&rx, 490, 500, &n) == HALL_RX_TCP && n == 10);
 	hall_ring_publish(&tx, 3);
-	CHECK(hall_rx_where(&rx, 500, 500, &n) == HALL_RX_RING && n == 3);
+	CHECK(hall_ring_find_source(&rx, 500, 500, &n) == HALL_RX_RING && n == 3);
 	shared->start = 0;
-	hall_ring_end(&tx);
-	CHECK(hall_rx_where(&rx, 500, 520, &n) == HALL_RX_RING && n == 3);
+	hall_ring_set_end(&tx);
+	CHECK(hall_ring_find_source(&rx, 500, 520, &n) == HALL_RX_RING && n == 3);
 	shared->end = 0;
 	hall_ring_consume(&rx, 3);
-	CHECK(hall_rx_where(&rx, 500, 520, &n) == HALL_RX_ENDED);
+	CHECK(hall_ring_find_source(&rx, 500, 520, &n) == HALL_RX_ENDED);
 }
 
 /* The sender ends and goes on over TCP in the middle of the receiver's look. */
 static void end_meanwhile(void)
 {
 	hall_ring_publish(&tx, 9);
-	hall_ring_end(&tx);
+	hall_ring_set_end(&tx);
 }
 
 static void start_meanwhile(void)
 {
-	hall_ring_start(&tx, 500);
+	hall_ring_set_start(&tx, 500);
 	end_meanwhile();
 }
 
@@ -742,23 +742,23 @@ static void looks_race(void)
 		bool happened;
 
 		fresh(4096, 0);
-		hall_ring_start(&tx, 500);
+		hall_ring_set_start(&tx, 500);
 		interrupt_at = at;
 		interrupt = end_meanwhile;
-		source = hall_rx_where(&rx, 500, 500, &n);
+		source = hall_ring_find_source(&rx, 500, 500, &n);
 		happened = !interrupt;
 		interrupt = NULL;
 		/* Empty is no lie, for it came late; ended without them is. */
 		CHECK(source == HALL_RX_EMPTY || (source == HALL_RX_RING && n == 9),
 		      "%u: %d", at, source);
 		if (happened)
-			CHECK(hall_rx_where(&rx, 500, 510, &n) == HALL_RX_RING &&
+			CHECK(hall_ring_find_source(&rx, 500, 510, &n) == HALL_RX_RING &&
 			      n == 9, "%u", at);
 
 		fresh(4096, 0);
 		interrupt_at = at;
 		interrupt = start_meanwhile;
-		source = hall_rx_where(&rx, 490, 500, &n);
+		source = hall_ring_find_source(&rx, 490, 500, &n);
 		interrupt = NULL;
 		CHECK(source == HALL_RX_TCP && n == 10, "%u: %d", at, source);
 	}

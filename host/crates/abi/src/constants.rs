@@ -78,8 +78,8 @@ pub mod ring {
     pub const RING_MAX: u32 = 16 << 20;
     /// In start and end: the mark is set.
     pub const MARK_SET: u64 = 1 << 63;
-    /// In end: the receiver has cut the ring.
-    pub const MARK_CUT: u64 = 1 << 62;
+    /// In end: the receiver has truncated the ring.
+    pub const MARK_TRUNCATED: u64 = 1 << 62;
     /// In end of a cut ring: the position, its low bits.
     pub const MARK_POSITION: u64 = 0x3fff_ffff_ffff_ffff;
     /// In start: the TCP sequence number.
