@@ -24,55 +24,55 @@ static void (*native_data_ready)(struct sock *sk);
 static void (*native_write_space)(struct sock *sk);
 static void (*native_state_change)(struct sock *sk);
 
-bool hall_owner_native(const struct sock *sk)
+bool hall_callbacks_are_native(const struct sock *sk)
 {
 	return !sk->sk_user_data && sk->sk_data_ready == native_data_ready &&
 	       sk->sk_write_space == native_write_space &&
 	       sk->sk_state_change == native_state_change;
 }
 
-void hall_owner_take(struct hall_sock *hs)
+void hall_callbacks_record(struct hall_sock *hs)
 {
-	struct hall_owner *owner = &hs->owner;
+	struct hall_callbacks *callbacks = &hs->callbacks;
 
-	owner->data_ready = hs->sk->sk_data_ready;
-	owner->bytes = hs->rx.bytes_tcp;
-	owner->seq = tcp_sk(hs->sk)->copied_seq - (u32)owner->bytes;
+	callbacks->data_ready = hs->sk->sk_data_ready;
+	callbacks->bytes = hs->rx.bytes_tcp;
+	callbacks->seq = tcp_sk(hs->sk)->copied_seq - (u32)callbacks->bytes;
 }
 
-bool hall_owner_suits(struct hall_sock *hs)
+bool hall_callbacks_allow_ring(struct hall_sock *hs)
 {
-	const struct hall_owner *owner = &hs->owner;
+	const struct hall_callbacks *callbacks = &hs->callbacks;
 	u64 bytes = hs->rx.bytes_tcp;
 
-	if (hall_owner_native(hs->sk))
+	if (hall_callbacks_are_native(hs->sk))
 		return true;
-	if (owner->data_ready != hs->sk->sk_data_ready) {
-		hall_owner_take(hs);
+	if (callbacks->data_ready != hs->sk->sk_data_ready) {
+		hall_callbacks_record(hs);
 		return false;
 	}
-	return bytes != owner->bytes &&
-	       tcp_sk(hs->sk)->copied_seq - (u32)bytes == owner->seq;
+	return bytes != callbacks->bytes &&
+	       tcp_sk(hs->sk)->copied_seq - (u32)bytes == callbacks->seq;
 }
 
-void hall_owner_tell(struct hall_sock *hs)
+void hall_callbacks_call(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 
-	if (hall_owner_native(sk))
+	if (hall_callbacks_are_native(sk))
 		return;
 	/* Whoever came after we judged may be of the other kind. */
-	if (hs->owner.data_ready != sk->sk_data_ready) {
-		hall_sock_want_tcp(hs, HALLWAY_REASON_FOREIGN);
+	if (hs->callbacks.data_ready != sk->sk_data_ready) {
+		hall_sock_request_detach(hs, HALLWAY_REASON_FOREIGN);
 		return;
 	}
-	if (hall_rx_unread(hs))
+	if (hall_rx_count_unread(hs))
 		sk->sk_data_ready(sk);
 	if (hall_sock_wants_space(sk))
 		sk->sk_write_space(sk);
 }
 
-void hall_owner_wake(struct hall_sock *hs)
+void hall_callbacks_wake(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 
@@ -80,11 +80,11 @@ void hall_owner_wake(struct hall_sock *hs)
 	if (sock_owned_by_user(sk))
 		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
 	else
-		hall_owner_tell(hs);
+		hall_callbacks_call(hs);
 	spin_unlock_bh(&sk->sk_lock.slock);
 }
 
-void hall_owner_learn(const struct sock *fresh)
+void hall_callbacks_learn(const struct sock *fresh)
 {
 	native_data_ready = fresh->sk_data_ready;
 	native_write_space = fresh->sk_write_space;

@@ -6,16 +6,16 @@
 #include "sock.h"
 
 /* Are the callbacks the socket layer's own? Any context. */
-bool hall_owner_native(const struct sock *sk);
+bool hall_callbacks_are_native(const struct sock *sk);
 /* Begins to watch how the present user of the callbacks reads. slock. */
-void hall_owner_take(struct hall_sock *hs);
+void hall_callbacks_record(struct hall_sock *hs);
 /* May the user of the callbacks be given a ring? lock_sock(). */
-bool hall_owner_suits(struct hall_sock *hs);
+bool hall_callbacks_allow_ring(struct hall_sock *hs);
 /* Calls foreign callbacks for what is in the rings. slock or lock_sock(). */
-void hall_owner_tell(struct hall_sock *hs);
+void hall_callbacks_call(struct hall_sock *hs);
 /* The same, or later if the socket is in use. No lock of the socket held. */
-void hall_owner_wake(struct hall_sock *hs);
+void hall_callbacks_wake(struct hall_sock *hs);
 /* Learns the socket layer's own callbacks, from a fresh socket. */
-void hall_owner_learn(const struct sock *fresh);
+void hall_callbacks_learn(const struct sock *fresh);
 
 #endif /* HALL_CALLBACKS_H */

@@ -27,7 +27,7 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
 	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + bytes,
 				&tx->memory);
 	if (err) {
-		hall_sock_rest(hs);
+		hall_sock_close_channel(hs);
 		return err;
 	}
 	tx->tags = *tags;
@@ -72,7 +72,7 @@ void hall_tx_demote(struct hall_sock *hs)
 
 	if (tx->state != HALL_TX_RING)
 		return;
-	if (hall_tx_unread(hs))
+	if (hall_tx_count_unread(hs))
 		hall_count(HALL_SWITCH_IN_RING);
 	if (hs->tx_waiters)
 		hall_count(HALL_SWITCH_WRITER);
@@ -86,7 +86,7 @@ void hall_tx_demote(struct hall_sock *hs)
 		hall_sock_break(hs);
 	} else if (left) {
 		hs->reason = HALLWAY_REASON_TIMEOUT;
-		tx->lost = !hall_tx_repeat(hs, left);
+		tx->lost = !hall_tx_resend(hs, left);
 	}
 	if (tx->lost)
 		hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
@@ -100,7 +100,7 @@ void hall_tx_release(struct hall_sock *hs)
 	struct hall_tx *tx = &hs->tx;
 	struct hall_memory memory;
 
-	hall_count_add(HALL_TX_BYTES_UNREAD, hall_tx_unread(hs));
+	hall_count_add(HALL_TX_BYTES_UNREAD, hall_tx_count_unread(hs));
 	spin_lock_bh(&channel->lock);
 	memory = tx->memory;
 	tx->memory.ring = NULL;
@@ -113,7 +113,7 @@ void hall_tx_release(struct hall_sock *hs)
 		hall_memory_free(channel->member, &memory);
 }
 
-u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
+u32 hall_rx_accept(struct hall_sock *hs, const struct hallway_message *offer)
 {
 	struct hall_channel *channel = &hs->channel;
 	u32 size = offer->offer.ring_size;
@@ -140,22 +140,22 @@ u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer)
 	hs->rx.ring = ring;
 	hs->rx.state = HALL_RX_MAPPED;
 	hs->rx.carrier = offer->carrier;
-	hs->rx.small = false;
+	hs->rx.end_requested = false;
 	hs->spin_credit = HALL_SPIN_CREDIT;
 	spin_unlock_bh(&channel->lock);
 	return 0;
 }
 
-void hall_rx_cut(struct hall_sock *hs)
+void hall_rx_truncate(struct hall_sock *hs)
 {
 	struct hall_rx_ring *ring = &hs->rx.ring;
 	u32 n;
 
-	hall_rx_source(hs, &n);
+	hall_rx_find_source(hs, &n);
 	if (ring->ended)
 		return;
 	spin_lock_bh(&hs->channel.lock);
-	if (ring->started && !hall_rx_behind(hs))
+	if (ring->started && !hall_rx_lacks_tcp(hs))
 		hall_ring_truncate(ring);
 	else
 		hall_ring_truncate_unread(ring);
@@ -164,15 +164,15 @@ void hall_rx_cut(struct hall_sock *hs)
 		hall_count(HALL_RX_CUTS);
 }
 
-int hall_rx_leave(struct hall_sock *hs, u32 reason)
+int hall_rx_demote_now(struct hall_sock *hs, u32 reason)
 {
 	struct hall_rx *rx = &hs->rx;
 	int err;
 
 	if (rx->state != HALL_RX_MAPPED)
 		return 0;
-	hall_rx_cut(hs);
-	err = hall_rx_save(hs, GFP_ATOMIC | __GFP_NOWARN);
+	hall_rx_truncate(hs);
+	err = hall_rx_requeue(hs, GFP_ATOMIC | __GFP_NOWARN);
 	if (err == -EPROTO)
 		hall_sock_break(hs);
 	if (err)
@@ -197,7 +197,7 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
 			 rx->ring.tail);
 	rx->carrier++;
-	hall_sock_rest(hs);
+	hall_sock_close_channel(hs);
 	if (!rx->ring.started)
 		return;
 	hall_count(HALL_RX_DEMOTED);
@@ -205,7 +205,7 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 		hall_count(HALL_SWITCH_READER);
 }
 
-void hall_rx_forget(struct sock *sk)
+void hall_rx_discard_queue(struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 
@@ -214,7 +214,7 @@ void hall_rx_forget(struct sock *sk)
 	WRITE_ONCE(tp->urg_data, 0);
 }
 
-void hall_sock_rest(struct hall_sock *hs)
+void hall_sock_close_channel(struct hall_sock *hs)
 {
 	if (!hs->tx.memory.ring && hs->rx.state == HALL_RX_NATIVE)
 		hall_channel_close(&hs->channel);
@@ -231,7 +231,7 @@ void hall_sock_break(struct hall_sock *hs)
 	hall_count(HALL_CORRUPT_RINGS);
 	hall_tx_demote(hs);
 	hall_rx_release(hs, HALLWAY_REASON_CORRUPT);
-	hall_rx_forget(sk);
+	hall_rx_discard_queue(sk);
 	sk->sk_err = ECONNRESET;
 	hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
 }

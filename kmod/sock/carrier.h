@@ -22,30 +22,30 @@ void hall_tx_release(struct hall_sock *hs);
 /* The direction that we receive. */
 
 /* Accepts the peer's ring. rx_mutex, too. 0, or a reason against. */
-u32 hall_rx_consent(struct hall_sock *hs, const struct hallway_message *offer);
+u32 hall_rx_accept(struct hall_sock *hs, const struct hallway_message *offer);
 /*
  * Ends the ring at the position that the reader can reach: at its head, or at
  * its tail while TCP owes bytes that come before. The peer resends the rest over
  * TCP. Without effect on a ring that has ended. State MAPPED.
  */
-void hall_rx_cut(struct hall_sock *hs);
+void hall_rx_truncate(struct hall_sock *hs);
 /*
  * Truncates and requeues without waiting or sleeping. 0, or an error of
- * hall_rx_save().
+ * hall_rx_requeue().
  */
-int hall_rx_leave(struct hall_sock *hs, u32 reason);
+int hall_rx_demote_now(struct hall_sock *hs, u32 reason);
 /* Unmaps the ring and says DONE. */
 void hall_rx_release(struct hall_sock *hs, u32 reason);
 /*
  * Bytes of a ring are lost, and TCP's later bytes must not take their place:
  * discards them, as in tcp_disconnect(). The socket is about to be reset.
  */
-void hall_rx_forget(struct sock *sk);
+void hall_rx_discard_queue(struct sock *sk);
 
 /* Both. */
 
 /* Gives the endpoint number back, if no ring is left. */
-void hall_sock_rest(struct hall_sock *hs);
+void hall_sock_close_channel(struct hall_sock *hs);
 /* The peer broke the rules: leaves the rings for good and has the socket reset. */
 void hall_sock_break(struct hall_sock *hs);
 /* Resets the connection, as an RST from the peer would. No lock held. */

@@ -15,9 +15,9 @@
 #include "lookup.h"
 #include "stream.h"
 
-bool hall_sock_shut(struct hall_sock *hs)
+static bool end_rings(struct hall_sock *hs)
 {
-	bool lost = hall_rx_unread(hs);
+	bool lost = hall_rx_count_unread(hs);
 
 	hall_tx_demote(hs);
 	lost |= hs->tx.lost;
@@ -35,7 +35,7 @@ void hall_close(struct sock *sk, long timeout)
 
 	if (hs) {
 		lock_sock(sk);
-		if (!hs->detached && hall_sock_shut(hs)) {
+		if (!hs->detached && end_rings(hs)) {
 			sock_set_flag(sk, SOCK_LINGER);
 			sk->sk_lingertime = 0;
 		}
@@ -83,7 +83,7 @@ int hall_disconnect(struct sock *sk, int flags)
 	struct hall_sock *hs = hall_sock_get(sk);
 
 	if (hs) {
-		hall_sock_shut(hs);
+		end_rings(hs);
 		hall_sock_put(hs);
 	}
 	return READ_ONCE(sk->sk_prot)->disconnect(sk, flags);

@@ -15,7 +15,7 @@
 
 #include "../obs/counters.h"
 
-void hall_info_sent(struct hall_sock *hs, u32 n)
+void hall_info_count_sent(struct hall_sock *hs, u32 n)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 
@@ -27,7 +27,7 @@ void hall_info_sent(struct hall_sock *hs, u32 n)
 	this_cpu_add(hs->channel.member->bytes->tx, n);
 }
 
-void hall_info_received(struct hall_sock *hs, u32 n)
+void hall_info_count_received(struct hall_sock *hs, u32 n)
 {
 	hs->rx.bytes_ring += n;
 	tcp_sk(hs->sk)->bytes_received += n;
@@ -36,7 +36,7 @@ void hall_info_received(struct hall_sock *hs, u32 n)
 	this_cpu_add(hs->channel.member->bytes->rx, n);
 }
 
-void hall_info_repeated(struct hall_sock *hs, u32 n)
+void hall_info_count_resent(struct hall_sock *hs, u32 n)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 
@@ -49,7 +49,7 @@ void hall_info_repeated(struct hall_sock *hs, u32 n)
 }
 
 /* All counts end at one place: the truncation to 32 bits is meant. */
-u32 hall_info_own_isn(const struct hall_sock *hs, bool drained)
+u32 hall_info_get_own_isn(const struct hall_sock *hs, bool drained)
 {
 	u64 ring = drained ? 0 : hs->tx.bytes_ring - hs->tx.bytes_before;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
@@ -57,7 +57,7 @@ u32 hall_info_own_isn(const struct hall_sock *hs, bool drained)
 	return tp->snd_una - (u32)(tp->bytes_acked - ring);
 }
 
-u32 hall_info_peer_isn(const struct hall_sock *hs)
+u32 hall_info_get_peer_isn(const struct hall_sock *hs)
 {
 	u64 ring = hs->rx.bytes_ring - hs->rx.bytes_before;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
@@ -65,9 +65,10 @@ u32 hall_info_peer_isn(const struct hall_sock *hs)
 	return tp->rcv_nxt - (u32)(tp->bytes_received - ring);
 }
 
-void hall_sock_tags(const struct hall_sock *hs, bool drained,
-		    struct hall_tags *tags)
+void hall_sock_make_tags(const struct hall_sock *hs, bool drained,
+			 struct hall_tags *tags)
 {
 	hall_tags_make(tags, hs->channel.member->key,
-		       hall_info_own_isn(hs, drained), hall_info_peer_isn(hs));
+		       hall_info_get_own_isn(hs, drained),
+		       hall_info_get_peer_isn(hs));
 }

@@ -6,19 +6,19 @@
 #include "sock.h"
 
 /* n bytes went into a ring, or left one. */
-void hall_info_sent(struct hall_sock *hs, u32 n);
-void hall_info_received(struct hall_sock *hs, u32 n);
+void hall_info_count_sent(struct hall_sock *hs, u32 n);
+void hall_info_count_received(struct hall_sock *hs, u32 n);
 /* n of the bytes that went into a ring were sent again over TCP. */
-void hall_info_repeated(struct hall_sock *hs, u32 n);
+void hall_info_count_resent(struct hall_sock *hs, u32 n);
 /*
  * The initial sequence numbers, less the bytes of rings that are gone; our own
  * may be too small by one: see tag.c. drained: as it will be once the peer says
  * that it has drained our ring.
  */
-u32 hall_info_own_isn(const struct hall_sock *hs, bool drained);
-u32 hall_info_peer_isn(const struct hall_sock *hs);
+u32 hall_info_get_own_isn(const struct hall_sock *hs, bool drained);
+u32 hall_info_get_peer_isn(const struct hall_sock *hs);
 /* The tags that follow from them; drained as above. */
-void hall_sock_tags(const struct hall_sock *hs, bool drained,
-		    struct hall_tags *tags);
+void hall_sock_make_tags(const struct hall_sock *hs, bool drained,
+			 struct hall_tags *tags);
 
 #endif /* HALL_INFO_H */

@@ -17,27 +17,27 @@
 #include "wake.h"
 
 struct hall_sock_handler hall_sock_handler;
-bool hall_sock_hurry;
+bool hall_sock_return_short;
 
 static atomic_t existing = ATOMIC_INIT(0);
 
-static void free_settled(struct rcu_head *rcu)
+static void free_sock(struct rcu_head *rcu)
 {
 	kfree(container_of(rcu, struct hall_sock, rcu));
 }
 
 /* Any context: the last reference of a channel is gone. */
-static void release(struct hall_channel *channel)
+static void release_channel(struct hall_channel *channel)
 {
 	struct hall_sock *hs = hall_sock_of(channel);
 
 	sock_put(hs->sk);
 	/* A task may have loaded a pointer from prot or ops and not used it. */
-	call_rcu_tasks(&hs->rcu, free_settled);
+	call_rcu_tasks(&hs->rcu, free_sock);
 	atomic_dec(&existing);
 }
 
-static void work(struct work_struct *work)
+static void run_work(struct work_struct *work)
 {
 	struct hall_sock *hs = container_of(to_delayed_work(work),
 					    struct hall_sock, work);
@@ -46,29 +46,29 @@ static void work(struct work_struct *work)
 	hall_sock_put(hs);
 }
 
-static void raised(struct hall_channel *channel)
+static void queue_raised(struct hall_channel *channel)
 {
-	hall_sock_work(hall_sock_of(channel), 0);
+	hall_sock_queue_work(hall_sock_of(channel), 0);
 }
 
-static void woken(struct hall_channel *channel)
+static void wake_channel(struct hall_channel *channel)
 {
 	hall_sock_wake(hall_sock_of(channel));
 }
 
 static const struct hall_channel_kind stream = {
 	.number = HALLWAY_KIND_STREAM,
-	.offer = hall_sock_find,
-	.raised = raised,
-	.wake = woken,
-	.release = release,
+	.offer = hall_sock_find_offered,
+	.raised = queue_raised,
+	.wake = wake_channel,
+	.release = release_channel,
 };
 
 static void set_addresses(struct hall_sock *hs, const struct sock *sk)
 {
 	const struct inet_sock *inet = inet_sk(sk);
 
-	hall_sock_remote(sk, &hs->remote);
+	hall_sock_read_remote(sk, &hs->remote);
 #if IS_ENABLED(CONFIG_IPV6)
 	if (sk->sk_family == AF_INET6)
 		hs->local = sk->sk_v6_rcv_saddr;
@@ -89,15 +89,15 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	sock_hold(sk);
 	hs->sk = sk;
 	hall_channel_setup(&hs->channel, &stream, member);
-	hall_sock_lock_init(hs);
-	INIT_DELAYED_WORK(&hs->work, work);
+	hall_sock_init_locks(hs);
+	INIT_DELAYED_WORK(&hs->work, run_work);
 	INIT_LIST_HEAD(&hs->list);
 	hs->tx.next = 1;
 	hs->active_since = jiffies;
 	hs->retry_at = jiffies;
 	hs->reason = HALLWAY_REASON_YOUNG;
 	set_addresses(hs, sk);
-	hall_owner_take(hs);
+	hall_callbacks_record(hs);
 	return hs;
 }
 
@@ -107,7 +107,7 @@ unsigned int hall_sock_count(void)
 }
 
 /* Not all that we compare with is exported: a fresh socket shows it. */
-static int learn(void)
+static int learn_from_fresh_socket(void)
 {
 	struct socket *sock;
 	struct file *file;
@@ -121,15 +121,15 @@ static int learn(void)
 	file = sock_alloc_file(sock, 0, NULL);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
-	hall_owner_learn(sock->sk);
-	hall_poll_learn(file, sock->sk);
+	hall_callbacks_learn(sock->sk);
+	hall_sock_learn_pollers(file, sock->sk);
 	fput(file);
 	return 0;
 }
 
 int hall_sock_init(void)
 {
-	int err = learn();
+	int err = learn_from_fresh_socket();
 
 	if (err)
 		return err;

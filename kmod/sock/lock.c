@@ -13,22 +13,22 @@
 #include "wake.h"
 
 /* Under sk_lock.slock, by release_sock(). */
-static int let_go(struct wait_queue_entry *entry, unsigned int mode, int sync,
-		  void *key)
+static int queue_waiting_work(struct wait_queue_entry *entry,
+			      unsigned int mode, int sync, void *key)
 {
 	struct hall_sock *hs = container_of(entry, struct hall_sock, turn);
 
 	list_del_init(&entry->entry);
-	hall_sock_work(hs, 0);
+	hall_sock_queue_work(hs, 0);
 	/* The entry's reference; the owner of the lock has the socket's. */
 	hall_sock_put(hs);
 	return 0;
 }
 
-void hall_sock_lock_init(struct hall_sock *hs)
+void hall_sock_init_locks(struct hall_sock *hs)
 {
 	mutex_init(&hs->rx_mutex);
-	init_waitqueue_func_entry(&hs->turn, let_go);
+	init_waitqueue_func_entry(&hs->turn, queue_waiting_work);
 	INIT_LIST_HEAD(&hs->turn.entry);
 }
 
@@ -81,5 +81,5 @@ void hall_rx_unlock(struct hall_sock *hs)
 	/* Let go of first, looked at then: one of the two sees the other. */
 	smp_mb();
 	if (unlikely(READ_ONCE(hs->awaited)) && xchg(&hs->awaited, false))
-		hall_sock_work(hs, 0);
+		hall_sock_queue_work(hs, 0);
 }

@@ -36,7 +36,7 @@ void hall_sock_put(struct hall_sock *hs)
 	hall_channel_put(&hs->channel);
 }
 
-void hall_sock_remote(const struct sock *sk, struct in6_addr *address)
+void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address)
 {
 #if IS_ENABLED(CONFIG_IPV6)
 	if (sk->sk_family == AF_INET6) {
@@ -47,8 +47,8 @@ void hall_sock_remote(const struct sock *sk, struct in6_addr *address)
 	ipv6_addr_set_v4mapped(sk->sk_daddr, address);
 }
 
-static u32 hash_of(const struct in6_addr *local, u16 local_port,
-		   const struct in6_addr *remote, u16 remote_port)
+static u32 hash_addresses(const struct in6_addr *local, u16 local_port,
+			  const struct in6_addr *remote, u16 remote_port)
 {
 	return jhash2((__force const u32 *)local->s6_addr32, 4,
 		      jhash2((__force const u32 *)remote->s6_addr32, 4,
@@ -61,8 +61,8 @@ void hall_sock_publish(struct hall_sock *hs)
 	list_add_tail(&hs->list, &all);
 	attached++;
 	hash_add_rcu(by_address, &hs->hash,
-		     hash_of(&hs->local, hs->local_port, &hs->remote,
-			     hs->remote_port));
+		     hash_addresses(&hs->local, hs->local_port, &hs->remote,
+				    hs->remote_port));
 	spin_unlock_bh(&lock);
 }
 
@@ -75,8 +75,9 @@ void hall_sock_unpublish(struct hall_sock *hs)
 	spin_unlock_bh(&lock);
 }
 
-struct hall_channel *hall_sock_find(struct hall_member *member,
-				    const struct hallway_message *offer)
+struct hall_channel *
+hall_sock_find_offered(struct hall_member *member,
+		       const struct hallway_message *offer)
 {
 	struct in6_addr local, remote;
 	struct hall_sock *hs;
@@ -84,8 +85,8 @@ struct hall_channel *hall_sock_find(struct hall_member *member,
 
 	memcpy(&local, offer->offer.remote, sizeof(local));
 	memcpy(&remote, offer->offer.local, sizeof(remote));
-	hash = hash_of(&local, offer->offer.remote_port, &remote,
-		       offer->offer.local_port);
+	hash = hash_addresses(&local, offer->offer.remote_port, &remote,
+			      offer->offer.local_port);
 	rcu_read_lock();
 	hash_for_each_possible_rcu(by_address, hs, hash, hash) {
 		if (hs->channel.member == member &&

@@ -13,14 +13,15 @@ struct hall_sock *hall_sock_get(const struct sock *sk);
 void hall_sock_put(struct hall_sock *hs);
 
 /* The remote address of a socket, an IPv4 address mapped. */
-void hall_sock_remote(const struct sock *sk, struct in6_addr *address);
+void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address);
 
-/* Makes an attached socket known to hall_sock_find() and hall_sock_walk(). */
+/* Adds an attached socket to those that can be found and walked. */
 void hall_sock_publish(struct hall_sock *hs);
 void hall_sock_unpublish(struct hall_sock *hs);
 /* As offer of struct hall_channel_kind. */
-struct hall_channel *hall_sock_find(struct hall_member *member,
-				    const struct hallway_message *offer);
+struct hall_channel *
+hall_sock_find_offered(struct hall_member *member,
+		       const struct hallway_message *offer);
 /*
  * Calls fn for each attached socket, with a reference and no lock held. Process
  * context.

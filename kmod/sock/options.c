@@ -18,7 +18,7 @@
 #include "wake.h"
 
 /* Options that no ring can live with. */
-static u32 takes_over(int level, int optname)
+static u32 find_option_reason(int level, int optname)
 {
 	if (level == SOL_TCP && optname == TCP_ULP)
 		return HALLWAY_REASON_ULP;
@@ -38,7 +38,7 @@ static u32 takes_over(int level, int optname)
 int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
 		    unsigned int optlen)
 {
-	u32 reason = takes_over(level, optname);
+	u32 reason = find_option_reason(level, optname);
 	struct hall_sock *hs = hall_sock_get(sk);
 	struct proto *native;
 	int err;
@@ -48,7 +48,7 @@ int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
 							  optval, optlen);
 	native = hs->native;
 	if (unlikely(reason)) {
-		err = hall_sock_handler.leave(hs, reason);
+		err = hall_sock_handler.detach_sync(hs, reason);
 		if (err) {
 			hall_sock_put(hs);
 			return err;
@@ -70,7 +70,7 @@ int hall_getsockopt(struct sock *sk, int level, int optname,
 		return READ_ONCE(sk->sk_prot)->getsockopt(sk, level, optname,
 							  optval, option);
 	if (level == SOL_TCP && optname == TCP_ZEROCOPY_RECEIVE)
-		hall_sock_handler.leave(hs, HALLWAY_REASON_ZEROCOPY);
+		hall_sock_handler.detach_sync(hs, HALLWAY_REASON_ZEROCOPY);
 	err = hs->native->getsockopt(sk, level, optname, optval, option);
 	hall_sock_put(hs);
 	return err;
@@ -80,7 +80,7 @@ int hall_getsockopt(struct sock *sk, int level, int optname,
  * Completes the native answer by what is in the ring. False: it has to be asked for
  * anew, for since it was on this carrier the ring's bytes may have become TCP's.
  */
-static bool with_ring(struct hall_sock *hs, int cmd, u32 carrier, int *answer)
+static bool add_ring_bytes(struct hall_sock *hs, int cmd, u32 carrier, int *answer)
 {
 	bool same;
 
@@ -89,9 +89,9 @@ static bool with_ring(struct hall_sock *hs, int cmd, u32 carrier, int *answer)
 	lock_sock(hs->sk);
 	same = hs->rx.carrier == carrier;
 	if (cmd == SIOCINQ)
-		*answer += hall_rx_unread(hs);
+		*answer += hall_rx_count_unread(hs);
 	else
-		*answer = hall_rx_at_mark(hs);
+		*answer = hall_rx_is_at_urgent(hs);
 	release_sock(hs->sk);
 	return same;
 }
@@ -108,7 +108,7 @@ int hall_ioctl(struct sock *sk, int cmd, int *karg)
 	do {
 		carrier = READ_ONCE(hs->rx.carrier);
 		err = hs->native->ioctl(sk, cmd, karg);
-	} while (!err && !with_ring(hs, cmd, carrier, karg));
+	} while (!err && !add_ring_bytes(hs, cmd, carrier, karg));
 	hall_sock_put(hs);
 	return err;
 }
@@ -126,7 +126,7 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 		carrier = READ_ONCE(hs->rx.carrier);
 		err = hs->native->ioctl(sk, cmd, arg) ?: get_user(native, to);
 		answer = native;
-	} while (!err && !with_ring(hs, cmd, carrier, &answer));
+	} while (!err && !add_ring_bytes(hs, cmd, carrier, &answer));
 	if (!err && answer != native)
 		err = put_user(answer, to);
 	/* A page fault may sleep: until here the module has to stay. */
@@ -139,21 +139,21 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
  * Called whenever the lock is let go of, by those too who set what the socket
  * layer keeps for itself. SOCK_FASYNC: from then on each arrival has to ring,
  * whether or not what was there is read. Who wants packets, see
- * hall_sock_packets(), may make no call until one comes; and what is sent from
+ * hall_sock_needs_packets(), may make no call until one comes; and what is sent from
  * now on is a filter's to judge.
  */
 void hall_release_cb(struct sock *sk)
 {
 	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
 	bool signals = sock_flag(sk, SOCK_FASYNC);
-	u32 reason = hall_sock_packets(sk);
+	u32 reason = hall_sock_needs_packets(sk);
 
 	hs->native->release_cb(sk);
-	if (unlikely(reason) && !hs->leaving) {
+	if (unlikely(reason) && !hs->detaching) {
 		if (reason == HALLWAY_REASON_FILTERED &&
 		    hs->rx.state == HALL_RX_MAPPED)
-			hall_rx_cut(hs);
-		hall_sock_want_tcp(hs, reason);
+			hall_rx_truncate(hs);
+		hall_sock_request_detach(hs, reason);
 	}
 	if (likely(signals == hs->signals))
 		return;
@@ -170,14 +170,14 @@ void hall_release_cb(struct sock *sk)
  * TCP's queue then, where a verdict program finds them as any others; what was
  * sent into one comes before all that a program will see of what is sent.
  */
-static int hand_over(struct hall_sock *hs, struct sk_psock *psock)
+static int hand_to_sockmap(struct hall_sock *hs, struct sk_psock *psock)
 {
 	int err = 0;
 
 	if (hs->tx.state == HALL_TX_TCP && hs->rx.state == HALL_RX_NATIVE)
 		hall_sock_handler.detach(hs, HALLWAY_REASON_SOCKMAP);
 	else
-		err = hall_sock_handler.leave_at_once(hs, HALLWAY_REASON_SOCKMAP);
+		err = hall_sock_handler.detach_now(hs, HALLWAY_REASON_SOCKMAP);
 	if (err)
 		return err;
 	/*
@@ -200,7 +200,7 @@ int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
 	if (hs) {
 		/* To restore is what is left to do after an error of ours. */
 		if (!restore)
-			err = hand_over(hs, psock);
+			err = hand_to_sockmap(hs, psock);
 		hall_sock_put(hs);
 		if (restore || err)
 			return err;

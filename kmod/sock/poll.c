@@ -58,7 +58,7 @@ bool hall_sock_is_readable(struct sock *sk)
 	if (waits)
 		hall_rx_await_tcp(hs);
 	if (small)
-		hall_rx_small(hs);
+		hall_rx_report_small(hs);
 	hall_sock_put(hs);
 	return readable;
 }

@@ -15,31 +15,31 @@
 /* Where a program's names for a file are looked for: low numbers. */
 #define NAMES_MAX	1024
 
-static void settled(struct rcu_head *rcu)
+static void end_grace(struct rcu_head *rcu)
 {
-	struct hall_sock *hs = container_of(rcu, struct hall_sock, settle);
+	struct hall_sock *hs = container_of(rcu, struct hall_sock, grace);
 
-	WRITE_ONCE(hs->settled, true);
+	WRITE_ONCE(hs->grace_over, true);
 	hall_sock_put(hs);
 }
 
-struct names {
+struct file_names {
 	const struct file *file;
 	int count;
 };
 
 static int count_name(const void *data, struct file *file, unsigned int fd)
 {
-	struct names *names = (struct names *)data;
+	struct file_names *names = (struct file_names *)data;
 
 	names->count += file == names->file;
 	return fd >= NAMES_MAX;
 }
 
 /* How often the caller's table names the file, which no other thread changes. */
-static int own_names(const struct file *file)
+static int count_own_names(const struct file *file)
 {
-	struct names names = { .file = file };
+	struct file_names names = { .file = file };
 
 	iterate_fd(current->files, 0, count_name, &names);
 	return names.count;
@@ -52,7 +52,7 @@ static int own_names(const struct file *file)
  * in another thread's hands: fdget() takes a reference as soon as the table is
  * shared.
  */
-static bool alone(struct hall_sock *hs)
+static bool is_sole_user(struct hall_sock *hs)
 {
 	struct socket *sock = hs->sk->sk_socket;
 	struct file *file = sock ? sock->file : NULL;
@@ -63,12 +63,12 @@ static bool alone(struct hall_sock *hs)
 	hs->threaded = atomic_read(&current->files->count) > 1;
 	if (!hs->threaded)
 		return file_count(file) == 1 ||
-		       file_count(file) == own_names(file);
+		       file_count(file) == count_own_names(file);
 	return file_count(file) == 2 + hs->rx_waiters + hs->tx_waiters;
 }
 
 /* Threads asleep on the socket in the kernel's own calls, not in poll. */
-static unsigned int foreign_waiters(struct hall_sock *hs)
+static unsigned int count_foreign_waiters(struct hall_sock *hs)
 {
 	wait_queue_head_t *queue = sk_sleep(hs->sk);
 	struct wait_queue_entry *entry;
@@ -80,7 +80,7 @@ static unsigned int foreign_waiters(struct hall_sock *hs)
 		if (entry->func == woken_wake_function)
 			n++;
 	spin_unlock_irqrestore(&queue->lock, flags);
-	/* Our own readers are woken by hall_rx_woken(). */
+	/* Our own readers are woken by hall_rx_wake_function(). */
 	return n - hs->tx_waiters;
 }
 
@@ -92,27 +92,27 @@ static unsigned int foreign_waiters(struct hall_sock *hs)
  * woken to take the lock, which threads of one program see to often: for them
  * the references have to do.
  */
-bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned)
+bool hall_sock_check_quiet(struct hall_sock *hs, bool calling, bool earned)
 {
 	struct sock *sk = hs->sk;
 
-	if (!hs->clean && calling)
-		hs->clean = alone(hs);
-	if (hs->clean)
+	if (!hs->quiet && calling)
+		hs->quiet = is_sole_user(hs);
+	if (hs->quiet)
 		return true;
 	if (hs->threaded)
 		return false;
-	if (!READ_ONCE(hs->settled)) {
-		if (earned && !hs->settling) {
-			hs->settling = true;
+	if (!READ_ONCE(hs->grace_over)) {
+		if (earned && !hs->grace_begun) {
+			hs->grace_begun = true;
 			refcount_inc(&hs->channel.refs);
-			call_rcu_tasks(&hs->settle, settled);
+			call_rcu_tasks(&hs->grace, end_grace);
 		}
 		return false;
 	}
 	/* Asleep on the socket, or waiting for its lock. */
-	if (foreign_waiters(hs) || waitqueue_active(&sk->sk_lock.wq))
+	if (count_foreign_waiters(hs) || waitqueue_active(&sk->sk_lock.wq))
 		return false;
-	hs->clean = true;
+	hs->quiet = true;
 	return true;
 }

@@ -10,6 +10,6 @@
  * of the socket's user. earned: the connection is worth a grace period, after
  * which a later call knows where this one does not.
  */
-bool hall_sock_quiet(struct hall_sock *hs, bool calling, bool earned);
+bool hall_sock_check_quiet(struct hall_sock *hs, bool calling, bool earned);
 
 #endif /* HALL_QUIET_H */

@@ -28,7 +28,7 @@
 
 #define CHUNK	SKB_WITH_OVERHEAD(16384)
 
-static struct sk_buff *chunk_new(struct sk_buff_head *list, u32 left, gfp_t gfp)
+static struct sk_buff *new_chunk(struct sk_buff_head *list, u32 left, gfp_t gfp)
 {
 	struct sk_buff *skb = alloc_skb(min_t(u32, left, CHUNK), gfp);
 
@@ -46,7 +46,7 @@ static int copy_tcp(struct sock *sk, struct sk_buff_head *list, u32 seq, u32 n,
 
 	skb_queue_walk(&sk->sk_receive_queue, from) {
 		while (n && (offset = seq - TCP_SKB_CB(from)->seq) < from->len) {
-			to = chunk_new(list, n, gfp);
+			to = new_chunk(list, n, gfp);
 			if (!to)
 				return -ENOMEM;
 			len = min3(n, from->len - offset, (u32)skb_tailroom(to));
@@ -68,7 +68,7 @@ static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n,
 	u32 done;
 
 	for (done = 0; done < n; done += span.len) {
-		to = chunk_new(list, n - done, gfp);
+		to = new_chunk(list, n - done, gfp);
 		if (!to)
 			return -ENOMEM;
 		span = hall_ring_get_rx_span(&hs->rx.ring, done,
@@ -81,7 +81,7 @@ static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n,
 }
 
 /* Charges all of the list to the socket, or nothing. */
-static int charge(struct sock *sk, struct sk_buff_head *list)
+static int charge_list(struct sock *sk, struct sk_buff_head *list)
 {
 	struct sk_buff *skb;
 	u32 truesize = 0;
@@ -97,7 +97,7 @@ static int charge(struct sock *sk, struct sk_buff_head *list)
 }
 
 /* Bytes above a sequence number in buffers that begin below it; no FIN. */
-static u32 above(struct sock *sk, u32 seq)
+static u32 count_above(struct sock *sk, u32 seq)
 {
 	struct sk_buff *skb;
 	u32 last, n = 0;
@@ -111,8 +111,8 @@ static u32 above(struct sock *sk, u32 seq)
 }
 
 /* Puts the list, numbered from seq on, in place of all that ends up to end. */
-static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 seq,
-		      u32 end)
+static void insert_list(struct sock *sk, struct sk_buff_head *list, u32 seq,
+			u32 end)
 {
 	struct sk_buff_head *queue = &sk->sk_receive_queue;
 	struct sk_buff *skb;
@@ -136,20 +136,20 @@ static void splice_in(struct sock *sk, struct sk_buff_head *list, u32 seq,
 	skb_queue_splice(list, queue);
 }
 
-int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
+int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 {
 	struct hall_rx_ring *ring = &hs->rx.ring;
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sk_buff_head list;
-	u32 n, from_tcp = 0, from_ring, over, start, end;
+	u32 n, from_tcp = 0, from_ring, above, start, end;
 	int err;
 
-	if (hall_rx_source(hs, &n) == HALL_RX_CORRUPT)
+	if (hall_rx_find_source(hs, &n) == HALL_RX_CORRUPT)
 		return -EPROTO;
 	if (!ring->started)
 		return 0;
-	from_ring = hall_rx_unread(hs);
-	if (hall_rx_behind(hs) && (from_ring || !ring->ended))
+	from_ring = hall_rx_count_unread(hs);
+	if (hall_rx_lacks_tcp(hs) && (from_ring || !ring->ended))
 		return -EAGAIN;
 	if (!from_ring)
 		return ring->broken ? -EPROTO : 0;
@@ -158,25 +158,25 @@ int hall_rx_save(struct hall_sock *hs, gfp_t gfp)
 		from_tcp = ring->start_seq - end;
 		end = ring->start_seq;
 	}
-	over = above(hs->sk, end);
+	above = count_above(hs->sk, end);
 
 	__skb_queue_head_init(&list);
 	err = copy_tcp(hs->sk, &list, start, from_tcp, gfp) ?:
 	      copy_ring(hs, &list, from_ring, gfp) ?:
-	      copy_tcp(hs->sk, &list, end, over, gfp) ?:
-	      charge(hs->sk, &list);
-	if (!err && !hall_rx_intact(hs))
+	      copy_tcp(hs->sk, &list, end, above, gfp) ?:
+	      charge_list(hs->sk, &list);
+	if (!err && !hall_rx_is_intact(hs))
 		err = -EPROTO;
 	if (err) {
 		__skb_queue_purge(&list);
 		return err;
 	}
-	splice_in(hs->sk, &list, start - from_ring, end + over);
+	insert_list(hs->sk, &list, start - from_ring, end + above);
 	spin_lock_bh(&hs->channel.lock);
 	hall_ring_consume(ring, from_ring);
 	spin_unlock_bh(&hs->channel.lock);
-	hall_info_received(hs, from_ring);
-	hs->owner.seq -= from_ring;
+	hall_info_count_received(hs, from_ring);
+	hs->callbacks.seq -= from_ring;
 	hall_count(HALL_SWITCH_IN_RING);
 	hall_count_add(HALL_RX_BYTES_SAVED, from_ring);
 	/* Whoever reads the queue natively is told as by tcp_data_queue(). */

@@ -10,6 +10,6 @@
  * any native reader finds them. lock_sock(), state MAPPED. 0, -EAGAIN (bytes
  * below the start mark are still on their way), -ENOMEM, or -EPROTO (corrupt).
  */
-int hall_rx_save(struct hall_sock *hs, gfp_t gfp);
+int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp);
 
 #endif /* HALL_REQUEUE_H */

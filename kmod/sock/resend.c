@@ -20,7 +20,7 @@
 #include "../obs/counters.h"
 #include "info.h"
 
-static u32 send_left(struct hall_sock *hs, u32 left)
+static u32 send_truncated(struct hall_sock *hs, u32 bytes)
 {
 	struct msghdr msg = { .msg_flags = MSG_DONTWAIT | MSG_NOSIGNAL };
 	struct hall_span span;
@@ -28,7 +28,7 @@ static u32 send_left(struct hall_sock *hs, u32 left)
 	u32 sent = 0;
 	int n;
 
-	while (sent < left) {
+	while (sent < bytes) {
 		span = hall_ring_get_truncated(&hs->tx.ring, sent);
 		vec = (struct kvec){ span.data, span.len };
 		iov_iter_kvec(&msg.msg_iter, ITER_SOURCE, &vec, 1, span.len);
@@ -40,7 +40,7 @@ static u32 send_left(struct hall_sock *hs, u32 left)
 	return sent;
 }
 
-bool hall_tx_repeat(struct hall_sock *hs, u32 left)
+bool hall_tx_resend(struct hall_sock *hs, u32 bytes)
 {
 	struct sock *sk = hs->sk;
 	struct tcp_sock *tp = tcp_sk(sk);
@@ -51,14 +51,14 @@ bool hall_tx_repeat(struct hall_sock *hs, u32 left)
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown & ~SEND_SHUTDOWN);
 	WRITE_ONCE(sk->sk_sndbuf, INT_MAX);
 	WRITE_ONCE(tp->notsent_lowat, UINT_MAX);
-	sent = send_left(hs, left);
+	sent = send_truncated(hs, bytes);
 	WRITE_ONCE(sk->sk_sndbuf, sndbuf);
 	WRITE_ONCE(tp->notsent_lowat, notsent_lowat);
-	if (sent < left)
+	if (sent < bytes)
 		shut = SEND_SHUTDOWN;
 	/* TCP may have set its own meanwhile. */
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | shut);
-	hall_info_repeated(hs, sent);
+	hall_info_count_resent(hs, sent);
 	hall_ring_drop_truncated(&hs->tx.ring);
-	return sent == left;
+	return sent == bytes;
 }

@@ -9,6 +9,6 @@
  * Sends the bytes over TCP that the peer left in a truncated ring. lock_sock().
  * False: some could not be sent.
  */
-bool hall_tx_repeat(struct hall_sock *hs, u32 left);
+bool hall_tx_resend(struct hall_sock *hs, u32 left);
 
 #endif /* HALL_RESEND_H */

@@ -42,7 +42,7 @@ MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sl
  * Is there anything for a blocked reader to look at, who has seen so many bytes
  * already without taking them? If not, be told when there are so many more.
  */
-static bool ready(struct hall_sock *hs, u32 seen, u32 more)
+static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sock *sk = hs->sk;
@@ -54,7 +54,7 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 		return true;
 	if (hs->rx.state == HALL_RX_NATIVE)
 		return tp->rcv_nxt - tp->copied_seq > seen;
-	switch (hall_rx_source(hs, &n)) {
+	switch (hall_rx_find_source(hs, &n)) {
 	case HALL_RX_TCP:
 		if (n > seen)
 			return true;
@@ -75,7 +75,7 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 	/* Before it starts, nobody knows how many come over TCP: look at its first. */
 	more = hs->rx.ring.started ? min(more, hs->rx.ring.size / 2) : 1;
 	if (seen - n + more > HALL_RING_FILLS(hs->rx.ring.size))
-		hall_rx_small(hs);
+		hall_rx_report_small(hs);
 	spin_lock_bh(&hs->channel.lock);
 	come = hall_ring_count_used(&hs->rx.ring) > seen - n ||
 	       hall_ring_arm_head(&hs->rx.ring, seen - n + more);
@@ -83,7 +83,7 @@ static bool ready(struct hall_sock *hs, u32 seen, u32 more)
 	return come;
 }
 
-static bool spin(struct hall_sock *hs)
+static bool spin_for_bytes(struct hall_sock *hs)
 {
 	unsigned int budget = READ_ONCE(spin_us);
 	struct sock *sk = hs->sk;
@@ -101,7 +101,7 @@ static bool spin(struct hall_sock *hs)
 	hall_count(HALL_RX_SPINS);
 	until = local_clock() + budget * NSEC_PER_USEC;
 	do {
-		hit = hall_rx_source(hs, &n) != HALL_RX_EMPTY;
+		hit = hall_rx_find_source(hs, &n) != HALL_RX_EMPTY;
 		cpu_relax();
 	} while (!hit && !need_resched() && !signal_pending(current) &&
 		 !READ_ONCE(sk->sk_backlog.tail) && local_clock() < until);
@@ -114,21 +114,21 @@ static bool spin(struct hall_sock *hs)
 	return hit;
 }
 
-static void wait(struct hall_sock *hs, long *timeo, int copied, u32 seen,
-		 u32 more)
+static void wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
+			   u32 seen, u32 more)
 {
-	DEFINE_WAIT_FUNC(entry, hall_rx_woken);
+	DEFINE_WAIT_FUNC(entry, hall_rx_wake_function);
 	struct sock *sk = hs->sk;
 
 	lock_sock(sk);
 	/* Spinning comes first: once the doorbell is armed, it will ring. */
-	if (seen || !spin(hs)) {
+	if (seen || !spin_for_bytes(hs)) {
 		add_wait_queue(sk_sleep(sk), &entry);
 		sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
 		hs->rx_waiters++;
 		/* Whatever changes from here on marks the entry as woken. */
-		if (!ready(hs, seen, more) &&
-		    !(hs->detached && hall_sock_ends(copied))) {
+		if (!arm_unless_ready(hs, seen, more) &&
+		    !(hs->detached && hall_sock_may_return(copied))) {
 			if (hs->rx.state == HALL_RX_MAPPED)
 				hall_count(HALL_RX_SLEEPS);
 			hall_sock_sleep(hs, &entry, timeo);
@@ -142,7 +142,7 @@ static void wait(struct hall_sock *hs, long *timeo, int copied, u32 seen,
 
 /* Reading */
 
-static int tcp_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
+static int read_tcp(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		    int flags HALL_RECVMSG_LAST)
 {
 	int n = hs->native->recvmsg(hs->sk, msg, len,
@@ -155,7 +155,7 @@ static int tcp_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	return n;
 }
 
-static void consume(struct hall_sock *hs, u32 n)
+static void consume_ring(struct hall_sock *hs, u32 n)
 {
 	bool ringing;
 
@@ -164,14 +164,14 @@ static void consume(struct hall_sock *hs, u32 n)
 	spin_unlock_bh(&hs->channel.lock);
 	if (ringing)
 		hall_channel_notify_sender(&hs->channel);
-	hall_info_received(hs, n);
+	hall_info_count_received(hs, n);
 }
 
 /*
  * lock_sock(), while the ring's bytes are the next ones. ahead: how many of them
  * to pass over, in a call that peeks.
  */
-static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
+static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		     int flags, u32 ahead)
 {
 	struct hall_span span;
@@ -185,7 +185,7 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			break;
 		copied = flags & MSG_TRUNC ? span.len :
 			 _copy_to_iter(span.data, span.len, &msg->msg_iter);
-		if (!hall_rx_intact(hs)) {
+		if (!hall_rx_is_intact(hs)) {
 			hall_sock_break(hs);
 			return n ?: -ECONNRESET;
 		}
@@ -199,7 +199,7 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		if (flags & MSG_PEEK)
 			ahead += copied;
 		else
-			consume(hs, copied);
+			consume_ring(hs, copied);
 	}
 	if (n > 0)
 		sk_peek_offset_bwd(hs->sk, flags & MSG_PEEK ? -n : n);
@@ -211,12 +211,12 @@ static int ring_read(struct hall_sock *hs, struct msghdr *msg, size_t len,
  * "drained": what comes then must make a new edge, as it would with TCP. One
  * that gets signals may leave bytes for later, and gets one for each arrival.
  */
-static void rearm(struct hall_sock *hs, bool drained)
+static void rearm_edges(struct hall_sock *hs, bool drained)
 {
 	bool more = false, signals = sock_flag(hs->sk, SOCK_FASYNC);
 
-	if (!waitqueue_active(sk_sleep(hs->sk)) && hall_owner_native(hs->sk) &&
-	    !signals)
+	if (!waitqueue_active(sk_sleep(hs->sk)) &&
+	    hall_callbacks_are_native(hs->sk) && !signals)
 		return;
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
@@ -230,7 +230,7 @@ static void rearm(struct hall_sock *hs, bool drained)
 }
 
 /* What TCP says where there is nothing to read; as in tcp_recvmsg_locked(). */
-static int nothing(struct sock *sk, bool more)
+static int find_empty_result(struct sock *sk, bool more)
 {
 	if (sock_flag(sk, SOCK_DONE))
 		return 0;
@@ -244,7 +244,7 @@ static int nothing(struct sock *sk, bool more)
 }
 
 /* Where in the unread bytes a peek begins: SO_PEEK_OFF, where TCP has it. */
-static u32 peek_offset(const struct sock *sk, int flags)
+static u32 find_peek_offset(const struct sock *sk, int flags)
 {
 	return flags & MSG_PEEK ? max(sk_peek_offset(sk, flags), 0) : 0;
 }
@@ -253,16 +253,16 @@ static u32 peek_offset(const struct sock *sk, int flags)
  * What is peeked at may lie on both carriers: n bytes of TCP, then the ring, of
  * which the first ones may have been seen.
  */
-static int peek_on(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		   int flags, u32 n, u32 ahead)
+static int peek_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		     int flags, u32 n, u32 ahead)
 {
 	int more = 0;
 
 	lock_sock(hs->sk);
 	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
 	    tcp_sk(hs->sk)->copied_seq + n == hs->rx.ring.start_seq &&
-	    hall_rx_unread(hs) > ahead)
-		more = ring_read(hs, msg, len, flags, ahead);
+	    hall_rx_count_unread(hs) > ahead)
+		more = read_ring(hs, msg, len, flags, ahead);
 	release_sock(hs->sk);
 	return more;
 }
@@ -284,61 +284,61 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 
 	*seam = false;
 	lock_sock(sk);
-	hall_sock_policy(hs, 0);
-	skip = peek_offset(sk, flags);
+	hall_sock_apply_policy(hs, 0);
+	skip = find_peek_offset(sk, flags);
 again:
 	/* Until it is reset, TCP may bring more. */
 	if (unlikely(hs->pinned == HALLWAY_REASON_CORRUPT)) {
-		n = nothing(sk, more);
+		n = find_empty_result(sk, more);
 		n = n == -EAGAIN ? -ECONNRESET : n;
 		goto out;
 	}
 	if (hs->rx.state == HALL_RX_NATIVE) {
-		if (more && hall_rx_arrived(sk) == tcp_sk(sk)->copied_seq) {
-			n = nothing(sk, more);
+		if (more && hall_rx_get_arrived(sk) == tcp_sk(sk)->copied_seq) {
+			n = find_empty_result(sk, more);
 			goto out;
 		}
 		release_sock(sk);
-		return tcp_read(hs, msg, len, flags HALL_RECVMSG_PASS);
+		return read_tcp(hs, msg, len, flags HALL_RECVMSG_PASS);
 	}
-	switch (hall_rx_source(hs, &avail)) {
+	switch (hall_rx_find_source(hs, &avail)) {
 	case HALL_RX_TCP:
 		release_sock(sk);
 		if (skip >= avail)
-			return peek_on(hs, msg, len, flags, avail,
-				       skip - avail) ?: -EAGAIN;
-		n = tcp_read(hs, msg, min_t(size_t, len, avail - skip),
+			return peek_ring(hs, msg, len, flags, avail,
+					 skip - avail) ?: -EAGAIN;
+		n = read_tcp(hs, msg, min_t(size_t, len, avail - skip),
 			     flags HALL_RECVMSG_PASS);
 		if (n == avail - skip && n < len && (flags & MSG_PEEK))
-			n += max(peek_on(hs, msg, len - n, flags, avail, 0), 0);
+			n += max(peek_ring(hs, msg, len - n, flags, avail, 0), 0);
 		else if (n > 0)
-			rearm(hs, n < len);
+			rearm_edges(hs, n < len);
 		*seam = n == avail;
 		return n;
 	case HALL_RX_RING:
-		n = ring_read(hs, msg, len, flags, skip);
+		n = read_ring(hs, msg, len, flags, skip);
 		if (n >= 0 && !(flags & MSG_PEEK))
-			rearm(hs, n < len);
+			rearm_edges(hs, n < len);
 		*seam = n > 0 && hs->rx.ring.ended;
 		/* All there is was passed over. */
 		if (!n && skip)
-			n = nothing(sk, more);
+			n = find_empty_result(sk, more);
 		break;
 	case HALL_RX_ENDED:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
 		goto again;
 	case HALL_RX_CORRUPT:
 		hall_sock_break(hs);
-		n = nothing(sk, more);
+		n = find_empty_result(sk, more);
 		break;
 	default:
 		hall_count(HALL_RING_EMPTY);
-		n = nothing(sk, more);
+		n = find_empty_result(sk, more);
 		/*
 		 * Who is about to poll needs the doorbell armed; who is about
 		 * to wait here may get by without. True: something came.
 		 */
-		if (n == -EAGAIN && !waits && ready(hs, skip, 1))
+		if (n == -EAGAIN && !waits && arm_unless_ready(hs, skip, 1))
 			goto again;
 	}
 out:
@@ -347,25 +347,26 @@ out:
 }
 
 /* No byte will come any more. */
-static bool over(const struct sock *sk)
+static bool is_over(const struct sock *sk)
 {
 	return sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
 	       sk->sk_state == TCP_CLOSE;
 }
 
-static bool stops_at_mark(struct hall_sock *hs)
+static bool stops_at_urgent(struct hall_sock *hs)
 {
 	bool stops;
 
 	lock_sock(hs->sk);
-	stops = hall_rx_at_mark(hs);
+	stops = hall_rx_is_at_urgent(hs);
 	release_sock(hs->sk);
 	return stops;
 }
 
 /* A call that has bytes when the socket is detached goes on here, natively. */
-static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		   int target, int flags HALL_RECVMSG_LAST)
+static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
+			     size_t len, int target,
+			     int flags HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
@@ -375,9 +376,9 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	u32 seen;
 
 	for (;;) {
-		seen = peek_offset(sk, flags);
-		last = over(sk);
-		if (READ_ONCE(hs->detached) && hall_sock_ends(copied))
+		seen = find_peek_offset(sk, flags);
+		last = is_over(sk);
+		if (READ_ONCE(hs->detached) && hall_sock_may_return(copied))
 			return copied ?: HALL_NATIVE;
 		mutex_lock(&hs->rx_mutex);
 		n = read_once(hs, msg, len - copied, flags, copied, timeo,
@@ -387,7 +388,7 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			copied += n;
 		if (n > 0 && !(flags & MSG_PEEK)) {
 			/* As in TCP no call reads across it. */
-			if (unlikely(tcp_sk(sk)->urg_data) && stops_at_mark(hs))
+			if (unlikely(tcp_sk(sk)->urg_data) && stops_at_urgent(hs))
 				return copied;
 			if (copied < len && (copied < target || seam))
 				continue;
@@ -408,19 +409,20 @@ static int receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			seen += n;
 			copied = 0;
 		}
-		wait(hs, &timeo, copied, seen,
-		     min(lowat, target - max(copied, n)));
+		wait_for_bytes(hs, &timeo, copied, seen,
+			       min(lowat, target - max(copied, n)));
 	}
 }
 
 /* What is left to read, for TCP_INQ and io_uring; as tcp_inq_hint(). */
-static int left(struct hall_sock *hs)
+static int count_unread(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 	int n;
 
 	lock_sock(sk);
-	n = tcp_sk(sk)->rcv_nxt - tcp_sk(sk)->copied_seq + hall_rx_unread(hs);
+	n = tcp_sk(sk)->rcv_nxt - tcp_sk(sk)->copied_seq +
+	    hall_rx_count_unread(hs);
 	if (!n && sock_flag(sk, SOCK_DONE))
 		n = 1;
 	release_sock(sk);
@@ -432,7 +434,7 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 {
 	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
 	__kernel_size_t controllen = msg->msg_controllen;
-	u32 reason = hall_sock_packets(hs->sk);
+	u32 reason = hall_sock_needs_packets(hs->sk);
 	void *control = msg->msg_control;
 	int ret;
 
@@ -441,12 +443,12 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		return hs->native->recvmsg(hs->sk, msg, len,
 					   flags HALL_RECVMSG_PASS);
 	if (unlikely(reason)) {
-		hall_sock_handler.leave(hs, reason);
+		hall_sock_handler.detach_sync(hs, reason);
 		return HALL_NATIVE;
 	}
-	ret = receive(hs, msg, len, target, flags HALL_RECVMSG_PASS);
+	ret = receive_from_both(hs, msg, len, target, flags HALL_RECVMSG_PASS);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
-		msg->msg_inq = left(hs);
+		msg->msg_inq = count_unread(hs);
 		if (inq) {
 			/* TCP knew of its own bytes, and was asked once a piece. */
 			msg->msg_control = control;

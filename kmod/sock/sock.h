@@ -69,7 +69,7 @@ struct hall_rx {
 	enum hall_rx_state state;
 	u32 carrier;			/* of the ring, while MAPPED; else even */
 	bool awaits_tcp;		/* see hall_rx_await_tcp() */
-	bool small;			/* the peer was asked to end the ring */
+	bool end_requested;		/* the peer was asked to end the ring */
 	struct hall_rx_ring ring;
 	u64 bytes_tcp, bytes_ring;
 	u64 bytes_before;		/* of bytes_ring, in rings before this one */
@@ -85,7 +85,7 @@ struct hall_demand {
 };
 
 /* Who owned the callbacks when we looked last, and what had been read then. */
-struct hall_owner {
+struct hall_callbacks {
 	void (*data_ready)(struct sock *sk);
 	u64 bytes;			/* through us, over TCP */
 	u32 seq;			/* copied_seq less those */
@@ -105,10 +105,10 @@ struct hall_sock {
 	u16 local_port, remote_port;
 
 	bool detached;			/* sk_prot is native again */
-	bool leaving;			/* on its way there */
-	bool settled;			/* no call can still load native tables */
-	bool settling;
-	bool clean;			/* and none is inside them any more */
+	bool detaching;			/* on its way there */
+	bool grace_begun;		/* grace: no call loads native tables ... */
+	bool grace_over;		/* ... once it is over */
+	bool quiet;			/* no foreign call is in the socket */
 	bool threaded;			/* its user has several threads, or may have */
 	bool signals;			/* SOCK_FASYNC, when the lock was let go of last */
 	u32 pinned;			/* reason to stay on TCP for good, or 0 */
@@ -117,9 +117,9 @@ struct hall_sock {
 	unsigned long backoff;		/* jiffies until the try after that */
 	unsigned long active_since;	/* jiffies; in use without a pause */
 	u64 active_bytes;		/* moved over TCP until then */
-	unsigned long leave_by;		/* jiffies; the peer's end mark is due */
-	unsigned long give_up_at;	/* jiffies, or 0; see switch/silent.c */
-	struct rcu_head settle;
+	unsigned long demote_by;	/* jiffies; the peer's end mark is due */
+	unsigned long give_up_at;	/* jiffies, or 0; see switch/timeout.c */
+	struct rcu_head grace;
 
 	struct mutex rx_mutex;
 	bool awaited;			/* the work item wants rx_mutex, */
@@ -129,7 +129,7 @@ struct hall_sock {
 	unsigned int spin_credit;	/* see rx.c */
 	struct hall_tx tx;
 	struct hall_rx rx;
-	struct hall_owner owner;
+	struct hall_callbacks callbacks;
 	struct hall_demand demand;
 
 	u64 watched_head, watched_tail;	/* see watchdog.c */
@@ -158,21 +158,21 @@ struct hall_sock_handler {
 	 * Leaves every ring and detaches; waits for the peer. Process context,
 	 * no lock held. 0, or -ETIMEDOUT (the socket was reset).
 	 */
-	int (*leave)(struct hall_sock *hs, u32 reason);
+	int (*detach_sync)(struct hall_sock *hs, u32 reason);
 	/*
 	 * The same without waiting for the peer, and without sleeping: under
 	 * lock_sock() in process context. 0, -EAGAIN if it is not possible now,
 	 * or another error.
 	 */
-	int (*leave_at_once)(struct hall_sock *hs, u32 reason);
+	int (*detach_now)(struct hall_sock *hs, u32 reason);
 };
 
 extern struct hall_sock_handler hall_sock_handler;
 
 /* Cheap where there is nothing to decide. Within a call, under lock_sock(). */
-static inline void hall_sock_policy(struct hall_sock *hs, size_t sending)
+static inline void hall_sock_apply_policy(struct hall_sock *hs, size_t sending)
 {
-	if (!hs->clean || (sending && hs->tx.state == HALL_TX_TCP))
+	if (!hs->quiet || (sending && hs->tx.state == HALL_TX_TCP))
 		hall_sock_handler.policy(hs, sending);
 }
 
@@ -186,7 +186,7 @@ static inline struct hall_sock *hall_sock_of(struct hall_channel *channel)
  * tells us when that is asked for, so each call looks, and each one who lets go
  * of the lock. The reason, or 0.
  */
-static inline u32 hall_sock_packets(const struct sock *sk)
+static inline u32 hall_sock_needs_packets(const struct sock *sk)
 {
 	if (sock_flag(sk, SOCK_RCVTSTAMP) || READ_ONCE(sk->sk_tsflags))
 		return HALLWAY_REASON_TIMESTAMP;
@@ -196,7 +196,7 @@ static inline u32 hall_sock_packets(const struct sock *sk)
 }
 
 /* Has the work item leave the rings and give the socket back. Any context. */
-static inline void hall_sock_want_tcp(struct hall_sock *hs, u32 reason)
+static inline void hall_sock_request_detach(struct hall_sock *hs, u32 reason)
 {
 	WRITE_ONCE(hs->channel.leave_reason, reason);
 	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
@@ -215,11 +215,11 @@ static inline bool hall_sock_wants_space(const struct sock *sk)
  * moved nothing. Otherwise it goes on, since nobody expects a short count, but
  * when the module has waited long enough to be unloaded.
  */
-extern bool hall_sock_hurry;
+extern bool hall_sock_return_short;
 
-static inline bool hall_sock_ends(int moved)
+static inline bool hall_sock_may_return(int moved)
 {
-	return !moved || READ_ONCE(hall_sock_hurry);
+	return !moved || READ_ONCE(hall_sock_return_short);
 }
 
 /*

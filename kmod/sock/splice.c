@@ -18,8 +18,9 @@ static void release_page(struct splice_pipe_desc *spd, unsigned int i)
 	put_page(spd->pages[i]);
 }
 
-static noinline ssize_t splice(struct hall_sock *hs, struct pipe_inode_info *pipe,
-			       size_t len, int recv_flags)
+static noinline ssize_t splice_bytes(struct hall_sock *hs,
+				     struct pipe_inode_info *pipe, size_t len,
+				     int recv_flags)
 {
 	struct partial_page partial[PAGES];
 	struct page *pages[PAGES];
@@ -70,7 +71,7 @@ ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
 	ssize_t ret = HALL_NATIVE;
 
 	if (hs) {
-		ret = splice(hs, pipe, len, recv_flags);
+		ret = splice_bytes(hs, pipe, len, recv_flags);
 		hall_sock_put(hs);
 	}
 	if (ret == HALL_NATIVE)

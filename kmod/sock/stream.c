@@ -4,7 +4,7 @@
 
 #include "../obs/counters.h"
 
-enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
+enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 {
 	struct hall_rx *rx = &hs->rx;
 	bool started = rx->ring.started;
@@ -12,7 +12,7 @@ enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
 	u32 arrived;
 
 	/* First what arrived, then the marks: see ring.c, barrier D. */
-	arrived = hall_rx_arrived(hs->sk);
+	arrived = hall_rx_get_arrived(hs->sk);
 	spin_lock_bh(&hs->channel.lock);
 	source = hall_ring_find_source(&rx->ring, tcp_sk(hs->sk)->copied_seq,
 				       arrived, n);
@@ -22,7 +22,7 @@ enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n)
 	return source;
 }
 
-u32 hall_rx_unread(struct hall_sock *hs)
+u32 hall_rx_count_unread(struct hall_sock *hs)
 {
 	u32 used = 0;
 
@@ -33,7 +33,7 @@ u32 hall_rx_unread(struct hall_sock *hs)
 	return used;
 }
 
-bool hall_rx_at_mark(struct hall_sock *hs)
+bool hall_rx_is_at_urgent(struct hall_sock *hs)
 {
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
 	u32 n;
@@ -41,10 +41,10 @@ bool hall_rx_at_mark(struct hall_sock *hs)
 	/* Who sends urgent data has ended its ring: what is in it comes before. */
 	return tp->urg_data && tp->urg_seq == tp->copied_seq &&
 	       (hs->rx.state == HALL_RX_NATIVE ||
-		hall_rx_source(hs, &n) != HALL_RX_RING);
+		hall_rx_find_source(hs, &n) != HALL_RX_RING);
 }
 
-u32 hall_tx_unread(struct hall_sock *hs)
+u32 hall_tx_count_unread(struct hall_sock *hs)
 {
 	u32 unread;
 

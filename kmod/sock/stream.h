@@ -6,19 +6,19 @@
 #include "sock.h"
 
 /* Where the next bytes to read are, and how many. State MAPPED. */
-enum hall_rx_source hall_rx_source(struct hall_sock *hs, u32 *n);
+enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. */
-u32 hall_rx_unread(struct hall_sock *hs);
+u32 hall_rx_count_unread(struct hall_sock *hs);
 /* Is urgent data the next byte to be read? */
-bool hall_rx_at_mark(struct hall_sock *hs);
+bool hall_rx_is_at_urgent(struct hall_sock *hs);
 /* Bytes of our ring that the peer has not read. */
-u32 hall_tx_unread(struct hall_sock *hs);
+u32 hall_tx_count_unread(struct hall_sock *hs);
 
 /*
  * Were the bytes that have just been copied from the ring the peer's? A member's
  * memory may be taken away under a reader.
  */
-static inline bool hall_rx_intact(struct hall_sock *hs)
+static inline bool hall_rx_is_intact(struct hall_sock *hs)
 {
 	struct hall_member *member = hs->channel.member;
 
@@ -26,16 +26,16 @@ static inline bool hall_rx_intact(struct hall_sock *hs)
 }
 
 /* The sequence number after the last byte that arrived over TCP, less a FIN. */
-static inline u32 hall_rx_arrived(const struct sock *sk)
+static inline u32 hall_rx_get_arrived(const struct sock *sk)
 {
 	return tcp_sk(sk)->rcv_nxt - (sock_flag(sk, SOCK_DONE) ? 1 : 0);
 }
 
 /* Are bytes missing in TCP that come before a ring that has started? */
-static inline bool hall_rx_behind(const struct hall_sock *hs)
+static inline bool hall_rx_lacks_tcp(const struct hall_sock *hs)
 {
 	return hs->rx.ring.started &&
-	       after(hs->rx.ring.start_seq, hall_rx_arrived(hs->sk));
+	       after(hs->rx.ring.start_seq, hall_rx_get_arrived(hs->sk));
 }
 
 #endif /* HALL_STREAM_H */

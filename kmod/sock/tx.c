@@ -20,7 +20,7 @@
 #include "wake.h"
 
 /* Copies into the ring what fits. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
-static int ring_write(struct hall_sock *hs, struct msghdr *msg)
+static int write_ring(struct hall_sock *hs, struct msghdr *msg)
 {
 	struct hall_tx_ring *ring = &hs->tx.ring;
 	struct hall_span span;
@@ -52,11 +52,11 @@ static int ring_write(struct hall_sock *hs, struct msghdr *msg)
 	spin_unlock_bh(&hs->channel.lock);
 	if (ringing)
 		hall_channel_notify_receiver(&hs->channel);
-	hall_info_sent(hs, copied);
+	hall_info_count_sent(hs, copied);
 	return copied;
 }
 
-static int tcp_write(struct hall_sock *hs, struct msghdr *msg, bool more)
+static int write_tcp(struct hall_sock *hs, struct msghdr *msg, bool more)
 {
 	unsigned int flags = msg->msg_flags;
 	int n;
@@ -99,7 +99,7 @@ static int wait_for_space(struct hall_sock *hs, long *timeo)
 	return 0;
 }
 
-static int tcp_wait(struct hall_sock *hs, long *timeo)
+static int wait_for_memory(struct hall_sock *hs, long *timeo)
 {
 	int err;
 
@@ -121,17 +121,17 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 	int sent = 0, n;
 
 	do {
-		if (hs->detached && hall_sock_ends(sent))
+		if (hs->detached && hall_sock_may_return(sent))
 			return sent ?: HALL_NATIVE;
 		if (hs->tx.state != HALL_TX_RING) {
-			n = tcp_write(hs, msg, sent);
+			n = write_tcp(hs, msg, sent);
 			if (n < 0 && n != -EAGAIN)
 				return sent ?: n;
 		} else if (sk->sk_err || (sk->sk_shutdown & SEND_SHUTDOWN)) {
 			n = -EPIPE;
 			goto error;
 		} else {
-			n = ring_write(hs, msg);
+			n = write_ring(hs, msg);
 			if (n < 0)
 				goto error;
 		}
@@ -149,7 +149,7 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 				continue;
 		} else if (sk_stream_memory_free(sk)) {
 			/* Not the socket's limit, but memory: TCP knows how. */
-			n = tcp_wait(hs, &timeo);
+			n = wait_for_memory(hs, &timeo);
 			if (n < 0)
 				goto error;
 			continue;
@@ -159,7 +159,7 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 			goto error;
 		/* One long call earns a ring as many short ones do. */
 		if (hs->tx.state == HALL_TX_TCP)
-			hall_sock_policy(hs, msg_data_left(msg));
+			hall_sock_apply_policy(hs, msg_data_left(msg));
 	} while (msg_data_left(msg));
 	return sent;
 error:
@@ -171,8 +171,8 @@ error:
  * does not know, or a SYN's data while there is a connection? If not, cookie
  * has what the control data asks for.
  */
-static bool refused(struct sock *sk, struct msghdr *msg,
-		    struct sockcm_cookie *cookie)
+static bool is_refused(struct sock *sk, struct msghdr *msg,
+		       struct sockcm_cookie *cookie)
 {
 	sockcm_init(cookie, sk);
 	return (msg->msg_flags & MSG_FASTOPEN) ||
@@ -180,42 +180,43 @@ static bool refused(struct sock *sk, struct msghdr *msg,
 }
 
 /* These stay with TCP, and so does the socket from then on. */
-static u32 sends_natively(const struct sock *sk, const struct msghdr *msg,
-			  const struct sockcm_cookie *cookie)
+static u32 find_native_reason(const struct sock *sk, const struct msghdr *msg,
+			      const struct sockcm_cookie *cookie)
 {
 	if (msg->msg_flags & MSG_OOB)
 		return HALLWAY_REASON_URGENT;
 	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
 		return HALLWAY_REASON_ZEROCOPY;
-	/* Of this message alone; those of the socket: hall_sock_packets(). */
+	/* Of this message alone; those of the socket: hall_sock_needs_packets(). */
 	if (msg->msg_controllen && cookie->tsflags)
 		return HALLWAY_REASON_TIMESTAMP;
 	return 0;
 }
 
-static noinline int send(struct hall_sock *hs, struct msghdr *msg, size_t size)
+static noinline int send_message(struct hall_sock *hs, struct msghdr *msg,
+				 size_t size)
 {
 	struct sock *sk = hs->sk;
 	struct sockcm_cookie cookie;
-	u32 reason = hall_sock_packets(sk);
+	u32 reason = hall_sock_needs_packets(sk);
 	int ret;
 
 	if (unlikely(reason)) {
-		hall_sock_handler.leave(hs, reason);
+		hall_sock_handler.detach_sync(hs, reason);
 		return HALL_NATIVE;
 	}
 	lock_sock(sk);
-	if (unlikely(refused(sk, msg, &cookie))) {
+	if (unlikely(is_refused(sk, msg, &cookie))) {
 		/* No byte moves: the carrier does not matter. */
-		ret = tcp_write(hs, msg, false);
+		ret = write_tcp(hs, msg, false);
 		goto out;
 	}
-	reason = sends_natively(sk, msg, &cookie);
+	reason = find_native_reason(sk, msg, &cookie);
 	if (unlikely(reason)) {
 		hs->pinned = hs->reason = reason;
 		hall_tx_demote(hs);
 	}
-	hall_sock_policy(hs, size);
+	hall_sock_apply_policy(hs, size);
 	ret = send_locked(hs, msg);
 out:
 	release_sock(sk);
@@ -228,7 +229,7 @@ int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size)
 	int ret = HALL_NATIVE;
 
 	if (hs) {
-		ret = send(hs, msg, size);
+		ret = send_message(hs, msg, size);
 		hall_sock_put(hs);
 	}
 	if (ret == HALL_NATIVE)
@@ -250,7 +251,7 @@ static noinline int send_page(struct hall_sock *hs, struct page *page,
 	if (flags & MSG_SENDPAGE_NOTLAST)
 		msg.msg_flags |= MSG_MORE;
 	iov_iter_bvec(&msg.msg_iter, ITER_SOURCE, &bvec, 1, size);
-	return send(hs, &msg, size);
+	return send_message(hs, &msg, size);
 }
 
 int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,

@@ -16,7 +16,7 @@
 /* What wakes those who sleep in select() and poll(). */
 static wait_queue_func_t poll_wakes;
 
-void hall_sock_work(struct hall_sock *hs, unsigned long delay)
+void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay)
 {
 	bool fresh;
 
@@ -46,7 +46,7 @@ void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
 	lock_sock(hs->sk);
 }
 
-void hall_poll_learn(struct file *file, struct sock *fresh)
+void hall_sock_learn_pollers(struct file *file, struct sock *fresh)
 {
 	struct wait_queue_entry *entry;
 	struct poll_wqueues table;
@@ -73,21 +73,21 @@ bool hall_sock_wants_edges(struct sock *sk, bool unpolled)
 	list_for_each_entry(entry, &queue->head, entry)
 		wanted |= entry->func != poll_wakes &&
 			  entry->func != woken_wake_function &&
-			  entry->func != hall_rx_woken &&
+			  entry->func != hall_rx_wake_function &&
 			  (!unpolled || entry->private);
 	spin_unlock_irqrestore(&queue->lock, flags);
 	return wanted;
 }
 
-int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
-		  void *key)
+int hall_rx_wake_function(struct wait_queue_entry *entry, unsigned int mode,
+			  int sync, void *key)
 {
 	return woken_wake_function(entry, mode, sync, key);
 }
 
-void hall_rx_small(struct hall_sock *hs)
+void hall_rx_report_small(struct hall_sock *hs)
 {
-	if (!READ_ONCE(hs->rx.small))
+	if (!READ_ONCE(hs->rx.end_requested))
 		hall_channel_raise(&hs->channel, HALL_EVENT_SMALL);
 }
 
@@ -96,7 +96,7 @@ void hall_rx_await_tcp(struct hall_sock *hs)
 	if (READ_ONCE(hs->sk->sk_rcvlowat) <= 1)
 		return;
 	WRITE_ONCE(hs->rx.awaits_tcp, true);
-	hall_sock_work(hs, 0);
+	hall_sock_queue_work(hs, 0);
 }
 
 void hall_sock_wake(struct hall_sock *hs)
@@ -119,8 +119,8 @@ void hall_sock_wake(struct hall_sock *hs)
 	if (writable)
 		hall_ring_disarm_tx(&hs->tx.ring);
 	spin_unlock_bh(&channel->lock);
-	if (unlikely(!hall_owner_native(sk))) {
-		hall_owner_wake(hs);
+	if (unlikely(!hall_callbacks_are_native(sk))) {
+		hall_callbacks_wake(hs);
 	} else {
 		if (readable)
 			sk->sk_data_ready(sk);
@@ -131,12 +131,12 @@ void hall_sock_wake(struct hall_sock *hs)
 		hall_channel_raise(channel, HALL_EVENT_LOOK);
 }
 
-bool hall_rx_caught_up(struct hall_sock *hs)
+bool hall_rx_check_tcp(struct hall_sock *hs)
 {
 	if (!READ_ONCE(hs->rx.awaits_tcp))
 		return true;
 	if (hs->rx.state == HALL_RX_MAPPED &&
-	    (!hs->rx.ring.started || hall_rx_behind(hs)))
+	    (!hs->rx.ring.started || hall_rx_lacks_tcp(hs)))
 		return false;
 	WRITE_ONCE(hs->rx.awaits_tcp, false);
 	hall_sock_wake(hs);

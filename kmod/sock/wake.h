@@ -6,7 +6,7 @@
 #include "sock.h"
 
 /* Runs the work item: now, or after a delay in jiffies. Any context. */
-void hall_sock_work(struct hall_sock *hs, unsigned long delay);
+void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay);
 
 /*
  * Sleeps until the entry, which is on the socket's wait queue, is woken.
@@ -18,8 +18,8 @@ void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
  * woken_wake_function() for our readers: by this function they are told from
  * writers and from the kernel's own sleepers.
  */
-int hall_rx_woken(struct wait_queue_entry *entry, unsigned int mode, int sync,
-		  void *key);
+int hall_rx_wake_function(struct wait_queue_entry *entry, unsigned int mode,
+			  int sync, void *key);
 
 /* The doorbell rang: wakes readers, writers and pollers. Softirq. */
 void hall_sock_wake(struct hall_sock *hs);
@@ -43,7 +43,7 @@ static inline void hall_rx_arm_edge(struct hall_sock *hs)
 }
 
 /* A reader waits for more bytes than the ring ever holds. Any context. */
-void hall_rx_small(struct hall_sock *hs);
+void hall_rx_report_small(struct hall_sock *hs);
 
 /*
  * TCP wakes no reader for fewer bytes than SO_RCVLOWAT, though they may be
@@ -52,9 +52,9 @@ void hall_rx_small(struct hall_sock *hs);
  */
 void hall_rx_await_tcp(struct hall_sock *hs);
 /* Has TCP brought the bytes that a reader awaits? If so, wakes it. lock_sock(). */
-bool hall_rx_caught_up(struct hall_sock *hs);
+bool hall_rx_check_tcp(struct hall_sock *hs);
 
 /* Learns what wakes pollers, by polling the file of a fresh socket. */
-void hall_poll_learn(struct file *file, struct sock *fresh);
+void hall_sock_learn_pollers(struct file *file, struct sock *fresh);
 
 #endif /* HALL_WAKE_H */

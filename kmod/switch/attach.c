@@ -33,7 +33,7 @@ static void accepted_release_cb(struct sock *sk)
 
 	if (sk->sk_socket) {
 		hs->prot.release_cb = hall_release_cb;
-		hs->clean = hall_attach_ops(hs);
+		hs->quiet = hall_attach_ops(hs);
 	}
 	hall_release_cb(sk);
 }
@@ -64,7 +64,7 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 #endif
 }
 
-bool hall_attachable(const struct sock *sk)
+bool hall_can_attach(const struct sock *sk)
 {
 	/* Ours already, or another's that looks at sk_prot: kTLS, sockmap. */
 	return READ_ONCE(sk->sk_prot)->sendmsg == tcp_sendmsg &&
@@ -76,7 +76,7 @@ void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 	struct proto *native = sk->sk_prot;
 	struct hall_sock *hs;
 
-	if (!hall_attachable(sk))
+	if (!hall_can_attach(sk))
 		return;
 	hs = hall_sock_new(sk, member);
 	if (!hs)

@@ -32,7 +32,7 @@
 
 static DECLARE_WAIT_QUEUE_HEAD(detached);
 
-struct leaving {
+struct request {
 	const struct hall_member *member;	/* NULL: all */
 	u32 reason;
 	unsigned long until;			/* jiffies */
@@ -59,36 +59,36 @@ void hall_detach(struct hall_sock *hs, u32 reason)
 	hall_sock_put(hs);
 }
 
-static void begin(struct hall_sock *hs, void *data)
+static void request_one(struct hall_sock *hs, void *data)
 {
-	const struct leaving *leaving = data;
+	const struct request *request = data;
 
-	if (leaving->member && hs->channel.member != leaving->member)
+	if (request->member && hs->channel.member != request->member)
 		return;
-	hall_sock_want_tcp(hs, leaving->reason);
+	hall_sock_request_detach(hs, request->reason);
 }
 
-static void end(struct hall_sock *hs, void *data)
+static void await_one(struct hall_sock *hs, void *data)
 {
-	const struct leaving *leaving = data;
-	long left = leaving->until - jiffies;
+	const struct request *request = data;
+	long left = request->until - jiffies;
 
-	if (!leaving->member || hs->channel.member == leaving->member)
+	if (!request->member || hs->channel.member == request->member)
 		wait_event_timeout(detached, READ_ONCE(hs->detached),
 				   max(left, 0L));
 }
 
-static void depart(struct hall_sock *hs, void *data)
+static void depart_one(struct hall_sock *hs, void *data)
 {
 	if (hs->channel.member == data)
 		hall_channel_raise(&hs->channel, HALL_EVENT_DEPARTED);
 }
 
-int hall_leave(struct hall_sock *hs, u32 reason)
+int hall_detach_sync(struct hall_sock *hs, u32 reason)
 {
-	struct leaving leaving = { .reason = reason };
+	struct request request = { .reason = reason };
 
-	begin(hs, &leaving);
+	request_one(hs, &request);
 	if (wait_event_timeout(detached, READ_ONCE(hs->detached), PATIENCE))
 		return 0;
 	/* The caller needs TCP: this lets the socket leave at once. */
@@ -101,7 +101,7 @@ int hall_leave(struct hall_sock *hs, u32 reason)
  * Nobody but the holder of lock_sock() may be at work on the rings: not so for
  * one who came in softirq, with the spinlock alone.
  */
-int hall_leave_at_once(struct hall_sock *hs, u32 reason)
+int hall_detach_now(struct hall_sock *hs, u32 reason)
 {
 	struct sock *sk = hs->sk;
 	gfp_t gfp = sk->sk_allocation;
@@ -111,7 +111,7 @@ int hall_leave_at_once(struct hall_sock *hs, u32 reason)
 		return -EAGAIN;
 	/* Bytes that the peer has cut off are repeated here, and without sleep. */
 	sk->sk_allocation = GFP_ATOMIC;
-	err = hall_rx_leave(hs, reason);
+	err = hall_rx_demote_now(hs, reason);
 	if (!err)
 		hall_tx_demote(hs);
 	if (hs->tx.lost)
@@ -122,29 +122,29 @@ int hall_leave_at_once(struct hall_sock *hs, u32 reason)
 	return err;
 }
 
-void hall_leave_streams(struct hall_member *member, u32 reason)
+void hall_detach_streams(struct hall_member *member, u32 reason)
 {
-	struct leaving leaving = { .member = member, .reason = reason };
+	struct request request = { .member = member, .reason = reason };
 	bool silent = reason == HALLWAY_REASON_SILENT;
 
-	leaving.until = jiffies + (silent ? PATIENCE_SILENT : PATIENCE);
-	hall_sock_walk(begin, &leaving);
-	hall_sock_walk(end, &leaving);
+	request.until = jiffies + (silent ? PATIENCE_SILENT : PATIENCE);
+	hall_sock_walk(request_one, &request);
+	hall_sock_walk(await_one, &request);
 }
 
-void hall_leave_present(struct hall_member *member, u32 reason)
+void hall_detach_member(struct hall_member *member, u32 reason)
 {
-	hall_leave_streams(member, reason);
+	hall_detach_streams(member, reason);
 	/* What a peer has not read yet, a socket that has left can't send again. */
 	if (reason != HALLWAY_REASON_SILENT)
 		hall_channel_drained(member, DRAIN);
 }
 
-void hall_leave_member(struct hall_member *member, u32 reason)
+void hall_depart_member(struct hall_member *member, u32 reason)
 {
 	/* A peer that is gone answers nobody; else there is time for marks. */
 	if (reason != HALLWAY_REASON_PEER_LEFT)
-		hall_leave_streams(member, reason);
-	hall_sock_walk(depart, member);
+		hall_detach_streams(member, reason);
+	hall_sock_walk(depart_one, member);
 	hall_channel_departed(member);
 }

@@ -43,7 +43,7 @@ static bool is_rule_set(const struct nf_hook_ops *ops)
 	return false;
 }
 
-static bool ruled(const struct hall_sock *hs)
+static bool has_rules(const struct hall_sock *hs)
 {
 	static const u8 passed[] = { NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN,
 				     NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING };
@@ -68,13 +68,13 @@ static bool ruled(const struct hall_sock *hs)
 	return ruled;
 }
 #else
-static bool ruled(const struct hall_sock *hs)
+static bool has_rules(const struct hall_sock *hs)
 {
 	return false;
 }
 #endif
 
-static bool programmed(struct sock *sk)
+static bool has_programs(struct sock *sk)
 {
 	bool programmed = false;
 #ifdef CONFIG_CGROUP_BPF
@@ -86,16 +86,17 @@ static bool programmed(struct sock *sk)
 	return programmed;
 }
 
-bool hall_filtered(struct hall_sock *hs)
+bool hall_filters_apply(struct hall_sock *hs)
 {
-	return READ_ONCE(honour_filters) && (ruled(hs) || programmed(hs->sk));
+	return READ_ONCE(honour_filters) &&
+	       (has_rules(hs) || has_programs(hs->sk));
 }
 
-void hall_filters_look(struct hall_sock *hs)
+void hall_filters_check(struct hall_sock *hs)
 {
 	if ((READ_ONCE(hs->tx.state) != HALL_TX_RING &&
 	     READ_ONCE(hs->rx.state) != HALL_RX_MAPPED) ||
-	    READ_ONCE(hs->leaving) || !hall_filtered(hs))
+	    READ_ONCE(hs->detaching) || !hall_filters_apply(hs))
 		return;
-	hall_sock_want_tcp(hs, HALLWAY_REASON_FILTERED);
+	hall_sock_request_detach(hs, HALLWAY_REASON_FILTERED);
 }

@@ -62,13 +62,13 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 
 	if (hs->pinned)
 		return hs->pinned;
-	if (!READ_ONCE(hall_enabled) || hs->leaving)
+	if (!READ_ONCE(hall_enabled) || hs->detaching)
 		return HALLWAY_REASON_OFF;
 	if (sk->sk_state != TCP_ESTABLISHED)
 		return HALLWAY_REASON_STATE;
 	if (!sk->sk_socket)
 		return HALLWAY_REASON_UNACCEPTED;
-	if (!hall_owner_suits(hs))
+	if (!hall_callbacks_allow_ring(hs))
 		return HALLWAY_REASON_FOREIGN;
 	if (tcp_sk(sk)->repair)
 		return HALLWAY_REASON_REPAIR;
@@ -76,14 +76,14 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 		return HALLWAY_REASON_URGENT;
 	if (secured(sk))
 		return HALLWAY_REASON_SECURED;
-	packets = hall_sock_packets(sk);
+	packets = hall_sock_needs_packets(sk);
 	if (packets)
 		return packets;
-	if (hall_filtered(hs))
+	if (hall_filters_apply(hs))
 		return HALLWAY_REASON_FILTERED;
 	if (!hall_attach_ops(hs))
 		return HALLWAY_REASON_FOREIGN;
-	if (!hall_sock_quiet(hs, calling, true))
+	if (!hall_sock_check_quiet(hs, calling, true))
 		return HALLWAY_REASON_BUSY;
 	return 0;
 }
@@ -124,13 +124,13 @@ static void consider(struct hall_sock *hs, size_t sending)
 	if (hs->detached || hs->pinned)
 		return;
 	/* A program's first call tells best that no other is inside. */
-	if (!hs->clean && hall_attach_ops(hs))
-		hall_sock_quiet(hs, true, false);
+	if (!hs->quiet && hall_attach_ops(hs))
+		hall_sock_check_quiet(hs, true, false);
 	if (!earned(hs, sending) || time_before(jiffies, hs->retry_at))
 		return;
 	reason = hall_policy_against(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
-		hall_sock_tags(hs, false, &tags);
+		hall_sock_make_tags(hs, false, &tags);
 		switch (hall_budget_offer(hs, &tags)) {
 		case 0:
 			hs->reason = HALLWAY_REASON_OFFERED;
@@ -151,7 +151,7 @@ static bool may_come(const struct hall_sock *hs)
 {
 	return (hs->tx.state == HALL_TX_TCP || hs->tx.state == HALL_TX_OFFERED) &&
 	       !hs->tx.bytes_tcp && !hs->detached && !hs->pinned &&
-	       !hs->leaving && !hs->sk->sk_err && !signal_pending(current) &&
+	       !hs->detaching && !hs->sk->sk_err && !signal_pending(current) &&
 	       hs->sk->sk_state == TCP_ESTABLISHED;
 }
 

@@ -15,8 +15,8 @@
 
 static struct tracepoint *state_tracepoint;
 
-static void state_changed(void *data, const struct sock *csk, const int oldstate,
-			  const int newstate)
+static void on_state_change(void *data, const struct sock *csk,
+			    const int oldstate, const int newstate)
 {
 	/* The tracepoint promises not to change the socket; we don't. */
 	struct sock *sk = (struct sock *)csk;
@@ -29,7 +29,7 @@ static void state_changed(void *data, const struct sock *csk, const int oldstate
 	if (newstate == TCP_ESTABLISHED) {
 		if (!READ_ONCE(hall_enabled))
 			return;
-		hall_sock_remote(sk, &remote);
+		hall_sock_read_remote(sk, &remote);
 		rcu_read_lock();
 		member = hall_members_find(&remote);
 		if (member)
@@ -61,11 +61,12 @@ int hall_probe_init(void)
 		pr_err("hallway: this kernel has no tracepoint inet_sock_set_state (CONFIG_TRACEPOINTS): connections stay on TCP\n");
 		return -EOPNOTSUPP;
 	}
-	return tracepoint_probe_register(state_tracepoint, state_changed, NULL);
+	return tracepoint_probe_register(state_tracepoint, on_state_change,
+					 NULL);
 }
 
 void hall_probe_uninit(void)
 {
-	tracepoint_probe_unregister(state_tracepoint, state_changed, NULL);
+	tracepoint_probe_unregister(state_tracepoint, on_state_change, NULL);
 	tracepoint_synchronize_unregister();
 }

@@ -2,7 +2,7 @@
 /*
  * Connections that were there before the module, or before their peer joined:
  * found in TCP's table of established sockets and attached like new ones. They
- * may have threads inside native calls, which hall_sock_quiet() sees to.
+ * may have threads inside native calls, which hall_sock_check_quiet() sees to.
  *
  * No socket is waited for: a thread may hold one's lock for as long as it likes,
  * by sending memory that somebody else pages in. Such a socket is looked at again
@@ -27,27 +27,27 @@
 #define PAUSE	(HZ / 20)	/* between two scans */
 #define AGAIN	(HZ / 4)	/* at most, to what was locked */
 
-static void scan(struct work_struct *work);
-static DECLARE_DELAYED_WORK(scan_work, scan);
-static unsigned long rested;	/* jiffies: not before; scan() only */
+static void run_scan(struct work_struct *work);
+static DECLARE_DELAYED_WORK(scan_work, run_scan);
+static unsigned long rested;	/* jiffies: not before; run_scan() only */
 static unsigned long again;	/* how long to wait for what was locked */
 static unsigned int locked;	/* sockets that this scan found so */
 
-static void count(struct work_struct *work);
-static DECLARE_DELAYED_WORK(count_work, count);
+static void run_count(struct work_struct *work);
+static DECLARE_DELAYED_WORK(count_work, run_count);
 
-static struct hall_member *member_of(const struct sock *sk)
+static struct hall_member *find_member(const struct sock *sk)
 {
 	struct in6_addr remote;
 
-	hall_sock_remote(sk, &remote);
+	hall_sock_read_remote(sk, &remote);
 	return hall_members_find(&remote);
 }
 
 /* Fills the batch from one bucket, skipping the first ones. Returns the count. */
-static unsigned int collect(struct net *net, struct inet_hashinfo *table,
-			    unsigned int bucket, unsigned int skip,
-			    struct sock **batch)
+static unsigned int collect_batch(struct net *net, struct inet_hashinfo *table,
+				  unsigned int bucket, unsigned int skip,
+				  struct sock **batch)
 {
 	spinlock_t *lock = inet_ehash_lockp(table, bucket);
 	struct hlist_nulls_node *node;
@@ -67,19 +67,19 @@ static unsigned int collect(struct net *net, struct inet_hashinfo *table,
 	return n;
 }
 
-static void attach(struct sock *sk)
+static void attach_one(struct sock *sk)
 {
 	struct hall_member *member;
 
 	rcu_read_lock();
-	member = member_of(sk);
-	if (!member || !hall_attachable(sk))
+	member = find_member(sk);
+	if (!member || !hall_can_attach(sk))
 		goto unlock;
 	spin_lock_bh(&sk->sk_lock.slock);
 	if (sock_owned_by_user(sk))
 		locked++;
 	else if (sk->sk_state == TCP_ESTABLISHED &&
-		 READ_ONCE(hall_enabled) && member_of(sk) == member)
+		 READ_ONCE(hall_enabled) && find_member(sk) == member)
 		hall_attach(sk, member, true);
 	spin_unlock_bh(&sk->sk_lock.slock);
 unlock:
@@ -91,7 +91,7 @@ static void count_bytes(struct sock *sk)
 	const struct tcp_sock *tp = tcp_sk(sk);
 	struct in6_addr remote;
 
-	hall_sock_remote(sk, &remote);
+	hall_sock_read_remote(sk, &remote);
 	hall_neighbours_count(&remote, READ_ONCE(tp->bytes_acked) +
 				       READ_ONCE(tp->bytes_received));
 }
@@ -107,7 +107,7 @@ static void scan_net(struct net *net, void (*visit)(struct sock *sk))
 			continue;
 		skip = 0;
 		do {
-			n = collect(net, table, bucket, skip, batch);
+			n = collect_batch(net, table, bucket, skip, batch);
 			for (i = 0; i < n; i++) {
 				visit(batch[i]);
 				sock_put(batch[i]);
@@ -128,7 +128,7 @@ static void scan_all(void (*visit)(struct sock *sk))
 	up_read(&net_rwsem);
 }
 
-static void scan(struct work_struct *work)
+static void run_scan(struct work_struct *work)
 {
 	if (!READ_ONCE(hall_enabled))
 		return;
@@ -137,7 +137,7 @@ static void scan(struct work_struct *work)
 		return;
 	}
 	locked = 0;
-	scan_all(attach);
+	scan_all(attach_one);
 	rested = jiffies + PAUSE;
 	if (!locked)
 		return;
@@ -145,7 +145,7 @@ static void scan(struct work_struct *work)
 	WRITE_ONCE(again, min_t(unsigned long, 2 * READ_ONCE(again), AGAIN));
 }
 
-static void count(struct work_struct *work)
+static void run_count(struct work_struct *work)
 {
 	if (!READ_ONCE(hall_enabled) || !hall_neighbours_count_begin())
 		return;
@@ -154,7 +154,7 @@ static void count(struct work_struct *work)
 	queue_delayed_work(hall_workqueue, &count_work, COUNT);
 }
 
-static void neighbours(void)
+static void queue_count(void)
 {
 	queue_delayed_work(hall_workqueue, &count_work, 0);
 }
@@ -163,14 +163,14 @@ void hall_scan(void)
 {
 	WRITE_ONCE(again, PAUSE);
 	mod_delayed_work(hall_workqueue, &scan_work, 0);
-	neighbours();
+	queue_count();
 }
 
 int hall_scan_init(void)
 {
 	rested = jiffies;
 	hall_discovery_handler.served = hall_scan;
-	hall_discovery_handler.neighbours = neighbours;
+	hall_discovery_handler.neighbours = queue_count;
 	return 0;
 }
 

@@ -22,7 +22,7 @@ void hall_switch_set(bool on, u32 reason)
 	} else {
 		/* Those who just saw "on" have attached by then. */
 		synchronize_rcu();
-		hall_leave_streams(NULL, reason);
+		hall_detach_streams(NULL, reason);
 	}
 	mutex_unlock(&mutex);
 }
@@ -31,12 +31,12 @@ int hall_switch_init(void)
 {
 	hall_sock_handler.policy = hall_policy;
 	hall_sock_handler.full = hall_budget_full;
-	hall_sock_handler.work = hall_switch_work;
+	hall_sock_handler.work = hall_switch_run_work;
 	hall_sock_handler.detach = hall_detach;
-	hall_sock_handler.leave = hall_leave;
-	hall_sock_handler.leave_at_once = hall_leave_at_once;
-	hall_discovery_handler.departed = hall_leave_member;
-	hall_discovery_handler.leave = hall_leave_present;
+	hall_sock_handler.detach_sync = hall_detach_sync;
+	hall_sock_handler.detach_now = hall_detach_now;
+	hall_discovery_handler.departed = hall_depart_member;
+	hall_discovery_handler.leave = hall_detach_member;
 	hall_watchdog_init();
 	return hall_scan_init();
 }
@@ -65,7 +65,7 @@ void hall_switch_stop(void)
 	 * return what they have, and peers that don't answer are left behind.
 	 */
 	wait_for_sockets(2000);
-	WRITE_ONCE(hall_sock_hurry, true);
+	WRITE_ONCE(hall_sock_return_short, true);
 }
 
 /*

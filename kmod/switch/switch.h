@@ -18,7 +18,7 @@ extern bool hall_enabled;
  */
 void hall_attach(struct sock *sk, struct hall_member *member, bool older);
 /* Not ours, nor another's. RCU; without a lock, the answer may be old. */
-bool hall_attachable(const struct sock *sk);
+bool hall_can_attach(const struct sock *sk);
 /*
  * Puts our copy of the socket's proto_ops in place. lock_sock() or slock. False:
  * they are not TCP's.
@@ -39,9 +39,9 @@ void hall_policy_back_off(struct hall_sock *hs, u32 reason);
  * filters.c. Are there rules that are to see the connection's packets? Any
  * context; the answer may be old.
  */
-bool hall_filtered(struct hall_sock *hs);
+bool hall_filters_apply(struct hall_sock *hs);
 /* Once a second: if there are, the rings are left. No lock held. */
-void hall_filters_look(struct hall_sock *hs);
+void hall_filters_check(struct hall_sock *hs);
 
 /*
  * budget.c. All under lock_sock(), unless it says otherwise.
@@ -60,24 +60,24 @@ void hall_budget_look(struct hall_sock *hs);
 void hall_budget_spare(struct hall_sock *hs);
 
 /* work.c. What the peer said, step by step; in the socket's work item. */
-void hall_switch_work(struct hall_sock *hs);
+void hall_switch_run_work(struct hall_sock *hs);
 
 /* detach.c. Takes everything of ours out of the socket. lock_sock() or slock. */
 void hall_detach(struct hall_sock *hs, u32 reason);
 /* These wait for peers: process context, no locks. */
-int hall_leave(struct hall_sock *hs, u32 reason);
+int hall_detach_sync(struct hall_sock *hs, u32 reason);
 /* The streams of a member alone, or of all if it is NULL. */
-void hall_leave_streams(struct hall_member *member, u32 reason);
-void hall_leave_present(struct hall_member *member, u32 reason);
+void hall_detach_streams(struct hall_member *member, u32 reason);
+void hall_detach_member(struct hall_member *member, u32 reason);
 /* This one waits for nobody: see hall_sock_handler. */
-int hall_leave_at_once(struct hall_sock *hs, u32 reason);
-void hall_leave_member(struct hall_member *member, u32 reason);
+int hall_detach_now(struct hall_sock *hs, u32 reason);
+void hall_depart_member(struct hall_member *member, u32 reason);
 
 /*
  * Would TCP have given up on the bytes that a silent peer did not read?
  * Otherwise *left is when to ask again, in jiffies, or 0. lock_sock().
  */
-bool hall_silent_overdue(struct hall_sock *hs, unsigned long *left);
+bool hall_check_timeout(struct hall_sock *hs, unsigned long *left);
 
 /* scan.c. Attaches connections that exist already. */
 void hall_scan(void);

@@ -44,7 +44,8 @@ static bool asleep(struct sock *sk, bool reader)
 		spin_lock_irqsave(&wq->wait.lock, flags);
 		list_for_each_entry(entry, &wq->wait.head, entry)
 			asleep |= !(entry->flags & WQ_FLAG_WOKEN) &&
-				  entry->func == (reader ? hall_rx_woken :
+				  entry->func == (reader ?
+						  hall_rx_wake_function :
 						  woken_wake_function);
 		spin_unlock_irqrestore(&wq->wait.lock, flags);
 	}
@@ -85,7 +86,7 @@ static void look_at(struct hall_sock *hs, void *data)
 	struct socket_wq *wq;
 
 	hall_budget_look(hs);
-	hall_filters_look(hs);
+	hall_filters_check(hs);
 	if (!stuck(hs) || READ_ONCE(hs->detached))
 		return;
 	/* As the doorbell does, and without lock_sock(): it may be taken for long. */

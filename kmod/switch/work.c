@@ -25,7 +25,7 @@
 /* How soon to look again for bytes below the mark, or for memory. */
 #define RETRY		msecs_to_jiffies(5)
 
-static void take_said(struct hall_sock *hs, const struct hall_said *said,
+static void copy_said(struct hall_sock *hs, const struct hall_said *said,
 		      struct hall_said *copy)
 {
 	spin_lock_bh(&hs->channel.lock);
@@ -34,7 +34,7 @@ static void take_said(struct hall_sock *hs, const struct hall_said *said,
 }
 
 /* The sender can send no more: its FIN is here, or the connection is over. */
-static bool stream_over(const struct sock *sk)
+static bool is_stream_over(const struct sock *sk)
 {
 	return sock_flag(sk, SOCK_DONE) || sk->sk_state == TCP_CLOSE;
 }
@@ -49,10 +49,10 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 
 	if (hs->rx.state != HALL_RX_MAPPED)
 		return true;
-	hall_rx_source(hs, &n);
-	if (!rest && !hs->rx.ring.ended && !stream_over(hs->sk))
+	hall_rx_find_source(hs, &n);
+	if (!rest && !hs->rx.ring.ended && !is_stream_over(hs->sk))
 		return true;
-	switch (hall_rx_save(hs, GFP_KERNEL)) {
+	switch (hall_rx_requeue(hs, GFP_KERNEL)) {
 	case 0:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
 		return true;
@@ -76,7 +76,7 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
  * More than TCP and one ring may leave there? A peer that sends ring after ring to
  * one who does not read would fill our memory: what is saved has no window.
  */
-static bool much_unread(const struct sock *sk)
+static bool has_much_unread(const struct sock *sk)
 {
 	const struct tcp_sock *tp = tcp_sk(sk);
 
@@ -85,8 +85,9 @@ static bool much_unread(const struct sock *sk)
 }
 
 /* 0, with the tags to accept by; or what speaks against it. */
-static u32 consent(struct hall_sock *hs, const struct hallway_message *offer,
-		   struct hall_tags *tags)
+static u32 check_offer(struct hall_sock *hs,
+		       const struct hallway_message *offer,
+		       struct hall_tags *tags)
 {
 	u32 reason;
 
@@ -95,18 +96,18 @@ static u32 consent(struct hall_sock *hs, const struct hallway_message *offer,
 	reason = hall_policy_against(hs, false);
 	if (reason)
 		return reason;
-	hall_sock_tags(hs, false, tags);
+	hall_sock_make_tags(hs, false, tags);
 	if (!hall_tags_match(tags, offer->offer.tag)) {
 		/* The peer may have drained our ring; we hear of that later. */
-		hall_sock_tags(hs, true, tags);
+		hall_sock_make_tags(hs, true, tags);
 		if (!hall_tags_match(tags, offer->offer.tag))
 			return HALLWAY_REASON_NO_MATCH;
 	}
 	/* The ring before this one ended: take what is left of it. */
 	finish_rx(hs, false);
-	if (hs->rx.state != HALL_RX_NATIVE || much_unread(hs->sk))
+	if (hs->rx.state != HALL_RX_NATIVE || has_much_unread(hs->sk))
 		return HALLWAY_REASON_BUSY;
-	reason = hall_rx_consent(hs, offer);
+	reason = hall_rx_accept(hs, offer);
 	if (reason == HALLWAY_REASON_NO_ENDPOINT)
 		hall_budget_want(hs);
 	return reason;
@@ -124,7 +125,7 @@ static void on_offer(struct hall_sock *hs)
 	spin_unlock_bh(&hs->channel.lock);
 	if (!offer)
 		return;
-	reason = consent(hs, offer, &tags);
+	reason = check_offer(hs, offer, &tags);
 	if (!reason) {
 		hall_channel_accept(&hs->channel, offer->carrier, &tags);
 	} else {
@@ -164,7 +165,7 @@ static void on_accept(struct hall_sock *hs)
 {
 	struct hall_said said;
 
-	take_said(hs, &hs->channel.accept, &said);
+	copy_said(hs, &hs->channel.accept, &said);
 	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
 	/* A member that publishes an address which is another's. */
@@ -186,7 +187,7 @@ static void on_accept(struct hall_sock *hs)
 	hs->backoff = 0;
 	if (!hs->detached)
 		hs->reason = HALLWAY_REASON_NONE;
-	if (hs->leaving || hs->pinned || hs->detached)
+	if (hs->detaching || hs->pinned || hs->detached)
 		hall_tx_demote(hs);
 }
 
@@ -194,7 +195,7 @@ static void on_decline(struct hall_sock *hs)
 {
 	struct hall_said said;
 
-	take_said(hs, &hs->channel.decline, &said);
+	copy_said(hs, &hs->channel.decline, &said);
 	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
 	hall_tx_release(hs);
@@ -205,7 +206,7 @@ static void on_demote(struct hall_sock *hs)
 {
 	struct hall_said said;
 
-	take_said(hs, &hs->channel.demote, &said);
+	copy_said(hs, &hs->channel.demote, &said);
 	if (hs->tx.state == HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
 	/* Where a cut was found first, this tells the reason. */
@@ -224,7 +225,7 @@ static int on_done(struct hall_sock *hs)
 	bool possible;
 	u32 lost;
 
-	take_said(hs, &hs->channel.done, &said);
+	copy_said(hs, &hs->channel.done, &said);
 	if (!hs->tx.memory.ring || said.carrier != hs->tx.offered)
 		return 0;
 	/* First: a peer that has cut the ring left nothing, for we repeat it. */
@@ -245,7 +246,7 @@ static int on_done(struct hall_sock *hs)
  * yet where a filter of its own keeps a socket, for that it would find out anew at
  * each call.
  */
-static bool may_return(struct hall_sock *hs, u32 reason)
+static bool may_reattach(struct hall_sock *hs, u32 reason)
 {
 	bool served;
 
@@ -257,7 +258,7 @@ static bool may_return(struct hall_sock *hs, u32 reason)
 	case HALLWAY_REASON_PEER_LEFT:
 		break;
 	case HALLWAY_REASON_FILTERED:
-		if (!hall_sock_packets(hs->sk))
+		if (!hall_sock_needs_packets(hs->sk))
 			break;
 		return false;
 	default:
@@ -274,23 +275,23 @@ static int on_departed(struct hall_sock *hs)
 	bool lost;
 
 	hall_tx_demote(hs);
-	lost = hall_tx_unread(hs);
+	lost = hall_tx_count_unread(hs);
 	/* What came is delivered; what can't be put in order is lost. */
 	if (!finish_rx(hs, true)) {
 		lost = true;
-		if (!hall_rx_behind(hs))
-			hall_rx_forget(hs->sk);
+		if (!hall_rx_lacks_tcp(hs))
+			hall_rx_discard_queue(hs->sk);
 	}
 	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
 	hall_tx_release(hs);
 	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
-	if (may_return(hs, HALLWAY_REASON_PEER_LEFT))
+	if (may_reattach(hs, HALLWAY_REASON_PEER_LEFT))
 		hall_scan();
 	return lost ? ETIMEDOUT : 0;
 }
 
 /* The sender is asked to end the ring that we read. */
-static void ask_to_demote(struct hall_sock *hs, u32 reason)
+static void request_demote(struct hall_sock *hs, u32 reason)
 {
 	hall_count(HALL_DEMOTE_REQUESTS);
 	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier, reason, 0);
@@ -301,28 +302,28 @@ static void on_leave(struct hall_sock *hs)
 	u32 reason = READ_ONCE(hs->channel.leave_reason);
 	u32 n;
 
-	if (hs->leaving)
+	if (hs->detaching)
 		return;
-	hs->leaving = true;
+	hs->detaching = true;
 	/* Who is silent has had its time. */
-	hs->leave_by = jiffies + (reason == HALLWAY_REASON_SILENT ? 0 : HZ);
+	hs->demote_by = jiffies + (reason == HALLWAY_REASON_SILENT ? 0 : HZ);
 	hall_tx_demote(hs);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		/* No end mark helps where the ring has to wait for TCP. */
-		hall_rx_source(hs, &n);
-		if (hall_rx_behind(hs))
-			hall_rx_cut(hs);
-		ask_to_demote(hs, reason);
+		hall_rx_find_source(hs, &n);
+		if (hall_rx_lacks_tcp(hs))
+			hall_rx_truncate(hs);
+		request_demote(hs, reason);
 	}
 }
 
 /* Only TCP's queue holds as much as the reader waits for. */
 static void on_small(struct hall_sock *hs)
 {
-	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.small)
+	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.end_requested)
 		return;
-	WRITE_ONCE(hs->rx.small, true);
-	ask_to_demote(hs, HALLWAY_REASON_SMALL);
+	WRITE_ONCE(hs->rx.end_requested, true);
+	request_demote(hs, HALLWAY_REASON_SMALL);
 }
 
 /*
@@ -330,15 +331,15 @@ static void on_small(struct hall_sock *hs)
  * not waited for: the ring is cut. Only where it did set one while TCP owes bytes
  * that come before, there is no way but to wait until TCP brings them or gives up.
  */
-static void go_on_leaving(struct hall_sock *hs)
+static void continue_detaching(struct hall_sock *hs)
 {
-	bool late = time_after_eq(jiffies, hs->leave_by);
+	bool late = time_after_eq(jiffies, hs->demote_by);
 	u32 reason = READ_ONCE(hs->channel.leave_reason);
 
-	if (!hs->leaving || hs->detached)
+	if (!hs->detaching || hs->detached)
 		return;
 	if (late && hs->rx.state == HALL_RX_MAPPED) {
-		hall_rx_cut(hs);
+		hall_rx_truncate(hs);
 		finish_rx(hs, true);
 	}
 	/* An offer may be answered later, by marks that end it: on_accept(). */
@@ -347,11 +348,11 @@ static void go_on_leaving(struct hall_sock *hs)
 		return;
 	hall_detach(hs, reason);
 	/* Those who waited for us may have stopped, and the scan be over. */
-	if (may_return(hs, reason))
+	if (may_reattach(hs, reason))
 		hall_scan();
 }
 
-void hall_switch_work(struct hall_sock *hs)
+void hall_switch_run_work(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 	unsigned long events, later;
@@ -378,25 +379,25 @@ void hall_switch_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_SMALL))
 		on_small(hs);
 	again = !finish_rx(hs, false);
-	again |= !hall_rx_caught_up(hs);
+	again |= !hall_rx_check_tcp(hs);
 	if (events & BIT(HALL_EVENT_LOOK))
-		hall_owner_tell(hs);
+		hall_callbacks_call(hs);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs);
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		err = on_departed(hs);
-	go_on_leaving(hs);
+	continue_detaching(hs);
 	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;
-	if (hall_silent_overdue(hs, &later))
+	if (hall_check_timeout(hs, &later))
 		err = ETIMEDOUT;
-	hall_sock_rest(hs);
+	hall_sock_close_channel(hs);
 	hall_sock_unlock(hs);
 
 	if (err)
 		hall_sock_reset(hs, err);
-	if (again || (hs->leaving && !READ_ONCE(hs->detached)))
-		hall_sock_work(hs, RETRY);
+	if (again || (hs->detaching && !READ_ONCE(hs->detached)))
+		hall_sock_queue_work(hs, RETRY);
 	else if (later)
-		hall_sock_work(hs, later);
+		hall_sock_queue_work(hs, later);
 }

@@ -149,7 +149,7 @@ bool s_given;				/* the dead sender's slot, to another */
 #define PEER_LEFT	r_dead
 #endif
 /*
- * hall_rx_intact: are bytes that were copied another's? Asked in the step that
+ * hall_rx_is_intact: are bytes that were copied another's? Asked in the step that
  * copies them: asked later it finds more, never less.
  */
 #ifdef CHECK_BEFORE_COPY
@@ -201,7 +201,7 @@ inline ring_free()
  * ---- The sender ----
  */
 
-/* hall_tx_repeat: what the receiver cut off goes over TCP, and first. */
+/* hall_tx_resend: what the receiver cut off goes over TCP, and first. */
 inline tx_repeat()
 {
 	s_i = cut_at;
@@ -835,7 +835,7 @@ proctype ReceiverWorker() R_ALIVE
 end_idle:
 	do
 	:: atomic {
-		/* hall_rx_consent, hall_channel_accept */
+		/* hall_rx_accept, hall_channel_accept */
 		!r_lock && offers?[OFFER, carrier] ->
 		offers?OFFER, carrier;
 #ifdef REJOIN

@@ -86,7 +86,7 @@ def _forbidden(path: Path, place: str, kind: str, included: str) -> str | None:
 
 
 # The first line of a function's definition, or the only one; what has external linkage begins with hall_.
-DEFINED = re.compile(r"^(?!static\b)\w[\w \t*]*?\b(hall_\w+)\([^;{]*\)\n\{", re.M)
+DEFINED = re.compile(r"^(?!static\b)[\w *]*?\b(hall_\w+)\([^;{]*\)\n\{", re.M)
 
 
 def circles() -> list[str]:

@@ -23,7 +23,7 @@
  * Since when has nobody been there to read the bytes? Neither before they were sent,
  * nor while the peer lived: bytes that are not read are no fault of who is alive.
  */
-static unsigned long unread_since(const struct sock *sk)
+static unsigned long find_unread_since(const struct sock *sk)
 {
 	u32 sent_ago = tcp_jiffies32 - tcp_sk(sk)->lsndtime;
 
@@ -31,7 +31,7 @@ static unsigned long unread_since(const struct sock *sk)
 }
 
 /* As in net/ipv4/tcp_timer.c: how long TCP repeats before it gives up. */
-static unsigned long patience(const struct sock *sk)
+static unsigned long find_patience(const struct sock *sk)
 {
 	unsigned int times = READ_ONCE(sock_net(sk)->ipv4.sysctl_tcp_retries2);
 	unsigned int doubles = ilog2(TCP_RTO_MAX / TCP_RTO_MIN);
@@ -45,16 +45,17 @@ static unsigned long patience(const struct sock *sk)
 	       (times - doubles) * TCP_RTO_MAX;
 }
 
-bool hall_silent_overdue(struct hall_sock *hs, unsigned long *left)
+bool hall_check_timeout(struct hall_sock *hs, unsigned long *left)
 {
 	long due;
 
 	*left = 0;
 	if (!hs->detached || hs->reason != HALLWAY_REASON_SILENT ||
-	    !hall_tx_unread(hs))
+	    !hall_tx_count_unread(hs))
 		return false;
 	if (!hs->give_up_at)
-		hs->give_up_at = unread_since(hs->sk) + patience(hs->sk) + 1;
+		hs->give_up_at = find_unread_since(hs->sk) +
+				 find_patience(hs->sk) + 1;
 	due = hs->give_up_at - jiffies;
 	*left = max(due, 0L);
 	return due <= 0;
