@@ -1,9 +1,10 @@
-"""Imports point one way: between the host's crates, and in the lab."""
+"""Imports point one way: between the host's crates, within the daemon, and in the lab."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from hallway_lab.paths import REPO
 from . import source
 
 CRATES = REPO / "host/crates"
+DAEMON = CRATES / "daemon/src"
 
 # The crates that each crate may use, by the names of their folders.
 BELOW = {
@@ -26,6 +28,18 @@ BELOW = {
     "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership"},
     "cli": {"control", "netlink"},
 }
+
+# The daemon's modules: each may use those before it. A component owns its data
+# and is used by those after it; what it wants of them, it returns (effect.rs).
+MODULES = (
+    *("regionspec", "config", "options", "access", "run", "effect", "poller"),
+    *("keeper/holder", "keeper/state", "keeper", "stop"),
+    *("connections/line", "connections/connection", "connections"),
+    *("regions/served", "regions"),
+    *("vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
+    *("pairs", "picture", "requests", "clients"),
+    *("server", "server/commit", "server/start", "main"),
+)
 
 
 def lab() -> list[str]:
@@ -59,3 +73,38 @@ def crates() -> list[str]:
         used = {folders[name] for name in manifest.get("dependencies", {}) if name in folders}
         found += [f"host/crates/{folder}: lies below {name}, or beside it" for name in used - BELOW[folder]]
     return sorted(found)
+
+
+def modules() -> list[str]:
+    """Each module of the daemon uses only those before it."""
+    found = []
+    places = {path: str(path.relative_to(DAEMON).with_suffix("")) for path in DAEMON.rglob("*.rs")}
+    for path, place in sorted(places.items()):
+        if place not in MODULES:
+            found.append(f"{source.name(path)}: give it its place in tests/lint/imports.py")
+            continue
+        for line, used in _rust(path, place):
+            if used == "{":
+                found.append(f"{source.name(path)}:{line}: name one module a line")
+            elif used not in MODULES[: MODULES.index(place) + 1]:
+                found.append(f"{source.name(path)}:{line}: {place} lies below {used}")
+    gone = set(MODULES) - set(places.values())
+    return found + [f"tests/lint/imports.py: {place} is no module of the daemon" for place in sorted(gone)]
+
+
+def _rust(path: Path, place: str) -> Iterator[tuple[int, str]]:
+    """Yield line and module of each path to another module, "{" where it names several."""
+    text = source.code(path).split("#[cfg(test)]")[0]
+    parent = place.rpartition("/")[0]
+    roots = {"crate": "", "super": parent, "self": "" if place == "main" else place}
+    for hit in re.finditer(r"\b(crate|super|self)(?:::({)|((?:::\w+)+))", text):
+        if hit[2]:
+            yield source.line_of(text, hit.start()), "{"
+            continue
+        names = [name for name in roots[hit[1]].split("/") if name] + hit[3].split("::")[1:]
+        for length in range(len(names), 0, -1):
+            module = "/".join(names[:length])
+            if (DAEMON / module).with_suffix(".rs").exists():
+                if module != place:
+                    yield source.line_of(text, hit.start()), module
+                break

@@ -25,6 +25,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("no patched atomics on memory that VMs share", rules.atomics),
     ("imports: no circle in the lab", imports.lab),
     ("imports: between the host's crates", imports.crates),
+    ("imports: between the daemon's modules", imports.modules),
     ("generated files are current", generated.current),
     ("compatibility: rows are sound", compatibility.sound),
     ("docs/compatibility.md is current", compatibility.current),

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! On the host: what hallwayd tells.
+//! On the host: what hallwayd shows.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{bail, Result};
-use hallway_control::{ask, Answer, Liveness, Query, Status};
+use hallway_control::{ask, Answer, Connection, Liveness, Member, Query, Region, Status, Vm};
 
 use crate::print_json;
-use crate::table::{addresses, bytes, Table};
+use crate::table::{addresses, bytes, or_dash, Table};
 
+/// Prints what hallwayd serves.
 pub fn status(run_dir: &Path, json: bool) -> Result<()> {
     let status = match ask(run_dir, Query::Status)? {
         Answer::Status(status) => status,
@@ -19,143 +20,156 @@ pub fn status(run_dir: &Path, json: bool) -> Result<()> {
     if json {
         return print_json(&status);
     }
-    show(&status)
+    show(&status)?;
+    Ok(())
 }
 
-fn show(status: &Status) -> Result<()> {
-    let mut out = std::io::stdout();
+fn show(status: &Status) -> io::Result<()> {
+    show_daemon(status)?;
+    for region in &status.regions {
+        show_region(region)?;
+    }
+    show_vms(&status.vms)?;
+    show_connections(&status.connections)
+}
+
+fn show_daemon(status: &Status) -> io::Result<()> {
     writeln!(
-        out,
+        io::stdout(),
         "hallwayd {} (ABI {}), pid {}, up {} s, QEMU connects to {}",
         status.version,
         status.abi,
         status.pid,
         status.uptime_seconds,
         status.socket.display()
+    )
+}
+
+fn show_region(region: &Region) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "\nregion {}  {}  {}, {} slots of {}  {}",
+        region.name,
+        region.uuid,
+        bytes(region.size),
+        region.slots,
+        bytes(region.slice_size),
+        region.file.display()
     )?;
-    for region in &status.regions {
+    if region.repairs > 0 {
         writeln!(
             out,
-            "\nregion {}  {}  {}, {} slots of {}  {}",
-            region.name,
-            region.uuid,
-            bytes(region.size),
-            region.slots,
-            bytes(region.slice_size),
-            region.file.display()
+            "  a member wrote on its header {} times; put back",
+            region.repairs
         )?;
-        if region.repairs > 0 {
-            writeln!(
-                out,
-                "  a member wrote on its header {} times; put back",
-                region.repairs
-            )?;
-        }
-        let heading = [
-            "slot",
-            "name",
-            "state",
-            "gen",
-            "channels",
-            "sent",
-            "received",
-            "addresses",
-            "uuid",
-        ];
-        let mut table = Table::new(&heading);
-        for member in &region.members {
-            let state = match member.liveness {
-                Liveness::Alive => "alive".into(),
-                Liveness::Joining => "joining".into(),
-                Liveness::Absent => "absent".into(),
-                Liveness::Silent => {
-                    format!("silent for {} s", member.silent_seconds.unwrap_or_default())
-                }
-            };
-            let host = if member.host { " (host)" } else { "" };
-            table.row(vec![
-                member.slot.to_string(),
-                format!("{}{host}", member.name),
-                state,
-                member.generation.to_string(),
-                member.channels.to_string(),
-                bytes(member.tx_bytes),
-                bytes(member.rx_bytes),
-                addresses(&member.addresses),
-                member.uuid.clone(),
-            ]);
-        }
-        table.print("  ")?;
     }
-    show_machines(status)?;
+    let heading = [
+        "slot",
+        "name",
+        "state",
+        "gen",
+        "channels",
+        "sent",
+        "received",
+        "addresses",
+        "uuid",
+    ];
+    let mut table = Table::new(&heading);
+    for member in &region.members {
+        table.row(member_row(member));
+    }
+    table.print("  ")
+}
+
+fn member_row(member: &Member) -> Vec<String> {
+    let state = match member.liveness {
+        Liveness::Alive => "alive".into(),
+        Liveness::Joining => "joining".into(),
+        Liveness::Absent => "absent".into(),
+        Liveness::Unresponsive => {
+            let seconds = member.still_seconds.unwrap_or_default();
+            format!("unresponsive for {seconds} s")
+        }
+    };
+    let host = if member.host { " (host)" } else { "" };
+    vec![
+        member.slot.to_string(),
+        format!("{}{host}", member.name),
+        state,
+        member.generation.to_string(),
+        member.channels.to_string(),
+        bytes(member.tx_bytes),
+        bytes(member.rx_bytes),
+        addresses(&member.addresses),
+        member.uuid.clone(),
+    ]
+}
+
+fn show_connections(connections: &[Connection]) -> io::Result<()> {
+    let mut out = io::stdout();
     writeln!(out)?;
-    if status.vms.is_empty() {
-        writeln!(out, "no VM is connected")?;
-        return Ok(());
+    if connections.is_empty() {
+        return writeln!(out, "no VM is connected");
     }
     writeln!(out, "QEMUs connected, each by its pid:")?;
-    let heading = ["pid", "guest", "regions", "peers", "requests"];
-    let mut table = Table::new(&heading);
-    for vm in &status.vms {
-        let mut doorbells = vm.doorbells.to_string();
-        if vm.doorbells_pending > 0 {
-            doorbells += &format!(" (+{} unread by QEMU)", vm.doorbells_pending);
-        }
-        let throttled = if vm.throttled {
-            " (too many: they wait)"
-        } else {
-            ""
-        };
-        table.row(vec![
-            vm.pid.map_or("-".into(), |pid| pid.to_string()),
-            vm.name.clone().unwrap_or("-".into()),
-            if vm.regions.is_empty() {
-                "-".into()
-            } else {
-                vm.regions.join(" ")
-            },
-            doorbells,
-            format!("{}{throttled}", vm.requests),
-        ]);
+    let mut table = Table::new(&["pid", "guest", "regions", "peers", "requests"]);
+    for connection in connections {
+        table.row(connection_row(connection));
+    }
+    table.print("  ")
+}
+
+fn connection_row(connection: &Connection) -> Vec<String> {
+    let unread = match connection.doorbells_pending {
+        0 => String::new(),
+        unread => format!(" (+{unread} unread by QEMU)"),
+    };
+    let throttled = if connection.throttled {
+        " (too many: they wait)"
+    } else {
+        ""
+    };
+    vec![
+        connection.pid.map_or("-".into(), |pid| pid.to_string()),
+        connection.name.clone().unwrap_or("-".into()),
+        or_dash(connection.regions.join(" ")),
+        format!("{}{unread}", connection.doorbells),
+        format!("{}{throttled}", connection.requests),
+    ]
+}
+
+/// Shows the VMs of the configuration, and what they lack.
+fn show_vms(vms: &[Vm]) -> io::Result<()> {
+    if vms.is_empty() {
+        return Ok(());
+    }
+    let mut out = io::stdout();
+    writeln!(out, "\nVMs of the configuration:")?;
+    let mut table = Table::new(&["vm", "monitor", "plugged in", "lacks"]);
+    for vm in vms {
+        table.row(vm_row(vm));
     }
     table.print("  ")?;
+    for vm in vms {
+        let of_plugs = vm.plugs.iter().filter_map(|plug| plug.problem.as_ref());
+        for problem in vm.problem.iter().chain(of_plugs) {
+            writeln!(out, "  {}: {problem}", vm.name)?;
+        }
+    }
     Ok(())
 }
 
-/// The VMs of the configuration, and what they lack.
-fn show_machines(status: &Status) -> Result<()> {
-    if status.machines.is_empty() {
-        return Ok(());
-    }
-    let mut out = std::io::stdout();
-    writeln!(out, "\nVMs of the configuration:")?;
-    let mut table = Table::new(&["vm", "monitor", "plugged in", "lacks"]);
-    for machine in &status.machines {
-        let monitor = match (&machine.monitor, machine.connected) {
-            (None, _) => "-".into(),
-            (Some(path), true) => path.display().to_string(),
-            (Some(path), false) => format!("{} (no answer)", path.display()),
-        };
-        let of = |plugged: bool| {
-            let plugs = machine.plugs.iter().filter(|plug| plug.plugged == plugged);
-            let names: Vec<&str> = plugs.map(|plug| plug.region.as_str()).collect();
-            if names.is_empty() {
-                "-".to_string()
-            } else {
-                names.join(" ")
-            }
-        };
-        table.row(vec![machine.name.clone(), monitor, of(true), of(false)]);
-    }
-    table.print("  ")?;
-    for machine in &status.machines {
-        let problems = machine
-            .plugs
-            .iter()
-            .filter_map(|plug| plug.problem.as_ref());
-        for problem in machine.problem.iter().chain(problems) {
-            writeln!(out, "  {}: {problem}", machine.name)?;
-        }
-    }
-    Ok(())
+fn vm_row(vm: &Vm) -> Vec<String> {
+    let monitor = match (&vm.monitor, vm.connected) {
+        (None, _) => "-".into(),
+        (Some(path), true) => path.display().to_string(),
+        (Some(path), false) => format!("{} (no answer)", path.display()),
+    };
+    let regions = |plugged: bool| {
+        let plugs = vm.plugs.iter().filter(|plug| plug.plugged == plugged);
+        let names: Vec<&str> = plugs.map(|plug| plug.region.as_str()).collect();
+        or_dash(names.join(" "))
+    };
+    vec![vm.name.clone(), monitor, regions(true), regions(false)]
 }

@@ -58,15 +58,19 @@ pub fn bytes(number: u64) -> String {
     }
 }
 
-/// Addresses for people.
+/// Writes addresses for people.
 pub fn addresses(list: &[std::net::IpAddr]) -> String {
-    if list.is_empty() {
-        return "-".into();
+    let list: Vec<_> = list.iter().map(ToString::to_string).collect();
+    or_dash(list.join(" "))
+}
+
+/// A text, or a dash where it is empty.
+pub fn or_dash(text: String) -> String {
+    if text.is_empty() {
+        "-".into()
+    } else {
+        text
     }
-    list.iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 #[cfg(test)]

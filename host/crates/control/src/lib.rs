@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `hallwayd` tells over its control socket.
+//! The protocol of `hallwayd`'s control socket.
 //!
-//! One line of JSON asks ([`Query`]), one line answers ([`Answer`]), and the
-//! connection ends.
+//! The client sends one line of JSON ([`Query`]), the daemon answers with one
+//! ([`Answer`]), and the connection ends. A field whose name in JSON is an older
+//! one keeps that for the programs that read it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::IpAddr;
@@ -13,19 +14,19 @@ use std::time::Duration;
 use anyhow::{anyhow, bail, Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Where the daemon keeps its sockets unless told otherwise.
+/// Directory of the daemon's sockets, unless options name another.
 pub const RUN_DIR: &str = "/run/hallway";
 
-/// The control socket in a run directory.
+/// Path of the control socket in a run directory.
 pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("control.sock")
 }
 
-/// What one may ask.
+/// A question or an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "query")]
 pub enum Query {
-    /// How things are.
+    /// Ask for the [`Status`].
     Status,
     /// End daemon and holder, and leave nothing behind.
     Stop,
@@ -33,62 +34,65 @@ pub enum Query {
     Migrate {
         /// Its name in the configuration, or its UUID.
         vm: String,
-        /// Where the destination's QEMU awaits it, as QEMU's `migrate` wants it.
+        /// URI at which the destination's QEMU waits for it, for QEMU's `migrate`.
         uri: String,
     },
-    /// How the last migration of a VM goes, or went.
+    /// Ask for the stage of the last migration of a VM.
     Migration {
         /// Its name in the configuration, or its UUID.
         vm: String,
     },
-    /// End a migration that goes on; the VM stays.
+    /// End the migration of a VM; the VM stays.
     CancelMigration {
         /// Its name in the configuration, or its UUID.
         vm: String,
     },
 }
 
-/// What comes back.
+/// The answer to a [`Query`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Answer {
     /// To [`Query::Status`].
     Status(Status),
-    /// To [`Query::Stop`]: it is about to.
+    /// To [`Query::Stop`]: the daemon is about to end.
     Stopping,
-    /// To what is asked of a migration.
+    /// To the queries about a migration: its stage.
     Migration(Migration),
-    /// It cannot be done.
+    /// The query failed.
     Error {
-        /// Why.
+        /// Why, and what to do.
         message: String,
     },
 }
 
-/// How things are.
+/// State of the daemon, and of all that it serves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the daemon.
+    /// Version of the daemon.
     pub version: String,
-    /// Of the ABI that it speaks.
+    /// Version of the ABI that it speaks, MAJOR.MINOR.
     pub abi: String,
-    /// Of the daemon.
+    /// Process of the daemon.
     pub pid: u32,
-    /// Since this daemon started.
+    /// Seconds since this daemon started.
     pub uptime_seconds: u64,
     /// Connections taken over from the daemon before this one.
-    pub recovered_vms: usize,
-    /// Where QEMU connects.
+    #[serde(rename = "recovered_vms")]
+    pub recovered_connections: usize,
+    /// Path of the socket to which QEMUs connect.
     pub socket: PathBuf,
     /// Every region.
     pub regions: Vec<Region>,
-    /// Every QEMU that is connected.
+    /// Every connection to a QEMU.
+    #[serde(rename = "vms")]
+    pub connections: Vec<Connection>,
+    /// Every VM of the configuration.
+    #[serde(rename = "machines")]
     pub vms: Vec<Vm>,
-    /// Every VM that the configuration names.
-    pub machines: Vec<Machine>,
 }
 
-/// How far a migration is.
+/// Stage of a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stage")]
 pub enum Migration {
@@ -96,143 +100,145 @@ pub enum Migration {
     Unplugging,
     /// QEMU migrates.
     Moving {
-        /// In QEMU's words.
+        /// QEMU's word for its stage.
         status: String,
     },
     /// The guest runs at the destination.
     Done {
-        /// For which it stood still, as its QEMU counts.
+        /// Milliseconds for which the guest stood still, as QEMU counts.
         downtime_ms: u64,
-        /// From QEMU's first byte to its last.
+        /// Milliseconds from QEMU's first byte to its last.
         total_ms: u64,
     },
     /// The guest runs on here, and has its ring memory again.
     Stayed {
-        /// Why.
+        /// Why it did not migrate.
         why: String,
     },
-    /// QEMU was lost before it said how it ended: the guest may run at the
+    /// QEMU was lost before it reported the end: the guest may run at the
     /// destination.
     Unknown {
-        /// How it was lost.
+        /// How QEMU was lost.
         why: String,
     },
 }
 
 /// A VM of the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
-    /// In the configuration.
+pub struct Vm {
+    /// Its name in the configuration.
     pub name: String,
-    /// In the configuration.
+    /// Its UUID in the configuration.
     pub uuid: String,
-    /// The monitor that hallwayd uses.
+    /// Path of the monitor that hallwayd uses.
     pub monitor: Option<PathBuf>,
-    /// Whether it answers.
+    /// Whether the monitor answers.
     pub connected: bool,
-    /// Why it does not.
+    /// Why the monitor does not answer.
     pub problem: Option<String>,
     /// Ring memory that it has, or should have.
     pub plugs: Vec<Plug>,
 }
 
-/// A region, as a device of a VM.
+/// The device of a region in a VM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plug {
-    /// Its name.
+    /// Name of the region.
     pub region: String,
-    /// Whether it is there.
+    /// Whether the device is plugged in.
     pub plugged: bool,
-    /// Why it is not, or why it does not go.
+    /// Why the device is not plugged in, or does not go.
     pub problem: Option<String>,
 }
 
 /// A region.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Region {
-    /// On this host.
+    /// Its name on this host.
     pub name: String,
-    /// Of the region.
+    /// Its UUID.
     pub uuid: String,
-    /// What QEMU maps.
+    /// The file that QEMUs map.
     pub file: PathBuf,
-    /// Bytes.
+    /// Bytes of the region.
     pub size: u64,
-    /// Members that it has room for, the host among them.
+    /// Number of slots, the host's among them.
     pub slots: u32,
     /// Bytes of each member's slice.
     pub slice_size: u64,
-    /// How often the header was found changed by a guest, and put back.
+    /// How often a guest changed the header, and the daemon put it back.
     pub repairs: u64,
-    /// Every slot that was ever used.
+    /// The members of all slots that were ever used.
     pub members: Vec<Member>,
 }
 
-/// What the daemon thinks of a member.
+/// Whether a member lives, as far as the daemon can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Liveness {
-    /// It takes part, and its heartbeat counts.
+    /// The member has joined, and its heartbeat counts.
     Alive,
-    /// It joined and has not set up its slice yet.
+    /// The member has joined, and has not set up its slice yet.
     Joining,
-    /// It takes part, and its heartbeat stands still.
-    Silent,
-    /// It left, or its QEMU is gone.
+    /// The member has joined, and its heartbeat stands still.
+    #[serde(rename = "silent")]
+    Unresponsive,
+    /// The member has left, or its QEMU has ended.
     Absent,
 }
 
 /// A member of a region.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Member {
-    /// In the member table.
+    /// Its slot.
     pub slot: usize,
-    /// Whether it is this host.
+    /// Whether it is the host.
     pub host: bool,
-    /// Host name.
+    /// Name that its guest gave.
     pub name: String,
-    /// Of the VM.
+    /// UUID of its VM.
     pub uuid: String,
-    /// Grows with each join.
+    /// Its generation; each join has a new one.
     pub generation: u32,
-    /// What the daemon thinks of it.
+    /// Whether it lives.
     pub liveness: Liveness,
-    /// Seconds since its heartbeat last counted.
-    pub silent_seconds: Option<u64>,
-    /// That it serves.
+    /// Seconds for which its heartbeat stands still.
+    #[serde(rename = "silent_seconds")]
+    pub still_seconds: Option<u64>,
+    /// Addresses that it publishes.
     pub addresses: Vec<IpAddr>,
-    /// Bytes sent through rings.
+    /// Bytes that it sent through rings.
     pub tx_bytes: u64,
-    /// Bytes received through rings.
+    /// Bytes that it received through rings.
     pub rx_bytes: u64,
-    /// Promoted connections.
+    /// Its promoted connections.
     pub channels: u32,
 }
 
-/// A connected QEMU.
+/// A connection to a QEMU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Vm {
-    /// The daemon's number for the connection.
+pub struct Connection {
+    /// Number of the connection.
     pub connection: u64,
-    /// Of the QEMU process, as far as the kernel tells.
+    /// Process of the QEMU, if the kernel can name it.
     pub pid: Option<i32>,
-    /// As its guest says.
+    /// Name that its guest gave.
     pub name: Option<String>,
-    /// As its guest says.
+    /// UUID that its guest named.
     pub uuid: Option<String>,
-    /// Names of the regions that it takes part in.
+    /// Names of the regions that its guest has joined.
     pub regions: Vec<String>,
-    /// Doorbells of other VMs that its QEMU knows.
+    /// Number of other VMs' doorbells that its QEMU knows.
     pub doorbells: usize,
-    /// Doorbells of other VMs that its QEMU has not read yet.
+    /// Number of other VMs' doorbells that its QEMU has not read yet.
     pub doorbells_pending: usize,
-    /// Requests answered.
+    /// Number of requests that the daemon answered.
     pub requests: u64,
-    /// Whether requests wait because there were too many.
+    /// Whether requests wait because the guest made too many.
     pub throttled: bool,
 }
 
-/// Asks the daemon whose run directory this is.
+/// Sends a query to the daemon of a run directory, and returns its answer.
 pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     let path = socket(run_dir);
     let mut stream = UnixStream::connect(&path).map_err(|error| {
@@ -264,4 +270,28 @@ pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     }
     serde_json::from_str(&line)
         .context("hallwayd answers what this program does not know: install one release of both")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_names_stay_in_the_json() {
+        let status = r#"{"version":"1","abi":"1.0","pid":1,"uptime_seconds":2,"recovered_vms":3,
+            "socket":"/s","regions":[{"name":"r","uuid":"u","file":"/f","size":1,"slots":2,
+            "slice_size":3,"repairs":0,"members":[{"slot":1,"host":false,"name":"n","uuid":"u",
+            "generation":1,"liveness":"silent","silent_seconds":9,"addresses":["10.0.0.1"],
+            "tx_bytes":1,"rx_bytes":2,"channels":3}]}],"vms":[{"connection":4,"pid":null,
+            "name":"n","uuid":"u","regions":[],"doorbells":0,"doorbells_pending":0,"requests":0,
+            "throttled":false}],"machines":[{"name":"m","uuid":"u","monitor":null,
+            "connected":false,"problem":null,"plugs":[]}]}"#;
+        let read: Status = serde_json::from_str(status).unwrap();
+        let member = &read.regions[0].members[0];
+        assert_eq!(member.liveness, Liveness::Unresponsive);
+        assert_eq!(member.still_seconds, Some(9));
+        assert_eq!((read.connections[0].connection, read.vms.len()), (4, 1));
+        let old: serde_json::Value = serde_json::from_str(status).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), old);
+    }
 }

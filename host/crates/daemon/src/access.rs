@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who besides this user may start QEMUs: the members of one group.
+//! The group whose members, besides this user, may start QEMUs.
 //!
 //! They enter the directories that the daemon made, connect to QEMU's socket
-//! and map regions. The control socket and the holder's stay this user's own.
+//! and map regions. The control socket and the holder's are for this user alone.
 
 use std::fs::{metadata, set_permissions, Permissions};
 use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
@@ -15,7 +15,7 @@ use tracing::warn;
 const DIR: u32 = 0o710;
 const FILE: u32 = 0o660;
 
-/// What `--group` says.
+/// The group that `--group` names, if any.
 #[derive(Clone)]
 pub struct Access(Option<Group>);
 
@@ -37,7 +37,7 @@ impl Access {
         made.map_or(Ok(()), |path| self.give(path, DIR))
     }
 
-    /// Warns of a directory that the group cannot enter: it is not ours to open.
+    /// Warns of a directory that the group cannot enter: it is another's to open.
     pub fn check(&self, path: &Path) -> Result<()> {
         let Some(group) = &self.0 else {
             return Ok(());

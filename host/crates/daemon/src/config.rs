@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The configuration file: which VMs there are, who may talk to whom, by which
-//! memory, and how much of it. `host/hallwayd.toml` explains it to people.
+//! The configuration file: which VMs there are, which may talk to each other, by
+//! which memory, and how much of it. `host/hallwayd.toml` explains it to people.
 //!
-//! Nothing unknown is accepted, and each error names its line and what would be
-//! right there.
+//! Unknown keys are refused. Each error names its line, and what would be right
+//! there.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,25 +21,25 @@ const PAIR_SLOTS: u32 = 3;
 const PAIR_SIZE: &str = "16M";
 const PAIR_IDLE: u64 = 60;
 
-/// What the file says, checked.
+/// The configuration, checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of all regions together, at most.
+    /// Most bytes that all regions may have together.
     pub host_limit: Option<u64>,
-    /// Bytes of the regions that are plugged into one VM, at most.
+    /// Most bytes that the regions of one VM may have together.
     pub vm_limit: Option<u64>,
-    /// Who may talk to whom.
+    /// The groups of VMs that may talk to each other.
     pub groups: Vec<Group>,
-    /// Every VM that is named.
+    /// Every VM.
     pub vms: Vec<VmConfig>,
 }
 
 /// VMs that may talk to each other.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Also that of its region.
+    /// Its name; a shared region has the same.
     pub name: String,
-    /// By which memory.
+    /// By which memory its VMs talk.
     pub isolation: Isolation,
 }
 
@@ -51,23 +50,23 @@ pub enum Isolation {
     Shared(Geometry),
     /// A region for each two of them, made at their first traffic.
     Pair {
-        /// How each is cut up.
+        /// How each region is cut up.
         geometry: Geometry,
-        /// Withdrawn when nothing was promoted for that long.
+        /// A region without a promoted connection for this long is withdrawn.
         idle: Duration,
     },
 }
 
-/// One VM.
+/// A VM of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct VmConfig {
-    /// For people.
+    /// Its name for people.
     pub name: String,
-    /// Of its QEMU's `-uuid`.
+    /// Its UUID, as its QEMU's `-uuid` says.
     pub uuid: Uuid,
-    /// Where its QEMU listens for `hallwayd` alone.
+    /// Path of the monitor that its QEMU has for `hallwayd` alone.
     pub monitor: Option<PathBuf>,
-    /// Root ports that are for ring memory; none given: any that is free.
+    /// Ids of the root ports for its ring memory; empty: any that is free.
     pub ports: Vec<String>,
     /// Indexes of its groups.
     pub groups: Vec<usize>,
@@ -120,13 +119,13 @@ struct RawVm {
     groups: Vec<Spanned<String>>,
 }
 
-/// What is wrong, and where.
+/// What is wrong, and its byte offset in the file.
 struct Fault {
     at: usize,
     what: String,
 }
 
-/// Something of the file is wrong: at the place of `part`.
+/// Makes a fault at the place of `part`.
 fn fault<T>(part: &Spanned<T>, what: impl ToString) -> Fault {
     Fault {
         at: part.span().start,
@@ -183,37 +182,14 @@ impl Config {
         if self.groups.iter().any(|group| group.name == *name) {
             return Err(fault(&raw.name, format!("there are two groups {name}")));
         }
-        let default = match raw.isolation {
-            RawIsolation::Pair => Some(PAIR_SIZE),
-            RawIsolation::Shared => None,
-        };
-        let size = raw.size.as_ref().map(|size| size.get_ref().as_str());
-        let size = size.or(default).ok_or_else(|| {
-            fault(
-                whole,
-                format!("group {name} needs a size, such as size = \"256M\""),
-            )
-        })?;
-        let place = raw.size.as_ref().map_or(whole.span(), Spanned::span);
-        let size = parse_size(size).map_err(|what| Fault {
-            at: place.start,
-            what,
-        })?;
-        let geometry = |slots| {
-            Geometry::new(size, slots).map_err(|error| Fault {
-                at: place.start,
-                what: error.to_string(),
-            })
-        };
         let isolation = match raw.isolation {
             RawIsolation::Shared => {
                 if let Some(idle) = &raw.idle {
                     let what = "idle is for isolation = \"pair\": a shared region stays";
                     return Err(fault(idle, what));
                 }
-                Isolation::Shared(geometry(
-                    raw.slots.as_ref().map_or(SLOTS, |s| *s.get_ref()),
-                )?)
+                let slots = raw.slots.as_ref().map_or(SLOTS, |slots| *slots.get_ref());
+                Isolation::Shared(geometry(whole, slots)?)
             }
             RawIsolation::Pair => {
                 if let Some(slots) = &raw.slots {
@@ -225,7 +201,7 @@ impl Config {
                     return Err(fault(zero, "idle is a number of seconds, 1 or more"));
                 }
                 Isolation::Pair {
-                    geometry: geometry(PAIR_SLOTS)?,
+                    geometry: geometry(whole, PAIR_SLOTS)?,
                     idle: Duration::from_secs(idle),
                 }
             }
@@ -238,50 +214,77 @@ impl Config {
 
     fn vm(&self, whole: &Spanned<RawVm>) -> Result<VmConfig, Fault> {
         let raw = whole.get_ref();
-        let name = raw.name.get_ref();
-        // Two of them make the name of a region, and tell it from all others.
+        let vm = VmConfig {
+            name: self.vm_name(&raw.name)?,
+            uuid: self.vm_uuid(&raw.uuid)?,
+            monitor: self.vm_monitor(raw.monitor.as_ref())?,
+            ports: raw.ports.clone(),
+            groups: self.vm_groups(raw)?,
+        };
+        let (name, regions) = (&vm.name, self.shared_of(&vm));
+        if regions.len() > PAGE_ENTRIES {
+            let what = format!("{name} is in more than {PAGE_ENTRIES} groups that share a region");
+            return Err(fault(whole, what));
+        }
+        let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
+        if self.vm_limit.is_some_and(|limit| sum > limit) {
+            let what = format!(
+                "the regions of {name} have {sum} bytes together, more than limits.vm allows"
+            );
+            return Err(fault(whole, what));
+        }
+        Ok(vm)
+    }
+
+    fn vm_name(&self, raw: &Spanned<String>) -> Result<String, Fault> {
+        let name = raw.get_ref();
+        // Two of them make the name of a region, which must differ from all others.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
             let what = format!("{name:?} is no name for a VM: up to 64 letters, digits, - _");
-            return Err(fault(&raw.name, what));
+            return Err(fault(raw, what));
         }
-        let uuid: Uuid = raw
-            .uuid
-            .get_ref()
-            .parse()
-            .map_err(|w: String| fault(&raw.uuid, w))?;
+        if self.vms.iter().any(|other| other.name == *name) {
+            return Err(fault(raw, format!("there are two VMs {name}")));
+        }
+        Ok(name.clone())
+    }
+
+    fn vm_uuid(&self, raw: &Spanned<String>) -> Result<Uuid, Fault> {
+        let uuid: Uuid = raw.get_ref().parse().map_err(|w: String| fault(raw, w))?;
         if uuid.is_nil() {
             let what = "give the VM a UUID of its own (uuidgen), here and as QEMU's -uuid";
-            return Err(fault(&raw.uuid, what));
+            return Err(fault(raw, what));
         }
-        for other in &self.vms {
-            if other.name == *name {
-                return Err(fault(&raw.name, format!("there are two VMs {name}")));
-            }
-            if other.uuid == uuid {
-                let what = format!("{} has this UUID already", other.name);
-                return Err(fault(&raw.uuid, what));
-            }
+        if let Some(other) = self.vms.iter().find(|other| other.uuid == uuid) {
+            return Err(fault(raw, format!("{} has this UUID already", other.name)));
         }
-        if let Some(monitor) = &raw.monitor {
-            let path = monitor.get_ref();
-            if !path.is_absolute() {
-                let what = format!("{}: give the whole path, from /", path.display());
-                return Err(fault(monitor, what));
-            }
-            let other = self.vms.iter().find(|vm| vm.monitor.as_ref() == Some(path));
-            if let Some(other) = other {
-                let what = format!("{} has this monitor already", other.name);
-                return Err(fault(monitor, what));
-            }
+        Ok(uuid)
+    }
+
+    fn vm_monitor(&self, raw: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>, Fault> {
+        let Some(raw) = raw else {
+            return Ok(None);
+        };
+        let path = raw.get_ref();
+        if !path.is_absolute() {
+            let what = format!("{}: give the whole path, from /", path.display());
+            return Err(fault(raw, what));
         }
+        let other = self.vms.iter().find(|vm| vm.monitor.as_ref() == Some(path));
+        if let Some(other) = other {
+            let what = format!("{} has this monitor already", other.name);
+            return Err(fault(raw, what));
+        }
+        Ok(Some(path.clone()))
+    }
+
+    /// Indexes of a VM's groups.
+    fn vm_groups(&self, raw: &RawVm) -> Result<Vec<usize>, Fault> {
         let mut groups = Vec::new();
         for wanted in &raw.groups {
-            let at = self
-                .groups
-                .iter()
-                .position(|group| group.name == *wanted.get_ref());
-            let Some(at) = at else {
+            let mut all = self.groups.iter();
+            let Some(at) = all.position(|group| group.name == *wanted.get_ref()) else {
                 let known: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
                 let what = match known[..] {
                     [] => "there is no [[group]] at all".into(),
@@ -299,32 +302,10 @@ impl Config {
             }
             groups.push(at);
         }
-        let vm = VmConfig {
-            name: name.clone(),
-            uuid,
-            monitor: raw
-                .monitor
-                .as_ref()
-                .map(|monitor| monitor.get_ref().clone()),
-            ports: raw.ports.clone(),
-            groups,
-        };
-        let regions = self.shared_of(&vm);
-        if regions.len() > PAGE_ENTRIES {
-            let what = format!("{name} is in more than {PAGE_ENTRIES} groups that share a region");
-            return Err(fault(whole, what));
-        }
-        let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
-        if self.vm_limit.is_some_and(|limit| sum > limit) {
-            let what = format!(
-                "the regions of {name} have {sum} bytes together, more than limits.vm allows"
-            );
-            return Err(fault(whole, what));
-        }
-        Ok(vm)
+        Ok(groups)
     }
 
-    /// Whether a group has room for its VMs, and within the limits.
+    /// Checks that a group's region has slots for its VMs, and is within the limits.
     fn fits(&self, number: usize) -> Result<(), String> {
         let group = &self.groups[number];
         let (Isolation::Shared(geometry) | Isolation::Pair { geometry, .. }) = &group.isolation;
@@ -364,7 +345,7 @@ impl Config {
         Ok(())
     }
 
-    /// The regions that its VMs share from the start.
+    /// The regions of the groups that share one.
     pub fn regions(&self) -> Vec<RegionSpec> {
         let shared = |group: &Group| {
             Some(RegionSpec {
@@ -375,7 +356,7 @@ impl Config {
         self.groups.iter().filter_map(shared).collect()
     }
 
-    /// The shared regions of one VM: name, and how each is cut up.
+    /// Names and geometries of the regions that a VM shares with its groups.
     pub fn shared_of(&self, vm: &VmConfig) -> Vec<(&str, Geometry)> {
         let groups = vm.groups.iter().map(|at| &self.groups[*at]);
         groups
@@ -388,8 +369,8 @@ impl Config {
         self.vms.iter().position(|vm| vm.uuid == uuid)
     }
 
-    /// Two VMs that may have a region of their own: how it is cut up, and when
-    /// it is withdrawn. Nothing for a VM and itself, or if they share one anyway.
+    /// Geometry and idle time of the region that two VMs may have for themselves.
+    /// Nothing for a VM and itself, or where the two share a region anyway.
     pub fn pair_of(&self, a: usize, b: usize) -> Option<(Geometry, Duration)> {
         let (first, second) = (&self.vms[a], &self.vms[b]);
         let shared = self.shared_of(second);
@@ -418,8 +399,7 @@ impl Config {
         Some((a.min(b), a.max(b)))
     }
 
-    /// Whether a VM may join a region. One that no group is about is open to
-    /// all.
+    /// Whether a VM may join a region. A region that is no group's is open to all.
     pub fn admits(&self, region: &str, uuid: Uuid) -> bool {
         let vm = self.vm_of(uuid);
         if region.starts_with(PAIR) {
@@ -447,15 +427,29 @@ fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
         .transpose()
 }
 
+/// Geometry of a group's region, or of each of its pairs' regions.
+fn geometry(whole: &Spanned<RawGroup>, slots: u32) -> Result<Geometry, Fault> {
+    let raw = whole.get_ref();
+    let place = raw.size.as_ref().map_or(whole.span(), Spanned::span).start;
+    let fault = |what: String| Fault { at: place, what };
+    let size = match (&raw.size, raw.isolation) {
+        (Some(size), _) => size.get_ref(),
+        (None, RawIsolation::Pair) => PAIR_SIZE,
+        (None, RawIsolation::Shared) => {
+            let name = raw.name.get_ref();
+            let what = format!("group {name} needs a size, such as size = \"256M\"");
+            return Err(fault(what));
+        }
+    };
+    let size = parse_size(size).map_err(fault)?;
+    Geometry::new(size, slots).map_err(|error| fault(error.to_string()))
+}
+
 /// Refuses a name that the command line gives to a region, too, and more memory
 /// than `limits.host` allows.
 pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
-    let names: BTreeMap<_, _> = config
-        .groups
-        .iter()
-        .map(|group| (&group.name, ()))
-        .collect();
-    if let Some(spec) = regions.iter().find(|spec| names.contains_key(&spec.name)) {
+    let is_group = |name: &str| config.groups.iter().any(|group| group.name == name);
+    if let Some(spec) = regions.iter().find(|spec| is_group(&spec.name)) {
         bail!(
             "--region {0} and the configuration's group {0} are two things: rename one",
             spec.name

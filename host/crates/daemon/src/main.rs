@@ -1,19 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallwayd`: serves QEMU's ivshmem-doorbell devices, owns the regions, and
 //! lets VMs join them.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`server`] | the loop; its head explains the order in which things happen |
+//! | [`picture`] | all that the daemon knows, in components that own their data |
+//! | [`connections`], [`regions`], [`vms`], [`pairs`] | these components |
+//! | [`requests`] | decisions about what guests ask for |
+//! | [`keeper`] | the holder process, and the state that it keeps |
+//! | [`clients`] | the control socket |
+//! | [`options`], [`config`], [`access`], [`run`] | what people give; what lies in the file system |
+//! | [`stop`] | `hallwayd --stop` |
 
 mod access;
+mod clients;
 mod config;
-mod holder;
-mod migrate;
-mod monitor;
-mod news;
+mod connections;
+mod effect;
+mod keeper;
 mod options;
+mod pairs;
+mod picture;
+mod poller;
+mod regions;
 mod regionspec;
+mod requests;
 mod run;
 mod server;
-mod state;
-mod vm;
+mod stop;
+mod vms;
 
 use std::process::ExitCode;
 
@@ -28,7 +44,7 @@ use crate::options::Options;
 use crate::run::RunDir;
 use crate::server::Server;
 
-/// Each VM takes four descriptors here and four in the holder.
+/// Raises the limit of descriptors: each VM takes four here and four in the holder.
 fn raise_descriptor_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Root may go beyond its hard limit.
@@ -59,7 +75,7 @@ fn serve(options: &Options) -> Result<()> {
         access.check(dir)?;
         made.extend(new);
     }
-    // In a sticky directory nobody replaces a file of ours.
+    // In a sticky directory no other user replaces a file of ours.
     let harm = "have the VMs' memory";
     run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
     let run = RunDir::take(&path)?;
@@ -72,11 +88,11 @@ fn main() -> ExitCode {
     umask(Mode::from_bits_truncate(0o077));
     raise_descriptor_limit();
     let result = if options.holder {
-        holder::run()
+        keeper::run_holder()
     } else if options.check_config {
         configuration(&options).map(|_| println!("the configuration is good"))
     } else if options.stop {
-        configuration(&options).and_then(|config| run::stop(&options, &config))
+        configuration(&options).and_then(|config| stop::stop(&options, &config))
     } else {
         use std::io::IsTerminal;
         tracing_subscriber::fmt()

@@ -23,8 +23,8 @@ use crate::regionspec::{RegionSpec, SLOTS};
         device_add ivshmem-plain,memdev=ring0\n\n\
         SIGTERM and SIGINT end the daemon alone while VMs are connected: a small holder process \
         keeps their sockets, doorbells and memory go on working, and the next hallwayd with the \
-        same --run-dir takes over. So it does after a crash. With no VM connected the holder \
-        goes too. hallwayd --stop ends both and removes regions and sockets; VMs still running \
+        same --run-dir takes over. It does so after a crash, too. With no VM connected the holder \
+        ends as well. hallwayd --stop ends both and removes regions and sockets; VMs still running \
         go back to plain TCP and must be restarted to be served again."
 )]
 pub struct Options {
@@ -40,11 +40,11 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/hallway")]
     pub region_dir: PathBuf,
 
-    /// Which VMs there are, who may talk to whom, and by which memory: host/hallwayd.toml explains it
+    /// Which VMs there are, which may talk to each other, and by which memory: host/hallwayd.toml explains it
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
 
-    /// Look whether the configuration is good, and end
+    /// Check the configuration, and end
     #[arg(long, requires = "config")]
     pub check_config: bool,
 
@@ -53,7 +53,7 @@ pub struct Options {
     #[arg(long = "region", value_name = "NAME:SIZE[:SLOTS]")]
     pub regions: Vec<RegionSpec>,
 
-    /// Let members of this group start QEMUs: socket and regions are theirs too [default: this user alone]
+    /// Let members of this group start QEMUs: they may use socket and regions [default: this user alone]
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
 
@@ -71,7 +71,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Where sockets, pid file and holder are.
+    /// Directory of sockets, pid file and holder.
     pub fn run_dir(&self) -> PathBuf {
         let beside = self.socket.as_deref().and_then(Path::parent);
         match (&self.run_dir, beside) {
@@ -94,7 +94,7 @@ impl Options {
         self.regions.clone()
     }
 
-    /// Where QEMU connects.
+    /// Path of the socket to which QEMUs connect.
     pub fn socket(&self) -> PathBuf {
         self.socket
             .clone()

@@ -5,16 +5,16 @@ use std::str::FromStr;
 
 use hallway_membership::Geometry;
 
-/// Before the names of two VMs, in that of their region.
+/// What the name of a pair's region has before the names of its two VMs.
 pub const PAIR: &str = "pair.";
 
-/// Members of a region that does not say how many, the host among them.
+/// Slots of a region where none are asked for, the host's among them.
 pub const SLOTS: u32 = 4;
 
-/// A region that is asked for.
+/// A region, as options or configuration ask for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionSpec {
-    /// Also that of its file.
+    /// Its name, and that of its file.
     pub name: String,
     /// How it is cut up.
     pub geometry: Geometry,
@@ -54,7 +54,7 @@ impl FromStr for RegionSpec {
     }
 }
 
-/// Whether a region may be called so: its file is, too.
+/// Refuses what cannot be the name of a region and of its file.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {

@@ -177,7 +177,7 @@ impl Fleet {
             self.read();
             self.vms[&from.0].doorbell_in(region, to.1 .0) != 0
         });
-        let told = |fleet: &Self| fleet.daemon.status().vms.len();
+        let told = |fleet: &Self| fleet.daemon.status().connections.len();
         assert_eq!(told(self), self.vms.len());
         for vm in self.vms.values() {
             while vm.rung() {}

@@ -205,7 +205,7 @@ fn a_killed_daemon_is_replaced() {
     assert_eq!(c.join(region), abi::STATUS_OK);
     c.reaches(&mut a);
     b.reaches(&mut c);
-    assert_eq!(daemon.status().recovered_vms, 2);
+    assert_eq!(daemon.status().recovered_connections, 2);
 
     // A VM that dies while there is no daemon is noticed by the next.
     daemon.kill();
@@ -253,7 +253,7 @@ fn a_killed_holder_is_replaced() {
     });
     daemon.kill();
     daemon.start();
-    assert_eq!(daemon.status().recovered_vms, 1);
+    assert_eq!(daemon.status().recovered_connections, 1);
     let mut b = Qemu::new(&daemon);
     b.join(region);
     b.reaches(&mut a);
@@ -317,13 +317,13 @@ fn of_one_users_qemus_the_newest_are_refused_once_they_are_too_many() {
     until("it hears that it is refused", || !last.read());
     assert!(last.messages.is_empty());
     assert!(daemon.log().contains("its user has 1024 connections"));
-    assert_eq!(daemon.status().vms.len(), 1024);
+    assert_eq!(daemon.status().connections.len(), 1024);
     assert_eq!(all[0].join(daemon.region()), abi::STATUS_OK);
 
     // One leaves, and there is room for one.
     drop(all.pop());
     until("it is noticed to be gone", || {
-        daemon.status().vms.len() < 1024
+        daemon.status().connections.len() < 1024
     });
     let mut next = Qemu::new(&daemon);
     assert_eq!(next.join(daemon.region()), abi::STATUS_OK);
@@ -458,11 +458,13 @@ fn a_signal_keeps_vms_and_only_them() {
     assert!(daemon.child.wait().unwrap().success());
     assert!(a.read());
     daemon.start();
-    assert_eq!(daemon.status().recovered_vms, 1);
+    assert_eq!(daemon.status().recovered_connections, 1);
     assert_eq!(a.join(region), abi::STATUS_OK);
 
     drop(a);
-    until("a is noticed to be gone", || daemon.status().vms.is_empty());
+    until("a is noticed to be gone", || {
+        daemon.status().connections.is_empty()
+    });
     let holder = daemon.holder_pid();
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.child.wait().unwrap().success());

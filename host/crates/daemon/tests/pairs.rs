@@ -144,7 +144,7 @@ fn serving(regions: &[&'static str], before: &str, idle: u32, vms: &[&Vm]) -> Da
     }
     let daemon = Daemon::configured(regions, Some(&config));
     until("all monitors answer", || {
-        daemon.status().machines.iter().all(|m| m.connected)
+        daemon.status().vms.iter().all(|m| m.connected)
     });
     daemon
 }
@@ -224,7 +224,7 @@ fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     assert_eq!(a.guest().join(region), abi::STATUS_OK);
     a.want(&[]);
     until("a holds it, and that is shown", || {
-        let machines = daemon.status().machines;
+        let machines = daemon.status().vms;
         let plug = machines[0].plugs.first().filter(|plug| plug.plugged);
         let problem = plug.and_then(|plug| plug.problem.clone());
         problem.is_some_and(|problem| problem.contains("does not let device"))
@@ -239,7 +239,7 @@ fn what_a_guest_has_yet_to_let_go_is_shown_as_there() {
     let (mut a, _b, daemon) = two_with_a_region(Guest::Sleeps);
     a.want(&[]);
     until("a is asked to let it go", || a.plugs().1.len() == 1);
-    assert!(daemon.status().machines[0].plugs[0].plugged);
+    assert!(daemon.status().vms[0].plugs[0].plugged);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_vm_that_migrates_lets_all_its_regions_go_and_has_them_again_if_it_stays() {
     until("a knows b", || a.neighbours().1 == [2]);
     a.want(&[2]);
     let has_all = || {
-        let plugs = &daemon.status().machines[0].plugs;
+        let plugs = &daemon.status().vms[0].plugs;
         plugs.len() == 3 && plugs.iter().all(|plug| plug.plugged)
     };
     until("it has all", has_all);
@@ -446,19 +446,19 @@ fn the_monitor_of_another_vm_is_not_used() {
     );
     let daemon = Daemon::configured(&[], Some(&config));
     until("that is shown", || {
-        let machines = daemon.status().machines;
+        let machines = daemon.status().vms;
         let problem = machines[0].problem.clone();
         problem.is_some_and(|problem| problem.contains("correct the one or the other"))
     });
     other.start(&daemon, 1);
-    assert!(!daemon.status().machines[0].connected);
+    assert!(!daemon.status().vms[0].connected);
     // Nor is what happens to it heard.
     other.monitor.say("RESET");
     other.monitor.say("RESUME");
     until("that was read, and whether it runs is asked again", || {
         other.monitor.asked("query-status").len() == 2
     });
-    assert_eq!(daemon.status().vms[0].uuid, Some(other.uuid.into()));
+    assert_eq!(daemon.status().connections[0].uuid, Some(other.uuid.into()));
 }
 
 #[test]
@@ -480,12 +480,14 @@ fn the_qemu_of_a_monitor_is_its_vm_and_no_other() {
     let mut guest = common::Qemu::new(&daemon);
     guest.uuid = b.uuid;
     assert_eq!(hello(&mut guest), abi::STATUS_OK);
-    assert_eq!(daemon.status().vms[0].uuid, Some(b.uuid.into()));
+    assert_eq!(daemon.status().connections[0].uuid, Some(b.uuid.into()));
 
     // It is a, by the monitor of this very process.
     std::fs::rename(&a.monitor.path, &path).unwrap();
     a.monitor.path = path;
-    until("it is b no more", || daemon.status().vms[0].uuid.is_none());
+    until("it is b no more", || {
+        daemon.status().connections[0].uuid.is_none()
+    });
     assert_eq!(hello(&mut guest), abi::STATUS_DENIED);
     assert!(daemon.log().contains("its QEMU is not that VM's"));
     let mut other = common::Qemu::in_another_process(&daemon);

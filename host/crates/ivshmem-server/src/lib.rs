@@ -21,22 +21,21 @@
 //! hence the own id comes last. The n-th descriptor for an id belongs to vector
 //! n-1; devices here have one vector. A further one is refused by QEMU with a
 //! message and does no harm, so a server that does not know whether it sent one
-//! may send it again. So it is with all that a device waits for, once it has read it.
+//! may send it again. The same holds for all that a device waits for at its start,
+//! once it has read it.
 //!
 //! # What this server does differently, and why
 //!
 //! QEMU leaves dangling pointers behind when a peer leaves, and when its id is
-//! used again. So nobody ever leaves: ids are numbered for each connection
-//! alone, count up and are never used twice. Ids being local, every device can
-//! be told that it is id 0, which with `master=on` spares it the migration
-//! blocker.
+//! used again. So no peer ever leaves: each connection numbers its peers, counts up
+//! and uses no id twice. As ids are local, every device can have id 0, which with
+//! `master=on` spares it the migration blocker.
 //!
-//! # When has QEMU taken it in?
+//! # When does QEMU know a peer?
 //!
-//! A guest that rings an id of which its QEMU has not heard yet rings nobody,
-//! and nothing tells it so. QEMU acknowledges nothing, but the kernel knows
-//! whether it has read all ([`Connection::drained`]); who then waits a moment
-//! longer may tell the guest.
+//! Where a guest rings an id that its QEMU has not read yet, the ring is lost
+//! without a sign. QEMU acknowledges nothing, but the kernel knows whether it has
+//! read all ([`Session::drained`]). A moment after that the guest may ring.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -46,9 +45,9 @@ use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg, OFlag};
 use nix::sys::socket::{recv, sendmsg, ControlMessage, MsgFlags, UnixAddr};
 
-/// Version of the protocol.
+/// Version of QEMU's ivshmem protocol.
 pub const PROTOCOL_VERSION: i64 = 0;
-/// The id that every device is told to be its own.
+/// The id that every device gets as its own.
 pub const OWN_ID: u16 = 0;
 /// Highest id that QEMU accepts.
 pub const ID_MAX: u16 = u16::MAX;
@@ -61,15 +60,15 @@ struct Message {
     fd: Option<OwnedFd>,
 }
 
-/// One QEMU.
-pub struct Connection {
+/// One QEMU and its device.
+pub struct Session {
     socket: OwnedFd,
     outbox: VecDeque<Message>,
 }
 
-impl Connection {
-    /// Takes over a connected socket. It becomes non-blocking: no QEMU can hold
-    /// up its server.
+impl Session {
+    /// Takes over a connected socket. It becomes non-blocking: no QEMU can make its
+    /// server wait.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
         fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -79,8 +78,8 @@ impl Connection {
         })
     }
 
-    /// Queues what a new device waits for: `memory` becomes its BAR2, `peers`
-    /// are there from the start, `own` rings itself.
+    /// Queues all that a new device waits for: `memory` becomes its BAR2, `peers`
+    /// are there from the start, `own` rings the device itself.
     pub fn greet<'a>(
         &mut self,
         memory: BorrowedFd<'_>,
@@ -142,7 +141,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether something waits for room in the socket.
+    /// Whether a message waits for room in the socket.
     pub fn congested(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -159,7 +158,7 @@ impl Connection {
         result == 0 && unread == 0
     }
 
-    /// Whether QEMU is gone. What it sends, against the protocol, is dropped.
+    /// Whether QEMU has ended. Bytes that it sends, against the protocol, are dropped.
     pub fn closed(&self) -> bool {
         let mut scrap = [0; 512];
         // Bounded: a peer that keeps sending is looked at again later.
@@ -175,7 +174,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -188,9 +187,9 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
-    fn pair() -> (Connection, UnixStream) {
+    fn pair() -> (Session, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Connection::new(ours.into()).unwrap(), theirs)
+        (Session::new(ours.into()).unwrap(), theirs)
     }
 
     #[test]

@@ -4,15 +4,15 @@
 //! A [`Region`] is a file that VMs map whole. Its header is written by the
 //! daemon alone, but nothing stops a member from scribbling on it: the daemon
 //! keeps a private copy, which decides, and puts it back whenever it differs.
-//! Each member publishes about itself in its slice, read by [`slice::read`];
-//! each VM asks in its private [`Page`], where it alone and the daemon write.
-//! Whatever was written by a guest is read once, bounded, and kept as a copy.
+//! Each member publishes about itself in its slice, read by [`slice::read`].
+//! Each guest asks in its private [`Page`], which it alone and the daemon write.
+//! What a guest wrote is read once, bounded, and kept as a copy.
 
 mod page;
 mod region;
 pub mod slice;
 mod text;
 
-pub use page::{Address, Page, Reply, Request};
+pub use page::{Address, Page, Reply, Request, CANDIDATES_MAX};
 pub use region::{is_own, Error, Geometry, Header, Member, Region, HOST_SLOT};
 pub use text::{printable, random_bytes, Uuid};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The private page: how one VM and the daemon talk.
+//! The private page, by which a guest and the daemon talk.
 //!
-//! The VM writes a request, then its serial, then rings; the daemon writes a
+//! The guest writes a request, then its serial, then rings. The daemon writes a
 //! reply, then its serial, then rings back. There is one entry for each region
-//! that the VM joins. Serials count up over the life of the page, across
-//! reboots of the guest; the daemon knows for itself which it has answered.
+//! that the guest joins. Serials count up over the life of the page, across
+//! reboots of the guest; the daemon keeps those that it has answered.
 
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd;
@@ -14,42 +14,42 @@ use hallway_shm::Mapping;
 
 use crate::text::{printable, Uuid};
 
-/// The page, as the daemon sees it.
+/// A page, mapped by the daemon.
 pub struct Page {
     mapping: Mapping,
 }
 
-/// A private copy of what a guest asks.
+/// A private copy of a guest's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Names the request.
+    /// Serial number of the request; 0: none.
     pub serial: u32,
-    /// Of the guest's ABI.
+    /// Major version of the guest's ABI.
     pub major: u16,
-    /// Of the guest's ABI.
+    /// Minor version of the guest's ABI.
     pub minor: u16,
-    /// `COMMAND_*`, or anything.
+    /// The command: one of `COMMAND_*`, or any other number.
     pub command: u32,
-    /// That it asks about.
+    /// UUID of the region that it is about.
     pub region: Uuid,
-    /// That it says it is.
+    /// UUID that the guest claims.
     pub vm: Uuid,
-    /// Printable.
+    /// Name of the guest; printable.
     pub name: String,
 }
 
-/// What the daemon answers.
+/// The daemon's reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// Of the request; 0: none was answered yet.
+    /// Serial of the request; 0: none was answered yet.
     pub serial: u32,
-    /// `STATUS_*`.
+    /// The status: one of `STATUS_*`.
     pub status: u32,
-    /// Of the VM in the region.
+    /// The guest's slot in the region.
     pub slot: u32,
-    /// Of the VM in the region.
+    /// The guest's generation in the region.
     pub generation: u32,
-    /// Peer id that rings each slot.
+    /// The peer id that rings each slot; 0: none.
     pub doorbells: [u16; abi::SLOTS_MAX],
 }
 
@@ -82,13 +82,13 @@ impl Page {
         Self::request(entry) + offset_of!(abi::PageEntry, reply)
     }
 
-    /// Serial of the request in an entry; 0: none.
+    /// Reads the serial of the request in an entry; 0: none.
     pub fn serial(&self, entry: usize) -> u32 {
         self.mapping
             .read_u32(Self::request(entry) + offset_of!(abi::Request, serial))
     }
 
-    /// Copies a request out. Nothing if the guest is writing the next one.
+    /// Reads a request. Nothing: there is none, or the guest is writing the next one.
     pub fn read(&self, entry: usize) -> Option<Request> {
         let base = Self::request(entry);
         let at = |offset: usize| base + offset;
@@ -135,12 +135,15 @@ impl Page {
     }
 }
 
-/// An address, as the ABI has it: IPv6, or IPv4-mapped.
+/// An address in the ABI's form: IPv6, or IPv4-mapped.
 pub type Address = [u8; 16];
 
+/// Most candidates that a page can list.
+pub const CANDIDATES_MAX: usize = abi::NEIGHBOURS_MAX;
+
 impl Page {
-    /// Where the guest says that it is. Nothing if it is writing that, or never
-    /// did so rightly.
+    /// Reads the addresses that the guest says it has. Nothing: it is writing them, or
+    /// what it wrote is not valid.
     pub fn home(&self) -> Option<Vec<Address>> {
         let base = offset_of!(abi::Page, home);
         let word = |offset: usize| self.mapping.read_u32(base + offset);
@@ -156,9 +159,9 @@ impl Page {
         (word(offset_of!(abi::Home, seq)) == seq).then_some(addresses)
     }
 
-    /// Tells the guest with whom it may get a region; a list that is too long is
-    /// cut. Returns the list's number.
-    pub fn tell_neighbours(&self, addresses: &[Address]) -> u32 {
+    /// Writes the addresses of the guest's candidates, at most [`CANDIDATES_MAX`].
+    /// Returns the number of this list.
+    pub fn write_candidates(&self, addresses: &[Address]) -> u32 {
         let base = offset_of!(abi::Page, neighbours);
         let seq = base + offset_of!(abi::Neighbours, seq);
         let odd = self.mapping.read_u32(seq) | 1;
@@ -175,14 +178,14 @@ impl Page {
         even
     }
 
-    /// Whether the guest was told of any neighbour.
-    pub fn has_neighbours(&self) -> bool {
+    /// Whether the page holds a list of candidates that is not empty.
+    pub fn has_candidates(&self) -> bool {
         let count = offset_of!(abi::Page, neighbours) + offset_of!(abi::Neighbours, count);
         self.mapping.read_u32(count) != 0
     }
 
-    /// Bits of the neighbours with whom the guest has traffic; nothing if it
-    /// speaks of another list.
+    /// Reads with which candidates the guest has traffic: a bit for each place in the
+    /// list. 0 if the guest has another list in mind.
     pub fn wanted(&self, list: u32) -> u64 {
         let base = offset_of!(abi::Page, wanted);
         let seq = |mapping: &Mapping| mapping.read_u32(base + offset_of!(abi::Wanted, seq));
@@ -203,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_told_and_wanted() {
+    fn candidates_are_written_and_wanted() {
         let fd = hallway_shm::sealed_memory("page", abi::PAGE_SIZE).unwrap();
         let (page, guest) = (Page::new(&fd).unwrap(), Mapping::new(&fd, 4096).unwrap());
         assert_eq!(page.home(), Some(vec![]));
@@ -216,14 +219,14 @@ mod tests {
         guest.write_u32(2628, 17);
         assert_eq!(page.home(), None);
 
-        let list = page.tell_neighbours(&[[1; 16]; 65]);
+        let list = page.write_candidates(&[[1; 16]; 65]);
         assert_eq!((guest.read_u32(2896), guest.read_u32(2900)), (list, 64));
         assert_eq!(guest.read_bytes::<16>(2912 + 63 * 16), [1; 16]);
         guest.write_u64(3936, 5);
         assert_eq!(page.wanted(list), 0);
         guest.write_u32(3944, list);
         assert_eq!(page.wanted(list), 5);
-        let next = page.tell_neighbours(&[]);
+        let next = page.write_candidates(&[]);
         assert_eq!(page.wanted(next), 0);
     }
 

@@ -20,13 +20,13 @@ pub const HOST_SLOT: usize = 0;
 
 const SLICE_ALIGN: u64 = 4096;
 
-/// Why a region cannot be had; each says what to do.
+/// Why a region cannot be opened; each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The size is of no use.
+    /// The size is not valid.
     #[error("region size {size} is not a power of two: give one such as 64M or 256M")]
     NotPowerOfTwo {
-        /// As asked for.
+        /// The size that was asked for.
         size: u64,
     },
     /// The slices would be too small.
@@ -36,15 +36,15 @@ pub enum Error {
         abi::SLICE_MIN >> 20
     )]
     TooSmall {
-        /// Of the region.
+        /// Bytes of the region.
         size: u64,
-        /// Of the region.
+        /// Slots of the region.
         slots: u32,
     },
-    /// The number of slots is of no use.
+    /// The number of slots is not valid.
     #[error("a region has 2 to {} slots, not {slots}", abi::SLOTS_MAX)]
     Slots {
-        /// As asked for.
+        /// The number that was asked for.
         slots: u32,
     },
     /// There is no room for the file.
@@ -53,17 +53,17 @@ pub enum Error {
          free some memory, or give another --region-dir"
     )]
     NoRoom {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// In the file system.
+        /// Bytes that are free in the file system.
         free: u64,
-        /// Of the region.
+        /// Bytes of the region.
         size: u64,
     },
     /// The file is not a region.
     #[error("{path} is not a Hallway region (its magic is wrong): move it away and start again")]
     Magic {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file is a region of another version.
@@ -73,7 +73,7 @@ pub enum Error {
         abi::MAJOR
     )]
     Version {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
         /// Its major version.
         found: u16,
@@ -84,31 +84,31 @@ pub enum Error {
          that map it, remove it and start again"
     )]
     Dimensions {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the file has.
+        /// Dimensions of the file.
         found: String,
-        /// What was asked for.
+        /// Dimensions that were asked for.
         wanted: String,
     },
     /// Others may read or write the file.
     #[error(
-        "{path} has mode {mode:04o}: whoever opens it reads and writes the VMs' traffic. Run \
-         chmod 0600 on it (0660 if QEMU runs under a group of its own)"
+        "{path} has mode {mode:04o}: any user can read and write the VMs' traffic. Run chmod \
+         0600 on it (0660 if QEMU runs under a group of its own)"
     )]
     Permissions {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// Somebody else made the file.
+    /// Another user made the file.
     #[error(
         "{path} belongs to user {uid}, who can read and write the VMs' traffic: stop the VMs that \
          map it, remove it and start again"
     )]
     Owner {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
         /// Its owner.
         uid: u32,
@@ -116,24 +116,24 @@ pub enum Error {
     /// Another daemon serves the file.
     #[error("{path} is served by another hallwayd: end that one, or give another --region-dir")]
     Busy {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The file is no more, and was served before.
+    /// The file was removed while it was served.
     #[error(
         "{path} was removed while VMs mapped it: put them back on TCP with hallwayd --stop, and \
          start again"
     )]
     Gone {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The operating system refuses.
     #[error("{path}: {error}")]
     Io {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -166,7 +166,7 @@ impl Geometry {
         self.size
     }
 
-    /// Members that it has room for, the host among them.
+    /// Number of slots, the host's among them.
     pub fn slots(&self) -> u32 {
         self.slots
     }
@@ -176,45 +176,45 @@ impl Geometry {
         (self.size - abi::HEADER_SIZE as u64) / u64::from(self.slots) / SLICE_ALIGN * SLICE_ALIGN
     }
 
-    /// Where the slice of a slot starts.
+    /// Offset of a slot's slice.
     pub fn slice_offset(&self, slot: usize) -> u64 {
         abi::HEADER_SIZE as u64 + slot as u64 * self.slice_size()
     }
 }
 
-/// One slot, as the daemon knows it.
+/// The occupant of one slot, in the private header.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Of the VM.
+    /// UUID of its VM.
     pub uuid: Uuid,
-    /// 0: never used.
+    /// Its generation; 0: the slot was never used.
     pub generation: u32,
-    /// Whether it takes part.
+    /// Whether it is a member now.
     pub present: bool,
-    /// Printable.
+    /// Its name; printable.
     pub name: String,
 }
 
-/// The header, as the daemon knows it: what is in the region is only a copy.
+/// The private header: what is in the region is only a copy of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Of the region.
+    /// UUID of the region.
     pub uuid: Uuid,
-    /// Of the connection tags.
+    /// Key of the connections' tokens.
     pub key: [u8; 16],
     /// Bytes of the whole region.
     pub size: u64,
-    /// Bumped after every change of the members.
+    /// Counts the changes of the members.
     pub change: u32,
-    /// One for each slot.
+    /// The occupants, one for each slot.
     pub members: Vec<Member>,
 }
 
 /// A region that is open.
 pub struct Region {
-    /// Of the file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Decides; [`Region::publish`] copies it into the region.
+    /// The private header, which decides. [`Region::publish`] copies it into the region.
     pub header: Header,
     geometry: Geometry,
     mapping: Mapping,
@@ -224,10 +224,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens the region in the file `path`, or makes it. `known` is what a
-    /// daemon before this one knew of it; without it, the file's own header is
-    /// taken, with every member absent. No other daemon can open it meanwhile:
-    /// two would take each other's members for scribbles on the header.
+    /// Opens the region in the file `path`, or makes it. `known` is the private header
+    /// of the daemon before this one; without it, the header in the file counts, with
+    /// every member absent. A lock keeps other daemons out: two would take each other's
+    /// members for scribbles on the header.
     pub fn open(path: &Path, geometry: Geometry, known: Option<Header>) -> Result<Self, Error> {
         let io = |error| Error::Io {
             path: path.into(),
@@ -287,8 +287,7 @@ impl Region {
         } else {
             read_header(&file, path, meta.len(), geometry)?
         };
-        // The words that the daemon touches, to be sure that they exist: it
-        // would fault later where there is no memory.
+        // The daemon would fault later on words for which there is no memory.
         let allocate = |offset: u64, size: usize| {
             nix::fcntl::posix_fallocate(&*file, offset as i64, size as i64)
                 .map_err(|error| io(error.into()))
@@ -311,14 +310,14 @@ impl Region {
         Ok(region)
     }
 
-    /// Whether a file looks like a region that no daemon serves.
+    /// Whether a file has a region's magic, and no daemon serves it.
     pub fn is_abandoned(path: &Path) -> bool {
         File::open(path).is_ok_and(|file| {
             has_magic(&file) && Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
         })
     }
 
-    /// How the region is cut up.
+    /// The region's geometry.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -328,12 +327,12 @@ impl Region {
         &self.mapping
     }
 
-    /// How often the header was found changed by others, and put back.
+    /// How often others changed the header, and [`Region::guard`] put it back.
     pub fn repairs(&self) -> u64 {
         self.repairs
     }
 
-    /// A generation that no member of this region has had.
+    /// A generation that no member of this region has had yet.
     fn next_generation(&self) -> u32 {
         let last = self
             .header
@@ -345,8 +344,8 @@ impl Region {
         last.wrapping_add(1).max(1)
     }
 
-    /// The slot that a VM would get: its own of before, one never used, or that
-    /// of the absent member which joined longest ago.
+    /// The slot that a VM gets: the one that it had before, else one never used, else
+    /// that of the absent member that joined longest ago.
     pub fn slot_for(&self, vm: Uuid) -> Option<usize> {
         let guests = || self.header.members.iter().enumerate().skip(HOST_SLOT + 1);
         let own = guests().find(|(_, m)| m.generation != 0 && m.uuid == vm);
@@ -377,8 +376,8 @@ impl Region {
         self.header.change = self.header.change.wrapping_add(1);
     }
 
-    /// Sets up the host's own slice: it publishes no address, so that nobody
-    /// offers it anything.
+    /// Enters the host as a member, and sets up its slice. It publishes no address, so
+    /// that no member offers it a ring.
     pub fn enter_host(&mut self, uuid: Uuid, name: &str) {
         let generation = self.enter(HOST_SLOT, uuid, name);
         let base = self.geometry.slice_offset(HOST_SLOT) as usize;
@@ -432,7 +431,7 @@ impl Region {
     }
 }
 
-/// Whether what such a user has made can be trusted.
+/// Whether what a user has made can be trusted: root, or the user of this process.
 pub fn is_own(uid: u32) -> bool {
     [0, nix::unistd::geteuid().as_raw()].contains(&uid)
 }
@@ -447,7 +446,7 @@ fn libc_o_nofollow() -> i32 {
 }
 
 /// Whether a file has the right length and a header of zeros: QEMU made it, or a
-/// daemon that died at once.
+/// daemon that died before it could write one.
 fn is_blank(file: &File, length: u64, geometry: Geometry) -> bool {
     let mut bytes = vec![0; abi::HEADER_SIZE];
     length == geometry.size
@@ -472,8 +471,8 @@ fn check_room(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error>
     Ok(())
 }
 
-/// Bytes that the other regions of the directory have not taken up yet: their files
-/// are sparse, and a VM that finds no memory there is lost.
+/// Bytes that the other regions of the directory do not use yet. Their files are
+/// sparse, and a VM that finds no memory there is lost.
 fn promised(path: &Path) -> u64 {
     let Some(others) = path.parent().and_then(|dir| dir.read_dir().ok()) else {
         return 0;
@@ -499,7 +498,7 @@ fn check_length(path: &Path, length: u64, geometry: Geometry) -> Result<(), Erro
     Ok(())
 }
 
-/// Reads the header of a file that some daemon made. Members may still map it.
+/// Reads the header of a file that another daemon made. Members may still map it.
 fn read_header(file: &File, path: &Path, length: u64, geometry: Geometry) -> Result<Header, Error> {
     let mut bytes = vec![0; size_of::<abi::Region>()];
     if length < bytes.len() as u64 || file.read_exact_at(&mut bytes, 0).is_err() {
@@ -546,7 +545,7 @@ fn read_header(file: &File, path: &Path, length: u64, geometry: Geometry) -> Res
     })
 }
 
-/// The header as it belongs into the region, in words.
+/// Lays a header out for the region, in words.
 fn render(header: &Header, geometry: Geometry) -> Vec<u64> {
     let mut bytes = vec![0; size_of::<abi::Region>()];
     let mut put = |offset: usize, value: &[u8]| {
@@ -594,14 +593,14 @@ fn render(header: &Header, geometry: Geometry) -> Vec<u64> {
             base + offset_of!(abi::Member, slice_size),
             &geometry.slice_size().to_le_bytes(),
         );
-        let name = cut(&member.name, abi::NAME_SIZE - 1);
+        let name = truncate(&member.name, abi::NAME_SIZE - 1);
         put(base + offset_of!(abi::Member, name), name.as_bytes());
     }
     bytes.chunks_exact(8).map(|word| u64_at(word, 0)).collect()
 }
 
-/// The longest start of a text that has at most `length` bytes.
-fn cut(text: &str, length: usize) -> &str {
+/// Truncates a text to at most `length` bytes, at the end of a character.
+fn truncate(text: &str, length: usize) -> &str {
     let mut end = text.len().min(length);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a member publishes about itself, as far as people want to know it.
+//! What a member publishes about itself in its slice.
 
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,21 +13,21 @@ const ATTEMPTS: usize = 8;
 /// A private copy of a slice's head.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Of the member that set the slice up.
+    /// Generation of the member that set the slice up.
     pub generation: u32,
-    /// Counts up each second at least.
+    /// The heartbeat, which counts up each second at least.
     pub heartbeat: u32,
-    /// As far as they could be read in one piece.
+    /// The addresses; none if they could not be read in one piece.
     pub addresses: Vec<IpAddr>,
     /// Bytes sent through rings.
     pub tx_bytes: u64,
     /// Bytes received through rings.
     pub rx_bytes: u64,
-    /// Promoted connections.
+    /// Number of promoted connections.
     pub channels: u32,
 }
 
-/// Reads the slice at `base`; nothing if its member has not set it up.
+/// Reads the slice at `base`. Nothing: its member has not set it up.
 pub fn read(memory: &Mapping, base: usize) -> Option<Snapshot> {
     if memory.read_u64(base + offset_of!(abi::Slice, magic)) != abi::SLICE_MAGIC {
         return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! UUIDs, and names that a guest chose.
+//! UUIDs, and text from guests.
 
 use std::fmt;
 use std::fs::File;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[serde(into = "String", try_from = "String")]
 pub struct Uuid(pub [u8; 16]);
 
-/// `N` bytes that nobody can guess.
+/// Makes `N` bytes that cannot be guessed.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -21,7 +21,7 @@ pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 impl Uuid {
-    /// A random one (version 4).
+    /// Makes a random UUID (version 4).
     pub fn random() -> io::Result<Self> {
         let mut bytes = random_bytes::<16>()?;
         bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -29,7 +29,7 @@ impl Uuid {
         Ok(Self(bytes))
     }
 
-    /// All zero, as a VM has it to which nobody gave a UUID.
+    /// Whether all of it is zero, as where QEMU has no `-uuid`.
     pub fn is_nil(&self) -> bool {
         self.0 == [0; 16]
     }
@@ -85,8 +85,8 @@ impl TryFrom<String> for Uuid {
     }
 }
 
-/// What of a guest's NUL-terminated name may go to a terminal or a log: letters
-/// and digits of any script and printable ASCII; all else becomes `?`.
+/// Makes a NUL-terminated text of a guest fit for terminal and log: letters and
+/// digits of any script and printable ASCII stay, all else becomes `?`.
 pub fn printable(bytes: &[u8]) -> String {
     let end = bytes
         .iter()

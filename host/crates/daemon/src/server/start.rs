@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The beginning: starting afresh, or taking over from a daemon that ended.
+//! The beginning: with nothing, or with what a daemon before this one left.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,27 +8,28 @@ use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 use hallway_control as control;
-use hallway_membership::HOST_SLOT;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use tracing::{info, warn};
+use tracing::info;
 
-use super::event::Source;
-use super::pairs::Pairs;
-use super::regions::open_regions;
 use super::Server;
 use crate::access::Access;
+use crate::clients::Clients;
 use crate::config::Config;
-use crate::holder::Holder;
-use crate::monitor::Newsroom;
+use crate::connections::Connections;
+use crate::keeper::{Inherited, Keeper, LISTENER};
 use crate::options::Options;
+use crate::pairs::Pairs;
+use crate::picture::Picture;
+use crate::poller::{Poller, Source};
+use crate::regions::Regions;
 use crate::run::RunDir;
-use crate::state::State;
-use crate::vm::Vm;
+use crate::vms::Vms;
 
 impl Server {
-    /// Takes over from a daemon that ended, or starts afresh.
+    /// Takes over from a daemon before, or starts with nothing. `made` are the
+    /// directories that were made for this.
     pub fn new(
         options: &Options,
         config: Config,
@@ -37,161 +37,83 @@ impl Server {
         run: RunDir,
         mut made: Vec<PathBuf>,
     ) -> Result<Self> {
+        // Before any thread starts, which would take them.
+        let signals = signals()?;
         let socket = options.socket();
-        let holder_path = run.holder();
-        let found = Holder::find(&holder_path)?;
-        let mut kept = found
-            .as_ref()
-            .map(Holder::list)
-            .transpose()?
-            .unwrap_or_default();
-        let state = kept.remove("state").map(State::load).transpose()?;
-        if let Some(state) = state.as_ref().filter(|state| state.socket != socket) {
-            bail!(
-                "VMs of this run directory are served at {}: give that as --socket, or end it \
-                 with hallwayd --stop --run-dir {} first",
-                state.socket.display(),
-                run.path().display()
-            );
-        }
-        let known_listener = kept.remove("listener").filter(|_| socket.exists());
-        let listener: UnixListener = match known_listener {
+        let mut inherited = Inherited::find(&run, &socket)?;
+        let listener = match inherited.kept.remove(LISTENER).filter(|_| socket.exists()) {
             Some(fd) => fd.into(),
             None => listen(&socket)?,
         };
         listener.set_nonblocking(true)?;
         access.share(&socket)?;
 
-        let (saved_regions, saved_vms, next_vm) = match state {
+        let state = inherited.state.take();
+        let (regions, connections, next) = match state {
             Some(state) => {
                 made.extend(state.made);
-                (state.regions, state.vms, state.next_vm)
+                (state.regions, state.connections, state.next_connection)
             }
             None => (Vec::new(), Vec::new(), 1),
         };
-        made.sort();
-        made.dedup();
+        let mut regions = Regions::open(options, &config, access, regions)?;
+        let kept = &mut inherited.kept;
+        let connections = Connections::recover(listener, connections, next, kept)?;
+        regions.retain_members(|region, slot| {
+            let mut entries = connections.iter().filter_map(|one| one.entry(region));
+            entries.any(|entry| entry.slot as usize == slot)
+        });
+        let holder = inherited.into_holder(&run)?;
+        holder.put(LISTENER, connections.listener())?;
+        let clients = Clients::listen(&control::socket(run.path()))?;
 
-        let regions = open_regions(options, &config, saved_regions)?;
-        for served in &regions {
-            access.share(&served.region.path)?;
-        }
-        let mut vms = BTreeMap::new();
-        for saved in saved_vms {
-            let number = saved.number;
-            match Vm::recover(saved, &mut kept) {
-                Ok(vm) => {
-                    vms.insert(number, vm);
-                }
-                Err(error) => warn!(connection = number, "a VM cannot be taken over: {error:#}"),
-            }
-        }
-        let holder = match found {
-            Some(holder) => {
-                for name in kept.keys() {
-                    holder.del(name)?;
-                }
-                holder
-            }
-            None => Holder::start(&holder_path)?,
-        };
-
-        let control_path = control::socket(run.path());
-        let _ = std::fs::remove_file(&control_path);
-        let control = UnixListener::bind(&control_path)
-            .with_context(|| format!("{}: cannot listen", control_path.display()))?;
-        control.set_nonblocking(true)?;
-
-        let mut set = SigSet::empty();
-        set.add(Signal::SIGTERM);
-        set.add(Signal::SIGINT);
-        set.thread_block()?;
-        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-
-        let mut server = Self {
-            run,
-            socket,
-            made,
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
-            listener,
-            control,
+        let recovered = connections.iter().count();
+        let server = Self {
+            picture: Picture {
+                vms: Vms::start(&config)?,
+                pairs: Pairs::recover(&regions, &config),
+                config,
+                connections,
+                regions,
+            },
+            poller: Poller::new()?,
+            keeper: Keeper::new(run, holder, socket, made),
+            clients,
             signals,
-            holder,
-            regions,
-            removed: Vec::new(),
-            recovered: vms.len(),
-            vms,
-            next_vm,
-            clients: BTreeMap::new(),
-            next_client: 0,
-            machines: Vec::new(),
-            newsroom: Newsroom::new()?,
-            pairs: Pairs::new(),
-            region_dir: options.region_dir.clone(),
-            access: access.clone(),
-            config,
+            recovered,
             started: Instant::now(),
             next_second: Instant::now(),
             heartbeat: 0,
-            dirty: true,
-            moved: true,
             stopping: None,
         };
-        server.settle_recovered()?;
-        server.start_monitors()?;
-        server.recover_pairs();
+        server.watch()?;
+        if recovered > 0 {
+            info!(vms = recovered, "took over from the daemon before");
+        }
         Ok(server)
     }
 
-    /// Makes one picture of what was recovered, and watches everything.
-    fn settle_recovered(&mut self) -> Result<()> {
-        // Members of whose VM nothing is left.
-        for served in &mut self.regions {
-            for slot in HOST_SLOT + 1..served.region.header.members.len() {
-                let held = self.vms.values().any(|vm| {
-                    vm.entry(&served.name)
-                        .is_some_and(|entry| entry.slot as usize == slot)
-                });
-                if served.region.header.members[slot].present && !held {
-                    served.region.leave(slot);
-                }
-            }
-        }
-        // Peers that are gone, and those of which QEMU may not have heard.
-        let numbers: Vec<u64> = self.vms.keys().copied().collect();
-        for number in &numbers {
-            let peers: Vec<u64> = self.vms[number].saved.peers.keys().copied().collect();
-            for peer in peers {
-                let bell = self
-                    .vms
-                    .get(&peer)
-                    .map(|vm| vm.bell().try_clone())
-                    .transpose()?;
-                let Some(vm) = self.vms.get_mut(number) else {
-                    continue;
-                };
-                match bell {
-                    Some(bell) => vm.reintroduce(peer, &bell)?,
-                    None => drop(vm.saved.peers.remove(&peer)),
-                }
-            }
-        }
-        self.watch(&self.listener, Source::Listener, EpollFlags::EPOLLIN)?;
-        self.watch(&self.control, Source::Control, EpollFlags::EPOLLIN)?;
-        self.watch(&self.signals, Source::Signal, EpollFlags::EPOLLIN)?;
-        self.watch(&self.newsroom, Source::Monitors, EpollFlags::EPOLLIN)?;
-        for vm in self.vms.values() {
-            self.watch_vm(vm)?;
-        }
-        self.supply_holder()?;
-        if self.recovered > 0 {
-            info!(vms = self.recovered, "took over from the daemon before");
-        }
-        Ok(())
+    fn watch(&self) -> Result<()> {
+        let poller = &self.poller;
+        self.picture.connections.watch(poller)?;
+        self.picture.vms.watch(poller)?;
+        self.clients.watch(poller)?;
+        self.keeper.watch(poller)?;
+        poller.watch(&self.signals, Source::Signal, EpollFlags::EPOLLIN)
     }
 }
 
-/// Listens for QEMU, in place of a socket that nobody listens at any more.
+/// Has the signals that end the daemon come by a descriptor.
+fn signals() -> Result<SignalFd> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    set.thread_block()?;
+    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+    Ok(SignalFd::with_flags(&set, flags)?)
+}
+
+/// Listens for QEMUs, in place of a socket at which no program listens any more.
 fn listen(path: &Path) -> Result<UnixListener> {
     if let Ok(meta) = std::fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {

@@ -50,9 +50,7 @@ fn vm(guest: Guest, run: &'static str, by_hand: &[&str]) -> Vm {
         monitor.path.display()
     );
     let daemon = Daemon::configured(&[], Some(&config));
-    until("the monitor answers", || {
-        daemon.status().machines[0].connected
-    });
+    until("the monitor answers", || daemon.status().vms[0].connected);
     let mut guest = common::Qemu::new(&daemon);
     guest.uuid = uuid;
     Vm {
@@ -76,7 +74,7 @@ impl Vm {
     fn plugged(&self, times: usize) {
         until("the region is plugged in", || {
             self.monitor.asked("device_add").len() == times
-                && self.daemon.status().machines[0]
+                && self.daemon.status().vms[0]
                     .plugs
                     .iter()
                     .any(|plug| plug.region == "g" && plug.plugged)
@@ -220,7 +218,7 @@ fn what_a_guest_holds_and_what_hallwayd_did_not_plug_in_keeps_it_here() {
     held.start();
     held.migrate("completed");
     held.stays("does not let device");
-    let plug = held.daemon.status().machines[0].plugs[0].clone();
+    let plug = held.daemon.status().vms[0].plugs[0].clone();
     let problem = plug.problem.unwrap_or_default();
     assert!(plug.plugged && problem.contains("does not let device"));
     let mut by_hand = vm(Guest::LetsGo, "running", &["ring7"]);
@@ -270,7 +268,7 @@ fn a_migration_that_ends_while_no_daemon_runs_leaves_no_member() {
     };
     ends(&mut vm);
     assert_eq!(vm.liveness(), Liveness::Absent);
-    assert_eq!(vm.daemon.status().vms[0].uuid, None);
+    assert_eq!(vm.daemon.status().connections[0].uuid, None);
     vm.a_second_passes();
     assert_eq!(vm.monitor.asked("device_add").len(), 0);
 
@@ -312,7 +310,7 @@ fn what_a_monitor_says_while_it_is_asked_is_heard() {
     vm.state.lock().unwrap().meanwhile = Some("RESET");
     vm.monitor.say("RESUME");
     until("it was reset", || {
-        let plugs = &vm.daemon.status().machines[0].plugs;
+        let plugs = &vm.daemon.status().vms[0].plugs;
         plugs[0].problem.as_deref() == Some("its guest was reset")
     });
 }
@@ -352,7 +350,7 @@ fn comes(vm: &mut Vm, command: u32) {
     vm.state.lock().unwrap().run = "running";
     vm.monitor.say("RESUME");
     vm.plugged(1);
-    assert_eq!(vm.daemon.status().vms[0].uuid, Some(vm.uuid.into()));
+    assert_eq!(vm.daemon.status().connections[0].uuid, Some(vm.uuid.into()));
     until("it is told that it has no neighbour here", || {
         let page = vm.guest.page();
         page.read_u32(count) == 0 && page.read_u32(neighbours) == 8
@@ -369,8 +367,8 @@ fn a_vm_that_is_reset_is_no_member_and_gets_its_memory_anew_when_its_module_runs
     vm.monitor.say("RESET");
     until("it is no member", || vm.liveness() == Liveness::Absent);
     let status = vm.daemon.status();
-    assert_eq!(status.vms[0].uuid, None);
-    let problem = status.machines[0].plugs[0].problem.as_deref();
+    assert_eq!(status.connections[0].uuid, None);
+    let problem = status.vms[0].plugs[0].problem.as_deref();
     assert_eq!(problem, Some("its guest was reset"));
     vm.a_second_passes();
     assert_eq!(vm.monitor.asked("device_del").len(), 0);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Live migration of a VM, as `hallway migrate` asks for it.
+//! Live migration of a VM, for `hallway migrate`.
 //!
 //! 1. The guest lets its ring memory go: its connections go on over TCP.
-//! 2. QEMU migrates. The doorbell device goes along: it holds nothing that is
-//!    of this host.
+//! 2. QEMU migrates. The doorbell device goes along: it holds nothing of this host.
 //! 3. If that failed or was cancelled, the guest runs on here, and the daemon
-//!    gives it its memory back. If not, the destination's hallwayd plugs in what
+//!    plugs its memory in again. If not, the destination's hallwayd plugs in what
 //!    its own configuration says, and this QEMU stands still until it is ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +14,20 @@ use std::time::Duration;
 use hallway_control::Migration;
 use hallway_qmp::{MigrationState, Monitor, Result};
 
-use crate::news::{News, LET_GO, PREFIX};
+use super::news::{News, LET_GO, PREFIX};
 
-/// Between two looks at how far QEMU is.
+/// Time between two looks at how far QEMU is.
 const LOOK: Duration = Duration::from_millis(100);
-/// What QEMU can't migrate while a guest has it.
+/// The kind of device that QEMU cannot migrate.
 const MEMORY: &str = "ivshmem-plain";
 
-/// Migrates, or leaves the guest where it is; tells of each stage, and of each
-/// device that is gone. An error leaves the guest where it is, too.
+/// Migrates a VM, and returns how that ended. Sends news of each stage, and of each
+/// device that is gone. After an error the guest is still here, too.
 pub fn run(
     monitor: &mut Monitor,
     uri: &str,
     cancelled: &AtomicBool,
-    tell: &dyn Fn(News),
+    send: &dyn Fn(News),
 ) -> Result<Migration> {
     let devices = monitor.devices(MEMORY)?;
     if let Some(other) = devices.iter().find(|id| !id.starts_with(PREFIX)) {
@@ -37,13 +36,13 @@ pub fn run(
              out (device_del {other}) first"
         )));
     }
-    tell(News::Migrates(Migration::Unplugging));
+    send(News::Migrates(Migration::Unplugging));
     for id in devices {
         match monitor.unplug(&id, LET_GO) {
-            Ok(()) => tell(News::Gone(id, true)),
+            Ok(()) => send(News::Gone(id, true)),
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {
-                tell(News::Held(id, error.to_string()));
+                send(News::Held(id, error.to_string()));
                 return Ok(stayed(error.to_string()));
             }
         }
@@ -52,14 +51,14 @@ pub fn run(
         return Ok(stayed("cancelled".into()));
     }
     monitor.migrate(uri)?;
-    follow(monitor, cancelled, tell)
+    follow(monitor, cancelled, send)
 }
 
-/// Waits for the end of a migration that goes on.
+/// Follows a migration to its end.
 pub fn follow(
     monitor: &mut Monitor,
     cancelled: &AtomicBool,
-    tell: &dyn Fn(News),
+    send: &dyn Fn(News),
 ) -> Result<Migration> {
     loop {
         if cancelled.swap(false, Ordering::Relaxed) {
@@ -80,7 +79,7 @@ pub fn follow(
             }
             MigrationState::Active | MigrationState::None => {
                 let status = now.status.unwrap_or_default();
-                tell(News::Migrates(Migration::Moving { status }));
+                send(News::Migrates(Migration::Moving { status }));
             }
         }
         sleep(LOOK);

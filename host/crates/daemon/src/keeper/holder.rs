@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The holder: a process that does almost nothing, so that it does not die.
 //!
-//! QEMU connects once and never again, so whoever holds its socket must outlive
-//! the daemon. The holder keeps descriptors by name: sockets, pages, eventfds,
+//! QEMU connects once and never again, so its socket must outlive the daemon. The
+//! holder keeps descriptors by name: sockets, pages, eventfds,
 //! and the daemon's state, which is a descriptor too (of a small anonymous
 //! file). A daemon gives (`put`), takes back (`del`) and, when it starts, asks
 //! for all there is (`list`). `quit` ends it.
@@ -57,7 +57,7 @@ fn send(socket: BorrowedFd<'_>, text: &str, fd: Option<BorrowedFd<'_>>) -> io::R
     }
 }
 
-/// The next packet; nothing at the end.
+/// Receives a packet. Nothing: the other end has closed the socket.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(String, Option<OwnedFd>)>> {
     let mut bytes = [0; NAME_MAX];
     let mut space = nix::cmsg_space!([RawFd; 1]);
@@ -89,7 +89,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(String, Option<OwnedFd>
     )))
 }
 
-/// The life of the holder; its listening socket is its standard input.
+/// Runs as the holder; the listening socket is standard input.
 pub fn run() -> Result<()> {
     let listener = io::stdin();
     let mut kept = Kept::new();
@@ -143,12 +143,12 @@ impl Holder {
         )?)
     }
 
-    /// The holder that listens at `path`, if there is one.
+    /// Connects to the holder that listens at `path`, if there is one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
         let socket = Self::socket()?;
         match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
             Ok(()) => {
-                // Should the holder hang, its daemon shall not.
+                // A holder that hangs must not make its daemon hang.
                 setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(2, 0))?;
                 Ok(Some(Self { socket }))
             }
@@ -194,7 +194,7 @@ impl Holder {
         }
     }
 
-    /// Everything that the holder keeps.
+    /// Asks for everything that the holder keeps.
     pub fn list(&self) -> Result<Kept> {
         send(self.socket.as_fd(), "list", None)?;
         let mut kept = Kept::new();

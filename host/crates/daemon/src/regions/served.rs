@@ -1,36 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A region that is served, and how its members do.
+//! One region that is served, and how its members are.
 
 use std::time::{Duration, Instant};
 
 use hallway_control::{self as control, Liveness};
-use hallway_membership::{printable, slice, Region, HOST_SLOT};
+use hallway_membership::{printable, slice, Region, Uuid, HOST_SLOT};
 use tracing::warn;
 
-/// A member whose heartbeat stands still that long is silent: as peers see it,
-/// kmod/transport/ivshmem.c.
-const SILENT: Duration = Duration::from_secs(3);
-/// Between two log lines about scribbles on one region.
+/// A member whose heartbeat stands still for this long is unresponsive. Guests
+/// have a limit of their own, in the module's transport.
+const UNRESPONSIVE: Duration = Duration::from_secs(3);
+/// Time between two log lines about scribbles on one region.
 const SCRIBBLE_LOG: Duration = Duration::from_secs(10);
 
 /// A member's heartbeat, as last seen.
 #[derive(Clone, Copy)]
-pub(super) struct Beat {
+struct Beat {
     generation: u32,
     value: u32,
     since: Instant,
 }
 
-pub(super) struct Served {
+/// A region that is served.
+pub struct Served {
+    /// Its name on this host.
     pub name: String,
+    /// Its memory and its private header.
     pub region: Region,
-    pub beats: Vec<Option<Beat>>,
-    /// The header has changed, and the members do not know yet.
+    beats: Vec<Option<Beat>>,
+    /// Whether the private header has changed, and members have not been rung.
     pub changed: bool,
     scribble_logged: Option<Instant>,
 }
 
 impl Served {
+    /// Begins to serve a region.
     pub fn new(name: String, region: Region) -> Self {
         let beats = vec![None; region.geometry().slots() as usize];
         Self {
@@ -40,6 +44,25 @@ impl Served {
             changed: true,
             scribble_logged: None,
         }
+    }
+
+    /// Bytes of the region.
+    pub fn size(&self) -> u64 {
+        self.region.geometry().size()
+    }
+
+    /// Enters a member, and forgets the heartbeat of the slot's last one. Returns
+    /// the member's generation.
+    pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str) -> u32 {
+        self.changed = true;
+        self.beats[slot] = None;
+        self.region.enter(slot, uuid, name)
+    }
+
+    /// Marks a member absent.
+    pub fn leave(&mut self, slot: usize) {
+        self.changed = true;
+        self.region.leave(slot);
     }
 
     /// Puts back what a member wrote on the header.
@@ -62,13 +85,9 @@ impl Served {
 
     /// Looks at the members' heartbeats.
     pub fn listen(&mut self, now: Instant) {
-        let region = &self.region;
-        for (slot, member) in region.header.members.iter().enumerate() {
-            let base = region.geometry().slice_offset(slot) as usize;
-            let seen = slice::read(region.memory(), base)
-                .filter(|seen| member.present && seen.generation == member.generation);
-            let beat = &mut self.beats[slot];
-            *beat = seen.map(|seen| match *beat {
+        for (slot, member) in self.region.header.members.iter().enumerate() {
+            let seen = self.slice(slot).filter(|_| member.present);
+            let beat = seen.map(|seen| match self.beats[slot] {
                 Some(old) if old.generation == seen.generation && old.value == seen.heartbeat => {
                     old
                 }
@@ -78,16 +97,32 @@ impl Served {
                     since: now,
                 },
             });
+            self.beats[slot] = beat;
         }
     }
 
+    /// What the occupant of a slot publishes in its slice. Nothing if that is of
+    /// an earlier occupant.
+    fn slice(&self, slot: usize) -> Option<slice::Snapshot> {
+        let base = self.region.geometry().slice_offset(slot) as usize;
+        let generation = self.region.header.members[slot].generation;
+        slice::read(self.region.memory(), base).filter(|seen| seen.generation == generation)
+    }
+
+    /// Whether a member says that it has promoted connections.
+    pub fn is_used(&self) -> bool {
+        let members = self.region.header.members.iter().enumerate();
+        members
+            .skip(HOST_SLOT + 1)
+            .filter(|(_, member)| member.present)
+            .any(|(slot, _)| self.slice(slot).is_some_and(|seen| seen.channels > 0))
+    }
+
+    /// What `hallway status` shows of the region.
     pub fn status(&self) -> control::Region {
         let (header, geometry) = (&self.region.header, self.region.geometry());
-        let members = header
-            .members
-            .iter()
-            .enumerate()
-            .filter(|(_, m)| m.generation != 0);
+        let members = header.members.iter().enumerate();
+        let members = members.filter(|(_, member)| member.generation != 0);
         control::Region {
             name: self.name.clone(),
             uuid: header.uuid.to_string(),
@@ -96,22 +131,22 @@ impl Served {
             slots: geometry.slots(),
             slice_size: geometry.slice_size(),
             repairs: self.region.repairs(),
-            members: members.map(|(slot, _)| self.member(slot)).collect(),
+            members: members.map(|(slot, _)| self.member_status(slot)).collect(),
         }
     }
 
-    fn member(&self, slot: usize) -> control::Member {
+    fn member_status(&self, slot: usize) -> control::Member {
         let member = &self.region.header.members[slot];
-        let base = self.region.geometry().slice_offset(slot) as usize;
-        let seen = slice::read(self.region.memory(), base)
-            .filter(|seen| seen.generation == member.generation);
-        let silent = self.beats[slot]
+        let seen = self.slice(slot);
+        let still = self.beats[slot]
             .filter(|beat| beat.generation == member.generation)
             .map(|beat| beat.since.elapsed());
         let liveness = match (member.present, &seen) {
             (false, _) => Liveness::Absent,
             (true, None) => Liveness::Joining,
-            (true, Some(_)) if silent.is_some_and(|silent| silent > SILENT) => Liveness::Silent,
+            (true, Some(_)) if still.is_some_and(|still| still > UNRESPONSIVE) => {
+                Liveness::Unresponsive
+            }
             (true, Some(_)) => Liveness::Alive,
         };
         let seen = seen.unwrap_or_default();
@@ -122,7 +157,7 @@ impl Served {
             uuid: member.uuid.to_string(),
             generation: member.generation,
             liveness,
-            silent_seconds: silent.map(|silent| silent.as_secs()),
+            still_seconds: still.map(|still| still.as_secs()),
             addresses: if member.present {
                 seen.addresses
             } else {

@@ -2,9 +2,9 @@
 //! The monitors of VMs, each with a thread of its own.
 //!
 //! QEMU may answer late or never: it is stopped, hangs, or waits for this very
-//! daemon while it starts. The daemon's one thread must not wait for it, so it
-//! sends jobs and is sent news. A monitor that is not there is looked for once
-//! a second; jobs are for a monitor that is there, and forgotten with it.
+//! daemon while it starts. The daemon's loop must not wait for it, so it sends jobs
+//! and receives news. A thread looks once a second for a monitor that is not there.
+//! Jobs are for a monitor that is there, and are forgotten with it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -19,15 +19,15 @@ use hallway_qmp::{Error, MigrationState, Monitor};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::migrate;
-use crate::news::{Job, News, LET_GO};
+use super::migrate;
+use super::news::{Job, News, LET_GO};
 
-/// Between two looks for a monitor that is not there.
+/// Time between two looks for a monitor that is not there.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long QEMU may take to greet.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where all monitors' news come together.
+/// The loop's end: the news of all monitors.
 pub struct Newsroom {
     sender: Sender<(usize, News)>,
     receiver: Receiver<(usize, News)>,
@@ -40,7 +40,7 @@ fn bell() -> Result<Arc<EventFd>> {
 }
 
 impl Newsroom {
-    /// An empty one.
+    /// Makes one without news.
     pub fn new() -> Result<Self> {
         let (sender, receiver) = std::sync::mpsc::channel();
         Ok(Self {
@@ -50,7 +50,7 @@ impl Newsroom {
         })
     }
 
-    /// All that came, each with the number of its monitor.
+    /// Takes the news that came, each with the number of its monitor.
     pub fn take(&self) -> Vec<(usize, News)> {
         let _ = self.bell.read();
         self.receiver.try_iter().collect()
@@ -63,7 +63,7 @@ impl AsFd for Newsroom {
     }
 }
 
-/// The daemon's end of a monitor's thread, which lives as long as the daemon.
+/// The loop's end of one monitor's thread, which lives as long as the daemon.
 pub struct Handle {
     jobs: Sender<Job>,
     cancelled: Arc<AtomicBool>,
@@ -96,19 +96,19 @@ impl Handle {
         })
     }
 
-    /// Has a job done.
+    /// Gives the thread a job.
     pub fn ask(&self, job: Job) {
         let _ = self.jobs.send(job);
         let _ = self.bell.write(1);
     }
 
-    /// Has the VM migrate, which it does not yet.
+    /// Has the VM migrate; no migration may be going on.
     pub fn migrate(&self, uri: String) {
         self.cancelled.store(false, Ordering::Relaxed);
         self.ask(Job::Migrate(uri));
     }
 
-    /// Has the migration that is asked for, or goes on, end.
+    /// Has the migration end that was asked for.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -126,7 +126,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn tell(&self, news: News) {
+    fn send(&self, news: News) {
         let _ = self.news.send((self.number, news));
         let _ = self.bell.write(1);
     }
@@ -137,9 +137,9 @@ impl Thread {
                 Ok(mut monitor) => self.serve(&mut monitor),
                 Err(error) => error,
             };
-            self.tell(News::Down(why.to_string()));
+            self.send(News::Down(why.to_string()));
             std::thread::sleep(AGAIN);
-            // Of before; the daemon asks anew once QEMU answers.
+            // They were for the QEMU before; the loop asks again once one answers.
             while self.jobs.try_recv().is_ok() {}
         }
     }
@@ -150,21 +150,21 @@ impl Thread {
         let status = monitor.status()?.status;
         let status = status.as_str();
         let elsewhere = ["inmigrate", "postmigrate"].contains(&status);
-        self.tell(News::Up(identity, elsewhere));
-        // A daemon before this one began it, and may not have seen its end.
+        self.send(News::Up(identity, elsewhere));
+        // A daemon before this one may have begun a migration, and not seen its end.
         let follows = match monitor.migration()?.state() {
             MigrationState::Active => !elsewhere,
             MigrationState::Completed => ["finish-migrate", "postmigrate"].contains(&status),
             _ => false,
         };
         if follows {
-            let end = migrate::follow(&mut monitor, &self.cancelled, &|news| self.tell(news));
+            let end = migrate::follow(&mut monitor, &self.cancelled, &|news| self.send(news));
             self.migrated(end)?;
         }
         Ok(monitor)
     }
 
-    /// Does what is asked for until the connection ends; returns why it did.
+    /// Does jobs until the connection ends; returns why it did.
     fn serve(&self, monitor: &mut Monitor) -> Error {
         loop {
             while let Ok(job) = self.jobs.try_recv() {
@@ -197,15 +197,16 @@ impl Thread {
                 Err(error) => News::Held(id, error.to_string()),
             },
             Job::Migrate(uri) => {
-                let tell = |news| self.tell(news);
-                return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &tell));
+                let send = |news| self.send(news);
+                return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &send));
             }
         };
-        self.tell(news);
+        self.send(news);
         Ok(())
     }
 
-    /// Tells how a migration ended; that the connection ended is told elsewhere.
+    /// Sends news of how a migration ended. The end of the connection is an error,
+    /// of which `run` sends news.
     fn migrated(&self, end: hallway_qmp::Result<Migration>) -> hallway_qmp::Result<()> {
         let stage = match end {
             Ok(stage) => stage,
@@ -214,12 +215,12 @@ impl Thread {
                 why: error.to_string(),
             },
         };
-        self.tell(News::Migrates(stage));
+        self.send(News::Migrates(stage));
         Ok(())
     }
 
-    /// What others did: took a device out, reset the machine, or let the guest
-    /// run. A guest may also have let a device go late.
+    /// Sends news of what happened unasked: another client took a device out, reset
+    /// the guest or let it run; or the guest let a device go late.
     fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<()> {
         loop {
             let events = monitor.take_events()?;
@@ -227,16 +228,16 @@ impl Thread {
                 return Ok(());
             }
             for event in events {
-                // It may be an old one. More events may come before the answer.
+                // The event may be an old one. More may come before the answer.
                 if event.name == "RESUME" && monitor.status()?.running {
-                    self.tell(News::Runs);
+                    self.send(News::Runs);
                 }
                 if event.name == "RESET" {
-                    self.tell(News::Reset);
+                    self.send(News::Reset);
                 }
                 if event.name == "DEVICE_DELETED" {
                     if let Some(id) = event.data["device"].as_str() {
-                        self.tell(News::Gone(id.into(), false));
+                        self.send(News::Gone(id.into(), false));
                     }
                 }
             }

@@ -8,40 +8,40 @@ use hallway_qmp::{Identity, Memory};
 
 /// How long a guest may take to let a device go.
 pub const LET_GO: Duration = Duration::from_secs(30);
-/// Before the name of a region, in that of its device.
+/// What the id of a region's device has before the region's name.
 pub const PREFIX: &str = "hallway-";
 
-/// What a monitor is asked for.
+/// A job for a monitor's thread.
 #[derive(Debug)]
 pub enum Job {
     /// Plug memory in.
     Plug(Memory),
-    /// Plug a device out.
+    /// Plug the device with this id out.
     Unplug(String),
-    /// Migrate to this place.
+    /// Migrate to this URI.
     Migrate(String),
 }
 
-/// What a monitor tells.
+/// News from a monitor's thread.
 #[derive(Debug)]
 pub enum News {
-    /// QEMU answers; whether its guest is elsewhere: has yet to come by
-    /// migration, or went.
+    /// QEMU answers; whether its guest is elsewhere: has yet to arrive by
+    /// migration, or has gone.
     Up(Identity, bool),
     /// The guest stood still, or was elsewhere, and runs.
     Runs,
-    /// The machine was reset, and boots.
+    /// The guest was reset, and boots.
     Reset,
-    /// It does not, any more or yet, for this reason.
+    /// QEMU does not answer yet, or no longer, for this reason.
     Down(String),
-    /// A device is there now.
+    /// The device with this id is plugged in.
     Plugged(String),
-    /// A device could not be plugged in, for this reason.
+    /// The device with this id could not be plugged in, for this reason.
     Failed(String, String),
-    /// A device could not be plugged out, for this reason.
+    /// The device with this id could not be plugged out, for this reason.
     Held(String, String),
-    /// A device is gone; whether that was asked for.
+    /// The device with this id is gone; whether the daemon asked for that.
     Gone(String, bool),
-    /// The migration got so far.
+    /// The migration has reached this stage.
     Migrates(Migration),
 }

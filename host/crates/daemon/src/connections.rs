@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The connections to QEMUs, and what their guests have joined.
+
+mod connection;
+mod line;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hallway_abi::region as abi;
+use hallway_control as control;
+use hallway_membership::{Address, Reply, Request, Uuid, HOST_SLOT};
+use nix::sys::epoll::EpollFlags;
+use tracing::{debug, error, info, warn};
+
+pub use self::connection::Connection;
+use crate::effect::Effect;
+use crate::keeper::{Entry, Holder, Kept, SavedConnection};
+use crate::poller::{Poller, Source};
+
+/// Connections that one user may have: each takes descriptors and memory, here and at
+/// the holder, and a member of the group of `--group` can make any number.
+const QEMUS_OF_ONE: usize = 1024;
+/// How long a join waits for QEMUs that do not read.
+const JOIN_WAIT: Duration = Duration::from_millis(200);
+
+/// A request in the page of a connection, to be judged.
+pub struct Asked {
+    /// Index of its entry.
+    pub index: usize,
+    /// A private copy.
+    pub request: Request,
+}
+
+/// A place in a region that a request has got.
+pub struct Place {
+    /// Name of the region.
+    pub region: String,
+    /// Slot there.
+    pub slot: usize,
+    /// Generation there.
+    pub generation: u32,
+}
+
+/// Every connection to a QEMU.
+pub struct Connections {
+    listener: UnixListener,
+    all: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Those that the holder does not keep yet.
+    fresh: BTreeSet<u64>,
+    /// Those that are over, and that the holder still keeps.
+    gone: BTreeSet<u64>,
+    /// What a later daemon must know has changed.
+    unsaved: bool,
+    /// A guest came, went or has other addresses: others may have other candidates.
+    moved: bool,
+}
+
+impl Connections {
+    /// Listens for QEMUs, and takes over the connections of a daemon before.
+    pub fn recover(
+        listener: UnixListener,
+        saved: Vec<SavedConnection>,
+        next: u64,
+        kept: &mut Kept,
+    ) -> Result<Self> {
+        let mut all = BTreeMap::new();
+        for saved in saved {
+            let number = saved.number;
+            match Connection::recover(saved, kept) {
+                Ok(connection) => {
+                    all.insert(number, connection);
+                }
+                Err(error) => warn!(connection = number, "a VM cannot be taken over: {error:#}"),
+            }
+        }
+        let mut connections = Self {
+            listener,
+            all,
+            next,
+            fresh: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            unsaved: true,
+            moved: true,
+        };
+        connections.fresh = connections.numbers().into_iter().collect();
+        connections.reintroduce()?;
+        Ok(connections)
+    }
+
+    /// Forgets peers that are gone, and sends again those that QEMUs may not have read.
+    fn reintroduce(&mut self) -> Result<()> {
+        for number in self.numbers() {
+            let peers: Vec<u64> = self.all[&number].line.peers.keys().copied().collect();
+            for peer in peers {
+                let there = self.all.get(&peer);
+                let bell = there.map(|other| other.line.bell()).transpose()?;
+                let Some(connection) = self.all.get_mut(&number) else {
+                    continue;
+                };
+                match bell {
+                    Some(bell) => connection.line.reintroduce(peer, bell.as_fd())?,
+                    None => drop(connection.line.peers.remove(&peer)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches for new QEMUs, and for what the connected ones and their guests do.
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        poller.watch(&self.listener, Source::Listener, EpollFlags::EPOLLIN)?;
+        let mut all = self.all.values();
+        all.try_for_each(|connection| connection.line.watch(poller))
+    }
+
+    /// QEMU's socket.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Number of the next connection.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The connection of that number.
+    pub fn get(&self, number: u64) -> Option<&Connection> {
+        self.all.get(&number)
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.all.values()
+    }
+
+    /// Their numbers.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.all.keys().copied().collect()
+    }
+
+    /// The connection whose guest named this UUID.
+    pub fn of_guest(&self, uuid: Uuid) -> Option<&Connection> {
+        self.iter().find(|connection| connection.uuid == Some(uuid))
+    }
+
+    /// Whether one of them is to be looked at again soon.
+    pub fn are_busy(&self) -> bool {
+        self.iter().any(Connection::is_busy)
+    }
+
+    /// Takes in the QEMUs that connect.
+    pub fn accept(&mut self, poller: &Poller) {
+        for _ in 0..16 {
+            let socket: OwnedFd = match self.listener.accept() {
+                Ok((stream, _)) => stream.into(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    error!("cannot accept a QEMU: {error}");
+                    // Descriptors have run out: this must not become a tight loop.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            };
+            match Connection::new(self.next, socket) {
+                Ok(connection) => self.take_in(connection, poller),
+                Err(error) => error!("cannot serve a QEMU: {error:#}"),
+            }
+        }
+    }
+
+    fn take_in(&mut self, connection: Connection, poller: &Poller) {
+        let of_user = self.iter().filter(|other| other.uid == connection.uid);
+        if of_user.count() >= QEMUS_OF_ONE {
+            warn!(
+                vm = %connection.label(),
+                uid = connection.uid,
+                "refused: its user has {QEMUS_OF_ONE} connections, and may not have more"
+            );
+            return;
+        }
+        info!(vm = %connection.label(), "QEMU connected");
+        if let Err(error) = connection.line.watch(poller) {
+            error!(vm = %connection.label(), "cannot be watched: {error:#}");
+        }
+        self.fresh.insert(connection.number);
+        self.all.insert(connection.number, connection);
+        self.next += 1;
+        self.unsaved = true;
+    }
+
+    /// Ends a connection if its QEMU has ended.
+    pub fn end_if_closed(&mut self, number: u64, poller: &Poller) -> Vec<Effect> {
+        match self.all.get(&number) {
+            Some(connection) if connection.line.closed() => self.end(number, poller),
+            _ => Vec::new(),
+        }
+    }
+
+    fn end(&mut self, number: u64, poller: &Poller) -> Vec<Effect> {
+        let Some(mut connection) = self.all.remove(&number) else {
+            return Vec::new();
+        };
+        info!(vm = %connection.label(), "its QEMU is gone");
+        connection.line.unwatch(poller);
+        self.fresh.remove(&number);
+        self.gone.insert(number);
+        for other in self.all.values_mut() {
+            other.line.peers.remove(&number);
+        }
+        self.unsaved = true;
+        self.moved = true;
+        leave(&mut connection, |_, _| true)
+    }
+
+    /// Takes from a connection whose guest it was, and what that guest had joined.
+    pub fn disown(&mut self, number: u64) -> Vec<Effect> {
+        let Some(connection) = self.all.get_mut(&number) else {
+            return Vec::new();
+        };
+        let effects = leave(connection, |_, _| true);
+        connection.uuid = None;
+        connection.name = None;
+        self.unsaved = true;
+        self.moved = true;
+        effects
+    }
+
+    /// Enters whose guest a connection has, where that follows from another sign
+    /// than a request to this daemon.
+    pub fn recognise(&mut self, number: u64, uuid: Uuid, name: String) {
+        if let Some(connection) = self.all.get_mut(&number) {
+            connection.candidates = None;
+            connection.uuid = Some(uuid);
+            connection.name = Some(name);
+            self.unsaved = true;
+            self.moved = true;
+        }
+    }
+
+    /// Takes the rings of a guest, and looks at its addresses.
+    pub fn hear(&mut self, number: u64) {
+        let Some(connection) = self.all.get_mut(&number) else {
+            return;
+        };
+        if let Err(error) = connection.line.hear() {
+            warn!(vm = %connection.label(), "cannot read the doorbell: {error}");
+        }
+        self.moved |= connection.look_home();
+    }
+
+    /// Does what is due once a second.
+    pub fn every_second(&mut self) {
+        for connection in self.all.values_mut() {
+            connection.refill();
+            self.moved |= connection.look_home();
+        }
+    }
+
+    /// Sends to QEMUs, and notices what they have read.
+    pub fn digest(&mut self, poller: &Poller) -> Vec<Effect> {
+        let now = Instant::now();
+        let mut lost = Vec::new();
+        for (number, connection) in &mut self.all {
+            match connection.line.digest(now, poller) {
+                Ok(more) => self.unsaved |= more,
+                Err(error) => {
+                    debug!(vm = %connection.label(), "cannot be sent more: {error}");
+                    lost.push(*number);
+                }
+            }
+        }
+        let ends = lost.into_iter().map(|number| self.end(number, poller));
+        ends.flatten().collect()
+    }
+
+    // -- Requests --------------------------------------------------------------
+
+    /// The next request in the page of a connection, from entry `from` on, that is
+    /// to be judged now. `only_waiting`: only joins that wait for other QEMUs.
+    pub fn next_request(&mut self, number: u64, from: usize, only_waiting: bool) -> Option<Asked> {
+        let connection = self.all.get_mut(&number)?;
+        for index in from..abi::PAGE_ENTRIES {
+            let waits = connection.waiting[index].is_some();
+            if only_waiting && !waits {
+                continue;
+            }
+            let serial = connection.page.serial(index);
+            if serial == 0 || serial == connection.entries[index].serial {
+                connection.waiting[index] = None;
+                continue;
+            }
+            // A join that waits was paid for before.
+            if !waits && !connection.spend() {
+                return None;
+            }
+            if let Some(request) = connection.page.read(index) {
+                return Some(Asked { index, request });
+            }
+        }
+        None
+    }
+
+    /// Another connection that has joined regions for the same VM.
+    pub fn namesake(&self, number: u64, uuid: Uuid) -> Option<&Connection> {
+        self.iter()
+            .find(|other| other.number != number && other.uuid == Some(uuid) && other.is_member())
+    }
+
+    /// Makes a connection and the members of a region known to each other's QEMUs.
+    /// True once all of them have read it, or have had their time.
+    pub fn introduce(&mut self, number: u64, index: usize, region: &str) -> bool {
+        let is_other = |other: &&Connection| other.number != number;
+        let members = self.iter().filter(is_other);
+        let members = members.filter(|other| other.entry(region).is_some());
+        let mut known = true;
+        for other in members.map(|other| other.number).collect::<Vec<_>>() {
+            known &= self.introduce_one(number, other) & self.introduce_one(other, number);
+        }
+        let Some(connection) = self.all.get_mut(&number).filter(|_| !known) else {
+            return known;
+        };
+        let since = *connection.waiting[index].get_or_insert_with(Instant::now);
+        since.elapsed() >= JOIN_WAIT
+    }
+
+    /// Makes the doorbell of `about` known to the QEMU of `to`. True if it is, or
+    /// if that QEMU does not read: others need not wait for it.
+    fn introduce_one(&mut self, to: u64, about: u64) -> bool {
+        let Some(bell) = self.all.get(&about).map(|about| about.line.bell()) else {
+            return true;
+        };
+        let Some(connection) = self.all.get_mut(&to) else {
+            return true;
+        };
+        if connection.line.knows(about) {
+            return true;
+        }
+        let lags = connection.line.lags(JOIN_WAIT);
+        self.unsaved = true;
+        match bell.and_then(|bell| connection.line.introduce(about, bell.as_fd())) {
+            Ok(true) => {}
+            Ok(false) => {
+                if connection.may_warn() {
+                    warn!(
+                        vm = %connection.label(),
+                        "has seen {} VMs come and go, and can learn of no more: restart it",
+                        ivshmem_server::ID_MAX
+                    );
+                }
+            }
+            Err(error) => error!(vm = %connection.label(), "cannot introduce a VM: {error:#}"),
+        }
+        lags
+    }
+
+    /// Logs why a request was refused, unless this guest has caused a warning just now.
+    pub fn warn_refused(&mut self, number: u64, region: Option<&str>, why: &str) {
+        if let Some(connection) = self.all.get_mut(&number) {
+            if connection.may_warn() {
+                warn!(vm = %connection.label(), region, "refused: {why}");
+            }
+        }
+    }
+
+    /// Takes a guest out of the regions that its request replaces: that of the
+    /// request's entry and, if it joins `joined`, that of any other entry for it.
+    pub fn replace(&mut self, number: u64, index: usize, joined: Option<&str>) -> Vec<Effect> {
+        let Some(connection) = self.all.get_mut(&number) else {
+            return Vec::new();
+        };
+        leave(connection, |n, region| n == index || Some(region) == joined)
+    }
+
+    /// Enters the answer to a request.
+    pub fn answer(&mut self, number: u64, asked: &Asked, status: u32, place: Option<Place>) {
+        let Some(connection) = self.all.get_mut(&number) else {
+            return;
+        };
+        let request = &asked.request;
+        let says_hello = request.command == abi::COMMAND_HELLO && status == abi::STATUS_OK;
+        if says_hello || place.is_some() {
+            connection.uuid = Some(request.vm);
+            connection.name = Some(request.name.clone());
+            self.moved = true;
+        }
+        let mut entry = Entry {
+            serial: request.serial,
+            status,
+            ..Entry::default()
+        };
+        if let Some(place) = place {
+            entry.region = Some(place.region);
+            entry.slot = place.slot as u32;
+            entry.generation = place.generation;
+        }
+        connection.entries[asked.index] = entry;
+        connection.waiting[asked.index] = None;
+        connection.requests += 1;
+        self.unsaved = true;
+    }
+
+    // -- Outward, in the order of the loop's commit -------------------------------
+
+    /// Whether what a later daemon must know has changed.
+    pub fn is_unsaved(&self) -> bool {
+        self.unsaved
+    }
+
+    /// Has the holder keep the descriptors of new connections.
+    pub fn keep(&mut self, holder: &Holder) -> io::Result<()> {
+        while let Some(number) = self.fresh.first().copied() {
+            if let Some(connection) = self.all.get(&number) {
+                connection.keep(holder)?;
+            }
+            self.fresh.remove(&number);
+        }
+        Ok(())
+    }
+
+    /// Has the holder keep nothing yet: it is another one.
+    pub fn keep_again(&mut self) {
+        self.fresh = self.numbers().into_iter().collect();
+        self.gone.clear();
+    }
+
+    /// What a later daemon must know of them.
+    pub fn saved(&self) -> Vec<SavedConnection> {
+        self.iter().map(Connection::saved).collect()
+    }
+
+    /// The holder has the state: it needs no descriptors of connections that are over.
+    pub fn on_saved(&mut self, holder: &Holder) {
+        self.unsaved = false;
+        for number in std::mem::take(&mut self.gone) {
+            Connection::forget(number, holder);
+        }
+    }
+
+    /// Greets the QEMUs that wait for it. Nothing if there were none.
+    pub fn greet(&mut self, poller: &Poller) -> Option<Vec<Effect>> {
+        let mut greeted = false;
+        let mut lost = Vec::new();
+        let all = self.all.iter_mut();
+        for (number, connection) in all.filter(|(_, connection)| !connection.line.greeted) {
+            greeted = true;
+            if let Err(error) = connection.greet() {
+                debug!(vm = %connection.label(), "cannot be greeted: {error:#}");
+                lost.push(*number);
+            }
+        }
+        let ends = lost.into_iter().map(|number| self.end(number, poller));
+        let effects = ends.flatten().collect();
+        greeted.then_some(effects)
+    }
+
+    /// Whether candidates may have changed since the last call.
+    pub fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Writes the replies that follow from the picture. Returns the connections
+    /// that are to be rung: those with a new reply, and the members of regions
+    /// whose header has `changed`.
+    pub fn write_replies(&mut self, changed: &[String]) -> BTreeSet<u64> {
+        let mut rings = BTreeSet::new();
+        for number in self.numbers() {
+            let replies = self.replies(&self.all[&number]);
+            let Some(connection) = self.all.get_mut(&number) else {
+                continue;
+            };
+            if changed.iter().any(|name| connection.entry(name).is_some()) {
+                rings.insert(number);
+            }
+            for (index, reply) in replies.into_iter().enumerate() {
+                if reply.serial != 0 && connection.written[index].as_ref() != Some(&reply) {
+                    connection.page.write(index, &reply);
+                    connection.written[index] = Some(reply);
+                    rings.insert(number);
+                }
+            }
+        }
+        rings
+    }
+
+    fn replies(&self, connection: &Connection) -> [Reply; abi::PAGE_ENTRIES] {
+        connection.entries.each_ref().map(|entry| {
+            let mut doorbells = [0; abi::SLOTS_MAX];
+            if let Some(region) = entry.region.as_deref() {
+                doorbells[HOST_SLOT] = abi::DAEMON_ID;
+                let peers = connection.line.peers.iter();
+                for (other, peer) in peers.filter(|(_, peer)| peer.known) {
+                    if let Some(entry) = self.get(*other).and_then(|other| other.entry(region)) {
+                        doorbells[entry.slot as usize] = peer.id;
+                    }
+                }
+            }
+            Reply {
+                serial: entry.serial,
+                status: entry.status,
+                slot: entry.slot,
+                generation: entry.generation,
+                doorbells,
+            }
+        })
+    }
+
+    /// Writes a guest's candidates. True if they are others than before.
+    pub fn write_candidates(&mut self, number: u64, list: &[Address]) -> bool {
+        let connection = self.all.get_mut(&number);
+        connection.is_some_and(|connection| connection.write_candidates(list))
+    }
+
+    /// Rings guests.
+    pub fn ring(&self, numbers: &BTreeSet<u64>) {
+        for connection in numbers.iter().filter_map(|number| self.get(*number)) {
+            connection.line.ring();
+        }
+    }
+
+    /// What `hallway status` shows of them.
+    pub fn status(&self) -> Vec<control::Connection> {
+        let status = |connection: &Connection| control::Connection {
+            connection: connection.number,
+            pid: connection.pid,
+            name: connection.name.clone(),
+            uuid: connection.uuid.map(Into::into),
+            regions: connection
+                .entries
+                .iter()
+                .filter_map(|entry| entry.region.clone())
+                .collect(),
+            doorbells: connection.line.peers.len() - connection.line.unknown(),
+            doorbells_pending: connection.line.unknown(),
+            requests: connection.requests,
+            throttled: connection.throttled(),
+        };
+        self.iter().map(status).collect()
+    }
+}
+
+/// Takes the guest of a connection out of the regions of some of its entries.
+fn leave(connection: &mut Connection, which: impl Fn(usize, &str) -> bool) -> Vec<Effect> {
+    let label = connection.label();
+    let mut effects = Vec::new();
+    for (index, entry) in connection.entries.iter_mut().enumerate() {
+        if let Some(region) = entry.region.take_if(|region| which(index, region)) {
+            effects.push(Effect::Leave {
+                label: label.clone(),
+                region,
+                slot: entry.slot as usize,
+            });
+        }
+    }
+    effects
+}

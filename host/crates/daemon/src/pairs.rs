@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Regions of two VMs, made at their first traffic and withdrawn when idle.
+//!
+//! Such VMs share no memory by which they could learn of each other. So each
+//! guest writes its addresses into its page, the daemon writes there those of
+//! the guest's candidates (VMs with which it may have a region), and the guest
+//! writes with which of them it has traffic. An address is only a hint here, too:
+//! a guest that claims another's gets a region with a peer whose connections it
+//! cannot name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hallway_abi::region::PAGE_ENTRIES;
+use hallway_membership::{Address, Geometry, CANDIDATES_MAX};
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::connections::{Connection, Connections};
+use crate::regions::{Regions, Served};
+
+/// Time between two tries to make what could not be made.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// A region without a promoted connection for this long makes room for another; at
+/// once if its own idle time is less.
+const UNUSED: Duration = Duration::from_secs(5);
+
+/// Two VMs by their numbers in the configuration, the lower one first.
+pub type Two = (usize, usize);
+
+/// A region that is to be made.
+pub struct Wanted {
+    /// Its name.
+    pub region: String,
+    /// How it is cut up.
+    pub geometry: Geometry,
+    idle: Duration,
+}
+
+/// Why a region cannot be made.
+struct Shortage {
+    /// The VM that may not have more; nothing: the host.
+    of: Option<usize>,
+    why: String,
+}
+
+struct Pair {
+    region: String,
+    idle: Duration,
+    /// When a connection was last promoted, or wanted to be.
+    used: Instant,
+    withdrawn: bool,
+}
+
+impl Pair {
+    fn new(region: String, idle: Duration) -> Self {
+        Self {
+            region,
+            idle,
+            used: Instant::now(),
+            withdrawn: false,
+        }
+    }
+}
+
+/// Every pair of VMs that has a region.
+#[derive(Default)]
+pub struct Pairs {
+    made: BTreeMap<Two, Pair>,
+    /// Pairs whose region could not be made, and when that was.
+    refused: BTreeMap<Two, Instant>,
+}
+
+impl Pairs {
+    /// Goes on with the pairs of a daemon before this one.
+    pub fn recover(regions: &Regions, config: &Config) -> Self {
+        let mut pairs = Self::default();
+        for served in regions.iter() {
+            let Some(two) = config.pair_named(&served.name) else {
+                continue;
+            };
+            let allowed = config.pair_of(two.0, two.1);
+            let idle = allowed.map_or(Duration::ZERO, |(_, idle)| idle);
+            let mut pair = Pair::new(served.name.clone(), idle);
+            // The configuration may no longer allow it.
+            pair.withdrawn = allowed.is_none();
+            pairs.made.insert(two, pair);
+        }
+        pairs
+    }
+
+    /// Names of the regions that a VM should have.
+    pub fn of(&self, number: usize) -> impl Iterator<Item = &str> {
+        let own = self.all_of(number).filter(|pair| !pair.withdrawn);
+        own.map(|pair| pair.region.as_str())
+    }
+
+    fn all_of(&self, number: usize) -> impl Iterator<Item = &Pair> {
+        let own = self.made.iter();
+        let own = own.filter(move |((a, b), _)| [*a, *b].contains(&number));
+        own.map(|(_, pair)| pair)
+    }
+
+    /// Decides about a pair that has traffic. Its region, if one is to be made.
+    pub fn want(&mut self, two: Two, regions: &Regions, config: &Config) -> Option<Wanted> {
+        let (geometry, idle) = config.pair_of(two.0, two.1)?;
+        if let Some(pair) = self.made.get_mut(&two) {
+            // One that is being withdrawn is made again once it is gone.
+            pair.used = Instant::now();
+            return None;
+        }
+        let waits = |at: &Instant| at.elapsed() < TRY_AGAIN;
+        if self.refused.get(&two).is_some_and(waits) {
+            return None;
+        }
+        let region = config.pair_name(two.0, two.1);
+        if regions.lingers(&region) {
+            // Its file goes with the next commit.
+            return None;
+        }
+        if let Some(shortage) = self.shortage(two, geometry.size(), regions, config) {
+            if !self.make_room(shortage.of) {
+                warn!(region, "cannot be made: {}", shortage.why);
+            }
+            self.refused.insert(two, Instant::now());
+            return None;
+        }
+        Some(Wanted {
+            region,
+            geometry,
+            idle,
+        })
+    }
+
+    /// Enters how making a region has ended.
+    pub fn enter(&mut self, two: Two, wanted: Wanted, made: Result<()>) {
+        match made {
+            Ok(()) => {
+                self.refused.remove(&two);
+                self.made.insert(two, Pair::new(wanted.region, wanted.idle));
+            }
+            Err(error) => {
+                warn!(region = wanted.region, "cannot be made: {error:#}");
+                self.refused.insert(two, Instant::now());
+            }
+        }
+    }
+
+    fn shortage(
+        &self,
+        two: Two,
+        size: u64,
+        regions: &Regions,
+        config: &Config,
+    ) -> Option<Shortage> {
+        let all = regions.iter().map(Served::size);
+        let limit = config.host_limit;
+        if limit.is_some_and(|limit| all.sum::<u64>() + size > limit) {
+            let why = "the regions of this host would have more than limits.host allows";
+            return Some(Shortage {
+                of: None,
+                why: why.into(),
+            });
+        }
+        [two.0, two.1].into_iter().find_map(|number| {
+            let why = self.shortage_of(number, size, regions, config)?;
+            Some(Shortage {
+                of: Some(number),
+                why,
+            })
+        })
+    }
+
+    fn shortage_of(
+        &self,
+        number: usize,
+        size: u64,
+        regions: &Regions,
+        config: &Config,
+    ) -> Option<String> {
+        let vm = &config.vms[number];
+        let shared = config.shared_of(vm);
+        let of_shared = shared.iter().map(|(_, geometry)| geometry.size());
+        let of_pairs = self
+            .all_of(number)
+            .filter_map(|pair| regions.get(&pair.region));
+        let sum = of_shared.sum::<u64>() + of_pairs.map(Served::size).sum::<u64>();
+        if config.vm_limit.is_some_and(|limit| sum + size > limit) {
+            let name = &vm.name;
+            return Some(format!(
+                "the regions of {name} would have more than limits.vm allows"
+            ));
+        }
+        let count = shared.len() + self.all_of(number).count();
+        (count >= PAGE_ENTRIES).then(|| {
+            format!(
+                "{} has {PAGE_ENTRIES} regions, which is all that a VM can join",
+                vm.name
+            )
+        })
+    }
+
+    /// Withdraws the region of a VM, or of any, that was unused for longest. False
+    /// if all are in use.
+    fn make_room(&mut self, of: Option<usize>) -> bool {
+        let idle = self.made.iter_mut().filter(|((a, b), pair)| {
+            of.is_none_or(|number| [*a, *b].contains(&number))
+                && !pair.withdrawn
+                && pair.used.elapsed() >= pair.idle.min(UNUSED)
+        });
+        let Some((_, pair)) = idle.min_by_key(|(_, pair)| pair.used) else {
+            return false;
+        };
+        info!(
+            region = pair.region,
+            "is idle, and another is wanted: withdrawn"
+        );
+        pair.withdrawn = true;
+        true
+    }
+
+    /// Withdraws the regions that are idle. Returns all that are withdrawn and not
+    /// yet removed.
+    pub fn withdraw_idle(&mut self, regions: &Regions) -> Vec<(Two, String)> {
+        for pair in self.made.values_mut() {
+            if regions.get(&pair.region).is_some_and(Served::is_used) {
+                pair.used = Instant::now();
+            }
+            if !pair.withdrawn && pair.used.elapsed() >= pair.idle {
+                info!(region = pair.region, "is idle: withdrawn");
+                pair.withdrawn = true;
+            }
+        }
+        let withdrawn = self.made.iter().filter(|(_, pair)| pair.withdrawn);
+        withdrawn
+            .map(|(two, pair)| (*two, pair.region.clone()))
+            .collect()
+    }
+
+    /// Forgets a pair whose region is removed. There is room for one that could not
+    /// be made.
+    pub fn remove(&mut self, two: Two) {
+        self.made.remove(&two);
+        self.refused.clear();
+    }
+}
+
+/// Number of the VM that the guest of a connection is.
+fn vm_of(one: &Connection, config: &Config) -> Option<usize> {
+    one.uuid.and_then(|uuid| config.vm_of(uuid))
+}
+
+/// Addresses of the candidates of a connection's guest.
+pub fn candidates(one: &Connection, connections: &Connections, config: &Config) -> Vec<Address> {
+    let Some(own) = vm_of(one, config) else {
+        return Vec::new();
+    };
+    let mut addresses = BTreeSet::new();
+    for other in connections.iter() {
+        let number = vm_of(other, config);
+        if number.is_some_and(|number| config.pair_of(own, number).is_some()) {
+            addresses.extend(&other.home);
+        }
+    }
+    // A guest answers by places in this list, and can name no others.
+    addresses.into_iter().take(CANDIDATES_MAX).collect()
+}
+
+/// The pairs of VMs that have traffic.
+pub fn with_traffic(connections: &Connections, config: &Config) -> BTreeSet<Two> {
+    let mut pairs = BTreeSet::new();
+    for one in connections.iter() {
+        let addresses = one.wanted();
+        let Some(own) = vm_of(one, config).filter(|_| !addresses.is_empty()) else {
+            continue;
+        };
+        let is_wanted = |other: &&Connection| {
+            let mut home = other.home.iter();
+            home.any(|address| addresses.contains(address))
+        };
+        for other in connections.iter().filter(is_wanted) {
+            if let Some(number) = vm_of(other, config) {
+                pairs.insert((own.min(number), own.max(number)));
+            }
+        }
+    }
+    pairs
+}

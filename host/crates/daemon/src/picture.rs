@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The private picture: all that the daemon knows, in components.
+//!
+//! | component | what it owns |
+//! | --- | --- |
+//! | [`Connections`] | the connections to QEMUs, and what their guests have joined |
+//! | [`Regions`] | the regions that are served, and their members |
+//! | [`Vms`] | the VMs of the configuration: monitors, ring memory, migrations |
+//! | [`Pairs`] | which two VMs have a region of their own |
+//!
+//! Each may read those above it in this table, and changes itself alone. What is
+//! to happen to another follows from what it returns: [`Effect`]s, for which
+//! [`Picture::apply`] is the one place, or a plain answer. Nothing here is seen
+//! from outside before the loop's commit carries it there.
+
+use crate::config::Config;
+use crate::connections::Connections;
+use crate::effect::Effect;
+use crate::pairs::{self, Pairs};
+use crate::regions::Regions;
+use crate::vms::Vms;
+
+/// All that the daemon knows.
+pub struct Picture {
+    /// The configuration.
+    pub config: Config,
+    /// The connections to QEMUs.
+    pub connections: Connections,
+    /// The regions.
+    pub regions: Regions,
+    /// The VMs of the configuration.
+    pub vms: Vms,
+    /// The pairs of VMs that have a region of their own.
+    pub pairs: Pairs,
+}
+
+impl Picture {
+    /// Hands effects to the components that they are for, in their order.
+    pub fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Leave {
+                    label,
+                    region,
+                    slot,
+                } => self.regions.leave(&label, &region, slot),
+                Effect::Disown(number) => {
+                    let effects = self.connections.disown(number);
+                    self.apply(effects);
+                }
+                Effect::Recognise(vm) => {
+                    let found = self.vms.recognise(vm, &self.connections);
+                    if let Some((number, uuid, name)) = found {
+                        self.connections.recognise(number, uuid, name);
+                    }
+                }
+                Effect::Started(uuid) => self.vms.hear_started(uuid),
+            }
+        }
+    }
+
+    /// Takes in the news of the monitors.
+    pub fn hear_monitors(&mut self) {
+        for (number, news) in self.vms.take_news() {
+            let effects = self.vms.hear(number, news, &self.connections);
+            self.apply(effects);
+        }
+    }
+
+    /// Makes the regions of pairs that have traffic.
+    pub fn make_pairs(&mut self) {
+        for two in pairs::with_traffic(&self.connections, &self.config) {
+            if let Some(wanted) = self.pairs.want(two, &self.regions, &self.config) {
+                let made = self.regions.make(&wanted.region, wanted.geometry);
+                self.pairs.enter(two, wanted, made);
+            }
+        }
+    }
+
+    /// Gets the regions of idle pairs out of their VMs, and removes those that are
+    /// out of both.
+    pub fn withdraw_pairs(&mut self) {
+        for (two, region) in self.pairs.withdraw_idle(&self.regions) {
+            let out =
+                [two.0, two.1].map(|number| self.vms.plug_out(number, &region, &self.connections));
+            if out == [true, true] {
+                self.pairs.remove(two);
+                self.vms.forget_plugs(&region);
+                self.regions.remove(&region);
+            }
+        }
+    }
+
+    /// Has the regions plugged in that VMs lack.
+    pub fn plug_regions(&mut self) {
+        for (number, vm) in self.config.vms.iter().enumerate() {
+            let shared = self.config.shared_of(vm);
+            let shared = shared.into_iter().map(|(region, _)| region);
+            let wanted: Vec<_> = shared
+                .chain(self.pairs.of(number))
+                .map(String::from)
+                .collect();
+            self.vms
+                .plug(number, &wanted, &self.connections, &self.regions);
+        }
+    }
+}

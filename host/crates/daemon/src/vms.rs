@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The VMs of the configuration, and getting each the ring memory that it should
+//! have, through its monitor.
+//!
+//! Memory is plugged in once the guest's module has asked something: before
+//! that, firmware may place it where the guest maps it uncached. What others take
+//! out (an operator, a migration) stays out until the guest's module starts again.
+
+mod migrate;
+mod monitor;
+mod news;
+mod vm;
+
+use anyhow::Result;
+use hallway_control::{self as control, Migration};
+use hallway_membership::Uuid;
+use nix::sys::epoll::EpollFlags;
+use tracing::warn;
+
+use self::monitor::{Handle, Newsroom};
+pub use self::news::News;
+use self::vm::Vm;
+use crate::config::Config;
+use crate::connections::{Connection, Connections};
+use crate::effect::Effect;
+use crate::poller::{Poller, Source};
+use crate::regions::Regions;
+
+/// Every VM of the configuration, by its number there.
+pub struct Vms {
+    all: Vec<Vm>,
+    newsroom: Newsroom,
+}
+
+impl Vms {
+    /// Starts looking after the monitors of the configuration.
+    pub fn start(config: &Config) -> Result<Self> {
+        let newsroom = Newsroom::new()?;
+        let mut all = Vec::new();
+        for (number, vm) in config.vms.iter().enumerate() {
+            let start = |path| Handle::new(number, path, vm.ports.clone(), &newsroom);
+            let monitor = vm.monitor.clone().map(start).transpose()?;
+            all.push(Vm::new(
+                vm.name.clone(),
+                vm.uuid,
+                vm.monitor.clone(),
+                monitor,
+            ));
+        }
+        Ok(Self { all, newsroom })
+    }
+
+    /// Watches for news of the monitors.
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        poller.watch(&self.newsroom, Source::Monitors, EpollFlags::EPOLLIN)
+    }
+
+    /// The news that came, each with the number of its VM.
+    pub fn take_news(&self) -> Vec<(usize, News)> {
+        self.newsroom.take()
+    }
+
+    /// Takes in news of one VM.
+    pub fn hear(&mut self, number: usize, news: News, connections: &Connections) -> Vec<Effect> {
+        let vm = &mut self.all[number];
+        if !vm.is_up() && !matches!(news, News::Up(..) | News::Down(_)) {
+            // It is of a QEMU that is another VM's.
+            return Vec::new();
+        }
+        match news {
+            News::Up(identity, elsewhere) => {
+                if !vm.hear_up(identity, elsewhere) {
+                    return Vec::new();
+                }
+                let mut effects = self.disown_impostors(connections);
+                if !elsewhere {
+                    effects.push(Effect::Recognise(number));
+                }
+                return effects;
+            }
+            News::Runs => {
+                vm.hear_runs();
+                return vec![Effect::Recognise(number)];
+            }
+            News::Reset => {
+                vm.hear_reset();
+                return self.disown_guest(number, connections);
+            }
+            News::Migrates(stage) => {
+                if vm.hear_migrates(stage) {
+                    return self.disown_guest(number, connections);
+                }
+            }
+            News::Down(why) => vm.hear_down(why),
+            News::Plugged(id) => vm.hear_plugged(&id),
+            News::Failed(id, why) => vm.hear_failed(&id, why),
+            News::Held(id, why) => vm.hear_held(&id, why),
+            News::Gone(id, asked) => vm.hear_gone(&id, asked),
+        }
+        Vec::new()
+    }
+
+    /// The module of the guest with this UUID has started.
+    pub fn hear_started(&mut self, uuid: Uuid) {
+        if let Some(vm) = self.all.iter_mut().find(|vm| vm.uuid == uuid) {
+            vm.hear_started();
+        }
+    }
+
+    // -- Whose guest a connection has -------------------------------------------
+
+    /// Whether the guest of a connection is the VM that it says, as far as monitors
+    /// show: the QEMU of a monitor, if it is connected here, speaks for its own VM
+    /// and for no other.
+    pub fn is_genuine(&self, one: &Connection, uuid: Uuid, connections: &Connections) -> bool {
+        let (mut monitored, mut by_another) = (false, false);
+        for vm in &self.all {
+            let Some(qemu) = connected_qemu(vm, connections) else {
+                continue;
+            };
+            let claimed = vm.uuid == uuid;
+            if one.pid == Some(qemu) {
+                if claimed {
+                    return true;
+                }
+                monitored = true;
+            } else {
+                by_another |= claimed && !vm.is_elsewhere();
+            }
+        }
+        !monitored && !by_another
+    }
+
+    /// A monitor may show that a guest is another than it said before.
+    fn disown_impostors(&self, connections: &Connections) -> Vec<Effect> {
+        let is_impostor = |one: &&Connection| {
+            one.uuid
+                .is_some_and(|uuid| !self.is_genuine(one, uuid, connections))
+        };
+        let mut effects = Vec::new();
+        for one in connections.iter().filter(is_impostor) {
+            warn!(vm = %one.label(), "is another VM than it said, by its QEMU's monitor");
+            effects.push(Effect::Disown(one.number));
+        }
+        effects
+    }
+
+    /// A guest that migrated or was reset leaves a page that nothing reads or
+    /// writes, and memberships. Where it migrated to another QEMU of this host,
+    /// that one has memberships of its own.
+    fn disown_guest(&self, number: usize, connections: &Connections) -> Vec<Effect> {
+        let vm = &self.all[number];
+        let qemu = connected_qemu(vm, connections);
+        let is_its =
+            |one: &&Connection| one.uuid == Some(vm.uuid) && (qemu.is_none() || one.pid == qemu);
+        let its = connections.iter().filter(is_its);
+        its.map(|one| Effect::Disown(one.number)).collect()
+    }
+
+    /// The connection of a VM whose guest came by migration, the VM's UUID, and the
+    /// name of its guest. Such a guest asks nothing before it has memory. Its page
+    /// shows its requests to the daemon of the host before.
+    pub fn recognise(
+        &self,
+        number: usize,
+        connections: &Connections,
+    ) -> Option<(u64, Uuid, String)> {
+        let uuid = self.all[number].uuid;
+        connections.iter().find_map(|one| {
+            let past = one.past().filter(|past| past.vm == uuid)?;
+            let known = one.uuid.is_none_or(|known| known == uuid);
+            let is_it = known && self.is_genuine(one, uuid, connections);
+            is_it.then_some((one.number, uuid, past.name))
+        })
+    }
+
+    // -- Ring memory -------------------------------------------------------------
+
+    /// Has the `wanted` regions plugged into a VM that lacks them.
+    pub fn plug(
+        &mut self,
+        number: usize,
+        wanted: &[String],
+        connections: &Connections,
+        regions: &Regions,
+    ) {
+        let vm = &mut self.all[number];
+        if !vm.can_plug() || connections.of_guest(vm.uuid).is_none() {
+            return;
+        }
+        for name in wanted {
+            if let Some(served) = regions.get(name).filter(|_| vm.lacks(name)) {
+                vm.plug(name, served.region.path.clone(), served.size());
+            }
+        }
+    }
+
+    /// Gets a region out of a VM. True once it is out, or the VM has gone.
+    pub fn plug_out(&mut self, number: usize, region: &str, connections: &Connections) -> bool {
+        let vm = &mut self.all[number];
+        match connections.of_guest(vm.uuid) {
+            None => true,
+            Some(guest) => vm.plug_out(region, guest.entry(region).is_some()),
+        }
+    }
+
+    /// Forgets a region that is no more.
+    pub fn forget_plugs(&mut self, region: &str) {
+        self.all.iter_mut().for_each(|vm| vm.forget_plug(region));
+    }
+
+    // -- What people ask ---------------------------------------------------------
+
+    fn find(&mut self, vm: &str) -> Result<&mut Vm, String> {
+        let uuid = vm.parse::<Uuid>().ok();
+        self.all
+            .iter_mut()
+            .find(|one| one.name == vm || Some(one.uuid) == uuid)
+            .ok_or_else(|| format!("no VM {vm} is in the configuration: see hallway status"))
+    }
+
+    /// Begins to migrate a VM.
+    pub fn migrate(&mut self, vm: &str, uri: String) -> Result<Migration, String> {
+        self.find(vm)?.migrate(uri)
+    }
+
+    /// Stage of the last migration of a VM.
+    pub fn migration(&mut self, vm: &str) -> Result<Migration, String> {
+        self.find(vm)?.migration()
+    }
+
+    /// Has the migration of a VM end.
+    pub fn cancel_migration(&mut self, vm: &str) -> Result<Migration, String> {
+        self.find(vm)?.cancel_migration()
+    }
+
+    /// What `hallway status` shows of them.
+    pub fn status(&self) -> Vec<control::Vm> {
+        self.all.iter().map(Vm::status).collect()
+    }
+}
+
+/// Process of the QEMU that has a VM's monitor, if it is connected here too.
+fn connected_qemu(vm: &Vm, connections: &Connections) -> Option<i32> {
+    let pid = vm.qemu()?;
+    let is_here = connections.iter().any(|one| one.pid == Some(pid));
+    is_here.then_some(pid)
+}

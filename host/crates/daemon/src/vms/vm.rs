@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One VM of the configuration: its monitor, its ring memory, its migration.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use hallway_control::{self as control, Migration};
+use hallway_membership::Uuid;
+use hallway_qmp::{Identity, Memory};
+use tracing::{info, warn};
+
+use super::monitor::Handle;
+use super::news::{Job, PREFIX};
+
+/// Time between two tries to plug in or out what QEMU or the guest refused.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// A VM of the configuration.
+pub struct Vm {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its UUID in the configuration.
+    pub uuid: Uuid,
+    /// Path of its monitor's socket.
+    path: Option<PathBuf>,
+    monitor: Option<Handle>,
+    link: Link,
+    /// Its ring memory, by region.
+    plugs: BTreeMap<String, Plug>,
+    /// Its guest runs in another QEMU: it has yet to arrive by migration, or went.
+    elsewhere: bool,
+    /// The last migration from here.
+    migration: Option<Migration>,
+}
+
+/// State of the connection to a monitor.
+enum Link {
+    /// No try has ended yet.
+    New,
+    /// There is none, for this reason.
+    Down(String),
+    /// It is to this QEMU.
+    Up(Identity),
+}
+
+/// State of a region's device in a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Plug {
+    /// QEMU is asked for it.
+    Asked,
+    /// It is plugged in.
+    In,
+    /// The guest is asked to let it go.
+    Leaving,
+    /// The guest was asked to let it go, and did not, at this time, for this reason.
+    Held(Instant, String),
+    /// Another client of QEMU took it out, or the guest let it go unasked.
+    TakenOut,
+    /// It was plugged in when the guest was reset: firmware has placed it since,
+    /// where guests may map it uncached. No guest could let it go before its
+    /// kernel runs; the first request of its module shows that it does.
+    Stale,
+    /// QEMU refused it, at this time, for this reason.
+    Failed(Instant, String),
+}
+
+impl Vm {
+    /// A VM of which nothing is known but what the configuration says.
+    pub fn new(name: String, uuid: Uuid, path: Option<PathBuf>, monitor: Option<Handle>) -> Self {
+        Self {
+            name,
+            uuid,
+            path,
+            monitor,
+            link: Link::New,
+            plugs: BTreeMap::new(),
+            elsewhere: false,
+            migration: None,
+        }
+    }
+
+    /// Whether its monitor answers, and is that of its own QEMU.
+    pub fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up(_))
+    }
+
+    /// Whether its guest runs in another QEMU.
+    pub fn is_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
+    fn is_migrating(&self) -> bool {
+        matches!(
+            self.migration,
+            Some(Migration::Unplugging | Migration::Moving { .. })
+        )
+    }
+
+    /// Process of the QEMU that has its monitor.
+    pub fn qemu(&self) -> Option<i32> {
+        match &self.link {
+            // 0: out of sight, in a PID namespace that is not below this one.
+            Link::Up(identity) => identity.pid.filter(|pid| *pid != 0),
+            Link::New | Link::Down(_) => None,
+        }
+    }
+
+    /// The monitor, where it answers.
+    fn reachable(&self) -> Option<&Handle> {
+        self.monitor.as_ref().filter(|_| self.is_up())
+    }
+
+    // -- News of its monitor -----------------------------------------------------
+
+    /// A QEMU answers at its monitor. False if that is another VM's.
+    pub fn hear_up(&mut self, identity: Identity, elsewhere: bool) -> bool {
+        if identity.uuid.parse() != Ok(self.uuid) {
+            let why = format!(
+                "the QEMU there has UUID {}, and {} has {} in the configuration: correct the one \
+                 or the other",
+                identity.uuid, self.name, self.uuid
+            );
+            warn!(vm = self.name, "{why}");
+            self.link = Link::Down(why);
+            return false;
+        }
+        info!(vm = self.name, "its monitor answers");
+        // What was plugged into a QEMU before this one is not in this one.
+        self.plugs.clear();
+        self.link = Link::Up(identity);
+        self.elsewhere = elsewhere;
+        self.migration = None;
+        true
+    }
+
+    /// No QEMU answers.
+    pub fn hear_down(&mut self, why: String) {
+        match &self.migration {
+            Some(Migration::Unplugging) => {
+                self.migration = Some(Migration::Stayed { why: why.clone() });
+            }
+            Some(Migration::Moving { .. }) => {
+                self.migration = Some(Migration::Unknown { why: why.clone() });
+            }
+            _ => {}
+        }
+        if !matches!(&self.link, Link::Down(before) if *before == why) {
+            warn!(vm = self.name, "monitor: {why}");
+            self.link = Link::Down(why);
+        }
+    }
+
+    /// Its guest runs here.
+    pub fn hear_runs(&mut self) {
+        self.elsewhere = false;
+    }
+
+    /// Its guest was reset.
+    pub fn hear_reset(&mut self) {
+        info!(vm = self.name, "was reset");
+        for plug in self.plugs.values_mut() {
+            if matches!(plug, Plug::Asked | Plug::In) {
+                *plug = Plug::Stale;
+            }
+        }
+    }
+
+    /// A device is plugged in.
+    pub fn hear_plugged(&mut self, id: &str) {
+        if let Some(region) = id.strip_prefix(PREFIX) {
+            info!(vm = self.name, region, "plugged in");
+            self.plugs.insert(region.into(), Plug::In);
+        }
+    }
+
+    /// QEMU refused a device.
+    pub fn hear_failed(&mut self, id: &str, why: String) {
+        if let Some(region) = id.strip_prefix(PREFIX) {
+            warn!(vm = self.name, region, "{why}");
+            let failed = Plug::Failed(Instant::now(), why);
+            self.plugs.insert(region.into(), failed);
+        }
+    }
+
+    /// The guest did not let a device go.
+    pub fn hear_held(&mut self, id: &str, why: String) {
+        if let Some(region) = id.strip_prefix(PREFIX) {
+            warn!(vm = self.name, region, "{why}");
+            let held = Plug::Held(Instant::now(), why);
+            self.plugs.insert(region.into(), held);
+        }
+    }
+
+    /// A device is gone; `asked`: with its memory, as the daemon asked.
+    pub fn hear_gone(&mut self, id: &str, asked: bool) {
+        let Some(region) = id.strip_prefix(PREFIX) else {
+            return;
+        };
+        let plug = self.plugs.get(region);
+        let taken_out = plug == Some(&Plug::TakenOut);
+        let late = matches!(
+            plug,
+            Some(Plug::Leaving | Plug::Held(..) | Plug::Failed(..))
+        );
+        match &self.monitor {
+            Some(monitor) if !asked => {
+                let now = if late {
+                    Plug::Leaving
+                } else {
+                    info!(vm = self.name, region, "was plugged out by another");
+                    Plug::TakenOut
+                };
+                self.plugs.insert(region.into(), now);
+                // The device is gone; its memory is not.
+                monitor.ask(Job::Unplug(id.into()));
+            }
+            // That was the memory, which followed.
+            _ if taken_out => {}
+            _ => {
+                info!(vm = self.name, region, "plugged out");
+                self.plugs.remove(region);
+            }
+        }
+    }
+
+    /// Its migration has reached another stage. True if its guest has gone.
+    pub fn hear_migrates(&mut self, stage: Migration) -> bool {
+        let done = matches!(stage, Migration::Done { .. });
+        if done {
+            info!(vm = self.name, "has migrated");
+            self.elsewhere = true;
+        }
+        if let Migration::Stayed { why } = &stage {
+            warn!(vm = self.name, "does not migrate: {why}");
+        }
+        self.migration = Some(stage);
+        done
+    }
+
+    // -- Ring memory -------------------------------------------------------------
+
+    /// Its guest's module started: regions that others took out are plugged in
+    /// again, and those that a reset left behind are plugged out first.
+    pub fn hear_started(&mut self) {
+        self.plugs.retain(|_, plug| *plug != Plug::TakenOut);
+        let (Some(monitor), Link::Up(_)) = (&self.monitor, &self.link) else {
+            return;
+        };
+        for (region, plug) in &mut self.plugs {
+            if *plug == Plug::Stale {
+                monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+                *plug = Plug::Leaving;
+            }
+        }
+    }
+
+    /// Whether regions can be plugged in: its monitor answers, and its guest is
+    /// not elsewhere nor on its way.
+    pub fn can_plug(&self) -> bool {
+        self.reachable().is_some() && !self.elsewhere && !self.is_migrating()
+    }
+
+    /// Whether a region is to be plugged in, and was not refused just now.
+    pub fn lacks(&self, region: &str) -> bool {
+        match self.plugs.get(region) {
+            None => true,
+            Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
+            Some(_) => false,
+        }
+    }
+
+    /// Has a region plugged in.
+    pub fn plug(&mut self, region: &str, file: PathBuf, size: u64) {
+        if let Some(monitor) = self.reachable() {
+            monitor.ask(Job::Plug(Memory {
+                id: format!("{PREFIX}{region}"),
+                file,
+                size,
+            }));
+            self.plugs.insert(region.into(), Plug::Asked);
+        }
+    }
+
+    /// Has a region plugged out, or tries again if that failed a while ago. True
+    /// once it is out: no device is known of, and the guest has not `joined`.
+    pub fn plug_out(&mut self, region: &str, joined: bool) -> bool {
+        let due = match self.plugs.get(region) {
+            None | Some(Plug::TakenOut) if !joined => return true,
+            None | Some(Plug::TakenOut) => true,
+            Some(Plug::Leaving) => false,
+            Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
+            Some(Plug::Asked | Plug::In | Plug::Stale) => true,
+        };
+        if let Some(monitor) = self.reachable().filter(|_| due) {
+            monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+            self.plugs.insert(region.into(), Plug::Leaving);
+        }
+        false
+    }
+
+    /// Forgets a region that is no more, save where a reset left its device: a
+    /// region of the same name is not to be taken for it.
+    pub fn forget_plug(&mut self, region: &str) {
+        self.plugs
+            .retain(|name, plug| name != region || *plug == Plug::Stale);
+    }
+
+    // -- Migration ---------------------------------------------------------------
+
+    /// Begins to migrate it.
+    pub fn migrate(&mut self, uri: String) -> Result<Migration, String> {
+        let monitor = match (&self.monitor, &self.link) {
+            (Some(monitor), Link::Up(_)) => monitor,
+            (None, _) => {
+                return Err(format!(
+                    "{} has no monitor in the configuration: give it one, or migrate by hand",
+                    self.name
+                ))
+            }
+            (Some(_), Link::Down(why)) => return Err(format!("its monitor: {why}")),
+            (Some(_), Link::New) => return Err("its monitor has not answered yet".into()),
+        };
+        if self.is_migrating() {
+            return Err(format!(
+                "{0} migrates already: hallway migrate {0} --cancel ends that",
+                self.name
+            ));
+        }
+        if self.elsewhere {
+            return Err(format!(
+                "{} does not run here: it has yet to arrive by migration, or it went, and its \
+                 QEMU here is to be ended",
+                self.name
+            ));
+        }
+        monitor.migrate(uri);
+        self.migration = Some(Migration::Unplugging);
+        Ok(Migration::Unplugging)
+    }
+
+    /// Stage of its last migration.
+    pub fn migration(&self) -> Result<Migration, String> {
+        match (&self.migration, &self.link) {
+            (Some(stage), _) => Ok(stage.clone()),
+            (None, Link::Down(why)) => Err(format!("its monitor: {why}")),
+            (None, Link::New) => Err("its monitor has not answered yet".into()),
+            (None, Link::Up(_)) if self.elsewhere => {
+                Err(format!("{} does not run here", self.name))
+            }
+            (None, Link::Up(_)) => Err(format!("{} does not migrate: it stays here", self.name)),
+        }
+    }
+
+    /// Has its migration end.
+    pub fn cancel_migration(&self) -> Result<Migration, String> {
+        match (&self.migration, &self.monitor) {
+            (Some(stage), Some(monitor)) if self.is_migrating() => {
+                monitor.cancel();
+                Ok(stage.clone())
+            }
+            _ => Err(format!("{} does not migrate", self.name)),
+        }
+    }
+
+    /// What `hallway status` shows of it.
+    pub fn status(&self) -> control::Vm {
+        control::Vm {
+            name: self.name.clone(),
+            uuid: self.uuid.to_string(),
+            monitor: self.path.clone(),
+            connected: self.is_up(),
+            problem: match &self.link {
+                Link::Down(why) => Some(why.clone()),
+                Link::New | Link::Up(_) => None,
+            },
+            plugs: self
+                .plugs
+                .iter()
+                .map(|(region, plug)| control::Plug {
+                    region: region.clone(),
+                    plugged: matches!(plug, Plug::In | Plug::Leaving | Plug::Held(..)),
+                    problem: match plug {
+                        Plug::Failed(_, why) | Plug::Held(_, why) => Some(why.clone()),
+                        Plug::TakenOut => Some("another took it out".into()),
+                        Plug::Stale => Some("its guest was reset".into()),
+                        Plug::Asked | Plug::In | Plug::Leaving => None,
+                    },
+                })
+                .collect(),
+        }
+    }
+}
