@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! In a guest: what the module tells.
+//! In a guest: what the module shows, and its switch.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,9 +9,9 @@ use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
 use serde::Serialize;
 
 use crate::print_json;
-use crate::table::{addresses, bytes, Table};
+use crate::table::{addresses, bytes, or_dash, Table};
 
-/// Red Hat's PCI vendor number, and the device number of ivshmem.
+/// PCI vendor (Red Hat) and device number of ivshmem.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
 
 fn client() -> Result<Client> {
@@ -22,12 +22,12 @@ fn client() -> Result<Client> {
     }
 }
 
-/// Whether the module is here.
+/// Whether the module is loaded.
 pub fn is_loaded() -> bool {
     Client::new().is_ok()
 }
 
-/// Whether this looks like a guest of Hallway's: it has an ivshmem device.
+/// Whether this looks like a guest with Hallway: it has an ivshmem device.
 pub fn is_guest() -> bool {
     let Ok(devices) = std::fs::read_dir("/sys/bus/pci/devices") else {
         return false;
@@ -40,7 +40,7 @@ pub fn is_guest() -> bool {
     })
 }
 
-/// Says that the module is not loaded, and what may be in its way.
+/// The message that the module is not loaded, with what may be in its way.
 pub fn not_loaded() -> String {
     let mut text =
         "module hallway is not loaded: run modprobe hallway (connections are plain TCP meanwhile)"
@@ -54,10 +54,10 @@ pub fn not_loaded() -> String {
              dkms in Hallway's sources"
         );
     }
-    if let Some(who) = demands_signature() {
+    if let Some(cause) = demands_signature() {
         text += &format!(
-            "\nthis kernel takes signed modules only ({who}): have it trust the key that DKMS \
-             signs with (mokutil --import /var/lib/dkms/mok.pub, and reboot), or turn {who} off"
+            "\nthis kernel takes signed modules only ({cause}): have it trust the key that DKMS \
+             signs with (mokutil --import /var/lib/dkms/mok.pub, and reboot), or turn {cause} off"
         );
     }
     text
@@ -67,7 +67,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Who makes the kernel refuse a module without a signature.
+/// What makes the kernel refuse a module without a signature.
 fn demands_signature() -> Option<&'static str> {
     let lockdown = read("/sys/kernel/security/lockdown");
     if secure_boot() {
@@ -93,6 +93,7 @@ struct Status {
     members: Vec<Member>,
 }
 
+/// Prints the module's switch, the members and the counters that have counted.
 pub fn status(json: bool) -> Result<()> {
     let mut client = client()?;
     let status = Status {
@@ -123,7 +124,7 @@ pub fn status(json: bool) -> Result<()> {
         let heading = ["transport", "slot", "name", "gen", "addresses", "uuid"];
         let mut table = Table::new(&heading);
         for member in &members {
-            let who = match member {
+            let role = match member {
                 Member { is_self: true, .. } => " (this guest)",
                 Member { is_host: true, .. } => " (host)",
                 _ => "",
@@ -131,7 +132,7 @@ pub fn status(json: bool) -> Result<()> {
             table.row(vec![
                 member.transport.clone(),
                 member.slot.to_string(),
-                format!("{}{who}", member.name),
+                format!("{}{role}", member.name),
                 member.generation.to_string(),
                 addresses(&member.addresses),
                 member.uuid.clone(),
@@ -151,6 +152,7 @@ pub fn status(json: bool) -> Result<()> {
     Ok(())
 }
 
+/// Prints all counters.
 pub fn counters(json: bool) -> Result<()> {
     let module = client()?.get()?;
     if json {
@@ -169,6 +171,7 @@ pub fn counters(json: bool) -> Result<()> {
     Ok(())
 }
 
+/// Prints the connections to members.
 pub fn connections(json: bool) -> Result<()> {
     let connections = client()?.connections()?;
     if json {
@@ -214,11 +217,7 @@ fn row(connection: &Connection) -> Vec<String> {
     vec![
         end(connection.local, connection.local_port),
         end(connection.remote, connection.remote_port),
-        if connection.peer.is_empty() {
-            "-".into()
-        } else {
-            connection.peer.clone()
-        },
+        or_dash(connection.peer.clone()),
         connection.state.into(),
         direction(&connection.tx),
         direction(&connection.rx),
@@ -226,6 +225,7 @@ fn row(connection: &Connection) -> Vec<String> {
     ]
 }
 
+/// Switches the module.
 pub fn switch(on: bool) -> Result<()> {
     client()?.set(on)?;
     println!(

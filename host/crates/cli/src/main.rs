@@ -24,7 +24,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show how things are: the daemon's regions and VMs on the host, the module in a guest
+    /// Show the daemon's regions and VMs on the host, or the module in a guest
     Status {
         /// As JSON
         #[arg(long)]
@@ -44,10 +44,10 @@ enum Command {
     Migrate {
         /// Its name in hallwayd's configuration, or its UUID
         vm: String,
-        /// Where the destination's QEMU awaits it, such as tcp:host2:4444
+        /// URI at which the destination's QEMU waits for it, such as tcp:host2:4444
         #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
         uri: Option<String>,
-        /// End a migration that goes on: the VM stays here
+        /// End the migration that is going on: the VM stays here
         #[arg(long)]
         cancel: bool,
         /// Directory of hallwayd's sockets
@@ -55,7 +55,7 @@ enum Command {
               default_value = hallway_control::RUN_DIR)]
         run_dir: PathBuf,
     },
-    /// List the guest's connections to other members: what carries them, and why
+    /// List the guest's connections to other members, what carries them, and why
     Connections {
         /// As JSON
         #[arg(long)]
@@ -88,7 +88,7 @@ fn run(options: Options) -> Result<()> {
             guest,
             run_dir,
         } => {
-            // Not to be looked at is there, too: asking says what is wrong.
+            // A socket that we may not reach is there, too: the query shows why.
             let at_host = hallway_control::socket(&run_dir)
                 .try_exists()
                 .unwrap_or(true);
@@ -122,7 +122,7 @@ fn run(options: Options) -> Result<()> {
 fn main() -> ExitCode {
     match run(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has had enough.
+        // The reader of our output, such as head, has had enough.
         Err(error)
             if error
                 .downcast_ref::<io::Error>()

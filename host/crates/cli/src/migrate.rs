@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `hallway migrate`: has hallwayd migrate a VM, and tells how it goes.
+//! `hallway migrate`: has hallwayd migrate a VM, and shows how it goes.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Migration, Query};
 
-/// Between two looks at how far it is.
+/// Time between two looks at its stage.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a hallwayd that ended may take to be started anew, and to find out how
-/// things are.
+/// How long a hallwayd that ended may take until the next one runs and has found
+/// its VMs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Migrates, and returns when it is over.
+/// Migrates a VM, and returns when that is over.
 pub fn migrate(run_dir: &Path, vm: &str, uri: &str) -> Result<()> {
     let begin = Query::Migrate {
         vm: vm.into(),
@@ -51,19 +51,19 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str) -> Result<()> {
     }
 }
 
-/// How far it is. A hallwayd that ended leaves QEMU migrating, and the next one
-/// goes on looking after it.
+/// Asks for the stage. Where hallwayd ended, QEMU goes on migrating, and the next
+/// hallwayd follows it.
 fn progress(run_dir: &Path, vm: &str) -> Result<Migration> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match answer(run_dir, Query::Migration { vm: vm.into() }) {
             Err(_) if Instant::now() < deadline => sleep(LOOK),
-            told => return told.context("hallwayd was lost meanwhile"),
+            answer => return answer.context("hallwayd was lost on the way"),
         }
     }
 }
 
-/// Has a migration end, and the VM stay.
+/// Ends a migration: the VM stays.
 pub fn cancel(run_dir: &Path, vm: &str) -> Result<()> {
     answer(run_dir, Query::CancelMigration { vm: vm.into() }).map(drop)
 }

@@ -3,46 +3,43 @@
 
 use std::io::{self, Write};
 
-/// Rows under a heading; columns are as wide as they must be.
-pub struct Table {
-    rows: Vec<Vec<String>>,
-}
+use comfy_table::presets::NOTHING;
+
+/// Rows under a heading. Columns are as wide as they must be; a cell's width is
+/// that on a terminal.
+pub struct Table(comfy_table::Table);
 
 impl Table {
-    /// An empty table.
+    /// Makes a table without rows.
     pub fn new(heading: &[&str]) -> Self {
-        Self {
-            rows: vec![heading.iter().map(|cell| (*cell).into()).collect()],
+        let mut table = comfy_table::Table::new();
+        table.load_preset(NOTHING).set_header(heading);
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
         }
+        Self(table)
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.0.add_row(cells);
     }
 
-    /// Prints it.
+    /// The lines of the table.
+    fn lines(&self) -> Vec<String> {
+        let lines = self.0.lines();
+        lines.map(|line| line.trim_end().into()).collect()
+    }
+
+    /// Prints the table, each line after `indent`.
     pub fn print(&self, indent: &str) -> io::Result<()> {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut out = io::stdout().lock();
-        for row in &self.rows {
-            let cells = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            writeln!(out, "{indent}{}", line.trim_end())?;
-        }
-        Ok(())
+        let mut lines = self.lines().into_iter();
+        lines.try_for_each(|line| writeln!(out, "{indent}{line}"))
     }
 }
 
-/// A number of bytes for people.
+/// Writes a number of bytes for people.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = number as f64;
@@ -75,6 +72,17 @@ pub fn or_dash(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::Table;
+
+    #[test]
+    fn columns_line_up_on_a_terminal() {
+        let mut table = Table::new(&["name", "state"]);
+        table.row(vec!["東京".into(), "a b".into()]);
+        table.row(vec!["long-name".into(), String::new()]);
+        let lines = table.lines();
+        assert_eq!(lines, ["name       state", "東京       a b", "long-name"]);
+    }
+
     #[test]
     fn bytes_for_people() {
         assert_eq!(super::bytes(0), "0 B");
