@@ -13,11 +13,11 @@ use serde_json::{json, Value};
 
 use crate::{Error, Monitor, Result};
 
-/// Devices and objects that QEMU's user named.
+/// QOM paths of named devices, unnamed ones, and objects.
 const NAMED: &str = "/machine/peripheral";
 const UNNAMED: &str = "/machine/peripheral-anon";
 const OBJECTS: &str = "/objects";
-/// Between two looks at memory that is let go.
+/// Time between two looks at memory that is let go.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long QEMU may take to let go of memory that was unplugged before.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -27,11 +27,11 @@ const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
 /// A file of shared memory, as a device of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
-    /// Of the device; that of its backend follows from it.
+    /// Id of the device; that of its backend follows from it.
     pub id: String,
-    /// Mapped by QEMU.
+    /// The file that QEMU maps.
     pub file: PathBuf,
-    /// Bytes.
+    /// Bytes of the file.
     pub size: u64,
 }
 
@@ -46,7 +46,7 @@ impl Memory {
 pub enum Plugged {
     /// The device is new.
     Now,
-    /// The VM had the file already, plugged in by a Hallway before, or by hand.
+    /// The VM had the file already: hallwayd plugged it in before, or a person.
     Before,
 }
 
@@ -65,8 +65,8 @@ impl Property {
 }
 
 impl Monitor {
-    /// Plugs memory in, on one of `ports` if the machine has any such, or if
-    /// none are given, on any root port that is free.
+    /// Plugs memory in. On a machine with root ports it goes to the first free one of
+    /// `ports`, or of all if `ports` is empty.
     pub fn plug(&mut self, memory: &Memory, ports: &[String]) -> Result<Plugged> {
         let mut stale = false;
         for name in self.backends()? {
@@ -81,7 +81,7 @@ impl Monitor {
         }
         let backend = Memory::backend(&memory.id);
         if stale {
-            // Of a Hallway that ended half-way.
+            // A hallwayd that ended half-way left it.
             self.execute("object-del", json!({ "id": backend }))?;
         }
         self.wait_released(&memory.id, Instant::now() + RELEASE)?;
@@ -97,16 +97,15 @@ impl Monitor {
         added.map(|()| Plugged::Now)
     }
 
-    /// Has the guest let a device go, waits until it has, and removes the
-    /// memory, of which QEMU knows nothing any more then. A device that is not
-    /// there is gone already. After [`Error::Held`] and [`Error::Lingers`] it
-    /// may still go: ask again.
+    /// Has the guest let a device go, waits until it has, and removes the memory from
+    /// QEMU. A device that is not there is gone already. After [`Error::Held`] and
+    /// [`Error::Lingers`] it may still go: call again.
     pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         if self.has_device(id)? {
             self.forget_events(id);
             match self.execute("device_del", json!({ "id": id })) {
-                // It was asked before, and takes its time.
+                // An earlier request is still going on.
                 Err(Error::Refused { reason, .. }) if reason.contains("in the process") => {}
                 // It went just now.
                 Err(Error::Refused { .. }) if !self.has_device(id)? => {}
@@ -129,10 +128,10 @@ impl Monitor {
         self.wait_released(id, deadline)
     }
 
-    /// Waits until QEMU has also let go of the memory of a device that was
-    /// unplugged, which takes as long as any of its threads may still look there.
-    /// A migration that begins before takes it along, and fails; memory that
-    /// comes to the same place has the same name, at which QEMU aborts.
+    /// Waits until QEMU has also let go of the memory of a device that was unplugged:
+    /// some of its threads may still read there. A migration that begins before takes
+    /// the memory along, and fails. Memory plugged in under the same id before makes
+    /// QEMU abort.
     fn wait_released(&mut self, id: &str, deadline: Instant) -> Result<()> {
         let block = format!("/{}", Memory::backend(id));
         while self.ram_blocks()?.iter().any(|name| name.ends_with(&block)) {
@@ -144,8 +143,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Names of all memory that a migration takes along. Only people are told
-    /// them by a command that is there to stay.
+    /// Names of all memory that a migration takes along. Only the monitor for people
+    /// has a stable command for them.
     fn ram_blocks(&mut self) -> Result<Vec<String>> {
         let ask = json!({ "command-line": "info ramblock" });
         let told: String = self.query("human-monitor-command", ask)?;
@@ -195,7 +194,7 @@ impl Monitor {
             device["bus"] = json!(port);
             match self.execute("device_add", device) {
                 Ok(_) => return Ok(()),
-                // A port without hot-plug, or taken by someone just now: the next.
+                // A port without hot-plug, or taken just now: try the next.
                 Err(error @ Error::Refused { .. }) => refused = error,
                 Err(error) => return Err(error),
             }

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! QEMU's monitor, as far as Hallway needs it: hot-plugged ring memory
-//! ([`Memory`]) and live migration ([`Migration`]).
+//! A client of QEMU's monitor: ring memory by hot-plug ([`Memory`]) and live
+//! migration ([`Migration`]).
 //!
-//! QEMU serves one client per monitor socket and lets others wait without a
-//! word, so the socket that Hallway is given must be its own.
+//! QEMU serves one client per monitor socket and lets others wait without a word,
+//! so Hallway needs a socket of its own.
 //!
-//! Why a client of our own: of the published ones, `qapi` waits for ever, with
-//! no deadline on anything, panics if QEMU hangs up before its greeting, takes
-//! an event that its generated types do not know for a broken connection, and
-//! generates those types from all of QEMU's schema at each build; the others
-//! are asynchronous and bring a runtime, while hallwayd gives each monitor a
-//! thread that mostly sleeps.
+//! # Why a client of our own
+//!
+//! The process behind a monitor may be hostile: a QEMU out of which its guest has
+//! broken. Every wait here has a deadline, and lines and kept events are bounded.
+//! Of the published clients, `qapi` waits for ever, reads lines of any length,
+//! panics if QEMU hangs up before its greeting, and takes an event that its types
+//! do not know for a broken connection. It generates those types from all of QEMU's
+//! schema at each build. The others are asynchronous and bring a runtime, while
+//! hallwayd gives each monitor a thread that mostly sleeps.
 
 mod device;
 mod migration;
@@ -24,26 +27,26 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why QEMU did not do what it was asked; each says what to do where it can.
+/// Why a command failed; each message says what to do, where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody is there, or it may not be reached.
+    /// No QEMU is there, or we may not reach it.
     #[error(
         "{path}: no QEMU answers ({error}): start it with -qmp unix:{path},server=on,wait=off"
     )]
     Connect {
-        /// Of the socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Connected, and then silence.
+    /// QEMU took the connection and sent no greeting.
     #[error(
         "{path}: QEMU does not greet: another client has this monitor, or QEMU hangs; give \
          Hallway a -qmp socket of its own"
     )]
     NoGreeting {
-        /// Of the socket.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The connection ended.
@@ -52,20 +55,20 @@ pub enum Error {
     /// The other end does not speak QMP.
     #[error("what came from the monitor is not QMP: {0}")]
     Protocol(String),
-    /// QEMU refuses.
+    /// QEMU refused a command.
     #[error("QEMU refuses {command}: {reason}")]
     Refused {
-        /// Asked for.
+        /// The command.
         command: String,
-        /// In QEMU's words.
+        /// QEMU's reason.
         reason: String,
     },
-    /// No answer, or no event, in time.
+    /// An answer or an event did not come in time.
     #[error("not within {} s: {what}", .limit.as_secs())]
     Timeout {
-        /// What was waited for.
+        /// The answer or event.
         what: String,
-        /// How long.
+        /// The time that it had.
         limit: Duration,
     },
     /// The guest was asked to let a device go, and did not.
@@ -74,16 +77,16 @@ pub enum Error {
          hot-plug, or its module is stuck"
     )]
     Held {
-        /// That it holds.
+        /// Id of the device.
         device: String,
     },
     /// QEMU has not let go of memory whose device is gone.
     #[error("QEMU still uses the memory of device {device}, which is gone: try again")]
     Lingers {
-        /// That is gone.
+        /// Id of the device.
         device: String,
     },
-    /// Nowhere to plug a device in.
+    /// No root port is free.
     #[error(
         "no free root port is left: start QEMU with more of them, such as -device \
          pcie-root-port,id=hallway0,chassis=10,pref64-reserve=SIZE"
@@ -92,7 +95,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the connection is of no more use.
+    /// Whether the connection cannot be used any further.
     pub fn is_final(&self) -> bool {
         !matches!(
             self,
@@ -101,5 +104,5 @@ impl Error {
     }
 }
 
-/// What this crate's functions return.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Live migration, as the source's QEMU is asked for it.
+//! Live migration, on the side of the source's QEMU.
 
 use serde::Deserialize;
 use serde_json::{json, Value};
 
 use crate::{Monitor, Result};
 
-/// How far a migration is.
+/// State of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationState {
     /// There was none.
     None,
-    /// It goes on.
+    /// It is going on.
     Active,
     /// The guest runs at the destination.
     Completed,
@@ -21,23 +21,23 @@ pub enum MigrationState {
     Cancelled,
 }
 
-/// What `query-migrate` tells.
+/// The answer to `query-migrate`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Migration {
-    /// In QEMU's words; nothing if there was none.
+    /// QEMU's word for its state; nothing if there was none.
     pub status: Option<String>,
-    /// Why it failed, in QEMU's words.
+    /// QEMU's reason why it failed.
     #[serde(rename = "error-desc")]
     pub error: Option<String>,
-    /// Milliseconds that the guest stood still.
+    /// Milliseconds for which the guest stood still.
     pub downtime: Option<u64>,
-    /// Milliseconds in all.
+    /// Milliseconds from its beginning to its end.
     #[serde(rename = "total-time")]
     pub total_time: Option<u64>,
 }
 
 impl Migration {
-    /// How far it is.
+    /// State of the migration.
     pub fn state(&self) -> MigrationState {
         match self.status.as_deref() {
             None | Some("none") => MigrationState::None,
@@ -50,19 +50,19 @@ impl Migration {
 }
 
 impl Monitor {
-    /// Begins a migration; the URI as QEMU's, such as `unix:PATH` or
+    /// Begins a migration to a URI in QEMU's form, such as `unix:PATH` or
     /// `tcp:HOST:PORT`. It goes on in the background.
     pub fn migrate(&mut self, uri: &str) -> Result<()> {
         self.execute("migrate", json!({ "uri": uri })).map(drop)
     }
 
-    /// How far the migration is.
+    /// Asks for the state of the migration.
     pub fn migration(&mut self) -> Result<Migration> {
         self.query("query-migrate", Value::Null)
     }
 
-    /// Ends the migration; the guest stays, unless it has just gone. Ask
-    /// [`Monitor::migration`] which it was.
+    /// Ends the migration. The guest stays, unless it has just gone:
+    /// [`Monitor::migration`] shows which.
     pub fn cancel_migration(&mut self) -> Result<()> {
         self.execute("migrate_cancel", Value::Null).map(drop)
     }

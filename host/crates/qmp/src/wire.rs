@@ -15,47 +15,48 @@ use serde_json::{json, Map, Value};
 
 use crate::{Error, Result};
 
-/// QEMU answers at once, save while it starts or a migration ends.
+/// Time that QEMU has for an answer: it answers at once, save while it starts or a
+/// migration ends.
 const ANSWER: Duration = Duration::from_secs(30);
-/// A line longer than this is no answer to anything that we ask.
+/// Bytes of the longest line that we accept.
 const LINE_MAX: usize = 4 << 20;
-/// Events that nobody asked about are forgotten, the oldest first.
+/// Events that are kept until they are taken; older ones are forgotten.
 const EVENTS_MAX: usize = 256;
 
-/// What QEMU says of its own accord.
+/// A message that QEMU sends unasked.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Event {
-    /// Such as `DEVICE_DELETED`.
+    /// Its name, such as `DEVICE_DELETED`.
     #[serde(rename = "event")]
     pub name: String,
-    /// What else it says.
+    /// Its data.
     #[serde(default)]
     pub data: Value,
 }
 
 impl Event {
-    /// Whether it is of that name and about that device.
+    /// Whether the event has this name and is about this device.
     pub fn is_about(&self, name: &str, device: &str) -> bool {
         self.name == name && self.data["device"] == device
     }
 }
 
-/// Who a QEMU is.
+/// Identity of a QEMU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Of its `-uuid`; zeros without.
+    /// UUID of its VM, from `-uuid`; zeros without.
     pub uuid: String,
-    /// Of the process that listens at the socket: QEMU, unless the socket was
-    /// handed to it.
+    /// The process that listens at the socket: QEMU, unless another made the socket
+    /// for it.
     pub pid: Option<i32>,
 }
 
-/// What `query-status` tells.
+/// The answer to `query-status`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RunState {
     /// Whether the vCPUs run.
     pub running: bool,
-    /// In QEMU's words, such as `paused` or `inmigrate`.
+    /// QEMU's word for its state, such as `paused` or `inmigrate`.
     pub status: String,
 }
 
@@ -109,7 +110,7 @@ impl Monitor {
                     limit: ANSWER,
                 });
             };
-            // An answer to what an earlier call gave up is nobody's.
+            // An answer to a command that timed out earlier is dropped.
             if line.get("id") != Some(&id) {
                 self.keep_event(line)?;
             } else if let Some(value) = line.remove("return") {
@@ -133,8 +134,8 @@ impl Monitor {
             .map_err(|error| Error::Protocol(format!("the answer to {command}: {error}")))
     }
 
-    /// The next event that fits, waited for until the deadline; it is then
-    /// forgotten. Nothing: it did not come.
+    /// Waits for the next event that fits, and takes it. Nothing: none came before the
+    /// deadline.
     pub fn wait_event(
         &mut self,
         deadline: Instant,
@@ -151,7 +152,7 @@ impl Monitor {
         }
     }
 
-    /// The events that came, without waiting. An error: QEMU is gone.
+    /// Takes the events that came, without waiting. An error: QEMU is gone.
     pub fn take_events(&mut self) -> Result<Vec<Event>> {
         while let Some(line) = self.line(Instant::now())? {
             self.keep_event(line)?;
@@ -164,7 +165,7 @@ impl Monitor {
         self.events.retain(|event| event.data["device"] != device);
     }
 
-    /// Who this QEMU is.
+    /// Asks for QEMU's identity.
     pub fn identity(&mut self) -> Result<Identity> {
         #[derive(Deserialize)]
         #[allow(non_snake_case)]
@@ -179,7 +180,7 @@ impl Monitor {
         })
     }
 
-    /// Whether the guest runs.
+    /// Asks whether the guest runs.
     pub fn status(&mut self) -> Result<RunState> {
         self.query("query-status", Value::Null)
     }
@@ -193,7 +194,7 @@ impl Monitor {
             .map_err(|error| Error::Closed(error.to_string()))
     }
 
-    /// The next line; nothing once the deadline has passed.
+    /// Reads the next line. Nothing: the deadline has passed.
     fn line(&mut self, deadline: Instant) -> Result<Option<Map<String, Value>>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bounds-checked access to memory that others write at the same time.
+//! Bounds-checked access to memory that a hostile peer writes at the same time.
 //!
-//! A [`Mapping`] never hands out a reference: the other side may be hostile and
-//! change a byte between two looks at it, which no Rust reference allows. Words
-//! go through relaxed, acquire or release atomics, runs of bytes through
-//! volatile copies; each look gives the caller a private copy, to be bounded
-//! and kept. An access outside the mapping, or a misaligned word, is a bug of
-//! the caller's and panics: offsets come from the ABI or from private geometry,
-//! never out of the shared memory itself.
+//! A [`Mapping`] never hands out a reference: the peer may change a byte between
+//! two reads of it, which no Rust reference allows. Words go through acquire and
+//! release atomics, runs of bytes through volatile copies. Each read gives the
+//! caller a private copy, to be bounded and kept. An access outside the mapping,
+//! or to a misaligned word, is a bug of the caller and panics: offsets come from
+//! the ABI or from private geometry, never from the shared memory itself.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -21,7 +20,7 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 
-/// Memory shared with others.
+/// A mapping of shared memory.
 pub struct Mapping {
     base: NonNull<c_void>,
     length: usize,
@@ -64,12 +63,12 @@ impl Mapping {
         Ok(Self { base, length })
     }
 
-    /// Bytes mapped.
+    /// Number of bytes mapped.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nothing is mapped; never the case.
+    /// Whether no byte is mapped; never the case.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -84,8 +83,8 @@ impl Mapping {
         unsafe { self.base.as_ptr().cast::<u8>().add(offset) }
     }
 
-    /// `T` is one of the atomics, which alone may be looked at through a
-    /// reference while others write.
+    /// The word at `offset`. `T` is one of the atomics: only these may be read through
+    /// a reference while others write.
     fn word<T>(&self, offset: usize) -> &T {
         let pointer = self.at(offset, size_of::<T>()).cast::<T>();
         assert!(pointer.is_aligned(), "misaligned word at {offset}");
@@ -127,8 +126,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Anonymous memory whose size nobody can change any more, so that access to a
-/// mapping of it cannot fault.
+/// Makes anonymous memory whose size is sealed, so that access to a mapping of it
+/// cannot fault.
 pub fn sealed_memory(name: &str, length: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let file = File::from(fd);
