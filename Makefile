@@ -17,6 +17,7 @@ test: ## everything: unit, model, module and end-to-end tests on both kernels
 test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 	lab/run setup
 	lab/run kernel debug
+	tests/run --kernel debug e2e
 	tests/old debug
 
 check: ## formatters, linters, the include rule

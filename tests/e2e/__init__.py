@@ -1,1 +1,1 @@
-"""End-to-end tests: two VMs on a bridge, the daemon, streams between them."""
+"""End-to-end tests: guests on one or two hosts."""

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import hallway_tests.pair
 import pytest
-from hallway_lab import topology
 from hallway_lab.vm import VM
 from hallway_tests import guests, two_hosts
 from hallway_tests.pair import Pair
@@ -76,16 +74,14 @@ class Unshared:
 
 
 @pytest.fixture
-def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, rng: Random) -> Pair:
+def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path) -> Pair:
     """Return two VMs with one region."""
     mark = request.node.get_closest_marker("region")
 
     @contextlib.contextmanager
     def boot(logs: Path) -> Iterator[Unshared]:
-        # The region of another site may have another size.
-        (topology.REGION_DIR / "default").unlink(missing_ok=True)
         region = mark.kwargs if mark else {}
-        with hallway_tests.pair.booted(kernel, share, logs, 1, rng.random(), **region) as two:
+        with hallway_tests.pair.booted(kernel, share, logs, 1, **region) as two:
             yield Unshared(two, lambda: tuple(two.site.vms))
 
     return site(boot).stage

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 
-from hallway_lab import hosts, isolate, paths
+from hallway_lab import isolate, paths
 from hallway_lab.prepare import guest_steps, run_steps
 from hallway_lab.sh import guarded
 
@@ -41,7 +41,7 @@ def _enter(options: argparse.Namespace) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/run", description="Hallway's tests.")
-    names = ("all", "module", "e2e")
+    names = ("all", "module")
     parser.add_argument("what", choices=(*names, "debug", "guests"), nargs="?", default="all")
     parser.add_argument("--kernel", choices=[*KERNELS, "debug"], help="only on this kernel")
     parser.add_argument("--only", default="", help="only tests whose names contain this")
@@ -56,7 +56,7 @@ def _parse() -> argparse.Namespace:
 def _suite(options: argparse.Namespace) -> int:
     kernel, name = options.kernel or KERNELS[0], options.suite
     seed = options.seed if options.seed is not None else random.getrandbits(32)
-    run_steps([*guest_steps(kernel), *guest_steps(kernel, qemu=hosts.QEMU)])
+    run_steps(guest_steps(kernel))
     share = guests.share(kernel)
     isolate.cut_off()
     random.seed(seed)
@@ -65,14 +65,9 @@ def _suite(options: argparse.Namespace) -> int:
     logs = paths.out("tests", f"{name}-{kernel}", "x").parent
     slow = guests.SLOWER if kernel == "debug" else 1
     try:
-        if name == "module":
-            from module import host
+        from module import host
 
-            host.run(report, kernel, share, logs, slow)
-        else:
-            import e2e.all
-
-            e2e.all.run(report, kernel, share, logs, slow, seed)
+        host.run(report, kernel, share, logs, slow)
     except GuestLost:
         print(f"{report.label}: the guests are of no more use: stopped here", flush=True)
     print(f"{report.label}: {report.summary()}", flush=True)
@@ -160,9 +155,6 @@ def _run(options: argparse.Namespace) -> int:
         begun = [(kernel, begin(*_in_guests(options, "module", kernel))) for kernel in kernels]
         for kernel, process in begun:
             total.finish(f"module {kernel}", process)
-    if what in ("all", "debug", "e2e"):
-        for kernel in kernels:
-            total.run(f"e2e {kernel}", *_in_guests(options, "e2e", kernel))
     print(f"tests: all done in {time.monotonic() - since:.0f} s")
     for line in total.failures:
         print(f"tests: failed: {line}")

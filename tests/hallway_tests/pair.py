@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,6 @@ class Pair:
     b: VM
     kernel: str
     slow: float  # factor on all timeouts
-    rng: random.Random
     logs: Path
     share: Path
 
@@ -68,9 +66,7 @@ class Pair:
 
     def sweep(self) -> None:
         """End what a failed test has left running in the guests."""
-        for vm in self.both:
-            vm.run("rm -f /tmp/hold; pkill -KILL -x 'stream|toggle|python3'", check=False)
-            vm.run("pkill -KILL -f /hallway/guest/; nbd-client -d /dev/nbd0", check=False)
+        sweep(*self.both)
 
     def healthy(self) -> None:
         """Fail if a guest of the site is gone or its kernel complained."""
@@ -139,6 +135,15 @@ def count_on_rings(vm: VM, peer: VM) -> int:
     return sum(on_rings(c) for c in connections_with(vm, peer))
 
 
+def sweep(*vms: VM) -> None:
+    """End what a failed test has left running in guests, and undo its settings."""
+    for vm in vms:
+        vm.run("rm -f /tmp/hold; pkill -KILL -x 'stream|toggle|python3'", check=False)
+        vm.run("pkill -KILL -f /hallway/guest/; nbd-client -d /dev/nbd0", check=False)
+        vm.run("rm -f /tmp/say /tmp/said /tmp/dying /tmp/killed /tmp/fault", check=False)
+        vm.run("sysctl -q net.ipv4.tcp_retries2=15", check=False)
+
+
 def name_logs(vm: VM, folder: Path) -> VM:
     """Have a VM write its logs to this folder: runs side by side have each their own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,19 +153,20 @@ def name_logs(vm: VM, folder: Path) -> VM:
 
 
 @contextlib.contextmanager
-def booted(kernel: str, share: Path, logs: Path, slow: float, seed: object, **region: int) -> Iterator[Pair]:
+def booted(kernel: str, share: Path, logs: Path, slow: float, **region: int) -> Iterator[Pair]:
     """Run a daemon and two VMs for the length of the block."""
     daemon = topology.Daemon(f"--region={TINY}:8M:2", **region)
     logs.mkdir(parents=True, exist_ok=True)
     daemon.log = logs / "hallwayd.log"
     daemon.log.write_bytes(b"")
     site = topology.Site(daemon)
+    daemon.region.path.unlink(missing_ok=True)  # that of another site may have another size
     daemon.start()
     try:
         vms = [name_logs(site.vm(n, kernel, share=share, boot_timeout=120 * slow), logs) for n in (1, 2)]
         with site.join(*vms):
             for vm in vms:
                 settle_in(vm)
-            yield Pair(site, vms[0], vms[1], kernel, slow, random.Random(str(seed)), logs, share)
+            yield Pair(site, vms[0], vms[1], kernel, slow, logs, share)
     finally:
         daemon.kill(15)

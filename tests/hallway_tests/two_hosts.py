@@ -27,7 +27,7 @@ from .guests import (
     settle_in,
     wait_members,
 )
-from .pair import name_logs, on_rings
+from .pair import name_logs, on_rings, sweep
 from .suite import check, wait_for
 
 DRIVEN, BY_HAND = 2, 1  # numbers of the VM that hallwayd migrates, and of the one that it only serves
@@ -50,6 +50,14 @@ class Hosts:
     def both(self) -> tuple[VM, VM]:
         """Both VMs."""
         return self.stays, self.moves
+
+    def healthy(self) -> None:
+        """Fail if a guest is gone or its kernel complained."""
+        healthy(*self.both)
+
+    def sweep(self) -> None:
+        """End what a failed test has left running in the guests."""
+        sweep(*self.both)
 
     def by_hand(self) -> Hosts:
         """Return the same with the roles of the VMs swapped: the one that migrates does so by QMP."""
@@ -162,7 +170,7 @@ class Hosts:
             found = odd(moved, watchdog=False)
             check(not found, f"{vm.name}: {', '.join(found)}")
             check(not moved["resets"], f"{vm.name}: resets is {moved['resets']}")
-        healthy(*self.both)
+        self.healthy()
 
 
 def check_stays(done: subprocess.CompletedProcess[str], why: str) -> None:

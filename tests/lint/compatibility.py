@@ -55,10 +55,15 @@ print(json.dumps({"groups": rows.GROUPS, "rows": [
 
 # What needs two VMs, and the tests that hold it.
 ELSEWHERE = (
-    ("NFS, client and server in the kernel", "ring", "e2e/kernel_users.py", "nfs"),
-    ("NBD, client in the kernel", "ring", "e2e/leaving.py", "asleep_in_calls"),
-    ("TCP_USER_TIMEOUT, when a peer falls silent", "ring", "e2e/peers.py", "peer_silent_for_ever"),
-    ("a peer that is killed: ETIMEDOUT", "ring", "e2e/peers.py", "peer_killed"),
+    ("NFS, client and server in the kernel", "ring", "e2e/test_kernel_users.py", "test_nfs"),
+    ("NBD, client in the kernel", "ring", "e2e/test_unloading.py", "test_asleep_in_calls"),
+    (
+        "TCP_USER_TIMEOUT, when a peer is unresponsive",
+        "ring",
+        "e2e/test_peer_death.py",
+        "test_peer_never_responds",
+    ),
+    ("a peer that is killed: ETIMEDOUT", "ring", "e2e/test_peer_death.py", "test_peer_killed"),
 )
 
 

@@ -120,5 +120,5 @@ def pair(setting: Setting, **options: Any) -> Iterator[Stage]:
     """Boot the two VMs."""
     # That of a stage before may have another size.
     (topology.REGION_DIR / "default").unlink(missing_ok=True)
-    with booted(setting.kernel, setting.share, setting.logs, 1, setting.seed, **options) as two:
+    with booted(setting.kernel, setting.share, setting.logs, 1, **options) as two:
         yield Stage(two)

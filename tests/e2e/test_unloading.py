@@ -1,30 +1,60 @@
-"""Hallway is switched off, and its module unloaded, under calls that sleep."""
+"""Hallway is switched off, and its module unloaded, under streams and under calls that sleep."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hallway_lab.vm import VM, Job
-from hallway_tests.guests import Delta, Stream, autopsy, connections, insmod, loaded, rmmod, wait_members
+from hallway_tests.guests import (
+    AT_ONCE,
+    Delta,
+    Stream,
+    autopsy,
+    connections,
+    insmod,
+    loaded,
+    rmmod,
+    wait_members,
+)
 from hallway_tests.pair import Pair
 from hallway_tests.streams import CALM, small_buffers
-from hallway_tests.suite import check, wait_for
+from hallway_tests.suite import wait_for
+
+pytestmark = pytest.mark.xdist_group("e2e-peers")
 
 HOST = "10.77.0.254"  # of the bridge; no member
+SMALL_RINGS = AT_ONCE | {"ring_bytes": 16384}
 # Where the stream's threads sleep while their peer makes no call.
 CALLS = ("sendmsg", "recvmsg", "epoll_wait")
 
 
-def asleep_in_calls(pair: Pair) -> None:
-    """`hallway off`, then rmmod: who sleeps in recv, send or epoll, and a kernel user, go on over TCP."""
-    params = {"promote_bytes": 0, "promote_ms": 0, "ring_bytes": 16384}
-    pair.load(**params)
+def test_unload(pair: Pair, rng: random.Random) -> None:
+    """The module is unloaded and loaded again at either end while streams run; no byte is lost."""
+    pair.load(**SMALL_RINGS)
+    stream = Stream(pair.b, pair.a, conns=6)
+    for _ in range(4):
+        for vm in rng.sample(pair.both, 2):
+            pair.wait_on_rings()
+            with autopsy(vm):
+                rmmod(vm, 60 * pair.slow)
+            stream.check_running(f"when {vm.name}'s module was unloaded")
+            insmod(vm, **SMALL_RINGS)
+            wait_members(*pair.both)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+
+
+def test_asleep_in_calls(pair: Pair) -> None:
+    """`hallway off`, then rmmod: threads asleep in recv, send, epoll, and a kernel user, continue on TCP."""
+    pair.load(**SMALL_RINGS)
     vm = pair.a
     delta = Delta(*pair.both)
     with small_buffers(*pair.both):
@@ -33,17 +63,18 @@ def asleep_in_calls(pair: Pair) -> None:
         stream = Stream(pair.b, pair.a, conns=3, both=f"{CALM} --short --calls write,read --hold /tmp/hold")
         for unloads in (False, True):
             pair.wait_on_rings(4)
-            check(not _with(vm, HOST), f"a stranger is attached: {_with(vm, HOST)}")
+            assert not _with_host(vm), "a connection with the host, which is no member, is attached"
             with _asleep(pair, stream):
                 if unloads:
-                    _count_off(pair, delta)
+                    _check_counters(pair, delta)
                     rmmod(vm, 60 * pair.slow)
                 else:
                     vm.run("hallway off", timeout=60 * pair.slow)
-                    check(not connections(vm), f"off, and still attached: {connections(vm)}")
-            check(stream.running() and not disk.poll(), f"{stream.client.poll()} {disk.poll()}")
+                    assert not connections(vm), "off, and still attached"
+            stream.check_running(f"with Hallway {'unloaded' if unloads else 'off'}")
+            assert disk.poll() is None, "the disk's user has ended"
             if unloads:
-                insmod(vm, **params)
+                insmod(vm, **SMALL_RINGS)
                 delta = Delta(*pair.both)
             else:
                 vm.run("hallway on")
@@ -54,14 +85,14 @@ def asleep_in_calls(pair: Pair) -> None:
         stranger.finish()
         pair.a.run("touch /tmp/nbd/stop")
         used = disk.wait(60 * pair.slow)
-        check(used.code == 0 and int(used.out) > 4, f"the disk's user: {used}")
+        assert used.code == 0 and int(used.out) > 4, f"the disk's user: {used}"
         pair.b.run("pkill -x nbd-server")
-    _count_off(pair, delta)
+    _check_counters(pair, delta)
 
 
-def peer_stopped(pair: Pair) -> None:
-    """`hallway off` while the peer's QEMU stands still: rings are cut, and the streams go on over TCP."""
-    pair.load(promote_bytes=0, promote_ms=0)
+def test_off_with_peer_stopped(pair: Pair) -> None:
+    """`hallway off` while the peer's QEMU is stopped truncates its rings; the streams continue on TCP."""
+    pair.load(**AT_ONCE)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
     for _ in range(20):
@@ -69,7 +100,7 @@ def peer_stopped(pair: Pair) -> None:
         os.kill(pair.b.pid, signal.SIGSTOP)
         try:
             pair.a.run("hallway off", timeout=20 * pair.slow)
-            check(not connections(pair.a), f"off, and still attached: {connections(pair.a)}")
+            assert not connections(pair.a), "off, and still attached"
         finally:
             os.kill(pair.b.pid, signal.SIGCONT)
         stream.check_running("with its peer stopped")
@@ -79,25 +110,24 @@ def peer_stopped(pair: Pair) -> None:
     pair.wait_on_rings(6)
     stream.stop()
     stream.finish(60 * pair.slow)
-    check(delta.of(pair.a)["rx_cuts"] >= 6, f"no ring was cut: {delta.of(pair.a)}")
-    check(delta.of(pair.b)["tx_bytes_repeated"], "no byte had to be repeated")
+    assert delta.of(pair.a)["rx_cuts"] >= 6, "no ring was truncated"
+    assert delta.of(pair.b)["tx_bytes_repeated"], "no byte had to be resent"
     pair.check_counters(delta, stopped=True)
 
 
-def _count_off(pair: Pair, delta: Delta) -> None:
+def _check_counters(pair: Pair, delta: Delta) -> None:
     for vm in pair.both:
-        moved = delta.of(vm)
-        check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
+        assert delta.of(vm)["tx_bytes_ring"], f"{vm.name} sent nothing through rings"
     pair.check_counters(delta)
 
 
-def _with(vm: VM, remote: str) -> list[Any]:
-    return [c for c in connections(vm) if c["remote"] == remote]
+def _with_host(vm: VM) -> list[Any]:
+    return [c for c in connections(vm) if c["remote"] == HOST]
 
 
 @contextlib.contextmanager
 def _asleep(pair: Pair, stream: Stream) -> Iterator[None]:
-    """All the stream's threads in a sleep, also after the block; then bytes go over the wire."""
+    """Have all the stream's threads asleep in calls, also at the block's end; then bytes go over the wire."""
     pid = pair.a.run(f"pgrep -f '^stream client.*--port {stream.port} '").out.strip()
 
     def stacks() -> str:
@@ -110,10 +140,10 @@ def _asleep(pair: Pair, stream: Stream) -> Iterator[None]:
     pair.b.run("touch /tmp/hold")
     with autopsy(pair.a):
         wait_for(asleep, "all sleep in calls", 20 * pair.slow)
-        check("[hallway]" in stacks(), "nobody sleeps in the module")
+        assert "[hallway]" in stacks(), "no thread sleeps in the module"
         yield
         wait_for(asleep, "all sleep in calls again, once TCP is full, too", 20 * pair.slow)
-        check("[hallway]" not in stacks() or loaded(pair.a), "asleep in code that is gone")
+        assert "[hallway]" not in stacks() or loaded(pair.a), "asleep in code that is unloaded"
     before = _sent(pair.b)
     pair.b.run("rm /tmp/hold")
     with autopsy(*pair.both):
@@ -125,11 +155,11 @@ def _sent(vm: VM) -> int:
 
 
 def _disk(pair: Pair) -> Job:
-    """Use a disk of b in a: both ends of its connection are a program's, then a's kernel is one."""
+    """Use a disk of b in a; its connection is opened by programs, then used by a's kernel."""
     pair.b.run("mkdir -p /tmp/nbd; truncate -s 1M /tmp/nbd/disk")
     pair.b.put("[generic]\n[disk]\nexportname = /tmp/nbd/disk\n", "/tmp/nbd/config")
     pair.b.run("nbd-server -C /tmp/nbd/config")
-    pair.a.run("mkdir -p /tmp/nbd; modprobe nbd nbds_max=1")
+    pair.a.run("mkdir -p /tmp/nbd; rm -f /tmp/nbd/stop; modprobe nbd nbds_max=1")
     pair.a.run(f"nbd-client -b 4096 -N disk {pair.b.ip4} /dev/nbd0")
     return pair.a.spawn("sh /hallway/guest/disk.sh /dev/nbd0")
 
@@ -145,12 +175,9 @@ class _Stranger:
         self._vm = pair.a
 
     def finish(self) -> None:
-        """End it; every byte must have come."""
+        """End it; every byte must have arrived."""
         self._vm.run("pkill -TERM -f '^stream client.*--port 4800 '")
         guest = json.loads(self._guest.wait(60).out)
         host = json.loads(self._host.communicate(timeout=60)[0])
-        check(not guest["errors"] and not host["errors"], f"{guest} {host}")
-        check(guest["per"] == [p[::-1] for p in host["per"]], f"not all came: {guest} {host}")
-
-
-TESTS = (asleep_in_calls, peer_stopped)
+        assert not guest["errors"] and not host["errors"]
+        assert guest["per"] == [p[::-1] for p in host["per"]], "not all bytes arrived"

@@ -1,0 +1,33 @@
+"""The guests of the end-to-end tests.
+
+A group of tests (xdist_group) shares its guests; each group runs in one worker:
+
+    e2e-streams     a pair of VMs: connections between them
+    e2e-peers       a pair of VMs: peers, module and daemon come, go and fail
+    e2e-setup       a pair of VMs, and a guest that is set up wrong (test_setup_errors.py)
+    e2e-configured  three VMs that hallwayd's configuration names (test_configuration.py)
+    e2e-hosts       two VMs on two hosts (test_migration.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hallway_tests.pair import Pair, booted
+
+Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
+
+
+@pytest.fixture
+def pair(site: Site, kernel: str, share: Path, slow: float) -> Pair:
+    """Return the pair of VMs of this group."""
+    return site(lambda logs: booted(kernel, share, logs, slow))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests that are marked `last` after all others of their group."""
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)

@@ -1,0 +1,332 @@
+"""VMs that hallwayd's configuration names: it plugs their regions in by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hallway_lab import topology
+from hallway_lab.vm import VM, Plain
+from hallway_tests import kexec
+from hallway_tests.guests import (
+    AT_ONCE,
+    Delta,
+    Stream,
+    healthy,
+    insmod,
+    loaded,
+    members,
+    rmmod,
+    settle_in,
+    wait_members,
+)
+from hallway_tests.pair import Pair, name_logs, sweep
+from hallway_tests.streams import CALM
+from hallway_tests.suite import wait_for
+
+from .conftest import Site
+
+pytestmark = [
+    pytest.mark.xdist_group("e2e-configured"),
+    pytest.mark.not_on("6.12", "the configuration hardly concerns the guests' kernel"),
+]
+
+NUMBERS = (5, 6, 7)
+IDLE = 4  # seconds
+GROUPS = """
+[limits]
+host = "96M"
+vm = "96M"
+
+[[group]]
+name = "shared"
+isolation = "shared"
+size = "64M"
+
+[[group]]
+name = "each"
+isolation = "pair"
+idle = {idle}
+"""
+VM_WORDS = """
+[[vm]]
+name = "{vm.name}"
+uuid = "{vm.uuid}"
+monitor = "{vm.config.monitor}"
+groups = {groups}
+"""
+
+
+@dataclass
+class Configured:
+    """Three VMs that a configuration names, and the daemon that has it."""
+
+    site: topology.Site
+    kernel: str
+    slow: float  # factor on all timeouts
+    logs: Path
+    share: Path
+
+    @property
+    def vms(self) -> list[VM]:
+        """Every VM."""
+        return self.site.vms
+
+    def pair(self, a: VM, b: VM) -> Pair:
+        """Return two of the VMs as a pair."""
+        return Pair(self.site, a, b, self.kernel, self.slow, self.logs, self.share)
+
+    def check_streams(self, a: VM, b: VM) -> None:
+        """Run a stream between two VMs; rings must carry most of its bytes."""
+        delta = Delta(a, b)
+        Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * self.slow)
+        self.pair(a, b).check_counters(delta)
+        self.pair(a, b).check_through_rings(delta, 0.5)
+
+    def machine(self, vm: VM) -> dict[str, Any]:
+        """Return what the daemon says of a VM of its configuration."""
+        machines = self.site.daemon.status()["machines"]
+        return next(machine for machine in machines if machine["uuid"] == vm.uuid)
+
+    def plugged(self, vm: VM) -> set[str]:
+        """Return the names of the regions that the daemon has plugged into a VM."""
+        return {plug["region"] for plug in self.machine(vm)["plugs"] if plug["plugged"]}
+
+    def regions(self) -> set[str]:
+        """Return the names of the regions that the daemon serves."""
+        return {region["name"] for region in self.site.daemon.status()["regions"]}
+
+    def wait_plugged(self, vm: VM, *regions: str) -> None:
+        """Wait until a VM has just these regions, as the daemon says and as its QEMU says."""
+        wanted = {f"hallway-{region}" for region in regions}
+        wait_for(
+            lambda: self.plugged(vm) == set(regions) and devices(vm) == wanted,
+            f"{vm.name} has {regions or 'no region'}",
+            60 * self.slow,
+        )
+
+    def wait_monitor(self, vm: VM) -> None:
+        """Wait until the daemon is connected to a VM's QEMU."""
+        wait_for(lambda: self.machine(vm)["connected"], f"{vm.name}'s monitor answers")
+
+    def unload(self) -> None:
+        """Unload the module from all VMs."""
+        for vm in self.vms:
+            if loaded(vm):
+                rmmod(vm)
+
+    def healthy(self) -> None:
+        """Fail if a guest complained."""
+        healthy(*self.vms)
+
+    def sweep(self) -> None:
+        """End what a failed test has left running in the guests."""
+        sweep(*self.vms)
+
+
+def devices(vm: VM) -> set[str]:
+    """Return the ids of the shared memory devices that QEMU has."""
+    listed = vm.qmp.command("qom-list", path="/machine/peripheral")
+    return {item["name"] for item in listed if item["type"] == "child<ivshmem-plain>"}
+
+
+@pytest.fixture
+def configured(site: Site, kernel: str, share: Path, slow: float) -> Configured:
+    """Return three VMs of a configuration; their order: two of a shared region, one without."""
+    return site(lambda logs: _booted(kernel, share, logs, slow))
+
+
+@contextlib.contextmanager
+def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Configured]:
+    config = logs / "hallwayd.toml"
+    daemon = topology.Daemon(host="configured", config=config)
+    daemon.log = logs / "hallwayd.log"
+    daemon.log.write_bytes(b"")
+    site = topology.Site(daemon)
+    options = {"share": share, "reboots": True, "boot_timeout": 120 * slow}
+    vms = [
+        name_logs(site.vm(number, kernel, monitor=Path(f"/run/vm{number}.qmp"), **options), logs)
+        for number in NUMBERS
+    ]
+    groups = ['["shared", "each"]', '["shared", "each"]', '["each"]']
+    words = [VM_WORDS.format(vm=vm, groups=own) for vm, own in zip(vms, groups, strict=True)]
+    config.write_text(GROUPS.format(idle=IDLE) + "".join(words))
+    daemon.start()
+    try:
+        with site.join(*vms):
+            for vm in vms:
+                settle_in(vm)
+            yield Configured(site, kernel, slow, logs, share)
+    finally:
+        daemon.kill(15)
+
+
+def _load(configured: Configured, *vms: VM) -> None:
+    """Load the module in VMs, of which the first two then serve each other."""
+    for vm in vms:
+        insmod(vm, **AT_ONCE)
+    wait_members(*vms[:2], timeout=30 * configured.slow)
+
+
+def test_config_plugs(configured: Configured) -> None:
+    """A region is plugged in when a guest's module runs, not before; what a person unplugs stays out."""
+    a, b, _ = configured.vms
+    configured.unload()
+    for vm in (a, b):
+        configured.wait_monitor(vm)
+        assert not devices(vm), f"{vm.name} has a region, and no module yet"
+    _load(configured, a, b)
+    for vm in (a, b):
+        configured.wait_plugged(vm, "shared")
+    configured.check_streams(a, b)
+
+    # Unplugged by hand, under load: it stays out, and is plugged in again with the guest's module.
+    delta = Delta(a, b)
+    stream = Stream(b, a, conns=3, both=CALM)
+    wait_for(lambda: delta.of(a)["tx_promoted"] >= 3, "the streams are on rings", 20 * configured.slow)
+    a.qmp.command("device_del", id="hallway-shared")
+    wait_for(lambda: not configured.plugged(a), "the daemon knows", 30 * configured.slow)
+    assert configured.machine(a)["plugs"][0]["problem"] == "another took it out"
+    stream.check_running("when its region was unplugged")
+    stream.stop()
+    stream.finish(60 * configured.slow)
+    assert not devices(a), "it was plugged in again"
+    rmmod(a)
+    _load(configured, a)
+    wait_members(a, b, timeout=30 * configured.slow)
+
+
+def test_config_survives(configured: Configured) -> None:
+    """A daemon that takes over finds regions plugged in, and plugs no second device."""
+    a, b = _members(configured)
+    configured.site.daemon.kill()
+    configured.site.daemon.start()
+    for vm in (a, b):
+        configured.wait_plugged(vm, "shared")
+    configured.check_streams(a, b)
+
+
+def _members(configured: Configured) -> tuple[VM, VM]:
+    """Return the two VMs of the shared region, with the module loaded."""
+    a, b, _ = configured.vms
+    for vm in (a, b):
+        if not loaded(vm):
+            insmod(vm, **AT_ONCE)
+    wait_members(a, b, timeout=30 * configured.slow)
+    return a, b
+
+
+def test_config_admits(configured: Configured) -> None:
+    """A VM that is in no group of a region is refused, and says so."""
+    daemon = configured.site.daemon
+    _members(configured)
+    options = {"share": configured.share, "boot_timeout": 120 * configured.slow}
+    stranger = name_logs(configured.site.vm(8, configured.kernel, **options), configured.logs)
+    region = daemon.status()["regions"][0]
+    with configured.site.join(stranger):
+        stranger.plug(Plain(Path(region["file"]), region["size"]))
+        insmod(stranger)
+        wait_for(
+            lambda: "this VM is not allowed in" in stranger.run("dmesg").out,
+            "the stranger's kernel says so",
+            20 * configured.slow,
+        )
+        assert "is not in this group: put it there" in daemon.log.read_text()
+        rmmod(stranger)
+
+
+def test_config_reset(configured: Configured) -> None:
+    """A VM that is reset is missed at once, and gets its region again when its module runs."""
+    a, b, _ = configured.vms
+    with _boots_again(configured, a, b):
+        b.reset()
+    assert configured.machine(b)["plugs"][0]["problem"] == "its guest was reset"
+    _check_back(configured, a, b)
+
+
+@pytest.mark.not_on("debug", "the kernel has no kexec")
+def test_config_kexec(configured: Configured) -> None:
+    """A VM whose kernel starts another one leaves before, and is back when its module runs again."""
+    a, b, _ = configured.vms
+    kexec.lay_out(configured.share, b)
+    with _boots_again(configured, a, b):
+        kexec.kexec(b)
+        # The guest itself reports this: QEMU does not notice a kexec.
+        wait_for(lambda: configured.pair(a, b).member(b)["liveness"] == "absent", "it left")
+    _check_back(configured, a, b)
+
+
+@contextlib.contextmanager
+def _boots_again(configured: Configured, a: VM, b: VM) -> Iterator[None]:
+    """Have two members, of which b boots again by the block; a misses it."""
+    configured.unload()
+    _load(configured, a, b)
+    yield
+    wait_for(lambda: b.ip4 not in members(a), f"{a.name} misses it")
+    b.wait_boot()
+
+
+def _check_back(configured: Configured, a: VM, b: VM) -> None:
+    settle_in(b)
+    insmod(b, **AT_ONCE)
+    wait_members(a, b, timeout=30 * configured.slow)
+    configured.wait_plugged(b, "shared")
+    configured.check_streams(a, b)
+
+
+def test_config_pairs(configured: Configured) -> None:
+    """Two VMs get a region at their first traffic, which no third one sees; idle, they lose it."""
+    a, b, c = configured.vms
+    configured.unload()
+    _load(configured, a, b, c)
+    configured.wait_plugged(c)
+    with _on_rings(configured, a, c), _on_rings(configured, b, c):
+        configured.wait_plugged(a, "shared", "pair.vm5.vm7")
+        configured.wait_plugged(b, "shared", "pair.vm6.vm7")
+        configured.wait_plugged(c, "pair.vm5.vm7", "pair.vm6.vm7")
+        for vm in configured.vms:
+            bound = vm.run("ls -d /sys/bus/pci/drivers/hallway/0*").out.split()
+            assert len(bound) == 3, f"{vm.name} has not its doorbell and two regions"
+
+    configured.wait_plugged(a, "shared")
+    configured.wait_plugged(b, "shared")
+    configured.wait_plugged(c)
+    assert members(c) <= {c.ip4, c.ip6}, "members are left after all regions were withdrawn"
+    wait_for(lambda: configured.regions() == {"shared"}, "only the shared region is left")
+
+    # New traffic; and traffic of a connection that is older than the module.
+    with _on_rings(configured, a, c):
+        pass
+    rmmod(c)
+    with _on_rings(configured, b, c, lambda: insmod(c, **AT_ONCE)):
+        pass
+
+
+@contextlib.contextmanager
+def _on_rings(
+    configured: Configured, client: VM, server: VM, once_connected: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Run a stream that is on rings when the block begins, and then to its end."""
+    delta = Delta(client)
+    stream = Stream(server, client, conns=3, both=CALM)
+    wait_for(
+        lambda: client.run(f"ss -Htn state established dport = :{stream.port}").out.count("\n") == 3,
+        "the stream is connected",
+        20 * configured.slow,
+    )
+    once_connected()
+    wait_for(
+        lambda: min(delta.of(client)[name] for name in ("tx_promoted", "rx_promoted")) >= 3,
+        f"{client.name} and {server.name} are on rings",
+        60 * configured.slow,
+    )
+    yield
+    stream.stop()
+    stream.finish(60 * configured.slow)
+    moved = delta.of(client)
+    assert moved["tx_bytes_ring"] and moved["rx_bytes_ring"], "no byte went through rings"
+    assert not moved["resets"]

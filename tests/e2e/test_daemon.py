@@ -1,0 +1,132 @@
+"""hallwayd: what it refuses, what guests are told by it, and what its death costs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hallway_lab.vm import Plain
+from hallway_tests.guests import (
+    AT_ONCE,
+    REPO,
+    Delta,
+    Stream,
+    call,
+    counters,
+    insmod,
+    status,
+    wait_members,
+)
+from hallway_tests.pair import TINY, Pair
+from hallway_tests.suite import wait_for
+
+pytestmark = pytest.mark.xdist_group("e2e-peers")
+
+MIB = 1 << 20
+
+
+def test_status_names_all(pair: Pair) -> None:
+    """Each guest's status lists the host, itself and the other as hallwayd does."""
+    pair.load()
+    region = pair.site.daemon.status()["regions"][0]
+    told = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in region["members"]}
+    for vm in pair.both:
+        shown = status(vm)["members"]
+        seen = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in shown}
+        assert len(shown) == 3, vm.name
+        assert seen == {slot: told[slot] for slot in seen}, vm.name
+        own = [m for m in shown if m["self"]]
+        assert [m["uuid"] for m in own] == [vm.uuid], vm.name
+        assert {vm.ip4, vm.ip6} <= set(own[0]["addresses"]), vm.name
+
+
+def test_daemon_restart(pair: Pair) -> None:
+    """hallwayd is killed and restarted: streams continue, and a VM that boots then is promoted with both."""
+    pair.load(**AT_ONCE)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=4)
+    pair.wait_on_rings(4)
+    pair.site.daemon.kill(9)
+    moved = counters(pair.a)["tx_bytes_ring"]
+    wait_for(
+        lambda: counters(pair.a)["tx_bytes_ring"] > moved + 1000000, "rings carry bytes without a daemon"
+    )
+    stream.check_running("without a daemon")
+    pair.site.daemon.start()
+    third = pair.third()
+    with pair.site.join(third):
+        insmod(third, **AT_ONCE)
+        wait_members(*pair.both, third)
+        for other in pair.both:
+            before = Delta(third, other)
+            Stream(other, third, conns=2, seconds=pair.slow).finish(60 * pair.slow)
+            for vm in (third, other):
+                promoted = before.of(vm)["tx_promoted"]
+                assert promoted >= 2, f"{vm.name}, between {other.name} and {third.name}"
+        pair.healthy()
+    stream.check_running("when the third VM went")
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    pair.check_counters(delta)
+
+
+def test_region_full(pair: Pair) -> None:
+    """A guest that finds a region full says so once, and joins when another one has left."""
+    a, b = pair.both
+    tiny = Plain(pair.site.daemon.region.path.with_name(TINY), 8 * MIB, TINY)
+
+    def inside() -> list[str]:
+        regions = pair.site.daemon.status()["regions"]
+        shown = next(region["members"] for region in regions if region["name"] == TINY)
+        return [member["uuid"] for member in shown if member["liveness"] == "alive"]
+
+    pair.load()
+    a.plug(tiny)
+    wait_for(lambda: a.uuid in inside(), f"{a.name} is a member", 20 * pair.slow)
+    b.run("dmesg -C")
+    b.plug(tiny)
+    wait_for(lambda: "no slot is left" in b.run("dmesg").out, f"{b.name} is refused", 20 * pair.slow)
+    assert b.uuid not in inside()
+    a.unplug(TINY)
+    wait_for(lambda: b.uuid in inside(), f"{b.name} is a member", 20 * pair.slow)
+    b.unplug(TINY)
+    assert b.run("dmesg").out.count("no slot is left") == 1
+
+
+def test_host(pair: Pair) -> None:
+    """The daemon and its CLI refuse what they cannot do well, and say what to do."""
+    for words, said in _refused(pair):
+        result = call(*words)
+        assert result.returncode, words
+        assert said in result.stderr, words
+    assert pair.site.daemon.status()
+
+
+def _refused(pair: Pair) -> Iterator[tuple[tuple[object, ...], str]]:
+    """Yield commands that must fail, and what each must say."""
+    daemon = pair.site.daemon
+    folder = Path("/run/errors")
+    folder.mkdir(exist_ok=True)
+    hallwayd, hallway = (
+        shutil.copy(REPO / "host/target/release" / name, folder) for name in ("hallwayd", "hallway")
+    )
+    nobody = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+    shared, own = folder / "shared", folder / "own"
+    shared.mkdir(exist_ok=True)
+    shared.chmod(0o777)
+    yield (hallwayd,), f"hallwayd runs already for {daemon.socket.parent} (pid "
+    yield (
+        (hallwayd, "--run-dir", own, "--socket", daemon.socket),
+        f"another program listens at {daemon.socket}: end it, or give another --socket",
+    )
+    yield (hallwayd, "--run-dir", shared), f"{shared}: others may write there (owner 0, mode 0777)"
+    yield (
+        (hallwayd, "--run-dir", own, "--region", "small:4M"),
+        "a region of 4194304 bytes gives each of its 4 members less than 2 MiB: make it larger",
+    )
+    yield (*nobody, hallwayd, "--run-dir", folder / "new"), "cannot be made: run as root"
+    yield (*nobody, hallwayd), "run as root, or give a --run-dir of your own"
+    yield (*nobody, hallway, "status"), "not permitted: run as the user that hallwayd runs as"
+    yield (hallway, "status", "--host", "--run-dir", folder), "start hallwayd, or give the directory"

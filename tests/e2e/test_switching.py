@@ -1,0 +1,82 @@
+"""Carriers change at random times under load; the stream program checks every byte."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hallway_tests.guests import AT_ONCE, Delta, Stream
+from hallway_tests.pair import Pair
+from hallway_tests.streams import small_buffers
+from hallway_tests.suite import wait_for
+
+pytestmark = pytest.mark.xdist_group("e2e-streams")
+
+# Counters of the situations that a run has to meet.
+SITUATIONS = (
+    *("ring_full", "ring_empty", "ring_wraps"),
+    *("switch_in_tcp", "switch_in_ring", "switch_reader", "switch_writer"),
+)
+
+
+def test_switching_small_ring(pair: Pair, rng: random.Random) -> None:
+    """200 switches each way with rings of 4 KiB: they fill, empty and wrap all the time."""
+    with small_buffers(*pair.both):
+        delta = _switch(pair, rng, ring_bytes=4096)
+    _check_all_met(pair, delta)
+
+
+def test_switching_big_ring(pair: Pair, rng: random.Random) -> None:
+    """The same with rings of the default size, which hold many bytes at each switch."""
+    with small_buffers(*pair.both):
+        delta = _switch(pair, rng)
+    # A writer rarely waits for a large ring: the 50 switches on the debug kernel need not meet that.
+    if pair.slow == 1:
+        _check_all_met(pair, delta)
+
+
+def _switch(pair: Pair, rng: random.Random, **params: object) -> Delta:
+    """Switch Hallway off and on in both VMs at random until carriers have changed 200 times each way."""
+    times = 200 // pair.slow
+    pair.load(**AT_ONCE, **params)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=6)
+    seeds = [rng.randrange(1 << 30) for _ in pair.both]
+    toggles = [
+        vm.spawn(f"toggle {seed} 700 hallway off on") for vm, seed in zip(pair.both, seeds, strict=True)
+    ]
+
+    def enough() -> bool:
+        stream.check_running("early")
+        return all(
+            m["tx_promoted"] + m["tx_demoted"] >= times and m["rx_promoted"] + m["rx_demoted"] >= times
+            for m in (delta.of(vm) for vm in pair.both)
+        )
+
+    try:
+        wait_for(enough, f"{times} switches", 60 * pair.slow)
+    except AssertionError as error:
+        said = [delta.of(vm) for vm in pair.both]
+        said += [j.poll() for j in (stream.client, stream.server, *toggles)]
+        raise AssertionError(f"{error} {said}") from error
+    finally:
+        for vm in pair.both:
+            vm.run("pkill -TERM -x toggle", check=False, first=True)
+    for toggle in toggles:
+        done = toggle.wait(60 * pair.slow)
+        assert done.code == 0, f"toggle: {done}"
+    stream.stop()
+    try:
+        stream.finish(60 * pair.slow)
+    except AssertionError as error:
+        moved = "".join(f"\n{vm.name}: {delta.of(vm)}" for vm in pair.both)
+        raise AssertionError(f"{error}{moved}") from error
+    pair.check_counters(delta)
+    return delta
+
+
+def _check_all_met(pair: Pair, delta: Delta) -> None:
+    for vm in pair.both:
+        moved = delta.of(vm)
+        missed = [name for name in SITUATIONS if not moved[name]]
+        assert not missed, f"{vm.name}: {moved}"
