@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import mmap
+import os
 import random
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hallway_tests.guests import AT_ONCE, Delta, Stream, connections, rmmod
@@ -34,15 +36,32 @@ ENOUGH = 10  # rings that must be found corrupt
 ROUNDS = 10  # at most, until they are
 
 
-def _heads(memory: mmap.mmap) -> dict[int, bytes]:
-    """Return the beginnings of all pages behind the header."""
-    return {page: memory[page : page + HEAD] for page in range(HEADER, len(memory), PAGE)}
+class _Region:
+    """The region's file: its memory, and those of its pages that were ever used."""
+
+    def __init__(self, file: BinaryIO, memory: mmap.mmap) -> None:
+        self.memory = memory
+        self._file = file
+
+    def heads(self) -> dict[int, bytes]:
+        """Return the first bytes of each used page behind the header, by the page's position."""
+        return {page: self.memory[page : page + HEAD] for page in self._pages()}
+
+    def _pages(self) -> Iterator[int]:
+        """Yield the positions of all pages that are no hole of the file."""
+        begin = HEADER
+        with contextlib.suppress(OSError):  # ENXIO: only a hole is left
+            while True:
+                begin = os.lseek(self._file.fileno(), begin, os.SEEK_DATA)
+                end = os.lseek(self._file.fileno(), begin, os.SEEK_HOLE)
+                yield from range(begin, end, PAGE)
+                begin = end
 
 
 @contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
+def _mapped(path: Path) -> Iterator[_Region]:
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-        yield memory
+        yield _Region(file, memory)
 
 
 def _word(memory: mmap.mmap, place: int, rng: random.Random) -> int:
@@ -53,10 +72,10 @@ def _word(memory: mmap.mmap, place: int, rng: random.Random) -> int:
 
 
 @contextlib.contextmanager
-def _scribbled(memory: mmap.mmap, before: dict[int, bytes], seed: int) -> Iterator[None]:
+def _scribbled(region: _Region, before: dict[int, bytes], seed: int) -> Iterator[None]:
     """In the block, write words into pages whose heads have changed since `before`."""
     stop = threading.Event()
-    rng = random.Random(seed)
+    rng, memory = random.Random(seed), region.memory
 
     def write() -> None:
         pages: list[int] = []
@@ -64,7 +83,7 @@ def _scribbled(memory: mmap.mmap, before: dict[int, bytes], seed: int) -> Iterat
             if stop.wait(0.0005):
                 return
             if count % 100 == 0:
-                pages = [page for page, head in _heads(memory).items() if head != before[page]]
+                pages = [page for page, head in region.heads().items() if head != before.get(page)]
             if pages:
                 place = rng.choice(pages) + 8 * rng.randrange(rng.choice((HEAD, PAGE)) // 8)
                 struct.pack_into("<Q", memory, place, _word(memory, place, rng))
@@ -99,11 +118,11 @@ def _scribble_once(pair: Pair, rng: random.Random) -> int:
     """Overwrite words until no stream is on rings; return how many rings were found corrupt."""
     pair.load(**AT_ONCE, ring_bytes=16384)
     delta = Delta(*pair.both)
-    with _mapped(pair.site.daemon.region.path) as memory:
-        before = _heads(memory)
+    with _mapped(pair.site.daemon.region.path) as region:
+        before = region.heads()
         stream = Stream(pair.b, pair.a, conns=6, both=CALM)
         pair.wait_on_rings(6)
-        with _scribbled(memory, before, rng.getrandbits(32)):
+        with _scribbled(region, before, rng.getrandbits(32)):
             wait_for(
                 lambda: not (stream.running() and any(c["tx"]["carrier"] % 2 for c in connections(pair.a))),
                 "nothing is on rings any more",
