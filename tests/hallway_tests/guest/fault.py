@@ -1,8 +1,8 @@
-"""A connection whose sender ends up in a page fault, inside its call, until it is killed.
+"""A connection whose sender is in a page fault, inside its call, until it is killed.
 
-fault.py hear PORT           sends back what comes
+fault.py hear PORT           sends back what it receives
 fault.py say PORT HOST       plays ping-pong until /tmp/fault exists, and then sends from
-                             memory that nobody fills
+                             memory that is never paged in
 """
 
 import os

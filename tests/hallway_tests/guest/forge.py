@@ -1,10 +1,10 @@
-"""A socket that claims to be one end of somebody else's connection.
+"""A socket that claims to be one end of another connection.
 
     forge.py LOCAL PORT REMOTE PORT
 
 TCP_REPAIR makes an established socket with any addresses and any sequence
-numbers out of nothing. Nothing comes of it: it is read from, in vain, until
-SIGTERM, and goes as silently as it came.
+numbers, without a packet. The script tries to read from it until SIGTERM, and
+closes it without a packet.
 """
 
 import signal
@@ -17,7 +17,7 @@ ON, OFF_SILENTLY = 1, -1
 
 
 def repair(forged, value):
-    """Enter or leave repair mode; no packet is sent in it, nor on leaving."""
+    """Enter or leave repair mode, in which no packet is sent; leaving sends none either."""
     forged.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, value)
 
 

@@ -1,8 +1,8 @@
-"""Say on the console when the module has come to know that an address came, or went.
+"""Print on the console when the module learns of an address, or that it is gone.
 
 knows.py ADDRESS came|went
 
-First it says that it looks, so that nothing happens before that.
+It prints first that it looks: the change must not happen before that.
 """
 
 import ipaddress

@@ -1,15 +1,15 @@
-"""Three connections whose one end is to die; what the other end then hears.
+"""Three connections of which one end is about to die, and the errors that the other end gets.
 
     last_words.py hear PORT           the survivor
     last_words.py say PORT HOST N     the victim
 
-Both play ping-pong, so that the connections get onto rings, until /tmp/say
-exists beside the victim. Then the survivor sends bytes that the victim never
-reads, and the victim N bytes that the survivor does not read before /tmp/killed
-exists beside it. /tmp/dying is made there right before the victim dies. On the
-second connection nobody says anything more: only its keep-alive can tell that the
-peer is gone. On the third one, too, there are bytes that the victim never reads,
-and the survivor has little patience for them.
+Both play ping-pong until /tmp/say exists on the victim's side; the connections
+get onto rings meanwhile. On the first connection the survivor then sends bytes that
+the victim never reads, and the victim N bytes (the last words) that the survivor
+does not read before /tmp/killed exists on its side. The second connection is idle:
+only keep-alive can find out that the peer is gone. On the third one the survivor has
+sent bytes that the victim never reads, too, and a short TCP_USER_TIMEOUT. /tmp/dying
+is made on the survivor's side right before the victim dies: times count from there.
 """
 
 import errno
@@ -23,7 +23,7 @@ import time
 
 
 def words(count):
-    """Return so many bytes, none like its neighbours."""
+    """Return `count` bytes that look random."""
     return hashlib.shake_256(b"last words").digest(count)
 
 
@@ -39,7 +39,7 @@ def mark(path):
 
 
 def listen_to_the_end(connection):
-    """Read all there is; return it, and how it ended."""
+    """Read until the end; return the bytes, and "EOF" or the name of the error."""
     got = b""
     try:
         while part := connection.recv(65536):

@@ -1,8 +1,8 @@
-"""pauses.py echo PORT | ask HOST PORT FILE: how long a stream stands still.
+"""pauses.py echo PORT | ask HOST PORT FILE: for how long a stream stands still.
 
-One side sends a byte and waits for it to come back, without end. Each round
-trip that took long is a line of the file, in seconds, and one a second that did
-not: a line tells that all before it are there.
+`ask` sends a byte and waits until it comes back, without end. Each long round trip
+is a line of the file, in seconds, and so is one round trip a second that was not
+long: its line shows that all lines of before are in the file.
 """
 
 import socket

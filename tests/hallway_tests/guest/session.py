@@ -1,4 +1,4 @@
-"""session.py HOST STOP: an ssh session in which every block comes back as it went, until STOP exists."""
+"""session.py HOST STOP: an ssh session that gets back each block it sends, until the file STOP exists."""
 
 import os
 import random
