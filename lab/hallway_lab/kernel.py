@@ -11,6 +11,7 @@ class Kernel:
     """A kernel ready to boot and to build modules against.
 
     `vmlinuz` and `modules_dir` are None where only headers are offered.
+    `unpacked` is what QEMU loads in place of `vmlinuz`, if it boots sooner.
     `build_args` are extra words for every `make` against `build_dir`; `machine`
     is the QEMU machine that it boots on unless a VM asks for another.
     """
@@ -22,3 +23,11 @@ class Kernel:
     build_dir: Path
     build_args: tuple[str, ...] = ()
     machine: str = "pc"
+    unpacked: Path | None = None
+
+    @property
+    def boot(self) -> Path:
+        """Return the file that QEMU loads."""
+        found = self.unpacked or self.vmlinuz
+        assert found, f"kernel {self.name} has only headers: it cannot boot"
+        return found

@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import debugkernel, paths
+from . import bzimage, debugkernel, paths
 from .aptbox import AptBox
 from .kernel import Kernel
 from .sh import LabError, run, step
@@ -59,6 +59,7 @@ def _load(name: str, record: dict[str, str]) -> Kernel:
         modules_dir=modules if vmlinuz.exists() else None,
         build_dir=build,
         build_args=("PAHOLE=true", *compiler),
+        unpacked=bzimage.unpack(vmlinuz) if vmlinuz.exists() else None,
     )
 
 

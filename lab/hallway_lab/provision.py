@@ -17,7 +17,7 @@ from .sh import LabError, run, say, step
 PACKAGES = {
     "the VMs": "qemu-system-x86 busybox-static iproute2 openssh-client kmod cpio",
     "their disks": "mmdebstrap e2fsprogs qemu-utils",
-    "fetching kernels": "debian-archive-keyring xz-utils dpkg ca-certificates",
+    "fetching kernels": "debian-archive-keyring xz-utils zstd dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
     "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv python3-yaml",
     "shells": "tmux",

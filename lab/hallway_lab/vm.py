@@ -249,7 +249,7 @@ class VM:
         """What a VM of the lab consists of, but for its machine and its shared memory."""
         cfg = self.config
         words = self._bridges()
-        words += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(image.initramfs(self.kernel))]
+        words += ["-kernel", str(self.kernel.boot), "-initrd", str(image.initramfs(self.kernel))]
         words += ["-append", self._cmdline()]
         words += ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]
         for monitor in (self._sockets / "qmp", cfg.monitor):
