@@ -399,7 +399,7 @@ impl Config {
         Some((a.min(b), a.max(b)))
     }
 
-    /// Whether a VM may join a region. A region that is no group's is open to all.
+    /// Whether a VM is in a group that shares this region, or in the pair that has it.
     pub fn admits(&self, region: &str, uuid: Uuid) -> bool {
         let vm = self.vm_of(uuid);
         if region.starts_with(PAIR) {
@@ -408,7 +408,7 @@ impl Config {
         }
         match self.groups.iter().position(|group| group.name == region) {
             Some(at) => vm.is_some_and(|vm| self.vms[vm].groups.contains(&at)),
-            None => true,
+            None => false,
         }
     }
 }
@@ -495,7 +495,7 @@ mod tests {
         );
         let vm = &config.vms[0];
         assert_eq!(config.shared_of(vm).len(), 1);
-        assert!(config.admits("web", vm.uuid) && config.admits("other", vm.uuid));
+        assert!(config.admits("web", vm.uuid) && !config.admits("other", vm.uuid));
         assert!(!config.admits("web", config.vms[2].uuid));
         assert!(!config.admits("web", Uuid([9; 16])));
         let pair = config.pair_name(2, 0);

@@ -231,6 +231,15 @@ impl Connections {
         effects
     }
 
+    /// Takes the guest of a connection out of a region.
+    pub fn put_out(&mut self, number: u64, region: &str) -> Vec<Effect> {
+        let Some(connection) = self.all.get_mut(&number) else {
+            return Vec::new();
+        };
+        self.unsaved = true;
+        leave(connection, |_, joined| joined == region)
+    }
+
     /// Enters whose guest a connection has, where that follows from another sign
     /// than a request to this daemon.
     pub fn recognise(&mut self, number: u64, uuid: Uuid, name: String) {

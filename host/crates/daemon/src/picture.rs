@@ -13,11 +13,14 @@
 //! [`Picture::apply`] is the one place, or a plain answer. Nothing here is seen
 //! from outside before the loop's commit carries it there.
 
+use hallway_membership::Uuid;
+use tracing::{info, warn};
+
 use crate::config::Config;
 use crate::connections::Connections;
 use crate::effect::Effect;
 use crate::pairs::{self, Pairs};
-use crate::regions::Regions;
+use crate::regions::{Admission, Regions, Served};
 use crate::vms::Vms;
 
 /// All that the daemon knows.
@@ -59,6 +62,47 @@ impl Picture {
         }
     }
 
+    /// Whether a VM may join a region.
+    pub fn admits(&self, served: &Served, uuid: Uuid) -> bool {
+        match served.admission {
+            Admission::All => true,
+            Admission::Configured => self.config.admits(&served.name, uuid),
+            Admission::Members => served.has_member(uuid),
+            Admission::None => false,
+        }
+    }
+
+    /// Takes out the members that the configuration no longer admits, and has their
+    /// memory plugged out.
+    pub fn put_out_revoked(&mut self) {
+        let mut revoked = Vec::new();
+        for one in self.connections.iter() {
+            let joined = one
+                .entries
+                .iter()
+                .filter_map(|entry| entry.region.as_deref());
+            for served in joined.filter_map(|name| self.regions.get(name)) {
+                let uuid = one.uuid.unwrap_or_default();
+                if !self.admits(served, uuid) {
+                    revoked.push((one.number, one.label(), uuid, served.name.clone()));
+                }
+            }
+        }
+        for (number, label, uuid, region) in revoked {
+            info!(vm = label, region, "may no longer be a member: taken out");
+            let effects = self.connections.put_out(number, &region);
+            self.apply(effects);
+            if !self.vms.revoke(uuid, &region) {
+                warn!(
+                    vm = label,
+                    region,
+                    "has no monitor by which hallwayd could plug the region out: do so by hand, \
+                     or end the VM; until then it can read and write the region"
+                );
+            }
+        }
+    }
+
     /// Takes in the news of the monitors.
     pub fn hear_monitors(&mut self) {
         for (number, news) in self.vms.take_news() {
@@ -91,8 +135,9 @@ impl Picture {
         }
     }
 
-    /// Has the regions plugged in that VMs lack.
+    /// Has the regions plugged in that VMs lack, and those out that they may not have.
     pub fn plug_regions(&mut self) {
+        self.vms.plug_out_revoked();
         for (number, vm) in self.config.vms.iter().enumerate() {
             let shared = self.config.shared_of(vm);
             let shared = shared.into_iter().map(|(region, _)| region);

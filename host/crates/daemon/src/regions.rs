@@ -11,11 +11,12 @@ use hallway_control as control;
 use hallway_membership::{printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT};
 use tracing::{info, warn};
 
-pub use self::served::Served;
+pub use self::served::{Admission, Served};
 use crate::access::Access;
 use crate::config::Config;
 use crate::keeper::SavedRegion;
 use crate::options::Options;
+use crate::regionspec::RegionSpec;
 
 /// Every region.
 pub struct Regions {
@@ -38,7 +39,13 @@ impl Regions {
         mut saved: Vec<SavedRegion>,
     ) -> Result<Self> {
         let mut served: Vec<Served> = Vec::new();
-        for (name, file, geometry) in wanted(options, config, &saved)? {
+        for wanted in wanted(options, config, &saved)? {
+            let Wanted {
+                name,
+                file,
+                geometry,
+                admission,
+            } = wanted;
             if served.iter().any(|served| served.name == name) {
                 bail!("region {name} was asked for twice: give each --region another name");
             }
@@ -64,7 +71,7 @@ impl Regions {
                 "serves"
             );
             access.share(&file)?;
-            served.push(Served::new(name, region));
+            served.push(Served::new(name, region, admission));
         }
         Ok(Self {
             served,
@@ -105,7 +112,8 @@ impl Regions {
         let region = open_region(&file, geometry, None)?;
         self.access.share(&file)?;
         info!(region = name, file = %file.display(), size = geometry.size(), "made");
-        self.served.push(Served::new(name.into(), region));
+        let served = Served::new(name.into(), region, Admission::Configured);
+        self.served.push(served);
         self.unsaved = true;
         Ok(())
     }
@@ -178,6 +186,7 @@ impl Regions {
             name: served.name.clone(),
             file: served.region.path.clone(),
             header: served.region.header.clone(),
+            configured: matches!(served.admission, Admission::Configured | Admission::None),
         };
         self.iter().map(saved).collect()
     }
@@ -210,32 +219,50 @@ impl Regions {
     }
 }
 
-/// Names, files and geometries of the regions that are asked for, and of those
-/// that were served before.
-fn wanted(
-    options: &Options,
-    config: &Config,
-    saved: &[SavedRegion],
-) -> Result<Vec<(String, PathBuf, Geometry)>> {
-    let asked = options.regions().into_iter().chain(config.regions());
-    let mut wanted: Vec<(String, PathBuf, Geometry)> = asked
-        .map(|spec| {
-            let file = options.region_dir.join(&spec.name);
-            (spec.name, file, spec.geometry)
+/// A region that is to be opened.
+struct Wanted {
+    name: String,
+    file: PathBuf,
+    geometry: Geometry,
+    admission: Admission,
+}
+
+/// The regions that are asked for, and those that were served before.
+fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<Vec<Wanted>> {
+    let with = |specs: Vec<RegionSpec>, admission| {
+        specs.into_iter().map(move |spec| Wanted {
+            file: options.region_dir.join(&spec.name),
+            name: spec.name,
+            geometry: spec.geometry,
+            admission,
         })
-        .collect();
+    };
+    let asked = with(options.regions(), Admission::All);
+    let asked = asked.chain(with(config.regions(), Admission::Configured));
+    let mut wanted: Vec<Wanted> = asked.collect();
     for saved in saved {
-        if wanted.iter().any(|(name, ..)| *name == saved.name) {
+        if wanted.iter().any(|wanted| wanted.name == saved.name) {
             continue;
         }
-        if config.pair_named(&saved.name).is_none() {
+        let admission = if config.pair_named(&saved.name).is_some() {
+            Admission::Configured
+        } else {
             warn!(
                 region = saved.name,
-                "was not asked for again, and goes on being served"
+                "was not asked for again, and goes on being served; no other VM may join it"
             );
-        }
-        let geometry = Geometry::new(saved.header.size, saved.header.members.len() as u32)?;
-        wanted.push((saved.name.clone(), saved.file.clone(), geometry));
+            if saved.configured {
+                Admission::None
+            } else {
+                Admission::Members
+            }
+        };
+        wanted.push(Wanted {
+            name: saved.name.clone(),
+            file: saved.file.clone(),
+            geometry: Geometry::new(saved.header.size, saved.header.members.len() as u32)?,
+            admission,
+        });
     }
     Ok(wanted)
 }

@@ -8,6 +8,7 @@ use crate::connections::{Asked, Connection, Place};
 use crate::effect::Effect;
 use crate::picture::Picture;
 use crate::poller::Poller;
+use crate::regions::Admission;
 
 /// What a request gets.
 #[derive(Debug, PartialEq, Eq)]
@@ -141,12 +142,18 @@ fn judge_join(picture: &Picture, number: u64, request: &Request) -> Result<Verdi
         region: Some(served.name.clone()),
         ..refuse(status, why)
     };
-    if !picture.config.admits(&served.name, request.vm) {
-        let why = format!(
-            "VM {} is not in this group: put it there in the configuration, or plug the region \
-             out",
-            request.vm
-        );
+    if !picture.admits(served, request.vm) {
+        let vm = request.vm;
+        let why = match served.admission {
+            Admission::All | Admission::Configured => format!(
+                "VM {vm} is not in this group: put it there in the configuration, or plug the \
+                 region out"
+            ),
+            Admission::Members | Admission::None => format!(
+                "VM {vm} asks for a region that hallwayd was not asked for again: ask for it by \
+                 --region or the configuration, or plug it out"
+            ),
+        };
         return Err(refuse(abi::STATUS_DENIED, why));
     }
     let Some(slot) = served.region.slot_for(request.vm) else {

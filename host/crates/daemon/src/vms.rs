@@ -195,6 +195,18 @@ impl Vms {
         }
     }
 
+    /// Has a region plugged out of a VM that may no longer have it. False if the VM
+    /// has no monitor.
+    pub fn revoke(&mut self, uuid: Uuid, region: &str) -> bool {
+        let vm = self.all.iter_mut().find(|vm| vm.uuid == uuid);
+        vm.is_some_and(|vm| vm.revoke(region))
+    }
+
+    /// Plugs out what VMs may no longer have, or tries again.
+    pub fn plug_out_revoked(&mut self) {
+        self.all.iter_mut().for_each(Vm::plug_out_revoked);
+    }
+
     /// Gets a region out of a VM. True once it is out, or the VM has gone.
     pub fn plug_out(&mut self, number: usize, region: &str, connections: &Connections) -> bool {
         let vm = &mut self.all[number];

@@ -45,6 +45,10 @@ pub struct SavedRegion {
     pub file: PathBuf,
     /// Its header; the copy in the file may be newer or scribbled on, and does not count.
     pub header: Header,
+    /// Whether the configuration says which VMs may join. A state of an older daemon
+    /// does not say.
+    #[serde(default)]
+    pub configured: bool,
 }
 
 /// Another connection's doorbell, as one connection's QEMU knows it.
@@ -164,6 +168,7 @@ mod tests {
         assert_eq!(saved.entries[0].region.as_deref(), Some("default"));
 
         let mut old: serde_json::Value = serde_json::from_str(&text).unwrap();
+        old["regions"][0]["configured"] = false.into();
         assert_eq!(serde_json::to_value(&state).unwrap(), old);
         old["version"] = 1.into();
         let mut file = File::from(memfd_create("state", MFdFlags::empty()).unwrap());

@@ -21,6 +21,19 @@ struct Beat {
     since: Instant,
 }
 
+/// Which VMs may join a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// All: it is asked for by `--region`.
+    All,
+    /// Those of its group or pair.
+    Configured,
+    /// Those that are members: it was asked for by `--region`, and is no longer.
+    Members,
+    /// None: its group or pair is no longer in the configuration.
+    None,
+}
+
 /// A region that is served.
 pub struct Served {
     /// Its name on this host.
@@ -28,6 +41,8 @@ pub struct Served {
     /// Its memory and its private header.
     pub region: Region,
     beats: Vec<Option<Beat>>,
+    /// Which VMs may join.
+    pub admission: Admission,
     /// Whether the private header has changed, and members have not been rung.
     pub changed: bool,
     scribble_logged: Option<Instant>,
@@ -35,12 +50,13 @@ pub struct Served {
 
 impl Served {
     /// Begins to serve a region.
-    pub fn new(name: String, region: Region) -> Self {
+    pub fn new(name: String, region: Region, admission: Admission) -> Self {
         let beats = vec![None; region.geometry().slots() as usize];
         Self {
             name,
             region,
             beats,
+            admission,
             changed: true,
             scribble_logged: None,
         }
@@ -49,6 +65,12 @@ impl Served {
     /// Bytes of the region.
     pub fn size(&self) -> u64 {
         self.region.geometry().size()
+    }
+
+    /// Whether a VM is a member.
+    pub fn has_member(&self, uuid: Uuid) -> bool {
+        let mut guests = self.region.header.members.iter().skip(HOST_SLOT + 1);
+        guests.any(|member| member.present && member.uuid == uuid)
     }
 
     /// Enters a member, and forgets the heartbeat of the slot's last one. Returns

@@ -68,7 +68,7 @@ impl Server {
         let clients = Clients::listen(&control::socket(run.path()))?;
 
         let recovered = connections.iter().count();
-        let server = Self {
+        let mut server = Self {
             picture: Picture {
                 vms: Vms::start(&config)?,
                 pairs: Pairs::recover(&regions, &config),
@@ -86,6 +86,7 @@ impl Server {
             heartbeat: 0,
             stopping: None,
         };
+        server.picture.put_out_revoked();
         server.watch()?;
         if recovered > 0 {
             info!(vms = recovered, "took over from the daemon before");

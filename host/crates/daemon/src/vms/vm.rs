@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One VM of the configuration: its monitor, its ring memory, its migration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ pub struct Vm {
     link: Link,
     /// Its ring memory, by region.
     plugs: BTreeMap<String, Plug>,
+    /// Regions that it may no longer have, and that may still be plugged in.
+    revoked: BTreeSet<String>,
     /// Its guest runs in another QEMU: it has yet to arrive by migration, or went.
     elsewhere: bool,
     /// The last migration from here.
@@ -75,6 +77,7 @@ impl Vm {
             monitor,
             link: Link::New,
             plugs: BTreeMap::new(),
+            revoked: BTreeSet::new(),
             elsewhere: false,
             migration: None,
         }
@@ -220,6 +223,7 @@ impl Vm {
             _ => {
                 info!(vm = self.name, region, "plugged out");
                 self.plugs.remove(region);
+                self.revoked.remove(region);
             }
         }
     }
@@ -297,6 +301,19 @@ impl Vm {
             self.plugs.insert(region.into(), Plug::Leaving);
         }
         false
+    }
+
+    /// Has a region plugged out that it may no longer have. False if it has no monitor.
+    pub fn revoke(&mut self, region: &str) -> bool {
+        self.revoked.insert(region.into());
+        self.monitor.is_some()
+    }
+
+    /// Plugs out the regions that it may no longer have, or tries again.
+    pub fn plug_out_revoked(&mut self) {
+        for region in self.revoked.clone() {
+            self.plug_out(&region, true);
+        }
     }
 
     /// Forgets a region that is no more, save where a reset left its device: a

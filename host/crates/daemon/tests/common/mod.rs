@@ -41,7 +41,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub struct Daemon {
     pub dir: PathBuf,
     pub child: Child,
-    regions: Vec<&'static str>,
+    pub regions: Vec<&'static str>,
 }
 
 fn command(dir: &Path, regions: &[&str]) -> Command {
