@@ -1,6 +1,6 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate unit fuzz tsan mutants conformance compat migration test-programs test-suites test-faults lab bench results dkms test-debug clean
+.PHONY: help demo test check generate unit fuzz tsan mutants test-programs test-suites test-faults lab bench results dkms test-debug clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -38,19 +38,6 @@ tsan: ## the ring under ThreadSanitizer
 
 mutants: ## break ring, channel and module on purpose: every fault is noticed
 	tests/ring/mutants && tests/module/mutants
-
-conformance: ## other people's test suites, over rings and over TCP (long): docs/conformance.md
-	lab/run setup
-	tests/conformance/run
-
-compat: ## other people's programs, on rings and while carriers switch (long): docs/compat-programs.md
-	lab/run setup
-	tests/compat/run
-
-migration: ## VMs that come, go, crash and move under load (long): docs/migration-results.md
-	lab/run setup
-	tests/migration/run
-	tests/migration/run --kernel 6.12
 
 test-programs: ## programs of other projects, on rings and while carriers switch (an hour)
 	lab/run setup

@@ -6,9 +6,9 @@
  *   connrate -s PORT
  *   connrate -c ADDRESS PORT SECONDS
  *
- * The server closes first: what waits in TIME_WAIT is then on its side, and
- * the client does not run out of ports. The client closes when it has read
- * the end of the stream, and prints one JSON object.
+ * The server closes first: sockets in TIME_WAIT are then on its side, and the
+ * client does not run out of ports. The client closes when it has read the end
+ * of the stream. It prints one JSON object.
  */
 #include "common.h"
 

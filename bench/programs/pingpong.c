@@ -28,7 +28,7 @@ static void no_delay(int fd)
 		err(1, "TCP_NODELAY");
 }
 
-/* All of it; 0 at the end of the stream. */
+/* Reads all of it; returns 0 at the end of the stream. */
 static int get(int fd, size_t bytes)
 {
 	size_t have = 0;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * One-way throughput: the client writes as fast as it can, in writes of one
- * size; the server reads whatever is there, at most 64 KiB at a time, as
- * programs do that do not know their peer's writes.
+ * size. The server reads what is there, at most 64 KiB at a time, since
+ * programs do not know the sizes of their peer's writes.
  *
  *   stream -s PORT
  *   stream -c ADDRESS PORT BYTES SECONDS
  *
  * After its time the client ends its direction and waits for the server's
- * count, so that every byte was read when the clock stops. It prints one JSON
- * object. No clock is read and nothing is polled between two writes: those
- * would be measured, too.
+ * count: every byte was read when the clock stops. It prints one JSON object.
+ * Between two writes it neither reads a clock nor polls: that would be
+ * measured, too.
  */
 #include <errno.h>
 #include <signal.h>

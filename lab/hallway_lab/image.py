@@ -56,11 +56,9 @@ class Kind:
     beside: tuple[str, ...] = ()
 
 
-SUITES = Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G")
 KINDS = {
     "basic": Kind((), "2G"),
-    "suites": SUITES,
-    "conformance": SUITES,
+    "suites": Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G"),
     "programs": Kind(PROGRAMS, "6G", beside=("proftpd-core",)),
 }
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")

@@ -99,5 +99,5 @@ def sockperf(stand: Stand, seconds: int) -> Run:
     p50 = re.search(r"percentile 50\.000\s*=\s*([\d.]+)", said)
     count = re.search(r"\[Total Run\].*SentMessages=(\d+); ReceivedMessages=(\d+)", said)
     if not p50 or not count:
-        raise LabError(f"`{command}` told no latency:\n{said}")
+        raise LabError(f"`{command}` printed no latency:\n{said}")
     return Run(float(p50[1]), up=int(count[1]) * size, down=int(count[2]) * size)

@@ -18,7 +18,7 @@ from hallway_tests.pair import name_logs
 from hallway_tests.record import Outcome
 
 from . import browser, databases, files, runtimes, shells, streams, web
-from .judge import CARRIERS, use
+from .judge import CARRIERS, SWITCHING, use
 from .program import Program, Vms
 
 IMAGE = "programs"
@@ -96,7 +96,8 @@ def test_program(program: Program, carrier: str, between: Between, rng: Random, 
     outcome.figures |= {"carrier": carrier, "what is done": program.done, "XWAY": XWAY.get(program.xway, "")}
     with program.serve(between.vms):
         used = use(program, between.vms, between.stand, carrier, rng.getrandbits(30))
-    outcome.figures["switches"] = figure("", used.switches)
+    if carrier == SWITCHING:
+        outcome.figures["switches"] = figure("", used.switches)
     outcome.details["uses"] = used.count
     if used.ledger:
         outcome.figures |= used.ledger.figures()

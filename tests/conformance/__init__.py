@@ -1,1 +1,0 @@
-"""Other people's test suites over rings: no test may end otherwise than over TCP."""

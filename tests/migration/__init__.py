@@ -1,1 +1,0 @@
-"""VMs join, leave, stop, crash and move under load: `make migration`."""
