@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The direction we receive.
+ * recvmsg().
  *
- * Native reads are asked not to wait, and once a ring was accepted they get a
- * limit: the bytes that had arrived before the marks were looked at. Whoever
- * waits, waits here, for both carriers at once.
+ * Native reads are asked not to wait. Once a ring is accepted they have a limit:
+ * the bytes that had arrived before the marks were loaded. A reader that has to
+ * wait does so here, for both carriers at once.
  *
- * A blocked reader first spins for a while where the peer has a CPU of its
- * own, if that has paid lately: each hit earns credit, each miss costs one, and
- * a reader without credit tries again once in a while.
+ * Where the peer has a CPU of its own, a reader spins before it sleeps, as long
+ * as that pays: a hit restores its credit, a miss costs one, and a reader
+ * without credit tries again after SPIN_RETRY waits.
  */
 #include "calls.h"
 
@@ -33,14 +33,14 @@ MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sl
 
 #define SPIN_RETRY	64	/* waits until a reader without credit spins */
 
-/* Bytes that one read takes before it tells the writer. */
+/* Bytes that a read takes before it gives the writer their space. */
 #define CONSUME_STEP	(64u << 10)
 
 /* Readiness */
 
 /*
- * Is there anything for a blocked reader to look at, who has seen so many bytes
- * already without taking them? If not, be told when there are so many more.
+ * Is there news for a reader that has seen `seen` bytes without taking them? If
+ * not, arms the doorbell for `more` bytes beyond those.
  */
 static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 {
@@ -66,13 +66,13 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 	default:
 		return true;
 	}
-	/* Bytes behind ones that TCP still owes us are no reason to wake. */
+	/* Ring bytes behind missing TCP bytes are no reason to wake. */
 	if (hs->rx.ring.started &&
 	    before(tp->copied_seq + n, hs->rx.ring.start_seq)) {
 		hall_rx_await_tcp(hs);
 		return false;
 	}
-	/* Before it starts, nobody knows how many come over TCP: look at its first. */
+	/* How many come over TCP is unknown before the start mark: 1 is enough. */
 	more = hs->rx.ring.started ? min(more, hs->rx.ring.size / 2) : 1;
 	if (seen - n + more > HALL_RING_FILLS(hs->rx.ring.size))
 		hall_rx_report_small(hs);
@@ -126,7 +126,7 @@ static void wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
 		add_wait_queue(sk_sleep(sk), &entry);
 		sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
 		hs->rx_waiters++;
-		/* Whatever changes from here on marks the entry as woken. */
+		/* A change from here on marks the entry as woken. */
 		if (!arm_unless_ready(hs, seen, more) &&
 		    !(hs->detached && hall_sock_may_return(copied))) {
 			if (hs->rx.state == HALL_RX_MAPPED)
@@ -168,8 +168,8 @@ static void consume_ring(struct hall_sock *hs, u32 n)
 }
 
 /*
- * lock_sock(), while the ring's bytes are the next ones. ahead: how many of them
- * to pass over, in a call that peeks.
+ * Reads from the ring, whose bytes are the next ones. lock_sock(). ahead: bytes
+ * to skip, in a call that peeks.
  */
 static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		     int flags, u32 ahead)
@@ -189,7 +189,7 @@ static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			hall_sock_break(hs);
 			return n ?: -ECONNRESET;
 		}
-		/* A piece that faults is not read at all, as with TCP. */
+		/* A piece that faults is not consumed, as in TCP. */
 		if (copied < span.len) {
 			iov_iter_revert(&msg->msg_iter, copied);
 			n = n ?: -EFAULT;
@@ -207,9 +207,9 @@ static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 }
 
 /*
- * After a read. A program that watches for edges may take a short one for
- * "drained": what comes then must make a new edge, as it would with TCP. One
- * that gets signals may leave bytes for later, and gets one for each arrival.
+ * After a read. A program that waits for edges takes a short read for "drained":
+ * the next byte must make an edge, as in TCP. One that gets signals may leave
+ * bytes unread, and gets a signal for each arrival.
  */
 static void rearm_edges(struct hall_sock *hs, bool drained)
 {
@@ -229,7 +229,7 @@ static void rearm_edges(struct hall_sock *hs, bool drained)
 		hs->sk->sk_data_ready(hs->sk);
 }
 
-/* What TCP says where there is nothing to read; as in tcp_recvmsg_locked(). */
+/* What TCP returns when no byte is there; as in tcp_recvmsg_locked(). */
 static int find_empty_result(struct sock *sk, bool more)
 {
 	if (sock_flag(sk, SOCK_DONE))
@@ -243,15 +243,15 @@ static int find_empty_result(struct sock *sk, bool more)
 	return -EAGAIN;
 }
 
-/* Where in the unread bytes a peek begins: SO_PEEK_OFF, where TCP has it. */
+/* The unread byte at which a peek begins: SO_PEEK_OFF, where TCP has it. */
 static u32 find_peek_offset(const struct sock *sk, int flags)
 {
 	return flags & MSG_PEEK ? max(sk_peek_offset(sk, flags), 0) : 0;
 }
 
 /*
- * What is peeked at may lie on both carriers: n bytes of TCP, then the ring, of
- * which the first ones may have been seen.
+ * Continues a peek on the ring, after n bytes of TCP. ahead: bytes of the ring to
+ * skip.
  */
 static int peek_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		     int flags, u32 n, u32 ahead)
@@ -268,11 +268,50 @@ static int peek_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 }
 
 /*
- * Reads what is there, from one carrier. Bytes, 0 at the end of the stream,
- * -EAGAIN if nothing is there, or another error. more: an earlier part of the
- * call has bytes already, errors are for the next call then. waits: the caller
- * will wait here. *seam: the bytes end where the carrier does, and the next
- * carrier may have more. rx_mutex.
+ * The next `avail` bytes are TCP's; a peek goes on in the ring behind them. No
+ * lock of the socket held. Returns as read_once().
+ */
+static int read_up_to_mark(struct hall_sock *hs, struct msghdr *msg, size_t len,
+			   int flags, u32 avail, u32 skip,
+			   bool *seam HALL_RECVMSG_LAST)
+{
+	int n;
+
+	if (skip >= avail)
+		return peek_ring(hs, msg, len, flags, avail,
+				 skip - avail) ?: -EAGAIN;
+	n = read_tcp(hs, msg, min_t(size_t, len, avail - skip),
+		     flags HALL_RECVMSG_PASS);
+	if (n == avail - skip && n < len && (flags & MSG_PEEK))
+		n += max(peek_ring(hs, msg, len - n, flags, avail, 0), 0);
+	else if (n > 0)
+		rearm_edges(hs, n < len);
+	*seam = n == avail;
+	return n;
+}
+
+/* The next bytes are the ring's. lock_sock(). Returns as read_once(). */
+static int read_from_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
+			  int flags, u32 skip, bool more, bool *seam)
+{
+	int n = read_ring(hs, msg, len, flags, skip);
+
+	if (n >= 0 && !(flags & MSG_PEEK))
+		rearm_edges(hs, n < len);
+	*seam = n > 0 && hs->rx.ring.ended;
+	/* The peek begins behind the last byte. */
+	if (!n && skip)
+		n = find_empty_result(hs->sk, more);
+	return n;
+}
+
+/*
+ * Reads once, from one carrier. Bytes, 0 at the end of the stream, -EAGAIN if no
+ * byte is there, or another error. rx_mutex.
+ *
+ *   more    the call has bytes already: errors are for the next call
+ *   waits   the caller waits here if no byte is there
+ *   *seam   the bytes end where the carrier does: the next one may have more
  */
 static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		     int flags, bool more, bool waits,
@@ -287,7 +326,7 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	hall_sock_apply_policy(hs, 0);
 	skip = find_peek_offset(sk, flags);
 again:
-	/* Until it is reset, TCP may bring more. */
+	/* TCP may bring bytes until the socket is reset. */
 	if (unlikely(hs->pinned == HALLWAY_REASON_CORRUPT)) {
 		n = find_empty_result(sk, more);
 		n = n == -EAGAIN ? -ECONNRESET : n;
@@ -304,25 +343,10 @@ again:
 	switch (hall_rx_find_source(hs, &avail)) {
 	case HALL_RX_TCP:
 		release_sock(sk);
-		if (skip >= avail)
-			return peek_ring(hs, msg, len, flags, avail,
-					 skip - avail) ?: -EAGAIN;
-		n = read_tcp(hs, msg, min_t(size_t, len, avail - skip),
-			     flags HALL_RECVMSG_PASS);
-		if (n == avail - skip && n < len && (flags & MSG_PEEK))
-			n += max(peek_ring(hs, msg, len - n, flags, avail, 0), 0);
-		else if (n > 0)
-			rearm_edges(hs, n < len);
-		*seam = n == avail;
-		return n;
+		return read_up_to_mark(hs, msg, len, flags, avail, skip,
+				       seam HALL_RECVMSG_PASS);
 	case HALL_RX_RING:
-		n = read_ring(hs, msg, len, flags, skip);
-		if (n >= 0 && !(flags & MSG_PEEK))
-			rearm_edges(hs, n < len);
-		*seam = n > 0 && hs->rx.ring.ended;
-		/* All there is was passed over. */
-		if (!n && skip)
-			n = find_empty_result(sk, more);
+		n = read_from_ring(hs, msg, len, flags, skip, more, seam);
 		break;
 	case HALL_RX_ENDED:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
@@ -335,8 +359,8 @@ again:
 		hall_count(HALL_RING_EMPTY);
 		n = find_empty_result(sk, more);
 		/*
-		 * Who is about to poll needs the doorbell armed; who is about
-		 * to wait here may get by without. True: something came.
+		 * A caller that polls next needs the doorbell armed; one that
+		 * waits here may get by without. True: bytes have come.
 		 */
 		if (n == -EAGAIN && !waits && arm_unless_ready(hs, skip, 1))
 			goto again;
@@ -346,7 +370,7 @@ out:
 	return n;
 }
 
-/* No byte will come any more. */
+/* Can no further byte come? */
 static bool is_over(const struct sock *sk)
 {
 	return sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
@@ -363,7 +387,10 @@ static bool stops_at_urgent(struct hall_sock *hs)
 	return stops;
 }
 
-/* A call that has bytes when the socket is detached goes on here, natively. */
+/*
+ * Reads from both carriers until target bytes are there. A call that has bytes
+ * when the socket is detached goes on here, on TCP.
+ */
 static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 			     size_t len, int target,
 			     int flags HALL_RECVMSG_LAST)
@@ -387,7 +414,7 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		if (n > 0)
 			copied += n;
 		if (n > 0 && !(flags & MSG_PEEK)) {
-			/* As in TCP no call reads across it. */
+			/* No call reads across urgent data, as in TCP. */
 			if (unlikely(tcp_sk(sk)->urg_data) && stops_at_urgent(hs))
 				return copied;
 			if (copied < len && (copied < target || seam))
@@ -401,7 +428,7 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 			return copied ?: -EAGAIN;
 		if (signal_pending(current))
 			return copied ?: sock_intr_errno(timeo);
-		/* Who peeks for more than there is sees it all again then. */
+		/* A peek for more than is there starts again. */
 		if (n > 0) {
 			if (!(flags & MSG_TRUNC))
 				iov_iter_revert(&msg->msg_iter, n);
@@ -414,7 +441,7 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 	}
 }
 
-/* What is left to read, for TCP_INQ and io_uring; as tcp_inq_hint(). */
+/* Unread bytes, for TCP_INQ and io_uring; as tcp_inq_hint(). */
 static int count_unread(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
@@ -438,7 +465,7 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	void *control = msg->msg_control;
 	int ret;
 
-	/* Neither of these waits, and neither is in a ring. */
+	/* Neither of these waits, and a ring holds neither. */
 	if (unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)))
 		return hs->native->recvmsg(hs->sk, msg, len,
 					   flags HALL_RECVMSG_PASS);
@@ -450,7 +477,7 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = count_unread(hs);
 		if (inq) {
-			/* TCP knew of its own bytes, and was asked once a piece. */
+			/* TCP has put its own count there, once for each piece. */
 			msg->msg_control = control;
 			msg->msg_controllen = controllen;
 			put_cmsg(msg, SOL_TCP, TCP_CM_INQ, sizeof(msg->msg_inq),

@@ -434,8 +434,8 @@ static void put(u8 byte)
 	hall_ring_publish(&tx, 1);
 }
 
-/* The receiver cuts the ring: what it did not see is the sender's to repeat. */
-static void cut(void)
+/* The receiver truncates the ring: the sender resends what it did not see. */
+static void truncate_at_head(void)
 {
 	u64 bases[] = { 0, ~0ULL - 4100, ~0ULL >> 1, (1ULL << 62) - 4100 };
 	struct hall_span span;
@@ -444,7 +444,7 @@ static void cut(void)
 	for EACH(b, bases) {
 		fresh(4096, bases[i_b]);
 		hall_ring_set_start(&tx, 77);
-		/* What is cut off goes round the ring's end, or not. */
+		/* The truncated rest wraps around the end of the ring, or not. */
 		hall_ring_publish(&tx, 4090);
 		CHECK(hall_ring_count_used(&rx) == 4090);
 		hall_ring_consume(&rx, 4080);
@@ -491,7 +491,7 @@ static void cut_and_end(void)
 }
 
 /* One who can wait for nothing leaves all that is unread to the sender. */
-static void refused(void)
+static void truncate_at_tail(void)
 {
 	u32 n;
 
@@ -515,12 +515,13 @@ static void refused(void)
 	CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_RING && n == 5);
 }
 
-/* A cut where no honest receiver makes one. */
-static void cut_words(void)
+/* Truncated where no honest receiver does it. */
+static void truncate_words(void)
 {
 	static const u64 words[] = {
 		1, 104, HALLWAY_MARK_SET, HALLWAY_MARK_SET | HALLWAY_MARK_TRUNCATED | 104,
-		HALLWAY_MARK_TRUNCATED | 99, HALLWAY_MARK_TRUNCATED | 106, HALLWAY_MARK_TRUNCATED, ~0ULL,
+		HALLWAY_MARK_TRUNCATED | 99, HALLWAY_MARK_TRUNCATED | 106,
+		HALLWAY_MARK_TRUNCATED, ~0ULL,
 	};
 
 	for EACH(i, words) {
@@ -819,10 +820,10 @@ int main(void)
 	TEST(broken_head);
 	TEST(private_geometry);
 	TEST(head_after_end);
-	TEST(cut);
+	TEST(truncate_at_head);
 	TEST(cut_and_end);
-	TEST(refused);
-	TEST(cut_words);
+	TEST(truncate_at_tail);
+	TEST(truncate_words);
 	TEST(marks);
 	TEST(end_words);
 	TEST(last_word);
