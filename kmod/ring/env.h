@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the ring needs of its surroundings: in the kernel the kernel's own
- * words, in user space (tests, fuzzers) the same words over compiler builtins.
+ * What the ring needs of its surroundings: in the kernel its own
+ * macros, in user space (tests, fuzzers) the same macros over compiler builtins.
  */
 #ifndef HALL_RING_ENV_H
 #define HALL_RING_ENV_H

@@ -11,8 +11,8 @@
  * The peer is hostile. Each shared word is loaded once into a local; the local
  * is bounded against private geometry: an index may only move forward, and
  * never further than size past the other. A word that fails this makes the end
- * broken, for ever; the caller resets the connection. What the peer writes
- * into the data is the peer's business.
+ * broken, for ever; the caller resets the connection. The data itself is not
+ * checked: the peer may send any byte.
  *
  * Barriers
  *
@@ -23,17 +23,17 @@
  *   C  sleep: the sleeper stores its event position, virt_mb(), loads the
  *      other's index; the waker stores its index, virt_mb(), loads the event
  *      position. One of the two sees the other.
- *   D  marks: start is stored after all that went over TCP before; whoever has
- *      seen a TCP byte that was sent after a mark sees the mark, since the
- *      network orders them. The receiver therefore samples what has arrived
- *      first and loads the marks after (acquire, with the caller's lock).
+ *   D  marks: start is stored after all bytes that went over TCP before. A
+ *      receiver that has seen a TCP byte sent after a mark sees the mark, since
+ *      the network orders them. It therefore samples first which bytes have
+ *      arrived, and loads the marks after (acquire, with the caller's lock).
  *   E  end: stored with release after the final head; loaded with acquire
  *      before head, so that a head read after a set end is the final one.
  *
- * Two may want to write end: the compare-and-exchange decides, and is a full
- * barrier. A receiver that wins it has told in the same word what it takes; a
- * sender that loses it has sent nothing over TCP since start, and nobody but it
- * writes the bytes that are left, so that it can still repeat them.
+ * Both ends may write end: the compare-and-exchange decides, and is a full
+ * barrier. A receiver that wins says in the same word which bytes it takes. A
+ * sender that loses has sent no byte over TCP since start, and it alone writes
+ * the ring's data, so it can resend the truncated rest.
  */
 #include "ring.h"
 
@@ -136,7 +136,7 @@ bool hall_ring_is_tx_due(struct hall_tx_ring *tx)
 
 void hall_ring_disarm_tx(struct hall_tx_ring *tx)
 {
-	/* A stale one leaves the next to be heard. */
+	/* A stale doorbell leaves the next one armed. */
 	tx->armed &= !hall_ring_is_tx_due(tx);
 }
 

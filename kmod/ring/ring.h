@@ -30,7 +30,7 @@ struct hall_rx_ring {
 	u32 size;
 	bool broken;
 	bool started;		/* the start mark was seen; start_seq is valid */
-	bool ended;		/* the end mark was seen, or we cut: head is final */
+	bool ended;		/* the end mark was seen, or set by us: head is final */
 	u32 start_seq;
 	u64 tail;		/* ours; the shared one is a copy */
 	u64 head;		/* the peer's, as last seen and found possible */
@@ -72,31 +72,31 @@ struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 max);
 /* Sender: the first n bytes of the span are written. True: ring the doorbell. */
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
 /*
- * Sender: ask for a doorbell when want bytes are free, unless least are free
- * now. True: they are, or the ring is broken: do not sleep. want lies well
- * above least, or a writer at the limit would be woken for every read.
+ * Sender: ask for a doorbell once want bytes are free, unless least are free
+ * now. True: they are, or the ring is broken: do not sleep. want is well above
+ * least, or each read would wake a writer at the limit.
  */
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want);
 /*
- * Sender: has the doorbell that was asked for been due? It has rung, or is lost.
- * Who hears it says so by hall_ring_disarm_tx().
+ * Sender: is the doorbell that was asked for due? It has rung, or is lost. When
+ * it rings, call hall_ring_disarm_tx().
  */
 bool hall_ring_is_tx_due(struct hall_tx_ring *tx);
 void hall_ring_disarm_tx(struct hall_tx_ring *tx);
 /*
- * Sender: set the marks; each once, start first. End returns how many bytes the
- * receiver has cut off before: they are in hall_ring_get_truncated(), to be repeated over
- * TCP before anything else, and then to be forgotten.
+ * Sender: set the marks; each once, start first. hall_ring_set_end() returns how
+ * many bytes the receiver has truncated before: hall_ring_get_truncated() has
+ * them, to be resent over TCP before any other, and dropped then.
  */
 void hall_ring_set_start(struct hall_tx_ring *tx, u32 seq);
 u32 hall_ring_set_end(struct hall_tx_ring *tx);
-/* Sender: a run of the bytes that were cut off, offset bytes ahead. */
+/* Sender: a run of the truncated bytes, offset bytes ahead. */
 struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
 					 u32 offset);
 void hall_ring_drop_truncated(struct hall_tx_ring *tx);
 /*
- * Sender: the receiver says that it took the bytes below position and will
- * take no more. Tells how many are lost so. False: an impossible position.
+ * Sender: the receiver says that it took the bytes below position and will take
+ * no more. *lost: bytes that are lost by that. False: an impossible position.
  */
 bool hall_ring_finish(struct hall_tx_ring *tx, u64 position, u32 *lost);
 
@@ -110,21 +110,21 @@ bool hall_ring_consume(struct hall_rx_ring *rx, u32 n);
 /* Receiver: ask for a doorbell when want bytes are there. True: don't sleep. */
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
 /*
- * Receiver: nothing past what is in the ring now will be read from it; the
- * sender repeats it over TCP. Nothing happens if the sender has ended before.
+ * Receiver: end the ring at its head; the sender resends later bytes over TCP.
+ * Without effect if the sender has ended the ring before.
  */
 void hall_ring_truncate(struct hall_rx_ring *rx);
-/* Receiver: the same, and what is in the ring unread is the sender's to repeat, too. */
+/* Receiver: the same at its tail: the sender resends the unread bytes, too. */
 void hall_ring_truncate_unread(struct hall_rx_ring *rx);
 /* Receiver: as for the sender. */
 bool hall_ring_is_rx_due(struct hall_rx_ring *rx);
 void hall_ring_disarm_rx(struct hall_rx_ring *rx);
 
 /*
- * Receiver: where do the next bytes come from? copied is the TCP sequence
- * number of the next byte to be read from TCP, arrived that of the first byte
- * that has not arrived yet, a FIN not counted. The caller samples arrived
- * before the call and lets no byte past it be read on this answer.
+ * Receiver: find where the next bytes are. copied is the TCP sequence number of
+ * the next byte to be read from TCP, arrived that of the first byte that has not
+ * arrived, a FIN not counted. The caller samples arrived before the call, and
+ * reads no TCP byte past it on this answer.
  */
 enum hall_rx_source hall_ring_find_source(struct hall_rx_ring *rx, u32 copied,
 					  u32 arrived, u32 *n);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who owns a socket's callbacks: the socket layer, or another kernel user.
+ * A socket's callbacks: the socket layer's own, or those of a kernel user.
  *
- * NFS, for one, puts its own functions into sk_data_ready and sk_write_space
- * and reads by recvmsg() when it is called; such a user can't tell a ring from
- * TCP. iSCSI, for another, takes buffers from the receive queue by itself, by
- * tcp_read_sock(), and would never see a ring. Only its deeds tell one from the
- * other: whatever left the queue since its callbacks are there must have left
- * it through our recvmsg, and something must have.
+ * NFS puts its own functions into sk_data_ready and sk_write_space, and reads by
+ * recvmsg() when they are called; such a user can't tell a ring from TCP. iSCSI
+ * takes buffers from the receive queue itself, by tcp_read_sock(), and would
+ * never see a ring. Only their reads tell the two apart: all bytes that left the
+ * queue since the callbacks changed must have left it through our recvmsg(), and
+ * at least one must have.
  *
  * TCP calls callbacks with the socket's spinlock held, or from the backlog with
- * the socket owned, and a user that takes its callbacks away relies on that. So
- * do we; the socket layer's own need no lock.
+ * the socket owned, and a user that removes its callbacks relies on that. So they
+ * are called like that here; the socket layer's own need no lock.
  */
 #include "callbacks.h"
 
@@ -19,7 +19,7 @@
 
 #include "stream.h"
 
-/* What a socket's callbacks are when nobody has replaced them. */
+/* The socket layer's own. */
 static void (*native_data_ready)(struct sock *sk);
 static void (*native_write_space)(struct sock *sk);
 static void (*native_state_change)(struct sock *sk);
@@ -61,7 +61,7 @@ void hall_callbacks_call(struct hall_sock *hs)
 
 	if (hall_callbacks_are_native(sk))
 		return;
-	/* Whoever came after we judged may be of the other kind. */
+	/* A user that came after hall_callbacks_allow_ring() may be of the other kind. */
 	if (hs->callbacks.data_ready != sk->sk_data_ready) {
 		hall_sock_request_detach(hs, HALLWAY_REASON_FOREIGN);
 		return;

@@ -7,7 +7,7 @@
 
 /* Are the callbacks the socket layer's own? Any context. */
 bool hall_callbacks_are_native(const struct sock *sk);
-/* Begins to watch how the present user of the callbacks reads. slock. */
+/* Begins to watch how the present user of the callbacks reads. slock or lock_sock(). */
 void hall_callbacks_record(struct hall_sock *hs);
 /* May the user of the callbacks be given a ring? lock_sock(). */
 bool hall_callbacks_allow_ring(struct hall_sock *hs);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The calls of a socket, as attach puts them in its struct proto and proto_ops.
- * Each leaves for the native call if the socket is not attached any more.
+ * Each goes on in the native call if the socket is not attached any more.
  */
 #ifndef HALL_CALLS_H
 #define HALL_CALLS_H

@@ -2,7 +2,7 @@
 /*
  * Steps that change the carrier of a direction. The direction that we send:
  * offer, promote, demote, release. The direction that we receive: accept,
- * truncate, leave, release. Both: break and reset.
+ * truncate, demote, release. Both: break and reset.
  */
 #include "carrier.h"
 
@@ -57,9 +57,9 @@ void hall_tx_promote(struct hall_sock *hs)
 	tx->carrier = tx->offered;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_PROMOTED);
-	/* A reader blocked in TCP must look at the ring from now on. */
+	/* A reader blocked on TCP must look at the ring from now on. */
 	hall_channel_notify_receiver(&hs->channel);
-	/* Who waits for space in TCP's queue has it in the ring. */
+	/* A writer that waits for space in TCP's queue has it in the ring. */
 	if (hs->tx_waiters)
 		wake_up_interruptible(sk_sleep(hs->sk));
 	hs->sk->sk_write_space(hs->sk);
@@ -241,9 +241,9 @@ void hall_sock_reset(struct hall_sock *hs, int err)
 	struct sock *sk = hs->sk;
 
 	/*
-	 * A socket that its program has left is TCP's alone; where an RST was
-	 * first, the program has its error already; and by connect(AF_UNSPEC)
-	 * it may have become another connection.
+	 * A socket that its program has closed is TCP's alone. After an RST the
+	 * program has its error already. connect(AF_UNSPEC) may have made the
+	 * socket another connection.
 	 */
 	if (sock_flag(sk, SOCK_DEAD) || inet_sk_state_load(sk) == TCP_CLOSE ||
 	    hs->local_port != ntohs(inet_sk(sk)->inet_sport) ||

@@ -46,7 +46,7 @@ void hall_rx_discard_queue(struct sock *sk);
 
 /* Gives the endpoint number back, if no ring is left. */
 void hall_sock_close_channel(struct hall_sock *hs);
-/* The peer broke the rules: leaves the rings for good and has the socket reset. */
+/* The peer broke the rules: ends both rings for good and has the socket reset. */
 void hall_sock_break(struct hall_sock *hs);
 /* Resets the connection, as an RST from the peer would. No lock held. */
 void hall_sock_reset(struct hall_sock *hs, int err);

@@ -2,10 +2,10 @@
 /*
  * The end of a socket.
  *
- * What we sent stays in the ring until the peer took it: the end mark tells it
- * that no more will come, the native close sends the FIN after. What we did
- * not read is lost, and TCP answers that with an RST: linger on, time 0, makes
- * the native close send it.
+ * Bytes that we sent stay in the ring until the peer has read them: the end mark
+ * says that they are the last, and the native close sends the FIN behind it.
+ * Bytes that we did not read are lost, and TCP answers that with an RST: linger
+ * on, time 0, makes the native close send it.
  */
 #include "calls.h"
 
@@ -15,6 +15,7 @@
 #include "lookup.h"
 #include "stream.h"
 
+/* Ends the rings and detaches. lock_sock(). True: bytes are lost. */
 static bool end_rings(struct hall_sock *hs)
 {
 	bool lost = hall_rx_count_unread(hs);
@@ -23,7 +24,7 @@ static bool end_rings(struct hall_sock *hs)
 	lost |= hs->tx.lost;
 	hall_rx_release(hs, HALLWAY_REASON_CLOSED);
 	hall_sock_handler.detach(hs, HALLWAY_REASON_CLOSED);
-	/* The work frees what may be freed now; the rest goes with DONE. */
+	/* The work item frees what can be freed now; DONE frees the rest. */
 	if (hs->channel.endpoint)
 		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
 	return lost;
@@ -45,7 +46,7 @@ void hall_close(struct sock *sk, long timeout)
 	READ_ONCE(sk->sk_prot)->close(sk, timeout);
 }
 
-/* Where the peer has cut the ring, bytes are repeated, and before the FIN. */
+/* Where the peer has truncated the ring, the rest is resent before the FIN. */
 void hall_shutdown(struct sock *sk, int how)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
@@ -56,13 +57,13 @@ void hall_shutdown(struct sock *sk, int how)
 	}
 	if (how & SEND_SHUTDOWN)
 		hall_tx_demote(hs);
-	/* Bytes that could not be repeated: an RST is on its way, no FIN. */
+	/* Bytes that could not be resent: an RST is on its way, no FIN. */
 	if (!hs->tx.lost)
 		hs->native->shutdown(sk, how);
 	hall_sock_put(hs);
 }
 
-/* A socket that no program ever had in its hands: no ring, and no sleeping. */
+/* A socket that was never accepted: it has no ring, and nothing may sleep. */
 void hall_destroy(struct sock *sk)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
@@ -75,8 +76,8 @@ void hall_destroy(struct sock *sk)
 }
 
 /*
- * connect(AF_UNSPEC), under lock_sock(); or a listener that gives up a
- * connection nobody accepted, which has no ring, under the spinlock.
+ * connect(AF_UNSPEC), under lock_sock(); or a listener that drops a connection
+ * before accept(), which has no ring, under the spinlock.
  */
 int hall_disconnect(struct sock *sk, int flags)
 {

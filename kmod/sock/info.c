@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What TCP_INFO, ss and BPF programs read of a connection: the companion's own
- * counters, in which a ring's bytes count as sent and acknowledged when they
- * are in the ring, and as received when they leave it. Segments, round trips
- * and windows stay the companion's.
+ * TCP_INFO, ss and BPF programs read the companion's own counters. The bytes of
+ * a ring count in them as sent and acknowledged once they are in the ring, and as
+ * received once they leave it. Segments, round trips and windows stay the
+ * companion's.
  *
- * The tags of a connection come from the same counters. A ring that is there is
- * taken off, for the two ends count its bytes at different times. Those of rings
- * that are gone are alike at both ends and stay: in the counters when the socket
- * is given back, and so in the tags, which a module that is loaded later finds no
- * other way.
+ * The tags of a connection follow from the same counters. The bytes of a present
+ * ring are subtracted, for the two ends count them at different times. Bytes of
+ * past rings are alike at both ends, and stay in the counters, and so in the
+ * tags: a module that is loaded later can tell them from TCP's in no way.
  */
 #include "info.h"
 
@@ -40,7 +39,7 @@ void hall_info_count_resent(struct hall_sock *hs, u32 n)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 
-	/* TCP has counted them as its own by now. */
+	/* TCP has counted them as its own. */
 	hs->tx.bytes_ring -= n;
 	hs->tx.bytes_tcp += n;
 	tp->bytes_sent -= n;
@@ -48,7 +47,7 @@ void hall_info_count_resent(struct hall_sock *hs, u32 n)
 	hall_count_add(HALL_TX_BYTES_REPEATED, n);
 }
 
-/* All counts end at one place: the truncation to 32 bits is meant. */
+/* Sequence numbers have 32 bits: the conversion is meant. */
 u32 hall_info_get_own_isn(const struct hall_sock *hs, bool drained)
 {
 	u64 ring = drained ? 0 : hs->tx.bytes_ring - hs->tx.bytes_before;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Life of a hall_sock: made, put to work, freed. */
+/* Making, working and freeing of a hall_sock. */
 #include "life.h"
 
 #include <linux/file.h>
@@ -32,7 +32,7 @@ static void release_channel(struct hall_channel *channel)
 	struct hall_sock *hs = hall_sock_of(channel);
 
 	sock_put(hs->sk);
-	/* A task may have loaded a pointer from prot or ops and not used it. */
+	/* A task may have loaded a pointer from prot or ops, and not called it yet. */
 	call_rcu_tasks(&hs->rcu, free_sock);
 	atomic_dec(&existing);
 }
@@ -106,7 +106,7 @@ unsigned int hall_sock_count(void)
 	return atomic_read(&existing);
 }
 
-/* Not all that we compare with is exported: a fresh socket shows it. */
+/* Some functions that we compare with are not exported: a fresh socket has them. */
 static int learn_from_fresh_socket(void)
 {
 	struct socket *sock;
@@ -117,7 +117,7 @@ static int learn_from_fresh_socket(void)
 			       &sock);
 	if (err)
 		return err;
-	/* Takes the socket along, also where it fails. */
+	/* Releases the socket, too, where it fails. */
 	file = sock_alloc_file(sock, 0, NULL);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
@@ -139,6 +139,6 @@ int hall_sock_init(void)
 
 void hall_sock_uninit(void)
 {
-	/* The last contexts are on their way through call_rcu_tasks(). */
+	/* Waits for the callbacks of call_rcu_tasks(). */
 	rcu_barrier_tasks();
 }

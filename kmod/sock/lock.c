@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Both locks of a socket for those who may not wait for them.
+ * Both locks of a socket for the work item, which must not wait for them.
  *
- * A thread has them while it copies, and may be in a page fault then, for as long
- * as whoever has to fill the page likes (userfaultfd, FUSE). All work items share a
- * queue that runs only so many at once: a few hundred that wait for such threads
- * would stop those of all other sockets. So a work item that finds a lock taken
- * ends, and who lets go of it has it run again. TCP's backlog is the same idea.
+ * A thread holds them while it copies, and may be in a page fault then that takes
+ * as long as a program likes (userfaultfd, FUSE). All work items share a queue
+ * that runs a limited number at once: a few hundred that wait for such threads
+ * would stop the work items of all other sockets. So a work item that finds a
+ * lock taken ends, and the release of the lock queues it again. TCP's backlog is
+ * the same idea.
  */
 #include "lock.h"
 #include "lookup.h"
@@ -20,7 +21,7 @@ static int queue_waiting_work(struct wait_queue_entry *entry,
 
 	list_del_init(&entry->entry);
 	hall_sock_queue_work(hs, 0);
-	/* The entry's reference; the owner of the lock has the socket's. */
+	/* The entry's reference; the holder of the lock has one of the socket. */
 	hall_sock_put(hs);
 	return 0;
 }
@@ -48,7 +49,7 @@ static bool trylock_sock(struct hall_sock *hs)
 	spin_unlock_bh(&sk->sk_lock.slock);
 	if (taken)
 		return false;
-	/* For lockdep, which release_sock() tells of the end; as in lock_sock(). */
+	/* For lockdep: release_sock() releases it, as after lock_sock(). */
 	mutex_acquire(&sk->sk_lock.dep_map, 0, 1, _RET_IP_);
 	return true;
 }
@@ -78,7 +79,7 @@ void hall_sock_unlock(struct hall_sock *hs)
 void hall_rx_unlock(struct hall_sock *hs)
 {
 	mutex_unlock(&hs->rx_mutex);
-	/* Let go of first, looked at then: one of the two sees the other. */
+	/* Released first, loaded then: one of the two sees the other. */
 	smp_mb();
 	if (unlikely(READ_ONCE(hs->awaited)) && xchg(&hs->awaited, false))
 		hall_sock_queue_work(hs, 0);

@@ -19,7 +19,7 @@ struct hall_sock *hall_sock_get(const struct sock *sk)
 	struct hall_sock *hs = NULL;
 	struct proto *prot;
 
-	/* Contexts are freed after a grace period of tasks: prot stays. */
+	/* A hall_sock is freed after a grace period of tasks: prot stays. */
 	rcu_read_lock();
 	prot = READ_ONCE(sk->sk_prot);
 	if (prot->close == hall_close) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Options, ioctls, and those who want the socket for themselves. Whoever is
- * about to replace or to compare sk_prot finds the native one there.
+ * Options, ioctls, and kernel users that take the socket over. Code that is about
+ * to replace or to compare sk_prot finds the native one there.
  */
 #include "calls.h"
 
@@ -77,8 +77,8 @@ int hall_getsockopt(struct sock *sk, int level, int optname,
 }
 
 /*
- * Completes the native answer by what is in the ring. False: it has to be asked for
- * anew, for since it was on this carrier the ring's bytes may have become TCP's.
+ * Adds the ring's bytes to the native answer, which was given on that carrier.
+ * False: ask again, for the ring's bytes may have become TCP's since.
  */
 static bool add_ring_bytes(struct hall_sock *hs, int cmd, u32 carrier, int *answer)
 {
@@ -129,18 +129,18 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 	} while (!err && !add_ring_bytes(hs, cmd, carrier, &answer));
 	if (!err && answer != native)
 		err = put_user(answer, to);
-	/* A page fault may sleep: until here the module has to stay. */
+	/* A page fault may sleep: the module has to stay until here. */
 	hall_sock_put(hs);
 	return err;
 }
 #endif
 
 /*
- * Called whenever the lock is let go of, by those too who set what the socket
- * layer keeps for itself. SOCK_FASYNC: from then on each arrival has to ring,
- * whether or not what was there is read. Who wants packets, see
- * hall_sock_needs_packets(), may make no call until one comes; and what is sent from
- * now on is a filter's to judge.
+ * Runs each time the socket lock is released, also after a setsockopt() that the
+ * socket layer handles without our proto. With SOCK_FASYNC each arrival has to
+ * ring, whether or not earlier bytes were read. A program that needs packets, see
+ * hall_sock_needs_packets(), may make no call until one comes; and a filter has
+ * to see each byte that is sent from now on.
  */
 void hall_release_cb(struct sock *sk)
 {
@@ -165,10 +165,10 @@ void hall_release_cb(struct sock *sk)
 }
 
 /*
- * sockmap: sets sk_prot to one that it built from the native tables, under
- * lock_sock(), but under RCU too: nobody may sleep. Unread bytes of a ring are in
- * TCP's queue then, where a verdict program finds them as any others; what was
- * sent into one comes before all that a program will see of what is sent.
+ * sockmap sets sk_prot to one that it built from the native tables, under
+ * lock_sock() and RCU: sleeping is not allowed. Unread bytes of a ring are in
+ * TCP's queue afterwards, where a verdict program finds them. Bytes sent into a
+ * ring come before all that a program will see.
  */
 static int hand_to_sockmap(struct hall_sock *hs, struct sk_psock *psock)
 {
@@ -181,8 +181,8 @@ static int hand_to_sockmap(struct hall_sock *hs, struct sk_psock *psock)
 	if (err)
 		return err;
 	/*
-	 * What sockmap will call and restore some day, it saved before the call;
-	 * it may do so when the module is gone.
+	 * sockmap saved before the call what it will call and restore later,
+	 * possibly when the module is gone.
 	 */
 	psock->sk_proto = hs->native;
 	psock->saved_close = hs->native->close;
@@ -198,7 +198,7 @@ int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
 	int err = 0;
 
 	if (hs) {
-		/* To restore is what is left to do after an error of ours. */
+		/* After an error of ours sockmap restores: nothing to hand over. */
 		if (!restore)
 			err = hand_to_sockmap(hs, psock);
 		hall_sock_put(hs);

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Readiness. tcp_poll() asks the socket's own sock_is_readable() and
+ * Readiness. tcp_poll() calls the socket's own sock_is_readable() and
  * stream_memory_free(), without the socket lock; the doorbell ends in
- * sk_data_ready() and sk_write_space(). Saying "not ready" always arms the
- * doorbell, so that level and edge triggered users are told of the change.
+ * sk_data_ready() and sk_write_space(). The answer "not ready" always arms the
+ * doorbell, so that level and edge triggered pollers are woken by the change.
  */
 #include "calls.h"
 #include "lookup.h"
 #include "wake.h"
 
 /*
- * A ring is writable from the first of these on; a writer that found it full
- * is woken at the second, so that it has something to do then.
+ * A ring is writable while it has LEAST_SPACE. A writer that found it full is
+ * woken at WAKE_SPACE, so that a wake-up is worth its cost.
  */
 #define LEAST_SPACE(size)	((size) - HALL_RING_FILLS(size))
 #define WAKE_SPACE(size)	((size) / 2)
 
 /*
- * Are the ring's bytes the next ones, save for *n that TCP has for us first? No
- * if it owes us some of those. channel.lock alone: a mark may be here that no
- * reader has looked at yet.
+ * Are the ring's bytes the next ones, behind *n bytes in TCP's queue? No if some
+ * of those have not arrived. channel.lock alone: no reader may have seen the
+ * start mark yet.
  */
 static bool ring_is_next(const struct hall_sock *hs, u32 *n)
 {

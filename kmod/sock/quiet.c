@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Foreign calls: those that entered the socket before it was attached, and may
- * still be in TCP's code. No ring may begin while there is one, for it would
- * read or send past it.
+ * still be in TCP's code. No ring may begin while there is one: it would read or
+ * send past the ring.
  */
 #include "quiet.h"
 
@@ -12,7 +12,7 @@
 
 #include "lookup.h"
 
-/* Where a program's names for a file are looked for: low numbers. */
+/* File descriptors that are searched for a file: the low ones. */
 #define NAMES_MAX	1024
 
 static void end_grace(struct rcu_head *rcu)
@@ -36,7 +36,7 @@ static int count_name(const void *data, struct file *file, unsigned int fd)
 	return fd >= NAMES_MAX;
 }
 
-/* How often the caller's table names the file, which no other thread changes. */
+/* Descriptors of the file in the caller's table, which no other thread changes. */
 static int count_own_names(const struct file *file)
 {
 	struct file_names names = { .file = file };
@@ -46,11 +46,12 @@ static int count_own_names(const struct file *file)
 }
 
 /*
- * Is no call inside this socket but ours? A file that only the table of one
- * thread names, as often as it likes, or one that a table of several names
- * once, and that nobody holds but we and those who sleep in our calls, can't be
- * in another thread's hands: fdget() takes a reference as soon as the table is
- * shared.
+ * Is the caller the only user of the socket, besides threads that sleep in our
+ * calls? Two cases prove it, for fdget() takes a reference of the file as soon as
+ * the table is shared:
+ *   - the table of one thread holds all references of the file;
+ *   - a table of several threads has one descriptor, and all other references
+ *     are those of our calls.
  */
 static bool is_sole_user(struct hall_sock *hs)
 {
@@ -80,17 +81,17 @@ static unsigned int count_foreign_waiters(struct hall_sock *hs)
 		if (entry->func == woken_wake_function)
 			n++;
 	spin_unlock_irqrestore(&queue->lock, flags);
-	/* Our own readers are woken by hall_rx_wake_function(). */
+	/* Our own readers have hall_rx_wake_function(), our writers do not. */
 	return n - hs->tx_waiters;
 }
 
 /*
- * Where references of the file don't prove it, for a table of one thread alone
- * and for kernel threads: all who loaded native tables have slept since, and
- * whoever is inside a native call and does not hold the socket lock either
- * sleeps on the socket or waits for the lock. That misses one who was just
- * woken to take the lock, which threads of one program see to often: for them
- * the references have to do.
+ * Where references of the file prove nothing, time does, for a table of one
+ * thread and for kernel threads: after a grace period no task is about to call a
+ * native function that it loaded earlier, and a task in a native call that does
+ * not hold the socket lock either sleeps on the socket or waits for the lock.
+ * This misses a task that was just woken to take the lock, which is frequent
+ * among threads of one program: for them only references count.
  */
 bool hall_sock_check_quiet(struct hall_sock *hs, bool calling, bool earned)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way back: the unread rest of a ring becomes part of TCP's receive queue.
+ * Requeueing: the unread rest of a ring becomes part of TCP's receive queue.
  *
- * Ring bytes have no sequence numbers. They belong right before the start
+ * Ring bytes have no sequence numbers. Their place is right before the start
  * mark's number S, after all bytes that TCP carried before the ring. So the
  * unread TCP bytes below S and the rest of the ring are copied into new
  * buffers at the head of the queue, numbered backwards from S, and copied_seq
@@ -11,12 +11,12 @@
  *     queue before   [c .. S) [S .. rcv_nxt)         ring  r bytes
  *     queue after    [c - r .. S) [S .. rcv_nxt)     copied_seq = c - r
  *
- * Buffers that begin below S are dropped, and of those that reach across S the
- * bytes above it are copied, too: a sockmap's programs take buffers whole and do
- * not look at copied_seq. TCP queues what it was sent a second time untrimmed, so
- * that there may be several, and ones between that begin at S; each ends later
- * than the one before. A FIN that was read already counts as one byte, hence "S or
- * copied_seq".
+ * Buffers that begin below S are dropped. If one reaches across S, its bytes above
+ * S are copied, too: a sockmap's programs take whole buffers and ignore
+ * copied_seq. TCP queues retransmitted bytes untrimmed, so several buffers may
+ * reach across S, with others between them that begin at S; each ends later than
+ * the one before it. A FIN that was read counts as one byte: copied_seq may then
+ * be above S.
  *
  * Charging the buffers follows tcp_send_rcvq() in net/ipv4/tcp_input.c.
  */
@@ -37,7 +37,7 @@ static struct sk_buff *new_chunk(struct sk_buff_head *list, u32 left, gfp_t gfp)
 	return skb;
 }
 
-/* Appends n bytes of TCP from a sequence number on. */
+/* Appends n bytes of TCP, beginning at a sequence number. */
 static int copy_tcp(struct sock *sk, struct sk_buff_head *list, u32 seq, u32 n,
 		    gfp_t gfp)
 {
@@ -80,7 +80,7 @@ static int copy_ring(struct hall_sock *hs, struct sk_buff_head *list, u32 n,
 	return 0;
 }
 
-/* Charges all of the list to the socket, or nothing. */
+/* Charges the whole list to the socket, or none of it. */
 static int charge_list(struct sock *sk, struct sk_buff_head *list)
 {
 	struct sk_buff *skb;
@@ -110,7 +110,7 @@ static u32 count_above(struct sock *sk, u32 seq)
 	return n;
 }
 
-/* Puts the list, numbered from seq on, in place of all that ends up to end. */
+/* Puts the list, numbered from seq on, in place of buffers that end at end or before. */
 static void insert_list(struct sock *sk, struct sk_buff_head *list, u32 seq,
 			u32 end)
 {
@@ -179,7 +179,7 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 	hs->callbacks.seq -= from_ring;
 	hall_count(HALL_SWITCH_IN_RING);
 	hall_count_add(HALL_RX_BYTES_SAVED, from_ring);
-	/* Whoever reads the queue natively is told as by tcp_data_queue(). */
+	/* Wakes native readers of the queue, as tcp_data_queue() does. */
 	hs->sk->sk_data_ready(hs->sk);
 	return 0;
 }

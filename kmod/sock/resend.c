@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way back of what we sent: a receiver that could not wait for our end mark
- * has cut the ring. It took the bytes below the cut; those above are still in
- * our memory, and nothing went over TCP since the ring began: they go over TCP
- * now, before anything else does.
+ * Resending: a receiver that could not wait for our end mark has truncated the
+ * ring. It took the bytes below that position. The bytes above are still in our
+ * memory, and no byte went over TCP since the ring began: they go over TCP now,
+ * before any other.
  *
- * All of it at once, under the lock that the caller holds: the socket's limits,
- * which would make a program wait, are lifted for these bytes. A ring bounds them.
- * So is shutdown(), whose mark is set before we are asked, and whose FIN comes
- * after them.
+ * They are sent at once, under the caller's lock: the socket's limits, which
+ * would make a program wait, are lifted for them; the ring bounds their number.
+ * So is a shutdown(), whose flag is set before we are called, and whose FIN
+ * follows them.
  *
- * If some can't be sent, nothing else may be in their place: nobody sends any
- * more, and the connection is reset.
+ * If some can't be sent, no other byte may take their place: sending is shut
+ * down, and the connection is reset.
  */
 #include "resend.h"
 
@@ -56,7 +56,7 @@ bool hall_tx_resend(struct hall_sock *hs, u32 bytes)
 	WRITE_ONCE(tp->notsent_lowat, notsent_lowat);
 	if (sent < bytes)
 		shut = SEND_SHUTDOWN;
-	/* TCP may have set its own meanwhile. */
+	/* TCP may have set its own flags. */
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | shut);
 	hall_info_count_resent(hs, sent);
 	hall_ring_drop_truncated(&hs->tx.ring);

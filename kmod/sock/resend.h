@@ -6,9 +6,9 @@
 #include "sock.h"
 
 /*
- * Sends the bytes over TCP that the peer left in a truncated ring. lock_sock().
- * False: some could not be sent.
+ * Sends the truncated bytes of a ring over TCP. lock_sock(). False: some could not
+ * be sent.
  */
-bool hall_tx_resend(struct hall_sock *hs, u32 left);
+bool hall_tx_resend(struct hall_sock *hs, u32 bytes);
 
 #endif /* HALL_RESEND_H */

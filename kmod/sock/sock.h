@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A socket of ours: the byte stream with its carriers and marks.
+ * An attached socket: the byte stream with its carriers and marks.
  *
  * Each direction is a sequence of carriers, numbered from 0: TCP has the even
  * numbers, rings the odd ones. The sender of a direction switches it.
@@ -13,18 +13,18 @@
  *
  *   direction we receive    TCP -> MAPPED -> TCP
  *     TCP      all bytes come over TCP; calls pass through
- *     MAPPED   we accepted a ring: hall_ring_find_source() tells where bytes come from
+ *     MAPPED   we accepted a ring: hall_ring_find_source() says where bytes are
  *
  * Locks, outermost first:
- *   rx_mutex      one reader at a time, and consent: nobody may be inside a
- *                 native read without a limit when the peer may start a ring
+ *   rx_mutex      one reader at a time, and acceptance: no thread may be in a
+ *                 native read without a limit once the peer may start a ring
  *   lock_sock()   everything here, unless it says otherwise
  *   channel.lock  the rings' private ends, so that poll and the doorbell, which
  *                 run without lock_sock(), can look at them
  *
- * A socket stays alive as long as its hall_sock. The hall_sock can outlive its
- * attachment (detached is set then): ring memory that the peer has not drained
- * yet hangs on it.
+ * A socket lives as long as its hall_sock. The hall_sock may outlive its
+ * attachment (detached is set then), while it has ring memory that the peer has
+ * not drained.
  */
 #ifndef HALL_SOCK_H
 #define HALL_SOCK_H
@@ -41,8 +41,8 @@
 #include "../ring/ring.h"
 
 /*
- * So many bytes are in a ring of that size at least, if its reader takes none: its
- * writer may poll, and find less than the rest too little to write to.
+ * Bytes that a ring of that size holds at least, if its reader takes none. Its
+ * writer may poll, and less space than the rest does not count as space.
  */
 #define HALL_RING_FILLS(size)	((size) - (size) / 16)
 
@@ -57,8 +57,8 @@ struct hall_tx {
 	u32 carrier;			/* of the bytes sent now */
 	u32 offered;			/* of the ring, while there is one */
 	u32 next;			/* of the next ring */
-	bool lost;			/* bytes that could not be repeated */
-	struct hall_tags tags;		/* of the offer: who accepts shows the peer's */
+	bool lost;			/* bytes that could not be resent */
+	struct hall_tags tags;		/* of the offer: an acceptance shows the peer's */
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
 	u64 bytes_tcp, bytes_ring;
@@ -84,7 +84,7 @@ struct hall_demand {
 	unsigned long settled_at;	/* jiffies; not larger before */
 };
 
-/* Who owned the callbacks when we looked last, and what had been read then. */
+/* The callbacks when they changed last, and the bytes read until then. */
 struct hall_callbacks {
 	void (*data_ready)(struct sock *sk);
 	u64 bytes;			/* through us, over TCP */
@@ -105,14 +105,14 @@ struct hall_sock {
 	u16 local_port, remote_port;
 
 	bool detached;			/* sk_prot is native again */
-	bool detaching;			/* on its way there */
-	bool grace_begun;		/* grace: no call loads native tables ... */
-	bool grace_over;		/* ... once it is over */
+	bool detaching;			/* until then: both directions are demoted */
+	bool grace_begun;		/* a grace period of tasks since attach */
+	bool grace_over;
 	bool quiet;			/* no foreign call is in the socket */
-	bool threaded;			/* its user has several threads, or may have */
-	bool signals;			/* SOCK_FASYNC, when the lock was let go of last */
+	bool threaded;			/* its program has several threads, or may have */
+	bool signals;			/* SOCK_FASYNC, at the last release of the lock */
 	u32 pinned;			/* reason to stay on TCP for good, or 0 */
-	u32 reason;			/* why not on a ring, for people */
+	u32 reason;			/* why not on a ring, as users see it */
 	unsigned long retry_at;		/* jiffies; promotion is tried from then */
 	unsigned long backoff;		/* jiffies until the try after that */
 	unsigned long active_since;	/* jiffies; in use without a pause */
@@ -122,7 +122,7 @@ struct hall_sock {
 	struct rcu_head grace;
 
 	struct mutex rx_mutex;
-	bool awaited;			/* the work item wants rx_mutex, */
+	bool awaited;			/* the work item waits for rx_mutex, */
 	struct wait_queue_entry turn;	/* or lock_sock(); see lock.c */
 	unsigned int rx_waiters;	/* of ours, asleep on the socket */
 	unsigned int tx_waiters;
@@ -138,7 +138,7 @@ struct hall_sock {
 	struct rcu_head rcu;
 };
 
-/* What the switch room does for this one. */
+/* Calls into switch/, which sets them. */
 struct hall_sock_handler {
 	/*
 	 * Within a call, under lock_sock(): may this socket be promoted now?
@@ -152,11 +152,11 @@ struct hall_sock_handler {
 	bool (*full)(struct hall_sock *hs);
 	/* Events of the channel: in the work item, no lock held. */
 	void (*work)(struct hall_sock *hs);
-	/* Gives the socket its native tables back. lock_sock() or slock. */
+	/* Restores the socket's native tables. lock_sock() or slock. */
 	void (*detach)(struct hall_sock *hs, u32 reason);
 	/*
-	 * Leaves every ring and detaches; waits for the peer. Process context,
-	 * no lock held. 0, or -ETIMEDOUT (the socket was reset).
+	 * Demotes both directions and detaches; waits for the peer. Process
+	 * context, no lock held. 0, or -ETIMEDOUT (the socket was reset).
 	 */
 	int (*detach_sync)(struct hall_sock *hs, u32 reason);
 	/*
@@ -182,9 +182,9 @@ static inline struct hall_sock *hall_sock_of(struct hall_channel *channel)
 }
 
 /*
- * Are packets wanted, for their times, or to be filtered? A ring has none. Nobody
- * tells us when that is asked for, so each call looks, and each one who lets go
- * of the lock. The reason, or 0.
+ * Does the program need packets, for their times or for a filter? A ring has
+ * none. The socket layer calls nothing of ours when that is set, so each call
+ * looks, and each release of the lock. The reason, or 0.
  */
 static inline u32 hall_sock_needs_packets(const struct sock *sk)
 {
@@ -195,7 +195,7 @@ static inline u32 hall_sock_needs_packets(const struct sock *sk)
 	return 0;
 }
 
-/* Has the work item leave the rings and give the socket back. Any context. */
+/* Has the work item demote both directions and detach. Any context. */
 static inline void hall_sock_request_detach(struct hall_sock *hs, u32 reason)
 {
 	WRITE_ONCE(hs->channel.leave_reason, reason);
@@ -211,9 +211,9 @@ static inline bool hall_sock_wants_space(const struct sock *sk)
 }
 
 /*
- * A call that finds its socket detached leaves for the native one, if it has
- * moved nothing. Otherwise it goes on, since nobody expects a short count, but
- * when the module has waited long enough to be unloaded.
+ * A call that finds its socket detached goes on in the native one, if it has
+ * moved no byte. Otherwise it goes on, since a short count is unexpected, until
+ * the module has waited long enough to be unloaded.
  */
 extern bool hall_sock_return_short;
 
@@ -223,11 +223,11 @@ static inline bool hall_sock_may_return(int moved)
 }
 
 /*
- * What the inner half of a call returns that leaves for the native one. The
- * outer half jumps there, as the last thing that it does: a thread that blocks
- * natively has nothing of the module on its stack, and the module can go. For
- * the compiler to make it a jump the outer half may have no variable in memory,
- * so the inner one is never inlined; `make check` looks at the code.
+ * The inner half of a call returns this to go on in the native one. The outer
+ * half jumps there as its last step: a thread that blocks in the native call has
+ * no frame of the module on its stack, and the module can be unloaded. The
+ * compiler makes it a jump only if the outer half has no variable in memory, so
+ * the inner one is never inlined; `make check` looks at the code.
  */
 #define HALL_NATIVE	INT_MIN
 

@@ -49,7 +49,7 @@ static noinline ssize_t splice_bytes(struct hall_sock *hs,
 		return -ENOMEM;
 	len = min_t(size_t, len, n * PAGE_SIZE);
 	iov_iter_bvec(&msg.msg_iter, ITER_DEST, bvec, n, len);
-	/* Takes what is there: SO_RCVLOWAT is for those who read and poll. */
+	/* As many bytes as are there: SO_RCVLOWAT is for read() and poll(). */
 	got = hall_receive(hs, &msg, len, 1, recv_flags HALL_RECVMSG_NONE);
 	for (i = 0, left = got; left > 0; i++, left -= PAGE_SIZE)
 		partial[i] = (struct partial_page){

@@ -11,7 +11,7 @@ enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 	enum hall_rx_source source;
 	u32 arrived;
 
-	/* First what arrived, then the marks: see ring.c, barrier D. */
+	/* First the arrived bytes, then the marks: see ring.c, barrier D. */
 	arrived = hall_rx_get_arrived(hs->sk);
 	spin_lock_bh(&hs->channel.lock);
 	source = hall_ring_find_source(&rx->ring, tcp_sk(hs->sk)->copied_seq,
@@ -38,7 +38,7 @@ bool hall_rx_is_at_urgent(struct hall_sock *hs)
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
 	u32 n;
 
-	/* Who sends urgent data has ended its ring: what is in it comes before. */
+	/* A sender of urgent data has ended its ring: ring bytes come first. */
 	return tp->urg_data && tp->urg_seq == tp->copied_seq &&
 	       (hs->rx.state == HALL_RX_NATIVE ||
 		hall_rx_find_source(hs, &n) != HALL_RX_RING);

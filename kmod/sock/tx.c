@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The direction we send.
+ * sendmsg().
  *
- * All of a call happens under lock_sock(), as in tcp_sendmsg(); where it has
- * to wait it lets go of the lock, and looks again at the carrier when it is
- * back. Native sends are asked not to wait: whoever waits, waits here, so that
- * a carrier can change under a blocked writer.
+ * A call runs under lock_sock(), as tcp_sendmsg() does. To wait it releases the
+ * lock, and looks at the carrier again afterwards. Native sends are asked not to
+ * wait: a writer that has to wait does so here, so that the carrier can change
+ * under it.
  */
 #include "calls.h"
 
@@ -19,7 +19,7 @@
 #include "lookup.h"
 #include "wake.h"
 
-/* Copies into the ring what fits. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
+/* Copies as much as fits into the ring. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
 static int write_ring(struct hall_sock *hs, struct msghdr *msg)
 {
 	struct hall_tx_ring *ring = &hs->tx.ring;
@@ -27,7 +27,7 @@ static int write_ring(struct hall_sock *hs, struct msghdr *msg)
 	size_t copied;
 	bool ringing;
 
-	/* A doorbell between its load of tail and its check would look like fraud. */
+	/* A doorbell between the load of tail and its check would look like fraud. */
 	spin_lock_bh(&hs->channel.lock);
 	span = hall_ring_get_tx_span(ring, min_t(size_t, msg_data_left(msg),
 						 ring->size));
@@ -38,9 +38,9 @@ static int write_ring(struct hall_sock *hs, struct msghdr *msg)
 	}
 	if (!span.len)
 		return 0;
-	/* Not copy_from_iter(): the span is bounded, the heap not concerned. */
+	/* Not copy_from_iter(): the span is bounded, and lies outside of the heap. */
 	copied = _copy_from_iter(span.data, span.len, &msg->msg_iter);
-	/* A piece that faults is not sent at all, as with TCP. */
+	/* A piece that faults is not sent at all, as in TCP. */
 	if (copied < span.len) {
 		iov_iter_revert(&msg->msg_iter, copied);
 		return -EFAULT;
@@ -62,7 +62,7 @@ static int write_tcp(struct hall_sock *hs, struct msghdr *msg, bool more)
 	int n;
 
 	msg->msg_flags |= MSG_DONTWAIT;
-	/* The call will return what was sent before: no signal then. */
+	/* The call returns the bytes that it sent before: no signal then. */
 	if (more)
 		msg->msg_flags |= MSG_NOSIGNAL;
 	n = tcp_sendmsg_locked(hs->sk, msg, msg_data_left(msg));
@@ -74,7 +74,7 @@ static int write_tcp(struct hall_sock *hs, struct msghdr *msg, bool more)
 	return n;
 }
 
-/* Waits until there is space; both carriers say so by the same callback. */
+/* Waits for space; both carriers announce it by the same callback. */
 static int wait_for_space(struct hall_sock *hs, long *timeo)
 {
 	DEFINE_WAIT_FUNC(wait, woken_wake_function);
@@ -89,7 +89,7 @@ static int wait_for_space(struct hall_sock *hs, long *timeo)
 	add_wait_queue(sk_sleep(sk), &wait);
 	hs->tx_waiters++;
 	sk->sk_write_pending++;
-	/* Whatever changes from here on marks the entry as woken. */
+	/* A change from here on marks the entry as woken. */
 	if (!sk->sk_err && !(sk->sk_shutdown & SEND_SHUTDOWN) &&
 	    !sk_stream_memory_free(sk))
 		hall_sock_sleep(hs, &wait, timeo);
@@ -110,9 +110,9 @@ static int wait_for_memory(struct hall_sock *hs, long *timeo)
 }
 
 /*
- * Sends all of msg, or what can be sent. Bytes, or an error if there are none;
- * HALL_NATIVE if the socket was detached before anything was sent. A call that
- * has sent bytes already goes on here, natively.
+ * Sends all of msg, or as much as it can. Bytes, or an error if there are none;
+ * HALL_NATIVE if the socket was detached before a byte was sent. A call that has
+ * sent bytes goes on here, on TCP.
  */
 static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 {
@@ -144,11 +144,11 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 			if (hall_sock_handler.full(hs))
 				continue;
 			set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
-			/* Arms the doorbell; true: there is space by now. */
+			/* Arms the doorbell; true: there is space now. */
 			if (sk_stream_memory_free(sk))
 				continue;
 		} else if (sk_stream_memory_free(sk)) {
-			/* Not the socket's limit, but memory: TCP knows how. */
+			/* Memory is short, not the socket's limit: TCP knows how. */
 			n = wait_for_memory(hs, &timeo);
 			if (n < 0)
 				goto error;
@@ -167,9 +167,9 @@ error:
 }
 
 /*
- * Will TCP refuse this call before it looks at a byte, for control data that it
- * does not know, or a SYN's data while there is a connection? If not, cookie
- * has what the control data asks for.
+ * Will TCP refuse this call before it reads a byte, for unknown control data, or
+ * for a SYN's data while there is a connection? If not, cookie holds what the
+ * control data asks for.
  */
 static bool is_refused(struct sock *sk, struct msghdr *msg,
 		       struct sockcm_cookie *cookie)
@@ -179,7 +179,7 @@ static bool is_refused(struct sock *sk, struct msghdr *msg,
 	       (msg->msg_controllen && sock_cmsg_send(sk, msg, cookie));
 }
 
-/* These stay with TCP, and so does the socket from then on. */
+/* Why this message, and the socket from then on, stays on TCP; or 0. */
 static u32 find_native_reason(const struct sock *sk, const struct msghdr *msg,
 			      const struct sockcm_cookie *cookie)
 {
@@ -187,7 +187,7 @@ static u32 find_native_reason(const struct sock *sk, const struct msghdr *msg,
 		return HALLWAY_REASON_URGENT;
 	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
 		return HALLWAY_REASON_ZEROCOPY;
-	/* Of this message alone; those of the socket: hall_sock_needs_packets(). */
+	/* Of this message; for the socket's see hall_sock_needs_packets(). */
 	if (msg->msg_controllen && cookie->tsflags)
 		return HALLWAY_REASON_TIMESTAMP;
 	return 0;

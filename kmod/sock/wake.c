@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sleeping, and waking: threads in our calls, pollers, and the work item.
+ * Sleeping and waking: threads in our calls, pollers, and the work item.
  */
 #include "wake.h"
 
@@ -13,7 +13,7 @@
 #include "lookup.h"
 #include "stream.h"
 
-/* What wakes those who sleep in select() and poll(). */
+/* The wake function of threads in select() and poll(). */
 static wait_queue_func_t poll_wakes;
 
 void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay)
@@ -33,13 +33,13 @@ void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay)
 void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
 		     long *timeo)
 {
-	/* Once detached, nobody finds the sleeper to hurry it. */
+	/* Once the socket is detached, no walk finds the sleeper. */
 	long slice = hs->detached ? min(*timeo, HZ / 10L) : *timeo;
 	long left;
 
 	release_sock(hs->sk);
 	left = wait_woken(entry, TASK_INTERRUPTIBLE, slice);
-	/* Awake, though the lock may keep us: the watchdog asks. */
+	/* Awake, though it may wait for the lock: the watchdog looks at it. */
 	entry->flags |= WQ_FLAG_WOKEN;
 	if (*timeo != MAX_SCHEDULE_TIMEOUT)
 		*timeo -= slice - left;
@@ -109,10 +109,10 @@ void hall_sock_wake(struct hall_sock *hs)
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		hall_ring_disarm_rx(&hs->rx.ring);
 		readable = hall_ring_count_used(&hs->rx.ring) || hs->rx.ring.broken;
-		/* For those who do not poll, or read, before the next edge. */
+		/* For waiters that neither poll nor read before the next edge. */
 		if (hall_sock_wants_edges(sk, true) || sock_flag(sk, SOCK_FASYNC))
 			hall_rx_arm_edge(hs);
-		/* A mark may have come: the work sees to it. */
+		/* A mark may have come: the work item looks. */
 		look = READ_ONCE(hs->rx.ring.shared->end);
 	}
 	writable = hs->tx.state == HALL_TX_RING;

@@ -10,13 +10,13 @@ void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay);
 
 /*
  * Sleeps until the entry, which is on the socket's wait queue, is woken.
- * lock_sock(), released meanwhile. *timeo counts down, in jiffies.
+ * lock_sock(), released while it sleeps. *timeo counts down, in jiffies.
  */
 void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
 		     long *timeo);
 /*
- * woken_wake_function() for our readers: by this function they are told from
- * writers and from the kernel's own sleepers.
+ * woken_wake_function() for our readers: it distinguishes them from writers and
+ * from the kernel's own sleepers.
  */
 int hall_rx_wake_function(struct wait_queue_entry *entry, unsigned int mode,
 			  int sync, void *key);

@@ -2,11 +2,11 @@
 /*
  * Attaching.
  *
- * A socket is ours when sk_prot points into its hall_sock: a copy of its own
- * native table with our functions in it, so that IPv4, IPv6 and mapped sockets
- * need no tables of ours. The same holds for sk_socket->ops, later, once the
- * socket is accepted. Neither holds a reference on the module: see detach.c for
- * how it gets unloaded.
+ * A socket is attached when sk_prot points into its hall_sock: to a copy of its
+ * own native table with our functions in it, so that IPv4, IPv6 and mapped
+ * sockets need no tables of ours. The same holds for sk_socket->ops, once the
+ * socket is accepted. Neither holds a reference to the module: see switch.c for
+ * how it is unloaded.
  */
 #include "switch.h"
 
@@ -22,10 +22,10 @@
 #include "../sock/lookup.h"
 
 /*
- * A socket that has yet to be accepted lets go of its lock for the first time at
- * the end of accept(), when no program has its file yet: no call was ever made
- * on it, and none can be native any more. (What the kernel itself accepts, or
- * MPTCP's listener, gets its operations only later.)
+ * The lock of a socket that is yet to be accepted is first released at the end of
+ * accept(), when no program has its file: no call was made on it, and none can be
+ * native later. (Sockets that the kernel itself accepts, or MPTCP's listener, get
+ * their operations later.)
  */
 static void accepted_release_cb(struct sock *sk)
 {
@@ -66,7 +66,7 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 
 bool hall_can_attach(const struct sock *sk)
 {
-	/* Ours already, or another's that looks at sk_prot: kTLS, sockmap. */
+	/* Attached, or of another user of sk_prot: kTLS, sockmap. */
 	return READ_ONCE(sk->sk_prot)->sendmsg == tcp_sendmsg &&
 	       !sk_psock(sk) && !READ_ONCE(inet_csk(sk)->icsk_ulp_ops);
 }
@@ -81,13 +81,13 @@ void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 	hs = hall_sock_new(sk, member);
 	if (!hs)
 		return;
-	/* Threads may be inside native calls: the first of ours will tell. */
+	/* Threads may be in native calls: the first call of ours will show it. */
 	hs->threaded = older;
 	take_prot(hs, native);
 	if (!sk->sk_socket)
 		hs->prot.release_cb = accepted_release_cb;
 	hall_sock_publish(hs);
-	/* Whoever sees the new table sees it filled. */
+	/* A reader of the pointer sees the table filled. */
 	smp_store_release(&sk->sk_prot, &hs->prot);
 	hall_count(HALL_ATTACHED);
 }

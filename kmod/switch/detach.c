@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Leaving: one socket, all sockets of a member, or all.
+ * Detaching one socket, all sockets of a member, or all.
  *
- * A socket has left when it is detached: every byte that was on a ring has
- * been read or is in TCP's queue, or is the peer's to repeat over TCP. Its
- * context lives on until the peer has drained what we sent; unloading waits for
- * that too, and for threads that are still inside our calls, which hold contexts
- * as well.
+ * Once a socket is detached, each byte that was on a ring has been read, is in
+ * TCP's queue, or will be resent by the peer over TCP. Its hall_sock remains until
+ * the peer has drained our ring. Unloading waits for that, and for threads in our
+ * calls, which hold a reference, too.
  *
- * A ring that the peer has ended can't be left before TCP has brought all bytes
- * that come before it, and nobody knows when: the peer may be stopped, or our own
- * reader not read. Whoever wants many sockets to leave goes on after a while; they
- * leave when they can, at the latest when the peer departs.
+ * A ring that the peer has ended can't be given up before TCP has brought all
+ * bytes that come before it. That has no time limit: the peer may be stopped, or
+ * our program may not read. So detaching many sockets waits for a limited time;
+ * the rest follows when it can, at the latest when the peer departs.
  */
 #include "switch.h"
 
@@ -23,10 +22,13 @@
 #include "../sock/carrier.h"
 #include "../sock/lookup.h"
 
-/* How long a peer may take to read what it was sent, where memory is to go. */
+/* For which a peer may read what it was sent, before its memory goes. */
 #define DRAIN		(5 * HZ)
 
-/* How long sockets are waited for; with silent peers, less than others take for silence. */
+/*
+ * Wait for sockets at most; with an unresponsive peer less than the time after
+ * which others would find us unresponsive.
+ */
 #define PATIENCE	(5 * HZ)
 #define PATIENCE_SILENT	(3 * HZ / 2)
 
@@ -91,15 +93,15 @@ int hall_detach_sync(struct hall_sock *hs, u32 reason)
 	request_one(hs, &request);
 	if (wait_event_timeout(detached, READ_ONCE(hs->detached), PATIENCE))
 		return 0;
-	/* The caller needs TCP: this lets the socket leave at once. */
+	/* The caller needs TCP: a reset detaches the socket at once. */
 	hall_sock_reset(hs, ETIMEDOUT);
 	wait_event(detached, READ_ONCE(hs->detached));
 	return -ETIMEDOUT;
 }
 
 /*
- * Nobody but the holder of lock_sock() may be at work on the rings: not so for
- * one who came in softirq, with the spinlock alone.
+ * Only the holder of lock_sock() may work on the rings; a caller in softirq has
+ * the spinlock alone.
  */
 int hall_detach_now(struct hall_sock *hs, u32 reason)
 {
@@ -109,7 +111,7 @@ int hall_detach_now(struct hall_sock *hs, u32 reason)
 
 	if (in_softirq())
 		return -EAGAIN;
-	/* Bytes that the peer has cut off are repeated here, and without sleep. */
+	/* A truncated rest is resent here, without sleeping. */
 	sk->sk_allocation = GFP_ATOMIC;
 	err = hall_rx_demote_now(hs, reason);
 	if (!err)
@@ -135,14 +137,14 @@ void hall_detach_streams(struct hall_member *member, u32 reason)
 void hall_detach_member(struct hall_member *member, u32 reason)
 {
 	hall_detach_streams(member, reason);
-	/* What a peer has not read yet, a socket that has left can't send again. */
+	/* Bytes that the peer has not read can't be resent by a detached socket. */
 	if (reason != HALLWAY_REASON_SILENT)
 		hall_channel_drained(member, DRAIN);
 }
 
 void hall_depart_member(struct hall_member *member, u32 reason)
 {
-	/* A peer that is gone answers nobody; else there is time for marks. */
+	/* A peer that is gone sets no marks; any other has the time for it. */
 	if (reason != HALLWAY_REASON_PEER_LEFT)
 		hall_detach_streams(member, reason);
 	hall_sock_walk(depart_one, member);

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Rules that are to see a connection's packets, count them or drop them: those of
+ * Rules that apply to a connection's packets, to count or to drop them: those of
  * its network namespace (nftables, iptables) and the BPF programs of its cgroup. A
- * ring has no packets, so what such rules are there for stays on TCP, or returns
- * to it.
+ * ring has no packets, so such a connection stays on TCP, or is demoted.
  *
- * Tables that follow connections, or have their say when one begins, mind no ring:
- * connection tracking, NAT, defragmentation. They and others' hooks are told from
- * the rule sets by what registered them, or for iptables by the priorities of its
- * tables. That hooks may be looked at under RCU is as in nfnetlink_hook.c.
+ * Rings don't matter to hooks that follow connections, or decide when one begins:
+ * connection tracking, NAT, defragmentation. Rule sets are distinguished from
+ * these and from other hooks by what registered them, for iptables by the
+ * priorities of its tables. Hooks may be read under RCU, as in nfnetlink_hook.c.
  *
- * Nobody tells when rules come. So we look before a ring is offered or accepted,
- * and once a second while it is there.
+ * No event says that rules were added. So we look before a ring is offered or
+ * accepted, and once a second while it exists.
  */
 #include "switch.h"
 

@@ -2,10 +2,10 @@
 /*
  * The hook: a probe on the stock tracepoint inet_sock_set_state.
  *
- * It runs with preemption off, often in softirq with the socket's spinlock
- * held, so it does the least that can't wait: it swaps sk_prot, because a
- * thread that goes to sleep in the native tcp_recvmsg() would never learn of a
- * ring. A connection whose peer is no member costs one look-up.
+ * It runs with preemption off, often in softirq with the socket's spinlock held,
+ * so it does only what can't wait: it replaces sk_prot, because a thread that
+ * goes to sleep in the native tcp_recvmsg() would never see a ring. A connection
+ * whose peer is no member costs one look-up.
  */
 #include "switch.h"
 

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Connections that were there before the module, or before their peer joined:
- * found in TCP's table of established sockets and attached like new ones. They
- * may have threads inside native calls, which hall_sock_check_quiet() sees to.
+ * Connections that existed before the module was loaded, or before their peer
+ * joined, are found in TCP's table of established sockets and attached like new
+ * ones. Threads may be in native calls on them: see hall_sock_check_quiet().
  *
- * No socket is waited for: a thread may hold one's lock for as long as it likes,
- * by sending memory that somebody else pages in. Such a socket is looked at again
- * a little later. Peers, too, can ask for scans by telling new addresses, so there
- * is a pause after each.
+ * A scan waits for no socket: a thread may hold its lock without limit, by sending
+ * memory that a program pages in. It looks at such a socket again a little later.
+ * Peers can cause scans by publishing addresses, so there is a pause after each.
  *
- * Those to neighbours are only counted: what they move is traffic for which a
- * region is worth asking. Nobody tells when an old connection wakes up, so they
- * are looked at once a second, while there are neighbours.
+ * Connections to neighbours are only counted: their traffic shows for which of
+ * them a region is worth asking. No event shows that an old connection is in use
+ * again, so they are counted once a second, while there are neighbours.
  */
 #include "switch.h"
 
@@ -25,13 +24,13 @@
 #define COUNT	HZ
 #define ENOUGH	16384		/* bytes a second to ask for a region */
 #define PAUSE	(HZ / 20)	/* between two scans */
-#define AGAIN	(HZ / 4)	/* at most, to what was locked */
+#define AGAIN	(HZ / 4)	/* between two scans for locked sockets, at most */
 
 static void run_scan(struct work_struct *work);
 static DECLARE_DELAYED_WORK(scan_work, run_scan);
 static unsigned long rested;	/* jiffies: not before; run_scan() only */
-static unsigned long again;	/* how long to wait for what was locked */
-static unsigned int locked;	/* sockets that this scan found so */
+static unsigned long again;	/* jiffies until locked sockets are looked at again */
+static unsigned int locked;	/* locked sockets that this scan found */
 
 static void run_count(struct work_struct *work);
 static DECLARE_DELAYED_WORK(count_work, run_count);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Puts the room together, and takes it apart. */
+/* The operator's switch; start and end of the room. */
 #include "switch.h"
 
 #include <linux/delay.h>
@@ -20,7 +20,7 @@ void hall_switch_set(bool on, u32 reason)
 	if (on) {
 		hall_scan();
 	} else {
-		/* Those who just saw "on" have attached by then. */
+		/* A probe or scan that saw "on" has attached its socket then. */
 		synchronize_rcu();
 		hall_detach_streams(NULL, reason);
 	}
@@ -41,7 +41,7 @@ int hall_switch_init(void)
 	return hall_scan_init();
 }
 
-/* Waits until no socket is left, for so many milliseconds; 0: for ever. */
+/* Waits until no socket is left, for `most` milliseconds; 0: without limit. */
 static void wait_for_sockets(unsigned int most)
 {
 	unsigned int waited;
@@ -61,28 +61,28 @@ void hall_switch_stop(void)
 	hall_scan_uninit();
 	hall_watchdog_uninit();
 	/*
-	 * Peers drain what we sent, and calls come to their end; then calls
-	 * return what they have, and peers that don't answer are left behind.
+	 * For 2 s peers drain our rings, and calls end. Then calls return the
+	 * bytes that they have; peers that don't answer are not waited for.
 	 */
 	wait_for_sockets(2000);
 	WRITE_ONCE(hall_sock_return_short, true);
 }
 
 /*
- * After this no socket points to us and no thread is in our code:
- *   - the switch is off and the probe is gone, so no socket attaches;
- *   - hall_switch_set() detached them all;
- *   - a thread in one of our calls, a queued work, a pending doorbell and an
- *     undrained ring each hold a context, and there is none left, since the
+ * After this no socket points to the module, and no thread is in its code:
+ *   - the switch is off and the probe is removed, so no socket is attached;
+ *   - hall_switch_set() detached all sockets;
+ *   - a thread in one of our calls, a queued work item, a pending doorbell and an
+ *     undrained ring each hold a hall_sock, and none is left, since the
  *     transports have ended the channels of peers that did not answer;
- *   - a thread that loaded a function pointer and has not called it yet, or
- *     has put its context and not returned yet, has by the end of
- *     synchronize_rcu_tasks().
+ *   - a thread that loaded a function pointer and has not called it, or that has
+ *     put its hall_sock and not returned, does so before
+ *     synchronize_rcu_tasks() ends.
  */
 void hall_switch_uninit(void)
 {
 	wait_for_sockets(0);
-	/* Transports and sockets that were still there may have asked for it. */
+	/* The last transports and sockets may have queued a scan. */
 	hall_scan_uninit();
 	synchronize_rcu_tasks();
 }

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When a socket becomes ours, when it moves to a ring and back, and when it is
- * given back. The only room that assigns sk_prot.
+ * When a socket is attached, promoted, demoted and detached. The only room that
+ * assigns sk_prot.
  */
 #ifndef HALL_SWITCH_H
 #define HALL_SWITCH_H
 
 #include "../sock/sock.h"
 
-/* The operator's switch; off also while the module comes and goes. */
+/* The operator's switch; off also while the module is loaded or unloaded. */
 extern bool hall_enabled;
 
 /*
- * attach.c. Makes an established socket ours. lock_sock() or slock, and RCU.
- * older: it was established before, and may have been used.
- * Does nothing if it is ours, or another's (kTLS, MPTCP), or memory is short.
+ * attach.c. Attaches an established socket. lock_sock() or slock, and RCU.
+ * older: the connection existed before, and may have been used. Does nothing if
+ * the socket is attached, belongs to kTLS, MPTCP or a sockmap, or if memory is
+ * short.
  */
 void hall_attach(struct sock *sk, struct hall_member *member, bool older);
-/* Not ours, nor another's. RCU; without a lock, the answer may be old. */
+/* Is the socket native, and free to be attached? RCU; may be outdated. */
 bool hall_can_attach(const struct sock *sk);
 /*
  * Puts our copy of the socket's proto_ops in place. lock_sock() or slock. False:
@@ -36,11 +37,11 @@ void hall_policy(struct hall_sock *hs, size_t sending);
 void hall_policy_back_off(struct hall_sock *hs, u32 reason);
 
 /*
- * filters.c. Are there rules that are to see the connection's packets? Any
- * context; the answer may be old.
+ * filters.c. Do rules apply to the connection's packets? Any context; the answer
+ * may be outdated.
  */
 bool hall_filters_apply(struct hall_sock *hs);
-/* Once a second: if there are, the rings are left. No lock held. */
+/* Once a second: if they do, has the socket demoted and detached. No lock held. */
 void hall_filters_check(struct hall_sock *hs);
 
 /*
@@ -59,32 +60,37 @@ void hall_budget_look(struct hall_sock *hs);
 /* If it is, ends it. */
 void hall_budget_spare(struct hall_sock *hs);
 
-/* work.c. What the peer said, step by step; in the socket's work item. */
+/* work.c. The socket's work item. */
 void hall_switch_run_work(struct hall_sock *hs);
 
-/* detach.c. Takes everything of ours out of the socket. lock_sock() or slock. */
+/* detach.c. Restores the native tables of a socket. lock_sock() or slock. */
 void hall_detach(struct hall_sock *hs, u32 reason);
-/* These wait for peers: process context, no locks. */
+/* See hall_sock_handler. Process context, no locks. */
 int hall_detach_sync(struct hall_sock *hs, u32 reason);
-/* The streams of a member alone, or of all if it is NULL. */
+/*
+ * Detaches the streams to a member, or all if it is NULL, and waits for 5 s at
+ * most. Process context, no locks.
+ */
 void hall_detach_streams(struct hall_member *member, u32 reason);
+/* As leave of hall_discovery_handler. */
 void hall_detach_member(struct hall_member *member, u32 reason);
-/* This one waits for nobody: see hall_sock_handler. */
+/* See hall_sock_handler: does not wait. */
 int hall_detach_now(struct hall_sock *hs, u32 reason);
+/* As departed of hall_discovery_handler. */
 void hall_depart_member(struct hall_member *member, u32 reason);
 
 /*
- * Would TCP have given up on the bytes that a silent peer did not read?
- * Otherwise *left is when to ask again, in jiffies, or 0. lock_sock().
+ * timeout.c. Would TCP have given up on the bytes that an unresponsive peer did
+ * not read? Otherwise *left is when to ask again, in jiffies, or 0. lock_sock().
  */
 bool hall_check_timeout(struct hall_sock *hs, unsigned long *left);
 
-/* scan.c. Attaches connections that exist already. */
+/* scan.c. Attaches existing connections, in a work item. Any context. */
 void hall_scan(void);
 int hall_scan_init(void);
 void hall_scan_uninit(void);
 
-/* probe.c. The tracepoint that shows connections as they come. */
+/* probe.c. The tracepoint that reports new connections. */
 int hall_probe_init(void);
 void hall_probe_uninit(void);
 
@@ -92,7 +98,7 @@ void hall_probe_uninit(void);
 void hall_watchdog_init(void);
 void hall_watchdog_uninit(void);
 
-/* On or off, as the operator wishes. */
+/* Turns Hallway on or off; off waits until sockets are detached. */
 void hall_switch_set(bool on, u32 reason);
 /* Start; stop using sockets (transports still run); and be gone. */
 int hall_switch_init(void);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A member whose heartbeat stands still: its machine is stopped, starved, or
- * dead inside a QEMU that lives. Its streams go back to TCP, whose timers know
- * what to do with a peer that does not answer. When it is heard again, its
- * addresses count again, and connections are promoted as for one that joined.
+ * The timeout of bytes that an unresponsive peer has not read.
  *
- * TCP's timers do not know of the bytes that it has not read from our rings:
- * they are acknowledged by nobody. After the time for which TCP would repeat
- * them the connection ends as TCP would end it.
+ * A member without a heartbeat is stopped, starved, or dead inside a QEMU that
+ * lives. Its streams are demoted to TCP, whose timers handle a peer that does not
+ * answer. When its heartbeat goes on, connections are promoted as after a join.
+ *
+ * TCP's timers know nothing of bytes that the peer has not read from our rings:
+ * no ACK covers them. After the time for which TCP would retransmit
+ * them the connection is reset, as TCP would do.
  */
 #include "switch.h"
 
@@ -20,8 +21,8 @@
 #include "../sock/stream.h"
 
 /*
- * Since when has nobody been there to read the bytes? Neither before they were sent,
- * nor while the peer lived: bytes that are not read are no fault of who is alive.
+ * The time from which the bytes count as unread: the last send, or the last moment
+ * at which the peer was surely alive, whichever is later.
  */
 static unsigned long find_unread_since(const struct sock *sk)
 {
@@ -30,7 +31,7 @@ static unsigned long find_unread_since(const struct sock *sk)
 	return jiffies - min_t(u32, sent_ago, HALL_SILENCE);
 }
 
-/* As in net/ipv4/tcp_timer.c: how long TCP repeats before it gives up. */
+/* Jiffies for which TCP retransmits; as in net/ipv4/tcp_timer.c. */
 static unsigned long find_patience(const struct sock *sk)
 {
 	unsigned int times = READ_ONCE(sock_net(sk)->ipv4.sysctl_tcp_retries2);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the peer said and what has to follow, in the socket's work item: all
- * steps that change a carrier, save the decision to offer (policy.c) and the
- * end mark that a reader finds by itself (sock/rx.c).
+ * The socket's work item: the peer's messages, and all steps that change a
+ * carrier, except the decision to offer (policy.c) and the end mark that a reader
+ * finds (sock/rx.c).
  *
- * Each event is taken once and checked against the state: a word about another
- * carrier than the present one is old news, or a peer that breaks the rules,
- * and means nothing. All events are taken at once, for the peer's words have an
- * order: a DEMOTE that was seen without the ACCEPT before it would be lost.
+ * Each event is handled once and checked against the state: a message about
+ * another carrier than the present one is late, or of a peer that breaks the
+ * rules, and has no effect. All events are taken at once, for the messages have
+ * an order: a DEMOTE without the ACCEPT before it would be lost.
  */
 #include "switch.h"
 
@@ -40,8 +40,8 @@ static bool is_stream_over(const struct sock *sk)
 }
 
 /*
- * Takes the rest of the ring, if it is time. False: look again soon.
- * rest: take it in any case.
+ * Requeues the rest of the ring, if it has ended. False: try again soon.
+ * rest: requeues in any case.
  */
 static bool finish_rx(struct hall_sock *hs, bool rest)
 {
@@ -73,8 +73,9 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 /* Events */
 
 /*
- * More than TCP and one ring may leave there? A peer that sends ring after ring to
- * one who does not read would fill our memory: what is saved has no window.
+ * More unread bytes than TCP and one ring may leave? A peer that sends ring after
+ * ring to a socket that does not read would fill our memory: requeued bytes have
+ * no window.
  */
 static bool has_much_unread(const struct sock *sk)
 {
@@ -84,7 +85,7 @@ static bool has_much_unread(const struct sock *sk)
 	       (u32)READ_ONCE(sk->sk_rcvbuf) + HALLWAY_RING_MAX;
 }
 
-/* 0, with the tags to accept by; or what speaks against it. */
+/* 0, with the tags of the acceptance; or a reason against. */
 static u32 check_offer(struct hall_sock *hs,
 		       const struct hallway_message *offer,
 		       struct hall_tags *tags)
@@ -98,12 +99,12 @@ static u32 check_offer(struct hall_sock *hs,
 		return reason;
 	hall_sock_make_tags(hs, false, tags);
 	if (!hall_tags_match(tags, offer->offer.tag)) {
-		/* The peer may have drained our ring; we hear of that later. */
+		/* The peer may have drained our ring, and its DONE be on the way. */
 		hall_sock_make_tags(hs, true, tags);
 		if (!hall_tags_match(tags, offer->offer.tag))
 			return HALLWAY_REASON_NO_MATCH;
 	}
-	/* The ring before this one ended: take what is left of it. */
+	/* The ring before this one may have ended: requeue its rest. */
 	finish_rx(hs, false);
 	if (hs->rx.state != HALL_RX_NATIVE || has_much_unread(hs->sk))
 		return HALLWAY_REASON_BUSY;
@@ -143,10 +144,10 @@ static void on_offer(struct hall_sock *hs)
 }
 
 /*
- * Bytes that Nagle or a cork holds back would stay below the mark and keep
- * the reader from the ring: have them sent when the lock is let go of, by the way
- * that TCP has for senders that were throttled. Opening the lock to set
- * TCP_NODELAY would be to wait for it.
+ * Bytes held back by Nagle or a cork would stay below the mark and keep the
+ * reader from the ring: TCP sends them when the lock is released, as for a sender
+ * that was throttled. Setting TCP_NODELAY instead would release the lock, and
+ * wait for it.
  */
 static void flush_cork(struct hall_sock *hs)
 {
@@ -168,7 +169,7 @@ static void on_accept(struct hall_sock *hs)
 	copy_said(hs, &hs->channel.accept, &said);
 	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
-	/* A member that publishes an address which is another's. */
+	/* The member publishes an address that belongs to another. */
 	if (!hall_tags_match(&hs->tx.tags, said.tag)) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		hall_tx_release(hs);
@@ -178,7 +179,7 @@ static void on_accept(struct hall_sock *hs)
 	WRITE_ONCE(hs->channel.receiver, said.from);
 	if (!hs->detached)
 		flush_cork(hs);
-	/* Closed since it was offered: the FIN makes the peer give the ring back. */
+	/* Closed since the offer: the FIN makes the peer release the ring. */
 	if (hs->sk->sk_shutdown & SEND_SHUTDOWN) {
 		hs->tx.state = HALL_TX_ENDED;
 		return;
@@ -209,7 +210,7 @@ static void on_demote(struct hall_sock *hs)
 	copy_said(hs, &hs->channel.demote, &said);
 	if (hs->tx.state == HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
-	/* Where a cut was found first, this tells the reason. */
+	/* Where the truncation was found first, this has the reason. */
 	hall_tx_demote(hs);
 	hall_policy_back_off(hs, said.reason);
 }
@@ -217,7 +218,7 @@ static void on_demote(struct hall_sock *hs)
 /*
  * Returns an errno to reset the socket with, or 0. The reader leaves bytes in
  * the ring if it closed its socket, where TCP would send an RST, or if it can't
- * go on: after the end mark, too, later bytes may not take their place.
+ * go on: later bytes must not take their place, not after the end mark either.
  */
 static int on_done(struct hall_sock *hs)
 {
@@ -228,7 +229,7 @@ static int on_done(struct hall_sock *hs)
 	copy_said(hs, &hs->channel.done, &said);
 	if (!hs->tx.memory.ring || said.carrier != hs->tx.offered)
 		return 0;
-	/* First: a peer that has cut the ring left nothing, for we repeat it. */
+	/* First: if the peer has truncated the ring, no byte is lost: we resend. */
 	hall_tx_demote(hs);
 	spin_lock_bh(&hs->channel.lock);
 	possible = hall_ring_finish(&hs->tx.ring, said.position, &lost);
@@ -242,9 +243,8 @@ static int on_done(struct hall_sock *hs)
 }
 
 /*
- * What left for these reasons alone is welcome back as soon as they are gone; not
- * yet where a filter of its own keeps a socket, for that it would find out anew at
- * each call.
+ * May the socket be attached again at once? These reasons may be over. Not while
+ * the socket has a filter of its own: each call would detach it again.
  */
 static bool may_reattach(struct hall_sock *hs, u32 reason)
 {
@@ -276,7 +276,7 @@ static int on_departed(struct hall_sock *hs)
 
 	hall_tx_demote(hs);
 	lost = hall_tx_count_unread(hs);
-	/* What came is delivered; what can't be put in order is lost. */
+	/* Bytes that came are delivered; those that can't be put in order are lost. */
 	if (!finish_rx(hs, true)) {
 		lost = true;
 		if (!hall_rx_lacks_tcp(hs))
@@ -290,7 +290,7 @@ static int on_departed(struct hall_sock *hs)
 	return lost ? ETIMEDOUT : 0;
 }
 
-/* The sender is asked to end the ring that we read. */
+/* Asks the sender to end the ring that we read. */
 static void request_demote(struct hall_sock *hs, u32 reason)
 {
 	hall_count(HALL_DEMOTE_REQUESTS);
@@ -305,11 +305,11 @@ static void on_leave(struct hall_sock *hs)
 	if (hs->detaching)
 		return;
 	hs->detaching = true;
-	/* Who is silent has had its time. */
+	/* An unresponsive peer has had its time. */
 	hs->demote_by = jiffies + (reason == HALLWAY_REASON_SILENT ? 0 : HZ);
 	hall_tx_demote(hs);
 	if (hs->rx.state == HALL_RX_MAPPED) {
-		/* No end mark helps where the ring has to wait for TCP. */
+		/* An end mark does not help where the ring has to wait for TCP. */
 		hall_rx_find_source(hs, &n);
 		if (hall_rx_lacks_tcp(hs))
 			hall_rx_truncate(hs);
@@ -317,7 +317,7 @@ static void on_leave(struct hall_sock *hs)
 	}
 }
 
-/* Only TCP's queue holds as much as the reader waits for. */
+/* A reader waits for more bytes than the ring holds: only TCP's queue can. */
 static void on_small(struct hall_sock *hs)
 {
 	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.end_requested)
@@ -327,9 +327,9 @@ static void on_small(struct hall_sock *hs)
 }
 
 /*
- * Detaches if nothing is on a ring. A peer that had its time to set an end mark is
- * not waited for: the ring is cut. Only where it did set one while TCP owes bytes
- * that come before, there is no way but to wait until TCP brings them or gives up.
+ * Detaches if no byte is on a ring. If the peer sets no end mark in time, the ring
+ * is truncated. If it did, and TCP lacks bytes that come before the ring, detaching
+ * has to wait until TCP brings them or gives up.
  */
 static void continue_detaching(struct hall_sock *hs)
 {
@@ -347,7 +347,7 @@ static void continue_detaching(struct hall_sock *hs)
 	    (hs->tx.state == HALL_TX_OFFERED && !late))
 		return;
 	hall_detach(hs, reason);
-	/* Those who waited for us may have stopped, and the scan be over. */
+	/* The scan that follows detaching may be over. */
 	if (may_reattach(hs, reason))
 		hall_scan();
 }
