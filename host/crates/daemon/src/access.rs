@@ -4,11 +4,14 @@
 //! They enter the directories that the daemon made, connect to QEMU's socket
 //! and map regions. The control socket and the holder's are for this user alone.
 
-use std::fs::{metadata, set_permissions, Permissions};
-use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
+use std::fs::{metadata, set_permissions, FileType, OpenOptions, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{chown, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
+use hallway_membership::is_own;
+use nix::fcntl::OFlag;
 use nix::unistd::Group;
 use tracing::warn;
 
@@ -34,7 +37,7 @@ impl Access {
 
     /// Lets the group into a directory that was just made.
     pub fn admit(&self, made: Option<&PathBuf>) -> Result<()> {
-        made.map_or(Ok(()), |path| self.give(path, DIR))
+        made.map_or(Ok(()), |path| self.give(path, DIR, FileType::is_dir))
     }
 
     /// Warns of a directory that the group cannot enter: it is another's to open.
@@ -58,17 +61,40 @@ impl Access {
         Ok(())
     }
 
-    /// Gives a socket or a region's file to the group.
-    pub fn share(&self, path: &Path) -> Result<()> {
-        self.give(path, FILE)
+    /// Gives QEMU's socket to the group.
+    pub fn share_socket(&self, path: &Path) -> Result<()> {
+        self.give(path, FILE, FileType::is_socket)
     }
 
-    fn give(&self, path: &Path, mode: u32) -> Result<()> {
+    /// Gives a region's file to the group.
+    pub fn share_file(&self, path: &Path) -> Result<()> {
+        self.give(path, FILE, FileType::is_file)
+    }
+
+    /// Gives what is at `path` to the group, if it is ours and of the right kind.
+    /// Neither a link is followed, nor is the path resolved twice.
+    fn give(&self, path: &Path, mode: u32, is_right: fn(&FileType) -> bool) -> Result<()> {
         let Some(group) = &self.0 else {
             return Ok(());
         };
-        chown(path, None, Some(group.gid.as_raw()))
-            .and_then(|()| set_permissions(path, Permissions::from_mode(mode)))
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(flags.bits());
+        let opened = options
+            .open(path)
+            .and_then(|file| Ok((file.metadata()?, file)));
+        let (meta, file) = opened.with_context(|| path.display().to_string())?;
+        if !is_right(&meta.file_type()) || !is_own(meta.uid()) {
+            bail!(
+                "{}: is not what this hallwayd made, and is not given to group {}: remove it, or \
+                 give another directory",
+                path.display(),
+                group.name
+            );
+        }
+        let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
+        chown(&fd, None, Some(group.gid.as_raw()))
+            .and_then(|()| set_permissions(&fd, Permissions::from_mode(mode)))
             .with_context(|| {
                 format!(
                     "{}: cannot be given to group {}: run as root, or as a member of the group",

@@ -31,6 +31,7 @@ mod server;
 mod stop;
 mod vms;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -78,6 +79,12 @@ fn serve(options: &Options) -> Result<()> {
     // In a sticky directory no other user replaces a file of ours.
     let harm = "have the VMs' memory";
     run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
+    let socket = options.socket();
+    let beside = socket.parent().filter(|dir| *dir != Path::new(""));
+    let beside = beside.unwrap_or(Path::new("."));
+    if beside.is_dir() {
+        run::check_dir(beside, "--socket", "pose as hallwayd", 0o1000)?;
+    }
     let run = RunDir::take(&path)?;
     Server::new(options, config, &access, run, made)?.run()
 }

@@ -70,7 +70,7 @@ impl Regions {
                 slots = geometry.slots(),
                 "serves"
             );
-            access.share(&file)?;
+            access.share_file(&file)?;
             served.push(Served::new(name, region, admission));
         }
         Ok(Self {
@@ -110,7 +110,7 @@ impl Regions {
     pub fn make(&mut self, name: &str, geometry: Geometry) -> Result<()> {
         let file = self.dir.join(name);
         let region = open_region(&file, geometry, None)?;
-        self.access.share(&file)?;
+        self.access.share_file(&file)?;
         info!(region = name, file = %file.display(), size = geometry.size(), "made");
         let served = Served::new(name.into(), region, Admission::Configured);
         self.served.push(served);

@@ -403,6 +403,47 @@ fn memory_in_a_directory_of_others_is_refused() {
 }
 
 #[test]
+fn a_socket_in_a_directory_of_others_is_refused() {
+    let daemon = Daemon::new();
+    let dir = daemon.dir.join("open");
+    std::fs::create_dir(&dir).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(&dir, mode).unwrap();
+    let socket = dir.join("q.sock");
+    let said = daemon.refused(&["--socket", socket.to_str().unwrap()]);
+    assert!(said.contains("give another --socket"), "{said}");
+}
+
+#[test]
+fn what_takes_the_place_of_the_socket_is_not_given_to_the_group() {
+    let mut daemon = Daemon::new();
+    // The holder keeps the listening socket.
+    let _qemu = Qemu::new(&daemon);
+    daemon.kill();
+    let (socket, secret) = (
+        daemon.run().join("hallwayd.sock"),
+        daemon.dir.join("secret"),
+    );
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::write(&secret, "secret").unwrap();
+    std::fs::set_permissions(&secret, mode).unwrap();
+    let group = nix::unistd::Group::from_gid(nix::unistd::getgid());
+    let group = group.unwrap().unwrap().name;
+    for hard in [false, true] {
+        std::fs::remove_file(&socket).unwrap();
+        if hard {
+            std::fs::hard_link(&secret, &socket).unwrap();
+        } else {
+            std::os::unix::fs::symlink(&secret, &socket).unwrap();
+        }
+        let said = daemon.refused(&["--group", &group]);
+        assert!(said.contains("is no socket"), "{said}");
+        let after = std::fs::metadata(&secret).unwrap().permissions();
+        assert_eq!(after.mode() & 0o7777, 0o600);
+    }
+}
+
+#[test]
 fn foreign_region_files_are_refused() {
     let mut daemon = Daemon::new();
     daemon.kill();

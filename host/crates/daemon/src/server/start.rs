@@ -41,12 +41,16 @@ impl Server {
         let signals = signals()?;
         let socket = options.socket();
         let mut inherited = Inherited::find(&run, &socket)?;
-        let listener = match inherited.kept.remove(LISTENER).filter(|_| socket.exists()) {
+        let listener = match inherited
+            .kept
+            .remove(LISTENER)
+            .filter(|_| is_socket(&socket))
+        {
             Some(fd) => fd.into(),
             None => listen(&socket)?,
         };
         listener.set_nonblocking(true)?;
-        access.share(&socket)?;
+        access.share_socket(&socket)?;
 
         let state = inherited.state.take();
         let (regions, connections, next) = match state {
@@ -114,10 +118,14 @@ fn signals() -> Result<SignalFd> {
     Ok(SignalFd::with_flags(&set, flags)?)
 }
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
 /// Listens for QEMUs, in place of a socket at which no program listens any more.
 fn listen(path: &Path) -> Result<UnixListener> {
-    if let Ok(meta) = std::fs::symlink_metadata(path) {
-        if !meta.file_type().is_socket() {
+    if std::fs::symlink_metadata(path).is_ok() {
+        if !is_socket(path) {
             bail!(
                 "{} is there and is no socket: give another --socket",
                 path.display()
