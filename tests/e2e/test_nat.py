@@ -82,7 +82,12 @@ def _forge(pair: Pair, address: str, port: int) -> None:
     a, b = pair.both
     called = next(c["local_port"] for c in connections(b) if c["remote_port"] == port)
     forger = a.spawn(f"python3 -B /hallway/guest/forge.py {address} {port} {b.ip4} {called}")
-    wait_for(lambda: a.run(f"ss -Htn src {address} sport = :{port}").out, "the socket is forged")
+
+    def forged() -> str:
+        assert forger.poll() is None, "the socket cannot be forged"
+        return a.run(f"ss -Htn src {address} sport = :{port}").out
+
+    wait_for(forged, "the socket is forged", 20 * pair.slow)
     # The module attaches sockets when they connect, which this one did not, and when it is switched on.
     a.run("hallway off; hallway on")
     wait_for(lambda: any(c["local"] == address for c in connections(a)), "the forged socket is attached")
