@@ -201,7 +201,7 @@ inline ring_free()
  * ---- The sender ----
  */
 
-/* hall_tx_resend: what the receiver cut off goes over TCP, and first. */
+/* hall_tx_resend: what the receiver truncated goes over TCP, and first. */
 inline tx_repeat()
 {
 	s_i = cut_at;
@@ -248,7 +248,7 @@ inline tx_demote()
 	s_lock = 0
 }
 
-/* hall_sock_sendmsg, hall_sock_close: the program. */
+/* hall_sendmsg, hall_close: the program. */
 proctype Writer() S_ALIVE
 {
 	byte tail;
@@ -262,7 +262,7 @@ again:	if
 #endif
 	fi;
 
-	/* hall_sock_sendmsg */
+	/* hall_sendmsg */
 send:	atomic {
 		!s_lock -> s_lock = 1;
 		if
@@ -370,7 +370,7 @@ wait:	atomic {
 		fi
 	}
 
-	/* hall_sock_close, or shutdown: head is out, the end mark, then FIN */
+	/* hall_close, or shutdown: head is out, the end mark, then FIN */
 finish:	atomic {
 		!s_lock ->
 #ifndef FIN_WITHOUT_END
@@ -386,7 +386,7 @@ finish:	atomic {
 		goto out
 	}
 
-	/* hall_sock_close with bytes unread the other way, or linger 0 */
+	/* hall_close with bytes unread the other way, or linger 0 */
 abort:	atomic {
 		!s_lock ->
 		if
@@ -633,7 +633,7 @@ inline rx_break()
 	r_sleep = 0
 }
 
-/* hall_sock_recvmsg, hall_sock_close: the program. */
+/* hall_recvmsg, hall_close: the program. */
 proctype Reader() R_ALIVE
 {
 	byte nxt, mark, head;
@@ -649,7 +649,7 @@ again:	if
 #endif
 	fi;
 
-	/* hall_sock_recvmsg */
+	/* hall_recvmsg */
 read:
 	atomic {
 		!r_lock && !r_sleep -> r_lock = 1;
@@ -750,7 +750,7 @@ sleep:	/* hall_ring_arm_head: on the wait queue, head_event, full barrier */
 #endif
 	};
 
-	/* hall_sock_close */
+	/* hall_close */
 close:	r_early = 1;
 shut:	atomic {
 		!r_lock -> r_lock = 1;
@@ -878,7 +878,7 @@ end_idle:
 		r_lock = 1;
 		LOOK;
 		NOT_BEYOND;
-		/* hall_rx_inject: the rest goes to the head of TCP's queue */
+		/* hall_rx_requeue: the rest goes to the head of TCP's queue */
 			if
 #ifdef DEATH
 			:: AT_MARK && (ended || fin || rst) && FOREIGN ->

@@ -56,7 +56,7 @@ active proctype Writer()
 {
 	byte own, seen, before;
 
-	/* hall_sock_sendmsg: one byte or more before it publishes */
+	/* hall_sendmsg: one byte or more before it publishes */
 	do
 	:: own < BYTES ->
 check:		seen = tail;
@@ -117,7 +117,7 @@ active proctype Reader()
 {
 	byte own, seen, before;
 
-	/* hall_sock_recvmsg */
+	/* hall_recvmsg */
 end_idle:
 	do
 	:: true ->
