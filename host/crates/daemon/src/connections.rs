@@ -240,6 +240,15 @@ impl Connections {
         leave(connection, |_, joined| joined == region)
     }
 
+    /// Enters that the QEMU `pid` has the monitor of the VM with this UUID.
+    pub fn verify(&mut self, pid: i32, uuid: Uuid) {
+        let its = self.all.values_mut().filter(|one| one.pid == Some(pid));
+        for one in its.filter(|one| one.verified.is_none()) {
+            one.verified = Some(uuid);
+            self.unsaved = true;
+        }
+    }
+
     /// Enters whose guest a connection has, where that follows from another sign
     /// than a request to this daemon.
     pub fn recognise(&mut self, number: u64, uuid: Uuid, name: String) {

@@ -51,6 +51,7 @@ impl Picture {
                     let effects = self.connections.disown(number);
                     self.apply(effects);
                 }
+                Effect::Verified(pid, uuid) => self.connections.verify(pid, uuid),
                 Effect::Recognise(vm) => {
                     let found = self.vms.recognise(vm, &self.connections);
                     if let Some((number, uuid, name)) = found {

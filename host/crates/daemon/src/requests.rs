@@ -218,6 +218,10 @@ fn enter(
         slot,
     });
     picture.connections.answer(number, asked, status, place);
+    let one = picture.connections.get(number);
+    if let Some((pid, uuid)) = one.and_then(|one| picture.vms.confirmed(one)) {
+        picture.apply(vec![Effect::Verified(pid, uuid)]);
+    }
     if request.command == abi::COMMAND_HELLO && status == abi::STATUS_OK {
         picture.apply(vec![Effect::Started(request.vm)]);
     }

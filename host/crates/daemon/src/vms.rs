@@ -69,10 +69,13 @@ impl Vms {
         }
         match news {
             News::Up(identity, elsewhere) => {
-                if !vm.hear_up(identity, elsewhere) {
+                let known = identity.pid.and_then(|pid| known_as(pid, connections));
+                if !vm.hear_up(identity, elsewhere, known) {
                     return Vec::new();
                 }
+                let (qemu, uuid) = (vm.qemu(), vm.uuid);
                 let mut effects = self.disown_impostors(connections);
+                effects.extend(qemu.map(|pid| Effect::Verified(pid, uuid)));
                 if !elsewhere {
                     effects.push(Effect::Recognise(number));
                 }
@@ -129,6 +132,14 @@ impl Vms {
             }
         }
         !monitored && !by_another
+    }
+
+    /// The QEMU and UUID of a guest whose claim its QEMU's monitor has confirmed.
+    pub fn confirmed(&self, one: &Connection) -> Option<(i32, Uuid)> {
+        let pid = one.pid?;
+        let mut all = self.all.iter();
+        let vm = all.find(|vm| Some(vm.uuid) == one.uuid && vm.qemu() == Some(pid))?;
+        Some((pid, vm.uuid))
     }
 
     /// A monitor may show that a guest is another than it said before.
@@ -250,6 +261,12 @@ impl Vms {
     pub fn status(&self) -> Vec<control::Vm> {
         self.all.iter().map(Vm::status).collect()
     }
+}
+
+/// The VM that a QEMU is, by the monitor that it had.
+fn known_as(pid: i32, connections: &Connections) -> Option<Uuid> {
+    let mut its = connections.iter().filter(|one| one.pid == Some(pid));
+    its.find_map(|one| one.verified)
 }
 
 /// Process of the QEMU that has a VM's monitor, if it is connected here too.

@@ -6,6 +6,8 @@ mod common;
 #[path = "../../qmp/tests/qemu/mod.rs"]
 mod qemu;
 
+use std::path::Path;
+
 use common::{member_state, memory_of, until, Daemon, SIZE};
 use hallway_abi::region as abi;
 use hallway_membership::Uuid;
@@ -106,4 +108,73 @@ fn a_region_that_was_asked_for_once_keeps_its_members_and_admits_no_other() {
     assert_eq!(other.join(region), abi::STATUS_DENIED);
     assert!(daemon.log().contains("was not asked for again"));
     assert_eq!(member.join(region), abi::STATUS_OK);
+}
+
+/// A monitor that a test plays, at a path of the daemon's directory.
+fn monitor(uuid: Uuid, path: &Path) -> qemu::Qemu {
+    let machine = Machine {
+        uuid: uuid.to_string(),
+        ..Machine::default()
+    };
+    let mut monitor = qemu::Qemu::new(GREETING, machine.answer());
+    std::fs::rename(&monitor.path, path).unwrap();
+    monitor.path = path.into();
+    monitor
+}
+
+fn problem(daemon: &Daemon, vm: usize, part: &str) {
+    until("the monitor is refused", || {
+        let problem = daemon.status().vms[vm].problem.clone();
+        problem.is_some_and(|problem| problem.contains(part))
+    });
+    assert!(!daemon.status().vms[vm].connected);
+}
+
+#[test]
+fn a_qemu_that_was_one_vm_is_refused_as_another() {
+    let (a, b) = (Uuid::random().unwrap(), Uuid::random().unwrap());
+    let dir = std::env::temp_dir().join(format!("hwm-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let config = |name: &str, uuid: Uuid| {
+        let path = dir.join(name);
+        format!(
+            "[[vm]]\nname = \"{name}\"\nuuid = \"{uuid}\"\nmonitor = \"{}\"\n",
+            path.display()
+        )
+    };
+    let config = config("a", a) + &config("b", b);
+    let of_a = monitor(a, &dir.join("a"));
+    let mut daemon = Daemon::configured(&["web:16M"], Some(&config));
+    until("the monitor answers", || daemon.status().vms[0].connected);
+    let mut guest = common::Qemu::new(&daemon);
+    guest.uuid = a;
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_OK);
+    // The same QEMU listens in the place of b.
+    let of_b = monitor(b, &dir.join("b"));
+    problem(&daemon, 1, "stands in for b");
+    guest.uuid = b;
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_DENIED);
+    daemon.kill();
+    drop(of_b);
+    let of_b = monitor(b, &dir.join("b"));
+    daemon.start();
+    problem(&daemon, 1, "stands in for b");
+    daemon.kill();
+    drop((of_a, of_b));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_monitor_in_a_directory_of_others_is_refused() {
+    let uuid = Uuid::random().unwrap();
+    let dir = std::env::temp_dir().join(format!("hwo-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&dir, mode).unwrap();
+    let monitor = monitor(uuid, &dir.join("m"));
+    let mut daemon = Daemon::configured(&[], Some(&vm(uuid, "", Some(&monitor))));
+    problem(&daemon, 0, "other users may put a monitor of theirs there");
+    daemon.kill();
+    drop(monitor);
+    std::fs::remove_dir_all(&dir).unwrap();
 }

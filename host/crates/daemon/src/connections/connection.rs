@@ -33,6 +33,8 @@ pub struct Connection {
     page_fd: OwnedFd,
     /// UUID that its guest named.
     pub uuid: Option<Uuid>,
+    /// UUID of the VM whose monitor its QEMU had: a QEMU never becomes another VM.
+    pub verified: Option<Uuid>,
     /// Name that its guest gave; printable.
     pub name: Option<String>,
     /// The private copy of its page's entries.
@@ -70,6 +72,7 @@ impl Connection {
             page,
             page_fd,
             uuid: saved.uuid,
+            verified: saved.verified,
             name: saved.name,
             entries: saved.entries,
             pid: peer.map(|peer| peer.pid()),
@@ -92,6 +95,7 @@ impl Connection {
             number,
             greeted: line.greeted,
             uuid: None,
+            verified: None,
             name: None,
             next_peer: line.next_peer,
             peers: line.peers.clone(),
@@ -121,6 +125,7 @@ impl Connection {
             number: self.number,
             greeted: self.line.greeted,
             uuid: self.uuid,
+            verified: self.verified,
             name: self.name.clone(),
             next_peer: self.line.next_peer,
             peers: self.line.peers.clone(),

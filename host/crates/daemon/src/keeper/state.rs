@@ -84,6 +84,10 @@ pub struct SavedConnection {
     pub greeted: bool,
     /// UUID that its guest named.
     pub uuid: Option<Uuid>,
+    /// UUID of the VM whose monitor its QEMU had. A state of an older daemon does not
+    /// say.
+    #[serde(default)]
+    pub verified: Option<Uuid>,
     /// Name that its guest gave; printable.
     pub name: Option<String>,
     /// Id of the next peer that its QEMU learns of.
@@ -169,6 +173,7 @@ mod tests {
 
         let mut old: serde_json::Value = serde_json::from_str(&text).unwrap();
         old["regions"][0]["configured"] = false.into();
+        old["vms"][0]["verified"] = serde_json::Value::Null;
         assert_eq!(serde_json::to_value(&state).unwrap(), old);
         old["version"] = 1.into();
         let mut file = File::from(memfd_create("state", MFdFlags::empty()).unwrap());

@@ -7,17 +7,20 @@
 //! Jobs are for a monitor that is there, and are forgotten with it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 use hallway_control::Migration;
+use hallway_membership::is_own;
 use hallway_qmp::{Error, MigrationState, Monitor};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{getsockopt, sockopt};
 
 use super::migrate;
 use super::news::{Job, News, LET_GO};
@@ -114,6 +117,27 @@ impl Handle {
     }
 }
 
+/// Refuses a monitor in whose place another user can put one: its directory must
+/// belong to root, to this user or to QEMU's, and be open to no other or sticky.
+fn check_owner(path: &Path, monitor: &Monitor) -> Result<()> {
+    let peer = getsockopt(monitor, sockopt::PeerCredentials)?.uid();
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let (socket, dir_meta) = (std::fs::metadata(path)?, std::fs::metadata(dir)?);
+    let is_sticky = dir_meta.mode() & 0o1000 != 0;
+    let is_closed = dir_meta.mode() & 0o022 == 0 || is_sticky;
+    let is_of_qemu = |uid| uid == peer || is_own(uid);
+    if !is_closed || !is_of_qemu(dir_meta.uid()) || !is_of_qemu(socket.uid()) {
+        bail!(
+            "{}: other users may put a monitor of theirs there (owner {}, mode {:04o}, QEMU of \
+             user {peer}): give the directory to QEMU's user, and chmod 0700 it",
+            dir.display(),
+            dir_meta.uid(),
+            dir_meta.mode() & 0o7777
+        );
+    }
+    Ok(())
+}
+
 struct Thread {
     number: usize,
     path: PathBuf,
@@ -134,18 +158,19 @@ impl Thread {
     fn run(self) {
         loop {
             let why = match self.connect() {
-                Ok(mut monitor) => self.serve(&mut monitor),
-                Err(error) => error,
+                Ok(mut monitor) => self.serve(&mut monitor).to_string(),
+                Err(error) => format!("{error:#}"),
             };
-            self.send(News::Down(why.to_string()));
+            self.send(News::Down(why));
             std::thread::sleep(AGAIN);
             // They were for the QEMU before; the loop asks again once one answers.
             while self.jobs.try_recv().is_ok() {}
         }
     }
 
-    fn connect(&self) -> hallway_qmp::Result<Monitor> {
+    fn connect(&self) -> Result<Monitor> {
         let mut monitor = Monitor::connect(&self.path, PATIENCE)?;
+        check_owner(&self.path, &monitor)?;
         let identity = monitor.identity()?;
         let status = monitor.status()?.status;
         let status = status.as_str();

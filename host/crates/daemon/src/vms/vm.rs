@@ -116,14 +116,25 @@ impl Vm {
 
     // -- News of its monitor -----------------------------------------------------
 
-    /// A QEMU answers at its monitor. False if that is another VM's.
-    pub fn hear_up(&mut self, identity: Identity, elsewhere: bool) -> bool {
-        if identity.uuid.parse() != Ok(self.uuid) {
-            let why = format!(
+    /// A QEMU answers at its monitor, which is `known` as the QEMU of a VM by the
+    /// monitor that it had. False if that is another VM's.
+    pub fn hear_up(&mut self, identity: Identity, elsewhere: bool, known: Option<Uuid>) -> bool {
+        let other = if identity.uuid.parse() != Ok(self.uuid) {
+            Some(format!(
                 "the QEMU there has UUID {}, and {} has {} in the configuration: correct the one \
                  or the other",
                 identity.uuid, self.name, self.uuid
-            );
+            ))
+        } else {
+            known.filter(|known| *known != self.uuid).map(|known| {
+                format!(
+                    "the QEMU there is that of VM {known}, and stands in for {}: end it, and give \
+                     each QEMU a directory for its monitor that no other can write to",
+                    self.name
+                )
+            })
+        };
+        if let Some(why) = other {
             warn!(vm = self.name, "{why}");
             self.link = Link::Down(why);
             return false;
