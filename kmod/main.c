@@ -29,15 +29,12 @@ static int __init hall_init(void)
 	err = hall_probe_init();
 	if (err)
 		goto switching;
-	err = hall_loopback_init();
+	err = hall_transports_init();
 	if (err)
-		goto probe;
-	err = hall_ivshmem_init();
-	if (err)
-		goto loopback;
+		goto neighbours;
 	err = hall_addresses_init();
 	if (err)
-		goto ivshmem;
+		goto transports;
 	err = hall_netlink_init();
 	if (err)
 		goto addresses;
@@ -45,13 +42,12 @@ static int __init hall_init(void)
 	return 0;
 addresses:
 	hall_addresses_uninit();
-ivshmem:
-	hall_ivshmem_uninit();
-loopback:
-	hall_loopback_uninit();
-	hall_neighbours_uninit();
-probe:
+transports:
+	hall_transports_uninit();
+neighbours:
+	/* The probe meets neighbours, of which a transport may have reported some. */
 	hall_probe_uninit();
+	hall_neighbours_uninit();
 switching:
 	hall_switch_stop();
 	hall_switch_uninit();
@@ -68,8 +64,7 @@ static void __exit hall_exit(void)
 	hall_probe_uninit();
 	hall_switch_stop();
 	hall_addresses_uninit();
-	hall_ivshmem_uninit();
-	hall_loopback_uninit();
+	hall_transports_uninit();
 	hall_switch_uninit();
 	hall_neighbours_uninit();
 	hall_members_uninit();

@@ -1369,22 +1369,6 @@ static struct pci_driver ivshmem_driver = {
 	.shutdown = ivshmem_remove,
 };
 
-const struct hall_transport hall_ivshmem_transport = {
-	.name = "ivshmem",
-	.remote = true,
-	.alloc = ivshmem_alloc,
-	.free = ivshmem_free,
-	.map = ivshmem_map,
-	.unmap = ivshmem_unmap,
-	.intact = ivshmem_intact,
-	.send = ivshmem_send,
-	.notify = ivshmem_notify,
-	.publish = ivshmem_publish,
-	.want = ivshmem_want,
-	.own = ivshmem_own,
-	.release = ivshmem_release,
-};
-
 /* What is here was probed by now; a region may well be plugged in later. */
 static void say_what_lacks(void)
 {
@@ -1396,7 +1380,7 @@ static void say_what_lacks(void)
 	mutex_unlock(&mutex);
 }
 
-int hall_ivshmem_init(void)
+static int ivshmem_init(void)
 {
 	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
 	int err;
@@ -1421,10 +1405,28 @@ int hall_ivshmem_init(void)
 	return 0;
 }
 
-void hall_ivshmem_uninit(void)
+static void ivshmem_uninit(void)
 {
 	pci_unregister_driver(&ivshmem_driver);
 	cancel_delayed_work_sync(&beat_work);
 	destroy_workqueue(beat_workqueue);
 	cancel_delayed_work_sync(&control_work);
 }
+
+const struct hall_transport hall_ivshmem_transport = {
+	.name = "ivshmem",
+	.remote = true,
+	.init = ivshmem_init,
+	.uninit = ivshmem_uninit,
+	.alloc = ivshmem_alloc,
+	.free = ivshmem_free,
+	.map = ivshmem_map,
+	.unmap = ivshmem_unmap,
+	.intact = ivshmem_intact,
+	.send = ivshmem_send,
+	.notify = ivshmem_notify,
+	.publish = ivshmem_publish,
+	.want = ivshmem_want,
+	.own = ivshmem_own,
+	.release = ivshmem_release,
+};

@@ -139,20 +139,7 @@ static void loopback_release(struct hall_member *member)
 	kfree(member);
 }
 
-const struct hall_transport hall_loopback_transport = {
-	.name = "loopback",
-	.alloc = loopback_alloc,
-	.free = loopback_free,
-	.map = loopback_map,
-	.unmap = loopback_unmap,
-	.intact = loopback_intact,
-	.send = loopback_send,
-	.notify = loopback_notify,
-	.publish = loopback_publish,
-	.release = loopback_release,
-};
-
-int hall_loopback_init(void)
+static int loopback_init(void)
 {
 	struct hall_member *member;
 
@@ -174,7 +161,7 @@ int hall_loopback_init(void)
 	return 0;
 }
 
-void hall_loopback_uninit(void)
+static void loopback_uninit(void)
 {
 	struct hall_member *member = self;
 
@@ -189,3 +176,18 @@ void hall_loopback_uninit(void)
 	flush_workqueue(hall_workqueue);
 	xa_destroy(&blocks);
 }
+
+const struct hall_transport hall_loopback_transport = {
+	.name = "loopback",
+	.init = loopback_init,
+	.uninit = loopback_uninit,
+	.alloc = loopback_alloc,
+	.free = loopback_free,
+	.map = loopback_map,
+	.unmap = loopback_unmap,
+	.intact = loopback_intact,
+	.send = loopback_send,
+	.notify = loopback_notify,
+	.publish = loopback_publish,
+	.release = loopback_release,
+};

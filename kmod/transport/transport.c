@@ -10,9 +10,9 @@
 #include <linux/percpu.h>
 #include <net/ipv6.h>
 
+#define ENTRY(name) &hall_##name##_transport,
 static const struct hall_transport * const transports[] = {
-	&hall_loopback_transport,
-	&hall_ivshmem_transport,
+	HALL_TRANSPORTS(ENTRY)
 };
 
 struct workqueue_struct *hall_workqueue;
@@ -146,4 +146,30 @@ int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 		if (transports[i]->own)
 			err = transports[i]->own(fn, data);
 	return err;
+}
+
+static void uninit_first(unsigned int count)
+{
+	while (count--)
+		transports[count]->uninit();
+}
+
+int hall_transports_init(void)
+{
+	unsigned int i;
+	int err;
+
+	for (i = 0; i < ARRAY_SIZE(transports); i++) {
+		err = transports[i]->init();
+		if (err) {
+			uninit_first(i);
+			return err;
+		}
+	}
+	return 0;
+}
+
+void hall_transports_uninit(void)
+{
+	uninit_first(ARRAY_SIZE(transports));
 }

@@ -79,6 +79,15 @@ struct hall_transport {
 	/* The peer runs on another CPU: a receiver may spin a little. */
 	bool remote;
 
+	/*
+	 * Starts and stops the transport. All handlers below are set before init
+	 * and remain set until uninit returns. uninit departs all members and
+	 * returns when none is left. init: 0 or a negative error, after which
+	 * uninit is not called. Process context.
+	 */
+	int (*init)(void);
+	void (*uninit)(void);
+
 	/* Process context. 0 or -ENOMEM. Called by hall_memory_alloc() alone. */
 	int (*alloc)(struct hall_member *peer, size_t size,
 		     struct hall_memory *memory);
@@ -192,11 +201,12 @@ int hall_memory_alloc(struct hall_member *peer, size_t size,
 /* Any context. */
 void hall_memory_free(struct hall_member *peer, struct hall_memory *memory);
 
-/* Every transport starts and stops itself; stopping departs its members. */
-int hall_loopback_init(void);
-void hall_loopback_uninit(void);
-int hall_ivshmem_init(void);
-void hall_ivshmem_uninit(void);
+/*
+ * Starts all transports, or none: 0 or a negative error. uninit stops them in
+ * reverse order. Process context.
+ */
+int hall_transports_init(void);
+void hall_transports_uninit(void);
 
 /* The places of this guest in the regions of all transports. */
 int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),

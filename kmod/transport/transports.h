@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The transports there are. */
+/* The list of transports, in the order in which they start. */
 #ifndef HALL_TRANSPORTS_H
 #define HALL_TRANSPORTS_H
 
 #include "transport.h"
 
-extern const struct hall_transport hall_loopback_transport;
-extern const struct hall_transport hall_ivshmem_transport;
+/* T(name): the transport is hall_<name>_transport. */
+#define HALL_TRANSPORTS(T) \
+	T(loopback) \
+	T(ivshmem)
+
+#define HALL_TRANSPORT_DECLARE(name) \
+	extern const struct hall_transport hall_##name##_transport;
+HALL_TRANSPORTS(HALL_TRANSPORT_DECLARE)
 
 #endif /* HALL_TRANSPORTS_H */
