@@ -6,7 +6,7 @@
 /* region.h */
 
 /* Another major version is refused. */
-#define HALLWAY_MAJOR 2
+#define HALLWAY_MAJOR 3
 /* Another minor version is served; features have bits. */
 #define HALLWAY_MINOR 0
 /* "HALLWAY1", of a formatted region. */

@@ -24,7 +24,7 @@
 
 /*
  * What a transport needs to find ring memory again: opaque to all above it.
- * ivshmem: offset of the ring in the region, then its size, both __u64.
+ * ivshmem: offset of the ring in its owner's slice, then its size, both __u64.
  */
 struct hallway_handle {
 	__u8 opaque[HALLWAY_HANDLE_SIZE];

@@ -132,7 +132,7 @@ struct region {
 struct peer {
 	struct hall_member member;
 	struct region *region;
-	u64 ring_start, ring_end;	/* of its ring memory, in the region */
+	u64 slice_size;
 	struct hallway_slice *slice;	/* of the peer */
 	struct hallway_box *out;	/* in our slice */
 	struct hallway_box *in;		/* in the peer's slice */
@@ -384,7 +384,7 @@ static int ivshmem_alloc(struct hall_member *member, size_t size,
 
 	if (!address)
 		return -ENOMEM;
-	place[0] = address - (unsigned long)region->shared;
+	place[0] = address - (unsigned long)region->slice;
 	place[1] = size;
 	*memory = (struct hall_memory){ .ring = (void *)address, .size = size };
 	memcpy(memory->handle.opaque, place, sizeof(place));
@@ -407,9 +407,10 @@ static struct hallway_ring *ivshmem_map(struct hall_member *member,
 
 	memcpy(place, handle->opaque, sizeof(place));
 	if (place[1] != size || !hall_page_aligned(place[0]) ||
-	    !hall_within(place[0], size, peer->ring_start, peer->ring_end))
+	    !hall_within(place[0], size, slice_overhead(peer->region),
+			 peer->slice_size))
 		return NULL;
-	return (void *)peer->region->shared + place[0];
+	return (void *)peer->slice + place[0];
 }
 
 static void ivshmem_unmap(struct hall_member *member, struct hallway_ring *ring)
@@ -658,9 +659,8 @@ static void peer_arrive(struct region *region, u32 slot,
 	strscpy(peer->member.name, entry->name, sizeof(entry->name));
 	refcount_inc(&region->refs);
 	peer->region = region;
-	peer->ring_start = entry->slice_offset + slice_overhead(region);
-	peer->ring_end = entry->slice_offset + entry->slice_size;
 	peer->slice = slice;
+	peer->slice_size = entry->slice_size;
 	peer->out = box_at(region->slice, slot);
 	peer->in = box_at(slice, region->slot);
 	peer->address_seq = ~0;

@@ -5,7 +5,7 @@
 /// Of `region.h`.
 pub mod region {
     /// Another major version is refused.
-    pub const MAJOR: u16 = 2;
+    pub const MAJOR: u16 = 3;
     /// Another minor version is served; features have bits.
     pub const MINOR: u16 = 0;
     /// "HALLWAY1", of a formatted region.
