@@ -29,11 +29,11 @@
 #define HALLWAY_MEMBER_ABSENT 0
 /* hallway_member.state: The slot has a member. */
 #define HALLWAY_MEMBER_PRESENT 1
-/* Messages that a box holds. */
-#define HALLWAY_BOX_MESSAGES 64
+/* Messages that a mailbox holds. */
+#define HALLWAY_MAILBOX_MESSAGES 64
 /* Bytes of a message. */
 #define HALLWAY_MESSAGE_SIZE 128
-/* Endpoints of one member towards another; endpoint 0 is the box. */
+/* Endpoints of one member towards another; endpoint 0 is the mailbox. */
 #define HALLWAY_ENDPOINTS_MAX 4096
 /* Bytes of the private page. */
 #define HALLWAY_PAGE_SIZE 4096

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Messages between two members, carried in boxes, in order, each 128 bytes.
+ * Messages between two members, carried in mailboxes, in order, each 128 bytes.
  * They set channels up and down; the marks in the ring order the bytes.
  *
  * An endpoint is one side's number for one connection towards one member,

@@ -12,7 +12,7 @@
  *   | ...                         |
  *   +-----------------------------+ size
  *
- * A slice starts with struct hallway_slice, then one struct hallway_box for
+ * A slice starts with struct hallway_slice, then one struct hallway_mailbox for
  * each slot of the region; what is left is ring memory, handed out by the
  * slice's owner.
  *
@@ -72,32 +72,32 @@ struct hallway_slice {
 };
 
 /*
- * A box carries messages and doorbell reasons from the owner of the slice to
+ * A mailbox carries messages and doorbell reasons from the owner of the slice to
  * the member of one slot. head and tail run freely modulo 2^32.
  *
  * Both sides name the generations they speak for: indexes of another pair of
- * generations mean an empty box.
+ * generations mean an empty mailbox.
  */
-struct hallway_box_index {
+struct hallway_mailbox_index {
 	__u32 index;
 	__u32 sender_generation;
 	__u32 receiver_generation;
 	__u8 reserved[52];
 };
 
-struct hallway_box {
-	struct hallway_box_index head;	/* written by the sender */
-	struct hallway_box_index tail;	/* written by the receiver */
+struct hallway_mailbox {
+	struct hallway_mailbox_index head;	/* written by the sender */
+	struct hallway_mailbox_index tail;	/* written by the receiver */
 	__u8 reserved[384];
 	/*
 	 * Bit n: endpoint n of the receiver has something to look at; bit 0:
-	 * the box has messages. Set by the sender, taken by the receiver, both
+	 * the mailbox has messages. Set by the sender, taken by the receiver, both
 	 * with bus-locked instructions: a kernel booted with one CPU patches
 	 * ordinary atomics away.
 	 */
 	__u64 pending[HALLWAY_ENDPOINTS_MAX / 64];
 	__u8 reserved2[3072];
-	__u8 message[HALLWAY_BOX_MESSAGES][HALLWAY_MESSAGE_SIZE];
+	__u8 message[HALLWAY_MAILBOX_MESSAGES][HALLWAY_MESSAGE_SIZE];
 };
 
 /*
@@ -184,10 +184,10 @@ HALLWAY_ASSERT_OFFSET(struct hallway_region, slots, 56);
 HALLWAY_ASSERT_OFFSET(struct hallway_region, member, 128);
 HALLWAY_ASSERT_SIZE(struct hallway_slice, 4096);
 HALLWAY_ASSERT_OFFSET(struct hallway_slice, address, 64);
-HALLWAY_ASSERT_SIZE(struct hallway_box_index, 64);
-HALLWAY_ASSERT_SIZE(struct hallway_box, 12288);
-HALLWAY_ASSERT_OFFSET(struct hallway_box, pending, 512);
-HALLWAY_ASSERT_OFFSET(struct hallway_box, message, 4096);
+HALLWAY_ASSERT_SIZE(struct hallway_mailbox_index, 64);
+HALLWAY_ASSERT_SIZE(struct hallway_mailbox, 12288);
+HALLWAY_ASSERT_OFFSET(struct hallway_mailbox, pending, 512);
+HALLWAY_ASSERT_OFFSET(struct hallway_mailbox, message, 4096);
 HALLWAY_ASSERT_SIZE(struct hallway_request, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_request, region, 16);
 HALLWAY_ASSERT_SIZE(struct hallway_reply, 192);

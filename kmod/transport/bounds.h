@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a peer may claim about memory and about its box: arithmetic alone, so
+ * What a peer may claim about memory and about its mailbox: arithmetic alone, so
  * that it is tested in user space too. No sum of what the peer wrote is formed:
  * it could pass 2^64.
  */
@@ -22,10 +22,10 @@ static inline bool hall_page_aligned(u64 n)
 	return !(n & 4095);
 }
 
-/* The messages between the indexes of a box, or -1 if there can't be so many. */
-static inline int hall_box_messages(u32 head, u32 tail)
+/* The messages between the indexes of a mailbox, or -1 if there can't be so many. */
+static inline int hall_mailbox_messages(u32 head, u32 tail)
 {
-	return head - tail <= HALLWAY_BOX_MESSAGES ? (int)(head - tail) : -1;
+	return head - tail <= HALLWAY_MAILBOX_MESSAGES ? (int)(head - tail) : -1;
 }
 
 #endif /* HALL_BOUNDS_H */

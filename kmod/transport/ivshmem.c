@@ -134,8 +134,8 @@ struct peer {
 	struct region *region;
 	u64 slice_size;
 	struct hallway_slice *slice;	/* of the peer */
-	struct hallway_box *out;	/* in our slice */
-	struct hallway_box *in;		/* in the peer's slice */
+	struct hallway_mailbox *out;	/* in our slice */
+	struct hallway_mailbox *in;		/* in the peer's slice */
 	u32 address_seq;
 	u32 heartbeat;			/* as last seen */
 	unsigned int missed;		/* since then */
@@ -143,7 +143,7 @@ struct peer {
 	u32 in_tail;			/* tasklet only */
 	spinlock_t lock;		/* out_head and backlog */
 	u32 out_head;
-	struct list_head backlog;	/* messages that found the box full */
+	struct list_head backlog;	/* messages that found the mailbox full */
 	unsigned int backlogged;	/* so many */
 	struct delayed_work retry;
 	struct list_head list;		/* region->departed */
@@ -174,9 +174,9 @@ static struct peer *peer_of(struct hall_member *member)
 	return container_of(member, struct peer, member);
 }
 
-static struct hallway_box *box_at(struct hallway_slice *slice, u32 slot)
+static struct hallway_mailbox *box_at(struct hallway_slice *slice, u32 slot)
 {
-	return (struct hallway_box *)(slice + 1) + slot;
+	return (struct hallway_mailbox *)(slice + 1) + slot;
 }
 
 static struct peer *peer_at(struct region *region, u32 slot)
@@ -188,7 +188,7 @@ static struct peer *peer_at(struct region *region, u32 slot)
 static u64 slice_overhead(const struct region *region)
 {
 	return sizeof(struct hallway_slice) +
-	       (u64)region->slots * sizeof(struct hallway_box);
+	       (u64)region->slots * sizeof(struct hallway_mailbox);
 }
 
 static void region_put(struct region *region)
@@ -208,11 +208,11 @@ static struct hallway_reply *reply_of(struct region *region)
 	return &region->doorbell->page->entry[region->entry].reply;
 }
 
-/* Boxes */
+/* Mailboxes */
 
 /* False: the index is of another pair of generations, and means nothing. */
-static bool box_index(struct hallway_box_index *shared, u32 sender, u32 receiver,
-		      u32 *index)
+static bool box_index(struct hallway_mailbox_index *shared, u32 sender,
+		      u32 receiver, u32 *index)
 {
 	if (virt_load_acquire(&shared->sender_generation) != sender ||
 	    virt_load_acquire(&shared->receiver_generation) != receiver)
@@ -221,7 +221,7 @@ static bool box_index(struct hallway_box_index *shared, u32 sender, u32 receiver
 	return true;
 }
 
-static void box_index_reset(struct hallway_box_index *shared, u32 sender,
+static void box_index_reset(struct hallway_mailbox_index *shared, u32 sender,
 			    u32 receiver)
 {
 	WRITE_ONCE(shared->sender_generation, 0);
@@ -243,21 +243,21 @@ static void ivshmem_notify(struct hall_member *member, u32 endpoint)
 	kick(region->doorbell, READ_ONCE(reply_of(region)->doorbell[member->slot]));
 }
 
-/* Under peer->lock. False: the box is full. */
+/* Under peer->lock. False: the mailbox is full. */
 static bool box_put(struct peer *peer, const struct hallway_message *message)
 {
 	u32 tail;
 	int messages;
 
-	/* The peer took none yet if it has not found the box. */
+	/* The peer took none yet if it has not found the mailbox. */
 	if (!box_index(&peer->out->tail, peer->region->generation,
 		       peer->member.generation, &tail))
 		tail = 0;
-	messages = hall_box_messages(peer->out_head, tail);
-	/* An impossible tail looks like a full box: the peer's own loss. */
-	if (messages < 0 || messages == HALLWAY_BOX_MESSAGES)
+	messages = hall_mailbox_messages(peer->out_head, tail);
+	/* An impossible tail looks like a full mailbox: the peer's own loss. */
+	if (messages < 0 || messages == HALLWAY_MAILBOX_MESSAGES)
 		return false;
-	memcpy(peer->out->message[peer->out_head % HALLWAY_BOX_MESSAGES],
+	memcpy(peer->out->message[peer->out_head % HALLWAY_MAILBOX_MESSAGES],
 	       message, sizeof(*message));
 	peer->out_head++;
 	virt_store_release(&peer->out->head.index, peer->out_head);
@@ -306,7 +306,7 @@ static void ivshmem_send(struct hall_member *member,
 		 */
 		much = peer->backlogged >=
 		       (message->type == HALLWAY_DECLINE ?
-			HALLWAY_BOX_MESSAGES : 4 * HALLWAY_ENDPOINTS_MAX);
+			HALLWAY_MAILBOX_MESSAGES : 4 * HALLWAY_ENDPOINTS_MAX);
 		if (!much)
 			queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
 		if (queued) {
@@ -336,13 +336,13 @@ static void box_receive(struct peer *peer)
 	/* A peer that is about to leave, or to arrive. */
 	if (!box_index(&peer->in->head, sender, receiver, &head))
 		return;
-	if (hall_box_messages(head, peer->in_tail) < 0) {
+	if (hall_mailbox_messages(head, peer->in_tail) < 0) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		return;
 	}
 	while (peer->in_tail != head) {
 		memcpy(&message,
-		       peer->in->message[peer->in_tail % HALLWAY_BOX_MESSAGES],
+		       peer->in->message[peer->in_tail % HALLWAY_MAILBOX_MESSAGES],
 		       sizeof(message));
 		peer->in_tail++;
 		virt_store_release(&peer->in->tail.index, peer->in_tail);
@@ -628,7 +628,7 @@ static void peer_depart(struct peer *peer, u32 reason)
 	rcu_assign_pointer(region->peer[peer->member.slot], NULL);
 	synchronize_rcu();
 	hall_transport_handler.departed(&peer->member, reason);
-	/* The next member in this slot has the same boxes. */
+	/* The next member in this slot has the same mailboxes. */
 	cancel_delayed_work_sync(&peer->retry);
 	pr_info("member %u (%s) left\n", peer->member.slot, peer->member.name);
 	queue_delayed_work(hall_workqueue, &peer->settle, 0);

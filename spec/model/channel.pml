@@ -84,7 +84,7 @@ bool head_notify;
 #endif
 
 /*
- * The boxes: in order, asynchronous to ring and TCP. A word is taken at any moment
+ * The mailboxes: in order, asynchronous to ring and TCP. A word is taken at any moment
  * after it was written: every run has it late, behind all else that happens.
  */
 chan offers = [2] of { mtype, byte };
@@ -92,7 +92,7 @@ chan answers = [ANSWERS] of { mtype, byte, byte };
 #ifdef DOUBLED
 /*
  * A word that comes a second time: an answer at any later moment, an OFFER until
- * its ring has ended. After that nothing tells it from a new one but the box, in
+ * its ring has ended. After that nothing tells it from a new one but the mailbox, in
  * which the reader's place is its own and moves first.
  */
 byte doubled;				/* 0: not yet taken; 1: on its way; 2: gone */
@@ -508,7 +508,7 @@ withdraw:	tx_demote()
 	   }
 #ifdef DEATH
 	:: atomic {
-		/* PEER_LEFT, after the box of the departed was emptied */
+		/* PEER_LEFT, after the mailbox of the departed was emptied */
 		PEER_LEFT && !s_told && !s_lock && empty(answers) ->
 		s_told = 1;
 		if

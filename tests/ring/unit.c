@@ -789,18 +789,18 @@ static void ranges(void)
 		CHECK(hall_page_aligned(n[i_p]) == !(n[i_p] % 4096));
 }
 
-static void box_indexes(void)
+static void mailbox_indexes(void)
 {
 	static const u32 tails[] = { 0, 5, 0x7fffffff, 0xffffffc0, 0xffffffff };
 	u32 ahead;
 
 	for EACH(t, tails) {
 		for (ahead = 0; ahead < 200; ahead++)
-			CHECK(hall_box_messages(tails[i_t] + ahead, tails[i_t]) ==
-			      (ahead <= HALLWAY_BOX_MESSAGES ? (int)ahead : -1));
+			CHECK(hall_mailbox_messages(tails[i_t] + ahead, tails[i_t]) ==
+			      (ahead <= HALLWAY_MAILBOX_MESSAGES ? (int)ahead : -1));
 		/* Behind is as far ahead as can be. */
-		CHECK(hall_box_messages(tails[i_t] - 1, tails[i_t]) == -1);
-		CHECK(hall_box_messages(tails[i_t] + (1u << 31), tails[i_t]) == -1);
+		CHECK(hall_mailbox_messages(tails[i_t] - 1, tails[i_t]) == -1);
+		CHECK(hall_mailbox_messages(tails[i_t] + (1u << 31), tails[i_t]) == -1);
 	}
 }
 
@@ -830,7 +830,7 @@ int main(void)
 	TEST(marks_once);
 	TEST(looks_race);
 	TEST(ranges);
-	TEST(box_indexes);
+	TEST(mailbox_indexes);
 	free(shared);
 	return tests_done();
 }

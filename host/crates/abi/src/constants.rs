@@ -28,11 +28,11 @@ pub mod region {
     pub const MEMBER_ABSENT: u32 = 0;
     /// hallway_member.state: The slot has a member.
     pub const MEMBER_PRESENT: u32 = 1;
-    /// Messages that a box holds.
-    pub const BOX_MESSAGES: usize = 64;
+    /// Messages that a mailbox holds.
+    pub const MAILBOX_MESSAGES: usize = 64;
     /// Bytes of a message.
     pub const MESSAGE_SIZE: usize = 128;
-    /// Endpoints of one member towards another; endpoint 0 is the box.
+    /// Endpoints of one member towards another; endpoint 0 is the mailbox.
     pub const ENDPOINTS_MAX: usize = 4096;
     /// Bytes of the private page.
     pub const PAGE_SIZE: usize = 4096;

@@ -78,14 +78,14 @@ pub struct Slice {
     pub reserved2: [u8; 3008],
 }
 
-/// One index of a box, in its own cache line.
+/// One index of a mailbox, in its own cache line.
 #[repr(C)]
-pub struct BoxIndex {
+pub struct MailboxIndex {
     /// Runs freely modulo 2^32.
     pub index: u32,
-    /// Generation of the box's sender.
+    /// Generation of the mailbox's sender.
     pub sender_generation: u32,
-    /// Generation of the box's receiver.
+    /// Generation of the mailbox's receiver.
     pub receiver_generation: u32,
     /// Zero.
     pub reserved: [u8; 52],
@@ -93,11 +93,11 @@ pub struct BoxIndex {
 
 /// Messages and doorbell reasons from one member to another.
 #[repr(C)]
-pub struct MessageBox {
+pub struct Mailbox {
     /// Written by the sender.
-    pub head: BoxIndex,
+    pub head: MailboxIndex,
     /// Written by the receiver.
-    pub tail: BoxIndex,
+    pub tail: MailboxIndex,
     /// Zero.
     pub reserved: [u8; 384],
     /// One bit for each endpoint of the receiver.
@@ -105,7 +105,7 @@ pub struct MessageBox {
     /// Zero.
     pub reserved2: [u8; 3072],
     /// The messages.
-    pub message: [[u8; MESSAGE_SIZE]; BOX_MESSAGES],
+    pub message: [[u8; MESSAGE_SIZE]; MAILBOX_MESSAGES],
 }
 
 /// Written by the guest.
@@ -232,10 +232,10 @@ const _: () = {
     assert!(size_of::<Region>() <= HEADER_SIZE);
     assert!(size_of::<Slice>() == 4096);
     assert!(offset_of!(Slice, address) == 64);
-    assert!(size_of::<BoxIndex>() == 64);
-    assert!(size_of::<MessageBox>() == 12288);
-    assert!(offset_of!(MessageBox, pending) == 512);
-    assert!(offset_of!(MessageBox, message) == 4096);
+    assert!(size_of::<MailboxIndex>() == 64);
+    assert!(size_of::<Mailbox>() == 12288);
+    assert!(offset_of!(Mailbox, pending) == 512);
+    assert!(offset_of!(Mailbox, message) == 4096);
     assert!(size_of::<Request>() == 128);
     assert!(offset_of!(Request, region) == 16);
     assert!(size_of::<Reply>() == 192);

@@ -28,9 +28,9 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_slice", region::Slice:
         magic generation heartbeat address_seq address_count tx_bytes rx_bytes channels
         reserved address reserved2);
-    layout!("hallway_box_index", region::BoxIndex:
+    layout!("hallway_mailbox_index", region::MailboxIndex:
         index sender_generation receiver_generation reserved);
-    layout!("hallway_box", region::MessageBox: head tail reserved pending reserved2 message);
+    layout!("hallway_mailbox", region::Mailbox: head tail reserved pending reserved2 message);
     layout!("hallway_request", region::Request:
         serial major minor command reserved region vm name reserved2);
     layout!("hallway_reply", region::Reply:
