@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What all transports have in common. */
-#include "transport.h"
-
+/* All transports at once, and what is true for each. */
 #include "transports.h"
 
-#include <linux/jiffies.h>
 #include <linux/kernel.h>
-#include <linux/moduleparam.h>
-#include <linux/percpu.h>
 #include <net/ipv6.h>
+
+#include "shared/shared.h"
 
 #define ENTRY(name) &hall_##name##_transport,
 static const struct hall_transport * const transports[] = {
@@ -17,96 +14,6 @@ static const struct hall_transport * const transports[] = {
 
 struct workqueue_struct *hall_workqueue;
 struct hall_transport_handler hall_transport_handler;
-
-static unsigned long memory_bytes = ULONG_MAX;
-module_param(memory_bytes, ulong, 0444);
-MODULE_PARM_DESC(memory_bytes, "ring memory that this guest uses of a region at most (default: all of its slice)");
-
-void hall_pool_init(struct hall_pool *pool, size_t size)
-{
-	*pool = (struct hall_pool){
-		.size = min_t(size_t, size, memory_bytes),
-		.wanted_at = jiffies - MAX_JIFFY_OFFSET,
-	};
-}
-
-int hall_member_init(struct hall_member *member,
-		     const struct hall_transport *transport,
-		     struct hall_pool *pool)
-{
-	member->bytes = alloc_percpu(struct hall_member_bytes);
-	if (!member->bytes)
-		return -ENOMEM;
-	member->transport = transport;
-	member->pool = pool;
-	atomic_long_set(&member->held, 0);
-	refcount_set(&member->refs, 1);
-	INIT_LIST_HEAD(&member->list);
-	INIT_LIST_HEAD(&member->addresses);
-	xa_init_flags(&member->endpoints, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_BH);
-	atomic_set(&member->channels, 0);
-	init_waitqueue_head(&member->idle);
-	return 0;
-}
-
-struct hall_member_bytes hall_member_bytes(const struct hall_member *member)
-{
-	struct hall_member_bytes sum = { }, *bytes;
-	int cpu;
-
-	for_each_possible_cpu(cpu) {
-		bytes = per_cpu_ptr(member->bytes, cpu);
-		sum.tx += READ_ONCE(bytes->tx);
-		sum.rx += READ_ONCE(bytes->rx);
-	}
-	return sum;
-}
-
-void hall_member_settle(struct hall_member *member)
-{
-	wait_event_idle(member->idle, !atomic_read(&member->channels));
-}
-
-void hall_member_put(struct hall_member *member)
-{
-	if (refcount_dec_and_test(&member->refs)) {
-		xa_destroy(&member->endpoints);
-		free_percpu(member->bytes);
-		member->transport->release(member);
-	}
-}
-
-long hall_memory_left(const struct hall_member *peer)
-{
-	const struct hall_pool *pool = peer->pool;
-	long unused = pool->size - atomic_long_read(&pool->used);
-
-	/* held + left <= SHARE * (unused - left) */
-	return (HALL_POOL_SHARE * unused - atomic_long_read(&peer->held)) /
-	       (HALL_POOL_SHARE + 1);
-}
-
-int hall_memory_alloc(struct hall_member *peer, size_t size,
-		      struct hall_memory *memory)
-{
-	int err;
-
-	if ((long)size > hall_memory_left(peer))
-		return -ENOMEM;
-	err = peer->transport->alloc(peer, size, memory);
-	if (err)
-		return err;
-	atomic_long_add(size, &peer->pool->used);
-	atomic_long_add(size, &peer->held);
-	return 0;
-}
-
-void hall_memory_free(struct hall_member *peer, struct hall_memory *memory)
-{
-	peer->transport->free(peer, memory);
-	atomic_long_sub(memory->size, &peer->held);
-	atomic_long_sub(memory->size, &peer->pool->used);
-}
 
 bool hall_address_travels(const struct in6_addr *address)
 {
@@ -148,17 +55,21 @@ int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 	return err;
 }
 
+/* Stops the first of them, in reverse order. */
 static void uninit_first(unsigned int count)
 {
 	while (count--)
 		transports[count]->uninit();
+	hall_heartbeat_uninit();
 }
 
 int hall_transports_init(void)
 {
+	int err = hall_heartbeat_init();
 	unsigned int i;
-	int err;
 
+	if (err)
+		return err;
 	for (i = 0; i < ARRAY_SIZE(transports); i++) {
 		err = transports[i]->init();
 		if (err) {

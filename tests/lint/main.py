@@ -23,6 +23,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("obs/netlink.h is for main.c alone", rules.netlink),
     ("only switch/ assigns sk_prot", rules.sk_prot),
     ("no patched atomics on memory that VMs share", rules.atomics),
+    ("transport/shared knows no region", rules.regions),
     ("imports: no circle in the lab", imports.lab),
     ("imports: between the host's crates", imports.crates),
     ("imports: between the daemon's modules", imports.modules),

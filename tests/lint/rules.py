@@ -31,6 +31,13 @@ BELOW = {
 COUNTERS = ("obs/counters.h", "obs/counter_list.h", "obs/counters.c", "obs/names.c")
 FOR_ALL = ("obs/counters.h", "compat/")
 RING_OUTSIDE = "ring/env.h"
+# What any members over shared pages need knows no device and no region: other
+# transports bring slices to their members in other ways.
+SHARED_PAGES = "transport/shared/"
+DEVICES = re.compile(r"linux/(?:pci|io|interrupt)\b|xen/")
+REGION = re.compile(
+    r"\b(?:struct\s+hallway_(?:region|member|page|request|reply)|HALLWAY_(?:REGION|PAGE|HEADER)_\w+)\b"
+)
 
 
 def _includes(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -67,6 +74,8 @@ def _forbidden(path: Path, place: str, kind: str, included: str) -> str | None:
     if kind == "<":
         if room == "ring" and place != RING_OUTSIDE and not included.startswith("hallway/"):
             return f"ring/ knows its surroundings by {RING_OUTSIDE} alone"
+        if place.startswith(SHARED_PAGES) and DEVICES.match(included):
+            return f"{SHARED_PAGES} knows no device"
         return None
     target = (path.parent / included).resolve()
     if not target.is_relative_to(KMOD):
@@ -74,6 +83,9 @@ def _forbidden(path: Path, place: str, kind: str, included: str) -> str | None:
     if not target.exists():
         return "no such file: includes in quotes are relative to the file"
     goal = str(target.relative_to(KMOD))
+    below = (SHARED_PAGES, "transport/transport.h", *FOR_ALL)
+    if place.startswith(SHARED_PAGES) and not goal.startswith(below):
+        return f"{SHARED_PAGES} stands on transport/transport.h alone"
     if _room(goal) == room and room != "obs":
         return None
     if room != "ring" and place not in COUNTERS and goal.startswith(FOR_ALL):
@@ -108,6 +120,17 @@ def circles() -> list[str]:
 
 def _called(text: str) -> set[str]:
     return set(re.findall(r"\b(hall_\w+)\(", text))
+
+
+def regions() -> list[str]:
+    """Members over shared pages do without regions: those are one transport's."""
+    found = []
+    for path in source.c_files(f"kmod/{SHARED_PAGES}"):
+        text = source.code(path)
+        for hit in REGION.finditer(text):
+            place = f"{source.name(path)}:{source.line_of(text, hit.start())}"
+            found.append(f"{place}: {' '.join(hit[0].split())}: a region's, and {SHARED_PAGES} knows none")
+    return found
 
 
 def netlink() -> list[str]:
@@ -150,7 +173,7 @@ PATCHED = re.compile(
     r"|(?:atomic(?:64|_long)?|refcount)_(?!set\b|read\b)\w+"
     r"|(?:test_and_)?(?:set|clear|change)_bit\w*|(?:clear|test_and_set)_bit_(?:un)?lock)\s*\("
 )
-SHARED_FILES = ("kmod/ring", "kmod/transport/ivshmem.c")
+SHARED_FILES = ("kmod/ring", "kmod/transport/shared", "kmod/transport/ivshmem")
 # Words of this guest alone, by what the call is given.
 PRIVATE = ((r"refcount_(?:inc|dec_and_test)\(&region->refs\)", "struct region is on our heap"),)
 

@@ -2,7 +2,7 @@
 /* Each function of the ring by itself, at its edges and beyond them. */
 #include "check.h"
 #include "hooked.h"
-#include "../../kmod/transport/bounds.h"
+#include "../../kmod/transport/shared/bounds.h"
 
 /* What the other side does in the middle of a call; see the tests of arming. */
 static void (*interrupt)(void);

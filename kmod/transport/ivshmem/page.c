@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The private page: what this guest and hallwayd tell each other. */
+#define pr_fmt(fmt) "hallway: ivshmem: " fmt
+
+#include "ivshmem.h"
+
+#include <linux/bitops.h>
+#include <linux/dmi.h>
+#include <linux/printk.h>
+#include <linux/utsname.h>
+#include <linux/uuid.h>
+#include <net/ipv6.h>
+
+static uuid_t vm_uuid;
+
+void ivshmem_page_init(void)
+{
+	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
+
+	if (!text || uuid_parse(text, &vm_uuid)) {
+		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
+		uuid_gen(&vm_uuid);
+	}
+}
+
+unsigned int ivshmem_page_find_entry(void)
+{
+	struct region *region;
+	unsigned long used = 0;
+
+	list_for_each_entry(region, &ivshmem_regions, list)
+		if (region->state != REGION_IDLE)
+			__set_bit(region->entry, &used);
+	return find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
+}
+
+u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
+			 u32 command, const u8 *region)
+{
+	struct hallway_request *shared = &doorbell->page->entry[entry].request;
+	struct hallway_reply *reply = &doorbell->page->entry[entry].reply;
+	struct hallway_request request = {
+		.major = HALLWAY_MAJOR,
+		.minor = HALLWAY_MINOR,
+		.command = command,
+	};
+	u32 serial;
+
+	if (region)
+		memcpy(request.region, region, sizeof(request.region));
+	memcpy(request.vm, &vm_uuid, sizeof(request.vm));
+	strscpy(request.name, init_utsname()->nodename, sizeof(request.name));
+	/*
+	 * The page outlives the guest: go on from what is there, so that no old
+	 * reply passes for the answer. Serial 0 means "no request".
+	 */
+	serial = max(READ_ONCE(shared->serial), READ_ONCE(reply->serial)) + 1;
+	serial += !serial;
+	WRITE_ONCE(shared->serial, 0);
+	virt_wmb();
+	memcpy((void *)shared + sizeof(u32), (void *)&request + sizeof(u32),
+	       sizeof(request) - sizeof(u32));
+	virt_store_release(&shared->serial, serial);
+	ivshmem_doorbell_ring(doorbell, HALLWAY_DAEMON_ID);
+	return serial;
+}
+
+/*
+ * Nothing waits for the reply, and a request that takes the entry before this one
+ * was read says the same.
+ */
+void ivshmem_page_greet(struct doorbell *doorbell)
+{
+	unsigned int entry = ivshmem_page_find_entry();
+
+	doorbell->greeted = true;
+	ivshmem_page_publish(doorbell);
+	if (entry < HALLWAY_PAGE_ENTRIES)
+		ivshmem_page_request(doorbell, entry, HALLWAY_COMMAND_HELLO,
+				     NULL);
+}
+
+void ivshmem_page_publish(struct doorbell *doorbell)
+{
+	struct hallway_home *home = &doorbell->page->home;
+	u32 seq = READ_ONCE(home->seq) | 1;
+	unsigned int count = min_t(unsigned int, ivshmem_addresses,
+				   HALLWAY_HOME_MAX);
+
+	WRITE_ONCE(home->seq, seq);
+	virt_wmb();
+	memcpy(home->address, ivshmem_address, count * sizeof(*ivshmem_address));
+	WRITE_ONCE(home->count, count);
+	virt_store_release(&home->seq, seq + 1);
+	ivshmem_doorbell_ring(doorbell, HALLWAY_DAEMON_ID);
+}
+
+void ivshmem_page_read_neighbours(struct doorbell *doorbell)
+{
+	struct hallway_neighbours *shared = &doorbell->page->neighbours;
+	u32 seq = virt_load_acquire(&shared->seq);
+	u32 count = READ_ONCE(shared->count);
+
+	/* The daemon rings when it has written. */
+	if (seq == doorbell->neighbours_seq || (seq & 1) ||
+	    count > HALLWAY_NEIGHBOURS_MAX)
+		return;
+	memcpy(doorbell->neighbour, shared->address,
+	       count * sizeof(*doorbell->neighbour));
+	virt_rmb();
+	if (READ_ONCE(shared->seq) != seq)
+		return;
+	doorbell->neighbour_count = count;
+	doorbell->neighbours_seq = seq;
+	hall_transport_handler.neighbours(doorbell->neighbour, count);
+}
+
+void ivshmem_page_want(struct doorbell *doorbell,
+		       const struct in6_addr *address, unsigned int count)
+{
+	struct hallway_wanted *shared = &doorbell->page->wanted;
+	unsigned int i, n;
+	u64 set = 0;
+
+	for (i = 0; i < count; i++)
+		for (n = 0; n < doorbell->neighbour_count; n++)
+			if (ipv6_addr_equal(&address[i], &doorbell->neighbour[n]))
+				set |= BIT_ULL(n);
+	if (READ_ONCE(shared->seq) == doorbell->neighbours_seq &&
+	    READ_ONCE(shared->set) == set)
+		return;
+	WRITE_ONCE(shared->seq, 0);
+	virt_wmb();
+	WRITE_ONCE(shared->set, set);
+	virt_store_release(&shared->seq, doorbell->neighbours_seq);
+	if (set)
+		ivshmem_doorbell_ring(doorbell, HALLWAY_DAEMON_ID);
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Regions: joining, leaving, and the member table. */
+#define pr_fmt(fmt) "hallway: ivshmem: " fmt
+
+#include "ivshmem.h"
+
+#include <linux/err.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/printk.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include <hallway/reason.h>
+
+#include "../../obs/counters.h"
+#include "../shared/bounds.h"
+
+#define ANSWER_DUE	10	/* looks until a missing answer is reported */
+
+static struct region *region_of(struct hall_member *member)
+{
+	return container_of(hall_peer_of(member)->own, struct region, own);
+}
+
+struct region *ivshmem_region_create(struct pci_dev *pdev,
+				     struct hallway_region *shared, u64 size)
+{
+	struct region *region;
+	u16 major = READ_ONCE(shared->major);
+
+	if (major != HALLWAY_MAJOR) {
+		pci_err(pdev, "hallway: the region is of version %u, this module speaks %u: update the older side\n",
+			major, HALLWAY_MAJOR);
+		return ERR_PTR(-EPROTONOSUPPORT);
+	}
+	region = kzalloc(sizeof(*region), GFP_KERNEL);
+	if (!region)
+		return ERR_PTR(-ENOMEM);
+	refcount_set(&region->refs, 1);
+	region->shared = shared;
+	region->size = size;
+	region->slots = READ_ONCE(shared->slots);
+	memcpy(region->uuid, shared->uuid, sizeof(region->uuid));
+	memcpy(region->key, shared->key, sizeof(region->key));
+	if (READ_ONCE(shared->size) != size || region->slots < 2 ||
+	    region->slots > HALLWAY_SLOTS_MAX ||
+	    READ_ONCE(shared->header_size) != HALLWAY_HEADER_SIZE) {
+		pci_err(pdev, "hallway: the region says %llu bytes and %u slots, the device has %llu bytes: give QEMU the size that hallway status shows on the host\n",
+			READ_ONCE(shared->size), region->slots, size);
+		kfree(region);
+		return ERR_PTR(-EINVAL);
+	}
+	hall_own_slice_init(&region->own, region->slots, &ivshmem_mutex);
+	return region;
+}
+
+void ivshmem_region_put(struct region *region)
+{
+	if (refcount_dec_and_test(&region->refs))
+		kfree(region);
+}
+
+void ivshmem_release(struct hall_member *member)
+{
+	struct region *region = region_of(member);
+
+	hall_peer_free(hall_peer_of(member));
+	ivshmem_region_put(region);
+}
+
+static void ring_slot(struct region *region, u32 slot)
+{
+	u16 id = READ_ONCE(ivshmem_page_reply(region)->doorbell[slot]);
+
+	ivshmem_doorbell_ring(region->doorbell, id);
+}
+
+void ivshmem_notify(struct hall_member *member, u32 endpoint)
+{
+	struct hall_peer *peer = hall_peer_of(member);
+
+	if (!hall_mailbox_mark(peer->out, endpoint))
+		return;
+	hall_count(HALL_DOORBELLS_SENT);
+	ring_slot(region_of(member), member->slot);
+}
+
+void ivshmem_region_ring_all(struct region *region)
+{
+	u32 slot;
+
+	for (slot = 0; slot < region->slots; slot++) {
+		if (slot == region->slot)
+			continue;
+		hall_mailbox_mark(hall_mailbox_at(&region->own.slice, slot), 0);
+		ring_slot(region, slot);
+	}
+}
+
+/* The member table */
+
+/* The table's entry of a slot, taken once; its name always ends. */
+static void read_entry(struct region *region, u32 slot,
+		       struct hallway_member *entry)
+{
+	memcpy(entry, &region->shared->member[slot], sizeof(*entry));
+	entry->name[HALLWAY_NAME_SIZE - 1] = 0;
+}
+
+static bool slice_valid(const struct region *region,
+			const struct hallway_member *entry)
+{
+	return hall_page_aligned(entry->slice_offset) &&
+	       hall_page_aligned(entry->slice_size) &&
+	       hall_within(entry->slice_offset, entry->slice_size,
+			   HALLWAY_HEADER_SIZE, region->size) &&
+	       entry->slice_size > hall_slice_overhead(region->slots);
+}
+
+static struct hall_slice slice_at(const struct region *region, u32 slot,
+				  const struct hallway_member *entry)
+{
+	return (struct hall_slice){
+		.header = (void *)region->shared + entry->slice_offset,
+		.size = entry->slice_size,
+		.generation = entry->generation,
+		.occupant = &region->shared->member[slot].generation,
+	};
+}
+
+int ivshmem_own(int (*fn)(const struct hall_own *own, void *data), void *data)
+{
+	struct hall_own own = { .transport = &hall_ivshmem_transport };
+	struct hallway_member entry;
+	struct region *region;
+	int err = mutex_lock_killable(&ivshmem_mutex);
+
+	if (err)
+		return err;
+	own.address = ivshmem_address;
+	own.addresses = ivshmem_addresses;
+	list_for_each_entry(region, &ivshmem_regions, list) {
+		if (region->state != REGION_JOINED)
+			continue;
+		read_entry(region, region->slot, &entry);
+		own.slot = region->slot;
+		own.generation = region->own.slice.generation;
+		memcpy(own.uuid, entry.uuid, sizeof(own.uuid));
+		strscpy(own.name, entry.name, sizeof(own.name));
+		err = fn(&own, data);
+		if (err)
+			break;
+	}
+	mutex_unlock(&ivshmem_mutex);
+	return err;
+}
+
+static void add_peer(struct region *region, u32 slot,
+		     const struct hallway_member *entry)
+{
+	struct hall_slice slice = slice_at(region, slot, entry);
+	struct hall_peer *peer = NULL;
+
+	if (hall_slice_formatted(&slice))
+		peer = hall_peer_create(&region->own, &slice,
+					&hall_ivshmem_transport);
+	if (!peer) {
+		region->incomplete = true;
+		return;
+	}
+	refcount_inc(&region->refs);
+	peer->member.slot = slot;
+	memcpy(peer->member.uuid, entry->uuid, sizeof(entry->uuid));
+	memcpy(peer->member.key, region->key, sizeof(region->key));
+	strscpy(peer->member.name, entry->name, sizeof(entry->name));
+	hall_peer_arrive(peer, slot, region->slot);
+	/* The peer may have sent before it arrived here. */
+	tasklet_schedule(&region->doorbell->tasklet);
+}
+
+static void scan_slot(struct region *region, u32 slot)
+{
+	struct hall_peer *peer = hall_peer_at(&region->own, slot);
+	struct hallway_member entry;
+	bool present;
+
+	read_entry(region, slot, &entry);
+	present = entry.state == HALLWAY_MEMBER_PRESENT;
+	if (peer && (!present || entry.generation != peer->member.generation)) {
+		hall_peer_depart(peer, HALLWAY_REASON_PEER_LEFT);
+		peer = NULL;
+	}
+	if (!peer && present && slice_valid(region, &entry))
+		add_peer(region, slot, &entry);
+}
+
+static void scan_table(struct region *region, u32 change)
+{
+	struct hallway_member entry;
+	u32 slot;
+
+	region->change = change;
+	region->incomplete = false;
+	read_entry(region, region->slot, &entry);
+	if (entry.state != HALLWAY_MEMBER_PRESENT ||
+	    entry.generation != region->own.slice.generation) {
+		pr_warn("no longer a member of region %pUb: joining again\n",
+			region->uuid);
+		ivshmem_region_leave(region, HALLWAY_REASON_PEER_LEFT);
+		return;
+	}
+	for (slot = 0; slot < region->slots; slot++)
+		if (slot != region->slot)
+			scan_slot(region, slot);
+}
+
+void ivshmem_region_scan(struct region *region)
+{
+	u32 change = virt_load_acquire(&region->shared->change);
+
+	if (change != region->change || region->incomplete)
+		scan_table(region, change);
+	if (region->state == REGION_JOINED)
+		hall_peers_read_addresses(&region->own);
+}
+
+/* Joining */
+
+void ivshmem_region_ask(struct region *region)
+{
+	region->doorbell = list_first_entry_or_null(&ivshmem_doorbells,
+						    struct doorbell, list);
+	if (!region->doorbell)
+		return;
+	region->entry = ivshmem_page_find_entry();
+	if (region->entry == HALLWAY_PAGE_ENTRIES) {
+		pr_warn_once("more than %u regions: the others stay unused\n",
+			     HALLWAY_PAGE_ENTRIES);
+		return;
+	}
+	region->unanswered = 0;
+	region->change = virt_load_acquire(&region->shared->change);
+	region->state = REGION_ASKED;
+	ivshmem_doorbell_rearm(region->doorbell);
+	region->serial = ivshmem_page_request(region->doorbell, region->entry,
+					      HALLWAY_COMMAND_JOIN,
+					      region->uuid);
+}
+
+static const char *refusal(u32 status)
+{
+	switch (status) {
+	case HALLWAY_STATUS_VERSION:
+		return "it speaks another major version: update the older side";
+	case HALLWAY_STATUS_UNKNOWN:
+		return "it does not serve this region: give the device one of its memory files";
+	case HALLWAY_STATUS_FULL:
+		return "no slot is left until another VM leaves: give the region more slots";
+	case HALLWAY_STATUS_DENIED:
+		return "this VM is not allowed in, or another VM has its UUID";
+	default:
+		return "it found the request malformed";
+	}
+}
+
+static void take_refusal(struct region *region, u32 status,
+			 const struct hallway_reply *reply)
+{
+	bool full = status == HALLWAY_STATUS_FULL;
+
+	if (!full || !region->full_reported)
+		pr_err("hallwayd %u.%u refused this VM (status %u; this module is %u.%u): %s\n",
+		       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
+		       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
+	region->full_reported = full;
+	region->state = full ? REGION_FULL : REGION_REFUSED;
+}
+
+static void join(struct region *region, u32 slot, u32 generation)
+{
+	struct hallway_member entry;
+	struct hall_slice slice;
+
+	if (slot >= region->slots)
+		goto invalid;
+	read_entry(region, slot, &entry);
+	if (entry.generation != generation || !slice_valid(region, &entry))
+		goto invalid;
+	region->slot = slot;
+	region->change = virt_load_acquire(&region->shared->change) - 1;
+	slice = slice_at(region, slot, &entry);
+	if (hall_own_slice_open(&region->own, &slice, ivshmem_address,
+				ivshmem_addresses)) {
+		pr_err("no memory to join a region\n");
+		region->state = REGION_REFUSED;
+		return;
+	}
+	region->state = REGION_JOINED;
+	region->full_reported = false;
+	pr_info("joined region %pUb as member %u\n", region->uuid, slot);
+	ivshmem_region_ring_all(region);
+	return;
+invalid:
+	pr_err("hallwayd gave this VM an impossible slot or slice\n");
+	region->state = REGION_REFUSED;
+}
+
+void ivshmem_region_take_answer(struct region *region)
+{
+	struct hallway_reply *reply = ivshmem_page_reply(region);
+	u32 status;
+
+	if (virt_load_acquire(&reply->serial) != region->serial) {
+		if (++region->unanswered == ANSWER_DUE)
+			pr_warn("hallwayd does not answer: start it, and this guest joins; connections stay on TCP\n");
+		return;
+	}
+	status = READ_ONCE(reply->status);
+	if (status == HALLWAY_STATUS_OK)
+		join(region, READ_ONCE(reply->slot), READ_ONCE(reply->generation));
+	else
+		take_refusal(region, status, reply);
+}
+
+void ivshmem_region_leave(struct region *region, u32 reason)
+{
+	hall_own_slice_close(&region->own, reason);
+	WRITE_ONCE(region->state, REGION_IDLE);
+}
