@@ -277,7 +277,7 @@ static void take_refusal(struct region *region, u32 status,
 	region->state = full ? REGION_FULL : REGION_REFUSED;
 }
 
-static void join(struct region *region, u32 slot, u32 generation)
+static void take_slot(struct region *region, u32 slot, u32 generation)
 {
 	struct hallway_member entry;
 	struct hall_slice slice;
@@ -318,7 +318,8 @@ void ivshmem_region_take_answer(struct region *region)
 	}
 	status = READ_ONCE(reply->status);
 	if (status == HALLWAY_STATUS_OK)
-		join(region, READ_ONCE(reply->slot), READ_ONCE(reply->generation));
+		take_slot(region, READ_ONCE(reply->slot),
+			  READ_ONCE(reply->generation));
 	else
 		take_refusal(region, status, reply);
 }

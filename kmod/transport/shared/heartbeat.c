@@ -21,7 +21,8 @@
  * for 2.7 s at most, so that others know within 3 s on a slow machine.
  */
 #define MISSED		5
-static_assert(MISSED * HALL_LISTEN - BEAT >= HALL_SILENCE);
+static_assert(MISSED * HALL_LISTEN - BEAT >= HALL_SILENCE,
+	      "a member is dead for that long before it is given up");
 #define LOOK_MS		400		/* at least between two looks that count */
 
 static DEFINE_MUTEX(mutex);		/* writers of the list */

@@ -173,7 +173,7 @@ static void receive(struct hall_peer *peer)
 bool hall_mailbox_look(struct hall_peer *peer)
 {
 	unsigned int words = 1 + atomic_read(&peer->member.endpoint_high) / 64;
-	u64 *pending = peer->in->pending;
+	__u64 *pending = peer->in->pending;
 	unsigned int word, bit;
 	unsigned long set;
 	bool messages = false;

@@ -1,0 +1,647 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Two guests over shared pages: kmod/transport/shared as it is, in one thread, on
+ * a little of a kernel (shim/pages.h). What one writes into its slice reaches the
+ * other, in order and once; what cannot be is not taken.
+ */
+#include "check.h"
+#include "guest.h"
+
+#define PAGES 64
+
+static const struct in6_addr no_address[1];
+static struct guest a, b;
+static struct hall_peer *b_of_a, *a_of_b;	/* each as the other sees it */
+
+/* What the handlers were called for */
+#define NOTED 20000
+static struct {
+	unsigned int messages, wakes, arrivals, departures, leaves, lists;
+	struct hallway_message message[NOTED];
+	u32 woken;
+	u32 reason;
+	unsigned int count;			/* of the last list */
+	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
+} noted;
+
+/* Run before each access to shared memory, if set. */
+static void (*act)(void);
+
+void shim_hook(void)
+{
+	if (act)
+		act();
+}
+
+static void on_message(struct hall_member *member,
+		       const struct hallway_message *message)
+{
+	noted.message[noted.messages++ % NOTED] = *message;
+}
+
+static void on_wake(struct hall_member *member, u32 endpoint)
+{
+	noted.woken = endpoint;
+	noted.wakes++;
+}
+
+static void on_arrived(struct hall_member *member)
+{
+	noted.arrivals++;
+}
+
+static void on_departed(struct hall_member *member, u32 reason)
+{
+	member->departed = true;
+	noted.reason = reason;
+	noted.departures++;
+}
+
+static void on_leave(struct hall_member *member, u32 reason)
+{
+	MUST(!member->departed);
+	noted.reason = reason;
+	noted.leaves++;
+}
+
+static void on_addresses(struct hall_member *member,
+			 const struct in6_addr *address, unsigned int count)
+{
+	MUST(count <= HALLWAY_ADDRESSES_MAX);
+	memcpy(noted.address, address, count * sizeof(*address));
+	noted.count = count;
+	noted.lists++;
+}
+
+/* A program ends its call: the channels of all members close. */
+void shim_wait(void)
+{
+	struct hall_peer *peer;
+
+	list_for_each_entry(peer, &a.own.departed, list)
+		peer->member.channels.counter = 0;
+	list_for_each_entry(peer, &b.own.departed, list)
+		peer->member.channels.counter = 0;
+	shim_pass(100);
+}
+
+static struct in6_addr numbered(u8 kind, u8 number)
+{
+	return (struct in6_addr){ .s6_addr = { kind, [15] = number } };
+}
+
+static void begin(void)
+{
+	const struct in6_addr address = numbered(0x20, 1);
+
+	memset(&noted, 0, sizeof(noted));
+	memset(&hall_counters, 0, sizeof(hall_counters));
+	hall_transport_handler = (struct hall_transport_handler){
+		.arrived = on_arrived,
+		.departed = on_departed,
+		.leave = on_leave,
+		.addresses = on_addresses,
+		.message = on_message,
+		.wake = on_wake,
+	};
+	rung = released = 0;
+	MUST(!hall_heartbeat_init());
+	guest_create(&a, 2, PAGES, 7);
+	guest_create(&b, 2, PAGES, 9);
+	MUST(!hall_own_slice_open(&a.own, &a.slice, &address, 1));
+	MUST(!hall_own_slice_open(&b.own, &b.slice, &address, 1));
+	b_of_a = guest_meet(&a, &b.slice, 1, 0);
+	a_of_b = guest_meet(&b, &a.slice, 0, 1);
+	MUST(b_of_a && a_of_b);
+}
+
+static void end(void)
+{
+	hall_own_slice_close(&a.own, HALLWAY_REASON_PEER_LEFT);
+	hall_own_slice_close(&b.own, HALLWAY_REASON_PEER_LEFT);
+	hall_heartbeat_uninit();
+	MUST(!shim_queue);
+	CHECK(noted.arrivals == released && noted.departures == released);
+	guest_free(&a);
+	guest_free(&b);
+}
+
+/* B leaves, and another member gets its place. */
+static void replace_b(u32 generation)
+{
+	hall_peer_depart(b_of_a, HALLWAY_REASON_PEER_LEFT);
+	shim_pass(100);
+	hall_own_slice_close(&b.own, HALLWAY_REASON_PEER_LEFT);
+	b.occupant = b.slice.generation = generation;
+	MUST(!hall_own_slice_open(&b.own, &b.slice, no_address, 0));
+	b_of_a = guest_meet(&a, &b.slice, 1, 0);
+	a_of_b = guest_meet(&b, &a.slice, 0, 1);
+}
+
+static void say(struct hall_peer *to, u16 type, u32 number)
+{
+	struct hallway_message message = { .type = type, .carrier = number };
+
+	memset(&message.other, number, sizeof(message.other));
+	hall_mailbox_send(&to->member, &message);
+}
+
+static bool said(unsigned int at, u16 type, u32 number)
+{
+	struct hallway_message message = { .type = type, .carrier = number };
+
+	memset(&message.other, number, sizeof(message.other));
+	return !memcmp(&message, &noted.message[at], sizeof(message));
+}
+
+/* Slices */
+
+static void formatted(void)
+{
+	const struct hallway_mailbox *unused;
+	struct hall_slice other;
+	unsigned int i;
+
+	begin();
+	hall_own_slice_close(&b.own, HALLWAY_REASON_PEER_LEFT);
+	CHECK(!hall_slice_formatted(&b.slice));
+	memset(b.slice.header, 0xa5, b.slice.size);
+	CHECK(!hall_slice_formatted(&b.slice));
+	MUST(!hall_own_slice_open(&b.own, &b.slice, no_address, 0));
+	other = b.slice;
+	CHECK(hall_slice_formatted(&other) && hall_slice_owned(&other));
+	unused = hall_mailbox_at(&b.slice, 1);
+	for (i = 0; i < sizeof(*unused); i++)
+		CHECK(!((const u8 *)unused)[i]);
+	CHECK((const u8 *)(unused + 1) - (u8 *)b.slice.header ==
+	      (long)hall_slice_overhead(2));
+	CHECK(((u8 *)b.slice.header)[hall_slice_overhead(2)] == 0xa5);
+	other.generation++;
+	CHECK(!hall_slice_formatted(&other) && !hall_slice_owned(&other));
+	end();
+}
+
+/* A slice that another member has got is not written. */
+static void taken_away(void)
+{
+	u32 heartbeat;
+
+	begin();
+	shim_pass(HZ);
+	heartbeat = b.slice.header->heartbeat;
+	CHECK(heartbeat >= 2);
+	b.occupant = 10;
+	shim_pass(HZ);
+	CHECK(b.slice.header->heartbeat == heartbeat);
+	CHECK(!hall_slice_intact(&b_of_a->member));
+	CHECK(hall_slice_intact(&a_of_b->member));
+	hall_own_slice_close(&b.own, HALLWAY_REASON_PEER_LEFT);
+	CHECK(b.slice.header->magic == HALLWAY_SLICE_MAGIC);
+	b.occupant = 9;
+	MUST(!hall_own_slice_open(&b.own, &b.slice, no_address, 0));
+	end();
+}
+
+/* Mailboxes */
+
+static void messages_in_order(void)
+{
+	unsigned int from_a = 0, from_b = 0, i, before;
+
+	begin();
+	for (i = 0; i < 1000; i++) {
+		say(b_of_a, HALLWAY_DEMOTE, i);
+		if (i % 90 != 89)
+			continue;
+		before = noted.messages;
+		while (hall_mailbox_look(a_of_b))
+			shim_pass(2);
+		CHECK(noted.messages == before + 90);
+		for (; before < noted.messages; before++, from_a++)
+			CHECK(said(before, HALLWAY_DEMOTE, from_a), "%u", from_a);
+		say(a_of_b, HALLWAY_DONE, from_b);
+		hall_mailbox_look(b_of_a);
+		CHECK(said(noted.messages - 1, HALLWAY_DONE, from_b++));
+	}
+	CHECK(from_a == 990 && !hall_counters.value[HALL_MESSAGES_LOST]);
+	CHECK(!hall_counters.value[HALL_CORRUPT_MESSAGES]);
+	end();
+}
+
+static void backlog(void)
+{
+	unsigned int limit = HALLWAY_MAILBOX_MESSAGES + 4 * HALLWAY_ENDPOINTS_MAX;
+	unsigned int i;
+
+	begin();
+	for (i = 0; i < 2 * HALLWAY_MAILBOX_MESSAGES; i++)
+		say(b_of_a, HALLWAY_DECLINE, i);
+	CHECK(!hall_counters.value[HALL_MESSAGES_LOST]);
+	say(b_of_a, HALLWAY_DECLINE, 0);
+	CHECK(hall_counters.value[HALL_MESSAGES_LOST] == 1);
+	for (; i < limit + 5; i++)
+		say(b_of_a, HALLWAY_DONE, i);
+	CHECK(hall_counters.value[HALL_MESSAGES_LOST] == 6);
+	shim_pass(10);
+	CHECK(b_of_a->backlogged == 4 * HALLWAY_ENDPOINTS_MAX);
+	for (i = 0; i < limit; i++) {
+		if (noted.messages == i) {
+			hall_mailbox_look(a_of_b);
+			shim_pass(1);
+		}
+		CHECK(said(i, i < 2 * HALLWAY_MAILBOX_MESSAGES ? HALLWAY_DECLINE :
+		      HALLWAY_DONE, i), "%u", i);
+	}
+	CHECK(!b_of_a->backlogged && noted.messages == limit);
+	end();
+}
+
+/* A backlog that a departed peer leaves behind is freed, and not sent. */
+static void backlog_departs(void)
+{
+	unsigned int i;
+
+	begin();
+	for (i = 0; i < 100; i++)
+		say(b_of_a, HALLWAY_DONE, i);
+	replace_b(10);
+	shim_pass(10);
+	hall_mailbox_look(a_of_b);
+	CHECK(!noted.messages);
+	say(b_of_a, HALLWAY_DONE, 5);
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == 1 && said(0, HALLWAY_DONE, 5));
+	end();
+}
+
+static void no_memory(void)
+{
+	unsigned int i;
+
+	begin();
+	shim_no_memory = true;
+	for (i = 0; i <= HALLWAY_MAILBOX_MESSAGES; i++)
+		say(b_of_a, HALLWAY_DONE, i);
+	CHECK(hall_counters.value[HALL_MESSAGES_LOST] == 1);
+	CHECK(!hall_peer_create(&a.own, &b.slice, &guest_transport));
+	hall_peers_read_addresses(&a.own);
+	CHECK(!noted.lists);
+	shim_no_memory = false;
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 1);
+	end();
+}
+
+/* Indexes count only between the generations that wrote them. */
+static void other_generations(void)
+{
+	unsigned int before;
+
+	begin();
+	say(b_of_a, HALLWAY_DONE, 1);
+	say(b_of_a, HALLWAY_DONE, 2);
+	replace_b(10);
+	CHECK(hall_mailbox_look(a_of_b));
+	CHECK(!noted.messages);
+	say(b_of_a, HALLWAY_DONE, 3);
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == 1 && said(0, HALLWAY_DONE, 3));
+	/* The sender has another generation than the head says. */
+	say(b_of_a, HALLWAY_DONE, 4);
+	before = noted.messages;
+	a_of_b->in->head.sender_generation ^= 1;
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == before);
+	a_of_b->in->head.sender_generation ^= 1;
+	a_of_b->in->head.receiver_generation ^= 1;
+	CHECK(hall_mailbox_mark(b_of_a->out, 0));
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == before);
+	a_of_b->in->head.receiver_generation ^= 1;
+	CHECK(hall_mailbox_mark(b_of_a->out, 0));
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == before + 1);
+	end();
+}
+
+static void impossible_indexes(void)
+{
+	begin();
+	a_of_b->in->head.index = HALLWAY_MAILBOX_MESSAGES + 1;
+	CHECK(hall_mailbox_mark(b_of_a->out, 0));
+	hall_mailbox_look(a_of_b);
+	CHECK(!noted.messages && hall_counters.value[HALL_CORRUPT_MESSAGES] == 1);
+	CHECK(!a_of_b->in_tail);
+	/* A tail beyond the head: nothing is written. */
+	b_of_a->out->tail.index = 1;
+	say(b_of_a, HALLWAY_DONE, 1);
+	CHECK(!b_of_a->out_head && b_of_a->backlogged == 1);
+	b_of_a->out->tail.index = 0;
+	shim_pass(2);
+	CHECK(b_of_a->out_head == 1 && !b_of_a->backlogged);
+	end();
+}
+
+static void marks(void)
+{
+	begin();
+	CHECK(!hall_mailbox_mark(b_of_a->out, HALLWAY_ENDPOINTS_MAX));
+	CHECK(hall_mailbox_mark(b_of_a->out, 3));
+	CHECK(hall_mailbox_mark(b_of_a->out, 63));
+	CHECK(hall_mailbox_mark(b_of_a->out, 64));
+	CHECK(!hall_mailbox_look(a_of_b));
+	CHECK(noted.wakes == 2 && noted.woken == 63);
+	/* 64 is beyond any number in use, until it is one. */
+	a_of_b->member.endpoint_high.counter = 64;
+	CHECK(!hall_mailbox_look(a_of_b));
+	CHECK(noted.wakes == 3 && noted.woken == 64);
+	CHECK(!hall_mailbox_look(a_of_b) && noted.wakes == 3);
+	a_of_b->member.endpoint_high.counter = HALLWAY_ENDPOINTS_MAX - 1;
+	CHECK(hall_mailbox_mark(b_of_a->out, HALLWAY_ENDPOINTS_MAX - 1));
+	CHECK(hall_mailbox_mark(b_of_a->out, 0));
+	CHECK(hall_peers_look(&b.own));
+	CHECK(noted.wakes == 4 && noted.woken == HALLWAY_ENDPOINTS_MAX - 1);
+	end();
+}
+
+/* Ring memory */
+
+static struct hallway_handle handle(u64 offset, u64 size)
+{
+	u64 place[2] = { offset, size };
+	struct hallway_handle handle = { };
+
+	memcpy(handle.opaque, place, sizeof(place));
+	return handle;
+}
+
+static void memory_shared(void)
+{
+	struct hall_memory memory, second;
+	struct hallway_ring *ring;
+	u64 place[2];
+
+	begin();
+	CHECK(!hall_memory_alloc(&b_of_a->member, 8192, &memory));
+	memcpy(place, memory.handle.opaque, sizeof(place));
+	CHECK(place[0] == hall_slice_overhead(2) && place[1] == 8192);
+	ring = hall_slice_map(&a_of_b->member, &memory.handle, 8192);
+	CHECK(ring == memory.ring);
+	CHECK((u8 *)ring - (u8 *)a.slice.header == (long)place[0]);
+	CHECK(!hall_slice_map(&a_of_b->member, &memory.handle, 4096));
+	CHECK(!hall_memory_alloc(&b_of_a->member, 4096, &second));
+	CHECK(second.ring == (void *)memory.ring + 8192);
+	CHECK(a.own.pool.used.counter == 12288 &&
+	      b_of_a->member.held.counter == 12288);
+	hall_memory_free(&b_of_a->member, &memory);
+	hall_memory_free(&b_of_a->member, &second);
+	CHECK(!memory.ring && !a.own.pool.used.counter);
+	end();
+}
+
+static void memory_bounds(void)
+{
+	u64 start = hall_slice_overhead(2), stop = start + PAGES * 4096;
+	const struct {
+		u64 offset, size;
+		bool good;
+	} at[] = {
+		{ start, 4096, true },
+		{ start, PAGES * 4096, true },
+		{ stop - 4096, 4096, true },
+		{ start - 4096, 4096, false },
+		{ 0, 4096, false },
+		{ start + 1, 4096, false },
+		{ start + 2048, 4096, false },
+		{ stop - 4096, 8192, false },
+		{ stop, 4096, false },
+		{ start + 4096, PAGES * 4096, false },
+		{ -4096ULL, 4096, false },
+		{ -4096ULL, 8192, false },
+		{ start, -start, false },
+		{ ~0ULL, 4096, false },
+	};
+	struct hallway_handle named;
+	unsigned int i;
+
+	begin();
+	for (i = 0; i < sizeof(at) / sizeof(*at); i++) {
+		named = handle(at[i].offset, at[i].size);
+		CHECK(!!hall_slice_map(&a_of_b->member, &named, at[i].size) ==
+		      at[i].good, "%u", i);
+	}
+	end();
+}
+
+static void memory_quota(void)
+{
+	unsigned int pages = 0;
+	struct hall_memory memory[PAGES];
+
+	begin();
+	while (!hall_memory_alloc(&b_of_a->member, 4096, &memory[pages]))
+		MUST(++pages < PAGES);
+	/* A peer holds at most eight times what it leaves. */
+	CHECK(pages == PAGES * HALL_POOL_SHARE / (HALL_POOL_SHARE + 1), "%u", pages);
+	while (pages--)
+		hall_memory_free(&b_of_a->member, &memory[pages]);
+	end();
+}
+
+/* Addresses */
+
+static void addresses(void)
+{
+	struct in6_addr some[3] = {
+		numbered(0x20, 1), numbered(0xfe, 2), numbered(0x20, 3),
+	};
+
+	begin();
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 1 && noted.count == 1);
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 1);
+	hall_own_slice_publish(&b.own, some, 3);
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 2 && noted.count == 2);
+	CHECK(!memcmp(&noted.address[0], &some[0], 16) &&
+	      !memcmp(&noted.address[1], &some[2], 16));
+	hall_own_slice_publish(&b.own, no_address, 0);
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 3 && !noted.count);
+	/* More than there can be. */
+	b.slice.header->address_seq += 2;
+	b.slice.header->address_count = HALLWAY_ADDRESSES_MAX + 1;
+	hall_peers_read_addresses(&a.own);
+	b.slice.header->address_count = ~0;
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 3);
+	/* All that there can be. */
+	b.slice.header->address_count = HALLWAY_ADDRESSES_MAX;
+	memset(b.slice.header->address, 0x20, sizeof(b.slice.header->address));
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 4 && noted.count == HALLWAY_ADDRESSES_MAX);
+	end();
+}
+
+static unsigned int acts;
+
+static void publish_torn(void)
+{
+	struct hallway_slice *header = b.slice.header;
+
+	/* At each access: half of a list that changes without end. */
+	header->address_seq += 2;
+	memset(header->address, ++acts, 16);
+}
+
+static void publish_once(void)
+{
+	if (++acts == 4) {
+		b.slice.header->address_seq += 2;
+		memset(b.slice.header->address, 0x33, 16);
+	}
+}
+
+/* A list that changes while it is copied is copied again, or not taken. */
+static void torn_addresses(void)
+{
+	begin();
+	acts = 0;
+	act = publish_torn;
+	hall_peers_read_addresses(&a.own);
+	act = NULL;
+	CHECK(!noted.lists && acts > 100 && acts < 10000, "%u", acts);
+	acts = 0;
+	b.slice.header->address_seq++;
+	hall_peers_read_addresses(&a.own);
+	CHECK(!noted.lists);
+	b.slice.header->address_seq++;
+	for (acts = 0, act = publish_once; acts < 4 && !noted.lists;)
+		hall_peers_read_addresses(&a.own);
+	act = NULL;
+	CHECK(noted.lists == 1 && noted.address[0].s6_addr[0] == 0x33);
+	end();
+}
+
+/* Heartbeats */
+
+static void pass_listening(unsigned int looks)
+{
+	while (looks--) {
+		shim_pass(HALL_LISTEN);
+		hall_peers_listen(&a.own);
+	}
+}
+
+static void unresponsive(void)
+{
+	unsigned int i;
+
+	begin();
+	pass_listening(20);
+	CHECK(!noted.leaves && hall_peer_responds(b_of_a));
+	/* Its kernel stands still. */
+	b.occupant = 0;
+	hall_peers_listen(&a.own);
+	for (i = 0; i < 100; i++)
+		hall_peers_listen(&a.own);
+	CHECK(!noted.leaves);
+	for (i = 0; i < 20 && !noted.leaves; i++)
+		pass_listening(1);
+	CHECK(noted.leaves == 1 && noted.reason == HALLWAY_REASON_SILENT);
+	CHECK(i >= 4 && i <= 6, "%u looks", i);
+	CHECK(!hall_peer_responds(b_of_a));
+	pass_listening(20);
+	CHECK(noted.leaves == 1);
+	/* Its addresses count when it responds again, and not before. */
+	hall_peers_read_addresses(&a.own);
+	CHECK(!noted.lists);
+	b.occupant = 9;
+	pass_listening(3);
+	CHECK(hall_peer_responds(b_of_a));
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 1);
+	b.occupant = 0;
+	pass_listening(10);
+	b.occupant = 9;
+	pass_listening(3);
+	CHECK(noted.leaves == 2);
+	hall_peers_read_addresses(&a.own);
+	CHECK(noted.lists == 2);
+	end();
+}
+
+/* Departure */
+
+static void departure(void)
+{
+	struct hall_member *member;
+
+	begin();
+	member = &b_of_a->member;
+	member->bytes->tx = 100;
+	member->bytes->rx = 10;
+	member->channels.counter = 2;
+	hall_peers_listen(&a.own);
+	CHECK(a.slice.header->tx_bytes == 100 && a.slice.header->rx_bytes == 10);
+	CHECK(a.slice.header->channels == 2);
+	hall_peer_depart(b_of_a, HALLWAY_REASON_REGION_GONE);
+	CHECK(noted.leaves == 1 && noted.departures == 1 &&
+	      noted.reason == HALLWAY_REASON_REGION_GONE);
+	CHECK(!hall_peer_at(&a.own, 1));
+	say(b_of_a, HALLWAY_DONE, 1);
+	hall_mailbox_look(a_of_b);
+	CHECK(!noted.messages);
+	shim_pass(HZ);
+	CHECK(!released);
+	/* What it moved counts, while it has channels and afterwards. */
+	member->bytes->tx = 150;
+	hall_peers_listen(&a.own);
+	CHECK(a.slice.header->tx_bytes == 150 && a.slice.header->channels == 2);
+	member->channels.counter = 0;
+	shim_pass(20);
+	CHECK(released == 1);
+	hall_peers_listen(&a.own);
+	CHECK(a.slice.header->tx_bytes == 150 && !a.slice.header->channels);
+	b_of_a = guest_meet(&a, &b.slice, 1, 0);
+	b_of_a->member.bytes->tx = 7;
+	hall_peers_listen(&a.own);
+	CHECK(a.slice.header->tx_bytes == 157);
+	end();
+}
+
+/* A slice is closed when the last channel is. */
+static void close_waits(void)
+{
+	begin();
+	b_of_a->member.channels.counter = 1;
+	hall_own_slice_close(&a.own, HALLWAY_REASON_REGION_GONE);
+	CHECK(released == 1 && noted.departures == 1 && noted.leaves == 1);
+	CHECK(!a.slice.header->magic);
+	MUST(!hall_own_slice_open(&a.own, &a.slice, no_address, 0));
+	end();
+}
+
+int main(void)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	TEST(formatted);
+	TEST(taken_away);
+	TEST(messages_in_order);
+	TEST(backlog);
+	TEST(backlog_departs);
+	TEST(no_memory);
+	TEST(other_generations);
+	TEST(impossible_indexes);
+	TEST(marks);
+	TEST(memory_shared);
+	TEST(memory_bounds);
+	TEST(memory_quota);
+	TEST(addresses);
+	TEST(torn_addresses);
+	TEST(unresponsive);
+	TEST(departure);
+	TEST(close_waits);
+	return tests_done();
+}
