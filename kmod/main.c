@@ -18,7 +18,7 @@ static int __init hall_init(void)
 	if (!hall_workqueue)
 		return -ENOMEM;
 	hall_members_init();
-	hall_neighbours_init();
+	hall_candidates_init();
 	hall_channel_init();
 	err = hall_sock_init();
 	if (err)
@@ -31,7 +31,7 @@ static int __init hall_init(void)
 		goto switching;
 	err = hall_transports_init();
 	if (err)
-		goto neighbours;
+		goto candidates;
 	err = hall_addresses_init();
 	if (err)
 		goto transports;
@@ -44,10 +44,10 @@ addresses:
 	hall_addresses_uninit();
 transports:
 	hall_transports_uninit();
-neighbours:
-	/* The probe meets neighbours, of which a transport may have reported some. */
+candidates:
+	/* The probe meets candidates, of which a transport may have reported some. */
 	hall_probe_uninit();
-	hall_neighbours_uninit();
+	hall_candidates_uninit();
 switching:
 	hall_switch_stop();
 	hall_switch_uninit();
@@ -66,7 +66,7 @@ static void __exit hall_exit(void)
 	hall_addresses_uninit();
 	hall_transports_uninit();
 	hall_switch_uninit();
-	hall_neighbours_uninit();
+	hall_candidates_uninit();
 	hall_members_uninit();
 	hall_sock_uninit();
 	destroy_workqueue(hall_workqueue);

@@ -12,8 +12,8 @@
 struct hall_discovery_handler {
 	/* Addresses came: connections to them may exist already. */
 	void (*served)(void);
-	/* There are neighbours: connections to them may exist already. */
-	void (*neighbours)(void);
+	/* There are other candidates: connections to them may exist already. */
+	void (*candidates)(void);
 	/* Tear down all channels to the member; return when none is left. */
 	void (*departed)(struct hall_member *member, u32 reason);
 	/* The member is there: take all streams from its rings. */
@@ -38,22 +38,24 @@ void hall_members_init(void);
 void hall_members_uninit(void);
 
 /*
- * Neighbours: VMs that share no region with this guest, and might. met: there
- * is a new connection to this address, if it is a neighbour's at all; under
+ * Candidates: VMs that share no memory with this guest, and might. meet: there is
+ * a new connection to this address, which may be a candidate's or not; under
  * rcu_read_lock(), any context.
  */
-void hall_neighbours_met(const struct in6_addr *address);
+void hall_candidates_meet(const struct in6_addr *address);
 /*
- * Counts the bytes of connections that exist: begin, then their addresses, then
- * end; neighbours whose bytes grew by enough are met. False from begin: there
- * are no neighbours, and nothing to end. Process context.
+ * Counts the bytes of connections that exist: begin, then count for each, then
+ * end; candidates whose bytes grew by enough are met. False from begin: there are
+ * no candidates, and nothing to end. Process context; a mutex is held from begin
+ * to end.
  */
-bool hall_neighbours_count_begin(void);
-void hall_neighbours_count(const struct in6_addr *address, u64 bytes);
-void hall_neighbours_count_end(u64 enough);
+bool hall_candidates_count_begin(void);
+void hall_candidates_count(const struct in6_addr *address, u64 bytes);
+void hall_candidates_count_end(u64 enough);
 
-void hall_neighbours_init(void);
-void hall_neighbours_uninit(void);
+/* Hooks into the transports, before they start; and after they have stopped. */
+void hall_candidates_init(void);
+void hall_candidates_uninit(void);
 
 /* Addresses: watches this guest's and publishes them while enabled. */
 int hall_addresses_init(void);

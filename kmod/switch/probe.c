@@ -35,7 +35,7 @@ static void on_state_change(void *data, const struct sock *csk,
 		if (member)
 			hall_attach(sk, member, false);
 		else
-			hall_neighbours_met(&remote);
+			hall_candidates_meet(&remote);
 		rcu_read_unlock();
 		return;
 	}

@@ -8,9 +8,9 @@
  * memory that a program pages in. It looks at such a socket again a little later.
  * Peers can cause scans by publishing addresses, so there is a pause after each.
  *
- * Connections to neighbours are only counted: their traffic shows for which of
+ * Connections to candidates are only counted: their traffic shows for which of
  * them a region is worth asking. No event shows that an old connection is in use
- * again, so they are counted once a second, while there are neighbours.
+ * again, so they are counted once a second, while there are candidates.
  */
 #include "switch.h"
 
@@ -91,7 +91,7 @@ static void count_bytes(struct sock *sk)
 	struct in6_addr remote;
 
 	hall_sock_read_remote(sk, &remote);
-	hall_neighbours_count(&remote, READ_ONCE(tp->bytes_acked) +
+	hall_candidates_count(&remote, READ_ONCE(tp->bytes_acked) +
 				       READ_ONCE(tp->bytes_received));
 }
 
@@ -146,10 +146,10 @@ static void run_scan(struct work_struct *work)
 
 static void run_count(struct work_struct *work)
 {
-	if (!READ_ONCE(hall_enabled) || !hall_neighbours_count_begin())
+	if (!READ_ONCE(hall_enabled) || !hall_candidates_count_begin())
 		return;
 	scan_all(count_bytes);
-	hall_neighbours_count_end(ENOUGH);
+	hall_candidates_count_end(ENOUGH);
 	queue_delayed_work(hall_workqueue, &count_work, COUNT);
 }
 
@@ -169,7 +169,7 @@ int hall_scan_init(void)
 {
 	rested = jiffies;
 	hall_discovery_handler.served = hall_scan;
-	hall_discovery_handler.neighbours = queue_count;
+	hall_discovery_handler.candidates = queue_count;
 	return 0;
 }
 

@@ -118,9 +118,9 @@ struct hall_transport {
 	/* Tells all peers which addresses are here. Process context. */
 	void (*publish)(const struct in6_addr *address, unsigned int count);
 	/*
-	 * With these of the neighbours there is traffic, and with no others: the
-	 * host may make memory to share with them. NULL where there are no
-	 * neighbours. Process context.
+	 * There is traffic with these candidates of all transports, and with no
+	 * others: the host may make memory to share with those of this one. NULL
+	 * where a transport has no candidates. Process context.
 	 */
 	void (*want)(const struct in6_addr *address, unsigned int count);
 	/*
@@ -147,10 +147,12 @@ struct hall_transport_handler {
 	void (*addresses)(struct hall_member *member,
 			  const struct in6_addr *address, unsigned int count);
 	/*
-	 * Where VMs are with which there is no memory to share yet, and may
-	 * come to be: the whole list. Process context.
+	 * The addresses of the transport's candidates: VMs with which it shares
+	 * no memory, and might. The list takes the place of the transport's
+	 * previous one. Process context.
 	 */
-	void (*neighbours)(const struct in6_addr *address, unsigned int count);
+	void (*candidates)(const struct hall_transport *transport,
+			   const struct in6_addr *address, unsigned int count);
 	/* Softirq or process context; neither sleeps. */
 	void (*message)(struct hall_member *member,
 			const struct hallway_message *message);
@@ -212,7 +214,7 @@ void hall_transports_uninit(void);
 int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 		       void *data);
 
-/* Asks all transports that have neighbours for memory to share with these. */
+/* Asks all transports that have candidates for memory to share with these. */
 void hall_transport_want(const struct in6_addr *address, unsigned int count);
 
 /*

@@ -47,7 +47,7 @@ static void control(struct work_struct *work)
 	list_for_each_entry(doorbell, &ivshmem_doorbells, list) {
 		if (!doorbell->greeted)
 			ivshmem_page_greet(doorbell);
-		ivshmem_page_read_neighbours(doorbell);
+		ivshmem_page_read_candidates(doorbell);
 	}
 	if (!list_empty(&ivshmem_regions) || !list_empty(&ivshmem_doorbells))
 		queue_delayed_work(hall_workqueue, &control_work,

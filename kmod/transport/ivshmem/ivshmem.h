@@ -43,10 +43,10 @@ struct doorbell {
 	unsigned int storm_count;	/* interrupts in that jiffy */
 	bool closing;
 	bool greeted;			/* HELLO was sent */
-	/* The neighbours, as read from the page last. */
-	u32 neighbours_seq;
-	unsigned int neighbour_count;
-	struct in6_addr neighbour[HALLWAY_NEIGHBOURS_MAX];
+	/* The candidates, as read from the page last. */
+	u32 candidates_seq;
+	unsigned int candidate_count;
+	struct in6_addr candidate[HALLWAY_NEIGHBOURS_MAX];
 };
 
 enum region_state {
@@ -123,9 +123,9 @@ u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 void ivshmem_page_greet(struct doorbell *doorbell);
 /* Has the daemon know this guest's addresses. */
 void ivshmem_page_publish(struct doorbell *doorbell);
-/* Hands up the daemon's list of neighbours, if it is another one. */
-void ivshmem_page_read_neighbours(struct doorbell *doorbell);
-/* Has the daemon know with which of the neighbours there is traffic. */
+/* Hands up the daemon's list of candidates, if it is another one. */
+void ivshmem_page_read_candidates(struct doorbell *doorbell);
+/* Has the daemon know with which of the candidates there is traffic. */
 void ivshmem_page_want(struct doorbell *doorbell,
 		       const struct in6_addr *address, unsigned int count);
 

@@ -95,24 +95,25 @@ void ivshmem_page_publish(struct doorbell *doorbell)
 	ivshmem_doorbell_ring(doorbell, HALLWAY_DAEMON_ID);
 }
 
-void ivshmem_page_read_neighbours(struct doorbell *doorbell)
+void ivshmem_page_read_candidates(struct doorbell *doorbell)
 {
 	struct hallway_neighbours *shared = &doorbell->page->neighbours;
 	u32 seq = virt_load_acquire(&shared->seq);
 	u32 count = READ_ONCE(shared->count);
 
 	/* The daemon rings when it has written. */
-	if (seq == doorbell->neighbours_seq || (seq & 1) ||
+	if (seq == doorbell->candidates_seq || (seq & 1) ||
 	    count > HALLWAY_NEIGHBOURS_MAX)
 		return;
-	memcpy(doorbell->neighbour, shared->address,
-	       count * sizeof(*doorbell->neighbour));
+	memcpy(doorbell->candidate, shared->address,
+	       count * sizeof(*doorbell->candidate));
 	virt_rmb();
 	if (READ_ONCE(shared->seq) != seq)
 		return;
-	doorbell->neighbour_count = count;
-	doorbell->neighbours_seq = seq;
-	hall_transport_handler.neighbours(doorbell->neighbour, count);
+	doorbell->candidate_count = count;
+	doorbell->candidates_seq = seq;
+	hall_transport_handler.candidates(&hall_ivshmem_transport,
+					  doorbell->candidate, count);
 }
 
 void ivshmem_page_want(struct doorbell *doorbell,
@@ -123,16 +124,16 @@ void ivshmem_page_want(struct doorbell *doorbell,
 	u64 set = 0;
 
 	for (i = 0; i < count; i++)
-		for (n = 0; n < doorbell->neighbour_count; n++)
-			if (ipv6_addr_equal(&address[i], &doorbell->neighbour[n]))
+		for (n = 0; n < doorbell->candidate_count; n++)
+			if (ipv6_addr_equal(&address[i], &doorbell->candidate[n]))
 				set |= BIT_ULL(n);
-	if (READ_ONCE(shared->seq) == doorbell->neighbours_seq &&
+	if (READ_ONCE(shared->seq) == doorbell->candidates_seq &&
 	    READ_ONCE(shared->set) == set)
 		return;
 	WRITE_ONCE(shared->seq, 0);
 	virt_wmb();
 	WRITE_ONCE(shared->set, set);
-	virt_store_release(&shared->seq, doorbell->neighbours_seq);
+	virt_store_release(&shared->seq, doorbell->candidates_seq);
 	if (set)
 		ivshmem_doorbell_ring(doorbell, HALLWAY_DAEMON_ID);
 }

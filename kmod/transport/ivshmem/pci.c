@@ -49,7 +49,7 @@ static void doorbell_tasklet(struct tasklet_struct *tasklet)
 {
 	struct doorbell *doorbell = from_tasklet(doorbell, tasklet, tasklet);
 	bool look = READ_ONCE(doorbell->page->neighbours.seq) !=
-		    READ_ONCE(doorbell->neighbours_seq);
+		    READ_ONCE(doorbell->candidates_seq);
 	struct region *region;
 
 	rcu_read_lock();
@@ -156,7 +156,7 @@ static void doorbell_remove(struct doorbell *doorbell)
 		region->state = REGION_IDLE;
 		region->doorbell = NULL;
 	}
-	hall_transport_handler.neighbours(NULL, 0);
+	hall_transport_handler.candidates(&hall_ivshmem_transport, NULL, 0);
 	mutex_unlock(&ivshmem_mutex);
 	/* No storm begins any more; then none is left to end. */
 	WRITE_ONCE(doorbell->closing, true);
