@@ -163,6 +163,7 @@ static inline bool lockdep_is_held(struct mutex *mutex)
 #define jiffies		shim_jiffies
 #define MAX_JIFFY_OFFSET	(LONG_MAX / 2 - 1)
 #define msecs_to_jiffies(ms)	((unsigned long)(ms))
+#define time_before(a, b)	((long)((a) - (b)) < 0)
 
 extern unsigned long shim_jiffies;
 
@@ -226,6 +227,16 @@ static inline bool cancel_delayed_work_sync(struct delayed_work *work)
 	*at = work->next;
 	work->queued = false;
 	return true;
+}
+
+static inline bool mod_delayed_work(struct workqueue_struct *queue,
+				    struct delayed_work *work,
+				    unsigned long delay)
+{
+	bool queued = cancel_delayed_work_sync(work);
+
+	queue_delayed_work(queue, work, delay);
+	return queued;
 }
 
 /* Runs what is due now, as long as there is any. */
