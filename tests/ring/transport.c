@@ -256,6 +256,25 @@ static void backlog(void)
 	end();
 }
 
+/* A mailbox with space again takes nothing before those that wait. */
+static void backlog_first(void)
+{
+	unsigned int i;
+
+	begin();
+	for (i = 0; i < 100; i++)
+		say(b_of_a, HALLWAY_DONE, i);
+	hall_mailbox_look(a_of_b);
+	say(b_of_a, HALLWAY_DONE, i++);
+	shim_pass(2);
+	say(b_of_a, HALLWAY_DONE, i++);
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == i);
+	while (i--)
+		CHECK(said(i, HALLWAY_DONE, i), "%u", i);
+	end();
+}
+
 /* A backlog that a departed peer leaves behind is freed, and not sent. */
 static void backlog_departs(void)
 {
@@ -630,6 +649,7 @@ int main(void)
 	TEST(taken_away);
 	TEST(messages_in_order);
 	TEST(backlog);
+	TEST(backlog_first);
 	TEST(backlog_departs);
 	TEST(no_memory);
 	TEST(other_generations);
