@@ -63,8 +63,8 @@
 #define HALLWAY_STATUS_INVALID 5
 /* Addresses that a guest reports to the daemon. */
 #define HALLWAY_HOME_MAX 16
-/* Addresses of neighbours that the daemon reports to a guest. */
-#define HALLWAY_NEIGHBOURS_MAX 64
+/* Addresses of candidates that the daemon reports to a guest. */
+#define HALLWAY_CANDIDATES_MAX 64
 
 /* ring.h */
 

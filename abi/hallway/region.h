@@ -136,8 +136,8 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 };
 
 /*
- * Neighbours: VMs with which this one may get a region of its own,
- * though they share none yet. Both lists are written as a slice's addresses
+ * Candidates: VMs with which this one may get a region of its own, though they
+ * share none yet. Both lists are written as a slice's addresses
  * are, under an odd seq.
  */
 struct hallway_home {		/* written by the guest */
@@ -147,11 +147,11 @@ struct hallway_home {		/* written by the guest */
 	__u8 address[HALLWAY_HOME_MAX][16];	/* IPv6, or IPv4-mapped */
 };
 
-struct hallway_neighbours {	/* written by the daemon */
+struct hallway_candidates {	/* written by the daemon */
 	__u32 seq;
 	__u32 count;
 	__u8 reserved[8];
-	__u8 address[HALLWAY_NEIGHBOURS_MAX][16];
+	__u8 address[HALLWAY_CANDIDATES_MAX][16];
 };
 
 struct hallway_wanted {		/* written by the guest */
@@ -170,7 +170,7 @@ struct hallway_page {
 		struct hallway_reply reply;
 	} entry[HALLWAY_PAGE_ENTRIES];
 	struct hallway_home home;
-	struct hallway_neighbours neighbours;
+	struct hallway_candidates candidates;
 	struct hallway_wanted wanted;
 	__u8 reserved2[144];
 };
@@ -195,7 +195,7 @@ HALLWAY_ASSERT_OFFSET(struct hallway_reply, doorbell, 64);
 HALLWAY_ASSERT_SIZE(struct hallway_page, HALLWAY_PAGE_SIZE);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, entry, 64);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, home, 2624);
-HALLWAY_ASSERT_OFFSET(struct hallway_page, neighbours, 2896);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, candidates, 2896);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, wanted, 3936);
 
 #endif /* HALLWAY_ABI_REGION_H */

@@ -30,7 +30,7 @@ struct candidates {
 	struct rcu_head rcu;
 	const struct hall_transport *transport;
 	unsigned int number;
-	struct candidate at[HALLWAY_NEIGHBOURS_MAX];
+	struct candidate at[HALLWAY_CANDIDATES_MAX];
 };
 
 static DEFINE_MUTEX(mutex);		/* of writers of the lists, and of counting */
@@ -140,7 +140,7 @@ static struct candidates *create(const struct hall_transport *transport,
 	if (!list)
 		return NULL;
 	list->transport = transport;
-	list->number = min_t(unsigned int, count, HALLWAY_NEIGHBOURS_MAX);
+	list->number = min_t(unsigned int, count, HALLWAY_CANDIDATES_MAX);
 	for (i = 0; i < list->number; i++) {
 		list->at[i].address = address[i];
 		list->at[i].counted = ~0ULL;

@@ -19,7 +19,7 @@ struct hall_discovery_handler hall_discovery_handler;
 
 static const struct hall_transport one, other;
 static struct in6_addr member;
-static u8 wanted_last[2 * HALLWAY_NEIGHBOURS_MAX];
+static u8 wanted_last[2 * HALLWAY_CANDIDATES_MAX];
 static unsigned int wants, changes, wanted_count;
 
 void shim_hook(void)
@@ -54,7 +54,7 @@ static struct in6_addr numbered(u8 number)
 static void report(const struct hall_transport *transport, u8 first,
 		   unsigned int count)
 {
-	struct in6_addr address[HALLWAY_NEIGHBOURS_MAX + 1];
+	struct in6_addr address[HALLWAY_CANDIDATES_MAX + 1];
 	unsigned int i;
 
 	for (i = 0; i < count; i++)
@@ -161,13 +161,13 @@ static void full_lists(void)
 	unsigned int i;
 
 	begin();
-	report(&one, 1, HALLWAY_NEIGHBOURS_MAX + 1);
-	report(&other, 101, HALLWAY_NEIGHBOURS_MAX);
+	report(&one, 1, HALLWAY_CANDIDATES_MAX + 1);
+	report(&other, 101, HALLWAY_CANDIDATES_MAX);
 	for (i = 0; i < 255; i++)
 		meet_number(i);
 	shim_pass(0);
-	CHECK(wanted_count == 2 * HALLWAY_NEIGHBOURS_MAX, "%u", wanted_count);
-	CHECK(!wants_number(1 + HALLWAY_NEIGHBOURS_MAX));
+	CHECK(wanted_count == 2 * HALLWAY_CANDIDATES_MAX, "%u", wanted_count);
+	CHECK(!wants_number(1 + HALLWAY_CANDIDATES_MAX));
 	end();
 }
 

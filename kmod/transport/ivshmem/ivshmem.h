@@ -46,7 +46,7 @@ struct doorbell {
 	/* The candidates, as read from the page last. */
 	u32 candidates_seq;
 	unsigned int candidate_count;
-	struct in6_addr candidate[HALLWAY_NEIGHBOURS_MAX];
+	struct in6_addr candidate[HALLWAY_CANDIDATES_MAX];
 };
 
 enum region_state {

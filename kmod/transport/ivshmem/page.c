@@ -97,13 +97,13 @@ void ivshmem_page_publish(struct doorbell *doorbell)
 
 void ivshmem_page_read_candidates(struct doorbell *doorbell)
 {
-	struct hallway_neighbours *shared = &doorbell->page->neighbours;
+	struct hallway_candidates *shared = &doorbell->page->candidates;
 	u32 seq = virt_load_acquire(&shared->seq);
 	u32 count = READ_ONCE(shared->count);
 
 	/* The daemon rings when it has written. */
 	if (seq == doorbell->candidates_seq || (seq & 1) ||
-	    count > HALLWAY_NEIGHBOURS_MAX)
+	    count > HALLWAY_CANDIDATES_MAX)
 		return;
 	memcpy(doorbell->candidate, shared->address,
 	       count * sizeof(*doorbell->candidate));

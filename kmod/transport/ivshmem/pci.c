@@ -48,7 +48,7 @@ void ivshmem_doorbell_rearm(struct doorbell *doorbell)
 static void doorbell_tasklet(struct tasklet_struct *tasklet)
 {
 	struct doorbell *doorbell = from_tasklet(doorbell, tasklet, tasklet);
-	bool look = READ_ONCE(doorbell->page->neighbours.seq) !=
+	bool look = READ_ONCE(doorbell->page->candidates.seq) !=
 		    READ_ONCE(doorbell->candidates_seq);
 	struct region *region;
 

@@ -62,8 +62,8 @@ pub mod region {
     pub const STATUS_INVALID: u32 = 5;
     /// Addresses that a guest reports to the daemon.
     pub const HOME_MAX: usize = 16;
-    /// Addresses of neighbours that the daemon reports to a guest.
-    pub const NEIGHBOURS_MAX: usize = 64;
+    /// Addresses of candidates that the daemon reports to a guest.
+    pub const CANDIDATES_MAX: usize = 64;
 }
 
 /// Of `ring.h`.

@@ -176,23 +176,23 @@ pub struct Home {
 
 /// Written by the daemon: with whom this VM may get a region of its own.
 #[repr(C)]
-pub struct Neighbours {
+pub struct Candidates {
     /// Odd while the rest is being written.
     pub seq: u32,
-    /// At most [`NEIGHBOURS_MAX`].
+    /// At most [`CANDIDATES_MAX`].
     pub count: u32,
     /// Zero.
     pub reserved: [u8; 8],
     /// IPv6, or IPv4-mapped.
-    pub address: [[u8; 16]; NEIGHBOURS_MAX],
+    pub address: [[u8; 16]; CANDIDATES_MAX],
 }
 
 /// Written by the guest: with whom it has traffic, and shares no region.
 #[repr(C)]
 pub struct Wanted {
-    /// Bit n: address n of the neighbours.
+    /// Bit n: address n of the candidates.
     pub set: u64,
-    /// Of the neighbours that this is about; written last.
+    /// Of the candidates that this is about; written last.
     pub seq: u32,
     /// Zero.
     pub reserved: u32,
@@ -214,7 +214,7 @@ pub struct Page {
     /// Written by the guest.
     pub home: Home,
     /// Written by the daemon.
-    pub neighbours: Neighbours,
+    pub candidates: Candidates,
     /// Written by the guest.
     pub wanted: Wanted,
     /// Zero.
@@ -243,6 +243,6 @@ const _: () = {
     assert!(size_of::<Page>() == PAGE_SIZE);
     assert!(offset_of!(Page, entry) == 64);
     assert!(offset_of!(Page, home) == 2624);
-    assert!(offset_of!(Page, neighbours) == 2896);
+    assert!(offset_of!(Page, candidates) == 2896);
     assert!(offset_of!(Page, wanted) == 3936);
 };

@@ -36,10 +36,10 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_reply", region::Reply:
         serial status slot generation major minor reserved doorbell);
     layout!("hallway_home", region::Home: seq count reserved address);
-    layout!("hallway_neighbours", region::Neighbours: seq count reserved address);
+    layout!("hallway_candidates", region::Candidates: seq count reserved address);
     layout!("hallway_wanted", region::Wanted: set seq reserved);
     layout!("hallway_page", region::Page:
-        magic major minor reserved entry home neighbours wanted reserved2);
+        magic major minor reserved entry home candidates wanted reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4);

@@ -89,18 +89,18 @@ impl Vm {
     }
 
     /// The list's number, and the addresses in it.
-    fn neighbours(&mut self) -> (u32, Vec<u8>) {
-        let base = offset_of!(abi::Page, neighbours);
+    fn candidates(&mut self) -> (u32, Vec<u8>) {
+        let base = offset_of!(abi::Page, candidates);
         let page = self.guest().page();
-        let count = page.read_u32(base + offset_of!(abi::Neighbours, count)) as usize;
-        let first = base + offset_of!(abi::Neighbours, address);
+        let count = page.read_u32(base + offset_of!(abi::Candidates, count)) as usize;
+        let first = base + offset_of!(abi::Candidates, address);
         let addresses = (0..count).map(|n| page.read_bytes::<16>(first + n * 16)[0]);
         (page.read_u32(base), addresses.collect())
     }
 
     /// Says that there is traffic with these addresses and no others.
     fn want(&mut self, wanted: &[u8]) {
-        let (seq, addresses) = self.neighbours();
+        let (seq, addresses) = self.candidates();
         let set = addresses
             .iter()
             .enumerate()
@@ -168,11 +168,11 @@ fn two_vms_get_a_region_that_no_third_one_may_join_and_lose_it_when_idle() {
     let mut c = Vm::new("c", Guest::LetsGo);
     let daemon = daemon("", 1, &[&a, &b, &c]);
     a.start(&daemon, 1);
-    assert!(a.neighbours().1.is_empty());
+    assert!(a.candidates().1.is_empty());
     b.start(&daemon, 2);
     c.start(&daemon, 3);
     until("all know where the others are", || {
-        a.neighbours().1 == [2, 3] && b.neighbours().1 == [1, 3] && c.neighbours().1 == [1, 2]
+        a.candidates().1 == [2, 3] && b.candidates().1 == [1, 3] && c.candidates().1 == [1, 2]
     });
     assert!(a.guest().rung());
     assert_eq!(regions(&daemon), [""; 0]);
@@ -214,7 +214,7 @@ fn two_vms_get_a_region_that_no_third_one_may_join_and_lose_it_when_idle() {
     });
     // Where a guest says that it is, it may be no more.
     c.home(&[]);
-    until("the others know", || a.neighbours().1 == [2]);
+    until("the others know", || a.candidates().1 == [2]);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_vm_that_migrates_lets_all_its_regions_go_and_has_them_again_if_it_stays() {
     let daemon = daemon(&shared(&["s1", "s2"]), 60, &[&a, &b]);
     a.start(&daemon, 1);
     b.start(&daemon, 2);
-    until("a knows b", || a.neighbours().1 == [2]);
+    until("a knows b", || a.candidates().1 == [2]);
     a.want(&[2]);
     let has_all = || {
         let plugs = &daemon.status().vms[0].plugs;
@@ -289,7 +289,7 @@ fn stop_finds_by_the_configuration_what_a_dead_holder_knew() {
     let mut daemon = daemon(&shared(&["s"]), 60, &[&a, &b]);
     a.start(&daemon, 1);
     b.start(&daemon, 2);
-    until("a knows b", || a.neighbours().1 == [2]);
+    until("a knows b", || a.candidates().1 == [2]);
     a.want(&[2]);
     until("they have a region", || {
         regions(&daemon) == ["s", "pair.a.b"]
@@ -316,7 +316,7 @@ fn two(first: Guest, idle: u32) -> (Vm, Vm, Daemon) {
     let daemon = daemon("", idle, &[&a, &b]);
     a.start(&daemon, 1);
     b.start(&daemon, 2);
-    until("a knows b", || a.neighbours().1 == [2]);
+    until("a knows b", || a.candidates().1 == [2]);
     (a, b, daemon)
 }
 
@@ -340,7 +340,7 @@ fn three_with_room_for_one(regions: &[&'static str], limits: &str) -> (Vm, Vm, V
     a.start(&daemon, 1);
     b.start(&daemon, 2);
     c.start(&daemon, 3);
-    until("a knows both", || a.neighbours().1 == [2, 3]);
+    until("a knows both", || a.candidates().1 == [2, 3]);
     a.want(&[2]);
     until("b has it", || b.plugs().0.len() == 1);
     (a, b, c, daemon)
@@ -392,7 +392,7 @@ fn a_vm_gets_no_region_more_than_it_can_join() {
     a.start(&daemon, 1);
     b.start(&daemon, 2);
     c.start(&daemon, 3);
-    until("a knows both", || a.neighbours().1 == [2, 3]);
+    until("a knows both", || a.candidates().1 == [2, 3]);
     a.want(&[2]);
     until("a has as many as it can join", || {
         a.plugs().0.len() == abi::PAGE_ENTRIES && b.plugs().0.len() == 1
@@ -513,7 +513,7 @@ fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one(
     // Its module runs again.
     assert_eq!(hello(a.guest()), abi::STATUS_OK);
     until("the old one is taken out", || a.plugs().1 == device);
-    until("a knows b again", || a.neighbours().1 == [2]);
+    until("a knows b again", || a.candidates().1 == [2]);
     a.want(&[2]);
     until("both have the next one", || {
         a.plugs().0.len() == 2 && b.plugs().0.len() == 2
@@ -521,7 +521,7 @@ fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one(
 }
 
 #[test]
-fn of_more_neighbours_than_a_page_holds_the_first_are_told_and_wanted() {
+fn of_more_candidates_than_a_page_holds_the_first_are_told_and_wanted() {
     let names = ["a", "b", "c", "d", "e", "f"];
     let mut vms = names.map(|name| Vm::new(name, Guest::LetsGo));
     let daemon = daemon("", 60, &vms.each_ref());
@@ -531,8 +531,8 @@ fn of_more_neighbours_than_a_page_holds_the_first_are_told_and_wanted() {
         let home: Vec<u8> = (first..).take(abi::HOME_MAX).collect();
         vm.start_at(&daemon, &home);
     }
-    let told: Vec<u8> = (10..).take(abi::NEIGHBOURS_MAX).collect();
-    until("a knows the first of them", || a.neighbours().1 == told);
+    let told: Vec<u8> = (10..).take(abi::CANDIDATES_MAX).collect();
+    until("a knows the first of them", || a.candidates().1 == told);
     a.want(&[10]);
     until("b has it", || others[0].plugs().0.len() == 1);
     assert_eq!(regions(&daemon), ["pair.a.b"]);
@@ -541,16 +541,16 @@ fn of_more_neighbours_than_a_page_holds_the_first_are_told_and_wanted() {
 #[test]
 fn a_guest_that_moves_all_the_time_is_followed_so_often_and_no_more() {
     let (mut a, mut b, daemon) = two(Guest::LetsGo, 60);
-    let before = a.neighbours().0;
+    let before = a.candidates().0;
     let uptime = daemon.status().uptime_seconds;
     for n in 0..1000 {
         b.home(&[3 + n as u8 % 2]);
         // It has looked once it answers.
         daemon.status();
     }
-    let lists = u64::from(a.neighbours().0 - before) / 2;
+    let lists = u64::from(a.candidates().0 - before) / 2;
     let seconds = daemon.status().uptime_seconds - uptime + 1;
     assert!(lists <= 64 + 32 * seconds, "{lists} in {seconds} s");
     b.home(&[7]);
-    until("a knows where it is in the end", || a.neighbours().1 == [7]);
+    until("a knows where it is in the end", || a.candidates().1 == [7]);
 }

@@ -331,12 +331,12 @@ fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
 }
 
 /// QEMU copies the page here, with what the guest last asked the host before,
-/// which had told it of a neighbour; and once more before the guest runs.
+/// which had told it of a candidate; and once more before the guest runs.
 fn comes(vm: &mut Vm, command: u32) {
-    let neighbours = offset_of!(abi::Page, neighbours);
-    let count = neighbours + offset_of!(abi::Neighbours, count);
+    let candidates = offset_of!(abi::Page, candidates);
+    let count = candidates + offset_of!(abi::Candidates, count);
     let copy = |vm: &Vm| {
-        vm.guest.page().write_u32(neighbours, 6);
+        vm.guest.page().write_u32(candidates, 6);
         vm.guest.page().write_u32(count, 1);
     };
     copy(vm);
@@ -351,9 +351,9 @@ fn comes(vm: &mut Vm, command: u32) {
     vm.monitor.say("RESUME");
     vm.plugged(1);
     assert_eq!(vm.daemon.status().connections[0].uuid, Some(vm.uuid.into()));
-    until("it is told that it has no neighbour here", || {
+    until("it is told that it has no candidate here", || {
         let page = vm.guest.page();
-        page.read_u32(count) == 0 && page.read_u32(neighbours) == 8
+        page.read_u32(count) == 0 && page.read_u32(candidates) == 8
     });
 }
 

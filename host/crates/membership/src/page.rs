@@ -139,7 +139,7 @@ impl Page {
 pub type Address = [u8; 16];
 
 /// Most candidates that a page can list.
-pub const CANDIDATES_MAX: usize = abi::NEIGHBOURS_MAX;
+pub const CANDIDATES_MAX: usize = abi::CANDIDATES_MAX;
 
 impl Page {
     /// Reads the addresses that the guest says it has. Nothing: it is writing them, or
@@ -162,15 +162,15 @@ impl Page {
     /// Writes the addresses of the guest's candidates, at most [`CANDIDATES_MAX`].
     /// Returns the number of this list.
     pub fn write_candidates(&self, addresses: &[Address]) -> u32 {
-        let base = offset_of!(abi::Page, neighbours);
-        let seq = base + offset_of!(abi::Neighbours, seq);
+        let base = offset_of!(abi::Page, candidates);
+        let seq = base + offset_of!(abi::Candidates, seq);
         let odd = self.mapping.read_u32(seq) | 1;
         self.mapping.write_u32(seq, odd);
-        let count = addresses.len().min(abi::NEIGHBOURS_MAX);
+        let count = addresses.len().min(abi::CANDIDATES_MAX);
         self.mapping
-            .write_u32(base + offset_of!(abi::Neighbours, count), count as u32);
+            .write_u32(base + offset_of!(abi::Candidates, count), count as u32);
         for (n, address) in addresses[..count].iter().enumerate() {
-            let at = base + offset_of!(abi::Neighbours, address) + n * 16;
+            let at = base + offset_of!(abi::Candidates, address) + n * 16;
             self.mapping.write_bytes(at, address);
         }
         let even = odd.wrapping_add(1);
@@ -180,7 +180,7 @@ impl Page {
 
     /// Whether the page holds a list of candidates that is not empty.
     pub fn has_candidates(&self) -> bool {
-        let count = offset_of!(abi::Page, neighbours) + offset_of!(abi::Neighbours, count);
+        let count = offset_of!(abi::Page, candidates) + offset_of!(abi::Candidates, count);
         self.mapping.read_u32(count) != 0
     }
 
