@@ -1,6 +1,9 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate unit fuzz tsan mutants test-programs test-suites test-faults lab bench results dkms test-debug clean
+# What `make test-all` runs.
+PARTS = test test-slow test-debug test-suites test-programs test-faults mutants
+.PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
+.PHONY: check generate unit fuzz tsan mutants lab bench results dkms clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -9,16 +12,24 @@ demo: ## two VMs, unmodified programs, TCP beside Hallway: one table
 	lab/run setup
 	lab/demo
 
-test: ## everything: unit, model, module and end-to-end tests on both kernels
+test: ## unit, model, module and end-to-end tests on both kernels
 	lab/run setup
-	tests/run -n 2
-	tests/old all
+	tests/run -n 3 -m "not slow"
+
+test-all: ## every test there is (hours); says how long each part takes
+	@for part in $(PARTS); do \
+		begin=$$(date +%s); code=0; $(MAKE) $$part || code=$$?; \
+		took="$$took$$part: $$((($$(date +%s) - begin) / 60)) min, exit code $$code\n"; \
+		[ $$code = 0 ] || failed=1; \
+	done; printf "$$took"; [ -z "$$failed" ]
+
+test-slow: ## what `make test` leaves out of its suites
+	lab/run setup
+	tests/run -n 3 -m slow || [ $$? = 5 ]
 
 test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 	lab/run setup
-	lab/run kernel debug
-	tests/run --kernel debug e2e
-	tests/old debug
+	tests/run -n 2 --kernel debug module e2e
 
 check: ## formatters, linters, the include rule
 	lab/run setup

@@ -7,13 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from hallway_lab import paths
 
 pytest.register_assert_rewrite("hallway_tests")
+from hallway_tests.guests import SLOWER, share_folder  # noqa: E402
+from hallway_tests.site import kernel_of  # noqa: E402
+
 pytest_plugins = ("hallway_tests.site", "hallway_tests.plan", "hallway_tests.tell", "hallway_tests.record")
 
 KERNELS = ("6.1", "6.12")
-SLOWER = 4  # how much longer things may take on the debug kernel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,30 +59,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" not in metafunc.fixturenames:
         return
     only = {name for mark in metafunc.definition.iter_markers("kernel") for name in mark.args}
-    avoided = dict(mark.args for mark in metafunc.definition.iter_markers("not_on"))
     names = [name for name in kernels(metafunc.config) if not only or name in only]
-    values = [
-        pytest.param(name, marks=pytest.mark.skip(f"not on {name}: {avoided[name]}"))
-        if name in avoided
-        else name
-        for name in names
-    ]
-    metafunc.parametrize("kernel", values, indirect=True, scope="session")
+    metafunc.parametrize("kernel", names, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests on the debug kernel more time."""
+    """Leave out and skip what is not on a kernel; give tests on the debug kernel more time."""
+    left_out = [item for item in items if kernel_of(item) not in ("", *kernels(config))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
+        for mark in item.iter_markers("not_on"):
+            name, reason = mark.args
+            if kernel_of(item) == name:
+                item.add_marker(pytest.mark.skip(f"not on {name}: {reason}"))
         if kernel_of(item) == "debug":
             mark = item.get_closest_marker("timeout")
             limit = mark.args[0] if mark else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(limit * SLOWER), append=False)
-
-
-def kernel_of(item: pytest.Item) -> str:
-    """Return the kernel that a test runs on; "" if it boots none."""
-    callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("kernel", "")) if callspec else ""
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +94,7 @@ def slow(kernel: str) -> float:
 @pytest.fixture(scope="session")
 def share(kernel: str) -> Path:
     """Return the folder that guests of this kernel see as /hallway."""
-    return paths.OUT / "tests" / f"share-{kernel}"
+    return share_folder(kernel)
 
 
 @pytest.fixture(autouse=True)

@@ -26,9 +26,14 @@ AT_ONCE = {"promote_bytes": 0, "promote_ms": 0}
 SLOWER = 4  # how much longer things may take on the debug kernel
 
 
+def share_folder(kernel: str) -> Path:
+    """Return the folder that guests of a kernel see as /hallway."""
+    return paths.out("tests", f"share-{kernel}")
+
+
 def share(kernel: str) -> Path:
     """Build what guests of a kernel need, and lay it out for them."""
-    folder = paths.out("tests", f"share-{kernel}", "x").parent
+    folder = share_folder(kernel)
     programs = paths.out("tests", "bin", "x").parent
     with paths.lock("test-programs"):
         run(["make", "-s", "-C", TESTS / "helpers", f"OUT={programs}"])

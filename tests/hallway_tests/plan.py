@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from .site import group_of
+from .site import group_of, kernel_of
 
 TOOK = "hallway/took"  # in pytest's cache: the seconds that each group took
 
@@ -57,8 +57,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _needs(item: pytest.Item) -> list[tuple[str, str]]:
     if item.get_closest_marker("skip"):
         return []
-    callspec = getattr(item, "callspec", None)
-    kernel = callspec.params.get("kernel", "") if callspec else ""
+    kernel = kernel_of(item)
     words = [word for mark in item.iter_markers("needs") for word in mark.args]
     return [(kernel, word) for word in (["guests"] if kernel else []) + words]
 

@@ -35,17 +35,22 @@ from hallway_lab import isolate, paths
 
 from .suite import GuestLost
 
+BOOTS = 3  # times that a group's guests are booted, if tests lose them
 NOT_RUN = "not_run"  # the property of a report whose test was not run, with the reason
 Boot = Callable[[Path], AbstractContextManager[Any]]
 
 
+def kernel_of(item: pytest.Item) -> str:
+    """Return the kernel that a test runs on; "" if it boots none."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("kernel", "")) if callspec else ""
+
+
 def group_of(item: pytest.Item) -> str:
     """Return the name of the group that a test belongs to; a test without a mark is one of its own."""
-    mark = item.get_closest_marker("xdist_group")
+    mark, kernel = item.get_closest_marker("xdist_group"), kernel_of(item)
     if not mark:
         return item.nodeid
-    callspec = getattr(item, "callspec", None)
-    kernel = callspec.params.get("kernel") if callspec else None
     return f"{mark.args[0]}-{kernel}" if kernel else str(mark.args[0])
 
 
@@ -63,24 +68,38 @@ class Sites:
     def get(self, item: pytest.Item, boot: Boot) -> Any:
         """Return what the group of a test shares, booted if need be."""
         group = group_of(item)
-        if group in self._broken:
-            item.user_properties.append((NOT_RUN, f"{group}: {self._broken[group]}"))
-            pytest.fail(f"not run: {self._broken[group]}", pytrace=False)
+        item.stash[_used] = True
         if self.group != group:
             self.close()
-            self._boot(group, boot)
+            if group not in self._broken:
+                self._boot(item, group, boot)
+        if group in self._broken:
+            self._not_run(item, group)
+            pytest.fail(f"not run: {self._broken[group]}", pytrace=False)
         return self.stage
 
-    def _boot(self, group: str, boot: Boot) -> None:
+    def _boot(self, item: pytest.Item, group: str, boot: Boot) -> None:
+        if self._boots[group] == BOOTS:
+            self._broken[group] = f"its guests were lost {BOOTS} times"
+            return
         self._boots[group] += 1
         again = f".{self._boots[group]}" if self._boots[group] > 1 else ""
         self.group, self.logs = group, folder(f"{group}{again}")
         try:
             self.stage = self._stack.enter_context(boot(self.logs))
         except Exception as error:
-            self._broken[group] = f"{str(error).strip().splitlines()[0] if str(error) else error!r}"
+            self._broken[group] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            self._not_run(item, group)
             self.close()
             raise
+
+    def _not_run(self, item: pytest.Item, group: str) -> None:
+        item.user_properties.append((NOT_RUN, f"{group}: {self._broken[group]}"))
+
+    def leave(self, nextitem: pytest.Item | None) -> None:
+        """End the site unless the next test is of its group."""
+        if self.group and (nextitem is None or group_of(nextitem) != self.group):
+            self.close()
 
     def close(self) -> None:
         """End the site."""
@@ -113,6 +132,10 @@ class Sites:
             self.lose(GuestLost("a test failed that may have left anything behind"))
 
 
+_sites = pytest.StashKey[Sites]()
+_used = pytest.StashKey[bool]()
+
+
 def folder(group: str) -> Path:
     """Return an empty folder for the logs of a group's guests."""
     made = paths.out("tests", "logs", group.replace("/", "-").replace("::", "-"))
@@ -121,21 +144,12 @@ def folder(group: str) -> Path:
     return made
 
 
-_sites = pytest.StashKey[Sites]()
-_used = pytest.StashKey[bool]()
-
-
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Callable[[Boot], Any]:
     """Return the function by which a suite's fixture gets the site of its group."""
     sites = request.config.stash[_sites]
 
-    def get(boot: Boot) -> Any:
-        stage = sites.get(request.node, boot)
-        request.node.stash[_used] = True
-        return stage
-
-    return get
+    return lambda boot: sites.get(request.node, boot)
 
 
 @pytest.fixture
@@ -144,10 +158,14 @@ def logs(request: pytest.FixtureRequest) -> Path:
     return logs_of(request.node) or folder(request.node.nodeid)
 
 
+def site_of(item: pytest.Item) -> Sites:
+    """Return what this process has booted."""
+    return item.config.stash[_sites]
+
+
 def logs_of(item: pytest.Item) -> Path | None:
     """Return the folder with the logs of a test's site."""
-    sites = item.config.stash[_sites]
-    return sites.logs if item.stash.get(_used, False) or sites.group == group_of(item) else None
+    return site_of(item).logs if item.stash.get(_used, False) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -179,9 +197,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         raise
     except BaseException as error:
         failure = error
-    if item.stash.get(_used, False):
+    if site_of(item).stage is not None and item.stash.get(_used, False):
         try:
-            item.config.stash[_sites].judge(failed=failure is not None)
+            site_of(item).judge(failed=failure is not None)
         except GuestLost as lost:
             raise lost from failure
     if failure:
@@ -194,6 +212,4 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     try:
         yield
     finally:
-        sites = item.config.stash[_sites]
-        if sites.group and (nextitem is None or group_of(nextitem) != sites.group):
-            sites.close()
+        site_of(item).leave(nextitem)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .site import NOT_RUN, logs_of
+from .site import NOT_RUN, kernel_of, logs_of
 
 COUNTS = "counts"  # the property of a report with what a runner of its own counted
 
@@ -18,18 +18,21 @@ COUNTS = "counts"  # the property of a report with what a runner of its own coun
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Add to a failure how to repeat it, and where its guests' logs are."""
     report = yield
+    add_help(item, report)
+    return report
+
+
+def add_help(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Add to a failure how to repeat it, and where its guests' logs are."""
     if report.failed and not _not_run(report):
         report.sections.append(("repeat it alone", repeat(item)))
-        logs = logs_of(item)
-        if logs:
+        if logs := logs_of(item):
             report.sections.append(("logs of its guests", str(logs)))
-    return report
 
 
 def repeat(item: pytest.Item) -> str:
     """Return the command that runs a test alone, with the same random choices."""
-    callspec = getattr(item, "callspec", None)
-    debug = ["--kernel", "debug"] if callspec and callspec.params.get("kernel") == "debug" else []
+    debug = ["--kernel", "debug"] if kernel_of(item) == "debug" else []
     return shlex.join(["tests/run", item.nodeid, "--seed", str(item.config.option.seed), *debug])
 
 
@@ -39,7 +42,7 @@ def _not_run(report: Any) -> str:
 
 def pytest_report_teststatus(report: Any) -> tuple[str, str, str] | None:
     """Count a test whose site did not boot as not run."""
-    if report.when == "setup" and report.failed and _not_run(report):
+    if report.failed and _not_run(report):
         return "not run", "N", "NOT RUN"
     return None
 
@@ -53,7 +56,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
         counted = dict(getattr(report, "user_properties", ())).get(COUNTS)
         if counted and report.when == "call":
             terminalreporter.write_line(f"{report.nodeid}: {counted}")
-    for reason, count in Counter(map(_not_run, terminalreporter.stats.get("not run", ()))).items():
+    not_run = terminalreporter.stats.get("not run", ())
+    for reason, count in Counter(map(_not_run, not_run)).items():
+        first = next(report for report in not_run if _not_run(report) == reason)
+        terminalreporter.section(f"guests that did not boot: {reason.partition(':')[0]}")
+        terminalreporter.write_line(first.longreprtext)
         terminalreporter.write_line(f"NOT RUN: {count} tests of {reason}", red=True)
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"to repeat: tests/run --lf --seed {terminalreporter.config.option.seed}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hallway_lab.paths import REPO
 from hallway_lab.prepare import build_host
-from hallway_tests.suite import check, wait_for
+from hallway_tests.suite import wait_for
 
 NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
@@ -54,10 +54,10 @@ def test_group() -> None:
                 assert daemon.stderr is not None
                 wait_for(lambda: "ready" in daemon.stderr.readline(), "hallwayd is ready")
                 served = _qemu(run, regions / "small", ours)
-                check(served.returncode == 0 and "VM status: paused" in served.stdout, str(served))
+                assert served.returncode == 0 and "VM status: paused" in served.stdout, str(served)
                 wait_for(lambda: "QEMU connected" in daemon.stderr.readline(), "hallwayd saw it", 5)
                 refused = _qemu(run, regions / "small", other)
-                check(refused.returncode != 0 and "Permission denied" in refused.stderr, str(refused))
+                assert refused.returncode != 0 and "Permission denied" in refused.stderr, str(refused)
                 status = [binaries / "hallway", "status", "--run-dir", run]
                 asked = subprocess.run(
                     status,
@@ -68,11 +68,11 @@ def test_group() -> None:
                     group=ours,
                     extra_groups=[],
                 )
-                check(asked.returncode != 0, f"the group may ask the daemon, and so stop it: {asked}")
+                assert asked.returncode != 0, f"the group may ask the daemon, and so stop it: {asked}"
             finally:
                 subprocess.run([*words, "--stop"], capture_output=True, check=False)
         refused = subprocess.run([*words, "--group", "no-such"], capture_output=True, text=True, check=False)
-        check("there is no group no-such" in refused.stderr, str(refused))
+        assert "there is no group no-such" in refused.stderr, str(refused)
 
 
 @pytest.mark.needs("host")
@@ -88,9 +88,9 @@ def test_unit() -> None:
             ["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False
         )
     complaints = [line for line in said.stderr.splitlines() if UNIT.name in line]
-    check(said.returncode == 0 and not complaints, f"{said.returncode}: {said.stderr}")
+    assert said.returncode == 0 and not complaints, f"{said.returncode}: {said.stderr}"
     command = next(line for line in text.splitlines() if line.startswith("ExecStart=")).split()[1:]
     known = subprocess.run(
         [build_host() / "hallwayd", *command, "--help"], capture_output=True, text=True, check=False
     )
-    check(known.returncode == 0, f"hallwayd does not know the unit's options: {known.stderr}")
+    assert known.returncode == 0, f"hallwayd does not know the unit's options: {known.stderr}"

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from hallway_tests.suite import check, wait_for
+from hallway_tests.suite import wait_for
 
 SUBJECT = Path(__file__).with_name("subject.py")
 MARK = "HALLWAY_TEST_SUBJECT"
@@ -34,7 +34,7 @@ class Subject:
         )
         assert self.process.stdout is not None
         ready, *own = self.process.stdout.readline().split() or [""]
-        check(ready == "ready", f"the subject did not begin: {ready}")
+        assert ready == "ready", f"the subject did not begin: {ready}"
         self._network = own[0] if own else None
 
     def wait_children(self) -> None:
@@ -44,20 +44,25 @@ class Subject:
     def gone(self, code: int) -> str:
         """Check the exit code, and that nothing is left; return what it said."""
         said = "".join(self.process.communicate(timeout=8))
-        check(self.process.returncode == code, f"exit code {self.process.returncode}, not {code}: {said}")
+        assert self.process.returncode == code, f"exit code {self.process.returncode}, not {code}: {said}"
         wait_for(lambda: not self._processes(), f"the end of {self._processes()}", 5)
         wait_for(lambda: self._network not in _networks(), "the end of the private network", 5)
         return said
 
     def _processes(self) -> list[str]:
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append((folder / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                continue
-        return found
+        return carrying(self._mark)
+
+
+def carrying(mark: str) -> list[str]:
+    """Return the commands of the processes with these words in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
 
 
 def _networks() -> set[str]:
@@ -78,7 +83,7 @@ def _ended(place: str, code: int, end: Callable[[Subject], None], cache: str = "
     if not cache:
         with tempfile.TemporaryDirectory() as own:
             said = _ended(place, code, end, own)
-            check(not _scratch(own), f"temporary files are left: {_scratch(own)}")
+            assert not _scratch(own), f"temporary files are left: {_scratch(own)}"
             return said
     subject = Subject(place, cache)
     try:
@@ -108,7 +113,7 @@ def _as_a_terminal(subject: Subject) -> None:
 def _again_while_it_cleans_up(subject: Subject) -> None:
     _as_a_terminal(subject)
     assert subject.process.stdout is not None
-    check(subject.process.stdout.readline() == "cleaning\n", "it does not clean up")
+    assert subject.process.stdout.readline() == "cleaning\n", "it does not clean up"
     for _ in range(5):
         _to_group(subject)
 
@@ -122,7 +127,7 @@ def test_signals() -> None:
     for place in ("preparing", "running"):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             said = _ended(place, 128 + number, _sender(number))
-            check("Traceback" not in said, said)
+            assert "Traceback" not in said, said
 
 
 def test_killed() -> None:
@@ -131,22 +136,22 @@ def test_killed() -> None:
         for place in ("preparing", "running"):
             _ended(place, -signal.SIGKILL, _sender(signal.SIGKILL), cache)
         _ended("failing", 1, _nothing, cache)
-        check(not _scratch(cache), f"a later run left its predecessors' {_scratch(cache)}")
+        assert not _scratch(cache), f"a later run left its predecessors' {_scratch(cache)}"
 
 
 def test_repeated() -> None:
     """Ctrl-C reaches every process, and an impatient person presses it again."""
     said = _ended("running", 130, _as_a_terminal)
-    check("Traceback" not in said and "interrupted" in said, said)
+    assert "Traceback" not in said and "interrupted" in said, said
     said = _ended("cleaning", 130, _again_while_it_cleans_up)
-    check("Traceback" not in said and "interrupted" in said, said)
-    check("clean\n" in said, f"the second signal broke into the clean-up: {said}")
+    assert "Traceback" not in said and "interrupted" in said, said
+    assert "clean\n" in said, f"the second signal broke into the clean-up: {said}"
 
 
 def test_failures() -> None:
     """A command that fails, or a bug in the lab itself."""
-    check("exit code 1" in _ended("failing", 1, _nothing), "the failure is not told")
-    check("ZeroDivisionError" in _ended("broken", 1, _nothing), "the bug is not told")
+    assert "exit code 1" in _ended("failing", 1, _nothing), "the failure is not told"
+    assert "ZeroDivisionError" in _ended("broken", 1, _nothing), "the bug is not told"
 
 
 def test_stuck() -> None:

@@ -33,7 +33,7 @@ byte lost, for the reason that it names ([reasons.md](reasons.md)); one marked
 does not change within the row.
 
 Made by `python3 -m lint.compatibility` in `tests/` from the tests, which
-`tests/run module` runs on both kernels; `--only` takes a test's name.
+`tests/run module` runs on both kernels; `-k` takes a test's name.
 """
 TABLE = "| call or option | on a ring | across | what holds | test |\n| --- | --- | --- | --- | --- |\n"
 DIFFERENCES = """

@@ -43,7 +43,7 @@ def links() -> list[str]:
 
 
 def commands() -> list[str]:
-    """Targets of make exist, and so do the tests that `-k` and `--only` name."""
+    """Targets of make exist, and so do the tests that `-k` names."""
     targets = set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.M))
     tests = "\n".join(path.read_text() for path in source.files("tests") if path.suffix in (".py", ".c"))
     found = []
@@ -53,7 +53,7 @@ def commands() -> list[str]:
             target = re.match(r"make ([a-z-]+)$", code.strip())
             if target and target[1] not in targets:
                 found.append(f"{place}: make has no target {target[1]}")
-            test = re.match(r"(?:tests/run .*)?(?:-k|--only) (\w+)", code)
+            test = re.match(r"(?:tests/run .*)?-k (\w+)", code)
             if test and not re.search(rf"\bdef \w*{test[1]}", tests):
                 found.append(f"{place}: no test is called {test[1]}")
     return found

@@ -17,7 +17,7 @@ import ctypes
 from collections import Counter
 
 from native import libc
-from pairs import check, connect, ports_of, take, wait_for
+from pairs import connect, ports_of, take, wait_for
 
 TCP, RING, TO_RING, TO_TCP = CARRIERS = ("tcp", "ring", "to_ring", "to_tcp")
 NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
@@ -78,7 +78,7 @@ class Link:
         # The first calls tell the module that no other call is inside.
         for source, sink in ((a, b), (b, a)):
             source.sendall(b"knock")
-            check(take(sink, 5) == b"knock", "other bytes came than were sent")
+            assert take(sink, 5) == b"knock", "other bytes came than were sent"
         self._pairs.append((a, b))
         self._ports |= ports_of(a, b)
         if {TCP: False, RING: True, TO_RING: self.crossed, TO_TCP: not self.crossed}[self.carrier]:
@@ -92,7 +92,7 @@ class Link:
     def cross(self):
         """Move all connections to the other carrier, where the row's carrier says so."""
         first, self.crossed = not self.crossed, True
-        check(self._pairs, "there is nothing to cross with")
+        assert self._pairs, "there is nothing to cross with"
         if self.carrier == TO_RING:
             for a, b in self._pairs:
                 self._promote(a, b)
@@ -100,14 +100,14 @@ class Link:
                 self._start, self._setup = self._module.counters(), Counter()
         if self.carrier == TO_TCP:
             self._module.switch(False)
-            check(not self._module.connections(), "connections are attached while Hallway is off")
+            assert not self._module.connections(), "connections are attached while Hallway is off"
 
     def demoted(self, reason):
         """On the ring: wait until this reason has brought a direction of the row's back to TCP."""
         if self.carrier != RING:
             return
         wait_for(lambda: reason in {c["reason"] for c in self.shown()}, f"the reason is {reason}")
-        check(self.ringing() < 2 * len(self._pairs), "every direction is still on a ring")
+        assert self.ringing() < 2 * len(self._pairs), "every direction is still on a ring"
         self.reasons.add(reason)
 
     def refused(self, reason):

@@ -1,36 +1,26 @@
-"""Connections within this guest, what the module says of them, and how tests run."""
+"""Connections within this guest, and what the module says of them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import signal
+import os
 import socket
 import subprocess
-import sys
 import threading
 import time
-import traceback
 
-SLOW = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-PARAMS = sys.argv[2].split() if len(sys.argv) > 2 else []
-ONLY = sys.argv[3] if len(sys.argv) > 3 else ""
-LEFT_OUT = sys.argv[4:]
+SLOW = float(os.environ.get("HALLWAY_TEST_SLOW", 1))
+PARAMS = ("loopback=1", "promote_bytes=0", "promote_ms=0", "ring_bytes=16384")
 PATIENCE = 10 * SLOW  # seconds that anything may take
 RING = 16384
-
-
-def check(truth, what):
-    """Fail the test unless `truth` holds."""
-    if not truth:
-        raise AssertionError(what() if callable(what) else what)
 
 
 def wait_for(condition, what):
     """Wait until `condition` holds, and return what it returned."""
     deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
-        check(time.monotonic() < deadline, lambda: f"never: {what}: {connections()}")
+        assert time.monotonic() < deadline, f"never: {what}: {connections()}"
         time.sleep(0.002)
     return value
 
@@ -78,7 +68,7 @@ def connections():
 
 
 def insmod():
-    """Load the module as the host did."""
+    """Load the module with the parameters of these tests."""
     subprocess.run(["insmod", "/hallway/hallway.ko", *PARAMS], check=True)
 
 
@@ -101,10 +91,10 @@ class Delta:
         """Fail unless each counter moved by at least so much, and nothing went wrong."""
         moved = self()
         for name, value in least.items():
-            check(moved[name] >= value, f"{name} moved by {moved[name]}, not {value}: {moved}")
+            assert moved[name] >= value, f"{name} moved by {moved[name]}, not {value}: {moved}"
         for name in ("corrupt_rings", "corrupt_messages", "messages_lost", "watchdog_wakes"):
-            check(not moved[name], f"{name} moved by {moved[name]}")
-        check(moved["resets"] <= resets, f"{moved['resets']} sockets were reset, not {resets}")
+            assert not moved[name], f"{name} moved by {moved[name]}"
+        assert moved["resets"] <= resets, f"{moved['resets']} sockets were reset, not {resets}"
 
 
 # -- connections ------------------------------------------------------------------
@@ -161,7 +151,7 @@ def promote(a, b):
     def promoted():
         for source, sink in ((a, b), (b, a)):
             source.sendall(b"knock")
-            check(take(sink, 5) == b"knock", "other bytes came than were sent")
+            assert take(sink, 5) == b"knock", "other bytes came than were sent"
         ends = shown(a, b)
         return len(ends) == 2 and all(c["tx"]["carrier"] % 2 and c["rx"]["carrier"] % 2 for c in ends)
 
@@ -173,7 +163,7 @@ def take(sock, count):
     data = bytearray()
     while len(data) < count:
         piece = sock.recv(count - len(data))
-        check(piece, f"EOF after {len(data)} of {count} bytes")
+        assert piece, f"EOF after {len(data)} of {count} bytes"
         data += piece
     return bytes(data)
 
@@ -230,7 +220,7 @@ class Sleeper(threading.Thread):
         """Wait until the thread sleeps in this system call."""
 
         def sleeps():
-            check(self.is_alive(), f"{name} did not block: {self._result!r} {self._error!r}")
+            assert self.is_alive(), f"{name} did not block: {self._result!r} {self._error!r}"
             with open(f"/proc/self/task/{self.native_id}/syscall") as file:
                 return file.read().split()[0] == str(CALLS[name])
 
@@ -240,33 +230,7 @@ class Sleeper(threading.Thread):
     def result(self):
         """Wait for the end and return what the call returned."""
         self.join(PATIENCE)
-        check(not self.is_alive(), lambda: f"a thread never came back: {connections()}")
+        assert not self.is_alive(), f"a thread never came back: {connections()}"
         if self._error:
             raise self._error
         return self._result
-
-
-# -- tests ------------------------------------------------------------------------
-
-
-def main(tests):
-    """Run tests and print a line of JSON for each."""
-
-    def late(_signal, _frame):
-        raise AssertionError(f"not done after {4 * PATIENCE:.0f} s")
-
-    signal.signal(signal.SIGALRM, late)
-    for name, test in tests:
-        if ONLY not in name or name in LEFT_OUT:
-            continue
-        begin, why = time.monotonic(), ""
-        signal.alarm(int(4 * PATIENCE))
-        try:
-            test()
-        except Exception as error:
-            frames = traceback.extract_tb((error.__cause__ or error).__traceback__)[-4:]
-            where = " <- ".join(f"{f.name}:{f.lineno}" for f in reversed(frames))
-            why = f"{type(error).__name__}: {error}\n[{where}]"
-        signal.alarm(0)
-        said = {"name": name, "ok": not why, "seconds": time.monotonic() - begin, "why": why}
-        print(json.dumps(said), flush=True)

@@ -9,7 +9,7 @@ import socket
 
 import native
 import uring
-from pairs import Sleeper, check, pattern, take
+from pairs import Sleeper, pattern, take
 from row import row
 
 from .data import arrived, pipe, stuff
@@ -24,7 +24,7 @@ def uring_calls(link):
     into = ctypes.create_string_buffer(100)
     seen = []
     ring.submit(uring.RECV, b.fileno(), into, 100)
-    check(ring.idle(), "a recv is done without bytes")
+    assert ring.idle(), "a recv is done without bytes"
     link.cross()
     ring.submit(uring.SEND, a.fileno(), memory, 100)
     seen.append(sorted(ring.done()[0] for _ in range(2)))
@@ -51,7 +51,7 @@ def uring_messages(link):
     ring.submit(uring.RECVMSG, b.fileno(), parts[0].hdr, 1, flags=socket.MSG_WAITALL)
     a.sendall(pattern(400))
     link.cross()
-    check(ring.idle(), "done before all is there")
+    assert ring.idle(), "done before all is there"
     out, _kept = native.messages([600], [pattern(1000)[400:]])
     ring.submit(uring.SENDMSG, a.fileno(), out[0].hdr, 1)
     return sorted(ring.done()[0] for _ in range(2)), buffers[0].raw == pattern(1000)
@@ -84,7 +84,7 @@ def uring_poll(link):
     a, b = link.pair()
     ring = link.own(uring.Uring())
     ring.submit(uring.POLL_ADD, b.fileno(), flags=select.POLLIN)
-    check(ring.idle(), "done without bytes")
+    assert ring.idle(), "done without bytes"
     link.cross()
     a.sendall(b"1")
     seen = [ring.done()]
@@ -110,7 +110,7 @@ def uring_splice(link):
         uring.worker_asleep()
         link.cross()
         uring.worker_asleep()
-        check(ring.idle(), "done without bytes")
+        assert ring.idle(), "done without bytes"
         a.sendall(pattern(3000))
         seen = [ring.done()[0], os.read(out, 9999) == pattern(3000)]
         os.write(into, pattern(3000))
@@ -126,9 +126,9 @@ def uring_send_waits(link):
     memory = ctypes.create_string_buffer(pattern(50000), 50000)
     sent = stuff(a)
     ring.submit(uring.SEND, a.fileno(), memory, 50000, flags=socket.MSG_WAITALL)
-    check(ring.idle(), "done without space")
+    assert ring.idle(), "done without space"
     link.cross()
-    check(take(b, len(sent)) == sent, "other bytes came than were sent")
+    assert take(b, len(sent)) == sent, "other bytes came than were sent"
     got = take(b, 50000)
     return ring.done()[0], got == pattern(50000)
 

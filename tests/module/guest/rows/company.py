@@ -18,7 +18,7 @@ import native
 import nft
 from bpf import MSG_VERDICT, SK_MSG, SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
 from cgroup import cgroup
-from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
+from pairs import PATIENCE, Sleeper, pattern, take, wait_for
 from row import outcome, row
 
 from .data import arrived, unacknowledged, unsent, waiting
@@ -266,7 +266,7 @@ def _mapped(link):
     libc = native.libc
     libc.mmap.restype = ctypes.c_void_p
     area = libc.mmap(None, ctypes.c_size_t(16384), 1, 1, b.fileno(), ctypes.c_long(0))
-    check(area not in (None, ctypes.c_void_p(-1).value), "the socket can not be mapped")
+    assert area not in (None, ctypes.c_void_p(-1).value), "the socket can not be mapped"
     request = ctypes.create_string_buffer(struct.pack("QIIIi", area, 16384, 0, 0, 0), 24)
     length = ctypes.c_uint(24)
     native.checked(

@@ -13,7 +13,7 @@ import tempfile
 import termios
 
 import native
-from pairs import Sleeper, check, fill, pattern, take, wait_for
+from pairs import Sleeper, fill, pattern, take, wait_for
 from row import outcome, row
 
 SIOCOUTQNSD = 0x894B
@@ -82,7 +82,7 @@ def half_read(link, send, receive):
     parts.append(receive(b, WHOLE))
     while sum(map(len, parts)) < WHOLE:
         parts.append(receive(b, WHOLE))
-    check(b"".join(parts) == data, "other bytes came than were sent")
+    assert b"".join(parts) == data, "other bytes came than were sent"
     return counts, b"".join(parts)
 
 
@@ -130,8 +130,8 @@ def send_blocked(link):
     data = pattern(WHOLE * 10)
     writer = Sleeper(a.send, data).asleep("send")
     link.cross()
-    check(take(b, len(sent)) == sent, "other bytes came than were sent")
-    check(take(b, len(data)) == data, "other bytes came than were sent by the sleeper")
+    assert take(b, len(sent)) == sent, "other bytes came than were sent"
+    assert take(b, len(data)) == data, "other bytes came than were sent by the sleeper"
     return writer.result()
 
 
@@ -326,7 +326,7 @@ def dontwait(link):
         sent += b"x"
     seen.append(said)
     link.cross()
-    check(take(b, len(sent)) == sent, "other bytes came than were sent")
+    assert take(b, len(sent)) == sent, "other bytes came than were sent"
     seen.append(outcome(b.recv, 1, socket.MSG_DONTWAIT))
     wait_for(lambda: outcome(a.send, b"x", socket.MSG_DONTWAIT) == 1, "there is space")
     return [*seen, take(b, 1)]
@@ -491,8 +491,8 @@ def tee_vmsplice(link):
         got = b""
         while len(got) < 10000:
             count = os.splice(b.fileno(), into, 10000)
-            check(native.tee(out, into2, count) == count, "tee() copied another count")
+            assert native.tee(out, into2, count) == count, "tee() copied another count"
             once, again = os.read(out, count), os.read(out2, count)
-            check(once == again, "the copy differs")
+            assert once == again, "the copy differs"
             got += once
         return seen, got == 2 * data

@@ -6,7 +6,7 @@ import socket
 
 from cgroup import cgroup
 from link import RING
-from pairs import check, setting, take
+from pairs import setting, take
 from row import difference, outcome
 
 from .data import arrived
@@ -39,9 +39,9 @@ def memory(link):
         a, b = link.pair()
         a.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 8 * MUCH)
         before = _charged(group)
-        check(a.send(bytes(MUCH), socket.MSG_DONTWAIT) == MUCH, "not all is taken")
+        assert a.send(bytes(MUCH), socket.MSG_DONTWAIT) == MUCH, "not all is taken"
         grown = _charged(group) - before
         bound = "EAGAIN" if link.carrier == RING else 1
-        check(outcome(a.send, b"x", socket.MSG_DONTWAIT) == bound, "a ring takes more than it holds")
+        assert outcome(a.send, b"x", socket.MSG_DONTWAIT) == bound, "a ring takes more than it holds"
         take(b, MUCH)
         return "what is on its way is charged" if grown > MUCH // 2 else "nothing is charged"

@@ -11,7 +11,7 @@ import socket
 import struct
 import termios
 
-from pairs import PATIENCE, Sleeper, check, pattern, take, wait_for
+from pairs import PATIENCE, Sleeper, pattern, take, wait_for
 from row import outcome, row
 
 from .data import arrived, full, stuff, unsent, waiting
@@ -29,7 +29,7 @@ def masks(events):
 
 def drained(a, b, sent):
     """Read all that fills a connection, so that it can be written again."""
-    check(take(b, len(sent)) == sent, "other bytes came than were sent")
+    assert take(b, len(sent)) == sent, "other bytes came than were sent"
 
 
 @row("select()")
@@ -187,7 +187,7 @@ def epoll_exclusive(link):
     a.sendall(b"1")
     wait_for(lambda: not all(s.is_alive() for s in sleepers), "a sleeper is woken")
     others = [sleeper for sleeper in sleepers if sleeper.is_alive()]
-    check(others, "both sleepers are woken")
+    assert others, "both sleepers are woken"
     others[0].asleep("epoll")
     a.sendall(b"2")
     return [masks(sleeper.result()) for sleeper in sleepers], take(b, 2)

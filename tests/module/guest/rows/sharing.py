@@ -10,7 +10,7 @@ import sys
 import threading
 
 import native
-from pairs import Sleeper, check, pattern, take
+from pairs import Sleeper, pattern, take
 from row import row
 
 PIDFD_GETFD = 438
@@ -138,7 +138,7 @@ def threads(link):
     def write(hand):
         for turn in range(count):
             said = a.send(b"%d.%06d;" % (hand, turn) * (word // 9 + 1), 0)
-            check(said, "nothing was sent")
+            assert said, "nothing was sent"
 
     size = 9 * (word // 9 + 1)
 
@@ -207,7 +207,7 @@ def full_duplex(link):
     def read(sock):
         blocks = 0
         while sock.recv(1, socket.MSG_PEEK):
-            check(take(sock, len(block)) == block, "other bytes came than were sent")
+            assert take(sock, len(block)) == block, "other bytes came than were sent"
             blocks += 1
         return blocks
 

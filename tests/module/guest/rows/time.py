@@ -14,7 +14,7 @@ import subprocess
 import time
 
 import native
-from pairs import PATIENCE, Sleeper, check, no_packets, pattern, setting, take, wait_for
+from pairs import PATIENCE, Sleeper, no_packets, pattern, setting, take, wait_for
 from row import outcome, row
 
 from .data import arrived, stuff, unacknowledged
@@ -50,7 +50,7 @@ def pending(sock):
     """Wait until the connection's end is known here, without taking it."""
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
-    check(poll.poll(PATIENCE * 1000), "nothing is known of the end")
+    assert poll.poll(PATIENCE * 1000), "nothing is known of the end"
 
 
 def _waited(call, *words):
@@ -110,7 +110,7 @@ def linger_wait(link):
     (a, b), (c, d) = ends
     begin = time.monotonic()
     a.close()
-    check(time.monotonic() - begin < PATIENCE, "close() lingers")
+    assert time.monotonic() - begin < PATIENCE, "close() lingers"
     with no_packets():
         c.sendall(data)
         seen = [_waited(c.close)]
@@ -498,7 +498,7 @@ def _meet():
         end.bind(("127.0.0.1", 0))
         end.setblocking(False)
     for end, other in (ends, ends[::-1]):
-        check(end.connect_ex(other.getsockname()) == errno.EINPROGRESS, "connect() does not begin")
+        assert end.connect_ex(other.getsockname()) == errno.EINPROGRESS, "connect() does not begin"
     for end in ends:
         select.select([], [end], [], PATIENCE)
         if end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):

@@ -9,15 +9,14 @@ import subprocess
 import threading
 import time
 
+import pytest
 from pairs import (
     PARAMS,
     Delta,
     Sleeper,
-    check,
     connect,
     fill,
     insmod,
-    main,
     pair,
     pattern,
     promote,
@@ -69,25 +68,25 @@ def reasons(*socks):
     return {c["reason"] for c in shown(*socks)}
 
 
-def budget_idle():
+def test_budget_idle():
     """A connection that sends nothing gives its rings back, and gets new ones when it is in use again."""
     delta = Delta()
     with pair() as (a, b):
         sent = fill(a)
         with parameter("idle_ms", 100):
             wait_for(lambda: not on_ring(a, b), "both rings were given back")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
         moved = delta()
-        check(moved["rings_idle"] == 2, f"{moved['rings_idle']} rings were given back, not 2")
-        check(reasons(a, b) == {IDLE}, f"the reasons are {reasons(a, b)}")
+        assert moved["rings_idle"] == 2, f"{moved['rings_idle']} rings were given back, not 2"
+        assert reasons(a, b) == {IDLE}, f"the reasons are {reasons(a, b)}"
         promote(a, b)
         data = pattern(5000)
         a.sendall(data)
-        check(take(b, 5000) == data, "other bytes came than were sent")
+        assert take(b, 5000) == data, "other bytes came than were sent"
     delta.expect(tx_promoted=4, rx_demoted=2, rx_bytes_saved=SMALL)
 
 
-def budget_pauses():
+def test_budget_pauses():
     """Sends that are further apart than pause_ms don't add up to a ring; those of one use do."""
     a, b = connect()
     with a, b, parameter("promote_ms", NEVER), parameter("promote_bytes", 3000):
@@ -98,7 +97,7 @@ def budget_pauses():
             with parameter("pause_ms", 100):
                 a.sendall(b"x")
                 take(b, 1)
-        check(not on_ring(a), "bytes before a pause earned a ring")
+        assert not on_ring(a), "bytes before a pause earned a ring"
         with parameter("pause_ms", NEVER):
 
             def promoted():
@@ -109,7 +108,7 @@ def budget_pauses():
             wait_for(promoted, "bytes without a pause earn a ring")
 
 
-def budget_grows():
+def test_budget_grows():
     """A writer that keeps filling a small ring gets one of ring_bytes, once, and no byte is lost."""
     delta = Delta()
     data = pattern(1 << 16)
@@ -122,7 +121,7 @@ def budget_grows():
             while not last.is_set() or got < written:
                 piece = b.recv(1 << 16)
                 place = got % len(data)
-                check(piece == (data * 2)[place:][: len(piece)] != b"", "other bytes came than were sent")
+                assert piece == (data * 2)[place:][: len(piece)] != b"", "other bytes came than were sent"
                 got += len(piece)
 
         def write(end=False):
@@ -141,29 +140,29 @@ def budget_grows():
         write(end=True)
         reader.result()
         sent = fill(a)
-        check(len(sent) == 16 * SMALL, f"the ring holds {len(sent)} bytes")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
-        check(delta()["rings_grown"] == 1, f"it grew {delta()['rings_grown']} times")
+        assert len(sent) == 16 * SMALL, f"the ring holds {len(sent)} bytes"
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert delta()["rings_grown"] == 1, f"it grew {delta()['rings_grown']} times"
     delta.expect(tx_bytes_ring=SMALL)
 
 
-def budget_slow_reader():
+def test_budget_slow_reader():
     """A ring that is full because nobody reads does not grow."""
     delta = Delta()
     with pair() as (a, b), parameter("ring_bytes", 16 * SMALL):
         sent = fill(a)
-        check(len(sent) == SMALL, f"the ring holds {len(sent)} bytes")
+        assert len(sent) == SMALL, f"the ring holds {len(sent)} bytes"
         until = time.monotonic() + 1.5  # past the second in which no ring grows
         while time.monotonic() < until:
             with contextlib.suppress(BlockingIOError):
                 a.send(b"x", socket.MSG_DONTWAIT)
-                check(False, "more fits into it")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+                pytest.fail("more fits into it")
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
     moved = delta()
-    check(not moved["rings_grown"], "it grew")
+    assert not moved["rings_grown"], "it grew"
 
 
-def budget_refused():
+def test_budget_refused():
     """Without memory a connection stays on TCP, says why, and gets a ring once another gave its own back."""
     with loaded(memory_bytes=room_for(4), pause_ms=NEVER), contextlib.ExitStack() as stack:
         delta = Delta()
@@ -171,24 +170,24 @@ def budget_refused():
         a, b = (stack.enter_context(sock) for sock in connect())
         for _ in range(500):
             a.sendall(b"please")
-            check(take(b, 6) == b"please", "other bytes came than were sent")
-        check(reasons(a) == {NO_MEMORY}, f"the reasons are {reasons(a)}")
+            assert take(b, 6) == b"please", "other bytes came than were sent"
+        assert reasons(a) == {NO_MEMORY}, f"the reasons are {reasons(a)}"
         refused = delta()["rings_refused"]
-        check(0 < refused < 50, f"it asked {refused} times in 500 sends")
-        check(on_ring(*(end for ends in holders for end in ends)) == 4, "the others lost their rings")
+        assert 0 < refused < 50, f"it asked {refused} times in 500 sends"
+        assert on_ring(*(end for ends in holders for end in ends)) == 4, "the others lost their rings"
         # What is idle goes to who wants it, and to nobody else.
         with parameter("pause_ms", 300):
 
             def promoted():
                 a.sendall(b"please")
-                check(take(b, 6) == b"please", "other bytes came than were sent")
+                assert take(b, 6) == b"please", "other bytes came than were sent"
                 return on_ring(a)
 
             wait_for(promoted, "it got a ring when others were idle")
-        check(delta()["rings_idle"] >= 1, "nobody gave a ring back")
+        assert delta()["rings_idle"] >= 1, "nobody gave a ring back"
 
 
-def budget_wanted():
+def test_budget_wanted():
     """While memory is wanted a ring goes back soon, with bytes in it, which come in order."""
     with loaded(memory_bytes=room_for(2), pause_ms=300), contextlib.ExitStack() as stack:
         delta = Delta()
@@ -198,15 +197,15 @@ def budget_wanted():
 
         def promoted():
             c.sendall(b"please")
-            check(take(d, 6) == b"please", "other bytes came than were sent")
+            assert take(d, 6) == b"please", "other bytes came than were sent"
             return on_ring(c) and not on_ring(a)
 
         wait_for(promoted, "the ring of one who does not read went to another")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
-        check(delta()["rx_bytes_saved"] >= len(sent), "they were not in the ring")
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert delta()["rx_bytes_saved"] >= len(sent), "they were not in the ring"
 
 
-def budget_shrinks():
+def test_budget_shrinks():
     """Who comes late gets a small ring; while memory is wanted large ones that don't fill become small."""
     with (
         loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
@@ -217,13 +216,13 @@ def budget_shrinks():
 
         def one_write(source, sink, count):
             source.sendall(pattern(count))
-            check(take(sink, count) == pattern(count), "other bytes came than were sent")
+            assert take(sink, count) == pattern(count), "other bytes came than were sent"
             return on_ring(source)
 
         wait_for(lambda: one_write(a, b, 1), "the first one has a ring")
         sent = fill(a)
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
-        check(len(sent) == 4 * SMALL, f"the ring holds {len(sent)} bytes, though there was memory")
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert len(sent) == 4 * SMALL, f"the ring holds {len(sent)} bytes, though there was memory"
         refused = False
         while not refused:
             c, d = (stack.enter_context(sock) for sock in connect())
@@ -232,23 +231,9 @@ def budget_shrinks():
         wait_for(
             lambda: one_write(c, d, 1) | one_write(a, b, 1) and on_ring(c), "the last one has a ring, too"
         )
-        check(delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank")
+        assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
         # That was seen, so what it sends by now is the ring that came after.
         wait_for(lambda: one_write(a, b, 1), "the one that shrank has a ring, too")
         sent = fill(a)
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
-        check(len(sent) == SMALL, f"the ring holds {len(sent)} bytes now")
-
-
-TESTS = (
-    budget_idle,
-    budget_pauses,
-    budget_grows,
-    budget_slow_reader,
-    budget_refused,
-    budget_wanted,
-    budget_shrinks,
-)
-
-if __name__ == "__main__":
-    main([(test.__name__, test) for test in TESTS])
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert len(sent) == SMALL, f"the ring holds {len(sent)} bytes now"

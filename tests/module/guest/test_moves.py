@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 
 import nft
+import pytest
 from bpf import SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
 from native import Unpaged
 from pairs import (
@@ -18,14 +19,12 @@ from pairs import (
     RING,
     Delta,
     Sleeper,
-    check,
     connect,
     connections,
     counters,
     fill,
     hallway,
     insmod,
-    main,
     no_packets,
     pair,
     pattern,
@@ -62,10 +61,10 @@ def exchange(a, b):
     for source, sink in ((a, b), (b, a)):
         data = pattern(3000)
         source.sendall(data)
-        check(take(sink, 3000) == data, "other bytes came than were sent")
+        assert take(sink, 3000) == data, "other bytes came than were sent"
 
 
-def off_on():
+def test_off_on():
     """`hallway off` leaves TCP connections that go on; `hallway on` promotes them again."""
     delta = Delta()
     with pair() as (a, b):
@@ -74,14 +73,14 @@ def off_on():
         try:
             wait_for(lambda: not any(c["tx"]["carrier"] % 2 for c in connections()), "all is on TCP")
             ringed = counters()["tx_bytes_ring"]
-            check(take(b, 16) == b"left in the ring", "other bytes came than were sent")
+            assert take(b, 16) == b"left in the ring", "other bytes came than were sent"
             exchange(a, b)
-            check(counters()["tx_bytes_ring"] == ringed, "bytes went into rings while off")
+            assert counters()["tx_bytes_ring"] == ringed, "bytes went into rings while off"
         finally:
             hallway("on")
         promote(a, b)
         exchange(a, b)
-        check(counters()["tx_bytes_ring"] >= ringed + 6000, "no bytes went into rings again")
+        assert counters()["tx_bytes_ring"] >= ringed + 6000, "no bytes went into rings again"
     delta.expect(tx_promoted=4, rx_promoted=4, tx_demoted=2)
 
 
@@ -99,7 +98,7 @@ def in_both(a):
     return sent
 
 
-def unread_on_both():
+def test_unread_on_both():
     """Bytes that wait in TCP and in the ring behind it come in order when all goes back to TCP."""
     delta = Delta()
     a, b = connect()
@@ -107,7 +106,7 @@ def unread_on_both():
         sent = in_both(a)
         hallway("off")
         hallway("on")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
         exchange(a, b)
     delta.expect(rx_bytes_saved=500, switch_in_ring=1)
 
@@ -117,7 +116,7 @@ def parameter(name, value):
     return setting(f"/sys/module/hallway/parameters/{name}", value)
 
 
-def earned_in_call():
+def test_earned_in_call():
     """A call that sends for long goes on in a ring that the connection gets meanwhile."""
     data = pattern(1 << 16) * 64
     a, b = connect()
@@ -134,12 +133,12 @@ def earned_in_call():
 
         wait_for(in_ring, "the rest goes into a ring")
         got.extend(take(b, len(data) - len(got)))
-        check(writer.result() == len(data), "send() returned another count")
-        check(got == data, "other bytes came than were sent")
+        assert writer.result() == len(data), "send() returned another count"
+        assert got == data, "other bytes came than were sent"
         exchange(a, b)
 
 
-def older_than_module():
+def test_older_than_module():
     """A reader from before the module gets its bytes; the connection is promoted after."""
     with unloaded():
         a, b = connect()
@@ -148,15 +147,15 @@ def older_than_module():
             insmod()
             wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
             a.sendall(b"hello")
-            check(reader.result() == b"hello", "other bytes came")
+            assert reader.result() == b"hello", "other bytes came"
             delta = Delta()
             promote(a, b)
             exchange(a, b)
             delta.expect(tx_bytes_ring=6000, rx_bytes_ring=6000)
-            check(counters()["tx_promoted"] >= 2, "nothing was promoted")
+            assert counters()["tx_promoted"] >= 2, "nothing was promoted"
 
 
-def older_and_locked():
+def test_older_and_locked():
     """A thread that holds a socket's lock, and faults, holds up nobody; its connection is promoted after."""
     with unloaded():
         a, b = connect()
@@ -169,14 +168,14 @@ def older_and_locked():
                 wait_for(lambda: len(shown_at(ports)) == 3, "all but one end are attached")
                 subprocess.run(["unshare", "--net", "true"], check=True, timeout=PATIENCE)
                 promote(c, d)
-            check(writer.result() == 100, "send() returned another count")
-            check(take(b, 100) == bytes(100), "other bytes came than were sent")
+            assert writer.result() == 100, "send() returned another count"
+            assert take(b, 100) == bytes(100), "other bytes came than were sent"
             wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
             promote(a, b)
             exchange(a, b)
 
 
-def off_while_locked():
+def test_off_while_locked():
     """So in our send(): connections are listed, and `hallway off` goes on without the one that is locked."""
     with pair() as (a, b), contextlib.ExitStack() as stack:
         port = ports_of(a)
@@ -184,14 +183,14 @@ def off_while_locked():
             writer = Sleeper(memory.send, a, 100).asleep("send")
             stack.callback(hallway, "on")
             hallway("off")
-            check(len(shown_at(port)) == 1, "the locked one has left")
-        check(writer.result() == 100, "send() returned another count")
+            assert len(shown_at(port)) == 1, "the locked one has left"
+        assert writer.result() == 100, "send() returned another count"
         wait_for(lambda: not shown(a, b), "all have left")
-        check(take(b, 100) == bytes(100), "other bytes came than were sent")
+        assert take(b, 100) == bytes(100), "other bytes came than were sent"
         exchange(a, b)
 
 
-def off_while_many_locked():
+def test_off_while_many_locked():
     """More of those than work items run at once: a connection that is not locked leaves all the same."""
     with contextlib.ExitStack() as stack:
         crowd = [connect() for _ in range(CROWD)]
@@ -205,15 +204,15 @@ def off_while_many_locked():
             a, b = stack.enter_context(pair())
             stack.callback(hallway, "on")
             hallway("off")
-            check(not shown(a, b), lambda: f"still attached: {shown(a, b)}")
+            assert not shown(a, b), f"still attached: {shown(a, b)}"
             exchange(a, b)
         for writer, (_, b) in zip(writers, crowd, strict=True):
-            check(writer.result() == 100, "send() returned another count")
-            check(take(b, 100) == bytes(100), "other bytes came than were sent")
+            assert writer.result() == 100, "send() returned another count"
+            assert take(b, 100) == bytes(100), "other bytes came than were sent"
         wait_for(lambda: not connections(), "all have left")
 
 
-def ktls():
+def test_ktls():
     """TCP_ULP takes a socket off its rings; bytes go on as long as no key is set."""
     subprocess.run(["modprobe", "tls"], check=True)
     delta = Delta()
@@ -221,14 +220,14 @@ def ktls():
         a.sendall(b"there")
         b.sendall(b"back!")
         a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
-        check(not shown(a), lambda: f"still attached: {shown(a)}")
-        check(take(b, 5) == b"there", "other bytes came than were sent")
-        check(take(a, 5) == b"back!", "other bytes came back")
+        assert not shown(a), f"still attached: {shown(a)}"
+        assert take(b, 5) == b"there", "other bytes came than were sent"
+        assert take(a, 5) == b"back!", "other bytes came back"
         exchange(a, b)
     delta.expect(tx_promoted=2, tx_demoted=1)
 
 
-def sockmap():
+def test_sockmap():
     """A sockmap keeps nothing of the module: its sockets live, leave it and close after unloading."""
     with contextlib.closing(Sockmap()) as one, contextlib.closing(Sockmap()) as other:
         a, b = connect()
@@ -236,22 +235,22 @@ def sockmap():
         with a, b, c, d:
             one.put(a)
             other.put(c)
-            check(not shown(a, c), lambda: f"still attached: {shown(a, c)}")
+            assert not shown(a, c), f"still attached: {shown(a, c)}"
             hallway("off")
             hallway("on")
             # The scan takes sockets in their order in TCP's table: when the peers are there, it is done.
             wait_for(lambda: len(shown(b, d)) == 2, "the peers are attached again")
-            check(not shown(a, c), lambda: f"attached, in a sockmap: {shown(a, c)}")
+            assert not shown(a, c), f"attached, in a sockmap: {shown(a, c)}"
             with unloaded():
                 exchange(a, b)
                 one.drop()
                 exchange(a, b)
                 c.close()
-                check(d.recv(1) == b"", "no EOF")
+                assert d.recv(1) == b"", "no EOF"
             exchange(a, b)
 
 
-def sockmap_in_order():
+def test_sockmap_in_order():
     """A verdict program sees what lay in TCP, in a ring and behind it, each byte once and in order."""
     a, b = connect()
     c, d = connect()
@@ -265,24 +264,24 @@ def sockmap_in_order():
             held.put(c, 1)
             held.put(b, 0)
             a.sendall(b"last")
-            check(take(d, len(sent) + 10) == sent + b"behindlast", "other bytes came than were sent")
+            assert take(d, len(sent) + 10) == sent + b"behindlast", "other bytes came than were sent"
             held.drop(0)
             held.drop(1)
         exchange(a, b)
 
 
-def unload_reader():
+def test_unload_reader():
     """rmmod under a blocked reader: it gets the bytes that come after."""
     with pair() as (a, b):
         reader = Sleeper(b.recv, 99).asleep("recv")
         with unloaded():
             reader.asleep("recv")
             a.sendall(b"hello")
-            check(reader.result() == b"hello", "other bytes came")
+            assert reader.result() == b"hello", "other bytes came"
             exchange(a, b)
 
 
-def unload_idle():
+def test_unload_idle():
     """rmmod under a reader of a connection that never earned a ring: it gets what comes after."""
     a, b = connect()
     with a, b:
@@ -290,24 +289,24 @@ def unload_idle():
         wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
         with unloaded():
             a.sendall(b"hello")
-            check(reader.result() == b"hello", "other bytes came")
+            assert reader.result() == b"hello", "other bytes came"
             exchange(a, b)
 
 
-def unload_writer():
+def test_unload_writer():
     """rmmod under a blocked writer: all bytes come, those of the ring and the later ones."""
     with pair() as (a, b):
         sent = fill(a)
         data = pattern(1 << 20)
         writer = Sleeper(a.sendall, data).asleep("send")
         with unloaded():
-            check(take(b, RING) == sent, "other bytes came out of the ring")
-            check(take(b, len(data)) == data, "other bytes came after the ring's")
+            assert take(b, RING) == sent, "other bytes came out of the ring"
+            assert take(b, len(data)) == data, "other bytes came after the ring's"
             writer.result()
             exchange(a, b)
 
 
-def unload_splice():
+def test_unload_splice():
     """rmmod under a blocked splice() and a blocked sendfile(), which go on natively."""
     size = 1 << 20
     with pair() as (a, b), pair() as (c, d), tempfile.TemporaryFile() as file:
@@ -320,16 +319,16 @@ def unload_splice():
         with unloaded():
             splicer.asleep("splice")
             a.sendall(b"hello")
-            check(splicer.result() == 5, "splice() moved another count")
-            check(os.read(out, 99) == b"hello", "other bytes came")
-            check(take(d, RING) == sent, "other bytes came out of the ring")
-            check(take(d, size) == pattern(size), "other bytes came after the ring's")
-            check(sender.result() == size, "sendfile() sent another count")
+            assert splicer.result() == 5, "splice() moved another count"
+            assert os.read(out, 99) == b"hello", "other bytes came"
+            assert take(d, RING) == sent, "other bytes came out of the ring"
+            assert take(d, size) == pattern(size), "other bytes came after the ring's"
+            assert sender.result() == size, "sendfile() sent another count"
         os.close(out)
         os.close(into)
 
 
-def unload_epoll():
+def test_unload_epoll():
     """rmmod under users of edges: the next change is an edge again."""
     with pair() as (a, b), pair() as (c, d), select.epoll() as readers, select.epoll() as writers:
         readers.register(b, select.EPOLLIN | select.EPOLLET)
@@ -341,14 +340,14 @@ def unload_epoll():
             readers.poll(0)  # the ring's end may be an edge, too
             waiter = Sleeper(readers.poll, PATIENCE).asleep("epoll")
             a.sendall(b"hello")
-            check(waiter.result() == [(b.fileno(), select.EPOLLIN)], "no edge for the reader")
-            check(take(b, 5) == b"hello", "other bytes came")
-            check(writers.poll(PATIENCE) == [(c.fileno(), select.EPOLLOUT)], "no edge for the writer")
-            check(take(d, RING) == sent, "other bytes came out of the ring")
+            assert waiter.result() == [(b.fileno(), select.EPOLLIN)], "no edge for the reader"
+            assert take(b, 5) == b"hello", "other bytes came"
+            assert writers.poll(PATIENCE) == [(c.fileno(), select.EPOLLOUT)], "no edge for the writer"
+            assert take(d, RING) == sent, "other bytes came out of the ring"
             exchange(c, d)
 
 
-def given_up_after_end():
+def test_given_up_after_end():
     """A reader that closes on bytes of an ended ring resets the connection, with no RST to say so."""
     delta = Delta()
     a, b = connect()
@@ -357,21 +356,21 @@ def given_up_after_end():
         wait_for(lambda: a.send(b"x") and shown(a)[0]["tx"]["carrier"] % 2, "bytes go into the ring")
         a.sendall(b"unread")
         a.send(b"!", socket.MSG_OOB)
-        check(not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring")
+        assert not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring"
         b.close()
         a.settimeout(PATIENCE)
         try:
             got = a.recv(1)
-            check(False, f"recv() returned {got!r}, not ECONNRESET")
+            pytest.fail(f"recv() returned {got!r}, not ECONNRESET")
         except ConnectionResetError:
             pass
     moved = delta()
-    check(moved["resets"] == 1, f"{moved['resets']} sockets were reset")
-    check(moved["tx_bytes_unread"] == moved["tx_bytes_ring"], "not all bytes of the ring count as unread")
+    assert moved["resets"] == 1, f"{moved['resets']} sockets were reset"
+    assert moved["tx_bytes_unread"] == moved["tx_bytes_ring"], "not all bytes of the ring count as unread"
     delta.expect(resets=1, tx_demoted=1, tx_bytes_ring=6)
 
 
-def left_before_tcp():
+def test_left_before_tcp():
     """A reader that leaves a ring before TCP brought what comes ahead of it gets all of it from TCP."""
     delta = Delta()
     a, b = connect()
@@ -379,13 +378,13 @@ def left_before_tcp():
         with no_packets():
             sent = in_both(a)
             b.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
-            check(not shown(b), lambda: f"still attached: {shown(b)}")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+            assert not shown(b), f"still attached: {shown(b)}"
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
         exchange(a, b)
     delta.expect(rx_cuts=1, switch_in_ring=1)
 
 
-def off_before_tcp():
+def test_off_before_tcp():
     """`hallway off` does not wait for what TCP has yet to bring; the connections go on, and come back."""
     delta = Delta()
     a, b = connect()
@@ -395,27 +394,27 @@ def off_before_tcp():
             hallway("off")
         wait_for(lambda: not shown(a, b), "both ends left")
         hallway("on")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
         exchange(a, b)
         promote(a, b)
     delta.expect(switch_in_ring=1)
 
 
-def ended_before_tcp():
+def test_ended_before_tcp():
     """Who needs TCP on a ring that has ended, while TCP brings nothing, has the connection time out."""
     delta = Delta()
     a, b = connect()
     with a, b, no_packets():
         in_both(a)
         a.send(b"!", socket.MSG_OOB)
-        check(not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring")
+        assert not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring"
         try:
             b.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
-            check(False, "the socket left its ring")
+            pytest.fail("the socket left its ring")
         except TimeoutError:
             pass
-        check(not shown(b), lambda: f"still attached: {shown(b)}")
-        check(b.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT, "the socket goes on")
+        assert not shown(b), f"still attached: {shown(b)}"
+        assert b.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT, "the socket goes on"
         # The ring tells the other end, too.
         wait_for(lambda: delta()["resets"] == 2, "both ends are reset")
     delta.expect(resets=2)
@@ -432,7 +431,7 @@ def alone():
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def shut_above_a_cut():
+def test_shut_above_a_cut():
     """What was written above a cut that nobody has told of goes over TCP, ahead of shutdown()'s FIN."""
     delta = Delta()
     with pair() as (a, b), contextlib.closing(Sockmap()) as taken:
@@ -441,12 +440,12 @@ def shut_above_a_cut():
             taken.put(b)
             a.sendall(b"repeated")
             a.shutdown(socket.SHUT_WR)
-        check(take(b, 13) == b"takenrepeated", "other bytes came than were sent")
-        check(b.recv(1) == b"", "no EOF")
+        assert take(b, 13) == b"takenrepeated", "other bytes came than were sent"
+        assert b.recv(1) == b"", "no EOF"
     delta.expect(rx_cuts=1, tx_bytes_repeated=8)
 
 
-def lowat_on_both():
+def test_lowat_on_both():
     """SO_RCVLOWAT counts what TCP brings late together with what is in the ring behind it."""
     a, b = connect()
     c, d = connect()
@@ -457,12 +456,12 @@ def lowat_on_both():
                 sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(sent))
             reader = Sleeper(b.recv, 1 << 20).asleep("recv")
             poller = Sleeper(select.select, [d], [], [], PATIENCE).asleep("select")
-        check(reader.result() == sent, "other bytes came than were sent")
-        check(poller.result()[0] == [d], "not readable")
-        check(take(d, len(sent)) == sent, "other bytes came than were sent")
+        assert reader.result() == sent, "other bytes came than were sent"
+        assert poller.result()[0] == [d], "not readable"
+        assert take(d, len(sent)) == sent, "other bytes came than were sent"
 
 
-def lowat_in_ring():
+def test_lowat_in_ring():
     """A poller waits for SO_RCVLOWAT bytes, also where that is most of what a ring holds, or more."""
     with pair() as (a, b):
         poll = select.poll()
@@ -474,27 +473,27 @@ def lowat_in_ring():
             wait_for(lambda: waiting(b) == least - 1, "all but one byte are there")  # noqa: B023
             poller.asleep("poll")
             a.sendall(bytes(1))
-            check(poller.result(), "not readable")
+            assert poller.result(), "not readable"
             take(b, least)
-        check(shown(a)[0]["reason_name"] == "SMALL", f"on TCP for another reason: {shown(a)}")
+        assert shown(a)[0]["reason_name"] == "SMALL", f"on TCP for another reason: {shown(a)}"
 
 
-def peek_above_ring():
+def test_peek_above_ring():
     """Who peeks for more than a ring holds at once is shown all of it."""
     data = pattern(20000)
     delta = Delta()
     with pair() as (a, b):
         peeker = Sleeper(b.recv, len(data), socket.MSG_PEEK | socket.MSG_WAITALL).asleep("recv")
         writer = Sleeper(a.sendall, data)
-        check(peeker.result() == data, "other bytes were shown than were sent")
+        assert peeker.result() == data, "other bytes were shown than were sent"
         writer.result()
-        check(take(b, len(data)) == data, "other bytes came than were sent")
+        assert take(b, len(data)) == data, "other bytes came than were sent"
         promote(a, b)
         exchange(a, b)
     delta.expect(rx_demoted=1, tx_promoted=3)
 
 
-def rules_come_and_go():
+def test_rules_come_and_go():
     """Rules for packets of one family keep its connections on TCP, while they are there and honoured."""
     with pair() as (a, b), pair("v6") as (c, d):
 
@@ -507,8 +506,8 @@ def rules_come_and_go():
             delta = Delta()
             wait_for(lambda: kept() and delta()["tx_bytes_tcp"] > 100_000, "much is sent")
             moved = delta()
-            check(not moved["tx_promoted"] and not moved["tx_bytes_ring"], f"rings were used: {moved}")
-            check(all(s["tx"]["carrier"] % 2 for s in shown(c, d)), f"not on rings: {shown(c, d)}")
+            assert not moved["tx_promoted"] and not moved["tx_bytes_ring"], f"rings were used: {moved}"
+            assert all(s["tx"]["carrier"] % 2 for s in shown(c, d)), f"not on rings: {shown(c, d)}"
             with parameter("honour_filters", "N"):
                 promote(a, b)
             wait_for(kept, "both directions are kept on TCP again")
@@ -517,7 +516,7 @@ def rules_come_and_go():
         delta.expect(tx_promoted=4)
 
 
-def reload():
+def test_reload():
     """Connections live through unloading and loading and are promoted again."""
     with pair("v6") as (a, b):
         for _ in range(3):
@@ -525,35 +524,3 @@ def reload():
                 exchange(a, b)
             promote(a, b)
             exchange(a, b)
-
-
-ALONE = (
-    off_on,
-    unread_on_both,
-    earned_in_call,
-    older_than_module,
-    older_and_locked,
-    off_while_locked,
-    off_while_many_locked,
-    ktls,
-    sockmap,
-    sockmap_in_order,
-    unload_reader,
-    unload_idle,
-    unload_writer,
-    unload_splice,
-    unload_epoll,
-    given_up_after_end,
-    left_before_tcp,
-    off_before_tcp,
-    ended_before_tcp,
-    shut_above_a_cut,
-    lowat_on_both,
-    lowat_in_ring,
-    peek_above_ring,
-    rules_come_and_go,
-    reload,
-)
-
-if __name__ == "__main__":
-    main([(test.__name__, test) for test in ALONE])

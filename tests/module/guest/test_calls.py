@@ -6,7 +6,6 @@ import array
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import select
 import socket
@@ -14,16 +13,15 @@ import struct
 import termios
 import time
 
+import pytest
 from pairs import (
     KINDS,
     PATIENCE,
     RING,
     Delta,
     Sleeper,
-    check,
     connect,
     fill,
-    main,
     pair,
     pattern,
     promote,
@@ -37,14 +35,15 @@ SO_SNDBUFFORCE = 32
 MUCH = 512 << 10
 
 
-def integrity(kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_integrity(kind):
     """Many rings' worth of bytes come out as they went in, both ways at once."""
     delta = Delta()
     with pair(kind) as (a, b):
         there, back = pattern(RING * 20), pattern(RING * 20, 4000)
         jobs = [Sleeper(a.sendall, there), Sleeper(b.sendall, back), Sleeper(take, a, len(back))]
-        check(take(b, len(there)) == there, "other bytes came than were sent")
-        check(jobs[2].result() == back, "other bytes came back than were sent")
+        assert take(b, len(there)) == there, "other bytes came than were sent"
+        assert jobs[2].result() == back, "other bytes came back than were sent"
         for job in jobs:
             job.result()
     delta.expect(
@@ -55,26 +54,26 @@ def integrity(kind):
         ring_wraps=30,
     )
     moved = delta()
-    check(moved["tx_bytes_ring"] == moved["rx_bytes_ring"], f"bytes stayed in rings: {moved}")
+    assert moved["tx_bytes_ring"] == moved["rx_bytes_ring"], f"bytes stayed in rings: {moved}"
 
 
-def half_close():
+def test_half_close():
     """After shutdown() the other side gets the rest and EOF, and may still answer."""
     delta = Delta()
     with pair() as (a, b):
         data = pattern(9000)
         a.sendall(data)
         a.shutdown(socket.SHUT_WR)
-        check(take(b, 9000) == data, "other bytes came than were sent")
-        check(b.recv(1) == b"", "no EOF")
+        assert take(b, 9000) == data, "other bytes came than were sent"
+        assert b.recv(1) == b"", "no EOF"
         b.sendall(data)
         b.close()
-        check(take(a, 9000) == data, "other bytes came back")
-        check(a.recv(1) == b"", "no EOF the other way")
+        assert take(a, 9000) == data, "other bytes came back"
+        assert a.recv(1) == b"", "no EOF the other way"
     delta.expect(tx_bytes_ring=9000, rx_bytes_ring=9000)
 
 
-def close_unread():
+def test_close_unread():
     """Whoever closes with bytes unread resets the connection."""
     delta = Delta()
     with pair() as (a, b):
@@ -82,49 +81,49 @@ def close_unread():
         b.close()
         try:
             got = a.recv(1)
-            check(False, f"recv() returned {got!r}, not ECONNRESET")
+            pytest.fail(f"recv() returned {got!r}, not ECONNRESET")
         except ConnectionResetError:
             pass
     # TCP's RST and the ring's end race to say so; who wins may count a reset
     delta.expect(tx_bytes_ring=4000, resets=1)
 
 
-def epipe():
+def test_epipe():
     """Sending to one who closed ends in EPIPE."""
     delta = Delta()
     with pair() as (a, b):
         b.close()
-        check(a.recv(1) == b"", "no EOF")
+        assert a.recv(1) == b"", "no EOF"
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 a.send(b"x")
             except OSError as error:
-                check(error.errno == errno.EPIPE, f"{error}, not EPIPE")
+                assert error.errno == errno.EPIPE, f"{error}, not EPIPE"
                 break
-            check(time.monotonic() < deadline, "sends go on for ever")
+            assert time.monotonic() < deadline, "sends go on for ever"
     # a byte that went into the ring before the peer gave it up resets, as TCP's would
     delta.expect(tx_promoted=2, resets=1)
 
 
-def dont_wait():
+def test_dont_wait():
     """An empty ring and a full one give EAGAIN; a full one holds what it should."""
     delta = Delta()
     with pair() as (a, b):
         try:
             got = b.recv(1, socket.MSG_DONTWAIT)
-            check(False, f"recv() returned {got!r}, not EAGAIN")
+            pytest.fail(f"recv() returned {got!r}, not EAGAIN")
         except BlockingIOError:
             pass
         sent = fill(a)
-        check(len(sent) == RING, f"{len(sent)} bytes fit")
-        check(take(b, len(sent)) == sent, "other bytes came than were sent")
-        check(a.send(b"x", socket.MSG_DONTWAIT) == 1, "nothing fits into an empty ring")
-        check(b.recv(9) == b"x", "other bytes came")
+        assert len(sent) == RING, f"{len(sent)} bytes fit"
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert a.send(b"x", socket.MSG_DONTWAIT) == 1, "nothing fits into an empty ring"
+        assert b.recv(9) == b"x", "other bytes came"
     delta.expect(ring_empty=1, ring_full=1, tx_bytes_ring=RING + 1, rx_bytes_ring=RING + 1)
 
 
-def timeouts():
+def test_timeouts():
     """SO_RCVTIMEO and SO_SNDTIMEO end a wait."""
     delta = Delta()
     with pair() as (a, b):
@@ -141,34 +140,34 @@ def timeouts():
             except BlockingIOError:
                 took = time.monotonic() - begin
                 # a guest's ticks lag where its host is busy, and then hurry
-                check(0.05 <= took < PATIENCE, f"the wait took {took} s")
+                assert 0.05 <= took < PATIENCE, f"the wait took {took} s"
     delta.expect(tx_sleeps=1, rx_sleeps=1)
 
 
-def edge_readable():
+def test_edge_readable():
     """An edge for each time that an empty ring gets bytes, and none without."""
     delta = Delta()
     with pair() as (a, b), select.epoll() as epoll:
         epoll.register(b, select.EPOLLIN | select.EPOLLET)
         epoll.poll(0)
         for turn in range(10):
-            check(not epoll.poll(0), "an edge with nothing to read")
+            assert not epoll.poll(0), "an edge with nothing to read"
             a.sendall(b"%05d" % turn)
-            check(epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], "no edge")
-            check(b.recv(99) == b"%05d" % turn, "other bytes came")
+            assert epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], "no edge"
+            assert b.recv(99) == b"%05d" % turn, "other bytes came"
             try:
                 b.recv(99, socket.MSG_DONTWAIT)
-                check(False, "more bytes than were sent")
+                pytest.fail("more bytes than were sent")
             except BlockingIOError:
                 pass
         waiter = Sleeper(epoll.poll, PATIENCE).asleep("epoll")
         a.sendall(b"x")
-        check(waiter.result(), "no edge for one who waited")
-        check(b.recv(9) == b"x", "other bytes came")
+        assert waiter.result(), "no edge for one who waited"
+        assert b.recv(9) == b"x", "other bytes came"
     delta.expect(tx_bytes_ring=51, rx_bytes_ring=51)
 
 
-def poll_exact():
+def test_poll_exact():
     """poll() alone wakes a program that reads what it knows to be there and never finds nothing."""
     delta = Delta()
     with pair() as (a, b):
@@ -177,12 +176,12 @@ def poll_exact():
         for turn in range(10):
             waiter = Sleeper(poll.poll, PATIENCE * 1000).asleep("poll")
             a.sendall(b"%05d" % turn)
-            check(waiter.result() == [(b.fileno(), select.POLLIN)], "poll() missed the bytes")
-            check(b.recv(5) == b"%05d" % turn, "other bytes came")
+            assert waiter.result() == [(b.fileno(), select.POLLIN)], "poll() missed the bytes"
+            assert b.recv(5) == b"%05d" % turn, "other bytes came"
     delta.expect(tx_bytes_ring=50, rx_bytes_ring=50)
 
 
-def edge_after_short_read():
+def test_edge_after_short_read():
     """A program may take a short read for "drained": what comes then is an edge again."""
     delta = Delta()
     with pair() as (a, b), select.epoll() as epoll:
@@ -190,12 +189,12 @@ def edge_after_short_read():
         epoll.poll(0)
         for turn in range(5):
             a.sendall(b"%05d" % turn)
-            check(epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}")
-            check(b.recv(99) == b"%05d" % turn, "other bytes came")
+            assert epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}"
+            assert b.recv(99) == b"%05d" % turn, "other bytes came"
     delta.expect(tx_bytes_ring=25, rx_bytes_ring=25)
 
 
-def edge_after_inq():
+def test_edge_after_inq():
     """A program may read what FIONREAD told and no more: what comes after that is an edge again."""
     delta = Delta()
     with pair() as (a, b), select.epoll() as epoll:
@@ -203,22 +202,22 @@ def edge_after_inq():
         epoll.poll(0)
         for turn in range(5):
             a.sendall(b"%05d" % turn)
-            check(epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}")
+            assert epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}"
             told = array.array("i", [0])
             fcntl.ioctl(b, termios.FIONREAD, told)
-            check(told[0] == 5, f"FIONREAD told {told[0]} bytes, not 5")
+            assert told[0] == 5, f"FIONREAD told {told[0]} bytes, not 5"
             if turn % 2:
                 a.sendall(b"later")
-                check(epoll.poll(PATIENCE), f"no edge for later bytes, turn {turn}")
-                check(b.recv(5) == b"%05d" % turn, "other bytes came")
-            check(len(b.recv(5)) == 5, "other bytes came")
+                assert epoll.poll(PATIENCE), f"no edge for later bytes, turn {turn}"
+                assert b.recv(5) == b"%05d" % turn, "other bytes came"
+            assert len(b.recv(5)) == 5, "other bytes came"
             if turn % 2:
                 fcntl.ioctl(b, termios.FIONREAD, told)
-                check(told[0] == 0, f"FIONREAD told {told[0]} bytes, not 0")
+                assert told[0] == 0, f"FIONREAD told {told[0]} bytes, not 0"
     delta.expect(tx_bytes_ring=35, rx_bytes_ring=35)
 
 
-def duplicated():
+def test_duplicated():
     """A socket that one thread has under several numbers is known to be in nobody else's hands."""
     a, b = connect()
     with a, b, a.dup(), b.dup() as other:
@@ -227,8 +226,8 @@ def duplicated():
                 sock.recv(1, socket.MSG_DONTWAIT)
         a.sendall(b"hello")
         reasons = {c["reason_name"] for c in shown(a, b)}
-        check("BUSY" not in reasons, f"not promoted: {reasons}")
-        check(take(b, 5) == b"hello", "other bytes came than were sent")
+        assert "BUSY" not in reasons, f"not promoted: {reasons}"
+        assert take(b, 5) == b"hello", "other bytes came than were sent"
         promote(a, b)
 
 
@@ -239,12 +238,12 @@ def spliced(sock, count):
         data = b""
         while len(data) < count:
             moved = os.splice(sock.fileno(), sink, count - len(data))
-            check(moved, f"EOF after {len(data)} of {count} bytes")
+            assert moved, f"EOF after {len(data)} of {count} bytes"
             data += pipe.read(moved)
     return data
 
 
-def never_called():
+def test_never_called():
     """A ring comes to a socket that nobody has called since it was accepted; splice() finds it, too."""
     delta = Delta()
     a, b = connect()
@@ -252,11 +251,11 @@ def never_called():
         a.sendall(b"first")
         wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2, "a ring for one who never called")
         a.sendall(b"second")
-        check(spliced(b, 11) == b"firstsecond", "other bytes came than were sent")
+        assert spliced(b, 11) == b"firstsecond", "other bytes came than were sent"
     delta.expect(rx_bytes_ring=6)
 
 
-def mptcp_listener():
+def test_mptcp_listener():
     """MPTCP's listener gives what it accepts of TCP to TCP when the lock is free: splice() finds its ring."""
     with socket.socket() as a, contextlib.ExitStack() as stack:
         try:
@@ -270,11 +269,11 @@ def mptcp_listener():
         delta = Delta()
         promote(a, b)
         a.sendall(b"spliced")
-        check(spliced(b, 7) == b"spliced", "other bytes came than were sent")
+        assert spliced(b, 7) == b"spliced", "other bytes came than were sent"
         delta.expect(rx_bytes_ring=7)
 
 
-def send_buffer():
+def test_send_buffer():
     """Who sets SO_SNDBUF is stopped by a ring, too, where TCP's buffers would be full."""
     delta = Delta()
     with setting("/sys/module/hallway/parameters/ring_bytes", MUCH):
@@ -285,12 +284,12 @@ def send_buffer():
                     a.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, asked)
                 promote(a, b)
                 sent = fill(a)
-                check(least <= len(sent) <= most, f"SO_SNDBUF {asked}: {len(sent)} bytes fit")
-                check(take(b, len(sent)) == sent, "other bytes came than were sent")
+                assert least <= len(sent) <= most, f"SO_SNDBUF {asked}: {len(sent)} bytes fit"
+                assert take(b, len(sent)) == sent, "other bytes came than were sent"
     delta.expect(tx_bytes_ring=2 * MUCH, ring_full=3)
 
 
-def edge_writable():
+def test_edge_writable():
     """An edge when a full ring gets space."""
     delta = Delta()
     with pair() as (a, b), select.epoll() as epoll:
@@ -298,14 +297,14 @@ def edge_writable():
         for _ in range(10):
             sent = fill(a)
             epoll.poll(0)
-            check(not epoll.poll(0), "an edge with no space")
+            assert not epoll.poll(0), "an edge with no space"
             waiter = Sleeper(epoll.poll, PATIENCE).asleep("epoll")
-            check(take(b, len(sent)) == sent, "other bytes came than were sent")
-            check(waiter.result() == [(a.fileno(), select.EPOLLOUT)], "no edge")
+            assert take(b, len(sent)) == sent, "other bytes came than were sent"
+            assert waiter.result() == [(a.fileno(), select.EPOLLOUT)], "no edge"
     delta.expect(ring_full=10, rx_bytes_ring=10 * RING)
 
 
-def peek():
+def test_peek():
     """MSG_PEEK shows bytes and leaves them."""
     delta = Delta()
     with pair() as (a, b):
@@ -313,14 +312,14 @@ def peek():
         before = delta()["rx_bytes_ring"]
         a.sendall(data)
         for _ in range(2):
-            check(b.recv(3000, socket.MSG_PEEK) == data, "other bytes were shown than sent")
-        check(delta()["rx_bytes_ring"] == before, "peeking counted as reading")
-        check(take(b, 3000) == data, "other bytes came than were shown")
-        check(delta()["rx_bytes_ring"] == before + 3000, "reading was not counted")
+            assert b.recv(3000, socket.MSG_PEEK) == data, "other bytes were shown than sent"
+        assert delta()["rx_bytes_ring"] == before, "peeking counted as reading"
+        assert take(b, 3000) == data, "other bytes came than were shown"
+        assert delta()["rx_bytes_ring"] == before + 3000, "reading was not counted"
     delta.expect()
 
 
-def siocinq():
+def test_siocinq():
     """SIOCINQ counts the bytes in the ring."""
     with pair() as (a, b):
         for sent, read, left in ((1000, 400, 600), (5000, 0, 5600), (0, 5600, 0)):
@@ -328,10 +327,10 @@ def siocinq():
             take(b, read)
             said = array.array("i", [-1])
             fcntl.ioctl(b, termios.FIONREAD, said)
-            check(said[0] == left, f"SIOCINQ says {said[0]}, not {left}")
+            assert said[0] == left, f"SIOCINQ says {said[0]}, not {left}"
 
 
-def tcp_info():
+def test_tcp_info():
     """TCP_INFO counts a ring's bytes as it does TCP's, and the times since the last ones."""
 
     def told(sock):
@@ -351,49 +350,22 @@ def tcp_info():
         for sock, then in zip((a, b), before, strict=True):
             now = told(sock)
             moved.append({name: now[name] - then[name] for name in now})
-        check(moved[0] == {"sent": 8000, "acked": 8000, "received": 1}, f"TCP_INFO moved by {moved[0]}")
-        check(moved[1] == {"sent": 1, "acked": 1, "received": 8000}, f"TCP_INFO moved by {moved[1]}")
+        assert moved[0] == {"sent": 8000, "acked": 8000, "received": 1}, f"TCP_INFO moved by {moved[0]}"
+        assert moved[1] == {"sent": 1, "acked": 1, "received": 8000}, f"TCP_INFO moved by {moved[1]}"
     delta.expect(tx_bytes_ring=8001, rx_bytes_ring=8001)
 
 
-def wakes():
+def test_wakes():
     """A reader and a writer that sleep are woken by each other."""
     delta = Delta()
     with pair() as (a, b):
         reader = Sleeper(b.recv, 99).asleep("recv")
         wait_for(lambda: delta()["rx_sleeps"], "the reader sleeps on the ring")
         a.sendall(b"hello")
-        check(reader.result() == b"hello", "other bytes came")
+        assert reader.result() == b"hello", "other bytes came"
         sent = fill(a)
         writer = Sleeper(a.sendall, b"more").asleep("send")
         wait_for(lambda: delta()["tx_sleeps"], "the writer sleeps on the ring")
-        check(take(b, RING + 4) == sent + b"more", "other bytes came than were sent")
+        assert take(b, RING + 4) == sent + b"more", "other bytes came than were sent"
         writer.result()
     delta.expect(rx_sleeps=1, tx_sleeps=1)
-
-
-TESTS = [(f"integrity_{kind}", functools.partial(integrity, kind)) for kind in KINDS]
-ALONE = (
-    half_close,
-    close_unread,
-    epipe,
-    dont_wait,
-    timeouts,
-    edge_readable,
-    edge_after_short_read,
-    edge_after_inq,
-    duplicated,
-    never_called,
-    mptcp_listener,
-    poll_exact,
-    send_buffer,
-    edge_writable,
-    peek,
-    siocinq,
-    tcp_info,
-    wakes,
-)
-TESTS += [(test.__name__, test) for test in ALONE]
-
-if __name__ == "__main__":
-    main(TESTS)
