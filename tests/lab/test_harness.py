@@ -15,6 +15,8 @@ from hallway_tests.suite import wait_for
 
 from .test_interrupt import carrying
 
+pytestmark = pytest.mark.xdist_group("harness")  # the samples share folders for their logs
+
 RUN = Path(__file__).resolve().parents[1] / "run"
 Sample = Callable[..., subprocess.CompletedProcess[str]]
 

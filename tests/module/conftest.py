@@ -87,16 +87,20 @@ def _running(item: pytest.Item) -> Guest:
 
 def _reported(item: pytest.Item, guest: Guest) -> list[pytest.TestReport]:
     """Return what the guest reports of a test, once its kernel has been judged."""
-    sites = site_of(item)
+    sites, lost = site_of(item), ""
     try:
         said = list(guest.reports(_name_in_guest(item)))
         sites.judge(failed=False)
-    except GuestLost as lost:
-        sites.lose(lost)
-        pytest.fail(str(lost), pytrace=False)
+    except GuestLost as error:
+        sites.lose(error)
+        lost = str(error)
+    if lost:
+        pytest.fail(lost, pytrace=False)
     reports = [item.config.hook.pytest_report_from_serializable(config=item.config, data=one) for one in said]
     for report in reports:
         report.nodeid, report.location = item.nodeid, item.location
+        if isinstance(report.longrepr, list):  # JSON knows no tuples
+            report.longrepr = tuple(report.longrepr)
         add_help(item, report)
     return reports
 

@@ -26,9 +26,10 @@ from hallway_tests.suite import GuestLost
 
 # Pure Python, of the host's own versions: reports are read by what wrote them.
 LIBRARIES = (
-    *("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging"),
+    *("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments"),
     *("pytest_timeout", "pytest_reportlog"),
 )
+LEXERS = ("__init__", "_mapping", "diff", "python")
 PLUGINS = ("pytest_timeout", "pytest_reportlog.plugin")
 FOLDER = "module/guest"  # of the tests, below tests/ on the host and /tmp/tests in the guest
 LIMIT = 40  # seconds that a test in the guest may take
@@ -43,11 +44,16 @@ def lay_libraries(share: Path) -> None:
             spec = find_spec(name)
             assert spec and spec.origin, f"{name} is not installed"
             path = Path(spec.origin)
-            tar.add(path.parent if path.name == "__init__.py" else path, arcname=_name(path))
+            whole = path.parent if path.name == "__init__.py" else path
+            tar.add(whole, arcname=whole.name, filter=_needed)
 
 
-def _name(path: Path) -> str:
-    return path.parent.name if path.name == "__init__.py" else path.name
+def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out the many languages that pygments knows."""
+    path = Path(member.name)
+    if "lexers" in path.parts[:-1] and path.name.split(".")[0] not in LEXERS and path.name != "__pycache__":
+        return None
+    return member
 
 
 class Guest:
@@ -111,7 +117,7 @@ class Guest:
         """Read the lines that have come."""
         while True:
             got = self.vm.ask("guest-file-read", handle=self._handle, count=1 << 16)
-            self._rest += base64.b64decode(got["buf-b64"]).decode(errors="replace")
+            self._rest += base64.b64decode(got.get("buf-b64", "")).decode(errors="replace")
             if not got["count"]:
                 break
         *lines, self._rest = self._rest.split("\n")
