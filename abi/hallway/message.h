@@ -9,7 +9,7 @@
  *   OFFER    sender of a direction: here is a ring to send to you in; all
  *            words about the ring go to the endpoint that offered it
  *   ACCEPT   its receiver: mapped, and I watch for the start mark from now on;
- *            by its tags I am the connection's other end
+ *            by its tokens I am the connection's other end
  *   DECLINE  its receiver: no, for this reason
  *   DEMOTE   its receiver: set the end mark, please, for this reason
  *   DONE     its receiver: I shall never touch this ring again; I consumed up
@@ -48,7 +48,7 @@ struct hallway_message {
 			 * know whether its own count includes the SYN, hence
 			 * two candidates; the reader tries both against both.
 			 */
-			__u64 tag[2];
+			__u64 token[2];
 			__u8 local[16];	/* of who writes; a hint only */
 			__u8 remote[16];
 			__u16 local_port;
@@ -63,7 +63,7 @@ struct hallway_message {
 			__u64 position;	/* DONE */
 			__u32 reason;	/* DECLINE, DEMOTE, DONE */
 			__u32 reserved;
-			__u64 tag[2];	/* ACCEPT: as in an OFFER of its writer */
+			__u64 token[2];	/* ACCEPT: as in an OFFER of its writer */
 			__u8 reserved2[80];
 		} other;
 	};
@@ -72,6 +72,6 @@ struct hallway_message {
 HALLWAY_ASSERT_SIZE(struct hallway_message, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.handle, 80);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, other.reason, 24);
-HALLWAY_ASSERT_OFFSET(struct hallway_message, other.tag, 32);
+HALLWAY_ASSERT_OFFSET(struct hallway_message, other.token, 32);
 
 #endif /* HALLWAY_ABI_MESSAGE_H */

@@ -45,7 +45,7 @@ struct hallway_region {
 	__u32 header_size;	/* HALLWAY_HEADER_SIZE */
 	__u64 size;		/* bytes of the whole region, a power of two */
 	__u8 uuid[16];
-	__u8 key[16];		/* of the connection tags (SipHash-2-4) */
+	__u8 key[16];		/* of the connection tokens (SipHash-2-4) */
 	__u32 slots;		/* entries used in the member table, 2..64 */
 	__u32 change;		/* bumped after every change of the table */
 	__u8 reserved[64];

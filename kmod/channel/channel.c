@@ -122,7 +122,7 @@ void hall_channel_notify_sender(struct hall_channel *channel)
 }
 
 void hall_channel_offer(struct hall_channel *channel, u32 carrier,
-			const struct hall_tags *tags,
+			const struct hall_tokens *tokens,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory)
@@ -132,7 +132,7 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 		.from = channel->endpoint,
 		.carrier = carrier,
 		.offer = {
-			.tag = { tags->own[0], tags->own[1] },
+			.token = { tokens->own[0], tokens->own[1] },
 			.local_port = local_port,
 			.remote_port = remote_port,
 			.kind = channel->kind->number,
@@ -148,14 +148,14 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 }
 
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
-			 const struct hall_tags *tags)
+			 const struct hall_tokens *tokens)
 {
 	struct hallway_message message = {
 		.type = HALLWAY_ACCEPT,
 		.from = channel->endpoint,
 		.to = channel->sender,
 		.carrier = carrier,
-		.other = { .tag = { tags->own[0], tags->own[1] } },
+		.other = { .token = { tokens->own[0], tokens->own[1] } },
 	};
 
 	channel->member->transport->send(channel->member, &message);
@@ -251,7 +251,7 @@ static void take_word(struct hall_channel *channel, struct hall_said *said,
 	said->carrier = message->carrier;
 	said->reason = message->other.reason;
 	said->position = message->other.position;
-	memcpy(said->tag, message->other.tag, sizeof(said->tag));
+	memcpy(said->token, message->other.token, sizeof(said->token));
 	spin_unlock_bh(&channel->lock);
 	hall_channel_raise(channel, event);
 }

@@ -36,7 +36,7 @@ struct hall_said {
 	u32 carrier;
 	u32 reason;
 	u64 position;
-	__u64 tag[2];
+	__u64 token[2];
 };
 
 struct hall_channel {
@@ -108,26 +108,26 @@ void hall_channel_close(struct hall_channel *channel);
 void hall_channel_notify_receiver(struct hall_channel *channel);
 void hall_channel_notify_sender(struct hall_channel *channel);
 
-/* The tokens of a connection, both candidates of each end: see tag.c. */
-struct hall_tags {
+/* The tokens of a connection, two for each end: see token.c. */
+struct hall_tokens {
 	__u64 own[2];	/* in our OFFER or ACCEPT */
 	__u64 peer[2];	/* one of them is in the peer's */
 };
 
-void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
-		    u32 peer_isn);
-bool hall_tags_match(const struct hall_tags *tags,
-		     const __u64 tag[2]);
+void hall_tokens_make(struct hall_tokens *tokens, const u8 key[16], u32 own_isn,
+		      u32 peer_isn);
+/* Does a token that the peer sent belong to the connection's other end? */
+bool hall_tokens_match(const struct hall_tokens *tokens, const __u64 token[2]);
 
 /* Sends OFFER: memory is a ring that this end writes. Ports in host order. */
 void hall_channel_offer(struct hall_channel *channel, u32 carrier,
-			const struct hall_tags *tags,
+			const struct hall_tokens *tokens,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory);
 /* Sends ACCEPT of the ring that we read. */
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
-			 const struct hall_tags *tags);
+			 const struct hall_tokens *tokens);
 /* Sends DEMOTE or DONE of the ring that we read. */
 void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 		      u32 reason, u64 position);

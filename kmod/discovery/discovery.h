@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Who is co-resident: the members that transports report, and the addresses
- * that they publish. An address is only a hint; the connection's tag decides.
+ * that they publish. An address is only a hint; the connection's token decides.
  */
 #ifndef HALL_DISCOVERY_H
 #define HALL_DISCOVERY_H

@@ -15,7 +15,7 @@
 #include "resend.h"
 #include "stream.h"
 
-int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 bytes)
 {
 	struct hall_channel *channel = &hs->channel;
 	struct hall_tx *tx = &hs->tx;
@@ -30,13 +30,13 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes)
 		hall_sock_close_channel(hs);
 		return err;
 	}
-	tx->tags = *tags;
+	tx->tokens = *tokens;
 	tx->offered = tx->next;
 	tx->next += 2;
 	hall_ring_init_tx(&tx->ring, tx->memory.ring, bytes,
 			  tx->offered);
 	tx->state = HALL_TX_OFFERED;
-	hall_channel_offer(channel, tx->offered, tags, &hs->local,
+	hall_channel_offer(channel, tx->offered, tokens, &hs->local,
 			   hs->local_port, &hs->remote, hs->remote_port,
 			   &tx->memory);
 	return 0;

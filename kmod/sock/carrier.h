@@ -8,7 +8,7 @@
 /* The direction that we send. */
 
 /* Offers a ring of that size. 0, -ENOMEM, or -EUSERS (no endpoint number). */
-int hall_tx_offer(struct hall_sock *hs, const struct hall_tags *tags, u32 bytes);
+int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 bytes);
 /* The peer accepted: sets the start mark. */
 void hall_tx_promote(struct hall_sock *hs);
 /*

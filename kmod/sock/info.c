@@ -5,10 +5,10 @@
  * received once they leave it. Segments, round trips and windows stay the
  * companion's.
  *
- * The tags of a connection follow from the same counters. The bytes of a present
+ * The tokens of a connection follow from the same counters. The bytes of a present
  * ring are subtracted, for the two ends count them at different times. Bytes of
  * past rings are alike at both ends, and stay in the counters, and so in the
- * tags: a module that is loaded later can tell them from TCP's in no way.
+ * tokens: a module that is loaded later can tell them from TCP's in no way.
  */
 #include "info.h"
 
@@ -64,10 +64,10 @@ u32 hall_info_get_peer_isn(const struct hall_sock *hs)
 	return tp->rcv_nxt - (u32)(tp->bytes_received - ring);
 }
 
-void hall_sock_make_tags(const struct hall_sock *hs, bool drained,
-			 struct hall_tags *tags)
+void hall_sock_make_tokens(const struct hall_sock *hs, bool drained,
+			   struct hall_tokens *tokens)
 {
-	hall_tags_make(tags, hs->channel.member->key,
-		       hall_info_get_own_isn(hs, drained),
-		       hall_info_get_peer_isn(hs));
+	hall_tokens_make(tokens, hs->channel.member->key,
+			 hall_info_get_own_isn(hs, drained),
+			 hall_info_get_peer_isn(hs));
 }

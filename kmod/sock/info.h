@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Counters that programs see, and tags that follow from them. lock_sock(). */
+/* Counters that programs see, and tokens that follow from them. lock_sock(). */
 #ifndef HALL_INFO_H
 #define HALL_INFO_H
 
@@ -12,13 +12,13 @@ void hall_info_count_received(struct hall_sock *hs, u32 n);
 void hall_info_count_resent(struct hall_sock *hs, u32 n);
 /*
  * The initial sequence numbers, less the bytes of rings that are gone; our own
- * may be too small by one: see tag.c. drained: as it will be once the peer says
+ * may be too small by one: see token.c. drained: as it will be once the peer says
  * that it has drained our ring.
  */
 u32 hall_info_get_own_isn(const struct hall_sock *hs, bool drained);
 u32 hall_info_get_peer_isn(const struct hall_sock *hs);
-/* The tags that follow from them; drained as above. */
-void hall_sock_make_tags(const struct hall_sock *hs, bool drained,
-			 struct hall_tags *tags);
+/* The tokens that follow from them; drained as above. */
+void hall_sock_make_tokens(const struct hall_sock *hs, bool drained,
+			   struct hall_tokens *tokens);
 
 #endif /* HALL_INFO_H */

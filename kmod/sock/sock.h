@@ -58,7 +58,7 @@ struct hall_tx {
 	u32 offered;			/* of the ring, while there is one */
 	u32 next;			/* of the next ring */
 	bool lost;			/* bytes that could not be resent */
-	struct hall_tags tags;		/* of the offer: an acceptance shows the peer's */
+	struct hall_tokens tokens;		/* of the offer: an acceptance shows the peer's */
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
 	u64 bytes_tcp, bytes_ring;

@@ -131,7 +131,7 @@ bool hall_budget_new_use(const struct hall_sock *hs)
 	return paused(hs, READ_ONCE(pause_ms));
 }
 
-int hall_budget_offer(struct hall_sock *hs, const struct hall_tags *tags)
+int hall_budget_offer(struct hall_sock *hs, const struct hall_tokens *tokens)
 {
 	struct hall_member *member = hs->channel.member;
 	struct hall_demand *demand = &hs->demand;
@@ -143,7 +143,7 @@ int hall_budget_offer(struct hall_sock *hs, const struct hall_tags *tags)
 	while (!room(member, bytes))
 		bytes = smaller(bytes);
 	/* What is left may be in pieces. */
-	while ((err = hall_tx_offer(hs, tags, bytes)) == -ENOMEM &&
+	while ((err = hall_tx_offer(hs, tokens, bytes)) == -ENOMEM &&
 	       bytes > least_bytes())
 		bytes = smaller(bytes);
 	if (err) {

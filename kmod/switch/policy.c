@@ -118,7 +118,7 @@ static bool earned(struct hall_sock *hs, size_t sending)
 
 static void consider(struct hall_sock *hs, size_t sending)
 {
-	struct hall_tags tags;
+	struct hall_tokens tokens;
 	u32 reason;
 
 	if (hs->detached || hs->pinned)
@@ -130,8 +130,8 @@ static void consider(struct hall_sock *hs, size_t sending)
 		return;
 	reason = hall_policy_against(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
-		hall_sock_make_tags(hs, false, &tags);
-		switch (hall_budget_offer(hs, &tags)) {
+		hall_sock_make_tokens(hs, false, &tokens);
+		switch (hall_budget_offer(hs, &tokens)) {
 		case 0:
 			hs->reason = HALLWAY_REASON_OFFERED;
 			return;

@@ -50,7 +50,7 @@ void hall_filters_check(struct hall_sock *hs);
 /* Was nothing sent for so long that what comes now is a new use? */
 bool hall_budget_new_use(const struct hall_sock *hs);
 /* Offers a ring of a fitting size. 0 or -ENOMEM, -EUSERS. */
-int hall_budget_offer(struct hall_sock *hs, const struct hall_tags *tags);
+int hall_budget_offer(struct hall_sock *hs, const struct hall_tokens *tokens);
 /* A writer finds its ring full. True: it is ended, for a larger one. */
 bool hall_budget_full(struct hall_sock *hs);
 /* No ring, or no larger one: what idle connections hold is wanted. Any context. */

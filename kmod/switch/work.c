@@ -85,10 +85,10 @@ static bool has_much_unread(const struct sock *sk)
 	       (u32)READ_ONCE(sk->sk_rcvbuf) + HALLWAY_RING_MAX;
 }
 
-/* 0, with the tags of the acceptance; or a reason against. */
+/* 0, with the tokens of the acceptance; or a reason against. */
 static u32 check_offer(struct hall_sock *hs,
 		       const struct hallway_message *offer,
-		       struct hall_tags *tags)
+		       struct hall_tokens *tokens)
 {
 	u32 reason;
 
@@ -97,11 +97,11 @@ static u32 check_offer(struct hall_sock *hs,
 	reason = hall_policy_against(hs, false);
 	if (reason)
 		return reason;
-	hall_sock_make_tags(hs, false, tags);
-	if (!hall_tags_match(tags, offer->offer.tag)) {
+	hall_sock_make_tokens(hs, false, tokens);
+	if (!hall_tokens_match(tokens, offer->offer.token)) {
 		/* The peer may have drained our ring, and its DONE be on the way. */
-		hall_sock_make_tags(hs, true, tags);
-		if (!hall_tags_match(tags, offer->offer.tag))
+		hall_sock_make_tokens(hs, true, tokens);
+		if (!hall_tokens_match(tokens, offer->offer.token))
 			return HALLWAY_REASON_NO_MATCH;
 	}
 	/* The ring before this one may have ended: requeue its rest. */
@@ -117,7 +117,7 @@ static u32 check_offer(struct hall_sock *hs,
 static void on_offer(struct hall_sock *hs)
 {
 	struct hallway_message *offer, decline;
-	struct hall_tags tags;
+	struct hall_tokens tokens;
 	u32 reason;
 
 	spin_lock_bh(&hs->channel.lock);
@@ -126,9 +126,9 @@ static void on_offer(struct hall_sock *hs)
 	spin_unlock_bh(&hs->channel.lock);
 	if (!offer)
 		return;
-	reason = check_offer(hs, offer, &tags);
+	reason = check_offer(hs, offer, &tokens);
 	if (!reason) {
-		hall_channel_accept(&hs->channel, offer->carrier, &tags);
+		hall_channel_accept(&hs->channel, offer->carrier, &tokens);
 	} else {
 		/* The channel may have no numbers yet. */
 		decline = (struct hallway_message){
@@ -170,7 +170,7 @@ static void on_accept(struct hall_sock *hs)
 	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
 		return;
 	/* The member publishes an address that belongs to another. */
-	if (!hall_tags_match(&hs->tx.tags, said.tag)) {
+	if (!hall_tokens_match(&hs->tx.tokens, said.token)) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		hall_tx_release(hs);
 		hall_policy_back_off(hs, HALLWAY_REASON_NO_MATCH);

@@ -52,7 +52,7 @@ struct hall_member {
 	u32 slot;
 	u32 generation;
 	u8 uuid[16];
-	u8 key[16];			/* of the connection tags */
+	u8 key[16];			/* of the connection tokens */
 	char name[HALLWAY_NAME_SIZE];
 	struct hall_member_bytes __percpu *bytes;	/* moved through rings */
 	struct hall_pool *pool;		/* where rings towards it come from */

@@ -192,7 +192,7 @@ static void made_channel(void)
 {
 	struct hallway_message accept = { .type = HALLWAY_ACCEPT, .from = 78 };
 	struct hall_memory memory = { .size = HALLWAY_RING_HEADER };
-	struct hall_tags tags = { };
+	struct hall_tokens tokens = { };
 	struct in6_addr address = { };
 
 	offer(MAKES);
@@ -211,7 +211,7 @@ static void made_channel(void)
 	hall_transport_handler.wake(&member, made->endpoint);
 	CHECK(woken[MAKES] == 1 && calls() == 4);
 
-	hall_channel_offer(made, 3, &tags, &address, 1, &address, 2, &memory);
+	hall_channel_offer(made, 3, &tokens, &address, 1, &address, 2, &memory);
 	CHECK(sent.type == HALLWAY_OFFER && sent.offer.kind == MAKES);
 
 	hall_channel_close(made);

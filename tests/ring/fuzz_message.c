@@ -9,7 +9,7 @@
 #include "kernel.h"
 
 #include "../../kmod/channel/channel.c"
-#include "../../kmod/channel/tag.c"
+#include "../../kmod/channel/token.c"
 
 #define CHANNELS 6
 
@@ -210,7 +210,7 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel)
 	MUST(said->from == m->from && said->carrier == m->carrier &&
 	     said->reason == m->other.reason &&
 	     said->position == m->other.position &&
-	     !memcmp(said->tag, m->other.tag, sizeof(said->tag)));
+	     !memcmp(said->token, m->other.token, sizeof(said->token)));
 }
 
 static void message(void)
@@ -263,7 +263,7 @@ static void speak(struct hall_channel *channel)
 {
 	u32 sender = number(4) % HALLWAY_ENDPOINTS_MAX;
 	u32 receiver = number(4) % HALLWAY_ENDPOINTS_MAX;
-	struct hall_tags tags = { .own = { number(4), number(4) } };
+	struct hall_tokens tokens = { .own = { number(4), number(4) } };
 
 	channel->sender = sender;
 	channel->receiver = receiver;
@@ -277,28 +277,28 @@ static void speak(struct hall_channel *channel)
 	MUST(answer.type == HALLWAY_DONE && answer.to == sender &&
 	     answer.from == channel->endpoint && answer.carrier == 7 &&
 	     answer.other.position == 9);
-	hall_channel_accept(channel, 5, &tags);
+	hall_channel_accept(channel, 5, &tokens);
 	MUST(answer.type == HALLWAY_ACCEPT && answer.to == sender &&
 	     answer.carrier == 5 &&
-	     !memcmp(answer.other.tag, tags.own, sizeof(tags.own)));
+	     !memcmp(answer.other.token, tokens.own, sizeof(tokens.own)));
 	channel->sender = channel->receiver = 0;
 }
 
 /* Both ends of a connection know it by each other's offers; no other does. */
-static void tags(void)
+static void tokens(void)
 {
 	u32 iss_active = number(4), iss_passive = number(4), other = number(4);
-	struct hall_tags active, passive, stranger;
+	struct hall_tokens active, passive, stranger;
 	u8 key[16] = { byte() };
 
-	hall_tags_make(&active, key, iss_active, iss_passive + 1);
-	hall_tags_make(&passive, key, iss_passive + 1, iss_active + 1);
-	MUST(hall_tags_match(&passive, active.own));
-	MUST(hall_tags_match(&active, passive.own));
+	hall_tokens_make(&active, key, iss_active, iss_passive + 1);
+	hall_tokens_make(&passive, key, iss_passive + 1, iss_active + 1);
+	MUST(hall_tokens_match(&passive, active.own));
+	MUST(hall_tokens_match(&active, passive.own));
 	if (other - iss_active + 2 <= 4)
 		return;
-	hall_tags_make(&stranger, key, other, iss_passive + 1);
-	MUST(!hall_tags_match(&stranger, passive.own));
+	hall_tokens_make(&stranger, key, other, iss_passive + 1);
+	MUST(!hall_tokens_match(&stranger, passive.own));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
@@ -342,7 +342,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 				speak(channels[i]);
 			break;
 		case 5:
-			tags();
+			tokens();
 			break;
 		default:
 			message();

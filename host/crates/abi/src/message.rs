@@ -27,7 +27,7 @@ pub struct Offer {
     /// What every message starts with.
     pub head: Head,
     /// The connection's name.
-    pub tag: [u64; 2],
+    pub token: [u64; 2],
     /// Address of who writes; a hint only.
     pub local: [u8; 16],
     /// Address of who reads; a hint only.
@@ -60,7 +60,7 @@ pub struct Other {
     /// Zero.
     pub reserved: u32,
     /// The connection's name, in [`ACCEPT`].
-    pub tag: [u64; 2],
+    pub token: [u64; 2],
     /// Zero.
     pub reserved2: [u8; 80],
 }
@@ -70,5 +70,5 @@ const _: () = {
     assert!(size_of::<Other>() == 128);
     assert!(offset_of!(Offer, handle) == 80);
     assert!(offset_of!(Other, reason) == 24);
-    assert!(offset_of!(Other, tag) == 32);
+    assert!(offset_of!(Other, token) == 32);
 };

@@ -39,7 +39,7 @@ pub struct Region {
     pub size: u64,
     /// Name of the region among all regions.
     pub uuid: [u8; 16],
-    /// Key of the connection tags.
+    /// Key of the connection tokens.
     pub key: [u8; 16],
     /// Entries used in the member table.
     pub slots: u32,

@@ -49,7 +49,7 @@ fn expectations() -> Vec<(String, u64)> {
         ("from", offset_of!(message::Head, from)),
         ("to", offset_of!(message::Head, to)),
         ("carrier", offset_of!(message::Head, carrier)),
-        ("offer.tag", offset_of!(message::Offer, tag)),
+        ("offer.token", offset_of!(message::Offer, token)),
         ("offer.local", offset_of!(message::Offer, local)),
         ("offer.remote", offset_of!(message::Offer, remote)),
         ("offer.local_port", offset_of!(message::Offer, local_port)),

@@ -23,30 +23,29 @@
 #include <linux/siphash.h>
 #include <linux/string.h>
 
-static u64 name(const siphash_key_t *key, u32 from, u32 to)
+static u64 hash(const siphash_key_t *key, u32 from, u32 to)
 {
 	return siphash_2u32(from, to, key);
 }
 
-void hall_tags_make(struct hall_tags *tags, const u8 key[16], u32 own_isn,
-		    u32 peer_isn)
+void hall_tokens_make(struct hall_tokens *tokens, const u8 key[16], u32 own_isn,
+		      u32 peer_isn)
 {
 	siphash_key_t siphash;
 
 	memcpy(&siphash, key, sizeof(siphash));
-	tags->own[0] = name(&siphash, own_isn, peer_isn);
-	tags->own[1] = name(&siphash, own_isn + 1, peer_isn);
-	tags->peer[0] = name(&siphash, peer_isn, own_isn);
-	tags->peer[1] = name(&siphash, peer_isn, own_isn + 1);
+	tokens->own[0] = hash(&siphash, own_isn, peer_isn);
+	tokens->own[1] = hash(&siphash, own_isn + 1, peer_isn);
+	tokens->peer[0] = hash(&siphash, peer_isn, own_isn);
+	tokens->peer[1] = hash(&siphash, peer_isn, own_isn + 1);
 }
 
-bool hall_tags_match(const struct hall_tags *tags,
-		     const __u64 tag[2])
+bool hall_tokens_match(const struct hall_tokens *tokens, const __u64 token[2])
 {
 	unsigned int i;
 
 	for (i = 0; i < 4; i++)
-		if (tags->peer[i & 1] == tag[i >> 1])
+		if (tokens->peer[i & 1] == token[i >> 1])
 			return true;
 	return false;
 }
