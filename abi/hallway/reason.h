@@ -57,8 +57,8 @@
 #define HALLWAY_REASON_CLOSED 23
 /* the peer does not know this kind of channel */
 #define HALLWAY_REASON_KIND 24
-/* the peer's heartbeat stands still */
-#define HALLWAY_REASON_SILENT 25
+/* the peer is unresponsive: its heartbeat has stopped */
+#define HALLWAY_REASON_UNRESPONSIVE 25
 /* timestamps of packets are requested */
 #define HALLWAY_REASON_TIMESTAMP 26
 /* its ring was idle */

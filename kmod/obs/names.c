@@ -106,8 +106,8 @@ const char *hall_reason_text(u32 reason)
 			"the socket was closed",
 		[HALLWAY_REASON_KIND] =
 			"the peer does not know this kind of channel",
-		[HALLWAY_REASON_SILENT] =
-			"the peer's heartbeat stands still",
+		[HALLWAY_REASON_UNRESPONSIVE] =
+			"the peer is unresponsive: its heartbeat has stopped",
 		[HALLWAY_REASON_TIMESTAMP] =
 			"timestamps of packets are requested",
 		[HALLWAY_REASON_IDLE] =

@@ -127,7 +127,7 @@ int hall_detach_now(struct hall_sock *hs, u32 reason)
 void hall_detach_streams(struct hall_member *member, u32 reason)
 {
 	struct request request = { .member = member, .reason = reason };
-	bool silent = reason == HALLWAY_REASON_SILENT;
+	bool silent = reason == HALLWAY_REASON_UNRESPONSIVE;
 
 	request.until = jiffies + (silent ? PATIENCE_SILENT : PATIENCE);
 	hall_sock_walk(request_one, &request);
@@ -138,7 +138,7 @@ void hall_detach_member(struct hall_member *member, u32 reason)
 {
 	hall_detach_streams(member, reason);
 	/* Bytes that the peer has not read can't be resent by a detached socket. */
-	if (reason != HALLWAY_REASON_SILENT)
+	if (reason != HALLWAY_REASON_UNRESPONSIVE)
 		hall_channel_drained(member, DRAIN);
 }
 

@@ -51,7 +51,7 @@ bool hall_check_timeout(struct hall_sock *hs, unsigned long *left)
 	long due;
 
 	*left = 0;
-	if (!hs->detached || hs->reason != HALLWAY_REASON_SILENT ||
+	if (!hs->detached || hs->reason != HALLWAY_REASON_UNRESPONSIVE ||
 	    !hall_tx_count_unread(hs))
 		return false;
 	if (!hs->give_up_at)

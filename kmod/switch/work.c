@@ -253,7 +253,7 @@ static bool may_reattach(struct hall_sock *hs, u32 reason)
 	if (!READ_ONCE(hall_enabled))
 		return false;
 	switch (reason) {
-	case HALLWAY_REASON_SILENT:
+	case HALLWAY_REASON_UNRESPONSIVE:
 	case HALLWAY_REASON_OFF:
 	case HALLWAY_REASON_PEER_LEFT:
 		break;
@@ -306,7 +306,7 @@ static void on_leave(struct hall_sock *hs)
 		return;
 	hs->detaching = true;
 	/* An unresponsive peer has had its time. */
-	hs->demote_by = jiffies + (reason == HALLWAY_REASON_SILENT ? 0 : HZ);
+	hs->demote_by = jiffies + (reason == HALLWAY_REASON_UNRESPONSIVE ? 0 : HZ);
 	hall_tx_demote(hs);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		/* An end mark does not help where the ring has to wait for TCP. */

@@ -125,7 +125,7 @@ static void publishes(struct vm *vm, u64 *chance)
 static void falls_silent(struct vm *vm)
 {
 	memset(vm->publishes, 0, sizeof(vm->publishes));
-	hall_transport_handler.leave(vm->member, HALLWAY_REASON_SILENT);
+	hall_transport_handler.leave(vm->member, HALLWAY_REASON_UNRESPONSIVE);
 }
 
 static void departs(struct vm *vm)

@@ -568,7 +568,7 @@ static void unresponsive(void)
 	CHECK(!noted.leaves);
 	for (i = 0; i < 20 && !noted.leaves; i++)
 		pass_listening(1);
-	CHECK(noted.leaves == 1 && noted.reason == HALLWAY_REASON_SILENT);
+	CHECK(noted.leaves == 1 && noted.reason == HALLWAY_REASON_UNRESPONSIVE);
 	CHECK(i >= 4 && i <= 6, "%u looks", i);
 	CHECK(!hall_peer_responds(b_of_a));
 	pass_listening(20);

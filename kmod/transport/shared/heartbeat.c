@@ -94,7 +94,7 @@ void hall_peer_listen(struct hall_peer *peer)
 	pr_info("%s: member %u (%s) is unresponsive\n",
 		peer->member.transport->name, peer->member.slot,
 		peer->member.name);
-	hall_transport_handler.leave(&peer->member, HALLWAY_REASON_SILENT);
+	hall_transport_handler.leave(&peer->member, HALLWAY_REASON_UNRESPONSIVE);
 }
 
 bool hall_peer_responds(const struct hall_peer *peer)

@@ -167,7 +167,7 @@ void hall_heartbeat_start(struct hall_own_slice *own);
 void hall_heartbeat_stop(struct hall_own_slice *own);
 /*
  * Looks at the peer's heartbeat. Demotes all streams with the peer when it has
- * become unresponsive: HALLWAY_REASON_SILENT.
+ * become unresponsive: HALLWAY_REASON_UNRESPONSIVE.
  */
 void hall_peer_listen(struct hall_peer *peer);
 /* Was the peer responsive at the last look? */

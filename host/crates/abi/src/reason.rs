@@ -30,7 +30,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("TIMEOUT", "one end did not answer in time, and the other has cut the ring"),
     ("CLOSED", "the socket was closed"),
     ("KIND", "the peer does not know this kind of channel"),
-    ("SILENT", "the peer's heartbeat stands still"),
+    ("UNRESPONSIVE", "the peer is unresponsive: its heartbeat has stopped"),
     ("TIMESTAMP", "timestamps of packets are requested"),
     ("IDLE", "its ring was idle"),
     ("FILTERED", "packet filters must see its packets"),
