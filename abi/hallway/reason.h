@@ -51,7 +51,7 @@
 #define HALLWAY_REASON_SECURED 20
 /* the ring or a message was corrupt: the connection is reset */
 #define HALLWAY_REASON_CORRUPT 21
-/* one end did not answer in time, and the other has cut the ring */
+/* one end did not answer in time, and the other truncated the ring */
 #define HALLWAY_REASON_TIMEOUT 22
 /* the socket was closed */
 #define HALLWAY_REASON_CLOSED 23

@@ -22,19 +22,19 @@ enum hall_counter {
 	HALL_TX_BYTES_RING,
 	/* Bytes in a ring that its reader closed without reading. */
 	HALL_TX_BYTES_UNREAD,
-	/* Bytes of rings that the peer cut, sent again over TCP. */
-	HALL_TX_BYTES_REPEATED,
+	/* Bytes of rings that the peer truncated, sent again over TCP. */
+	HALL_TX_BYTES_RESENT,
 	/* Bytes of attached sockets received over TCP. */
 	HALL_RX_BYTES_TCP,
 	/* Bytes read from rings. */
 	HALL_RX_BYTES_RING,
 	/* Bytes moved from a ring to TCP's receive queue. */
-	HALL_RX_BYTES_SAVED,
+	HALL_RX_BYTES_REQUEUED,
 	/*
-	 * Rings cut, because the peer did not answer or there was no time to
-	 * ask.
+	 * Rings truncated, because the peer did not answer or there was no time
+	 * to ask.
 	 */
-	HALL_RX_CUTS,
+	HALL_RX_TRUNCATIONS,
 	/* Rings ended because nothing was sent through them. */
 	HALL_RINGS_IDLE,
 	/* Rings that replaced smaller ones, which had been full. */

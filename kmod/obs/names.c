@@ -16,11 +16,11 @@ const char *hall_counter_name(enum hall_counter counter)
 		[HALL_TX_BYTES_TCP] = "tx_bytes_tcp",
 		[HALL_TX_BYTES_RING] = "tx_bytes_ring",
 		[HALL_TX_BYTES_UNREAD] = "tx_bytes_unread",
-		[HALL_TX_BYTES_REPEATED] = "tx_bytes_repeated",
+		[HALL_TX_BYTES_RESENT] = "tx_bytes_resent",
 		[HALL_RX_BYTES_TCP] = "rx_bytes_tcp",
 		[HALL_RX_BYTES_RING] = "rx_bytes_ring",
-		[HALL_RX_BYTES_SAVED] = "rx_bytes_saved",
-		[HALL_RX_CUTS] = "rx_cuts",
+		[HALL_RX_BYTES_REQUEUED] = "rx_bytes_requeued",
+		[HALL_RX_TRUNCATIONS] = "rx_truncations",
 		[HALL_RINGS_IDLE] = "rings_idle",
 		[HALL_RINGS_GROWN] = "rings_grown",
 		[HALL_RINGS_SHRUNK] = "rings_shrunk",
@@ -101,7 +101,7 @@ const char *hall_reason_text(u32 reason)
 		[HALLWAY_REASON_CORRUPT] =
 			"the ring or a message was corrupt: the connection is reset",
 		[HALLWAY_REASON_TIMEOUT] =
-			"one end did not answer in time, and the other has cut the ring",
+			"one end did not answer in time, and the other truncated the ring",
 		[HALLWAY_REASON_CLOSED] =
 			"the socket was closed",
 		[HALLWAY_REASON_KIND] =

@@ -161,7 +161,7 @@ void hall_rx_truncate(struct hall_sock *hs)
 		hall_ring_truncate_unread(ring);
 	spin_unlock_bh(&hs->channel.lock);
 	if (ring->ended)
-		hall_count(HALL_RX_CUTS);
+		hall_count(HALL_RX_TRUNCATIONS);
 }
 
 int hall_rx_demote_now(struct hall_sock *hs, u32 reason)

@@ -44,7 +44,7 @@ void hall_info_count_resent(struct hall_sock *hs, u32 n)
 	hs->tx.bytes_tcp += n;
 	tp->bytes_sent -= n;
 	tp->bytes_acked -= n;
-	hall_count_add(HALL_TX_BYTES_REPEATED, n);
+	hall_count_add(HALL_TX_BYTES_RESENT, n);
 }
 
 /* Sequence numbers have 32 bits: the conversion is meant. */

@@ -178,7 +178,7 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 	hall_info_count_received(hs, from_ring);
 	hs->callbacks.seq -= from_ring;
 	hall_count(HALL_SWITCH_IN_RING);
-	hall_count_add(HALL_RX_BYTES_SAVED, from_ring);
+	hall_count_add(HALL_RX_BYTES_REQUEUED, from_ring);
 	/* Wakes native readers of the queue, as tcp_data_queue() does. */
 	hs->sk->sk_data_ready(hs->sk);
 	return 0;

@@ -28,10 +28,10 @@ COUNTED = (
     "tx_bytes_ring",
     "tx_bytes_tcp",
     "tx_bytes_unread",
-    "tx_bytes_repeated",
+    "tx_bytes_resent",
     "rx_bytes_ring",
     "rx_bytes_tcp",
-    "rx_bytes_saved",
+    "rx_bytes_requeued",
 )
 SPIN = "/sys/module/hallway/parameters/spin_us"
 
@@ -200,10 +200,10 @@ def direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
     """Return how the bytes of one direction went, by what its ends counted."""
     return Direction(
         # bytes that the receiver cut off from a ring were resent over TCP
-        sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_repeated"],
-        sent_tcp=sender["tx_bytes_tcp"] + sender["tx_bytes_repeated"],
+        sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_resent"],
+        sent_tcp=sender["tx_bytes_tcp"] + sender["tx_bytes_resent"],
         received_ring=receiver["rx_bytes_ring"],
         # bytes moved from a ring to TCP's queue are counted again when TCP's are read
-        received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_saved"],
+        received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_requeued"],
         unread=sender["tx_bytes_unread"],
     )

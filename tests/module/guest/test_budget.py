@@ -83,7 +83,7 @@ def test_budget_idle():
         data = pattern(5000)
         a.sendall(data)
         assert take(b, 5000) == data, "other bytes came than were sent"
-    delta.expect(tx_promoted=4, rx_demoted=2, rx_bytes_saved=SMALL)
+    delta.expect(tx_promoted=4, rx_demoted=2, rx_bytes_requeued=SMALL)
 
 
 def test_budget_pauses():
@@ -202,7 +202,7 @@ def test_budget_wanted():
 
         wait_for(promoted, "the ring of one who does not read went to another")
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
-        assert delta()["rx_bytes_saved"] >= len(sent), "they were not in the ring"
+        assert delta()["rx_bytes_requeued"] >= len(sent), "they were not in the ring"
 
 
 def test_budget_shrinks():

@@ -108,7 +108,7 @@ def test_unread_on_both():
         hallway("on")
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         exchange(a, b)
-    delta.expect(rx_bytes_saved=500, switch_in_ring=1)
+    delta.expect(rx_bytes_requeued=500, switch_in_ring=1)
 
 
 def parameter(name, value):
@@ -381,7 +381,7 @@ def test_left_before_tcp():
             assert not shown(b), f"still attached: {shown(b)}"
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         exchange(a, b)
-    delta.expect(rx_cuts=1, switch_in_ring=1)
+    delta.expect(rx_truncations=1, switch_in_ring=1)
 
 
 def test_off_before_tcp():
@@ -442,7 +442,7 @@ def test_shut_above_a_cut():
             a.shutdown(socket.SHUT_WR)
         assert take(b, 13) == b"takenrepeated", "other bytes came than were sent"
         assert b.recv(1) == b"", "no EOF"
-    delta.expect(rx_cuts=1, tx_bytes_repeated=8)
+    delta.expect(rx_truncations=1, tx_bytes_resent=8)
 
 
 def test_lowat_on_both():

@@ -27,7 +27,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("URGENT", "urgent data is in use"),
     ("SECURED", "the packets are signed or encrypted (IPsec, TCP MD5 or AO)"),
     ("CORRUPT", "the ring or a message was corrupt: the connection is reset"),
-    ("TIMEOUT", "one end did not answer in time, and the other has cut the ring"),
+    ("TIMEOUT", "one end did not answer in time, and the other truncated the ring"),
     ("CLOSED", "the socket was closed"),
     ("KIND", "the peer does not know this kind of channel"),
     ("UNRESPONSIVE", "the peer is unresponsive: its heartbeat has stopped"),
