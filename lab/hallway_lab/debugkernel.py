@@ -42,7 +42,7 @@ def kernel(*, refresh: bool = False) -> Kernel:
         record = paths.cache("kernels", "debug.json")
         root = _root(json.loads(record.read_text())["version"]) if record.exists() else None
         if refresh or root is None or not (root / ".complete").exists():
-            # the archive keeps only the newest version, so look anew before building
+            # the archive keeps only the newest version, so look again before building
             package, version = kernelsource.package()
             record.write_text(json.dumps({"version": version}))
             root = _root(version)
@@ -106,7 +106,7 @@ def _build(tree: Path, log: Path) -> None:
 
 def _watch(words: Sequence[Arg], tree: Path, log: Path) -> int:
     """Run a long `make`; keep what it says, and tell the person how far it is."""
-    begin = told = time.monotonic()
+    begin = said = time.monotonic()
     objects, last = 0, ""
     with (
         open(log, "w") as kept,
@@ -130,8 +130,8 @@ def _watch(words: Sequence[Arg], tree: Path, log: Path) -> int:
             if hit:
                 objects, last = objects + 1, hit[1]
             now = time.monotonic()
-            if now - told >= SAY_EVERY:
-                told = now
+            if now - said >= SAY_EVERY:
+                said = now
                 say(f"debug kernel: {objects} objects compiled in {now - begin:.0f} s, now in {last}")
     return process.returncode
 

@@ -97,10 +97,10 @@ def _configuration(host: str, driven: Sequence[int], by_hand: Sequence[int]) -> 
 
 @contextlib.contextmanager
 def hosts(*names: str, driven: Sequence[int], by_hand: Sequence[int]) -> Iterator[list[Host]]:
-    """Run so many hosts, each with a daemon of its own, for the length of the block.
+    """Run hosts of these names, each with a daemon of its own, for the length of the block.
 
-    VMs go by their numbers. To those that are driven the daemons plug in their
-    region, and migrate them; the others are served by hand.
+    VMs are named by their numbers. The daemons plug regions into the driven
+    VMs and migrate them; the tests do so for the others.
     """
     made: list[Host] = []
     try:
@@ -125,11 +125,11 @@ def migrate(vm: VM, to: Host, plugged: bool = True) -> Move:
     with arriving(vm, to) as destination:
         hurry(vm)
         vm.qmp.command("migrate", uri=address(destination))
-        told = _wait_completed(vm)
+        state = _wait_completed(vm)
     migrated = time.monotonic()
     if plugged:
         to.plug(vm)
-    return Move(unplugged - started, migrated - unplugged, told["downtime"] / 1000)
+    return Move(unplugged - started, migrated - unplugged, state["downtime"] / 1000)
 
 
 def save(vm: VM, path: Path) -> None:
@@ -180,20 +180,20 @@ def address(destination: VM) -> str:
 
 
 def hurry(vm: VM, bandwidth: int = BANDWIDTH) -> None:
-    """Have a VM's next migrations take so many bytes a second, or as many as there are."""
+    """Set the bandwidth of a VM's next migrations, in bytes a second."""
     vm.qmp.command("migrate-set-parameters", max_bandwidth=bandwidth)
 
 
 def _wait_completed(vm: VM) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE
-    while (told := vm.qmp.command("query-migrate"))["status"] != "completed":
-        if told["status"] in ("failed", "cancelled"):
-            raise LabError(f"{vm.name}: migration {told['status']}: {told.get('error-desc', '')}")
+    while (state := vm.qmp.command("query-migrate"))["status"] != "completed":
+        if state["status"] in ("failed", "cancelled"):
+            raise LabError(f"{vm.name}: migration {state['status']}: {state.get('error-desc', '')}")
         if time.monotonic() > deadline:
             vm.qmp.command("migrate_cancel")
-            raise LabError(f"{vm.name}: not migrated in time: {told}")
+            raise LabError(f"{vm.name}: not migrated in time: {state}")
         time.sleep(0.05)
-    return told
+    return state
 
 
 def _wait_running(destination: VM) -> None:

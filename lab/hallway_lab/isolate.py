@@ -31,7 +31,7 @@ CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WATCHED = (*ENDING, signal.SIGCHLD)
-GRACE = 10  # seconds that a run which was told to end may take
+GRACE = 10  # seconds that a run may take to end after a signal
 BRIDGE = "hall0"
 
 _cut_off = False
@@ -65,7 +65,7 @@ def enter() -> None:
 
 
 def _scratch() -> str:
-    """Make a folder for temporary files; those of runs that were killed go."""
+    """Make a folder for temporary files; folders of killed runs are removed."""
     folder = paths.cache("tmp", "x").parent
     with paths.lock("tmp"):
         for old in folder.glob("run-*"):
@@ -102,7 +102,7 @@ def end_on_signals() -> None:
 def put_off() -> Iterator[None]:
     """Let signals that end a run wait for the end of the block."""
     came: list[int] = []
-    before = {number: signal.signal(number, lambda *told: came.append(told[0])) for number in ENDING}
+    before = {number: signal.signal(number, lambda *words: came.append(words[0])) for number in ENDING}
     try:
         yield
     finally:
@@ -120,7 +120,7 @@ def _unshare(flags: int) -> None:
 
 
 def _hung_up(end: int) -> bool:
-    """Tell whether the waiting process ended before we could ask to be told."""
+    """Tell whether the waiting process ended before the death signal was set."""
     waiter = select.poll()
     waiter.register(end, 0)
     return bool(waiter.poll(0))
@@ -147,8 +147,8 @@ def _next_signal(deadline: float | None) -> int | None:
     """Wait for a signal; None if none came in time."""
     if deadline is None:
         return signal.sigwait(WATCHED)
-    told = signal.sigtimedwait(WATCHED, max(0.0, deadline - time.monotonic()))
-    return told.si_signo if told else None
+    came = signal.sigtimedwait(WATCHED, max(0.0, deadline - time.monotonic()))
+    return came.si_signo if came else None
 
 
 def cut_off() -> None:

@@ -37,7 +37,7 @@ CONFIGURATION = {
     "libvirtd.conf": 'unix_sock_group = "root"\nauth_unix_rw = "none"\nhost_uuid = "{uuid}"\n',
 }
 PID_FILE = "/run/libvirt/libvirtd.pid"  # by default it is outside of all folders
-USER = "libvirt-qemu"  # libvirt looks for it even where it is told another one
+USER = "libvirt-qemu"  # libvirt looks for it even where another one is configured
 PATIENCE = 60  # seconds
 # Where the lab's own devices, which QEMU places from below, never come near.
 SLOTS = {"ivshmem-doorbell": "0x1c", "ivshmem-plain": "0x1d"}
@@ -216,7 +216,7 @@ class Domain(VM):
         self._find_agent(time.monotonic() + PATIENCE)
 
     def migrate(self, to: Libvirt) -> None:
-        """Have it go on under another libvirt. It stands still meanwhile: see hosts.QEMU."""
+        """Migrate the domain to another libvirt, without `--live`: see hosts.QEMU."""
         there = self.double()
         there._make_room()
         # What the lab gives QEMU by itself has other names there.

@@ -58,7 +58,7 @@ def key(*inputs: object) -> str:
 
 @contextlib.contextmanager
 def workshop(target: Path) -> Iterator[Path]:
-    """Give a folder beside `target` to make it in, to one who holds its lock.
+    """Give a folder beside `target` to make it in; the caller holds the target's lock.
 
     What a run that was killed left there goes first.
     """

@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def guarded(name: str, action: Callable[[], int | None]) -> int:
-    """Run a whole program; a failure or an interruption is told, and is its exit code."""
+    """Run a whole program; a failure or an interruption is printed, and decides the exit code."""
     try:
         return action() or 0
     except LabError as failure:

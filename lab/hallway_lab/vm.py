@@ -163,7 +163,7 @@ class VM:
         self.qmp.command("system_reset")
 
     def expect_boot(self) -> None:
-        """Be told that the guest is about to boot anew; `wait_boot` then waits for that."""
+        """Expect the guest to boot again; `wait_boot` then waits for that."""
         self._boots += 1
         if self._agent:
             self._agent.close()
@@ -348,7 +348,8 @@ class VM:
     ) -> Result:
         """Run a shell command in the guest and wait for it.
 
-        `first`: before all that keeps the guest's CPU busy. It is for who looks, not for what is looked at.
+        `first`: ahead of all that keeps the guest's CPU busy; for commands that observe, not for what is
+        under test.
         """
         job = self.spawn(command, stdin, first)
         result = job.wait(timeout)
