@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import compatibility, docs, generated, imports, module, rules, tools
+from . import compatibility, docs, generated, imports, module, rules, tools, words
 
 Check = Callable[[], list[str]]
 
@@ -33,6 +33,8 @@ CHECKS: list[tuple[str, Check]] = [
     ("documents: links and paths", docs.links),
     ("documents: commands", docs.commands),
     ("documents: make help", docs.targets),
+    ("documents: tables have short cells", words.tables),
+    ("words: comments and documents are plain", words.plain),
     ("rustfmt", tools.rustfmt),
     ("clippy", tools.clippy),
     ("ruff check", tools.ruff_check),
