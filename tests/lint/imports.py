@@ -1,4 +1,4 @@
-"""Imports point one way: between the host's crates, within the daemon, and in the lab."""
+"""Imports point one way: between the host's crates, within the daemon, in the lab, and in the tests."""
 
 from __future__ import annotations
 
@@ -108,3 +108,34 @@ def _rust(path: Path, place: str) -> Iterator[tuple[int, str]]:
                 if module != place:
                     yield source.line_of(text, hit.start()), module
                 break
+
+
+TESTS = REPO / "tests"
+LIBRARY = "hallway_tests"
+# Suites that use another suite, besides the library.
+USES = {"e2e": {"programs"}}
+
+
+def suites() -> list[str]:
+    """The tests' library uses no suite, and suites do not use each other."""
+    folders = {path.name for path in TESTS.iterdir() if (path / "__init__.py").exists()}
+    found = []
+    for path in source.files("tests"):
+        folder = path.relative_to(TESTS).parts[0]
+        if path.suffix == ".py" and folder in folders:
+            above = folders - {folder, LIBRARY} - USES.get(folder, set())
+            found += [
+                f"{source.name(path)}:{line}: {folder} must not use {name}"
+                for line, name in _absolute(path)
+                if name in above
+            ]
+    return found
+
+
+def _absolute(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and top-level package of each absolute import of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module.split(".")[0]
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)

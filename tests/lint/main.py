@@ -27,6 +27,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("imports: no circle in the lab", imports.lab),
     ("imports: between the host's crates", imports.crates),
     ("imports: between the daemon's modules", imports.modules),
+    ("imports: between the test suites", imports.suites),
     ("generated files are current", generated.current),
     ("compatibility: rows are sound", compatibility.sound),
     ("docs/compatibility.md is current", compatibility.current),
