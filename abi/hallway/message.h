@@ -33,10 +33,10 @@ struct hallway_handle {
 struct hallway_message {
 	__u16 type;		/* HALLWAY_OFFER .. */
 	__u16 reserved;
-	__u32 from;		/* endpoint of who writes this; 0 in a DECLINE of
-				 * who has none
+	__u32 from;		/* endpoint of the sender; 0 in a DECLINE of
+				 * a member without one
 				 */
-	__u32 to;		/* endpoint of who reads this; 0 in an OFFER,
+	__u32 to;		/* endpoint of the receiver; 0 in an OFFER,
 				 * which names the connection
 				 */
 	__u32 carrier;		/* number of the ring's carrier, odd */
@@ -49,7 +49,7 @@ struct hallway_message {
 			 * two candidates; the reader tries both against both.
 			 */
 			__u64 token[2];
-			__u8 local[16];	/* of who writes; a hint only */
+			__u8 local[16];	/* of the sender; a hint only */
 			__u8 remote[16];
 			__u16 local_port;
 			__u16 remote_port;

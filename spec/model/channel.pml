@@ -53,7 +53,7 @@
 #elif defined(REJOIN)
 #define ANSWERS		6
 /*
- * A word of another generation does not exist. Carriers are numbered anew for
+ * A word of another generation does not exist. Carriers are numbered from 0 for
  * each generation; their names here have both, so that no two are the same.
  */
 #ifdef STALE_GENERATION
@@ -523,7 +523,7 @@ withdraw:	tx_demote()
 #endif
 #ifdef REJOIN
 	:: atomic {
-		/* on_departed: the ring says what was read, then all begins anew */
+		/* on_departed: the ring says what was read, then all begins again */
 		s_knows != r_again && !s_lock ->
 		s_knows = r_again;
 		offered = 0;

@@ -1,4 +1,4 @@
-"""hallwayd: what it refuses, what guests are told by it, and what its death costs."""
+"""hallwayd: what it refuses, what guests learn from it, and what its death costs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_status_names_all(pair: Pair) -> None:
     """Each guest's status lists the host, itself and the other as hallwayd does."""
     pair.load()
     region = pair.site.daemon.status()["regions"][0]
-    told = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in region["members"]}
+    listed = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in region["members"]}
     for vm in pair.both:
         shown = status(vm)["members"]
         seen = {m["slot"]: (m["name"], m["uuid"], m["generation"], m["host"]) for m in shown}
         assert len(shown) == 3, vm.name
-        assert seen == {slot: told[slot] for slot in seen}, vm.name
+        assert seen == {slot: listed[slot] for slot in seen}, vm.name
         own = [m for m in shown if m["self"]]
         assert [m["uuid"] for m in own] == [vm.uuid], vm.name
         assert {vm.ip4, vm.ip6} <= set(own[0]["addresses"]), vm.name

@@ -89,8 +89,11 @@ def ended(streams: Stream, patience: float) -> None:
 def ended_as_tcp(streams: Stream, result: Result, *, least: int | None = None) -> None:
     """Fail unless each connection, or at least `least`, reports that its peer is gone; EOF does not count."""
     client = json.loads(result.out)
-    told = {report.split()[1] for report in client["reports"]}
-    check(len(told) >= (least or streams.conns), f"connections {told} of {streams.conns} noticed: {client}")
+    noticed = {report.split()[1] for report in client["reports"]}
+    check(
+        len(noticed) >= (least or streams.conns),
+        f"{noticed} of {streams.conns} connections noticed: {client}",
+    )
     for report in client["reports"]:
         check(report.endswith(TCP_ENDS), f"not an error of TCP's: {report}")
 

@@ -77,9 +77,9 @@ class Hosts:
             took = time.monotonic() - begin
             check(done.returncode == 0, f"does not migrate: {done}")
             check("it stood still" in done.stdout, f"does not print the downtime: {done}")
-            told = self.moves.qmp.command("query-migrate")
-        migrated = told["total-time"] / 1000
-        return Move(took - migrated, migrated, told["downtime"] / 1000)
+            reply = self.moves.qmp.command("query-migrate")
+        migrated = reply["total-time"] / 1000
+        return Move(took - migrated, migrated, reply["downtime"] / 1000)
 
     def interrupt_migration(self, why: str) -> None:
         """Begin a migration and end it on its way, as `why` says; the VM stays where it is."""
@@ -101,8 +101,8 @@ class Hosts:
 
     def _transferred(self) -> int:
         """Return how many bytes a running migration has transferred."""
-        told = self.moves.qmp.command("query-migrate")
-        return told["ram"]["transferred"] if told.get("status") == "active" else 0
+        reply = self.moves.qmp.command("query-migrate")
+        return reply["ram"]["transferred"] if reply.get("status") == "active" else 0
 
     def wait_on_rings(self, count: int) -> None:
         """Wait until `count` connections are on rings both ways, and rings carry bytes each way."""

@@ -1,4 +1,4 @@
-"""The host's side without a guest: who may connect, and the unit for systemd."""
+"""The host's side without a guest: which users may connect, and the unit for systemd."""
 
 from __future__ import annotations
 

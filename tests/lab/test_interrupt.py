@@ -150,8 +150,8 @@ def test_repeated() -> None:
 
 def test_failures() -> None:
     """A command that fails, or a bug in the lab itself."""
-    assert "exit code 1" in _ended("failing", 1, _nothing), "the failure is not told"
-    assert "ZeroDivisionError" in _ended("broken", 1, _nothing), "the bug is not told"
+    assert "exit code 1" in _ended("failing", 1, _nothing), "the failure is not reported"
+    assert "ZeroDivisionError" in _ended("broken", 1, _nothing), "the bug is not reported"
 
 
 def test_stuck() -> None:

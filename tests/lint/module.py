@@ -1,6 +1,6 @@
 """The module, built with all warnings, in build folders of its own.
 
-The checks compile everything anew with other flags; in the folders of the
+The checks compile everything again with other flags; in the folders of the
 ordinary build that would cost the next build as much again.
 """
 
@@ -100,7 +100,7 @@ def newest() -> list[str]:
 
 
 def dkms() -> list[str]:
-    """DKMS of this Debian, told to keep everything in a folder of its own, builds and installs it."""
+    """DKMS of this Debian, kept in a folder of its own, builds and installs it."""
     kernel = kernels.kernel("6.1")
     with tempfile.TemporaryDirectory() as scratch:
         places = [f"--{what}tree={scratch}/{what}" for what in ("dkms", "install")]
@@ -113,8 +113,8 @@ def dkms() -> list[str]:
         if not built:
             return [f"DKMS installed no hallway.ko: {said}"]
         version = run(["modinfo", "-F", "version", built[0]]).strip()
-    told = run(["sed", "-n", 's/^PACKAGE_VERSION="\\(.*\\)"/\\1/p', paths.REPO / "kmod/dkms.conf"]).strip()
-    return [] if told == version else [f"kmod/dkms.conf says {told}, the module {version}"]
+    stated = run(["sed", "-n", 's/^PACKAGE_VERSION="\\(.*\\)"/\\1/p', paths.REPO / "kmod/dkms.conf"]).strip()
+    return [] if stated == version else [f"kmod/dkms.conf says {stated}, the module {version}"]
 
 
 def _dkms_program() -> Path:

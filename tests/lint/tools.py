@@ -139,7 +139,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/compat/recvmsg.h", "SPACING"): "the macros begin with a comma",
     ("kmod/sock/sock.h", "CONST_STRUCT"): "a copy of its own for each socket",
     ("kmod/sock/rx.c", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
-    ("kmod/sock/wake.c", "WAITQUEUE_ACTIVE"): "the same: whoever comes later polls then",
+    ("kmod/sock/wake.c", "WAITQUEUE_ACTIVE"): "the same: a later sleeper polls then",
     ("kmod/switch/switch.c", "MSLEEP"): "longer is fine",
     ("kmod/transport/ivshmem/pci.c", "JIFFIES_COMPARISON"): "the same jiffy or another",
     ("kmod/transport/transports.h", "TRAILING_SEMICOLON"): "one declaration for each entry of the list",

@@ -88,10 +88,10 @@ class Guest:
     def reports(self, test: str) -> Iterator[dict[str, Any]]:
         """Yield the reports of a test as its phases end; raises GuestLost if they do not come."""
         deadline = time.monotonic() + SILENCE * self._slow
-        told = 0
+        replayed = 0
         while True:
-            for report in self._reports[test][told:]:
-                told += 1
+            for report in self._reports[test][replayed:]:
+                replayed += 1
                 yield report
                 if report["when"] == "teardown":
                     return
@@ -100,7 +100,7 @@ class Guest:
                 self._read()
             except LabError as error:
                 raise GuestLost(f"the guest was lost in this test: {error}\n{self.vm.verdict()}") from None
-            if len(self._reports[test]) > told:
+            if len(self._reports[test]) > replayed:
                 continue
             if ended:
                 said = f"{ended.out[-3000:]}{ended.err[-3000:]}"

@@ -3,7 +3,7 @@
  * A hundred members come and go: kmod/discovery/members.c as it is, on a little
  * of a kernel (shim/lists.h). They arrive, publish addresses that others may
  * publish, too, change them, fall silent, are heard again and depart, at
- * random, while threads look addresses up. Whoever is found publishes the
+ * random, while threads look addresses up. A member that is found publishes the
  * address and is not gone; afterwards nothing is left.
  */
 #include "lists.h"
@@ -68,7 +68,7 @@ static void on_leave(struct hall_member *member, u32 reason)
 	silences++;
 }
 
-/* Those who look addresses up, as connections do that come */
+/* Threads that look addresses up, as new connections do */
 
 static void *look_up(void *data)
 {

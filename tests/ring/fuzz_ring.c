@@ -6,7 +6,7 @@
  * word that is loaded twice is found out.
  *
  * After each call the private side must be in bounds, spans inside the data,
- * broken must stay, and what is told must follow from the private side alone.
+ * broken must stay, and what is reported must follow from the private side alone.
  */
 #include "check.h"
 #include "hooked.h"

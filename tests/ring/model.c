@@ -182,7 +182,7 @@ static void tx_done(u64 position)
 	CHECK(hall_ring_finish(&w.tx.ring, position, &lost), "DONE at %llu",
 	      (unsigned long long)position);
 	if (lost) {
-		/* Only who closed may leave bytes: the stream is reset. */
+		/* Only an end that closed may leave bytes: the stream is reset. */
 		CHECK(w.rx.closed);
 		w.rx.over = true;
 	}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A sender and a receiver on two CPUs, who really sleep: on a futex, armed by
+ * A sender and a receiver on two CPUs that really sleep: on a futex, armed by
  * the event index alone. Built plainly, it is the processor that may reorder;
  * built with ThreadSanitizer, a byte read without an acquire is a race.
  *
  * The doorbells are counters without order, and futex calls are made by hand,
  * so that nothing but the ring itself orders the bytes. Doorbells that nobody
- * asked for come in between, and who is woken for nothing sleeps on without
+ * asked for come in between, and a thread that is woken for nothing sleeps on without
  * arming again. A sleeper that nobody wakes for WATCHDOG seconds is lost.
  *
  *   threads [SEED [MEGABYTES]]
@@ -60,7 +60,7 @@ static u32 heard(struct bell *bell)
 }
 
 /* Sleeps until the bell is rung past before. */
-static void sleep_on(struct bell *bell, u32 before, const char *who, u64 at)
+static void sleep_on(struct bell *bell, u32 before, const char *side, u64 at)
 {
 	struct timespec limit = { .tv_sec = WATCHDOG };
 
@@ -71,7 +71,7 @@ static void sleep_on(struct bell *bell, u32 before, const char *who, u64 at)
 		if (errno != ETIMEDOUT)
 			continue;
 		printf("%s asleep for %d s at byte %llu of %llu: lost wake-up (seed %llu); head %llu, tail %llu\n",
-		       who, WATCHDOG, (unsigned long long)at,
+		       side, WATCHDOG, (unsigned long long)at,
 		       (unsigned long long)total, (unsigned long long)seed,
 		       (unsigned long long)shared->head,
 		       (unsigned long long)shared->tail);

@@ -470,7 +470,7 @@ static void truncate_at_head(void)
 	}
 }
 
-/* Who comes second learns what the first one wrote. */
+/* The second one learns what the first one wrote. */
 static void cut_and_end(void)
 {
 	u32 n;
@@ -490,7 +490,7 @@ static void cut_and_end(void)
 	CHECK(shared->end == (HALLWAY_MARK_TRUNCATED | 14));
 }
 
-/* One who can wait for nothing leaves all that is unread to the sender. */
+/* A reader that cannot wait leaves all unread bytes to the sender. */
 static void truncate_at_tail(void)
 {
 	u32 n;
@@ -547,7 +547,7 @@ static const struct {
 	{   0,   6 },	/* drained to S, and some that follow the ring */
 	{   1,   0 },	/* drained to S, and the FIN was read */
 	{  -3,  -4 },	/* the FIN was read below S: S will never come */
-	{   7,   6 },	/* bytes above S were delivered before S was told */
+	{   7,   6 },	/* bytes above S were delivered before S was known */
 };
 
 enum { UNSET, SET, NO_BIT, RESERVED };	/* start */
@@ -688,7 +688,7 @@ static void last_word(void)
 		hall_ring_publish(&tx, 100);
 		hall_ring_consume(&rx, 40);
 		CHECK(hall_ring_count_unread(&tx) == 60);
-		/* The word counts, not what the shared tail says by now. */
+		/* The word counts, not what the shared tail says now. */
 		shared->tail = base + 70;
 		CHECK(hall_ring_finish(&tx, base + words[i_w].position, &lost) ==
 		      words[i_w].possible, "word %zu", i_w);

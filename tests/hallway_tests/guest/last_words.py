@@ -80,8 +80,8 @@ def hear(port):
     first = "hasty" in ends
     for waiter in waiters:
         waiter.join()
-    told = {"got": len(got), "right": got == words(len(got)), "end": end, "first": first}
-    print(json.dumps({**told, **ends, "after": after}))
+    seen_by_reader = {"got": len(got), "right": got == words(len(got)), "end": end, "first": first}
+    print(json.dumps({**seen_by_reader, **ends, "after": after}))
 
 
 def say(port, host, count):

@@ -62,12 +62,12 @@ def shift_right(register, count):
 
 
 def skip_if(register, constant, instructions):
-    """Pass over so many instructions if the register has this value."""
+    """Skip `count` instructions if the register has this value."""
     return _word(0x15, register, offset=instructions, constant=constant)
 
 
 def skip_unless(register, constant, instructions):
-    """Pass over so many instructions if the register has another value."""
+    """Skip `count` instructions if the register has another value."""
     return _word(0x55, register, offset=instructions, constant=constant)
 
 
@@ -124,7 +124,7 @@ def _types(vmlinux):
     """Yield the kind and the name of each type that the kernel describes (BTF), by their numbers."""
     head, types, length, names = struct.unpack_from("I3I", vmlinux, 4)
     at, end = head + types, head + types + length
-    # What follows a type: so many bytes, and so many for each of its members.
+    # What follows a type: its own bytes, and more for each of its members.
     more = {1: (4, 0), 3: (12, 0), 4: (0, 12), 5: (0, 12), 6: (0, 8), 13: (0, 8)}
     more |= {14: (4, 0), 15: (0, 12), 17: (4, 0), 19: (0, 12)}
     while at < end:

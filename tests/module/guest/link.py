@@ -26,7 +26,7 @@ DONTWAIT_NOSIGNAL = 0x4040
 
 
 def earn_after(amount):
-    """Let connections be promoted once they have moved so many bytes or lived so many milliseconds."""
+    """Let connections be promoted once they have moved these bytes or lived these milliseconds."""
     for name in ("promote_bytes", "promote_ms"):
         with open(f"/sys/module/hallway/parameters/{name}", "w") as file:
             file.write(str(amount))

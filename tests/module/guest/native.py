@@ -81,7 +81,7 @@ def vmsplice(sink, buffer):
 
 
 class Fenced:
-    """So many bytes of memory right before a page that nobody may touch."""
+    """Memory of this size right before a page that may not be touched."""
 
     def __init__(self, data):
         page = os.sysconf("SC_PAGE_SIZE")
@@ -93,16 +93,16 @@ class Fenced:
         ctypes.memmove(self.address, data, len(data))
 
     def send(self, sock, count, flags=0):
-        """Send so many bytes from here; what lies beyond can't be read."""
+        """Send bytes from here; what lies beyond can't be read."""
         return checked("send", sock.fileno(), ctypes.c_void_p(self.address), ctypes.c_size_t(count), flags)
 
     def recv(self, sock, count, flags=0):
-        """Receive so many bytes to here; what lies beyond can't be written."""
+        """Receive bytes to here; what lies beyond can't be written."""
         return checked("recv", sock.fileno(), ctypes.c_void_p(self.address), ctypes.c_size_t(count), flags)
 
 
 class Unpaged:
-    """A page of memory that whoever touches it waits for until `close()`, as long as that takes."""
+    """A page of memory: a thread that touches it waits until `close()`, as long as that takes."""
 
     def __init__(self):
         self._size = os.sysconf("SC_PAGE_SIZE")
@@ -115,9 +115,9 @@ class Unpaged:
         checked("ioctl", self._fd, ctypes.c_ulong(0xC020AA00), missing)  # UFFDIO_REGISTER
 
     def send(self, sock, count):
-        """Send so many bytes from here."""
+        """Send bytes from here."""
         return checked("send", sock.fileno(), ctypes.c_void_p(self._address), ctypes.c_size_t(count), 0)
 
     def close(self):
-        """Let all who wait go on with zeros."""
+        """Let all waiting threads go on with zeros."""
         os.close(self._fd)

@@ -88,7 +88,7 @@ class Delta:
         return {name: value - self._before[name] for name, value in counters().items()}
 
     def expect(self, resets=0, **least):
-        """Fail unless each counter moved by at least so much, and nothing went wrong."""
+        """Fail unless each counter moved by at least this much, and nothing went wrong."""
         moved = self()
         for name, value in least.items():
             assert moved[name] >= value, f"{name} moved by {moved[name]}, not {value}: {moved}"
@@ -159,7 +159,7 @@ def promote(a, b):
 
 
 def take(sock, count):
-    """Read exactly so many bytes."""
+    """Read exactly this number of bytes."""
     data = bytearray()
     while len(data) < count:
         piece = sock.recv(count - len(data))

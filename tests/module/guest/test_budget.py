@@ -1,4 +1,4 @@
-"""Ring memory is a budget: who gets how much of it, and who gives it back when."""
+"""Ring memory is a budget: what a connection gets of it, and when it gives it back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from pairs import (
 
 IDLE, NO_MEMORY = 27, 4  # of abi/hallway/reason.h
 NEVER = 2**31 - 1
-SMALL = 16384  # bytes of the smallest ring that who is short of memory gets
+SMALL = 16384  # bytes of the smallest ring, while memory is short
 HEADER = 4096
-SHARE = 8  # a peer holds so many times what it leaves free, at most
+SHARE = 8  # a peer holds at most this many times what it leaves free
 
 
 def parameter(name, value):
@@ -54,7 +54,7 @@ def loaded(**params):
 
 
 def room_for(rings, size=SMALL):
-    """Return how much ring memory one peer gets so many rings of."""
+    """Return how much ring memory gives one peer this number of rings."""
     return rings * (size + HEADER) * (SHARE + 1) // SHARE + HEADER
 
 
@@ -175,7 +175,7 @@ def test_budget_refused():
         refused = delta()["rings_refused"]
         assert 0 < refused < 50, f"it asked {refused} times in 500 sends"
         assert on_ring(*(end for ends in holders for end in ends)) == 4, "the others lost their rings"
-        # What is idle goes to who wants it, and to nobody else.
+        # An idle ring goes to a connection that wants memory, and to no other.
         with parameter("pause_ms", 300):
 
             def promoted():
@@ -200,13 +200,13 @@ def test_budget_wanted():
             assert take(d, 6) == b"please", "other bytes came than were sent"
             return on_ring(c) and not on_ring(a)
 
-        wait_for(promoted, "the ring of one who does not read went to another")
+        wait_for(promoted, "the ring of a connection that does not read went to another")
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         assert delta()["rx_bytes_requeued"] >= len(sent), "they were not in the ring"
 
 
 def test_budget_shrinks():
-    """Who comes late gets a small ring; while memory is wanted large ones that don't fill become small."""
+    """A late connection gets a small ring; while memory is wanted large ones that don't fill become small."""
     with (
         loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
         contextlib.ExitStack() as stack,
@@ -232,7 +232,7 @@ def test_budget_shrinks():
             lambda: one_write(c, d, 1) | one_write(a, b, 1) and on_ring(c), "the last one has a ring, too"
         )
         assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
-        # That was seen, so what it sends by now is the ring that came after.
+        # That was seen, so what it sends now is in the ring that came after.
         wait_for(lambda: one_write(a, b, 1), "the one that shrank has a ring, too")
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"

@@ -74,7 +74,7 @@ def test_half_close():
 
 
 def test_close_unread():
-    """Whoever closes with bytes unread resets the connection."""
+    """A close with bytes unread resets the connection."""
     delta = Delta()
     with pair() as (a, b):
         a.sendall(b"x" * 4000)
@@ -84,12 +84,12 @@ def test_close_unread():
             pytest.fail(f"recv() returned {got!r}, not ECONNRESET")
         except ConnectionResetError:
             pass
-    # TCP's RST and the ring's end race to say so; who wins may count a reset
+    # TCP's RST and the ring's end race to say so; the winner may count a reset
     delta.expect(tx_bytes_ring=4000, resets=1)
 
 
 def test_epipe():
-    """Sending to one who closed ends in EPIPE."""
+    """Sending to a closed peer ends in EPIPE."""
     delta = Delta()
     with pair() as (a, b):
         b.close()
@@ -162,7 +162,7 @@ def test_edge_readable():
                 pass
         waiter = Sleeper(epoll.poll, PATIENCE).asleep("epoll")
         a.sendall(b"x")
-        assert waiter.result(), "no edge for one who waited"
+        assert waiter.result(), "no edge for a waiter"
         assert b.recv(9) == b"x", "other bytes came"
     delta.expect(tx_bytes_ring=51, rx_bytes_ring=51)
 
@@ -195,7 +195,7 @@ def test_edge_after_short_read():
 
 
 def test_edge_after_inq():
-    """A program may read what FIONREAD told and no more: what comes after that is an edge again."""
+    """A program may read what FIONREAD reported and no more: what comes after that is an edge again."""
     delta = Delta()
     with pair() as (a, b), select.epoll() as epoll:
         epoll.register(b, select.EPOLLIN | select.EPOLLET)
@@ -203,17 +203,17 @@ def test_edge_after_inq():
         for turn in range(5):
             a.sendall(b"%05d" % turn)
             assert epoll.poll(PATIENCE) == [(b.fileno(), select.EPOLLIN)], f"no edge, turn {turn}"
-            told = array.array("i", [0])
-            fcntl.ioctl(b, termios.FIONREAD, told)
-            assert told[0] == 5, f"FIONREAD told {told[0]} bytes, not 5"
+            reported = array.array("i", [0])
+            fcntl.ioctl(b, termios.FIONREAD, reported)
+            assert reported[0] == 5, f"FIONREAD reported {reported[0]} bytes, not 5"
             if turn % 2:
                 a.sendall(b"later")
                 assert epoll.poll(PATIENCE), f"no edge for later bytes, turn {turn}"
                 assert b.recv(5) == b"%05d" % turn, "other bytes came"
             assert len(b.recv(5)) == 5, "other bytes came"
             if turn % 2:
-                fcntl.ioctl(b, termios.FIONREAD, told)
-                assert told[0] == 0, f"FIONREAD told {told[0]} bytes, not 0"
+                fcntl.ioctl(b, termios.FIONREAD, reported)
+                assert reported[0] == 0, f"FIONREAD reported {reported[0]} bytes, not 0"
     delta.expect(tx_bytes_ring=35, rx_bytes_ring=35)
 
 
@@ -232,7 +232,7 @@ def test_duplicated():
 
 
 def spliced(sock, count):
-    """Read exactly so many bytes by splice()."""
+    """Read exactly this number of bytes by splice()."""
     source, sink = os.pipe()
     with open(source, "rb") as pipe, open(sink, "wb"):
         data = b""
@@ -249,7 +249,7 @@ def test_never_called():
     a, b = connect()
     with a, b:
         a.sendall(b"first")
-        wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2, "a ring for one who never called")
+        wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2, "a ring for an end that never made a call")
         a.sendall(b"second")
         assert spliced(b, 11) == b"firstsecond", "other bytes came than were sent"
     delta.expect(rx_bytes_ring=6)
@@ -274,7 +274,7 @@ def test_mptcp_listener():
 
 
 def test_send_buffer():
-    """Who sets SO_SNDBUF is stopped by a ring, too, where TCP's buffers would be full."""
+    """A program that sets SO_SNDBUF is stopped by a ring, too, where TCP's buffers would be full."""
     delta = Delta()
     with setting("/sys/module/hallway/parameters/ring_bytes", MUCH):
         for asked, least, most in ((None, MUCH, MUCH), (4096, 4096, MUCH // 2), (MUCH, MUCH, MUCH)):
@@ -333,14 +333,14 @@ def test_siocinq():
 def test_tcp_info():
     """TCP_INFO counts a ring's bytes as it does TCP's, and the times since the last ones."""
 
-    def told(sock):
+    def reported(sock):
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         acked, received = struct.unpack_from("QQ", info, 120)
         return {"sent": struct.unpack_from("Q", info, 200)[0], "acked": acked, "received": received}
 
     delta = Delta()
     with pair() as (a, b):
-        before = told(a), told(b)
+        before = reported(a), reported(b)
         for size in (1000, 7000):
             a.sendall(bytes(size))
             take(b, size)
@@ -348,7 +348,7 @@ def test_tcp_info():
         take(a, 1)
         moved = []
         for sock, then in zip((a, b), before, strict=True):
-            now = told(sock)
+            now = reported(sock)
             moved.append({name: now[name] - then[name] for name in now})
         assert moved[0] == {"sent": 8000, "acked": 8000, "received": 1}, f"TCP_INFO moved by {moved[0]}"
         assert moved[1] == {"sent": 1, "acked": 1, "received": 8000}, f"TCP_INFO moved by {moved[1]}"

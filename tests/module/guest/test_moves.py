@@ -401,7 +401,7 @@ def test_off_before_tcp():
 
 
 def test_ended_before_tcp():
-    """Who needs TCP on a ring that has ended, while TCP brings nothing, has the connection time out."""
+    """A call that needs TCP on a ring that has ended, while TCP brings nothing, times the connection out."""
     delta = Delta()
     a, b = connect()
     with a, b, no_packets():
@@ -432,7 +432,7 @@ def alone():
 
 
 def test_shut_above_a_cut():
-    """What was written above a cut that nobody has told of goes over TCP, ahead of shutdown()'s FIN."""
+    """Bytes written above a truncation that is not known yet go over TCP, ahead of shutdown()'s FIN."""
     delta = Delta()
     with pair() as (a, b), contextlib.closing(Sockmap()) as taken:
         a.sendall(b"taken")
@@ -479,7 +479,7 @@ def test_lowat_in_ring():
 
 
 def test_peek_above_ring():
-    """Who peeks for more than a ring holds at once is shown all of it."""
+    """A peek for more than a ring holds at once shows all of it."""
     data = pattern(20000)
     delta = Delta()
     with pair() as (a, b):

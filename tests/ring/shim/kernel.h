@@ -144,7 +144,7 @@ typedef struct {
 
 void shim_wait(void);
 #define wake_up(queue)			((void)(queue))
-/* Nobody else runs who could make it true. */
+/* No other thread runs that could make it true. */
 #define wait_event_timeout(queue, condition, timeout) \
 	((void)(queue), (void)(timeout), !!(condition))
 #define wait_event(queue, condition)	do { \

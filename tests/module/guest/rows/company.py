@@ -1,4 +1,4 @@
-"""Who else wants the socket."""
+"""Other users of the socket."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def addrform(link):
 
 @row("MSG_OOB, SO_OOBINLINE, SIOCATMARK", demotes="URGENT", crosses=False)
 def urgent(link):
-    """Urgent data is where it was sent in the stream, out of it or in it, and who waits for it is told."""
+    """Urgent data is where it was sent in the stream, out of it or in it, and its waiters are notified."""
     return [_urgent(link, *how) for how in ((0, False), (0, True), (1, False))]
 
 
@@ -196,7 +196,7 @@ def _urgent(link, inline, early):
     poll.register(b, select.POLLPRI)
     got = []
 
-    def told():
+    def marks():
         return [mask for _, mask in poll.poll(0)], _at_mark(b)
 
     def urgent_data():
@@ -205,7 +205,7 @@ def _urgent(link, inline, early):
     before = signal.signal(signal.SIGURG, lambda *_: got.append(1))
     try:
         a.sendall(b"before")
-        seen = [told(), urgent_data()]
+        seen = [marks(), urgent_data()]
         sleeper = Sleeper(select.select, [], [], [b], PATIENCE).asleep("select")
         a.send(b"!", socket.MSG_OOB)
         seen.append({_at_mark(b) for _ in range(1000)})  # on its way and there, it is not next
@@ -214,12 +214,12 @@ def _urgent(link, inline, early):
     finally:
         signal.signal(signal.SIGURG, before)
     a.sendall(b"after")
-    seen += [len(sleeper.result()[2]), told()]
+    seen += [len(sleeper.result()[2]), marks()]
     if early:
-        seen += [urgent_data(), told()]
+        seen += [urgent_data(), marks()]
     # Even a read for all ends at the mark.
-    seen += [b.recv(99, socket.MSG_WAITALL), told(), urgent_data(), urgent_data(), told()]
-    return [*seen, take(b, 5 + inline), told(), urgent_data(), *both_ways(a, b)]
+    seen += [b.recv(99, socket.MSG_WAITALL), marks(), urgent_data(), urgent_data(), marks()]
+    return [*seen, take(b, 5 + inline), marks(), urgent_data(), *both_ways(a, b)]
 
 
 def _at_mark(sock):
@@ -230,7 +230,7 @@ def _at_mark(sock):
 
 @row("MSG_ZEROCOPY, MSG_ERRQUEUE, TCP_ZEROCOPY_RECEIVE", demotes="ZEROCOPY", crosses=False)
 def zerocopy(link):
-    """Each send's completion comes on the error queue; who maps what came finds every byte."""
+    """Each send's completion comes on the error queue; a program that maps what came finds every byte."""
     return _completed(link), _mapped(link)
 
 
@@ -411,7 +411,7 @@ def sockops(link):
             b.close()
             closed = bpf.STATES_FROM + 7
             wait_for(lambda: counts.number(closed) == 3, "both ends and their listener are closed")
-        # Who has come, at either end, and all states.
+        # The newcomers at either end, and all states.
         return [*seen, [counts.number(key) for key in (4, 5, *range(bpf.STATES_FROM, 32))]]
 
 

@@ -43,7 +43,7 @@ def unsent(sock):
 
 
 def arrived(sock, count):
-    """Wait until so many bytes are there to read."""
+    """Wait until this number of bytes is there to read."""
     wait_for(lambda: waiting(sock) == count, f"{count} bytes are there")
 
 

@@ -1,4 +1,4 @@
-"""What can be told apart, and how."""
+"""What differs between the carriers, and how."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def _listed(sock):
     return words[:3], dict(word.split(":", 1) for word in words[5:] if ":" in word)
 
 
-def told(sock):
+def reported(sock):
     """Return what TCP_INFO tells: the state; bytes acknowledged, received and sent."""
     said = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     acked, received = struct.unpack_from("QQ", said, 120)
@@ -253,7 +253,7 @@ def told(sock):
 def tcp_info(link):
     """The connection's state; the bytes sent, acknowledged and received move with the stream alone."""
     a, b = link.pair()
-    before = told(a), told(b)
+    before = reported(a), reported(b)
 
     def moved(count):
         a.sendall(bytes(count))
@@ -264,9 +264,9 @@ def tcp_info(link):
     def since():
         return [
             [x - y for x, y in zip(now, then, strict=True)]
-            for now, then in zip((told(a), told(b)), before, strict=True)
+            for now, then in zip((reported(a), reported(b)), before, strict=True)
         ]
 
-    seen = [told(a)[0], moved(3000)]
+    seen = [reported(a)[0], moved(3000)]
     link.cross()
-    return [*seen, since(), moved(2000), told(a)[0]]
+    return [*seen, since(), moved(2000), reported(a)[0]]

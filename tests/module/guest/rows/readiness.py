@@ -1,4 +1,4 @@
-"""Who is told, and when."""
+"""Which waiters are notified, and when."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drained(a, b, sent):
 
 @row("select()")
 def select_call(link):
-    """Readable and writable are what they are, and one who sleeps while the carrier changes is woken."""
+    """Readable and writable are what they are, and a sleeper is woken although the carrier changes."""
     (a, b), (c, d) = link.pair(), link.pair()
 
     def ready():
@@ -122,7 +122,7 @@ def epoll_edge_reading(link):
 
 @row("epoll, edge-triggered: across a switch")
 def epoll_edge_across(link):
-    """One who sleeps while the carrier changes gets an edge for what comes after."""
+    """A sleeper gets an edge for what comes after the carrier changed."""
     a, b = link.pair()
     epoll = link.own(select.epoll())
     epoll.register(b, IN | EDGE)
@@ -212,7 +212,7 @@ def epoll_nested(link):
 
 @row("EPOLLRDHUP, POLLHUP")
 def hangups(link):
-    """Half closed and closed are told as TCP tells them."""
+    """Half closed and closed are reported as TCP reports them."""
     a, b = link.pair()
     epoll = link.own(select.epoll())
     epoll.register(b, IN | OUT | RDHUP)
@@ -275,7 +275,7 @@ def sigio_ioctl(link):
 
 @row("SO_RCVLOWAT")
 def rcvlowat(link):
-    """Readers and pollers wait for so many bytes, counted over both carriers."""
+    """Readers and pollers wait for this number of bytes, counted over both carriers."""
     a, b = link.pair()
     b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 100)
     poll, slept = select.poll(), select.poll()
@@ -340,7 +340,7 @@ def notsent_lowat(link):
     sent = bytearray()
 
     def filled():
-        """Send whenever we are told to until we are not; return whether it was always right to."""
+        """Send whenever the socket is writable until it is not; return whether each send succeeded."""
         right = True
         while not full(a, poll):
             right &= unsent(a) < 2048

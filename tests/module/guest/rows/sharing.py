@@ -90,7 +90,7 @@ def dup(link):
 
 @row("SCM_RIGHTS")
 def scm_rights(link):
-    """Who is sent the socket reads on."""
+    """A process that receives the socket reads on."""
     a, b = link.pair()
     left, right = (link.own(s) for s in socket.socketpair())
     a.sendall(b"123")
@@ -108,7 +108,7 @@ def scm_rights(link):
 
 @row("pidfd_getfd()")
 def pidfd_getfd(link):
-    """Who takes the socket out of another process reads on."""
+    """A process that takes the socket out of another one reads on."""
     a, b = link.pair()
     fd = b.fileno()
     out, into = os.pipe()

@@ -190,7 +190,7 @@ def reset_under_sleepers(link):
 
 @row("a reset: poll(), SO_ERROR")
 def reset_polled(link):
-    """All is ready, with POLLERR and POLLHUP; the error is told once, then reading finds EOF."""
+    """All is ready, with POLLERR and POLLHUP; the error is reported once, then reading finds EOF."""
     a, b = link.pair()
     poll, slept = select.poll(), select.poll()
     poll.register(a, select.POLLIN | select.POLLPRI | select.POLLOUT | select.POLLRDHUP)
@@ -232,7 +232,7 @@ def sigpipe(link):
     return [*seen, b.recv(9)]
 
 
-@row("sending to one who closed")
+@row("sending to a closed peer")
 def send_closed(link):
     """Goes well until the RST is here, then ends in EPIPE or ECONNRESET, then always in EPIPE."""
     a, b = link.pair()
@@ -335,7 +335,7 @@ def restarted_timeout(link):
 
 @row("connect(AF_UNSPEC)")
 def disconnect(link):
-    """Resets the connection; the socket can connect anew, and is promoted anew."""
+    """Resets the connection; the socket can connect again, and is promoted again."""
     a, b = link.pair()
     a.sendall(b"left")
     arrived(b, 4)
