@@ -108,10 +108,10 @@ def _silence_known(pair: Pair, third: VM) -> float:
     os.kill(third.pid, signal.SIGSTOP)
     began = time.time()
     try:
-        said = _wait_all_said(consoles, f"({third.name}) is silent")
+        said = _wait_all_said(consoles, f"({third.name}) is unresponsive")
     finally:
         os.kill(third.pid, signal.SIGCONT)
-    _wait_all_said(consoles, f"({third.name}) is heard again")
+    _wait_all_said(consoles, f"({third.name}) responds again")
     return said - began
 
 
