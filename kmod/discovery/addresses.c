@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The addresses of this guest. Remote peers are told those of the initial
+ * The addresses of this guest. Remote transports publish those of the initial
  * network namespace that can be reached from outside; the loopback transport
- * those of every namespace.
+ * publishes those of every namespace.
  *
- * Notifiers only queue the work that collects everything anew: it is rare, and
- * a list that is always whole can't drift.
+ * Notifiers only queue the work that collects all addresses again. That is rare,
+ * and a list that is always whole can't drift.
  */
 #include "discovery.h"
 

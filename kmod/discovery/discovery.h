@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Who is co-resident: the members that transports report, and the addresses
- * that they publish. An address is only a hint; the connection's token decides.
+ * Members that transports report, and the addresses that they publish. An
+ * address is only a hint: the connection's token decides.
  */
 #ifndef HALL_DISCOVERY_H
 #define HALL_DISCOVERY_H
 
 #include "../transport/transport.h"
 
-/* How discovery speaks upward. Process context, discovery's mutex not held. */
+/* What discovery reports. Process context, discovery's mutexes not held. */
 struct hall_discovery_handler {
-	/* Addresses came: connections to them may exist already. */
+	/* A member has new addresses: connections to them may exist already. */
 	void (*served)(void);
 	/* There are other candidates: connections to them may exist already. */
 	void (*candidates)(void);
-	/* Tear down all channels to the member; return when none is left. */
+	/* Closes all channels to the member; does not wait for the last. */
 	void (*departed)(struct hall_member *member, u32 reason);
-	/* The member is there: take all streams from its rings. */
-	void (*leave)(struct hall_member *member, u32 reason);
+	/* Takes all streams from the member's rings, and returns when that is done. */
+	void (*detach)(struct hall_member *member, u32 reason);
 };
 
 extern struct hall_discovery_handler hall_discovery_handler;
@@ -25,7 +25,10 @@ extern struct hall_discovery_handler hall_discovery_handler;
 /* The member that publishes the address, or NULL. Under rcu_read_lock(). */
 struct hall_member *hall_members_find(const struct in6_addr *address);
 
-/* Calls fn for each member, under discovery's mutex; stops if it is not 0. */
+/*
+ * Calls fn for each member, under discovery's mutex, until it returns other than
+ * 0; returns that.
+ */
 int hall_members_walk(int (*fn)(struct hall_member *member, void *data),
 		      void *data);
 /* Calls fn for each address of the member; within hall_members_walk() only. */
@@ -33,7 +36,7 @@ int hall_member_addresses(struct hall_member *member,
 			  int (*fn)(const struct in6_addr *address, void *data),
 			  void *data);
 
-/* Members: hooks into the transports; before them, and after them. */
+/* Hooks into the transports, before they start; and after they have stopped. */
 void hall_members_init(void);
 void hall_members_uninit(void);
 
@@ -57,7 +60,10 @@ void hall_candidates_count_end(u64 enough);
 void hall_candidates_init(void);
 void hall_candidates_uninit(void);
 
-/* Addresses: watches this guest's and publishes them while enabled. */
+/*
+ * Watches this guest's addresses, and publishes them while enabled; publishes an
+ * empty list when it is disabled. Process context.
+ */
 int hall_addresses_init(void);
 void hall_addresses_uninit(void);
 void hall_addresses_enable(bool enabled);

@@ -78,17 +78,17 @@ static void set_addresses(struct hall_member *member,
 			  const struct in6_addr *address, unsigned int count)
 {
 	struct address *entry;
-	bool came = false;
+	bool added = false;
 	unsigned int i;
 
 	mutex_lock(&mutex);
 	list_for_each_entry(entry, &member->addresses, list)
 		entry->listed = false;
 	for (i = 0; i < count && !member->departed; i++)
-		came |= list_address(member, &address[i]);
+		added |= list_address(member, &address[i]);
 	remove_unlisted(member);
 	mutex_unlock(&mutex);
-	if (came)
+	if (added)
 		hall_discovery_handler.served();
 }
 
@@ -106,17 +106,17 @@ static void departed(struct hall_member *member, u32 reason)
 	mutex_lock(&mutex);
 	list_del(&member->list);
 	mutex_unlock(&mutex);
-	/* Nobody finds the member any more; wait for those who just did. */
+	/* No reader finds the member from now on; some may have found it before. */
 	synchronize_rcu();
 	hall_discovery_handler.departed(member, reason);
 }
 
-/* Its transport tells the addresses anew if it is to be served again. */
-static void leave(struct hall_member *member, u32 reason)
+/* The transport reports the addresses again once the member is usable again. */
+static void detach(struct hall_member *member, u32 reason)
 {
 	set_addresses(member, NULL, 0);
 	synchronize_rcu();
-	hall_discovery_handler.leave(member, reason);
+	hall_discovery_handler.detach(member, reason);
 }
 
 int hall_members_walk(int (*fn)(struct hall_member *member, void *data),
@@ -155,7 +155,7 @@ void hall_members_init(void)
 	hall_transport_handler.arrived = arrived;
 	hall_transport_handler.departed = departed;
 	hall_transport_handler.addresses = set_addresses;
-	hall_transport_handler.leave = leave;
+	hall_transport_handler.detach = detach;
 }
 
 void hall_members_uninit(void)

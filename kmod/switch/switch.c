@@ -36,7 +36,7 @@ int hall_switch_init(void)
 	hall_sock_handler.detach_sync = hall_detach_sync;
 	hall_sock_handler.detach_now = hall_detach_now;
 	hall_discovery_handler.departed = hall_depart_member;
-	hall_discovery_handler.leave = hall_detach_member;
+	hall_discovery_handler.detach = hall_detach_member;
 	hall_watchdog_init();
 	return hall_scan_init();
 }

@@ -28,7 +28,7 @@ static unsigned long find_unread_since(const struct sock *sk)
 {
 	u32 sent_ago = tcp_jiffies32 - tcp_sk(sk)->lsndtime;
 
-	return jiffies - min_t(u32, sent_ago, HALL_SILENCE);
+	return jiffies - min_t(u32, sent_ago, HALL_UNRESPONSIVE);
 }
 
 /* Jiffies for which TCP retransmits; as in net/ipv4/tcp_timer.c. */

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The loopback transport: both ends of a connection are in this kernel, in one
- * network namespace or in two. There is one member, this kernel itself.
+ * network namespace or in two. The only member is this kernel.
  *
- * Messages and doorbells are plain calls, since their handlers never sleep.
- * Ring memory is counted: the sender's reference and one a mapping.
+ * Messages and doorbells are plain calls: their handlers never sleep. Ring memory
+ * is reference counted: one for the sender, one for each mapping.
  */
 #include "transports.h"
 
@@ -22,7 +22,7 @@ static bool enabled;
 module_param_named(loopback, enabled, bool, 0444);
 MODULE_PARM_DESC(loopback, "serve connections within this kernel too (default: off)");
 
-/* Of ring memory within this kernel, at most. */
+/* The most ring memory within this kernel. */
 #define POOL_BYTES	(256ul << 20)
 
 /* Precedes the ring, in a page of its own, so that the ring stays aligned. */
@@ -52,7 +52,7 @@ static void block_put(struct block *block)
 	if (!refcount_dec_and_test(&block->refs))
 		return;
 	xa_erase_bh(&blocks, block->id);
-	/* map() may be looking at it; and vfree() wants process context. */
+	/* map() may be reading it, and vfree() needs process context. */
 	INIT_RCU_WORK(&block->free, block_free);
 	queue_rcu_work(hall_workqueue, &block->free);
 }
@@ -169,9 +169,9 @@ static void loopback_uninit(void)
 		return;
 	self = NULL;
 	hall_transport_handler.departed(member, HALLWAY_REASON_UNLOAD);
-	hall_member_settle(member);
+	hall_member_drain(member);
 	hall_member_put(member);
-	/* Waits for the last blocks on their way to vfree(). */
+	/* Blocks may still wait for their vfree(). */
 	rcu_barrier();
 	flush_workqueue(hall_workqueue);
 	xa_destroy(&blocks);

@@ -50,7 +50,7 @@ struct hall_member_bytes hall_member_bytes(const struct hall_member *member)
 	return sum;
 }
 
-void hall_member_settle(struct hall_member *member)
+void hall_member_drain(struct hall_member *member)
 {
 	wait_event_idle(member->idle, !atomic_read(&member->channels));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a hypervisor gives: memory that two members share, messages, a
- * doorbell, and the news of who comes and goes. A transport knows no sockets;
- * it reports upward through struct hall_transport_handler.
+ * What a hypervisor gives: memory that two members share, messages, doorbells,
+ * arrivals and departures. A transport knows no sockets; it reports upward
+ * through struct hall_transport_handler.
  */
 #ifndef HALL_TRANSPORT_H
 #define HALL_TRANSPORT_H
@@ -32,16 +32,16 @@ struct hall_member_bytes {
 	u64 tx, rx;
 };
 
-/* The ring memory of this guest in one region, for all peers there. */
+/* The ring memory of one slice of this guest, for the peers that it is for. */
 struct hall_pool {
-	size_t size;
-	atomic_long_t used;
-	unsigned long wanted_at;	/* jiffies; when somebody got none last */
+	size_t size;			/* bytes */
+	atomic_long_t used;		/* bytes */
+	unsigned long wanted_at;	/* jiffies; when a request was refused last */
 };
 
 /*
- * A member of a region, as this guest sees it; embedded in the transport's
- * own structure. Reference counted; arrival holds one until departure.
+ * A member as this guest sees it; embedded in the transport's own structure.
+ * Reference counted: the transport holds one from arrival until it is drained.
  */
 struct hall_member {
 	const struct hall_transport *transport;
@@ -63,7 +63,7 @@ struct hall_member {
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
 };
 
-/* This guest as its peers see it in one region. */
+/* This guest as its peers see it, in one slot. */
 struct hall_own {
 	const struct hall_transport *transport;
 	u32 slot;
@@ -76,7 +76,7 @@ struct hall_own {
 
 struct hall_transport {
 	const char *name;
-	/* The peer runs on another CPU: a receiver may spin a little. */
+	/* Peers run on other CPUs: a receiver may spin for a short time. */
 	bool remote;
 
 	/*
@@ -100,22 +100,27 @@ struct hall_transport {
 	struct hallway_ring *(*map)(struct hall_member *peer,
 				    const struct hallway_handle *handle,
 				    size_t size);
-	/* Gives back what map returned. Any context. */
+	/* Undoes map. Any context. */
 	void (*unmap)(struct hall_member *peer, struct hallway_ring *ring);
 	/*
-	 * Is the peer's memory still the peer's? Asked after bytes were copied
-	 * out of it: a slot that was given to another member may be written to.
+	 * Does the peer's memory still belong to it? Bytes that were copied
+	 * from it are good if so: afterwards another member may write it. Any
+	 * context.
 	 */
 	bool (*intact)(struct hall_member *peer);
 	/*
-	 * Queues a message, in order; never blocks. One that is lost for want
-	 * of memory is counted, and the channel's deadline deals with it.
+	 * Queues a message, in order; never blocks. A message that is lost for
+	 * lack of memory is counted; the channel's deadline covers the loss. Any
+	 * context with no socket spinlock.
 	 */
 	void (*send)(struct hall_member *peer,
 		     const struct hallway_message *message);
 	/* Wakes the peer's endpoint. Any context with no socket spinlock. */
 	void (*notify)(struct hall_member *peer, u32 endpoint);
-	/* Tells all peers which addresses are here. Process context. */
+	/*
+	 * Publishes this guest's addresses to all peers; count is at most
+	 * HALLWAY_ADDRESSES_MAX. Process context.
+	 */
 	void (*publish)(const struct in6_addr *address, unsigned int count);
 	/*
 	 * There is traffic with these candidates of all transports, and with no
@@ -124,26 +129,27 @@ struct hall_transport {
 	 */
 	void (*want)(const struct in6_addr *address, unsigned int count);
 	/*
-	 * Calls fn with this guest's own place in each region, until it is not
-	 * 0. NULL where the one member is this guest. Process context.
+	 * Calls fn for each slot that this guest has, until it returns other than
+	 * 0; returns that, or -EINTR. NULL where this guest is the only member.
+	 * Process context.
 	 */
 	int (*own)(int (*fn)(const struct hall_own *own, void *data), void *data);
-	/* The last reference is gone. Any context. */
+	/* Frees the member: the last reference is put. Any context. */
 	void (*release)(struct hall_member *peer);
 };
 
-/* How a transport speaks upward; the functions of discovery and channel. */
+/* What a transport reports; the functions of discovery and channel. */
 struct hall_transport_handler {
 	/* Process context; arrived, then any of the others, then departed. */
 	void (*arrived)(struct hall_member *member);
-	/* Channels to the member close from here on: see hall_member_settle(). */
+	/* Channels to the member close from now on: see hall_member_drain(). */
 	void (*departed)(struct hall_member *member, u32 reason);
 	/*
-	 * The member is there, and is to be used no longer: it gives no sign of
-	 * life, or will depart. Its addresses count no more until they are told
-	 * again. Returns when no stream is on its rings.
+	 * The member is present, but unresponsive or about to depart. Returns
+	 * when no stream is on its rings. Its addresses do not count until they
+	 * are reported again.
 	 */
-	void (*leave)(struct hall_member *member, u32 reason);
+	void (*detach)(struct hall_member *member, u32 reason);
 	void (*addresses)(struct hall_member *member,
 			  const struct in6_addr *address, unsigned int count);
 	/*
@@ -159,45 +165,47 @@ struct hall_transport_handler {
 	void (*wake)(struct hall_member *member, u32 endpoint);
 };
 
-/* Where all of Hallway's own work runs. */
+/* Of all work items, but the heartbeat's. */
 extern struct workqueue_struct *hall_workqueue;
 
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;
 
+/* size: bytes; less if the parameter memory_bytes says so. */
 void hall_pool_init(struct hall_pool *pool, size_t size);
-/* 0 or -ENOMEM; after it hall_member_put() ends the member. */
+/* 0 or -ENOMEM. After 0 the member has one reference. Process context. */
 int hall_member_init(struct hall_member *member,
 		     const struct hall_transport *transport,
 		     struct hall_pool *pool);
 /* The sum over all CPUs. */
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
 
-/* Jiffies for which a member that is left for its silence was silent, at least. */
-#define HALL_SILENCE	(17 * HZ / 10)
+/* Jiffies without a heartbeat, at least, after which a member is unresponsive. */
+#define HALL_UNRESPONSIVE	(17 * HZ / 10)
 
 /*
- * Waits until no channel is left to a member that has departed. That may take as
- * long as a program likes, for it may have a call in a page fault.
+ * Waits until no channel to a departed member is left. That takes as long as a
+ * program likes: its call may be in a page fault. Process context.
  */
-void hall_member_settle(struct hall_member *member);
+void hall_member_drain(struct hall_member *member);
 
 static inline void hall_member_get(struct hall_member *member)
 {
 	refcount_inc(&member->refs);
 }
 
+/* Any context. */
 void hall_member_put(struct hall_member *member);
 
 /*
- * Ring memory for a peer, and back. A peer holds at most so many times what it
- * leaves free: whoever comes next finds some, however little a peer gives back.
+ * The quota of a peer: it holds at most this many times what it leaves free. So
+ * another peer finds some memory, even if this one never frees any.
  */
 #define HALL_POOL_SHARE	8
 
-/* Bytes that the peer may still be given; negative: it holds too many. */
+/* Bytes left of the peer's quota; negative: it holds more than that. */
 long hall_memory_left(const struct hall_member *peer);
-/* Process context. 0, or -ENOMEM: no memory left for this peer. */
+/* 0, or -ENOMEM: the quota or the memory is used up. Process context. */
 int hall_memory_alloc(struct hall_member *peer, size_t size,
 		      struct hall_memory *memory);
 /* Any context. */
@@ -210,7 +218,7 @@ void hall_memory_free(struct hall_member *peer, struct hall_memory *memory);
 int hall_transports_init(void);
 void hall_transports_uninit(void);
 
-/* The places of this guest in the regions of all transports. */
+/* Calls fn for each slot that this guest has: see own in struct hall_transport. */
 int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 		       void *data);
 
@@ -218,8 +226,8 @@ int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 void hall_transport_want(const struct in6_addr *address, unsigned int count);
 
 /*
- * Means the same machine wherever it is said; so not 127.0.0.1, for one. Others are
- * neither published by remote transports nor taken from their peers.
+ * Does the address name the same machine everywhere? 127.0.0.1 does not. Remote
+ * transports neither publish other addresses nor take them from peers.
  */
 bool hall_address_travels(const struct in6_addr *address);
 

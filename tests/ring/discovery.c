@@ -62,7 +62,7 @@ static void on_departed(struct hall_member *member, u32 reason)
 	departures++;
 }
 
-static void on_leave(struct hall_member *member, u32 reason)
+static void on_detach(struct hall_member *member, u32 reason)
 {
 	MUST(!member->departed);
 	silences++;
@@ -125,7 +125,7 @@ static void publishes(struct vm *vm, u64 *chance)
 static void falls_silent(struct vm *vm)
 {
 	memset(vm->publishes, 0, sizeof(vm->publishes));
-	hall_transport_handler.leave(vm->member, HALLWAY_REASON_UNRESPONSIVE);
+	hall_transport_handler.detach(vm->member, HALLWAY_REASON_UNRESPONSIVE);
 }
 
 static void departs(struct vm *vm)
@@ -193,7 +193,7 @@ int main(int argc, char **argv)
 	hall_members_init();
 	hall_discovery_handler.served = on_served;
 	hall_discovery_handler.departed = on_departed;
-	hall_discovery_handler.leave = on_leave;
+	hall_discovery_handler.detach = on_detach;
 	for (i = 0; i < THREADS; i++)
 		pthread_create(&thread[i], NULL, look_up, (void *)(chance + i + 1));
 	for (step = 1; step <= STEPS; step++) {

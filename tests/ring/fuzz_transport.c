@@ -131,7 +131,7 @@ static void on_arrived(struct hall_member *member)
 	MUST(!member->departed);
 }
 
-static void on_leave(struct hall_member *member, u32 reason)
+static void on_detach(struct hall_member *member, u32 reason)
 {
 	MUST(reason == HALLWAY_REASON_REGION_GONE || !hall_peer_responds(hall_peer_of(member)));
 	leaves++;
@@ -316,7 +316,7 @@ static void begin(void)
 	hall_transport_handler = (struct hall_transport_handler){
 		.arrived = on_arrived,
 		.departed = on_departed,
-		.leave = on_leave,
+		.detach = on_detach,
 		.addresses = on_addresses,
 		.message = on_message,
 		.wake = on_wake,

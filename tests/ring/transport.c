@@ -16,7 +16,7 @@ static struct hall_peer *b_of_a, *a_of_b;	/* each as the other sees it */
 /* What the handlers were called for */
 #define NOTED 20000
 static struct {
-	unsigned int messages, wakes, arrivals, departures, leaves, lists;
+	unsigned int messages, wakes, arrivals, departures, detached, lists;
 	struct hallway_message message[NOTED];
 	u32 woken;
 	u32 reason;
@@ -57,11 +57,11 @@ static void on_departed(struct hall_member *member, u32 reason)
 	noted.departures++;
 }
 
-static void on_leave(struct hall_member *member, u32 reason)
+static void on_detach(struct hall_member *member, u32 reason)
 {
 	MUST(!member->departed);
 	noted.reason = reason;
-	noted.leaves++;
+	noted.detached++;
 }
 
 static void on_addresses(struct hall_member *member,
@@ -99,7 +99,7 @@ static void begin(void)
 	hall_transport_handler = (struct hall_transport_handler){
 		.arrived = on_arrived,
 		.departed = on_departed,
-		.leave = on_leave,
+		.detach = on_detach,
 		.addresses = on_addresses,
 		.message = on_message,
 		.wake = on_wake,
@@ -559,20 +559,20 @@ static void unresponsive(void)
 
 	begin();
 	pass_listening(20);
-	CHECK(!noted.leaves && hall_peer_responds(b_of_a));
+	CHECK(!noted.detached && hall_peer_responds(b_of_a));
 	/* Its kernel stands still. */
 	b.occupant = 0;
 	hall_peers_listen(&a.own);
 	for (i = 0; i < 100; i++)
 		hall_peers_listen(&a.own);
-	CHECK(!noted.leaves);
-	for (i = 0; i < 20 && !noted.leaves; i++)
+	CHECK(!noted.detached);
+	for (i = 0; i < 20 && !noted.detached; i++)
 		pass_listening(1);
-	CHECK(noted.leaves == 1 && noted.reason == HALLWAY_REASON_UNRESPONSIVE);
+	CHECK(noted.detached == 1 && noted.reason == HALLWAY_REASON_UNRESPONSIVE);
 	CHECK(i >= 4 && i <= 6, "%u looks", i);
 	CHECK(!hall_peer_responds(b_of_a));
 	pass_listening(20);
-	CHECK(noted.leaves == 1);
+	CHECK(noted.detached == 1);
 	/* Its addresses count when it responds again, and not before. */
 	hall_peers_read_addresses(&a.own);
 	CHECK(!noted.lists);
@@ -585,7 +585,7 @@ static void unresponsive(void)
 	pass_listening(10);
 	b.occupant = 9;
 	pass_listening(3);
-	CHECK(noted.leaves == 2);
+	CHECK(noted.detached == 2);
 	hall_peers_read_addresses(&a.own);
 	CHECK(noted.lists == 2);
 	end();
@@ -606,7 +606,7 @@ static void departure(void)
 	CHECK(a.slice.header->tx_bytes == 100 && a.slice.header->rx_bytes == 10);
 	CHECK(a.slice.header->channels == 2);
 	hall_peer_depart(b_of_a, HALLWAY_REASON_REGION_GONE);
-	CHECK(noted.leaves == 1 && noted.departures == 1 &&
+	CHECK(noted.detached == 1 && noted.departures == 1 &&
 	      noted.reason == HALLWAY_REASON_REGION_GONE);
 	CHECK(!hall_peer_at(&a.own, 1));
 	say(b_of_a, HALLWAY_DONE, 1);
@@ -636,7 +636,7 @@ static void close_waits(void)
 	begin();
 	b_of_a->member.channels.counter = 1;
 	hall_own_slice_close(&a.own, HALLWAY_REASON_REGION_GONE);
-	CHECK(released == 1 && noted.departures == 1 && noted.leaves == 1);
+	CHECK(released == 1 && noted.departures == 1 && noted.detached == 1);
 	CHECK(!a.slice.header->magic);
 	MUST(!hall_own_slice_open(&a.own, &a.slice, no_address, 0));
 	end();

@@ -90,7 +90,7 @@ static void storm_ended(struct timer_list *timer)
 						 storm_end);
 
 	enable_irq(pci_irq_vector(doorbell->pdev, 0));
-	/* For the doorbells that rang behind the mask. */
+	/* Doorbells may have rung while the vector was masked. */
 	tasklet_schedule(&doorbell->tasklet);
 }
 
@@ -158,7 +158,7 @@ static void doorbell_remove(struct doorbell *doorbell)
 	}
 	hall_transport_handler.candidates(&hall_ivshmem_transport, NULL, 0);
 	mutex_unlock(&ivshmem_mutex);
-	/* No storm begins any more; then none is left to end. */
+	/* No storm begins from now on; then the last one ends. */
 	WRITE_ONCE(doorbell->closing, true);
 	synchronize_irq(pci_irq_vector(pdev, 0));
 	timer_delete_sync(&doorbell->storm_end);
@@ -197,7 +197,7 @@ static void region_remove(struct region *region)
 	ivshmem_region_put(region);
 }
 
-/* The firmware's MTRRs overrule us; rings there would be slower than TCP. */
+/* The firmware's MTRRs overrule memremap(): rings would be slower than TCP. */
 static bool uncached(const void *address)
 {
 	unsigned int level;
@@ -260,25 +260,35 @@ disable:
 	return err;
 }
 
+/* The doorbell of that driver data; NULL: the data is a region's. */
+static struct doorbell *find_doorbell(const void *data)
+{
+	struct doorbell *doorbell, *found = NULL;
+
+	mutex_lock(&ivshmem_mutex);
+	list_for_each_entry(doorbell, &ivshmem_doorbells, list)
+		if (doorbell == data)
+			found = doorbell;
+	mutex_unlock(&ivshmem_mutex);
+	return found;
+}
+
 static void ivshmem_remove(struct pci_dev *pdev)
 {
 	void *data = pci_get_drvdata(pdev), *bar;
-	struct doorbell *doorbell;
+	struct doorbell *doorbell = find_doorbell(data);
 
-	/* It was shut down before. */
+	/* The device was shut down before. */
 	if (!data)
 		return;
 	pci_set_drvdata(pdev, NULL);
-	list_for_each_entry(doorbell, &ivshmem_doorbells, list) {
-		if (doorbell != data)
-			continue;
+	if (doorbell) {
 		bar = doorbell->page;
 		doorbell_remove(doorbell);
-		goto unmap;
+	} else {
+		bar = ((struct region *)data)->shared;
+		region_remove(data);
 	}
-	bar = ((struct region *)data)->shared;
-	region_remove(data);
-unmap:
 	memunmap(bar);
 	pci_release_regions(pdev);
 	pci_disable_device(pdev);
@@ -295,7 +305,7 @@ static struct pci_driver ivshmem_driver = {
 	.id_table = ivshmem_ids,
 	.probe = ivshmem_probe,
 	.remove = ivshmem_remove,
-	/* A kernel that goes, also by kexec, leaves: nobody waits for its heartbeat. */
+	/* A kernel that shuts down, also by kexec, leaves at once: no peer waits. */
 	.shutdown = ivshmem_remove,
 };
 

@@ -21,7 +21,7 @@
  * for 2.7 s at most, so that others know within 3 s on a slow machine.
  */
 #define MISSED		5
-static_assert(MISSED * HALL_LISTEN - BEAT >= HALL_SILENCE,
+static_assert(MISSED * HALL_LISTEN - BEAT >= HALL_UNRESPONSIVE,
 	      "a member is dead for that long before it is given up");
 #define LOOK_MS		400		/* at least between two looks that count */
 
@@ -94,7 +94,7 @@ void hall_peer_listen(struct hall_peer *peer)
 	pr_info("%s: member %u (%s) is unresponsive\n",
 		peer->member.transport->name, peer->member.slot,
 		peer->member.name);
-	hall_transport_handler.leave(&peer->member, HALLWAY_REASON_UNRESPONSIVE);
+	hall_transport_handler.detach(&peer->member, HALLWAY_REASON_UNRESPONSIVE);
 }
 
 bool hall_peer_responds(const struct hall_peer *peer)

@@ -89,7 +89,7 @@ void hall_peer_depart(struct hall_peer *peer, u32 reason)
 
 	/* While its answers are still received. */
 	if (reason != HALLWAY_REASON_PEER_LEFT)
-		hall_transport_handler.leave(&peer->member, reason);
+		hall_transport_handler.detach(&peer->member, reason);
 	spin_lock(&own->lock);
 	list_add_tail(&peer->list, &own->departed);
 	spin_unlock(&own->lock);
