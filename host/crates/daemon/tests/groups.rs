@@ -165,6 +165,24 @@ fn a_qemu_that_was_one_vm_is_refused_as_another() {
 }
 
 #[test]
+fn what_a_monitor_says_cannot_steer_a_terminal_or_forge_a_line() {
+    let machine = Machine {
+        uuid: format!("\x1b[31m\nhallwayd: all is well{}", "x".repeat(5000)),
+        ..Machine::default()
+    };
+    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let uuid = Uuid::random().unwrap();
+    let mut daemon = Daemon::configured(&[], Some(&vm(uuid, "", Some(&monitor))));
+    problem(&daemon, 0, "?[31m?hallwayd: all is well");
+    let said = daemon.status().vms[0].problem.clone().unwrap();
+    assert!(
+        said.len() < 1000 && !daemon.log().contains("\nhallwayd"),
+        "{said}"
+    );
+    daemon.kill();
+}
+
+#[test]
 fn a_monitor_in_a_directory_of_others_is_refused() {
     let uuid = Uuid::random().unwrap();
     let dir = std::env::temp_dir().join(format!("hwo-{}", std::process::id()));

@@ -19,25 +19,33 @@ use crate::{Error, Result};
 /// migration ends.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Bytes of the longest line that we accept.
-const LINE_MAX: usize = 4 << 20;
+const LINE_MAX: usize = 256 << 10;
 /// Events that are kept until they are taken; older ones are forgotten.
 const EVENTS_MAX: usize = 256;
+/// Bytes of the longest device id.
+const ID_MAX: usize = 256;
+/// Events that are of use; all others are dropped.
+const KEPT: [&str; 5] = [
+    "DEVICE_DELETED",
+    "DEVICE_UNPLUG_ERROR",
+    "DEVICE_UNPLUG_GUEST_ERROR",
+    "RESET",
+    "RESUME",
+];
 
 /// A message that QEMU sends unasked.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Its name, such as `DEVICE_DELETED`.
-    #[serde(rename = "event")]
-    pub name: String,
-    /// Its data.
-    #[serde(default)]
-    pub data: Value,
+    pub name: &'static str,
+    /// Id of the device that it is about.
+    pub device: Option<String>,
 }
 
 impl Event {
     /// Whether the event has this name and is about this device.
     pub fn is_about(&self, name: &str, device: &str) -> bool {
-        self.name == name && self.data["device"] == device
+        self.name == name && self.device.as_deref() == Some(device)
     }
 }
 
@@ -104,15 +112,18 @@ impl Monitor {
         }
         self.send(&message)?;
         loop {
-            let Some(mut line) = self.line(deadline)? else {
-                return Err(Error::Timeout {
-                    what: format!("QEMU answers {command}"),
-                    limit: ANSWER,
-                });
+            let timeout = || Error::Timeout {
+                what: format!("QEMU answers {command}"),
+                limit: ANSWER,
             };
+            let mut line = self.line(deadline)?.ok_or_else(timeout)?;
             // An answer to a command that timed out earlier is dropped.
             if line.get("id") != Some(&id) {
-                self.keep_event(line)?;
+                self.keep_event(&line);
+                // Events without end are no answer either.
+                if Instant::now() >= deadline {
+                    return Err(timeout());
+                }
             } else if let Some(value) = line.remove("return") {
                 return Ok(value);
             } else {
@@ -141,28 +152,35 @@ impl Monitor {
         deadline: Instant,
         fits: impl Fn(&Event) -> bool,
     ) -> Result<Option<Event>> {
+        let mut late = false;
         loop {
             if let Some(at) = self.events.iter().position(&fits) {
                 return Ok(self.events.remove(at));
             }
+            // Lines without end do not move the deadline.
+            if late {
+                return Ok(None);
+            }
             match self.line(deadline)? {
-                Some(line) => self.keep_event(line)?,
+                Some(line) => self.keep_event(&line),
                 None => return Ok(None),
             }
+            late = Instant::now() >= deadline;
         }
     }
 
     /// Takes the events that came, without waiting. An error: QEMU is gone.
     pub fn take_events(&mut self) -> Result<Vec<Event>> {
         while let Some(line) = self.line(Instant::now())? {
-            self.keep_event(line)?;
+            self.keep_event(&line);
         }
         Ok(self.events.drain(..).collect())
     }
 
     /// Forgets the events about a device.
     pub(crate) fn forget_events(&mut self, device: &str) {
-        self.events.retain(|event| event.data["device"] != device);
+        self.events
+            .retain(|event| event.device.as_deref() != Some(device));
     }
 
     /// Asks for QEMU's identity.
@@ -229,17 +247,20 @@ impl Monitor {
         }
     }
 
-    fn keep_event(&mut self, line: Map<String, Value>) -> Result<()> {
-        if !line.contains_key("event") {
-            return Ok(());
+    fn keep_event(&mut self, line: &Map<String, Value>) {
+        let name = line.get("event").and_then(Value::as_str);
+        let Some(name) = KEPT.into_iter().find(|kept| Some(*kept) == name) else {
+            return;
+        };
+        let data = line.get("data").unwrap_or(&Value::Null);
+        let device = data["device"].as_str().map(String::from);
+        if device.as_ref().is_some_and(|device| device.len() > ID_MAX) {
+            return;
         }
-        let event = serde_json::from_value(Value::Object(line))
-            .map_err(|error| Error::Protocol(error.to_string()))?;
         if self.events.len() == EVENTS_MAX {
             self.events.pop_front();
         }
-        self.events.push_back(event);
-        Ok(())
+        self.events.push_back(Event { name, device });
     }
 }
 

@@ -49,9 +49,11 @@ fn answers_are_found_among_events_and_old_answers() {
         Box::new(|name, _| match name {
             "query-status" => vec![
                 json!({"event": "NEVER_HEARD_OF", "data": {"x": [1]}, "timestamp": {}}),
+                json!({"event": "DEVICE_DELETED", "data": {"device": "x".repeat(1000)}}),
+                json!({"event": "RESET", "data": {"guest": true}, "timestamp": {}}),
                 json!({"return": "stale", "id": 0}),
                 json!({"return": {"running": true, "status": "running"}, "id": "$id"}),
-                json!({"event": "STOP", "timestamp": {}}),
+                json!({"event": "RESUME", "timestamp": {}}),
             ],
             _ => refuses("no such thing"),
         }),
@@ -59,20 +61,30 @@ fn answers_are_found_among_events_and_old_answers() {
     let mut monitor = connect(&qemu);
     assert!(monitor.status().unwrap().running);
     let deadline = Instant::now() + PATIENCE;
-    let stop = monitor.wait_event(deadline, |event| event.name == "STOP");
+    let stop = monitor.wait_event(deadline, |event| event.name == "RESUME");
     assert!(stop.unwrap().is_some());
-    let left: Vec<String> = monitor
+    let left: Vec<&str> = monitor
         .take_events()
         .unwrap()
         .into_iter()
         .map(|event| event.name)
         .collect();
-    assert_eq!(left, ["NEVER_HEARD_OF"]);
+    assert_eq!(left, ["RESET"]);
     let refused = monitor.execute("bogus", Value::Null).unwrap_err();
     assert!(refused.to_string().contains("no such thing"), "{refused}");
     assert!(!refused.is_final());
     let soon = Instant::now() + Duration::from_millis(20);
     assert_eq!(monitor.wait_event(soon, |_| true).unwrap(), None);
+}
+
+#[test]
+fn a_line_that_is_too_long_ends_the_connection() {
+    let long = json!({"event": "RESET", "data": "x".repeat(1 << 20)});
+    let qemu = Qemu::new(GREETING, Box::new(move |_, _| vec![long.clone()]));
+    let mut monitor = connect(&qemu);
+    let error = monitor.status().unwrap_err();
+    assert!(error.to_string().contains("a line without an end"));
+    assert!(error.is_final());
 }
 
 #[test]

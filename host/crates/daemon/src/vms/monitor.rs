@@ -151,7 +151,7 @@ struct Thread {
 
 impl Thread {
     fn send(&self, news: News) {
-        let _ = self.news.send((self.number, news));
+        let _ = self.news.send((self.number, news.printable()));
         let _ = self.bell.write(1);
     }
 
@@ -260,10 +260,8 @@ impl Thread {
                 if event.name == "RESET" {
                     self.send(News::Reset);
                 }
-                if event.name == "DEVICE_DELETED" {
-                    if let Some(id) = event.data["device"].as_str() {
-                        self.send(News::Gone(id.into(), false));
-                    }
+                if let ("DEVICE_DELETED", Some(id)) = (event.name, event.device) {
+                    self.send(News::Gone(id, false));
                 }
             }
         }

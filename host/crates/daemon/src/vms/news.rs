@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use hallway_control::Migration;
+use hallway_membership::printable;
 use hallway_qmp::{Identity, Memory};
 
 /// How long a guest may take to let a device go.
@@ -44,4 +45,38 @@ pub enum News {
     Gone(String, bool),
     /// The migration has reached this stage.
     Migrates(Migration),
+}
+
+/// Characters of the longest text of a QEMU that is shown.
+const TEXT_MAX: usize = 500;
+
+fn clean(text: &str) -> String {
+    let text: String = text.chars().take(TEXT_MAX).collect();
+    printable(text.as_bytes())
+}
+
+impl News {
+    /// The same, with its texts fit for terminal and log: QEMU may be hostile.
+    pub fn printable(self) -> Self {
+        match self {
+            Self::Up(identity, elsewhere) => {
+                let uuid = clean(&identity.uuid);
+                Self::Up(Identity { uuid, ..identity }, elsewhere)
+            }
+            Self::Down(why) => Self::Down(clean(&why)),
+            Self::Plugged(id) => Self::Plugged(clean(&id)),
+            Self::Failed(id, why) => Self::Failed(clean(&id), clean(&why)),
+            Self::Held(id, why) => Self::Held(clean(&id), clean(&why)),
+            Self::Gone(id, asked) => Self::Gone(clean(&id), asked),
+            Self::Migrates(Migration::Moving { status }) => {
+                let status = clean(&status);
+                Self::Migrates(Migration::Moving { status })
+            }
+            Self::Migrates(Migration::Stayed { why }) => {
+                let why = clean(&why);
+                Self::Migrates(Migration::Stayed { why })
+            }
+            Self::Runs | Self::Reset | Self::Migrates(_) => self,
+        }
+    }
 }

@@ -16,6 +16,9 @@ use super::news::{Job, PREFIX};
 /// Time between two tries to plug in or out what QEMU or the guest refused.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
+/// Devices of one VM that are kept in mind: more than can be plugged in.
+const PLUGS_MAX: usize = 64;
+
 /// A VM of the configuration.
 pub struct Vm {
     /// Its name in the configuration.
@@ -212,6 +215,9 @@ impl Vm {
             return;
         };
         let plug = self.plugs.get(region);
+        if plug.is_none() && self.plugs.len() >= PLUGS_MAX {
+            return;
+        }
         let taken_out = plug == Some(&Plug::TakenOut);
         let late = matches!(
             plug,
