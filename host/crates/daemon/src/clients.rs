@@ -59,7 +59,12 @@ impl Clients {
                 .set_nonblocking(true)
                 .map_err(Into::into)
                 .and_then(|()| poller.watch(&stream, source, EpollFlags::EPOLLIN));
-            if ready.is_ok() && self.all.len() < CLIENTS_MAX {
+            if ready.is_ok() {
+                if self.all.len() == CLIENTS_MAX {
+                    // A client is served at once: the oldest has asked nothing, or does
+                    // not read.
+                    self.all.pop_first();
+                }
                 let client = Client {
                     stream,
                     query: Vec::new(),

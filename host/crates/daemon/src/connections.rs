@@ -25,6 +25,8 @@ use crate::poller::{Poller, Source};
 /// Connections that one user may have: each takes descriptors and memory, here and at
 /// the holder, and a member of the group of `--group` can make any number.
 const QEMUS_OF_ONE: usize = 1024;
+/// Log lines a second about QEMUs that connect and go.
+const LINES_PER_SECOND: usize = 32;
 /// How long a join waits for QEMUs that do not read.
 const JOIN_WAIT: Duration = Duration::from_millis(200);
 
@@ -59,6 +61,8 @@ pub struct Connections {
     unsaved: bool,
     /// A guest came, went or has other addresses: others may have other candidates.
     moved: bool,
+    /// QEMUs that connected or went within this second.
+    turnover: usize,
 }
 
 impl Connections {
@@ -87,6 +91,7 @@ impl Connections {
             gone: BTreeSet::new(),
             unsaved: true,
             moved: true,
+            turnover: 0,
         };
         connections.fresh = connections.numbers().into_iter().collect();
         connections.reintroduce()?;
@@ -184,7 +189,9 @@ impl Connections {
             );
             return;
         }
-        info!(vm = %connection.label(), "QEMU connected");
+        if self.may_log() {
+            info!(vm = %connection.label(), "QEMU connected");
+        }
         if let Err(error) = connection.line.watch(poller) {
             error!(vm = %connection.label(), "cannot be watched: {error:#}");
         }
@@ -192,6 +199,13 @@ impl Connections {
         self.all.insert(connection.number, connection);
         self.next += 1;
         self.unsaved = true;
+    }
+
+    /// Whether to log that a QEMU connected or went: a user of the group can do so in
+    /// a loop.
+    fn may_log(&mut self) -> bool {
+        self.turnover += 1;
+        self.turnover <= LINES_PER_SECOND
     }
 
     /// Ends a connection if its QEMU has ended.
@@ -206,7 +220,10 @@ impl Connections {
         let Some(mut connection) = self.all.remove(&number) else {
             return Vec::new();
         };
-        info!(vm = %connection.label(), "its QEMU is gone");
+        // The end of a member is logged in any case.
+        if self.may_log() || connection.is_member() {
+            info!(vm = %connection.label(), "its QEMU is gone");
+        }
         connection.line.unwatch(poller);
         self.fresh.remove(&number);
         self.gone.insert(number);
@@ -274,6 +291,13 @@ impl Connections {
 
     /// Does what is due once a second.
     pub fn every_second(&mut self) {
+        let turnover = std::mem::take(&mut self.turnover);
+        if let Some(more @ 1..) = turnover.checked_sub(LINES_PER_SECOND) {
+            warn!(
+                more,
+                "QEMUs connected or went within a second, too many to log each"
+            );
+        }
         for connection in self.all.values_mut() {
             connection.refill();
             self.moved |= connection.look_home();

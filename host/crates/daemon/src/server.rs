@@ -30,8 +30,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hallway_abi::region as abi;
 use hallway_control::{self as control, Answer, Migration, Query, Status};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::clients::Clients;
 use crate::keeper::Keeper;
@@ -102,6 +103,10 @@ impl Server {
             Source::Control => self.clients.accept(&self.poller),
             Source::Signal => {
                 while let Ok(Some(signal)) = self.signals.read_signal() {
+                    if signal.ssi_signo == Signal::SIGHUP as u32 {
+                        warn!("SIGHUP: restart hallwayd to read the configuration again");
+                        continue;
+                    }
                     info!(signal = signal.ssi_signo, "a signal ends it");
                     self.stopping.get_or_insert(Stop::Handover);
                 }

@@ -444,6 +444,59 @@ fn what_takes_the_place_of_the_socket_is_not_given_to_the_group() {
 }
 
 #[test]
+fn idle_clients_of_the_control_socket_keep_no_other_out() {
+    let daemon = Daemon::new();
+    let path = hallway_control::socket(&daemon.run());
+    let idle: Vec<_> = (0..100)
+        .map(|_| UnixStream::connect(&path).unwrap())
+        .collect();
+    assert_eq!(daemon.status().regions.len(), 1);
+    assert!(daemon.other(&["--stop"]).status.success());
+    drop(idle);
+}
+
+#[test]
+fn a_hangup_of_the_terminal_ends_nothing() {
+    let daemon = Daemon::new();
+    daemon.signal(Signal::SIGHUP);
+    until("the signal is heard", || daemon.log().contains("SIGHUP"));
+    assert_eq!(daemon.status().pid, daemon.child.id());
+}
+
+#[test]
+fn a_holder_that_stands_still_is_named() {
+    let mut daemon = Daemon::new();
+    let _qemu = Qemu::new(&daemon);
+    let holder = Pid::from_raw(daemon.holder_pid());
+    daemon.kill();
+    kill(holder, Signal::SIGSTOP).unwrap();
+    for arguments in [&[][..], &["--stop"]] {
+        let said = daemon.refused(arguments);
+        assert!(said.contains("hallwayd-holder) does not answer"), "{said}");
+    }
+    kill(holder, Signal::SIGCONT).unwrap();
+    daemon.start();
+    assert_eq!(daemon.status().recovered_connections, 1);
+}
+
+#[test]
+fn qemus_that_come_and_go_in_a_loop_do_not_fill_the_log() {
+    let daemon = Daemon::new();
+    for _ in 0..2000 {
+        drop(UnixStream::connect(daemon.run().join("hallwayd.sock")).unwrap());
+    }
+    until("all are gone, and counted", || {
+        daemon.status().connections.is_empty() && daemon.log().contains("too many to log each")
+    });
+    let lines = daemon.log().matches("QEMU connected").count();
+    let seconds = daemon.status().uptime_seconds as usize + 1;
+    assert!(lines <= 32 * (seconds + 1), "{lines} lines in {seconds} s");
+    // A member's end is never lost among them.
+    let mut member = Qemu::new(&daemon);
+    assert_eq!(member.join(daemon.region()), abi::STATUS_OK);
+}
+
+#[test]
 fn foreign_region_files_are_refused() {
     let mut daemon = Daemon::new();
     daemon.kill();

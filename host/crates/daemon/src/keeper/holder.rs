@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{
     accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, setsockopt, socket, sockopt,
@@ -30,6 +30,15 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 
 const NAME_MAX: usize = 200;
+/// How long a holder may take for anything.
+const PATIENCE: TimeVal = TimeVal::new(2, 0);
+
+fn silent() -> anyhow::Error {
+    anyhow!(
+        "the holder (process hallwayd-holder) does not answer: if it is stopped, have it go on \
+         with SIGCONT; else kill it, and restart the VMs"
+    )
+}
 
 /// Descriptors by name.
 pub type Kept = BTreeMap<String, OwnedFd>;
@@ -146,12 +155,13 @@ impl Holder {
     /// Connects to the holder that listens at `path`, if there is one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
         let socket = Self::socket()?;
+        // A holder that hangs must not make its daemon hang. The first limit is for
+        // connect(), too.
+        setsockopt(&socket, sockopt::SendTimeout, &PATIENCE)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &PATIENCE)?;
         match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
-            Ok(()) => {
-                // A holder that hangs must not make its daemon hang.
-                setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(2, 0))?;
-                Ok(Some(Self { socket }))
-            }
+            Ok(()) => Ok(Some(Self { socket })),
+            Err(Errno::EAGAIN) => Err(silent()),
             Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
             Err(error) => Err(error).with_context(|| {
                 format!(
@@ -199,7 +209,11 @@ impl Holder {
         send(self.socket.as_fd(), "list", None)?;
         let mut kept = Kept::new();
         loop {
-            match receive(self.socket.as_fd())? {
+            let packet = receive(self.socket.as_fd()).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => silent(),
+                _ => error.into(),
+            })?;
+            match packet {
                 Some((name, Some(fd))) => {
                     kept.insert(name, fd);
                 }

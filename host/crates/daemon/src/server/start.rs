@@ -108,11 +108,12 @@ impl Server {
     }
 }
 
-/// Has the signals that end the daemon come by a descriptor.
+/// Has the signals for the daemon come by a descriptor.
 fn signals() -> Result<SignalFd> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGTERM);
     set.add(Signal::SIGINT);
+    set.add(Signal::SIGHUP);
     set.thread_block()?;
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     Ok(SignalFd::with_flags(&set, flags)?)
