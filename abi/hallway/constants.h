@@ -33,7 +33,7 @@
 #define HALLWAY_MAILBOX_MESSAGES 64
 /* Bytes of a message. */
 #define HALLWAY_MESSAGE_SIZE 128
-/* Endpoints of one member towards another; endpoint 0 is the mailbox. */
+/* Endpoint numbers of one member for another; 0 is the mailbox. */
 #define HALLWAY_ENDPOINTS_MAX 4096
 /* Bytes of the private page. */
 #define HALLWAY_PAGE_SIZE 4096
@@ -80,7 +80,7 @@
 #define HALLWAY_MARK_SET (1ULL << 63)
 /* In end: the receiver has truncated the ring. */
 #define HALLWAY_MARK_TRUNCATED (1ULL << 62)
-/* In end of a cut ring: the position, its low bits. */
+/* In end of a truncated ring: the low bits of the position. */
 #define HALLWAY_MARK_POSITION 0x3fffffffffffffffULL
 /* In start: the TCP sequence number. */
 #define HALLWAY_MARK_SEQ 0xffffffffULL
@@ -97,7 +97,7 @@
 #define HALLWAY_DEMOTE 4
 /* hallway_message.type: The receiver does not touch the ring any more. */
 #define HALLWAY_DONE 5
-/* hallway_message.offer.kind: The bytes of a TCP connection. */
+/* hallway_message.offer.kind: A direction of a TCP connection. */
 #define HALLWAY_KIND_STREAM 1
 /* hallway_message.offer.kind: the highest. */
 #define HALLWAY_KIND_MAX 1

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * Messages between two members, carried in mailboxes, in order, each 128 bytes.
- * They set channels up and down; the marks in the ring order the bytes.
+ * They set channels up and down; the marks in a ring order the bytes.
  *
- * An endpoint is one side's number for one connection towards one member,
- * 1..4095; it is what that member sets in the pending bitmap to wake it.
+ * An endpoint is a member's number for its end of a connection with another
+ * member, 1..4095. The other member sets this bit of pending to ring it.
  *
- *   OFFER    sender of a direction: here is a ring to send to you in; all
- *            words about the ring go to the endpoint that offered it
- *   ACCEPT   its receiver: mapped, and I watch for the start mark from now on;
- *            by its tokens I am the connection's other end
- *   DECLINE  its receiver: no, for this reason
- *   DEMOTE   its receiver: set the end mark, please, for this reason
- *   DONE     its receiver: I shall never touch this ring again; I consumed up
- *            to position. If the sender's head is further, what lies between
- *            will never be read: the receiver's socket was closed.
+ *   OFFER    The sender of a direction offers a ring. All other messages about
+ *            the ring go to the endpoint that offered it.
+ *   ACCEPT   The receiver has mapped the ring, and watches for the start mark.
+ *            Its tokens prove that it is the connection's other end.
+ *   DECLINE  The receiver does not take the ring, for this reason.
+ *   DEMOTE   The receiver asks for the end mark, for this reason.
+ *   DONE     The receiver does not touch the ring any more, and has consumed the
+ *            bytes below position. If the sender's head is further, the bytes
+ *            between stay unread: the receiver's socket was closed.
  */
 #ifndef HALLWAY_ABI_MESSAGE_H
 #define HALLWAY_ABI_MESSAGE_H
@@ -23,7 +23,7 @@
 #include "types.h"
 
 /*
- * What a transport needs to find ring memory again: opaque to all above it.
+ * What a transport needs to map ring memory: opaque to the rooms above it.
  * ivshmem: offset of the ring in its owner's slice, then its size, both __u64.
  */
 struct hallway_handle {
@@ -33,24 +33,24 @@ struct hallway_handle {
 struct hallway_message {
 	__u16 type;		/* HALLWAY_OFFER .. */
 	__u16 reserved;
-	__u32 from;		/* endpoint of the sender; 0 in a DECLINE of
-				 * a member without one
+	__u32 from;		/* endpoint of the writer; 0 in a DECLINE of an end
+				 * that has none
 				 */
-	__u32 to;		/* endpoint of the receiver; 0 in an OFFER,
-				 * which names the connection
+	__u32 to;		/* endpoint of the reader; 0 in an OFFER, which
+				 * identifies the connection itself
 				 */
 	__u32 carrier;		/* number of the ring's carrier, odd */
 	union {
 		struct {
 			/*
-			 * The connection's name: SipHash of (own initial
-			 * sequence number + 1, peer's + 1). A socket does not
-			 * know whether its own count includes the SYN, hence
-			 * two candidates; the reader tries both against both.
+			 * SipHash of the writer's initial sequence number and
+			 * the reader's, both plus 1. A socket does not know
+			 * whether its own count includes the SYN, hence two
+			 * tokens; the reader compares both with both of its own.
 			 */
 			__u64 token[2];
 			__u8 local[16];	/* of the sender; a hint only */
-			__u8 remote[16];
+			__u8 remote[16];	/* of the receiver; a hint only */
 			__u16 local_port;
 			__u16 remote_port;
 			__u16 kind;	/* HALLWAY_KIND_* */

@@ -7,18 +7,18 @@
  *   | struct hallway_region       |  written by the daemon alone
  *   | struct hallway_member [64]  |
  *   +-----------------------------+ HALLWAY_HEADER_SIZE
- *   | slice of slot 0 (the host)  |  each written by its member alone, save
- *   | slice of slot 1             |  the words that are marked otherwise
+ *   | slice of slot 0 (the host)  |  each written by its member alone, except
+ *   | slice of slot 1             |  words that are marked otherwise
  *   | ...                         |
  *   +-----------------------------+ size
  *
  * A slice starts with struct hallway_slice, then one struct hallway_mailbox for
- * each slot of the region; what is left is ring memory, handed out by the
- * slice's owner.
+ * each slot of the region. The rest is ring memory, which the slice's owner
+ * allocates.
  *
  * Every number is little-endian and naturally aligned. A field named reserved
- * is written as zero and not read. A reader takes each word once, bounds it
- * against what it knows for itself, and uses its own copy.
+ * is written as zero and not read. A reader loads each word once, bounds it by
+ * what it knows privately, and uses its own copy.
  */
 #ifndef HALLWAY_ABI_REGION_H
 #define HALLWAY_ABI_REGION_H
@@ -33,7 +33,7 @@ struct hallway_member {
 	__u32 state;		/* HALLWAY_MEMBER_* */
 	__u64 slice_offset;	/* bytes from the start of the region, 4 KiB aligned */
 	__u64 slice_size;	/* bytes, 4 KiB aligned */
-	char name[HALLWAY_NAME_SIZE];	/* host name; UTF-8, for people only */
+	char name[HALLWAY_NAME_SIZE];	/* host name; UTF-8, to be shown only */
 	__u8 reserved[24];
 };
 
@@ -47,35 +47,35 @@ struct hallway_region {
 	__u8 uuid[16];
 	__u8 key[16];		/* of the connection tokens (SipHash-2-4) */
 	__u32 slots;		/* entries used in the member table, 2..64 */
-	__u32 change;		/* bumped after every change of the table */
+	__u32 change;		/* incremented after every change of the table */
 	__u8 reserved[64];
 	struct hallway_member member[HALLWAY_SLOTS_MAX];
 };
 
 /*
  * The head of a slice; 4096 bytes. address_seq is odd while the addresses are
- * being written: read it, copy, read it again, and retry if it moved or is odd
- * (bounded; a member that never settles publishes nothing).
+ * being written: read it, copy, read it again, and retry if it changed or is odd.
+ * Retries are bounded: a member whose address_seq never rests publishes nothing.
  */
 struct hallway_slice {
 	__u64 magic;		/* HALLWAY_SLICE_MAGIC; written last */
 	__u32 generation;	/* as in the member table: else stale */
-	__u32 heartbeat;	/* counts up each second at least while alive */
+	__u32 heartbeat;	/* incremented at least each second */
 	__u32 address_seq;
 	__u32 address_count;	/* 0..HALLWAY_ADDRESSES_MAX */
-	__u64 tx_bytes;		/* through rings to all members; for people */
-	__u64 rx_bytes;		/* through rings from all members; for people */
-	__u32 channels;		/* promoted connections now; for people */
+	__u64 tx_bytes;		/* through rings to all members; to be shown only */
+	__u64 rx_bytes;		/* through rings from all members; the same */
+	__u32 channels;		/* promoted connections now; the same */
 	__u8 reserved[20];
 	__u8 address[HALLWAY_ADDRESSES_MAX][16]; /* IPv6, or IPv4-mapped */
 	__u8 reserved2[3008];
 };
 
 /*
- * A mailbox carries messages and doorbell reasons from the owner of the slice to
- * the member of one slot. head and tail run freely modulo 2^32.
+ * A mailbox carries messages and pending bits from the owner of the slice to the
+ * member of one slot. head and tail run freely modulo 2^32.
  *
- * Both sides name the generations they speak for: indexes of another pair of
+ * An index states the generations of both sides. Indexes of another pair of
  * generations mean an empty mailbox.
  */
 struct hallway_mailbox_index {
@@ -90,10 +90,10 @@ struct hallway_mailbox {
 	struct hallway_mailbox_index tail;	/* written by the receiver */
 	__u8 reserved[384];
 	/*
-	 * Bit n: endpoint n of the receiver has something to look at; bit 0:
-	 * the mailbox has messages. Set by the sender, taken by the receiver, both
-	 * with bus-locked instructions: a kernel booted with one CPU patches
-	 * ordinary atomics away.
+	 * Bit n: endpoint n of the receiver was rung; bit 0: the mailbox has
+	 * messages. The sender sets bits, the receiver takes them, both by
+	 * bus-locked instructions: a kernel booted with one CPU patches the
+	 * lock prefix of ordinary atomics away.
 	 */
 	__u64 pending[HALLWAY_ENDPOINTS_MAX / 64];
 	__u8 reserved2[3072];
@@ -103,13 +103,13 @@ struct hallway_mailbox {
 /*
  * The private page: BAR2 of the doorbell device, shared by one VM and the
  * daemon. The guest writes a request, then its serial, then rings doorbell
- * HALLWAY_DAEMON_ID; the daemon writes a reply, then its serial, then rings
- * back. Live migration copies the source's page over the destination's, so a
- * reply counts only if its serial is that of a request made since.
+ * HALLWAY_DAEMON_ID. The daemon writes a reply, then its serial, then rings the
+ * guest. Live migration copies the source's page over the destination's: a reply
+ * counts only if its serial is that of a request made since.
  */
 
 struct hallway_request {	/* written by the guest; 128 bytes */
-	__u32 serial;		/* past those in request and reply; 0: none;
+	__u32 serial;		/* higher than in request and reply; 0: none;
 				 * written last
 				 */
 	__u16 major;
@@ -131,14 +131,13 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 	__u16 minor;
 	__u8 reserved[44];
 	__u16 doorbell[HALLWAY_SLOTS_MAX]; /* peer id that rings the slot; 0: none;
-					    * kept current while joined
+					    * current while the guest is joined
 					    */
 };
 
 /*
- * Candidates: VMs with which this one may get a region of its own, though they
- * share none yet. Both lists are written as a slice's addresses
- * are, under an odd seq.
+ * Candidates: VMs with which a region can be made for this one, but is not yet.
+ * Both lists are written as a slice's addresses are, under an odd seq.
  */
 struct hallway_home {		/* written by the guest */
 	__u32 seq;

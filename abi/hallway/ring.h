@@ -6,21 +6,21 @@
  * data[p % size]. The sender owns head, tail_event, start and end; the receiver
  * owns tail and head_event. Only end has two writers: the first one wins.
  *
- * Notification is by event index (virtio 1.2, 2.7.10): a side that is about to
- * sleep writes the position it waits for, issues a full barrier, and looks
- * once more; the other side rings the doorbell when a step of its own index
- * passes that position. A stale doorbell therefore takes nothing away.
+ * Notification is by event index (virtio 1.2, 2.7.10). A side that is about to
+ * sleep writes the position that it waits for, issues a full barrier, and looks
+ * once more. The other side rings the doorbell when a step of its own index passes
+ * that position. A stale doorbell therefore clears nothing.
  *
  * A ring serves one promotion and one demotion, in this order, each set once:
  *   start  the TCP sequence number at which the stream leaves TCP: bytes below
  *          it come over TCP, the next byte is byte 0 of the ring;
- *   end    the stream goes back to TCP after the byte at head - 1. head was
- *          final before end was set, and TCP goes on at start's number.
+ *   end    the stream returns to TCP after the byte at head - 1. head was final
+ *          before end was set, and TCP continues at start's number.
  *
- * A receiver that can't wait for the end mark cuts the ring instead: it takes
- * the bytes below a position, and the sender repeats all others over TCP, from
- * start's number on. Both sides write end by a compare-and-exchange from 0 that
- * locks the bus.
+ * A receiver that cannot wait for the end mark truncates the ring instead: it
+ * takes the bytes below a position, and the sender resends all others over TCP,
+ * from start's number on. Both sides write end by a compare-and-exchange from 0
+ * that locks the bus.
  */
 #ifndef HALLWAY_ABI_RING_H
 #define HALLWAY_ABI_RING_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * What every header of the ABI stands on. The ABI is little-endian; machines
- * of the other order are not served, and say so when they compile.
+ * What every header of the ABI needs. The ABI is little-endian; big-endian
+ * machines fail to compile.
  */
 #ifndef HALLWAY_ABI_TYPES_H
 #define HALLWAY_ABI_TYPES_H

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * One direction of one connection: promote, demote, close and sleep, both sides
- * acting at any moment. The text that it checks is ../protocol.md.
+ * One direction of one connection: promote, demote, close and sleep. Both sides
+ * act at any moment. The model checks the text of ../protocol.md.
  *
  * Bytes are numbered as they are sent; every delivery asserts the number. One
- * piece of ring memory serves all carriers, so that a ring given back too early
- * is soon another carrier's ring: every access asserts whose it is.
+ * piece of ring memory serves all carriers: a ring that is freed too early soon
+ * belongs to another carrier, and every access asserts the carrier it belongs to.
  *
- * A step is what happens between two looks at what the other side writes; all
- * steps of a side that hold its socket lock exclude each other, never those of
- * the far side. Loads and stores are in program order here: what holds of the
- * store buffer is checked in wake.pml, and release/acquire pairs give the rest.
+ * A step lies between two loads of words that the other side writes. Steps of one
+ * side that hold its socket lock exclude each other; they never exclude steps of
+ * the other side. Loads and stores are in program order here: wake.pml checks
+ * store buffers, and release/acquire pairs order the rest.
  *
- * Every run ends: the policies may stop at any moment, and then nothing is left
- * to hide a lost wake-up. Watch() looks at what is left when nobody can move.
+ * Every run ends: the policies may stop at any moment, and then nothing hides a
+ * lost wake-up. Watch() checks the state when no process can move.
  *
  * TCP is an array of bytes by sequence number: write_seq, arrived (rcv_nxt
- * without the FIN) and copied (copied_seq) as in struct tcp_sock. It reaches
- * the receiver only while its socket is not locked, as the backlog has it.
+ * without the FIN) and copied (copied_seq) are as in struct tcp_sock. TCP reaches
+ * the receiver only while its socket is not locked, as with the backlog.
  */
 
 #ifndef BYTES
@@ -37,15 +37,15 @@
 #else
 #define MOST		SLOTS
 #endif
-#define BASE		MOST	/* first sequence number: room to move back */
-#define JUNK		255	/* a byte of another member's */
+#define BASE		MOST	/* first sequence number: room to requeue */
+#define JUNK		255	/* a byte of another member */
 
 #define ABOUT		(carrier == s_carrier)
 #define ONLY_IF(what)	if :: what :: else -> carrier = 0; position = 0; goto end_idle fi
-#if defined(DOUBLED)
+#if defined(REPEATED)
 #define ANSWERS		7
-/* A word that the state has no row for, or about another carrier, is old. */
-#ifdef OLD_NEWS
+/* A message without a row in this state, or about another carrier, is stale. */
+#ifdef STALE_MESSAGE
 #define EXPECT(state)	ONLY_IF(state)
 #else
 #define EXPECT(state)	ONLY_IF(state && ABOUT)
@@ -53,8 +53,9 @@
 #elif defined(REJOIN)
 #define ANSWERS		6
 /*
- * A word of another generation does not exist. Carriers are numbered from 0 for
- * each generation; their names here have both, so that no two are the same.
+ * A message of another generation does not exist. Each generation numbers its
+ * carriers from the start; the numbers here include the generation, so that each
+ * is unique.
  */
 #ifdef STALE_GENERATION
 #define EXISTS(known)	true
@@ -71,37 +72,37 @@
 mtype = { TCP, OFFERED, RING, DRAINING, CONSENTED };	/* states of a side */
 mtype = { OFFER, ACCEPT, DECLINE, DEMOTE, DONE };	/* messages */
 
-/* The ring, in the sender's slice. owner: the carrier it is for; 0: free. */
+/* The ring, in the sender's slice. owner: its carrier; 0: free. */
 byte ring_owner;
 byte ring_head, head_event;
 byte ring_tail, tail_event;
 bool start_set, end_set;
-bool cut_set;				/* end, written by the receiver */
-byte start_seq, cut_at;
+bool truncated;			/* end, written by the receiver */
+byte start_seq, truncated_at;
 byte ring_data[MOST];
 #ifdef BOOLEAN_NOTIFY
 bool head_notify;
 #endif
 
 /*
- * The mailboxes: in order, asynchronous to ring and TCP. A word is taken at any moment
- * after it was written: every run has it late, behind all else that happens.
+ * The mailboxes: in order, asynchronous to ring and TCP. A message is taken at any
+ * moment after it was written, so that in some runs it is later than all else.
  */
 chan offers = [2] of { mtype, byte };
 chan answers = [ANSWERS] of { mtype, byte, byte };
-#ifdef DOUBLED
+#ifdef REPEATED
 /*
- * A word that comes a second time: an answer at any later moment, an OFFER until
- * its ring has ended. After that nothing tells it from a new one but the mailbox, in
- * which the reader's place is its own and moves first.
+ * A message that arrives a second time: an answer at any later moment, an OFFER
+ * until its ring has ended. After that only the mailbox distinguishes it from a new
+ * one: the receiver keeps its position privately, and advances it first.
  */
-byte doubled;				/* 0: not yet taken; 1: on its way; 2: gone */
+byte repeated;				/* 0: not sent; 1: to be sent again; 2: over */
 mtype again_what;
 byte again_carrier, again_position;
-#ifdef OFFER_OF_BEFORE
+#ifdef OFFER_AFTER_END
 #define AGAIN	(r_state == TCP && r_carrier != 0 && !r_closed && !fin_in)
 #else
-#define AGAIN	(r_state != TCP && !end_set && !cut_set)
+#define AGAIN	(r_state != TCP && !end_set && !truncated)
 #endif
 #endif
 
@@ -116,7 +117,7 @@ bool rst_back;				/* by their receiver */
 bool s_lock, s_sleep, s_bell, s_err, s_out;
 mtype s_state = TCP;
 byte s_carrier, s_head, sent, offered;
-byte s_i;				/* of one step: no state */
+byte s_i;				/* used within one step: no state */
 
 /* The receiver's socket. */
 bool r_lock, r_sleep, r_bell, r_work, r_closed, r_early, r_out;
@@ -125,32 +126,32 @@ byte r_carrier, r_tail, copied = BASE, delivered;
 
 #ifdef REJOIN
 bool r_again;				/* generation of the receiver's member */
-bool s_knows;				/* the one that the sender knows of */
+bool s_knows;				/* the one that the sender knows */
 #define NAMED(number)	(16 * s_knows + (number))
 #else
 #define NAMED(number)	(number)
 #endif
 
 #ifdef DEATH
-bool s_dead, r_dead;			/* the whole virtual machine */
+bool s_dead, r_dead;			/* the whole VM */
 bool s_told, r_told;			/* PEER_LEFT was handled */
-bool s_given;				/* the dead sender's slot, to another */
+bool s_given;				/* the dead sender's slot has another member */
 #define S_ALIVE	provided (!s_dead)
 #define R_ALIVE	provided (!r_dead)
 #ifdef OFFER_TO_DEPARTED
-#define NOT_LEFT	true
+#define NOT_DEPARTED	true
 #else
-#define NOT_LEFT	!s_told
+#define NOT_DEPARTED	!s_told
 #endif
-/* Departure is the daemon's word; a peer that is silent may still read. */
-#ifdef SILENCE_IS_DEATH
+/* Departure is the daemon's word; an unresponsive peer may still read. */
+#ifdef UNRESPONSIVE_IS_DEPARTED
 #define PEER_LEFT	true
 #else
 #define PEER_LEFT	r_dead
 #endif
 /*
- * hall_rx_is_intact: are bytes that were copied another's? Asked in the step that
- * copies them: asked later it finds more, never less.
+ * hall_rx_is_intact: were the copied bytes those of another member? Checked in the
+ * step that copies them: a later check finds more, never less.
  */
 #ifdef CHECK_BEFORE_COPY
 #define CHECK		given = s_given STEP
@@ -162,16 +163,16 @@ bool s_given;				/* the dead sender's slot, to another */
 #else
 #define S_ALIVE
 #define R_ALIVE
-#define NOT_LEFT	true
+#define NOT_DEPARTED	true
 #define CHECK
 #define FOREIGN		false
 #endif
 
-/* Memory that is given back is neither read nor written. */
+/* Freed memory is neither read nor written. */
 #define S_OWNS	assert(ring_owner == s_carrier && ring_owner != 0)
 #define R_OWNS	assert(ring_owner == r_carrier && ring_owner != 0)
 
-/* The size goes with the OFFER, once; both sides keep it for themselves. */
+/* The OFFER states the size, once; each side keeps its own copy. */
 #define SIZE(carrier)	(carrier <= 1 -> SLOTS : SECOND)
 #ifdef GROW_IN_PLACE
 bool s_grown;
@@ -179,7 +180,7 @@ bool s_grown;
 #else
 #define S_SIZE		SIZE(s_carrier)
 #endif
-#ifdef SIZE_OF_BEFORE
+#ifdef SIZE_OF_PREDECESSOR
 #define R_SIZE		SLOTS
 #else
 #define R_SIZE		SIZE(r_carrier)
@@ -192,7 +193,7 @@ inline ring_free()
 	ring_owner = 0;
 	ring_head = 0; head_event = 0; ring_tail = 0; tail_event = 0;
 	start_set = 0; end_set = 0; start_seq = 0;
-	cut_set = 0; cut_at = 0;
+	truncated = 0; truncated_at = 0;
 	ring_data[0] = 0; ring_data[MOST - 1] = 0;
 	s_head = 0; s_carrier = 0
 }
@@ -201,10 +202,10 @@ inline ring_free()
  * ---- The sender ----
  */
 
-/* hall_tx_resend: what the receiver truncated goes over TCP, and first. */
-inline tx_repeat()
+/* hall_tx_resend: bytes that the receiver did not take go over TCP, first. */
+inline tx_resend()
 {
-	s_i = cut_at;
+	s_i = truncated_at;
 	do
 	:: s_i < s_head ->
 		stream[write_seq] = ring_data[s_i % S_SIZE];
@@ -216,15 +217,15 @@ inline tx_repeat()
 }
 
 /*
- * hall_tx_demote: the end mark, or the receiver was first. head was final
- * before; the lock is held.
+ * hall_tx_demote: sets the end mark, unless the receiver has truncated the ring.
+ * head is final; the lock is held.
  */
 inline tx_end()
 {
 	S_OWNS;
 	if
 #ifndef END_WITHOUT_EXCHANGE
-	:: cut_set -> tx_repeat()
+	:: truncated -> tx_resend()
 #endif
 	:: else -> end_set = 1
 	fi;
@@ -255,7 +256,7 @@ proctype Writer() S_ALIVE
 
 again:	if
 	:: sent < BYTES
-	:: goto out		/* leaves it open: nothing hides a lost wake-up */
+	:: goto out		/* leaves it open: no FIN hides a lost wake-up */
 	:: goto finish
 #ifndef NO_ABORT
 	:: goto abort
@@ -326,7 +327,7 @@ put:	/* hall_ring_publish: bytes, release, head */
 
 filled:
 #ifdef RESIZE
-	/* hall_budget_full: ended, for a larger one */
+	/* hall_budget_full: ends it for a larger one */
 	if
 #ifdef GROW_IN_PLACE
 	:: s_carrier == 1 && !s_grown -> s_grown = 1; goto put
@@ -353,7 +354,7 @@ filled:
 		:: else -> s_lock = 0; tail = 0
 		fi
 	};
-	/* Woken: what it waits for, without arming again. */
+	/* Woken: check for space, without arming again. */
 wait:	atomic {
 		!s_sleep && !s_lock -> s_lock = 1;
 		if
@@ -370,7 +371,7 @@ wait:	atomic {
 		fi
 	}
 
-	/* hall_close, or shutdown: head is out, the end mark, then FIN */
+	/* hall_close, or shutdown: head is published; end mark, then FIN */
 finish:	atomic {
 		!s_lock ->
 #ifndef FIN_WITHOUT_END
@@ -386,7 +387,7 @@ finish:	atomic {
 		goto out
 	}
 
-	/* hall_close with bytes unread the other way, or linger 0 */
+	/* hall_close with bytes unread in the other direction, or linger 0 */
 abort:	atomic {
 		!s_lock ->
 		if
@@ -404,14 +405,14 @@ out:	s_out = 1
 #define MAY_OFFER	(s_state == TCP)
 #endif
 
-/* Policy: offers and demotes when it likes, and stops when it likes. */
+/* The policy offers, demotes and stops at any moment. */
 proctype SenderPolicy() S_ALIVE
 {
 	do
 	:: atomic {
 		/* hall_channel_offer */
 		offered < CARRIERS && MAY_OFFER && !s_lock &&
-		!s_err && !fin_sent && NOT_LEFT ->
+		!s_err && !fin_sent && NOT_DEPARTED ->
 		assert(ring_owner == 0);
 		s_carrier = NAMED(2 * offered + 1);
 		offered++;
@@ -445,27 +446,27 @@ end_idle:
 	   };
 		atomic {
 			if
-			/* Nothing will come by the ring: the FIN or RST says so. */
+			/* FIN or RST tells the receiver that the ring stays empty. */
 			:: fin_sent || s_err ->
 				s_state = DRAINING;
 				s_lock = 0;
 				goto end_idle
 			:: else
 			fi;
-			/* hall_tx_promote: every earlier byte is TCP's */
+			/* hall_tx_promote: all earlier bytes went over TCP */
 			S_OWNS;
 			start_seq = write_seq;
 			start_set = 1;
 			s_state = RING;
 			if
-			/* Wanted no longer: both marks at once. */
+			/* No longer wanted: both marks at once. */
 			:: goto withdraw
 			:: s_lock = 0; goto end_idle
 			fi
 		};
 withdraw:	tx_demote()
 	:: atomic {
-		/* hall_channel_decline */
+		/* on_decline */
 		!s_lock && answers?[DECLINE, carrier, position] ->
 		answers?DECLINE, carrier, position;
 		EXPECT(s_state == OFFERED);
@@ -481,12 +482,12 @@ withdraw:	tx_demote()
 		carrier = 0; position = 0;
 		if
 		:: s_state == RING -> s_lock = 1
-		:: else -> goto end_idle	/* late: nothing to do */
+		:: else -> goto end_idle	/* late: ignored */
 		fi
 	   };
 		tx_demote()
 	:: atomic {
-		/* hall_channel_done: the only place that frees a used ring */
+		/* on_done: the only place that frees a used ring */
 		!s_lock && answers?[DONE, carrier, position] ->
 		answers?DONE, carrier, position;
 		EXPECT(HAS_RING(s_state));
@@ -494,9 +495,9 @@ withdraw:	tx_demote()
 		:: s_state == RING -> tx_end()
 		:: else
 		fi;
-		/* Bytes that nobody will read: as TCP, a reset. */
+		/* Bytes that stay unread: a reset, as in TCP. */
 		if
-		:: position != (cut_set -> cut_at : s_head) -> s_err = 1
+		:: position != (truncated -> truncated_at : s_head) -> s_err = 1
 		:: else
 		fi;
 		carrier = 0; position = 0;
@@ -508,7 +509,7 @@ withdraw:	tx_demote()
 	   }
 #ifdef DEATH
 	:: atomic {
-		/* PEER_LEFT, after the mailbox of the departed was emptied */
+		/* PEER_LEFT, after the departed peer's mailbox was emptied */
 		PEER_LEFT && !s_told && !s_lock && empty(answers) ->
 		s_told = 1;
 		if
@@ -523,7 +524,7 @@ withdraw:	tx_demote()
 #endif
 #ifdef REJOIN
 	:: atomic {
-		/* on_departed: the ring says what was read, then all begins again */
+		/* on_departed: tail tells what was read; then a fresh start */
 		s_knows != r_again && !s_lock ->
 		s_knows = r_again;
 		offered = 0;
@@ -535,7 +536,7 @@ withdraw:	tx_demote()
 		:: s_state != TCP ->
 			S_OWNS;
 			if
-			:: ring_tail != (cut_set -> cut_at : s_head) -> s_err = 1
+			:: ring_tail != (truncated -> truncated_at : s_head) -> s_err = 1
 			:: else
 			fi;
 			ring_free();
@@ -556,10 +557,10 @@ withdraw:	tx_demote()
  * hall_ring_find_source: which carrier the next byte comes by. The lock is held and
  * nxt, fin, rst were sampled before; then start, then end, then head.
  *
- * FUSED makes one step of it. Nothing is lost by that while the order is this
- * one: nxt is frozen, start and end are set once, head is final once end is
- * set; whatever the split loads find, fused loads find at the moment of one of
- * them. Runs with more bytes are fused, smaller ones and the broken orders not.
+ * FUSED makes one step of it. That loses no run while the order is this one: nxt
+ * is frozen, start and end are set once, and head is final once end is set, so
+ * fused loads at the moment of one of the split loads find the same. Runs with
+ * more bytes are fused; smaller ones and the broken orders are not.
  */
 #ifdef FUSED
 #define STEP	;
@@ -574,12 +575,12 @@ withdraw:	tx_demote()
 	fi
 #define LOAD_END \
 	if \
-	:: started -> R_OWNS; ended = end_set || cut_set \
+	:: started -> R_OWNS; ended = end_set || truncated \
 	:: else \
 	fi
 #define LOAD_HEAD \
 	if \
-	:: started -> R_OWNS; head = (cut_set -> cut_at : ring_head) \
+	:: started -> R_OWNS; head = (truncated -> truncated_at : ring_head) \
 	:: else \
 	fi
 #ifdef HEAD_BEFORE_END
@@ -593,40 +594,40 @@ withdraw:	tx_demote()
 #else
 #define LOOK	CHECK SAMPLE STEP LOAD_START STEP LOAD_REST
 #endif
-/* Payload beyond the mark: an honest sender set the end mark before. */
+/* Before payload beyond the mark an honest sender sets the end mark. */
 #define NOT_BEYOND	assert(!started || copied <= mark && (nxt <= mark || ended))
 /*
- * TCP advances only while the socket is not locked. The order of the loads is
- * enough without that (UNFROZEN); the broken order is not.
+ * TCP advances only while the socket is not locked. The order of the loads
+ * suffices without that (UNFROZEN); the broken order does not.
  */
 #if defined(UNFROZEN) || defined(MARK_BEFORE_SAMPLE)
 #define THAWED	true
 #else
 #define THAWED	!r_lock
 #endif
-/* Not of the protocol: dead values make no new states. */
+/* For the search alone: dead values make no new states. */
 #define FORGET	nxt = 0; mark = 0; head = 0; fin = 0; rst = 0; started = 0; ended = 0
 
 #define AT_MARK		(started && copied == mark)
 #define TCP_HAS		(copied < nxt && (!started || copied < mark))
 #define RING_HAS	(AT_MARK && r_tail < head)
-/* No byte of the ring is left to come, or none can be reached any more. */
+/* No byte of the ring is left to read, or none can be reached any more. */
 #define RING_OVER	(r_state != TCP && !TCP_HAS && !RING_HAS && \
 			 ((AT_MARK && ended) || fin || rst))
 #define AT_EOF		(r_state == TCP && !TCP_HAS && (fin || rst))
 
-/* hall_channel_done: unmapped before the message is written. */
-inline channel_done()
+/* Finish: unmap, then DONE. */
+inline rx_finish()
 {
 	r_state = TCP;
 	answers!DONE, r_carrier, r_tail
 }
 
-/* hall_sock_break: a reset, and no byte of TCP's in place of those thrown away. */
+/* hall_sock_break: a reset, and no byte of TCP in place of the lost ones. */
 inline rx_break()
 {
-	channel_done();
-#ifndef READ_ON
+	rx_finish();
+#ifndef READ_TCP_ON
 	copied = arrived;
 #endif
 	rst_in = 1;
@@ -654,7 +655,7 @@ read:
 	atomic {
 		!r_lock && !r_sleep -> r_lock = 1;
 		if
-		:: armed -> r_sleep = 1		/* before it looks again */
+		:: armed -> r_sleep = 1		/* before the next look */
 		:: else
 		fi;
 		LOOK;
@@ -690,7 +691,7 @@ look:
 		:: RING_OVER ->
 			r_sleep = 0;
 			armed = 0;
-			channel_done();
+			rx_finish();
 			FORGET;
 			r_lock = 0;
 			goto read
@@ -756,7 +757,7 @@ shut:	atomic {
 		!r_lock -> r_lock = 1;
 		r_closed = 1;
 		SAMPLE;
-		/* TCP's own rule: bytes unread at close are a reset. */
+		/* As in TCP: bytes unread at close cause a reset. */
 		if
 		:: copied < nxt -> rst_back = 1
 		:: else
@@ -769,7 +770,7 @@ shut:	atomic {
 			:: started && r_tail < head -> rst_back = 1
 			:: else
 			fi;
-			channel_done()
+			rx_finish()
 		:: else
 		fi;
 		FORGET;
@@ -780,12 +781,12 @@ shut:	atomic {
 }
 
 /*
- * Policy: asks for the end mark and cuts the ring when it likes, each once a
- * carrier.
+ * The policy asks for the end mark and truncates the ring at any moment, each
+ * once per carrier.
  */
 proctype ReceiverPolicy() R_ALIVE
 {
-	byte asked, cut, head;
+	byte asked, truncating, head;
 
 	do
 	:: atomic {
@@ -793,25 +794,25 @@ proctype ReceiverPolicy() R_ALIVE
 		asked = r_carrier;
 		answers!DEMOTE, r_carrier, 0
 	   }
-#ifndef NO_CUT
+#ifndef NO_TRUNCATE
 	:: atomic {
-		/* hall_ring_truncate: the head found, then the exchange */
-		r_state != TCP && cut != r_carrier && !r_lock -> r_lock = 1;
+		/* hall_ring_truncate: load head, then exchange end */
+		r_state != TCP && truncating != r_carrier && !r_lock -> r_lock = 1;
 		R_OWNS;
-		cut = r_carrier;
+		truncating = r_carrier;
 		head = ring_head
 	   };
 		atomic {
 			R_OWNS;
 			if
-			:: !end_set && !cut_set ->
-				cut_set = 1;
-				cut_at = head
+			:: !end_set && !truncated ->
+				truncated = 1;
+				truncated_at = head
 			:: else
 			fi;
-			/* A ring that did not begin is given back at once. */
+			/* A ring without a start mark is finished at once. */
 			if
-			:: cut_set && !start_set -> channel_done()
+			:: truncated && !start_set -> rx_finish()
 			:: else -> r_work = 1
 			fi;
 			head = 0;
@@ -855,11 +856,11 @@ end_idle:
 		fi;
 		carrier = 0
 	   }
-#ifdef DOUBLED
+#ifdef REPEATED
 	:: atomic {
-		!doubled && AGAIN && !r_lock ->
-		doubled = 2;
-#if defined(OFFER_TWICE) || defined(OFFER_OF_BEFORE)
+		!repeated && AGAIN && !r_lock ->
+		repeated = 2;
+#if defined(OFFER_TWICE) || defined(OFFER_AFTER_END)
 		r_state = CONSENTED;
 		r_tail = 0;
 		answers!ACCEPT, r_carrier, 0
@@ -897,7 +898,7 @@ end_idle:
 				copied = mark - (head - r_tail);
 				r_tail = head;
 				ring_tail = head;
-				channel_done();
+				rx_finish();
 				r_sleep = 0
 			:: else
 			fi;
@@ -949,7 +950,7 @@ end_idle:
 		s_err = 1;
 		s_sleep = 0
 	   }
-	/* hall_channel_doorbell: late or stale, it takes nothing away */
+	/* A doorbell, late or stale, clears nothing. */
 	:: atomic {
 		r_bell && R_LIVES ->
 		r_bell = 0;
@@ -964,32 +965,32 @@ end_idle:
 		s_bell = 0;
 		s_sleep = 0
 	   }
-#ifdef DOUBLED
-	/* A word is heard twice: in its turn, and at any moment after. */
+#ifdef REPEATED
+	/* A message arrives twice: in its turn, and at any moment after. */
 	:: atomic {
-		!doubled && nempty(answers) ->
+		!repeated && nempty(answers) ->
 		answers?<again_what, again_carrier, again_position>;
-		doubled = 1
+		repeated = 1
 	   }
 	:: atomic {
-		doubled == 1 && nfull(answers) ->
+		repeated == 1 && nfull(answers) ->
 		answers!again_what, again_carrier, again_position;
 		again_carrier = 0; again_position = 0;
-		doubled = 2
+		repeated = 2
 	   }
 #endif
 #ifdef REJOIN
-	/* The receiver's member leaves, as it may without a ring, and comes back. */
+	/* The receiver's member leaves, as it may without a ring, and joins again. */
 	:: atomic { !r_again && r_state == TCP && !r_lock -> r_again = 1 }
 #endif
 #ifdef DEATH
-	/* Its slot is given to another, whose bytes come where unread ones were. */
+	/* Its slot gets another member, which overwrites unread bytes. */
 	:: atomic {
 		s_dead && !s_given && ring_tail < ring_head ->
 		s_given = 1;
 		ring_data[0] = JUNK; ring_data[MOST - 1] = JUNK
 	   }
-	/* One machine dies; the other hears of it; then TCP times out. */
+	/* One VM dies; the other learns it; then TCP times out. */
 	:: atomic { !s_dead && !r_dead -> s_dead = 1 }
 	:: atomic { !s_dead && !r_dead -> r_dead = 1 }
 	:: atomic {
@@ -1008,7 +1009,7 @@ end_idle:
 	od
 }
 
-/* Nobody can move: what must hold then. */
+/* What must hold when no process can move. */
 proctype Watch()
 {
 end_idle:
@@ -1019,11 +1020,11 @@ end_idle:
 	assert(s_dead || ring_owner == 0)
 #else
 	assert(s_out);
-	/* A reader may sleep only on a silent, open connection. */
+	/* A reader may sleep only on an open connection. */
 	assert(r_out || !(fin_sent || rst_sent || s_err));
 	/* Every byte came, unless a program closed early or reset it. */
 	assert(r_early || rst_sent || (!s_err && delivered == sent));
-	/* Nothing half-way; a ring is left only to a connection in use. */
+	/* No state is half-way; only a connection in use has a ring. */
 	assert(s_state == TCP && r_state == TCP && ring_owner == 0 ||
 	       s_state == RING && r_state == CONSENTED && !r_out && !fin_sent);
 	assert(empty(offers) && empty(answers))

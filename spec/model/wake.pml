@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Sleep and wake-up on one ring, with the store buffers of x86 (TSO): a store
+ * Sleep and wake-up on one ring, with the store buffers of x86 (TSO). A store
  * waits in its processor's buffer, in order, and becomes visible at any later
- * moment, so that a later load of the same processor may overtake it. Only the
- * full barriers of hall_ring_publish, hall_ring_consume, hall_ring_arm_head and
+ * moment: a later load of the same processor may overtake it. Only the full
+ * barriers of hall_ring_publish, hall_ring_consume, hall_ring_arm_head and
  * hall_ring_arm_tail keep the two sides from missing each other: each side
  * stores its own word, then looks at the other's.
  *
- * The writer sends BYTES bytes through SLOTS slots and then says nothing more:
- * no FIN, no end mark, no TCP byte comes to hide a lost wake-up.
+ * The writer sends BYTES bytes through SLOTS slots and then stops: no FIN, no end
+ * mark and no TCP byte hides a lost wake-up.
  */
 
 #ifndef BYTES
@@ -18,12 +18,12 @@
 #define SLOTS	2
 #endif
 #ifndef STALE
-#define STALE	1	/* doorbells that nobody rang, for each side */
+#define STALE	1	/* doorbells without a cause, for each side */
 #endif
 
 mtype = { HEAD, TAIL, HEAD_EVENT, TAIL_EVENT };
 
-/* Shared memory. With BOOLEAN_NOTIFY an event word is 1: please ring. */
+/* Shared memory. With BOOLEAN_NOTIFY an event word of 1 asks for a doorbell. */
 byte head, tail;
 byte data[SLOTS];
 byte head_event, tail_event;
@@ -75,7 +75,7 @@ check:		seen = tail;
 				fi
 			};
 #endif
-			/* Woken without reason: asleep again, not armed again. */
+			/* Woken in vain: sleeps again, without arming again. */
 sleep:			atomic { !w_sleep -> w_sleep = 1 };
 			atomic {
 				if
@@ -173,7 +173,7 @@ end_sleep:		atomic { !r_sleep -> r_sleep = 1 };
 	od
 }
 
-/* Store buffers drain; doorbells arrive, late and stale ones too. */
+/* Store buffers drain; doorbells arrive, some late or stale. */
 active proctype World()
 {
 	mtype word;
@@ -199,7 +199,7 @@ end_idle:
 		word = 0;
 		value = 0
 	   }
-	/* hall_channel_doorbell */
+	/* Doorbells. */
 	:: atomic {
 		w_bell ->
 		w_bell = 0;

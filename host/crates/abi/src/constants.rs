@@ -32,7 +32,7 @@ pub mod region {
     pub const MAILBOX_MESSAGES: usize = 64;
     /// Bytes of a message.
     pub const MESSAGE_SIZE: usize = 128;
-    /// Endpoints of one member towards another; endpoint 0 is the mailbox.
+    /// Endpoint numbers of one member for another; 0 is the mailbox.
     pub const ENDPOINTS_MAX: usize = 4096;
     /// Bytes of the private page.
     pub const PAGE_SIZE: usize = 4096;
@@ -80,7 +80,7 @@ pub mod ring {
     pub const MARK_SET: u64 = 1 << 63;
     /// In end: the receiver has truncated the ring.
     pub const MARK_TRUNCATED: u64 = 1 << 62;
-    /// In end of a cut ring: the position, its low bits.
+    /// In end of a truncated ring: the low bits of the position.
     pub const MARK_POSITION: u64 = 0x3fff_ffff_ffff_ffff;
     /// In start: the TCP sequence number.
     pub const MARK_SEQ: u64 = 0xffff_ffff;
@@ -98,7 +98,7 @@ pub mod message {
     pub const DEMOTE: u16 = 4;
     /// hallway_message.type: The receiver does not touch the ring any more.
     pub const DONE: u16 = 5;
-    /// hallway_message.offer.kind: The bytes of a TCP connection.
+    /// hallway_message.offer.kind: A direction of a TCP connection.
     pub const KIND_STREAM: u16 = 1;
     /// hallway_message.offer.kind: the highest.
     pub const KIND_MAX: u16 = 1;

@@ -1,65 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages between two members (`abi/hallway/message.h`). Each starts with
-//! [`Head`]; an offer goes on as [`Offer`], every other one as [`Other`].
+//! Messages between two members (`abi/hallway/message.h`). An OFFER is an
+//! [`Offer`], every other message an [`Other`]; both begin with [`Head`].
 
 use std::mem::{offset_of, size_of};
 
 pub use crate::constants::message::*;
 
-/// What every message starts with.
+/// The head of every message.
 #[repr(C)]
 pub struct Head {
     /// [`OFFER`] and the others.
     pub r#type: u16,
     /// Zero.
     pub reserved: u16,
-    /// Endpoint of who writes this.
+    /// Endpoint of the writer; 0 in a DECLINE of an end that has none.
     pub from: u32,
-    /// Endpoint of who reads this.
+    /// Endpoint of the reader; 0 in an OFFER.
     pub to: u32,
     /// Number of the ring's carrier, odd.
     pub carrier: u32,
 }
 
-/// An offer.
+/// An OFFER.
 #[repr(C)]
 pub struct Offer {
-    /// What every message starts with.
+    /// The head of every message.
     pub head: Head,
-    /// The connection's name.
+    /// The writer's tokens of the connection.
     pub token: [u64; 2],
-    /// Address of who writes; a hint only.
+    /// Address of the writer; a hint only.
     pub local: [u8; 16],
-    /// Address of who reads; a hint only.
+    /// Address of the reader; a hint only.
     pub remote: [u8; 16],
-    /// Port of who writes.
+    /// Port of the writer.
     pub local_port: u16,
-    /// Port of who reads.
+    /// Port of the reader.
     pub remote_port: u16,
     /// `KIND_*`.
     pub kind: u16,
-    /// None yet.
+    /// Zero: there are none yet.
     pub features: u16,
     /// Bytes of data.
     pub ring_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// Where the ring is; opaque to all but the transport.
+    /// Names the ring to the transport; opaque to all else.
     pub handle: [u8; HANDLE_SIZE],
 }
 
-/// Every message but an offer.
+/// Every message but an OFFER.
 #[repr(C)]
 pub struct Other {
-    /// What every message starts with.
+    /// The head of every message.
     pub head: Head,
-    /// Consumed up to here.
+    /// In DONE: the first byte not consumed.
     pub position: u64,
     /// `reason::*`.
     pub reason: u32,
     /// Zero.
     pub reserved: u32,
-    /// The connection's name, in [`ACCEPT`].
+    /// In ACCEPT: the writer's tokens of the connection.
     pub token: [u64; 2],
     /// Zero.
     pub reserved2: [u8; 80],

@@ -8,17 +8,17 @@ pub use crate::constants::region::*;
 /// One slot of the member table.
 #[repr(C)]
 pub struct Member {
-    /// UUID of the VM, as DMI tells it (RFC 4122 order).
+    /// UUID of the VM, as in DMI (RFC 4122 order).
     pub uuid: [u8; 16],
     /// 0: never used; a joining member gets a new one.
     pub generation: u32,
     /// [`MEMBER_ABSENT`] or [`MEMBER_PRESENT`].
     pub state: u32,
-    /// Bytes from the start of the region.
+    /// Of the slice, in bytes from the start of the region.
     pub slice_offset: u64,
-    /// Bytes.
+    /// Of the slice, in bytes.
     pub slice_size: u64,
-    /// Host name; for people only.
+    /// Host name; to be shown only.
     pub name: [u8; NAME_SIZE],
     /// Zero.
     pub reserved: [u8; 24],
@@ -43,7 +43,7 @@ pub struct Region {
     pub key: [u8; 16],
     /// Entries used in the member table.
     pub slots: u32,
-    /// Bumped after every change of the table.
+    /// Incremented after every change of the table.
     pub change: u32,
     /// Zero.
     pub reserved: [u8; 64],
@@ -58,17 +58,17 @@ pub struct Slice {
     pub magic: u64,
     /// As in the member table: else stale.
     pub generation: u32,
-    /// Counts up each second at least while alive.
+    /// Incremented at least each second.
     pub heartbeat: u32,
     /// Odd while the addresses are being written.
     pub address_seq: u32,
     /// At most [`ADDRESSES_MAX`].
     pub address_count: u32,
-    /// Through rings to all members; for people.
+    /// Through rings to all members; to be shown only.
     pub tx_bytes: u64,
-    /// Through rings from all members; for people.
+    /// Through rings from all members; to be shown only.
     pub rx_bytes: u64,
-    /// Promoted connections now; for people.
+    /// Promoted connections now; to be shown only.
     pub channels: u32,
     /// Zero.
     pub reserved: [u8; 20],
@@ -91,7 +91,7 @@ pub struct MailboxIndex {
     pub reserved: [u8; 52],
 }
 
-/// Messages and doorbell reasons from one member to another.
+/// Messages and pending bits from one member to another.
 #[repr(C)]
 pub struct Mailbox {
     /// Written by the sender.
@@ -108,7 +108,7 @@ pub struct Mailbox {
     pub message: [[u8; MESSAGE_SIZE]; MAILBOX_MESSAGES],
 }
 
-/// Written by the guest.
+/// A request of the guest.
 #[repr(C)]
 pub struct Request {
     /// Counts up; 0: no request; written last.
@@ -131,7 +131,7 @@ pub struct Request {
     pub reserved2: [u8; 16],
 }
 
-/// Written by the daemon.
+/// The daemon's reply.
 #[repr(C)]
 pub struct Reply {
     /// Of the request answered; written last.
@@ -148,7 +148,7 @@ pub struct Reply {
     pub minor: u16,
     /// Zero.
     pub reserved: [u8; 44],
-    /// Peer id that rings the slot; 0: none; kept current while joined.
+    /// Peer id that rings the slot; 0: none; current while the guest is joined.
     pub doorbell: [u16; SLOTS_MAX],
 }
 
@@ -161,7 +161,7 @@ pub struct PageEntry {
     pub reply: Reply,
 }
 
-/// Written by the guest: where it is.
+/// Written by the guest: its own addresses.
 #[repr(C)]
 pub struct Home {
     /// Odd while the rest is being written.
@@ -174,7 +174,7 @@ pub struct Home {
     pub address: [[u8; 16]; HOME_MAX],
 }
 
-/// Written by the daemon: with whom this VM may get a region of its own.
+/// Written by the daemon: addresses of VMs with which a region can be made.
 #[repr(C)]
 pub struct Candidates {
     /// Odd while the rest is being written.
@@ -187,12 +187,12 @@ pub struct Candidates {
     pub address: [[u8; 16]; CANDIDATES_MAX],
 }
 
-/// Written by the guest: with whom it has traffic, and shares no region.
+/// Written by the guest: candidates with which it has traffic.
 #[repr(C)]
 pub struct Wanted {
     /// Bit n: address n of the candidates.
     pub set: u64,
-    /// Of the candidates that this is about; written last.
+    /// That of the list of candidates that this is about; written last.
     pub seq: u32,
     /// Zero.
     pub reserved: u32,
