@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Endpoints and messages of channels: see channel.h. */
+/* Kinds, endpoints and messages of channels: see channel.h. */
 #include "channel.h"
 
 #include <linux/nospec.h>
@@ -42,15 +42,14 @@ void hall_channel_put(struct hall_channel *channel)
 	channel->kind->release(channel);
 }
 
-void hall_channel_raise(struct hall_channel *channel,
-			enum hall_channel_event event)
+void hall_channel_raise(struct hall_channel *channel, unsigned int event)
 {
 	set_bit(event, &channel->events);
 	channel->kind->raised(channel);
 }
 
 /* Before the peer learns the number: a transport looks at no higher one. */
-static void raise_to(atomic_t *high, int number)
+static void raise_limit(atomic_t *high, int number)
 {
 	int old = atomic_read(high);
 
@@ -74,7 +73,7 @@ int hall_channel_open(struct hall_channel *channel)
 			wake_up(&member->idle);
 		return -EUSERS;
 	}
-	raise_to(&member->endpoint_high, channel->endpoint);
+	raise_limit(&member->endpoint_high, channel->endpoint);
 	refcount_inc(&channel->refs);
 	/*
 	 * A departure sets departed, then walks the endpoints, and waits until
@@ -161,8 +160,8 @@ void hall_channel_accept(struct hall_channel *channel, u32 carrier,
 	channel->member->transport->send(channel->member, &message);
 }
 
-void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
-		      u32 reason, u64 position)
+void hall_channel_send(struct hall_channel *channel, u16 type, u32 carrier,
+		       u32 reason, u64 position)
 {
 	struct hallway_message message = {
 		.type = type,
@@ -175,10 +174,8 @@ void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
 	channel->member->transport->send(channel->member, &message);
 }
 
-/* Incoming */
-
-static void decline(struct hall_member *member,
-		    const struct hallway_message *offer, u32 reason)
+void hall_channel_decline(struct hall_member *member,
+			  const struct hallway_message *offer, u32 reason)
 {
 	struct hallway_message message = {
 		.type = HALLWAY_DECLINE,
@@ -190,6 +187,8 @@ static void decline(struct hall_member *member,
 	hall_count(HALL_DECLINES);
 	member->transport->send(member, &message);
 }
+
+/* Messages and doorbells of the peer */
 
 static const struct hall_channel_kind *find_kind(u16 number)
 {
@@ -228,35 +227,35 @@ static void take_offer(struct hall_member *member,
 	u32 reason;
 
 	if (!kind) {
-		decline(member, message, HALLWAY_REASON_KIND);
+		hall_channel_decline(member, message, HALLWAY_REASON_KIND);
 		return;
 	}
 	channel = kind->offer(member, message);
 	if (!channel) {
-		decline(member, message, HALLWAY_REASON_NO_MATCH);
+		hall_channel_decline(member, message, HALLWAY_REASON_NO_MATCH);
 		return;
 	}
 	reason = keep_offer(channel, message);
 	if (reason)
-		decline(member, message, reason);
+		hall_channel_decline(member, message, reason);
 	hall_channel_put(channel);
 }
 
-static void take_word(struct hall_channel *channel, struct hall_said *said,
-		      const struct hallway_message *message,
-		      enum hall_channel_event event)
+static void keep_answer(struct hall_channel *channel, struct hall_answer *answer,
+			const struct hallway_message *message,
+			enum hall_channel_event event)
 {
 	spin_lock_bh(&channel->lock);
-	said->from = message->from;
-	said->carrier = message->carrier;
-	said->reason = message->other.reason;
-	said->position = message->other.position;
-	memcpy(said->token, message->other.token, sizeof(said->token));
+	answer->from = message->from;
+	answer->carrier = message->carrier;
+	answer->reason = message->other.reason;
+	answer->position = message->other.position;
+	memcpy(answer->token, message->other.token, sizeof(answer->token));
 	spin_unlock_bh(&channel->lock);
 	hall_channel_raise(channel, event);
 }
 
-static struct hall_channel *find(struct hall_member *member, u32 endpoint)
+static struct hall_channel *find_endpoint(struct hall_member *member, u32 endpoint)
 {
 	struct hall_channel *channel;
 
@@ -269,7 +268,7 @@ static struct hall_channel *find(struct hall_member *member, u32 endpoint)
 }
 
 /* Endpoint 0 is for OFFER and DECLINE alone: section 5 of the protocol. */
-static bool endpoints_valid(const struct hallway_message *message)
+static bool is_well_addressed(const struct hallway_message *message)
 {
 	if (message->from >= HALLWAY_ENDPOINTS_MAX)
 		return false;
@@ -284,12 +283,12 @@ static bool endpoints_valid(const struct hallway_message *message)
 	}
 }
 
-static void message_came(struct hall_member *member,
-			 const struct hallway_message *message)
+static void receive_message(struct hall_member *member,
+			    const struct hallway_message *message)
 {
 	struct hall_channel *channel;
 
-	if (!endpoints_valid(message)) {
+	if (!is_well_addressed(message)) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		return;
 	}
@@ -297,23 +296,23 @@ static void message_came(struct hall_member *member,
 		take_offer(member, message);
 		return;
 	}
-	channel = find(member, message->to);
+	channel = find_endpoint(member, message->to);
 	/* The channel may have been closed while the message was on its way. */
 	if (!channel)
 		return;
 	switch (message->type) {
 	case HALLWAY_ACCEPT:
-		take_word(channel, &channel->accept, message, HALL_EVENT_ACCEPT);
+		keep_answer(channel, &channel->accept, message, HALL_EVENT_ACCEPT);
 		break;
 	case HALLWAY_DECLINE:
 		hall_count(HALL_OFFERS_DECLINED);
-		take_word(channel, &channel->decline, message, HALL_EVENT_DECLINE);
+		keep_answer(channel, &channel->decline, message, HALL_EVENT_DECLINE);
 		break;
 	case HALLWAY_DEMOTE:
-		take_word(channel, &channel->demote, message, HALL_EVENT_DEMOTE);
+		keep_answer(channel, &channel->demote, message, HALL_EVENT_DEMOTE);
 		break;
 	case HALLWAY_DONE:
-		take_word(channel, &channel->done, message, HALL_EVENT_DONE);
+		keep_answer(channel, &channel->done, message, HALL_EVENT_DONE);
 		break;
 	default:
 		hall_count(HALL_CORRUPT_MESSAGES);
@@ -321,12 +320,12 @@ static void message_came(struct hall_member *member,
 	hall_channel_put(channel);
 }
 
-static void endpoint_woken(struct hall_member *member, u32 endpoint)
+static void ring_endpoint(struct hall_member *member, u32 endpoint)
 {
 	struct hall_channel *channel;
 
 	rcu_read_lock();
-	channel = find(member, endpoint);
+	channel = find_endpoint(member, endpoint);
 	if (channel) {
 		channel->kind->wake(channel);
 		hall_channel_put(channel);
@@ -334,13 +333,13 @@ static void endpoint_woken(struct hall_member *member, u32 endpoint)
 	rcu_read_unlock();
 }
 
-void hall_channel_drained(struct hall_member *member, unsigned long patience)
+void hall_channel_drain(struct hall_member *member, unsigned long patience)
 {
 	wait_event_timeout(member->idle, !atomic_read(&member->channels),
 			   patience);
 }
 
-void hall_channel_departed(struct hall_member *member)
+void hall_channel_raise_departed(struct hall_member *member)
 {
 	struct hall_channel *channel;
 	unsigned long endpoint;
@@ -353,6 +352,6 @@ void hall_channel_departed(struct hall_member *member)
 
 void hall_channel_init(void)
 {
-	hall_transport_handler.message = message_came;
-	hall_transport_handler.wake = endpoint_woken;
+	hall_transport_handler.message = receive_message;
+	hall_transport_handler.wake = ring_endpoint;
 }

@@ -16,7 +16,7 @@
 
 #include "../discovery/discovery.h"
 
-/* Events, as bits of hall_channel.events. */
+/* Events: bits of hall_channel.events. */
 enum hall_channel_event {
 	HALL_EVENT_OFFER,
 	HALL_EVENT_ACCEPT,
@@ -24,14 +24,11 @@ enum hall_channel_event {
 	HALL_EVENT_DEMOTE,
 	HALL_EVENT_DONE,
 	HALL_EVENT_DEPARTED,	/* the member has departed */
-	HALL_EVENT_LEAVE,	/* demote both directions: channel->leave_reason */
-	HALL_EVENT_SPARE,	/* other connections need the memory of our ring */
-	HALL_EVENT_SMALL,	/* the reader waits for more than its ring holds */
-	HALL_EVENT_LOOK,	/* marks or TCP's state may have changed */
-	HALL_EVENT_BROKEN,	/* corrupt, or bytes are lost: reset the socket */
+	HALL_EVENT_KIND,	/* the first of the kind's own */
 };
 
-struct hall_said {
+/* What is kept of an ACCEPT, DECLINE, DEMOTE or DONE. */
+struct hall_answer {
 	u32 from;
 	u32 carrier;
 	u32 reason;
@@ -53,9 +50,8 @@ struct hall_channel {
 	 */
 	u32 sender;			/* of the ring that we read */
 	u32 receiver;			/* of the ring that we write */
-	u32 leave_reason;
 	struct hallway_message *offer;	/* the peer's last OFFER, allocated */
-	struct hall_said accept, decline, demote, done;
+	struct hall_answer accept, decline, demote, done;
 };
 
 /* What the room that owns a kind of channel does with its channels. */
@@ -91,9 +87,8 @@ void hall_channel_setup(struct hall_channel *channel,
 bool hall_channel_tryget(struct hall_channel *channel);
 void hall_channel_put(struct hall_channel *channel);
 
-/* Any context. */
-void hall_channel_raise(struct hall_channel *channel,
-			enum hall_channel_event event);
+/* event: of hall_channel_event, or of the kind's own. Any context. */
+void hall_channel_raise(struct hall_channel *channel, unsigned int event);
 
 /*
  * Takes an endpoint number if the channel has none; the number holds a
@@ -128,14 +123,20 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 /* Sends ACCEPT of the ring that we read. */
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
 			 const struct hall_tokens *tokens);
+/*
+ * Sends DECLINE of an OFFER. The channel, if there is one, may have no endpoint
+ * number: the member is enough.
+ */
+void hall_channel_decline(struct hall_member *member,
+			  const struct hallway_message *offer, u32 reason);
 /* Sends DEMOTE or DONE of the ring that we read. */
-void hall_channel_say(struct hall_channel *channel, u16 type, u32 carrier,
-		      u32 reason, u64 position);
+void hall_channel_send(struct hall_channel *channel, u16 type, u32 carrier,
+		       u32 reason, u64 position);
 
 /* Waits until every channel to the member has closed; patience in jiffies. */
-void hall_channel_drained(struct hall_member *member, unsigned long patience);
+void hall_channel_drain(struct hall_member *member, unsigned long patience);
 /* Raises DEPARTED on every channel to the member. */
-void hall_channel_departed(struct hall_member *member);
+void hall_channel_raise_departed(struct hall_member *member);
 
 void hall_channel_init(void);
 

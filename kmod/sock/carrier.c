@@ -177,7 +177,7 @@ int hall_rx_demote_now(struct hall_sock *hs, u32 reason)
 		hall_sock_break(hs);
 	if (err)
 		return err;
-	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, rx->carrier, reason, 0);
+	hall_channel_send(&hs->channel, HALLWAY_DEMOTE, rx->carrier, reason, 0);
 	hall_rx_release(hs, reason);
 	return 0;
 }
@@ -194,8 +194,8 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	rx->bytes_before = rx->bytes_ring;
 	spin_unlock_bh(&channel->lock);
 	channel->member->transport->unmap(channel->member, rx->ring.shared);
-	hall_channel_say(channel, HALLWAY_DONE, rx->carrier, reason,
-			 rx->ring.tail);
+	hall_channel_send(channel, HALLWAY_DONE, rx->carrier, reason,
+			  rx->ring.tail);
 	rx->carrier++;
 	hall_sock_close_channel(hs);
 	if (!rx->ring.started)

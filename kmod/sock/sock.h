@@ -91,6 +91,15 @@ struct hall_callbacks {
 	u32 seq;			/* copied_seq less those */
 };
 
+/* The events of a stream's channel, besides those of hall_channel_event. */
+enum hall_sock_event {
+	HALL_EVENT_DETACH = HALL_EVENT_KIND, /* for detach_reason */
+	HALL_EVENT_SPARE,	/* other connections need the memory of our ring */
+	HALL_EVENT_SMALL,	/* the reader waits for more than its ring holds */
+	HALL_EVENT_LOOK,	/* marks or TCP's state may have changed */
+	HALL_EVENT_BROKEN,	/* corrupt, or bytes are lost: reset the socket */
+};
+
 struct hall_sock {
 	struct proto prot;		/* what sk->sk_prot points to */
 	struct proto *native;		/* what it pointed to */
@@ -111,6 +120,7 @@ struct hall_sock {
 	bool quiet;			/* no foreign call is in the socket */
 	bool threaded;			/* its program has several threads, or may have */
 	bool signals;			/* SOCK_FASYNC, at the last release of the lock */
+	u32 detach_reason;		/* of HALL_EVENT_DETACH */
 	u32 pinned;			/* reason to stay on TCP for good, or 0 */
 	u32 reason;			/* why not on a ring, as users see it */
 	unsigned long retry_at;		/* jiffies; promotion is tried from then */
@@ -198,8 +208,8 @@ static inline u32 hall_sock_needs_packets(const struct sock *sk)
 /* Has the work item demote both directions and detach. Any context. */
 static inline void hall_sock_request_detach(struct hall_sock *hs, u32 reason)
 {
-	WRITE_ONCE(hs->channel.leave_reason, reason);
-	hall_channel_raise(&hs->channel, HALL_EVENT_LEAVE);
+	WRITE_ONCE(hs->detach_reason, reason);
+	hall_channel_raise(&hs->channel, HALL_EVENT_DETACH);
 }
 
 /* Did a writer or poller find no space? As in tcp_check_space(). */

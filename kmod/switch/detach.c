@@ -139,7 +139,7 @@ void hall_detach_member(struct hall_member *member, u32 reason)
 	hall_detach_streams(member, reason);
 	/* Bytes that the peer has not read can't be resent by a detached socket. */
 	if (reason != HALLWAY_REASON_UNRESPONSIVE)
-		hall_channel_drained(member, DRAIN);
+		hall_channel_drain(member, DRAIN);
 }
 
 void hall_depart_member(struct hall_member *member, u32 reason)
@@ -148,5 +148,5 @@ void hall_depart_member(struct hall_member *member, u32 reason)
 	if (reason != HALLWAY_REASON_PEER_LEFT)
 		hall_detach_streams(member, reason);
 	hall_sock_walk(depart_one, member);
-	hall_channel_departed(member);
+	hall_channel_raise_departed(member);
 }

@@ -25,11 +25,11 @@
 /* How soon to look again for bytes below the mark, or for memory. */
 #define RETRY		msecs_to_jiffies(5)
 
-static void copy_said(struct hall_sock *hs, const struct hall_said *said,
-		      struct hall_said *copy)
+static void copy_answer(struct hall_sock *hs, const struct hall_answer *answer,
+			struct hall_answer *copy)
 {
 	spin_lock_bh(&hs->channel.lock);
-	*copy = *said;
+	*copy = *answer;
 	spin_unlock_bh(&hs->channel.lock);
 }
 
@@ -116,7 +116,7 @@ static u32 check_offer(struct hall_sock *hs,
 
 static void on_offer(struct hall_sock *hs)
 {
-	struct hallway_message *offer, decline;
+	struct hallway_message *offer;
 	struct hall_tokens tokens;
 	u32 reason;
 
@@ -127,19 +127,10 @@ static void on_offer(struct hall_sock *hs)
 	if (!offer)
 		return;
 	reason = check_offer(hs, offer, &tokens);
-	if (!reason) {
+	if (!reason)
 		hall_channel_accept(&hs->channel, offer->carrier, &tokens);
-	} else {
-		/* The channel may have no numbers yet. */
-		decline = (struct hallway_message){
-			.type = HALLWAY_DECLINE,
-			.to = offer->from,
-			.carrier = offer->carrier,
-			.other = { .reason = reason },
-		};
-		hall_count(HALL_DECLINES);
-		hs->channel.member->transport->send(hs->channel.member, &decline);
-	}
+	else
+		hall_channel_decline(hs->channel.member, offer, reason);
 	kfree(offer);
 }
 
@@ -164,19 +155,19 @@ static void flush_cork(struct hall_sock *hs)
 
 static void on_accept(struct hall_sock *hs)
 {
-	struct hall_said said;
+	struct hall_answer answer;
 
-	copy_said(hs, &hs->channel.accept, &said);
-	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
+	copy_answer(hs, &hs->channel.accept, &answer);
+	if (hs->tx.state != HALL_TX_OFFERED || answer.carrier != hs->tx.offered)
 		return;
 	/* The member publishes an address that belongs to another. */
-	if (!hall_tokens_match(&hs->tx.tokens, said.token)) {
+	if (!hall_tokens_match(&hs->tx.tokens, answer.token)) {
 		hall_count(HALL_CORRUPT_MESSAGES);
 		hall_tx_release(hs);
 		hall_policy_back_off(hs, HALLWAY_REASON_NO_MATCH);
 		return;
 	}
-	WRITE_ONCE(hs->channel.receiver, said.from);
+	WRITE_ONCE(hs->channel.receiver, answer.from);
 	if (!hs->detached)
 		flush_cork(hs);
 	/* Closed since the offer: the FIN makes the peer release the ring. */
@@ -194,25 +185,25 @@ static void on_accept(struct hall_sock *hs)
 
 static void on_decline(struct hall_sock *hs)
 {
-	struct hall_said said;
+	struct hall_answer answer;
 
-	copy_said(hs, &hs->channel.decline, &said);
-	if (hs->tx.state != HALL_TX_OFFERED || said.carrier != hs->tx.offered)
+	copy_answer(hs, &hs->channel.decline, &answer);
+	if (hs->tx.state != HALL_TX_OFFERED || answer.carrier != hs->tx.offered)
 		return;
 	hall_tx_release(hs);
-	hall_policy_back_off(hs, said.reason);
+	hall_policy_back_off(hs, answer.reason);
 }
 
 static void on_demote(struct hall_sock *hs)
 {
-	struct hall_said said;
+	struct hall_answer answer;
 
-	copy_said(hs, &hs->channel.demote, &said);
-	if (hs->tx.state == HALL_TX_OFFERED || said.carrier != hs->tx.offered)
+	copy_answer(hs, &hs->channel.demote, &answer);
+	if (hs->tx.state == HALL_TX_OFFERED || answer.carrier != hs->tx.offered)
 		return;
 	/* Where the truncation was found first, this has the reason. */
 	hall_tx_demote(hs);
-	hall_policy_back_off(hs, said.reason);
+	hall_policy_back_off(hs, answer.reason);
 }
 
 /*
@@ -222,17 +213,17 @@ static void on_demote(struct hall_sock *hs)
  */
 static int on_done(struct hall_sock *hs)
 {
-	struct hall_said said;
+	struct hall_answer answer;
 	bool possible;
 	u32 lost;
 
-	copy_said(hs, &hs->channel.done, &said);
-	if (!hs->tx.memory.ring || said.carrier != hs->tx.offered)
+	copy_answer(hs, &hs->channel.done, &answer);
+	if (!hs->tx.memory.ring || answer.carrier != hs->tx.offered)
 		return 0;
 	/* First: if the peer has truncated the ring, no byte is lost: we resend. */
 	hall_tx_demote(hs);
 	spin_lock_bh(&hs->channel.lock);
-	possible = hall_ring_finish(&hs->tx.ring, said.position, &lost);
+	possible = hall_ring_finish(&hs->tx.ring, answer.position, &lost);
 	spin_unlock_bh(&hs->channel.lock);
 	if (!possible)
 		hall_sock_break(hs);
@@ -294,12 +285,12 @@ static int on_departed(struct hall_sock *hs)
 static void request_demote(struct hall_sock *hs, u32 reason)
 {
 	hall_count(HALL_DEMOTE_REQUESTS);
-	hall_channel_say(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier, reason, 0);
+	hall_channel_send(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier, reason, 0);
 }
 
-static void on_leave(struct hall_sock *hs)
+static void on_detach(struct hall_sock *hs)
 {
-	u32 reason = READ_ONCE(hs->channel.leave_reason);
+	u32 reason = READ_ONCE(hs->detach_reason);
 	u32 n;
 
 	if (hs->detaching)
@@ -334,7 +325,7 @@ static void on_small(struct hall_sock *hs)
 static void continue_detaching(struct hall_sock *hs)
 {
 	bool late = time_after_eq(jiffies, hs->demote_by);
-	u32 reason = READ_ONCE(hs->channel.leave_reason);
+	u32 reason = READ_ONCE(hs->detach_reason);
 
 	if (!hs->detaching || hs->detached)
 		return;
@@ -372,8 +363,8 @@ void hall_switch_run_work(struct hall_sock *hs)
 		on_demote(hs);
 	if (events & BIT(HALL_EVENT_DONE))
 		err = on_done(hs);
-	if (events & BIT(HALL_EVENT_LEAVE))
-		on_leave(hs);
+	if (events & BIT(HALL_EVENT_DETACH))
+		on_detach(hs);
 	if (events & BIT(HALL_EVENT_SPARE))
 		hall_budget_spare(hs);
 	if (events & BIT(HALL_EVENT_SMALL))

@@ -162,7 +162,7 @@ static bool is_forged(const struct hallway_message *m)
 static void judge(const struct hallway_message *m, struct hall_channel *channel)
 {
 	bool forged = is_forged(m);
-	const struct hall_said *said = NULL;
+	const struct hall_answer *kept = NULL;
 	u32 refused = 0;
 
 	MUST(answers + raised <= 1);
@@ -191,26 +191,26 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel)
 		     answer.other.reason == refused);
 		return;
 	case HALLWAY_ACCEPT:
-		said = &channel->accept;
+		kept = &channel->accept;
 		break;
 	case HALLWAY_DECLINE:
-		said = &channel->decline;
+		kept = &channel->decline;
 		break;
 	case HALLWAY_DEMOTE:
-		said = &channel->demote;
+		kept = &channel->demote;
 		break;
 	case HALLWAY_DONE:
-		said = &channel->done;
+		kept = &channel->done;
 		break;
 	}
-	MUST(raised == (said != NULL));
-	if (!said)
+	MUST(raised == (kept != NULL));
+	if (!kept)
 		return;
 	MUST(raised_on == channel);
-	MUST(said->from == m->from && said->carrier == m->carrier &&
-	     said->reason == m->other.reason &&
-	     said->position == m->other.position &&
-	     !memcmp(said->token, m->other.token, sizeof(said->token)));
+	MUST(kept->from == m->from && kept->carrier == m->carrier &&
+	     kept->reason == m->other.reason &&
+	     kept->position == m->other.position &&
+	     !memcmp(kept->token, m->other.token, sizeof(kept->token)));
 }
 
 static void message(void)
@@ -273,7 +273,7 @@ static void speak(struct hall_channel *channel)
 	rung = 0;
 	hall_channel_notify_receiver(channel);
 	MUST(rung == receiver);
-	hall_channel_say(channel, HALLWAY_DONE, 7, 0, 9);
+	hall_channel_send(channel, HALLWAY_DONE, 7, 0, 9);
 	MUST(answer.type == HALLWAY_DONE && answer.to == sender &&
 	     answer.from == channel->endpoint && answer.carrier == 7 &&
 	     answer.other.position == 9);
@@ -337,7 +337,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			break;
 		case 4:
 			if (what == 4)
-				hall_channel_departed(member);
+				hall_channel_raise_departed(member);
 			else if (channels[i])
 				speak(channels[i]);
 			break;
