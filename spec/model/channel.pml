@@ -77,8 +77,8 @@ byte ring_owner;
 byte ring_head, head_event;
 byte ring_tail, tail_event;
 bool start_set, end_set;
-bool truncated;			/* end, written by the receiver */
-byte start_seq, truncated_at;
+bool truncation_set;			/* end, written by the receiver */
+byte start_seq, truncation_at;
 byte ring_data[MOST];
 #ifdef BOOLEAN_NOTIFY
 bool head_notify;
@@ -102,7 +102,7 @@ byte again_carrier, again_position;
 #ifdef OFFER_AFTER_END
 #define AGAIN	(r_state == TCP && r_carrier != 0 && !r_closed && !fin_in)
 #else
-#define AGAIN	(r_state != TCP && !end_set && !truncated)
+#define AGAIN	(r_state != TCP && !end_set && !truncation_set)
 #endif
 #endif
 
@@ -193,7 +193,7 @@ inline ring_free()
 	ring_owner = 0;
 	ring_head = 0; head_event = 0; ring_tail = 0; tail_event = 0;
 	start_set = 0; end_set = 0; start_seq = 0;
-	truncated = 0; truncated_at = 0;
+	truncation_set = 0; truncation_at = 0;
 	ring_data[0] = 0; ring_data[MOST - 1] = 0;
 	s_head = 0; s_carrier = 0
 }
@@ -205,7 +205,7 @@ inline ring_free()
 /* hall_tx_resend: bytes that the receiver did not take go over TCP, first. */
 inline tx_resend()
 {
-	s_i = truncated_at;
+	s_i = truncation_at;
 	do
 	:: s_i < s_head ->
 		stream[write_seq] = ring_data[s_i % S_SIZE];
@@ -217,7 +217,7 @@ inline tx_resend()
 }
 
 /*
- * hall_tx_demote: sets the end mark, unless the receiver has truncated the ring.
+ * hall_tx_demote: sets the end mark, unless the receiver was first and truncated it.
  * head is final; the lock is held.
  */
 inline tx_end()
@@ -225,7 +225,7 @@ inline tx_end()
 	S_OWNS;
 	if
 #ifndef END_WITHOUT_EXCHANGE
-	:: truncated -> tx_resend()
+	:: truncation_set -> tx_resend()
 #endif
 	:: else -> end_set = 1
 	fi;
@@ -497,7 +497,7 @@ withdraw:	tx_demote()
 		fi;
 		/* Bytes that stay unread: a reset, as in TCP. */
 		if
-		:: position != (truncated -> truncated_at : s_head) -> s_err = 1
+		:: position != (truncation_set -> truncation_at : s_head) -> s_err = 1
 		:: else
 		fi;
 		carrier = 0; position = 0;
@@ -536,7 +536,7 @@ withdraw:	tx_demote()
 		:: s_state != TCP ->
 			S_OWNS;
 			if
-			:: ring_tail != (truncated -> truncated_at : s_head) -> s_err = 1
+			:: ring_tail != (truncation_set -> truncation_at : s_head) -> s_err = 1
 			:: else
 			fi;
 			ring_free();
@@ -575,12 +575,12 @@ withdraw:	tx_demote()
 	fi
 #define LOAD_END \
 	if \
-	:: started -> R_OWNS; ended = end_set || truncated \
+	:: started -> R_OWNS; ended = end_set || truncation_set \
 	:: else \
 	fi
 #define LOAD_HEAD \
 	if \
-	:: started -> R_OWNS; head = (truncated -> truncated_at : ring_head) \
+	:: started -> R_OWNS; head = (truncation_set -> truncation_at : ring_head) \
 	:: else \
 	fi
 #ifdef HEAD_BEFORE_END
@@ -805,14 +805,14 @@ proctype ReceiverPolicy() R_ALIVE
 		atomic {
 			R_OWNS;
 			if
-			:: !end_set && !truncated ->
-				truncated = 1;
-				truncated_at = head
+			:: !end_set && !truncation_set ->
+				truncation_set = 1;
+				truncation_at = head
 			:: else
 			fi;
 			/* A ring without a start mark is finished at once. */
 			if
-			:: truncated && !start_set -> rx_finish()
+			:: truncation_set && !start_set -> rx_finish()
 			:: else -> r_work = 1
 			fi;
 			head = 0;
