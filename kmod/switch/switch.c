@@ -37,7 +37,7 @@ int hall_switch_init(void)
 	hall_sock_handler.detach_now = hall_detach_now;
 	hall_discovery_handler.departed = hall_depart_member;
 	hall_discovery_handler.detach = hall_detach_member;
-	hall_watchdog_init();
+	hall_tick_init();
 	return hall_scan_init();
 }
 
@@ -59,7 +59,7 @@ void hall_switch_stop(void)
 {
 	hall_switch_set(false, HALLWAY_REASON_UNLOAD);
 	hall_scan_uninit();
-	hall_watchdog_uninit();
+	hall_tick_uninit();
 	/*
 	 * For 2 s peers drain our rings, and calls end. Then calls return the
 	 * bytes that they have; peers that don't answer are not waited for.

@@ -94,9 +94,12 @@ void hall_scan_uninit(void);
 int hall_probe_init(void);
 void hall_probe_uninit(void);
 
-/* watchdog.c. Sleepers that nobody woke. */
-void hall_watchdog_init(void);
-void hall_watchdog_uninit(void);
+/* watchdog.c. Once a second: wakes sleepers whose doorbell was lost. No lock held. */
+void hall_watchdog_check(struct hall_sock *hs);
+
+/* tick.c. What each socket needs once a second. */
+void hall_tick_init(void);
+void hall_tick_uninit(void);
 
 /* Turns Hallway on or off; off waits until sockets are detached. */
 void hall_switch_set(bool on, u32 reason);

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A slow watchdog over those who wait: threads asleep in our calls, and pollers,
- * who were told "not ready" and trust in the doorbell. The event indexes leave
- * no wake-up to be lost; if one is lost all the same, by a bug of ours or a
- * doorbell that the hypervisor dropped, the sleeper gets up within two seconds,
- * and the counter watchdog_wakes says that something is wrong.
+ * Wakes threads asleep in our calls, and pollers, whose doorbell was lost. The event
+ * indexes lose none. A bug of ours may, or the hypervisor: then the sleeper is
+ * woken within two seconds, and the counter watchdog_wakes tells of it.
  */
 #include "switch.h"
 
 #include "../obs/counters.h"
-#include "../sock/lookup.h"
 #include "../sock/wake.h"
 
-static void look(struct work_struct *work);
-static DECLARE_DELAYED_WORK(look_work, look);
-
 /*
- * Was it due at the last look, too, and our index the same? Busy connections
- * always have something on its way. *watched is 0, or that index + 1.
+ * Was a doorbell due a second ago, too, and our index the same? On a busy
+ * connection one is always on its way. *watched is 0, or that index + 1.
  */
 static bool again(u64 *watched, bool due, u64 index)
 {
@@ -28,8 +22,8 @@ static bool again(u64 *watched, bool due, u64 index)
 }
 
 /*
- * Does a reader, or else a writer, sleep whom nobody has woken? On a busy machine
- * one who was woken may take seconds to run.
+ * Does a reader, or else a writer, sleep and was not woken? On a busy machine a
+ * thread that was woken may take seconds to run.
  */
 static bool asleep(struct sock *sk, bool reader)
 {
@@ -54,9 +48,9 @@ static bool asleep(struct sock *sk, bool reader)
 }
 
 /*
- * Twice: asleep on the ring, with something to do and no doorbell asked for; or
- * one that was asked for was due, and was not heard? While TCP owes bytes that
- * come before the ring's, its timers are the ones that count.
+ * In two checks: does a thread sleep on the ring with work to do and no doorbell
+ * armed, or is an armed doorbell due that did not ring? While TCP owes bytes that
+ * come before the ring's, TCP's timers wake the reader.
  */
 static bool stuck(struct hall_sock *hs)
 {
@@ -81,15 +75,13 @@ static bool stuck(struct hall_sock *hs)
 	return stuck;
 }
 
-static void look_at(struct hall_sock *hs, void *data)
+void hall_watchdog_check(struct hall_sock *hs)
 {
 	struct socket_wq *wq;
 
-	hall_budget_look(hs);
-	hall_filters_check(hs);
 	if (!stuck(hs) || READ_ONCE(hs->detached))
 		return;
-	/* As the doorbell does, and without lock_sock(): it may be taken for long. */
+	/* As the doorbell does, without lock_sock(): a thread may hold it for long. */
 	hall_count(HALL_WATCHDOG_WAKES);
 	rcu_read_lock();
 	hall_sock_wake(hs);
@@ -97,20 +89,4 @@ static void look_at(struct hall_sock *hs, void *data)
 	if (wq)
 		wake_up_all(&wq->wait);
 	rcu_read_unlock();
-}
-
-static void look(struct work_struct *work)
-{
-	hall_sock_walk(look_at, NULL);
-	queue_delayed_work(hall_workqueue, &look_work, HZ);
-}
-
-void hall_watchdog_init(void)
-{
-	queue_delayed_work(hall_workqueue, &look_work, HZ);
-}
-
-void hall_watchdog_uninit(void)
-{
-	cancel_delayed_work_sync(&look_work);
 }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What every attached socket needs once a second: is its ring memory of better use
+ * to others, were filters added, was a doorbell lost?
+ */
+#include "switch.h"
+
+#include "../sock/lookup.h"
+
+static void tick(struct work_struct *work);
+static DECLARE_DELAYED_WORK(tick_work, tick);
+
+static void tick_sock(struct hall_sock *hs, void *data)
+{
+	hall_budget_look(hs);
+	hall_filters_check(hs);
+	hall_watchdog_check(hs);
+}
+
+static void tick(struct work_struct *work)
+{
+	hall_sock_walk(tick_sock, NULL);
+	hall_tick_init();
+}
+
+void hall_tick_init(void)
+{
+	queue_delayed_work(hall_workqueue, &tick_work, HZ);
+}
+
+void hall_tick_uninit(void)
+{
+	cancel_delayed_work_sync(&tick_work);
+}
