@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Steps that change the carrier of a direction. The direction that we send:
- * offer, promote, demote, release. The direction that we receive: accept,
- * truncate, demote, release. Both: break and reset.
+ * offer, promote, demote, replace, release. The direction that we receive:
+ * accept, truncate, demote, release. Both: break and reset.
  */
 #include "carrier.h"
 
@@ -14,6 +14,10 @@
 #include "requeue.h"
 #include "resend.h"
 #include "stream.h"
+#include "wake.h"
+
+/* How long bytes wait for the ring that replaces one. */
+#define REPLACE		(HZ / 10)
 
 int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 bytes)
 {
@@ -42,6 +46,13 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 by
 	return 0;
 }
 
+static void wake_writers(struct hall_sock *hs)
+{
+	if (hs->tx_waiters)
+		wake_up_interruptible(sk_sleep(hs->sk));
+	hs->sk->sk_write_space(hs->sk);
+}
+
 void hall_tx_promote(struct hall_sock *hs)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);
@@ -55,14 +66,23 @@ void hall_tx_promote(struct hall_sock *hs)
 	hall_ring_set_start(&tx->ring, tp->write_seq);
 	tx->state = HALL_TX_RING;
 	tx->carrier = tx->offered;
+	tx->replacing = false;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_PROMOTED);
 	/* A reader blocked on TCP must look at the ring from now on. */
 	hall_channel_notify_receiver(&hs->channel);
 	/* A writer that waits for space in TCP's queue has it in the ring. */
-	if (hs->tx_waiters)
-		wake_up_interruptible(sk_sleep(hs->sk));
-	hs->sk->sk_write_space(hs->sk);
+	wake_writers(hs);
+}
+
+void hall_tx_resume(struct hall_sock *hs)
+{
+	if (!hs->tx.replacing)
+		return;
+	spin_lock_bh(&hs->channel.lock);
+	hs->tx.replacing = false;
+	spin_unlock_bh(&hs->channel.lock);
+	wake_writers(hs);
 }
 
 void hall_tx_demote(struct hall_sock *hs)
@@ -70,6 +90,7 @@ void hall_tx_demote(struct hall_sock *hs)
 	struct hall_tx *tx = &hs->tx;
 	u32 left;
 
+	hall_tx_resume(hs);
 	if (tx->state != HALL_TX_RING)
 		return;
 	if (hall_tx_count_unread(hs))
@@ -92,6 +113,17 @@ void hall_tx_demote(struct hall_sock *hs)
 		hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
 	hall_channel_notify_receiver(&hs->channel);
 	hs->sk->sk_write_space(hs->sk);
+}
+
+void hall_tx_replace(struct hall_sock *hs)
+{
+	hall_tx_demote(hs);
+	spin_lock_bh(&hs->channel.lock);
+	hs->tx.replacing = hs->tx.state == HALL_TX_ENDED;
+	spin_unlock_bh(&hs->channel.lock);
+	hs->tx.replace_by = jiffies + REPLACE;
+	/* Should the peer not answer, the work item has the bytes go over TCP. */
+	hall_sock_queue_work(hs, REPLACE);
 }
 
 void hall_tx_release(struct hall_sock *hs)

@@ -16,6 +16,13 @@ void hall_tx_promote(struct hall_sock *hs);
  * ring before, resends the rest.
  */
 void hall_tx_demote(struct hall_sock *hs);
+/*
+ * The same for a ring that another one follows at once. Bytes wait for that one, for
+ * 0.1 s at most: any that went over TCP would have to arrive before it could be
+ * read. hall_tx_resume() ends the wait; so do promotion and demotion.
+ */
+void hall_tx_replace(struct hall_sock *hs);
+void hall_tx_resume(struct hall_sock *hs);
 /* Frees the ring: the peer reads it no more. */
 void hall_tx_release(struct hall_sock *hs);
 

@@ -66,11 +66,12 @@ bool hall_sock_is_readable(struct sock *sk)
 bool hall_stream_memory_free(const struct sock *sk, int wake)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
-	bool on_ring = false, free = false;
+	bool ours = false, on_ring, free = false;
 
 	if (hs) {
 		spin_lock_bh(&hs->channel.lock);
 		on_ring = hs->tx.state == HALL_TX_RING;
+		ours = on_ring || hs->tx.replacing;
 		if (on_ring)
 			free = hall_ring_arm_tail(&hs->tx.ring,
 						  LEAST_SPACE(hs->tx.ring.size),
@@ -78,5 +79,5 @@ bool hall_stream_memory_free(const struct sock *sk, int wake)
 		spin_unlock_bh(&hs->channel.lock);
 		hall_sock_put(hs);
 	}
-	return on_ring ? free : tcp_stream_memory_free(sk, wake);
+	return ours ? free : tcp_stream_memory_free(sk, wake);
 }

@@ -58,6 +58,8 @@ struct hall_tx {
 	u32 offered;			/* of the ring, while there is one */
 	u32 next;			/* of the next ring */
 	bool lost;			/* bytes that could not be resent */
+	bool replacing;			/* bytes wait for the next ring */
+	unsigned long replace_by;	/* jiffies; they go over TCP from then */
 	struct hall_tokens tokens;		/* of the offer: an acceptance shows the peer's */
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
@@ -77,11 +79,11 @@ struct hall_rx {
 
 /* What the connection asks of the budget of ring memory; see switch/budget.c. */
 struct hall_demand {
-	u32 bytes;			/* of the next ring at most; 0: no matter */
-	unsigned int full;		/* how often the ring was, */
-	u64 head;			/* at which place the last time, */
-	unsigned long full_at;		/* and when: jiffies */
-	unsigned long settled_at;	/* jiffies; not larger before */
+	u32 bytes;			/* of the next ring at most; 0: as of the first */
+	unsigned int full;		/* how often the ring was full, */
+	u64 head;			/* where its head was the last time, */
+	unsigned long full_at;		/* and when that was: jiffies */
+	unsigned long hold_until;	/* jiffies; it does not grow before */
 };
 
 /* The callbacks when they changed last, and the bytes read until then. */

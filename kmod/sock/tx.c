@@ -109,6 +109,13 @@ static int wait_for_memory(struct hall_sock *hs, long *timeo)
 	return err;
 }
 
+/* Do bytes wait for the next ring? Errors don't. */
+static bool awaits_ring(const struct hall_sock *hs)
+{
+	return hs->tx.replacing && !hs->sk->sk_err &&
+	       !(hs->sk->sk_shutdown & SEND_SHUTDOWN);
+}
+
 /*
  * Sends all of msg, or as much as it can. Bytes, or an error if there are none;
  * HALL_NATIVE if the socket was detached before a byte was sent. A call that has
@@ -123,7 +130,9 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 	do {
 		if (hs->detached && hall_sock_may_return(sent))
 			return sent ?: HALL_NATIVE;
-		if (hs->tx.state != HALL_TX_RING) {
+		if (awaits_ring(hs) && msg_data_left(msg)) {
+			n = -EAGAIN;
+		} else if (hs->tx.state != HALL_TX_RING) {
 			n = write_tcp(hs, msg, sent);
 			if (n < 0 && n != -EAGAIN)
 				return sent ?: n;
@@ -147,6 +156,8 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 			/* Arms the doorbell; true: there is space now. */
 			if (sk_stream_memory_free(sk))
 				continue;
+		} else if (awaits_ring(hs)) {
+			set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
 		} else if (sk_stream_memory_free(sk)) {
 			/* Memory is short, not the socket's limit: TCP knows how. */
 			n = wait_for_memory(hs, &timeo);

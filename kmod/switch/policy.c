@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Which connections get a ring: those that have moved some bytes or have lived
- * a while, and have nothing about them that a ring could not give. Short
- * connections never get that far and stay as fast as they were.
+ * Which connections get a ring, and when: the one place that offers rings, and
+ * replaces them. budget.c says of how many bytes.
+ *
+ * A connection earns a ring by moving some bytes or by being in use for a while. It
+ * gets none while it needs anything that a ring lacks. Short connections never earn
+ * one, and cost nothing.
  */
 #include "switch.h"
 
@@ -15,24 +18,25 @@
 
 #include "../obs/counters.h"
 #include "../sock/callbacks.h"
+#include "../sock/carrier.h"
 #include "../sock/info.h"
 #include "../sock/quiet.h"
 
 static unsigned int promote_bytes = 16384;
 module_param(promote_bytes, uint, 0644);
-MODULE_PARM_DESC(promote_bytes, "a connection that moved so many bytes is promoted (default: 16384)");
+MODULE_PARM_DESC(promote_bytes, "bytes after which a connection is promoted (default: 16384)");
 
 static unsigned int promote_ms = 10;
 module_param(promote_ms, uint, 0644);
-MODULE_PARM_DESC(promote_ms, "a connection that was in use for so many milliseconds is promoted at its next send (default: 10)");
+MODULE_PARM_DESC(promote_ms, "milliseconds of use after which a connection is promoted at its next send (default: 10)");
 
 static unsigned int promote_wait_ms;
 module_param(promote_wait_ms, uint, 0644);
-MODULE_PARM_DESC(promote_wait_ms, "a connection's first send waits so many milliseconds for its ring, for tests (default: 0)");
+MODULE_PARM_DESC(promote_wait_ms, "milliseconds that a connection's first send waits for its ring, for tests (default: 0)");
 
 #define BACK_OFF_MIN	msecs_to_jiffies(5)
 #define BACK_OFF_MAX	(10 * HZ)
-/* Who needs what others give back asks often enough to show that it is wanted. */
+/* A connection without memory asks often: pool->wanted_at must not grow old. */
 #define BACK_OFF_SCARCE	HZ
 
 static bool secured(struct sock *sk)
@@ -96,13 +100,13 @@ void hall_policy_back_off(struct hall_sock *hs, u32 reason)
 	hs->reason = reason;
 	hs->backoff = clamp_t(unsigned long, hs->backoff * 2, BACK_OFF_MIN,
 			      scarce ? BACK_OFF_SCARCE : BACK_OFF_MAX);
-	/* Calls leave soon; nothing else changes that fast. */
+	/* A foreign call returns soon; no other reason ends as fast. */
 	if (reason == HALLWAY_REASON_BUSY)
 		hs->backoff = BACK_OFF_MIN;
 	hs->retry_at = jiffies + hs->backoff;
 }
 
-/* What was before a pause does not count: a ring is for those who use it. */
+/* Bytes and time before a pause do not count. */
 static bool earned(struct hall_sock *hs, size_t sending)
 {
 	u64 bytes = hs->tx.bytes_tcp + hs->rx.bytes_tcp;
@@ -116,34 +120,103 @@ static bool earned(struct hall_sock *hs, size_t sending)
 			     msecs_to_jiffies(READ_ONCE(promote_ms)));
 }
 
-static void consider(struct hall_sock *hs, size_t sending)
+/* 0, or the reason why there is no ring to offer. */
+static u32 offer_ring(struct hall_sock *hs)
 {
+	u32 bytes = hall_budget_offer(hs);
 	struct hall_tokens tokens;
+	int err;
+
+	hall_sock_make_tokens(hs, false, &tokens);
+	/* The memory left may be in pieces. */
+	do {
+		err = hall_tx_offer(hs, &tokens, bytes);
+		bytes = hall_budget_smaller(bytes);
+	} while (err == -ENOMEM && bytes);
+	if (!err) {
+		hall_budget_begin(hs);
+		hs->reason = HALLWAY_REASON_OFFERED;
+		return 0;
+	}
+	hall_budget_want(hs);
+	return err == -EUSERS ? HALLWAY_REASON_NO_ENDPOINT :
+				HALLWAY_REASON_NO_MEMORY;
+}
+
+static void consider_ring(struct hall_sock *hs, size_t sending)
+{
 	u32 reason;
 
 	if (hs->detached || hs->pinned)
 		return;
-	/* A program's first call tells best that no other is inside. */
+	/* In a program's first call it is easiest to see that no other is inside. */
 	if (!hs->quiet && hall_attach_ops(hs))
 		hall_sock_check_quiet(hs, true, false);
 	if (!earned(hs, sending) || time_before(jiffies, hs->retry_at))
 		return;
 	reason = hall_policy_against(hs, true);
-	if (!reason && sending && hs->tx.state == HALL_TX_TCP) {
-		hall_sock_make_tokens(hs, false, &tokens);
-		switch (hall_budget_offer(hs, &tokens)) {
-		case 0:
-			hs->reason = HALLWAY_REASON_OFFERED;
-			return;
-		case -EUSERS:
-			reason = HALLWAY_REASON_NO_ENDPOINT;
-			break;
-		default:
-			reason = HALLWAY_REASON_NO_MEMORY;
-		}
-	}
+	if (!reason && sending && hs->tx.state == HALL_TX_TCP)
+		reason = offer_ring(hs);
 	if (reason)
 		hall_policy_back_off(hs, reason);
+}
+
+/* Ends a ring that should have another size; 0: none. False: it stays. */
+static bool replace_ring(struct hall_sock *hs, u32 bytes)
+{
+	u32 size = hs->tx.ring.size;
+
+	if (bytes == size)
+		return false;
+	/* The peer would decline the next ring if it has sent a FIN, say. */
+	if (bytes && hall_policy_against(hs, false))
+		return false;
+	hs->demand.bytes = bytes;
+	if (bytes) {
+		hall_count(bytes > size ? HALL_RINGS_GROWN : HALL_RINGS_SHRUNK);
+		hall_tx_replace(hs);
+	} else {
+		hall_count(HALL_RINGS_IDLE);
+		hs->reason = HALLWAY_REASON_IDLE;
+		hall_tx_demote(hs);
+	}
+	return true;
+}
+
+bool hall_policy_grow(struct hall_sock *hs)
+{
+	return replace_ring(hs, hall_budget_grow(hs));
+}
+
+void hall_policy_shrink(struct hall_sock *hs)
+{
+	if (hs->tx.state == HALL_TX_RING)
+		replace_ring(hs, hall_budget_shrink(hs));
+}
+
+bool hall_policy_replace(struct hall_sock *hs)
+{
+	u32 reason;
+
+	if (!hs->tx.replacing)
+		return true;
+	if (hs->tx.state == HALL_TX_TCP && !time_before(jiffies, hs->retry_at)) {
+		reason = hall_policy_against(hs, false) ?: offer_ring(hs);
+		if (reason)
+			hall_policy_back_off(hs, reason);
+	}
+	if (hs->tx.state == HALL_TX_TCP ||
+	    time_after_eq(jiffies, hs->tx.replace_by))
+		hall_tx_resume(hs);
+	return !hs->tx.replacing;
+}
+
+void hall_policy_check(struct hall_sock *hs)
+{
+	/* No lock is held: hall_policy_shrink() looks again. */
+	if (READ_ONCE(hs->tx.state) == HALL_TX_RING &&
+	    hall_budget_shrink(hs) != READ_ONCE(hs->tx.ring.size))
+		hall_channel_raise(&hs->channel, HALL_EVENT_SPARE);
 }
 
 /* May a ring still come to this connection before its first byte? */
@@ -160,12 +233,12 @@ void hall_policy(struct hall_sock *hs, size_t sending)
 	unsigned long until = jiffies +
 			      msecs_to_jiffies(READ_ONCE(promote_wait_ms));
 
-	consider(hs, sending);
+	consider_ring(hs, sending);
 	while (sending && time_before(jiffies, until) && may_come(hs)) {
 		release_sock(hs->sk);
 		schedule_timeout_interruptible(1);
 		lock_sock(hs->sk);
 		if (hs->tx.state == HALL_TX_TCP)
-			consider(hs, sending);
+			consider_ring(hs, sending);
 	}
 }

@@ -30,7 +30,7 @@ void hall_switch_set(bool on, u32 reason)
 int hall_switch_init(void)
 {
 	hall_sock_handler.policy = hall_policy;
-	hall_sock_handler.full = hall_budget_full;
+	hall_sock_handler.full = hall_policy_grow;
 	hall_sock_handler.work = hall_switch_run_work;
 	hall_sock_handler.detach = hall_detach;
 	hall_sock_handler.detach_sync = hall_detach_sync;

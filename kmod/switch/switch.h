@@ -27,14 +27,27 @@ bool hall_can_attach(const struct sock *sk);
 bool hall_attach_ops(struct hall_sock *hs);
 
 /*
- * policy.c. A reason why this socket can't be on a ring now, or 0. lock_sock()
- * calling: within a call of the socket's user.
+ * policy.c. All under lock_sock(), unless it says otherwise.
+ *
+ * A HALLWAY_REASON_* why this socket can't be on a ring now, or 0. calling: within a
+ * call of the socket's user.
  */
 u32 hall_policy_against(struct hall_sock *hs, bool calling);
-/* Tries to offer a ring, if the connection has earned it. */
+/* In a call, about to send that many bytes: offers a ring if one was earned. */
 void hall_policy(struct hall_sock *hs, size_t sending);
-/* Do not try again for a while; longer each time. */
+/* No offer is tried for a while; longer each time. */
 void hall_policy_back_off(struct hall_sock *hs, u32 reason);
+/* A writer finds its ring full. True: it was ended, for a larger one. */
+bool hall_policy_grow(struct hall_sock *hs);
+/* Ends a ring whose memory is of better use to others. */
+void hall_policy_shrink(struct hall_sock *hs);
+/*
+ * In the work item: offers the ring that replaces one, once that is drained. False:
+ * call it again soon.
+ */
+bool hall_policy_replace(struct hall_sock *hs);
+/* Once a second: has the work item call hall_policy_shrink() if it may. No lock. */
+void hall_policy_check(struct hall_sock *hs);
 
 /*
  * filters.c. Do rules apply to the connection's packets? Any context; the answer
@@ -44,21 +57,21 @@ bool hall_filters_apply(struct hall_sock *hs);
 /* Once a second: if they do, has the socket demoted and detached. No lock held. */
 void hall_filters_check(struct hall_sock *hs);
 
-/*
- * budget.c. All under lock_sock(), unless it says otherwise.
- */
-/* Was nothing sent for so long that what comes now is a new use? */
+/* budget.c. All under lock_sock(), unless it says otherwise. */
+
+/* Was nothing sent for so long that what comes now is a new use? Any context. */
 bool hall_budget_new_use(const struct hall_sock *hs);
-/* Offers a ring of a fitting size. 0 or -ENOMEM, -EUSERS. */
-int hall_budget_offer(struct hall_sock *hs, const struct hall_tokens *tokens);
-/* A writer finds its ring full. True: it is ended, for a larger one. */
-bool hall_budget_full(struct hall_sock *hs);
-/* No ring, or no larger one: what idle connections hold is wanted. Any context. */
+/* Bytes of the ring to offer; and of the next smaller one, or 0. */
+u32 hall_budget_offer(const struct hall_sock *hs);
+u32 hall_budget_smaller(u32 bytes);
+/* A ring was offered: its use is counted from here. */
+void hall_budget_begin(struct hall_sock *hs);
+/* A writer finds its ring full: the bytes that it should have, its size or more. */
+u32 hall_budget_grow(struct hall_sock *hs);
+/* The same when nothing happened: its size, less, or 0. Any context, as a hint. */
+u32 hall_budget_shrink(const struct hall_sock *hs);
+/* A ring or a number was refused for want of one. Any context. */
 void hall_budget_want(struct hall_sock *hs);
-/* Once a second: is the ring of better use to others? No lock held. */
-void hall_budget_look(struct hall_sock *hs);
-/* If it is, ends it. */
-void hall_budget_spare(struct hall_sock *hs);
 
 /* work.c. The socket's work item. */
 void hall_switch_run_work(struct hall_sock *hs);

@@ -12,7 +12,7 @@ static DECLARE_DELAYED_WORK(tick_work, tick);
 
 static void tick_sock(struct hall_sock *hs, void *data)
 {
-	hall_budget_look(hs);
+	hall_policy_check(hs);
 	hall_filters_check(hs);
 	hall_watchdog_check(hs);
 }

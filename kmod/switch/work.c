@@ -221,7 +221,8 @@ static int on_done(struct hall_sock *hs)
 	if (!hs->tx.memory.ring || answer.carrier != hs->tx.offered)
 		return 0;
 	/* First: if the peer has truncated the ring, no byte is lost: we resend. */
-	hall_tx_demote(hs);
+	if (hs->tx.state == HALL_TX_RING)
+		hall_tx_demote(hs);
 	spin_lock_bh(&hs->channel.lock);
 	possible = hall_ring_finish(&hs->tx.ring, answer.position, &lost);
 	spin_unlock_bh(&hs->channel.lock);
@@ -366,7 +367,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_DETACH))
 		on_detach(hs);
 	if (events & BIT(HALL_EVENT_SPARE))
-		hall_budget_spare(hs);
+		hall_policy_shrink(hs);
 	if (events & BIT(HALL_EVENT_SMALL))
 		on_small(hs);
 	again = !finish_rx(hs, false);
@@ -380,6 +381,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	continue_detaching(hs);
 	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;
+	again |= !hall_policy_replace(hs);
 	if (hall_check_timeout(hs, &later))
 		err = ETIMEDOUT;
 	hall_sock_close_channel(hs);

@@ -327,7 +327,7 @@ put:	/* hall_ring_publish: bytes, release, head */
 
 filled:
 #ifdef RESIZE
-	/* hall_budget_full: ends it for a larger one */
+	/* hall_policy_grow: ends it for a larger one */
 	if
 #ifdef GROW_IN_PLACE
 	:: s_carrier == 1 && !s_grown -> s_grown = 1; goto put

@@ -24,7 +24,7 @@ CALLS = (
 
 def test_each_call(pair: Pair) -> None:
     """Each call alone moves its bytes through a ring of 4 KiB."""
-    pair.load(**AT_ONCE, ring_bytes=4096)
+    pair.load(**AT_ONCE, ring_bytes=4096, ring_bytes_max=4096)
     for mode, calls in CALLS:
         delta = Delta(*pair.both)
         stream = Stream(pair.b, pair.a, both=f"--mode {mode} --calls {calls}", conns=2)

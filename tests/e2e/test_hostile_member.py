@@ -116,7 +116,7 @@ def test_scribbled_region(pair: Pair, rng: random.Random) -> None:
 
 def _scribble_once(pair: Pair, rng: random.Random) -> int:
     """Overwrite words until no stream is on rings; return how many rings were found corrupt."""
-    pair.load(**AT_ONCE, ring_bytes=16384)
+    pair.load(**AT_ONCE, ring_bytes=16384, ring_bytes_max=16384)
     delta = Delta(*pair.both)
     with _mapped(pair.site.daemon.region.path) as region:
         before = region.heads()

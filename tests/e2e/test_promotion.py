@@ -87,7 +87,7 @@ def test_address_moves(pair: Pair) -> None:
 def test_many(pair: Pair) -> None:
     """200 connections at once (50 on the debug kernel) each get a ring."""
     count = int(200 / pair.slow)
-    pair.load(ring_bytes=16384)
+    pair.load(ring_bytes=16384, ring_bytes_max=16384)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=count, stall=60)
     wait_for(

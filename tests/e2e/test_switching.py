@@ -22,7 +22,7 @@ SITUATIONS = (
 def test_switching_small_ring(pair: Pair, rng: random.Random) -> None:
     """200 switches each way with rings of 4 KiB: they fill, empty and wrap all the time."""
     with small_buffers(*pair.both):
-        delta = _switch(pair, rng, ring_bytes=4096)
+        delta = _switch(pair, rng, ring_bytes=4096, ring_bytes_max=4096)
     _check_all_met(pair, delta)
 
 

@@ -31,7 +31,7 @@ from hallway_tests.suite import wait_for
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
 HOST = "10.77.0.254"  # of the bridge; no member
-SMALL_RINGS = AT_ONCE | {"ring_bytes": 16384}
+SMALL_RINGS = AT_ONCE | {"ring_bytes": 16384, "ring_bytes_max": 16384}
 # Where the stream's threads sleep while their peer makes no call.
 CALLS = ("sendmsg", "recvmsg", "epoll_wait")
 

@@ -6,10 +6,9 @@ import contextlib
 import select
 import socket
 import subprocess
-import threading
-import time
 
 import pytest
+from native import Unpaged
 from pairs import (
     PARAMS,
     Delta,
@@ -29,6 +28,7 @@ from pairs import (
 
 IDLE, NO_MEMORY = 27, 4  # of abi/hallway/reason.h
 NEVER = 2**31 - 1
+LARGE = 4 << 20  # bytes that a ring grows to by default
 SMALL = 16384  # bytes of the smallest ring, while memory is short
 HEADER = 4096
 SHARE = 8  # a peer holds at most this many times what it leaves free
@@ -108,58 +108,135 @@ def test_budget_pauses():
             wait_for(promoted, "bytes without a pause earn a ring")
 
 
+def on_full(a, b):
+    """Fill the ring twice, and read all: enough for a ring to grow that may."""
+    sent = fill(a)
+    assert take(b, len(sent) // 2) == sent[: len(sent) // 2], "other bytes came than were sent"
+    sent = sent[len(sent) // 2 :] + fill(a)
+    assert take(b, len(sent)) == sent, "other bytes came than were sent"
+
+
+def ring_holds(a, b):
+    """Return how many bytes fit into the ring of a, once it has one."""
+    wait_for(lambda: one_write(a, b), "it has a ring")
+    sent = fill(a)
+    assert take(b, len(sent)) == sent, "other bytes came than were sent"
+    return len(sent)
+
+
+def one_write(a, b):
+    """Send and receive a byte; tell whether a sends by ring."""
+    a.sendall(b"x")
+    assert take(b, 1) == b"x", "another byte came than was sent"
+    return on_ring(a)
+
+
 def test_budget_grows():
-    """A writer that keeps filling a small ring gets one of ring_bytes, once, and no byte is lost."""
+    """A ring that its writer keeps filling grows to ring_bytes_max, at once, and no byte is lost."""
     delta = Delta()
-    data = pattern(1 << 16)
-    with pair() as (a, b), parameter("ring_bytes", 16 * SMALL):
-        last = threading.Event()
-        written = 0
-
-        def drain():
-            got = 0
-            while not last.is_set() or got < written:
-                piece = b.recv(1 << 16)
-                place = got % len(data)
-                assert piece == (data * 2)[place:][: len(piece)] != b"", "other bytes came than were sent"
-                got += len(piece)
-
-        def write(end=False):
-            nonlocal written
-            written += len(data)
-            if end:
-                last.set()
-            a.sendall(data)
-
-        def grown():
-            write()
-            return delta()["rings_grown"] and on_ring(a)
-
-        reader = Sleeper(drain)
-        wait_for(grown, "the ring grew")
-        write(end=True)
-        reader.result()
+    with pair() as (a, b), parameter("ring_bytes_max", LARGE):
         sent = fill(a)
-        assert len(sent) == 16 * SMALL, f"the ring holds {len(sent)} bytes"
-        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert len(sent) == SMALL, f"the first ring holds {len(sent)} bytes"
+        assert not delta()["rings_grown"], "it grew when it was full for the first time"
+        assert take(b, SMALL // 2) == sent[: SMALL // 2], "other bytes came than were sent"
+        sent = sent[SMALL // 2 :] + fill(a)
         assert delta()["rings_grown"] == 1, f"it grew {delta()['rings_grown']} times"
-    delta.expect(tx_bytes_ring=SMALL)
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        holds = ring_holds(a, b)
+        assert holds == LARGE, f"the next ring holds {holds} bytes"
+        on_full(a, b)
+        assert delta()["rings_grown"] == 1, f"it grew {delta()['rings_grown']} times"
+    delta.expect(tx_bytes_ring=2 * LARGE)
+
+
+def test_budget_replaces():
+    """Bytes wait while a ring is replaced: none goes over TCP between the two."""
+    data = pattern(LARGE)
+
+    def replaced():
+        with pair() as (a, b):
+            delta = Delta()
+            writer = Sleeper(a.sendall, data)
+            assert take(b, len(data)) == data, "other bytes came than were sent"
+            writer.result()
+            moved = delta()
+            assert moved["rings_grown"] == 1, f"it grew {moved['rings_grown']} times"
+            return not moved["tx_bytes_tcp"]
+
+    with parameter("ring_bytes_max", LARGE):
+        wait_for(replaced, "a ring is replaced in time")
+
+
+def test_budget_replaces_late():
+    """They do not wait for long: where the peer does not answer they go over TCP."""
+    with pair() as (a, b), parameter("ring_bytes_max", LARGE):
+        sent = fill(a)
+        assert take(b, SMALL // 2) == sent[: SMALL // 2], "other bytes came than were sent"
+        with contextlib.closing(Unpaged()) as memory:
+            stuck = Sleeper(memory.send, b, 100).asleep("send")
+            delta = Delta()
+            a.sendall(pattern(SMALL))
+            moved = delta()
+            assert moved["rings_grown"] == 1, f"it grew {moved['rings_grown']} times"
+            assert moved["tx_bytes_tcp"] == SMALL // 2, f"{moved['tx_bytes_tcp']} bytes went over TCP"
+        sent = sent[SMALL // 2 :] + pattern(SMALL)
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+        assert stuck.result() == 100, "send() returned another count"
+        assert take(a, 100) == bytes(100), "other bytes came than were sent"
+
+
+def test_budget_half_closed():
+    """A ring does not grow once the peer has shut down: it would accept no other."""
+    delta = Delta()
+    with pair() as (a, b), parameter("ring_bytes_max", LARGE):
+        b.shutdown(socket.SHUT_WR)
+        assert a.recv(1) == b"", "no end of the stream"
+        on_full(a, b)
+        assert on_ring(a), "it is on TCP"
+    assert not delta()["rings_grown"], "it grew"
 
 
 def test_budget_slow_reader():
     """A ring that is full because nobody reads does not grow."""
     delta = Delta()
-    with pair() as (a, b), parameter("ring_bytes", 16 * SMALL):
+    with pair() as (a, b), parameter("ring_bytes_max", LARGE):
         sent = fill(a)
         assert len(sent) == SMALL, f"the ring holds {len(sent)} bytes"
-        until = time.monotonic() + 1.5  # past the second in which no ring grows
-        while time.monotonic() < until:
+        for _ in range(100):
             with contextlib.suppress(BlockingIOError):
                 a.send(b"x", socket.MSG_DONTWAIT)
                 pytest.fail("more fits into it")
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
     moved = delta()
     assert not moved["rings_grown"], "it grew"
+
+
+def test_budget_wants_back():
+    """While a connection finds no ring, one that grew shrinks to ring_bytes, full or not; it grows again."""
+    with (
+        loaded(memory_bytes=room_for(SHARE + 1, 4 * SMALL), ring_bytes_max=4 * SMALL, pause_ms=NEVER),
+        contextlib.ExitStack() as stack,
+    ):
+        a, b = (stack.enter_context(sock) for sock in connect())
+        delta = Delta()
+        wait_for(lambda: one_write(a, b), "the first one has a ring")
+        on_full(a, b)
+        assert delta()["rings_grown"] == 1, f"it grew {delta()['rings_grown']} times"
+        wait_for(lambda: one_write(a, b), "it has a large ring")
+        sent = fill(a)
+        assert len(sent) == 4 * SMALL, f"the ring holds {len(sent)} bytes"
+        with contextlib.ExitStack() as crowd:
+            refused = False
+            while not refused:
+                c, d = (crowd.enter_context(sock) for sock in connect())
+                wait_for(lambda: one_write(c, d) or reasons(c) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
+                refused = not on_ring(c)
+            wait_for(lambda: one_write(c, d), "the last one has a ring, too")
+            assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
+            assert take(b, len(sent)) == sent, "other bytes came than were sent"
+            holds = ring_holds(a, b)
+            assert holds == SMALL, f"the ring holds {holds} bytes now"
+        wait_for(lambda: on_full(a, b) or delta()["rings_grown"] == 2, "it grew again")
 
 
 def test_budget_refused():
@@ -206,7 +283,7 @@ def test_budget_wanted():
 
 
 def test_budget_shrinks():
-    """A late connection gets a small ring; while memory is wanted large ones that don't fill become small."""
+    """Who comes late gets a small ring; while memory is wanted large ones that don't fill become small."""
     with (
         loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
         contextlib.ExitStack() as stack,
@@ -214,26 +291,19 @@ def test_budget_shrinks():
         delta = Delta()
         a, b = (stack.enter_context(sock) for sock in connect())
 
-        def one_write(source, sink, count):
-            source.sendall(pattern(count))
-            assert take(sink, count) == pattern(count), "other bytes came than were sent"
-            return on_ring(source)
-
-        wait_for(lambda: one_write(a, b, 1), "the first one has a ring")
+        wait_for(lambda: one_write(a, b), "the first one has a ring")
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         assert len(sent) == 4 * SMALL, f"the ring holds {len(sent)} bytes, though there was memory"
         refused = False
         while not refused:
             c, d = (stack.enter_context(sock) for sock in connect())
-            wait_for(lambda: one_write(c, d, 1) or reasons(c) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
+            wait_for(lambda: one_write(c, d) or reasons(c) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
             refused = not on_ring(c)
-        wait_for(
-            lambda: one_write(c, d, 1) | one_write(a, b, 1) and on_ring(c), "the last one has a ring, too"
-        )
+        wait_for(lambda: one_write(c, d) | one_write(a, b) and on_ring(c), "the last one has a ring, too")
         assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
-        # That was seen, so what it sends now is in the ring that came after.
-        wait_for(lambda: one_write(a, b, 1), "the one that shrank has a ring, too")
+        # That was seen, so what it sends by now is the ring that came after.
+        wait_for(lambda: one_write(a, b), "the one that shrank has a ring, too")
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         assert len(sent) == SMALL, f"the ring holds {len(sent)} bytes now"

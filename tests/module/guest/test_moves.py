@@ -40,6 +40,7 @@ from pairs import (
 from rows.data import waiting
 
 TCP_ULP = 31
+LARGE = 4 << 20  # bytes that a ring grows to by default
 CROWD = 300  # a queue of the kernel runs 256 work items at once
 
 
@@ -443,6 +444,43 @@ def test_shut_above_a_cut():
         assert take(b, 13) == b"takenrepeated", "other bytes came than were sent"
         assert b.recv(1) == b"", "no EOF"
     delta.expect(rx_truncations=1, tx_bytes_resent=8)
+
+
+@contextlib.contextmanager
+def large_pair():
+    """Both ends of a connection on large rings, with noise that fills each."""
+    with setting("/sys/module/hallway/parameters/ring_bytes", LARGE), pair() as (a, b):
+        yield a, b, pattern(LARGE)
+
+
+def test_large_requeued():
+    """What is unread in large rings, both full, comes in order when all goes back to TCP."""
+    delta = Delta()
+    with large_pair() as (a, b, data), contextlib.ExitStack() as stack:
+        for end in (a, b):
+            assert end.send(data, socket.MSG_DONTWAIT) == LARGE, "the ring does not take all"
+        stack.callback(hallway, "on")
+        hallway("off")
+        assert not shown(a, b), f"still attached: {shown(a, b)}"
+        for source, sink in ((a, b), (b, a)):
+            source.sendall(b"after")
+            assert take(sink, LARGE + 5) == data + b"after", "other bytes came than were sent"
+    delta.expect(rx_bytes_requeued=2 * LARGE)
+
+
+def test_large_resent():
+    """What fills a large ring above a truncation goes over TCP, all of it, ahead of shutdown()'s FIN."""
+    delta = Delta()
+    with large_pair() as (a, b, data), contextlib.closing(Sockmap()) as taken:
+        a.sendall(data[: LARGE // 2])
+        with alone():
+            taken.put(b)
+            assert a.send(data, socket.MSG_DONTWAIT) == LARGE, "the ring does not take all"
+            a.shutdown(socket.SHUT_WR)
+        assert take(b, LARGE // 2) == data[: LARGE // 2], "other bytes came than were requeued"
+        assert take(b, LARGE) == data, "other bytes came than were resent"
+        assert b.recv(1) == b"", "no EOF"
+    delta.expect(rx_truncations=1, rx_bytes_requeued=LARGE // 2, tx_bytes_resent=LARGE)
 
 
 def test_lowat_on_both():

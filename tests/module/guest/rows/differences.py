@@ -34,7 +34,7 @@ def _charged(group):
 
 @difference("memory of a cgroup", tcp="what is on its way is charged", ring="nothing is charged")
 def memory(link):
-    """Rings lie in the region, a member's in its slice; each holds ring_bytes, then its sender waits."""
+    """Rings lie in the region, a member's in its slice; each holds its size, then its sender waits."""
     with setting("/sys/module/hallway/parameters/ring_bytes", MUCH), cgroup() as group:
         a, b = link.pair()
         a.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 8 * MUCH)
