@@ -146,7 +146,8 @@ def test_unusable_regions(guest: Guest) -> None:
     guest.says("no region in use: plug in ivshmem-plain with a region's file")
     head = guest.pair.site.daemon.region.path.read_bytes()[:HEADER]
     foreign = b"\x7fELF" + bytes(8188)
-    newer = head[:8] + struct.pack("<H", 3) + head[10:]
+    (major,) = struct.unpack_from("<H", head, 8)
+    newer = head[:8] + struct.pack("<H", major + 1) + head[10:]
     which_file = "give ivshmem-doorbell hallwayd's socket, and ivshmem-plain a region's file"
     which_size = "give QEMU the size that hallway status shows on the host"
     for name, size, content, said in (
@@ -154,7 +155,12 @@ def test_unusable_regions(guest: Guest) -> None:
         ("foreign", 4 * MIB, foreign, ("magic 0x464c457f, which hallwayd did not write",)),
         ("small", MIB, head, (f"a region of 1048576 bytes is too small: {which_size}",)),
         ("cut", 4 * MIB, head, (f"the device has 4194304 bytes: {which_size}",)),
-        ("newer", 4 * MIB, newer, ("the region is of version 3, this module speaks 2: update the older",)),
+        (
+            "newer",
+            4 * MIB,
+            newer,
+            (f"the region is of version {major + 1}, this module speaks {major}: update the older",),
+        ),
         ("huge", 4096 * MIB, head, ("BAR2 has no address: give QEMU's PCI host a larger pci-hole64-size",)),
     ):
         guest.plug(name, size, content)
