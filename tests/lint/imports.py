@@ -32,7 +32,7 @@ BELOW = {
 # The daemon's modules: each may use those before it. A component owns its data
 # and is used by those after it; what it wants of them, it returns (effect.rs).
 MODULES = (
-    *("regionspec", "config", "options", "access", "run", "effect", "poller"),
+    *("run", "regionspec", "config", "options", "access", "effect", "poller"),
     *("keeper/holder", "keeper/state", "keeper", "stop"),
     *("connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),

@@ -43,8 +43,13 @@ pub fn is_guest() -> bool {
 /// The message that the module is not loaded, with what may be in its way.
 pub fn not_loaded() -> String {
     let mut text =
-        "module hallway is not loaded: run modprobe hallway (connections are plain TCP meanwhile)"
+        "module hallway is not loaded: run modprobe hallway (until then connections are plain TCP)"
             .to_string();
+    if !is_guest() {
+        text +=
+            "\nthis machine has no ivshmem device: on a host run hallway status, and this in a \
+                 guest that has one";
+    }
     let release = read("/proc/sys/kernel/osrelease");
     let release = release.trim();
     if !read(&format!("/lib/modules/{release}/modules.dep")).contains("/hallway.ko") {

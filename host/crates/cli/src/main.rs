@@ -16,7 +16,7 @@ use serde::Serialize;
 
 /// Shows and switches Hallway, on the host and in a guest.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "hallway", version)]
 struct Options {
     #[command(subcommand)]
     command: Command,
@@ -40,6 +40,7 @@ enum Command {
               default_value = hallway_control::RUN_DIR)]
         run_dir: PathBuf,
     },
+    #[command(override_usage = "hallway migrate <VM> <URI>\n       hallway migrate <VM> --cancel")]
     /// Migrate a VM to another host, with its ring memory out of the way; see docs/migration.md
     Migrate {
         /// Its name in hallwayd's configuration, or its UUID

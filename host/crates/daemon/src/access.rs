@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context, Result};
 use hallway_membership::is_own;
 use nix::fcntl::OFlag;
-use nix::unistd::Group;
+use nix::unistd::{Gid, Group};
 use tracing::warn;
 
 const DIR: u32 = 0o710;
@@ -28,7 +28,10 @@ impl Access {
         let Some(name) = name else {
             return Ok(Self(None));
         };
-        let group = Group::from_name(name)?;
+        let group = match name.parse() {
+            Ok(number) => Group::from_gid(Gid::from_raw(number))?,
+            Err(_) => Group::from_name(name)?,
+        };
         if group.is_none() {
             bail!("there is no group {name}: give --group one that QEMU runs with (libvirt: kvm)");
         }

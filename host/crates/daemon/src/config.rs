@@ -5,16 +5,19 @@
 //! Unknown keys are refused. Each error names its line, and what would be right
 //! there.
 
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::PAGE_ENTRIES;
-use hallway_membership::{Geometry, Uuid};
+use hallway_membership::{is_own, Error, Geometry, Uuid};
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::regionspec::{check_name, parse_size, RegionSpec, PAIR, SLOTS};
+use crate::run::SOCKET_PATH_MAX;
 
 /// Members of a pair's region: the host and two VMs.
 const PAIR_SLOTS: u32 = 3;
@@ -136,6 +139,18 @@ fn fault<T>(part: &Spanned<T>, what: impl ToString) -> Fault {
 impl Config {
     /// Reads and checks the file.
     pub fn load(path: &Path) -> Result<Self> {
+        let meta = std::fs::metadata(path);
+        if let Some(meta) = meta.ok().filter(|meta| meta.is_file()) {
+            if !is_own(meta.uid()) || meta.mode() & 0o002 != 0 {
+                bail!(
+                    "{}: other users may change it (owner {}, mode {:04o}): chown it to root, and \
+                     chmod 0644 it",
+                    path.display(),
+                    meta.uid(),
+                    meta.mode() & 0o7777
+                );
+            }
+        }
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("{}: cannot be read", path.display()))?;
         Self::parse(&text).map_err(|fault| {
@@ -150,13 +165,20 @@ impl Config {
     fn parse(text: &str) -> Result<Self, Fault> {
         let raw: RawFile = toml::from_str(text).map_err(|error| Fault {
             at: error.span().map_or(0, |span| span.start),
-            what: error.message().into(),
+            what: plain(error.message()),
         })?;
         let mut config = Self {
             host_limit: limit(raw.limits.host.as_ref())?,
             vm_limit: limit(raw.limits.vm.as_ref())?,
             ..Self::default()
         };
+        if let (Some(host), Some(vm), Some(raw)) =
+            (config.host_limit, config.vm_limit, &raw.limits.vm)
+        {
+            if vm > host {
+                return Err(fault(raw, "limits.vm is more than limits.host"));
+            }
+        }
         for group in &raw.group {
             let group = config.group(group)?;
             config.groups.push(group);
@@ -221,6 +243,7 @@ impl Config {
             ports: raw.ports.clone(),
             groups: self.vm_groups(raw)?,
         };
+        self.check_pairs(&vm).map_err(|what| fault(whole, what))?;
         let (name, regions) = (&vm.name, self.shared_of(&vm));
         if regions.len() > PAGE_ENTRIES {
             let what = format!("{name} is in more than {PAGE_ENTRIES} groups that share a region");
@@ -234,6 +257,23 @@ impl Config {
             return Err(fault(whole, what));
         }
         Ok(vm)
+    }
+
+    /// Refuses a VM that is in two groups of pairs with another, if those differ.
+    fn check_pairs(&self, vm: &VmConfig) -> Result<(), String> {
+        let is_pair = |at: &&usize| matches!(self.groups[**at].isolation, Isolation::Pair { .. });
+        for other in &self.vms {
+            let common = vm.groups.iter().filter(|at| other.groups.contains(at));
+            let common: Vec<&Group> = common.filter(is_pair).map(|at| &self.groups[*at]).collect();
+            let differs = |pair: &[&Group]| pair[0].isolation != pair[1].isolation;
+            if let Some(pair) = common.windows(2).find(|pair| differs(pair)) {
+                return Err(format!(
+                    "{} and {} are both in {} and {}, whose regions differ: keep them in one",
+                    other.name, vm.name, pair[0].name, pair[1].name
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn vm_name(&self, raw: &Spanned<String>) -> Result<String, Fault> {
@@ -268,7 +308,15 @@ impl Config {
         };
         let path = raw.get_ref();
         if !path.is_absolute() {
-            let what = format!("{}: give the whole path, from /", path.display());
+            let what = format!("{path:?}: give the whole path, from /");
+            return Err(fault(raw, what));
+        }
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.contains(&0) || bytes.len() > SOCKET_PATH_MAX {
+            let what = format!(
+                "{path:?} cannot be the path of a socket: that has at most {SOCKET_PATH_MAX} \
+                 bytes, and none of them is 0"
+            );
             return Err(fault(raw, what));
         }
         let other = self.vms.iter().find(|vm| vm.monitor.as_ref() == Some(path));
@@ -364,6 +412,11 @@ impl Config {
             .collect()
     }
 
+    /// Whether any group may lead to regions of two VMs.
+    pub fn has_pairs(&self) -> bool {
+        self.groups.iter().any(|group| group.shared().is_none())
+    }
+
     /// Number of the VM with this UUID.
     pub fn vm_of(&self, uuid: Uuid) -> Option<usize> {
         self.vms.iter().position(|vm| vm.uuid == uuid)
@@ -423,8 +476,37 @@ impl Group {
 }
 
 fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
-    raw.map(|text| parse_size(text.get_ref()).map_err(|what| fault(text, what)))
-        .transpose()
+    let Some(raw) = raw else {
+        return Ok(None);
+    };
+    match parse_size(raw.get_ref()) {
+        Ok(0) => Err(fault(raw, "a limit of 0 allows no region: leave it out")),
+        Ok(limit) => Ok(Some(limit)),
+        Err(what) => Err(fault(raw, what)),
+    }
+}
+
+/// Puts a message of the parser into words about configuration files.
+fn plain(message: &str) -> String {
+    let words = [
+        (
+            "invalid type: map, expected a sequence",
+            "write [[group]] and [[vm]], with two pairs of brackets",
+        ),
+        (
+            "invalid type: map, expected a string",
+            "write [limits], with one pair of brackets",
+        ),
+        ("expected u32", "expected a whole number, such as 3"),
+        ("expected u64", "expected a whole number, such as 3"),
+        (
+            "expected a string",
+            "expected a text in quotes, such as \"4G\"",
+        ),
+        ("expected a sequence", "expected a list, such as [\"web\"]"),
+    ];
+    let found = words.iter().find(|(word, _)| message.ends_with(word));
+    found.map_or(message.into(), |(word, plain)| message.replace(word, plain))
 }
 
 /// Geometry of a group's region, or of each of its pairs' regions.
@@ -442,7 +524,10 @@ fn geometry(whole: &Spanned<RawGroup>, slots: u32) -> Result<Geometry, Fault> {
         }
     };
     let size = parse_size(size).map_err(fault)?;
-    Geometry::new(size, slots).map_err(|error| fault(error.to_string()))
+    Geometry::new(size, slots).map_err(|error| match (&error, &raw.slots) {
+        (Error::Slots { .. }, Some(slots)) => self::fault(slots, error),
+        _ => fault(error.to_string()),
+    })
 }
 
 /// Refuses a name that the command line gives to a region, too, and more memory
@@ -561,6 +646,42 @@ mod tests {
                 "[[group]]\nname = \"g\"\nisolation = \"pair\"\nidle = 0".into(),
                 4,
                 "1 or more",
+            ),
+            ("[limits]\nhost = \"0\"".into(), 2, "leave it out"),
+            (
+                "[limits]\nhost = \"1G\"\nvm = \"2G\"".into(),
+                3,
+                "more than limits.host",
+            ),
+            ("[limits]\nhost = 4".into(), 2, "in quotes, such as \"4G\""),
+            ("[[limits]]\nhost = \"4G\"".into(), 1, "write [limits]"),
+            ("[group]\nname = \"g\"".into(), 1, "write [[group]]"),
+            (
+                "[[group]]\nname = \"g\"\nisolation = \"pair\"\nidle = 1.5".into(),
+                4,
+                "a whole number",
+            ),
+            (
+                "[[group]]\nname = \"g\"\nisolation = \"shared\"\nsize = \"8M\"\nslots = 65".into(),
+                5,
+                "2 to 64 slots",
+            ),
+            (
+                "[[group]]\nname = \"\"\nisolation = \"pair\"".into(),
+                2,
+                "region or a group",
+            ),
+            (vm("groups = \"g\""), 9, "a list, such as"),
+            (vm("monitor = \"/a\\u0000b\""), 9, "path of a socket"),
+            (
+                vm(&format!("monitor = \"/{}\"", "m".repeat(108))),
+                9,
+                "at most 107",
+            ),
+            (
+                "[[vm]]\nname = \"a\"\nuuid = \"0-1010101010101010101010101010101\"".into(),
+                3,
+                "no UUID",
             ),
             (vm("groups = [\"h\"]"), 9, "there is g"),
             (vm("monitor = \"vm.qmp\""), 9, "whole path"),

@@ -45,6 +45,9 @@ use crate::options::Options;
 use crate::run::RunDir;
 use crate::server::Server;
 
+/// The variable that `--run-dir` takes its value from.
+const RUN_DIR: &str = "HALLWAY_RUN_DIR";
+
 /// Raises the limit of descriptors: each VM takes four here and four in the holder.
 fn raise_descriptor_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -69,6 +72,14 @@ fn serve(options: &Options) -> Result<()> {
     let config = configuration(options)?;
     let path = options.run_dir();
     let access = Access::new(options.group.as_deref())?;
+    let socket = options.socket();
+    run::check_socket_path(&socket, "--socket")?;
+    run::check_socket_path(&hallway_control::socket(&path), "--run-dir")?;
+    if config.regions().is_empty() && options.regions().is_empty() && !config.has_pairs() {
+        tracing::warn!(
+            "neither the configuration nor --region asks for a region: all VMs stay on TCP"
+        );
+    }
     let mut made = Vec::new();
     for (dir, option) in [(&path, "--run-dir"), (&options.region_dir, "--region-dir")] {
         let new = run::make_dir(dir, option)?;
@@ -79,7 +90,6 @@ fn serve(options: &Options) -> Result<()> {
     // In a sticky directory no other user replaces a file of ours.
     let harm = "have the VMs' memory";
     run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
-    let socket = options.socket();
     let beside = socket.parent().filter(|dir| *dir != Path::new(""));
     let beside = beside.unwrap_or(Path::new("."));
     if beside.is_dir() {
@@ -90,6 +100,10 @@ fn serve(options: &Options) -> Result<()> {
 }
 
 fn main() -> ExitCode {
+    // As in a shell, an empty variable is none.
+    if std::env::var_os(RUN_DIR).is_some_and(|value| value.is_empty()) {
+        std::env::remove_var(RUN_DIR);
+    }
     let options = Options::parse();
     // Sockets and files are for this user alone.
     umask(Mode::from_bits_truncate(0o077));
@@ -97,7 +111,11 @@ fn main() -> ExitCode {
     let result = if options.holder {
         keeper::run_holder()
     } else if options.check_config {
-        configuration(&options).map(|_| println!("the configuration is good"))
+        configuration(&options).map(|config| {
+            let empty = config.groups.is_empty();
+            let but = if empty { ", and has no [[group]]" } else { "" };
+            println!("the configuration is good{but}");
+        })
     } else if options.stop {
         configuration(&options).and_then(|config| stop::stop(&options, &config))
     } else {

@@ -3,10 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::Parser;
 use hallway_membership::Geometry;
+use tracing::Level;
 
 use crate::regionspec::{RegionSpec, SLOTS};
+
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Serves QEMU's ivshmem-doorbell devices and owns the memory regions that VMs
 /// share.
@@ -45,7 +49,7 @@ pub struct Options {
     pub config: Option<PathBuf>,
 
     /// Check the configuration, and end
-    #[arg(long, requires = "config")]
+    #[arg(long, requires = "config", conflicts_with = "stop")]
     pub check_config: bool,
 
     /// A region that every VM may join: its name, its size (a power of two), its number of members
@@ -54,16 +58,17 @@ pub struct Options {
     pub regions: Vec<RegionSpec>,
 
     /// Let members of this group start QEMUs: they may use socket and regions [default: this user alone]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub group: Option<String>,
 
     /// End the daemon of this run directory and its holder, and leave nothing behind
     #[arg(long)]
     pub stop: bool,
 
-    /// What to log: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    pub log_level: tracing::Level,
+    /// What to log
+    #[arg(long, value_name = "LEVEL", default_value = "info",
+          value_parser = PossibleValuesParser::new(LEVELS).try_map(|level| level.parse::<Level>()))]
+    pub log_level: Level,
 
     /// Be the holder (started by the daemon itself)
     #[arg(long, hide = true)]

@@ -46,9 +46,6 @@ impl Regions {
                 geometry,
                 admission,
             } = wanted;
-            if served.iter().any(|served| served.name == name) {
-                bail!("region {name} was asked for twice: give each --region another name");
-            }
             let at = saved
                 .iter()
                 .position(|saved| saved.name == name && saved.file == file);
@@ -239,7 +236,16 @@ fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<V
     };
     let asked = with(options.regions(), Admission::All);
     let asked = asked.chain(with(config.regions(), Admission::Configured));
-    let mut wanted: Vec<Wanted> = asked.collect();
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for one in asked {
+        if wanted.iter().any(|other| other.name == one.name) {
+            bail!(
+                "region {} was asked for twice: give each --region another name",
+                one.name
+            );
+        }
+        wanted.push(one);
+    }
     for saved in saved {
         if wanted.iter().any(|wanted| wanted.name == saved.name) {
             continue;

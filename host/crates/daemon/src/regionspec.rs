@@ -59,7 +59,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
         return Err(format!(
-            "{name:?} is no name for a region: up to 64 letters, digits, - _ ."
+            "{name:?} is no name for a region or a group: up to 64 letters, digits, - _ ."
         ));
     }
     Ok(())

@@ -12,6 +12,22 @@ use hallway_membership::is_own;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+/// Bytes of the longest path of a Unix socket.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// Refuses a path at which no socket can be.
+pub fn check_socket_path(path: &Path, option: &str) -> Result<()> {
+    let bytes = path.as_os_str().len();
+    if bytes > SOCKET_PATH_MAX {
+        bail!(
+            "{}: has {bytes} bytes, and the path of a socket at most {SOCKET_PATH_MAX}: give a \
+             shorter {option}",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
 /// A run directory whose lock is held: there is no other daemon.
 pub struct RunDir {
     path: PathBuf,
@@ -98,8 +114,10 @@ pub fn make_dir(path: &Path, option: &str) -> Result<Option<PathBuf>> {
         .mode(0o700)
         .create(path)
         .with_context(|| {
+            let root = nix::unistd::geteuid().is_root();
+            let remedy = if root { "" } else { "run as root, or " };
             format!(
-                "{}: cannot be made: run as root, or give another {option}",
+                "{}: cannot be made: {remedy}give another {option}",
                 path.display()
             )
         })?;

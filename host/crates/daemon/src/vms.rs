@@ -239,7 +239,7 @@ impl Vms {
         self.all
             .iter_mut()
             .find(|one| one.name == vm || Some(one.uuid) == uuid)
-            .ok_or_else(|| format!("no VM {vm} is in the configuration: see hallway status"))
+            .ok_or_else(|| format!("no VM {vm:?} is in the configuration: see hallway status"))
     }
 
     /// Begins to migrate a VM.

@@ -443,6 +443,68 @@ fn what_takes_the_place_of_the_socket_is_not_given_to_the_group() {
     }
 }
 
+/// Runs a hallwayd that fails at once; what it says.
+fn says(arguments: &[&str]) -> String {
+    let mut hallwayd = Command::new(env!("CARGO_BIN_EXE_hallwayd"));
+    let output = hallwayd.args(arguments).output().unwrap();
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn wrong_options_are_named_with_a_remedy() {
+    let dir = std::env::temp_dir().join(format!("hwo-{}", std::process::id()));
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_string();
+    let (run, mem) = (path("run"), path("mem"));
+    std::fs::create_dir_all(&mem).unwrap();
+    let config = path("config");
+    std::fs::write(&config, "").unwrap();
+    let with = |more: &[&str]| says(&[&["--run-dir", &run, "--region-dir", &mem], more].concat());
+    let long = path(&"x".repeat(100));
+    assert!(says(&["--run-dir", &long]).contains("shorter --"));
+    assert!(with(&["--group", "nosuch"]).contains("no group nosuch"));
+    assert!(with(&["--group", "4294967294"]).contains("no group 4294967294"));
+    assert!(with(&["--log-level", "loud"]).contains("[possible values: error, warn"));
+    let check = ["--check-config", "--stop", "--config", &config];
+    assert!(with(&check).contains("cannot be used with"));
+    assert!(with(&["--region", "a:8M:2", "--region", "a:8M:2"]).contains("asked for twice"));
+    assert!(!dir.join("mem/a").exists());
+    nix::unistd::mkfifo(&dir.join("mem/a"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(with(&["--region", "a:8M:2"]).contains("is no plain file"));
+    std::fs::remove_file(dir.join("mem/a")).unwrap();
+    std::os::unix::fs::symlink(&config, dir.join("mem/a")).unwrap();
+    assert!(with(&["--region", "a:8M:2"]).contains("is no plain file"));
+    let open = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(&config, open).unwrap();
+    assert!(with(&["--config", &config]).contains("other users may change it"));
+    let holder = Command::new(env!("CARGO_BIN_EXE_hallwayd"))
+        .arg("--holder")
+        .stdin(std::process::Stdio::null())
+        .output();
+    let said = String::from_utf8_lossy(&holder.unwrap().stderr).into_owned();
+    assert!(said.contains("is for hallwayd itself"), "{said}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn stop_does_not_wait_for_what_only_has_a_regions_name() {
+    let mut daemon = Daemon::new();
+    daemon.kill();
+    kill(Pid::from_raw(daemon.holder_pid()), Signal::SIGKILL).unwrap();
+    std::fs::remove_file(daemon.region_file()).unwrap();
+    nix::unistd::mkfifo(&daemon.region_file(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(daemon.other(&["--stop"]).status.success());
+    assert!(daemon.region_file().exists());
+}
+
+#[test]
+fn a_configuration_that_serves_nothing_says_so() {
+    let daemon = Daemon::configured(&[], Some("[limits]\nhost = \"1G\"\n"));
+    assert!(daemon.log().contains("all VMs stay on TCP"));
+    let output = daemon.other(&["--check-config"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("no [[group]]"));
+}
+
 #[test]
 fn idle_clients_of_the_control_socket_keep_no_other_out() {
     let daemon = Daemon::new();

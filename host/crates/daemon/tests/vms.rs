@@ -177,7 +177,7 @@ fn a_vm_that_stays_gets_its_memory_again_and_one_that_went_does_not() {
     };
     vm.refused(Query::Migration { vm: name() }, "does not migrate");
     vm.refused(Query::CancelMigration { vm: name() }, "does not migrate");
-    vm.refused(Query::Migration { vm: "web2".into() }, "no VM web2");
+    vm.refused(Query::Migration { vm: "web2".into() }, "no VM \"web2\"");
 
     vm.state.lock().unwrap().lingers = 2;
     vm.migrate("failed");

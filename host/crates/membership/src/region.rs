@@ -60,6 +60,12 @@ pub enum Error {
         /// Bytes of the region.
         size: u64,
     },
+    /// Something else than a file has the region's name.
+    #[error("{path} is no plain file: move it away and start again")]
+    NotFile {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The file is not a region.
     #[error("{path} is not a Hallway region (its magic is wrong): move it away and start again")]
     Magic {
@@ -233,7 +239,11 @@ impl Region {
             path: path.into(),
             error,
         };
-        let existed = path.exists();
+        let there = std::fs::symlink_metadata(path).ok();
+        let existed = there.is_some();
+        if there.is_some_and(|meta| !meta.is_file()) {
+            return Err(Error::NotFile { path: path.into() });
+        }
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -312,9 +322,12 @@ impl Region {
 
     /// Whether a file has a region's magic, and no daemon serves it.
     pub fn is_abandoned(path: &Path) -> bool {
-        File::open(path).is_ok_and(|file| {
-            has_magic(&file) && Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
-        })
+        // Opening what is no file may wait for ever.
+        let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
+        is_file
+            && File::open(path).is_ok_and(|file| {
+                has_magic(&file) && Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
+            })
     }
 
     /// The region's geometry.

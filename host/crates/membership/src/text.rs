@@ -59,7 +59,9 @@ impl FromStr for Uuid {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || format!("{text:?} is no UUID");
         let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
-        if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        let dashes = text.match_indices('-').map(|(at, _)| at);
+        let is_canonical = dashes.eq([8, 13, 18, 23]) || text.len() == 32;
+        if !is_canonical || digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
             return Err(bad());
         }
         let mut bytes = [0; 16];
@@ -111,6 +113,13 @@ mod tests {
         let uuid = Uuid::random().unwrap();
         assert_eq!(uuid.to_string().parse(), Ok(uuid));
         assert!("not-a-uuid".parse::<Uuid>().is_err());
+        for odd in [
+            "0-0112233445566778899aabbccddeeff",
+            "00112233-4455-6677-8899aabbccddeeff",
+        ] {
+            assert!(odd.parse::<Uuid>().is_err(), "{odd}");
+        }
+        assert!("00112233445566778899aabbccddeeff".parse::<Uuid>().is_ok());
         assert_eq!(
             "00112233-4455-6677-8899-aabbccddeeff"
                 .parse::<Uuid>()

@@ -107,6 +107,7 @@ pub fn run() -> Result<()> {
             // SAFETY: accept4 just made this descriptor for us.
             Ok(raw) => unsafe { OwnedFd::from_raw_fd(raw) },
             Err(Errno::EINTR | Errno::ECONNABORTED) => continue,
+            Err(Errno::ENOTSOCK) => bail!("--holder is for hallwayd itself"),
             Err(error) => return Err(error.into()),
         };
         let peer = getsockopt(&client, sockopt::PeerCredentials)?;

@@ -162,10 +162,13 @@ impl Vm {
             }
             _ => {}
         }
-        if !matches!(&self.link, Link::Down(before) if *before == why) {
-            warn!(vm = self.name, "monitor: {why}");
-            self.link = Link::Down(why);
+        match &self.link {
+            Link::Down(before) if *before == why => return,
+            // A VM that is not started yet.
+            Link::New => info!(vm = self.name, "monitor: {why}"),
+            Link::Down(_) | Link::Up(_) => warn!(vm = self.name, "monitor: {why}"),
         }
+        self.link = Link::Down(why);
     }
 
     /// Its guest runs here.
