@@ -68,7 +68,10 @@ struct hall_channel_kind {
 	void (*raised)(struct hall_channel *channel);
 	/* The doorbell rang for the channel. Softirq, RCU read lock. */
 	void (*wake)(struct hall_channel *channel);
-	/* The last reference is gone. Any context. */
+	/*
+	 * The last reference is gone. Any context. Look-ups by endpoint may
+	 * still read the channel until an RCU grace period has passed.
+	 */
 	void (*release)(struct hall_channel *channel);
 };
 
