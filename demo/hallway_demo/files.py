@@ -41,7 +41,7 @@ class Files:
         done = self.stand.client.run(f"LC_ALL=C {command}", timeout=120)
         hit = re.search(r"\(([\d.]+) ([KMG]?)B/s\) - .* saved", done.err)
         if not hit:
-            raise LabError(f"`{command}` told no rate:\n{done.err[-1000:]}")
+            raise LabError(f"`{command}` printed no rate:\n{done.err[-1000:]}")
         self._check("/tmp/wget")
         return Run(float(hit[1]) * UNITS[hit[2] or "B"], down=SIZE)
 
@@ -51,6 +51,6 @@ class Files:
         done = self.stand.client.run(command, timeout=120)
         hit = re.search(r"Bytes per second: sent [\d.]+, received ([\d.]+)", done.err)
         if not hit:
-            raise LabError(f"`{command}` told no rate:\n{done.err[-1000:]}")
+            raise LabError(f"`{command}` printed no rate:\n{done.err[-1000:]}")
         self._check("/tmp/scp")
         return Run(float(hit[1]) / 1e6, down=SIZE)

@@ -98,7 +98,7 @@ class Programs:
                 cells = line.split(",")
                 if cells[0].strip('"').startswith(test):
                     return Run(float(cells[1].strip('"')))
-            raise LabError(f"`{command}` told no rate:\n{said}")
+            raise LabError(f"`{command}` printed no rate:\n{said}")
 
         return run
 

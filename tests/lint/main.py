@@ -35,6 +35,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("documents: commands", docs.commands),
     ("documents: make help", docs.targets),
     ("documents: tables have short cells", words.tables),
+    ("words: comments and documents are plain", words.plain),
     ("rustfmt", tools.rustfmt),
     ("clippy", tools.clippy),
     ("ruff check", tools.ruff_check),

@@ -283,7 +283,7 @@ def test_budget_wanted():
 
 
 def test_budget_shrinks():
-    """Who comes late gets a small ring; while memory is wanted large ones that don't fill become small."""
+    """A late connection gets a small ring; while memory is wanted large ones that don't fill become small."""
     with (
         loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
         contextlib.ExitStack() as stack,
@@ -302,7 +302,7 @@ def test_budget_shrinks():
             refused = not on_ring(c)
         wait_for(lambda: one_write(c, d) | one_write(a, b) and on_ring(c), "the last one has a ring, too")
         assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
-        # That was seen, so what it sends by now is the ring that came after.
+        # That was seen, so what it sends now is the ring that came after.
         wait_for(lambda: one_write(a, b), "the one that shrank has a ring, too")
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"

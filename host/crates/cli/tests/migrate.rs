@@ -13,7 +13,7 @@ fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
     let dir = std::env::temp_dir().join(format!("hwc-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let listener = UnixListener::bind(socket(&dir)).unwrap();
-    // Not waited for: whoever gives up early leaves it without a question.
+    // Not waited for: a client that gives up early leaves it without a question.
     std::thread::spawn(move || {
         for answer in answers {
             let (mut stream, _) = listener.accept().unwrap();

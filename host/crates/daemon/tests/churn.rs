@@ -177,8 +177,8 @@ impl Fleet {
             self.read();
             self.vms[&from.0].doorbell_in(region, to.1 .0) != 0
         });
-        let told = |fleet: &Self| fleet.daemon.status().connections.len();
-        assert_eq!(told(self), self.vms.len());
+        let known = |fleet: &Self| fleet.daemon.status().connections.len();
+        assert_eq!(known(self), self.vms.len());
         for vm in self.vms.values() {
             while vm.rung() {}
         }
@@ -219,7 +219,7 @@ impl Fleet {
             18 => {
                 self.daemon.kill();
                 self.die(number);
-                // A member's own slot is free for it, whoever else is gone.
+                // A member's own slot is free for it, whichever others are gone.
                 let members: Vec<_> = self.regions[region].joined.keys().copied().collect();
                 let asks = self.chance.one_of(&members).copied();
                 if let Some(asks) = asks {

@@ -283,7 +283,7 @@ fn a_qemu_that_does_not_read_holds_up_nobody() {
     assert_eq!(
         deaf.doorbell(a.slot()),
         0,
-        "told of an id that its QEMU has not read"
+        "received an id that its QEMU has not read"
     );
 
     // Enough of them to fill its socket.

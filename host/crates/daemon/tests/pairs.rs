@@ -531,8 +531,8 @@ fn of_more_candidates_than_a_page_holds_the_first_are_told_and_wanted() {
         let home: Vec<u8> = (first..).take(abi::HOME_MAX).collect();
         vm.start_at(&daemon, &home);
     }
-    let told: Vec<u8> = (10..).take(abi::CANDIDATES_MAX).collect();
-    until("a knows the first of them", || a.candidates().1 == told);
+    let listed: Vec<u8> = (10..).take(abi::CANDIDATES_MAX).collect();
+    until("a knows the first of them", || a.candidates().1 == listed);
     a.want(&[10]);
     until("b has it", || others[0].plugs().0.len() == 1);
     assert_eq!(regions(&daemon), ["pair.a.b"]);

@@ -241,8 +241,8 @@ fn a_daemon_that_takes_over_follows_a_migration_that_goes_on() {
     });
     until("the next one knows", || {
         let vm_name = String::from("web1");
-        let told = vm.ask(Query::Migration { vm: vm_name });
-        matches!(told, Answer::Migration(Migration::Moving { .. }))
+        let answer = vm.ask(Query::Migration { vm: vm_name });
+        matches!(answer, Answer::Migration(Migration::Moving { .. }))
     });
     assert_eq!(vm.monitor.asked("device_add").len(), 0);
     vm.state.lock().unwrap().migration = "failed";
@@ -262,8 +262,8 @@ fn a_migration_that_ends_while_no_daemon_runs_leaves_no_member() {
             ..State::default()
         });
         until("the next one says how it ended", || {
-            let told = vm.ask(Query::Migration { vm: "web1".into() });
-            matches!(told, Answer::Migration(Migration::Done { .. }))
+            let answer = vm.ask(Query::Migration { vm: "web1".into() });
+            matches!(answer, Answer::Migration(Migration::Done { .. }))
         });
     };
     ends(&mut vm);
@@ -331,7 +331,7 @@ fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
 }
 
 /// QEMU copies the page here, with what the guest last asked the host before,
-/// which had told it of a candidate; and once more before the guest runs.
+/// which had listed a candidate; and once more before the guest runs.
 fn comes(vm: &mut Vm, command: u32) {
     let candidates = offset_of!(abi::Page, candidates);
     let count = candidates + offset_of!(abi::Candidates, count);
@@ -351,7 +351,7 @@ fn comes(vm: &mut Vm, command: u32) {
     vm.monitor.say("RESUME");
     vm.plugged(1);
     assert_eq!(vm.daemon.status().connections[0].uuid, Some(vm.uuid.into()));
-    until("it is told that it has no candidate here", || {
+    until("it learns that it has no candidate here", || {
         let page = vm.guest.page();
         page.read_u32(count) == 0 && page.read_u32(candidates) == 8
     });

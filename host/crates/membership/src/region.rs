@@ -110,7 +110,7 @@ pub enum Error {
     },
     /// Another user made the file.
     #[error(
-        "{path} belongs to user {uid}, who can read and write the VMs' traffic: stop the VMs that \
+        "{path} belongs to user {uid}, with full access to the VMs' traffic: stop the VMs that \
          map it, remove it and start again"
     )]
     Owner {

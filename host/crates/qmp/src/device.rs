@@ -147,8 +147,8 @@ impl Monitor {
     /// has a stable command for them.
     fn ram_blocks(&mut self) -> Result<Vec<String>> {
         let ask = json!({ "command-line": "info ramblock" });
-        let told: String = self.query("human-monitor-command", ask)?;
-        let names = told
+        let answer: String = self.query("human-monitor-command", ask)?;
+        let names = answer
             .lines()
             .filter_map(|line| line.split_whitespace().next());
         Ok(names.map(String::from).collect())

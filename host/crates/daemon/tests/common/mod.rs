@@ -331,7 +331,7 @@ impl Qemu {
                     // QEMU refuses a second descriptor for one vector.
                     self.doorbells.entry(id.try_into().unwrap()).or_insert(fd);
                 }
-                (id, None) => panic!("told that peer {id} left"),
+                (id, None) => panic!("heard that peer {id} left"),
             }
         }
         true

@@ -61,7 +61,7 @@ impl Qemu {
                     if line["id"] == "$id" {
                         line["id"] = message["id"].clone();
                     }
-                    // Who asked may have ended, as daemons do at the end of a test.
+                    // The asking daemon may have ended, as daemons do at the end of a test.
                     if tell(&stream, &line).is_err() {
                         return;
                     }
