@@ -8,9 +8,9 @@ PARTS = test test-slow test-debug test-suites test-programs test-faults mutants
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: ## two VMs, unmodified programs, TCP beside Hallway: one table
+demo: ## two VMs, unmodified programs, TCP beside Hallway: one table, and what bounds each row
 	lab/run setup
-	lab/demo
+	demo/run
 
 test: ## unit, model, module and end-to-end tests on both kernels
 	lab/run setup

@@ -20,6 +20,7 @@ import (
 	"math/rand"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -36,8 +37,11 @@ type ends struct {
 type report struct {
 	Bytes int     `json:"bytes_each_way"`
 	Rate  float64 `json:"megabytes_per_second"`
-	Up    ends    `json:"up"`
-	Down  ends    `json:"down"`
+	// the parts of the clock's time in which the client's CPU ran it, and the kernel for it
+	User   float64 `json:"user"`
+	System float64 `json:"system"`
+	Up     ends    `json:"up"`
+	Down   ends    `json:"down"`
 }
 
 func main() {
@@ -125,6 +129,7 @@ func call(address string, size int) error {
 	if err := await(conn); err != nil {
 		return err
 	}
+	user, system := cpu()
 	begin := time.Now()
 	if err := receive(conn, in); err != nil {
 		return err
@@ -133,17 +138,29 @@ func call(address string, size int) error {
 		return err
 	}
 	took := time.Since(begin)
+	user2, system2 := cpu()
 
 	var sums [2 * sha256.Size]byte
 	if _, err := io.ReadFull(conn, sums[:]); err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(report{
-		Bytes: size,
-		Rate:  2 * float64(size) / 1e6 / took.Seconds(),
-		Up:    ends{sum(out), hex.EncodeToString(sums[sha256.Size:])},
-		Down:  ends{hex.EncodeToString(sums[:sha256.Size]), sum(in)},
+		Bytes:  size,
+		Rate:   2 * float64(size) / 1e6 / took.Seconds(),
+		User:   (user2 - user).Seconds() / took.Seconds(),
+		System: (system2 - system).Seconds() / took.Seconds(),
+		Up:     ends{sum(out), hex.EncodeToString(sums[sha256.Size:])},
+		Down:   ends{hex.EncodeToString(sums[:sha256.Size]), sum(in)},
 	})
+}
+
+// cpu returns for how long this process has run, itself and in the kernel.
+func cpu() (user, system time.Duration) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		log.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
 }
 
 // send writes data and waits for the receiver's word that it has all.

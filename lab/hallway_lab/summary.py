@@ -43,10 +43,13 @@ KINDS = {
             "demo",
             "Demo",
             (
-                *("name", "kernel", "TCP", "Hallway", "ratio"),
-                *("in rings →", "in rings ←", "of payload →", "of payload ←", "verdict"),
+                *("name", "kernel", "TCP", "Hallway", "ratio", "of payload →", "of payload ←"),
+                *("CPU: own / busy", "ring full", "doorbells", "sleeps", "verdict"),
             ),
-            "Unmodified programs between two VMs, one sample each. Arrows: → client to server, ← back.",
+            "Unmodified programs between two VMs. Medians (lowest to highest sample). Arrows: → client to"
+            " server, ← back. *CPU*, of the guest whose programs ran most: *busy*, the part of the time in"
+            " which it ran; *own*, the part of that in which it ran programs, not the kernel. *program*:"
+            " half of the CPU's time or more is the program's own, whatever carries its bytes.",
         ),
         Kind(
             "programs",

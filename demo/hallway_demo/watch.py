@@ -1,0 +1,100 @@
+"""What a run of a program did to the guests: the time of their CPUs, and how often a ring made it wait."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hallway_lab.measure import Stand
+from hallway_lab.results import Figure, figure, share
+from hallway_lab.vm import VM
+
+# The module's counters of each column, summed over both guests.
+WAITS = {
+    "ring full": ("ring_full",),
+    "doorbells": ("doorbells_sent",),
+    "sleeps": ("rx_sleeps", "tx_sleeps"),
+}
+# Columns of /proc/stat: the first two are the programs' own, the last two idle.
+TIMES = ("user", "nice", "system", "irq", "softirq", "idle", "iowait")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one guest has counted since it booted."""
+
+    times: dict[str, int]  # ticks of its CPU
+    counters: dict[str, int]
+
+    @classmethod
+    def of(cls, vm: VM) -> Snapshot:
+        """Ask a guest."""
+        stat, counters = vm.run("head -n 1 /proc/stat; hallway counters --json").out.split("\n", 1)
+        names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq")
+        times = dict(zip(names, map(int, stat.split()[1:]), strict=False))
+        return cls(times, json.loads(counters))
+
+
+@dataclass
+class Activity:
+    """One run, filled in at its end. Shares are those of the guest whose programs took most time."""
+
+    on_rings: bool = False
+    busy: float = 0  # the part of the time in which its CPU ran
+    own: float | None = None  # the part of that in which it ran programs, not the kernel
+    waits: dict[str, int] | None = None
+
+
+class Watch:
+    """All runs of a row."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._guests = (stand.client, stand.server)
+        self.runs: list[Activity] = []
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[Activity]:
+        """Watch the guests during the block. The block may set the shares, where a program knows better."""
+        activity = Activity()
+        before = [Snapshot.of(vm) for vm in self._guests]
+        yield activity
+        after = [Snapshot.of(vm) for vm in self._guests]
+        _fill(activity, list(zip(before, after, strict=True)))
+        self.runs.append(activity)
+
+    def own(self, *, on_rings: bool) -> float | None:
+        """Return the median of the programs' share of the CPU's time."""
+        found = [run.own for run in self.runs if run.on_rings == on_rings and run.own is not None]
+        return statistics.median(found) if found else None
+
+    def figures(self) -> dict[str, Figure | str]:
+        """Return what a record holds of the runs on rings."""
+        runs = [run for run in self.runs if run.on_rings and run.waits is not None]
+        if not runs:
+            return {}
+        found: dict[str, Figure | str] = {
+            name: figure("", statistics.median([run.waits[name] for run in runs if run.waits]))
+            for name in WAITS
+        }
+        own = self.own(on_rings=True)
+        busy = statistics.median([run.busy for run in runs])
+        return {"CPU: own / busy": f"{share(own or 0)} / {share(busy)}"} | found
+
+
+def _fill(activity: Activity, guests: Sequence[tuple[Snapshot, Snapshot]]) -> None:
+    counted = [
+        {name: new.counters[name] - old.counters[name] for name in new.counters} for old, new in guests
+    ]
+    spent = [{name: new.times[name] - old.times[name] for name in TIMES} for old, new in guests]
+    most = max(spent, key=lambda one: one["user"] + one["nice"])
+    ran = sum(most.values()) - most["idle"] - most["iowait"]
+    activity.on_rings = any(one["tx_bytes_ring"] for one in counted)
+    if activity.own is None:
+        activity.own = (most["user"] + most["nice"]) / max(ran, 1)
+        activity.busy = ran / max(sum(most.values()), 1)
+    activity.waits = {
+        column: sum(one[name] for one in counted for name in names) for column, names in WAITS.items()
+    }
