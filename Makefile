@@ -12,7 +12,7 @@ demo: ## two VMs, unmodified programs, TCP beside Hallway: one table, and what b
 	lab/run setup
 	demo/run
 
-test: ## unit, model, module and end-to-end tests on both kernels
+test: ## unit, module and end-to-end tests on both kernels
 	lab/run setup
 	tests/run -n 3 -m "not slow"
 

@@ -64,6 +64,7 @@ def test_rust(run: Run, record_property: Callable[[str, object], None]) -> None:
     record_property(COUNTS, f"{passed} passed, {failed} failed")
 
 
+@pytest.mark.slow  # five minutes of one CPU, which guests have first
 @pytest.mark.timeout(1800)
 def test_model(run: Run) -> None:
     """The protocol, verified by Spin; every broken variant is caught."""
