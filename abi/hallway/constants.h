@@ -99,8 +99,27 @@
 #define HALLWAY_DONE 5
 /* hallway_message.offer.kind: A direction of a TCP connection. */
 #define HALLWAY_KIND_STREAM 1
+/*
+ * hallway_message.offer.kind: A direction of a socket that the outsourcer
+ * executes.
+ */
+#define HALLWAY_KIND_SOCKET 2
+/*
+ * hallway_message.offer.kind: A listening socket of the guest that the
+ * outsourcer publishes.
+ */
+#define HALLWAY_KIND_LISTENER 3
 /* hallway_message.offer.kind: the highest. */
-#define HALLWAY_KIND_MAX 1
+#define HALLWAY_KIND_MAX 3
+/* In flags of a SOCKET or LISTENER: the guest's socket is of AF_INET6. */
+#define HALLWAY_SOCKET_IPV6 1
+/* In flags of a LISTENER: it takes no IPv4 connection. */
+#define HALLWAY_SOCKET_V6ONLY 2
+/*
+ * In flags of a LISTENER: other listeners of the guest may have the same
+ * address and port.
+ */
+#define HALLWAY_SOCKET_REUSEPORT 4
 /* Bytes of a handle. */
 #define HALLWAY_HANDLE_SIZE 48
 

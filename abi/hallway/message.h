@@ -15,6 +15,9 @@
  *   DONE     The receiver does not touch the ring any more, and has consumed the
  *            bytes below position. If the sender's head is further, the bytes
  *            between stay unread: the receiver's socket was closed.
+ *
+ * The kinds SOCKET and LISTENER use them in their own way: see outsourcing in
+ * spec/protocol.md.
  */
 #ifndef HALLWAY_ABI_MESSAGE_H
 #define HALLWAY_ABI_MESSAGE_H
@@ -28,6 +31,16 @@
  */
 struct hallway_handle {
 	__u8 opaque[HALLWAY_HANDLE_SIZE];
+};
+
+/* In an OFFER of kind SOCKET or LISTENER, in place of the tokens. */
+struct hallway_call {
+	__u32 answers;		/* SOCKET: this answers the OFFER of that endpoint; or 0 */
+	__u32 listener;		/* SOCKET: the guest's endpoint of the LISTENER at
+				 * which a connection arrived; or 0
+				 */
+	__u32 flags;		/* HALLWAY_SOCKET_* */
+	__u32 reserved;
 };
 
 struct hallway_message {
@@ -48,7 +61,10 @@ struct hallway_message {
 			 * whether its own count includes the SYN, hence two
 			 * tokens; the reader compares both with both of its own.
 			 */
-			__u64 token[2];
+			union {
+				__u64 token[2];
+				struct hallway_call call;
+			};
 			__u8 local[16];	/* of the sender; a hint only */
 			__u8 remote[16];	/* of the receiver; a hint only */
 			__u16 local_port;
@@ -70,6 +86,9 @@ struct hallway_message {
 };
 
 HALLWAY_ASSERT_SIZE(struct hallway_message, 128);
+HALLWAY_ASSERT_SIZE(struct hallway_call, 16);
+HALLWAY_ASSERT_OFFSET(struct hallway_call, flags, 8);
+HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.local, 32);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.handle, 80);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, other.reason, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, other.token, 32);

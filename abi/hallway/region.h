@@ -129,7 +129,8 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 	__u32 generation;
 	__u16 major;		/* of the daemon */
 	__u16 minor;
-	__u8 reserved[44];
+	__u32 outsourcer;	/* its slot in the region; 0: there is none */
+	__u8 reserved[40];
 	__u16 doorbell[HALLWAY_SLOTS_MAX]; /* peer id that rings the slot; 0: none;
 					    * current while the guest is joined
 					    */
@@ -190,6 +191,7 @@ HALLWAY_ASSERT_OFFSET(struct hallway_mailbox, message, 4096);
 HALLWAY_ASSERT_SIZE(struct hallway_request, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_request, region, 16);
 HALLWAY_ASSERT_SIZE(struct hallway_reply, 192);
+HALLWAY_ASSERT_OFFSET(struct hallway_reply, outsourcer, 20);
 HALLWAY_ASSERT_OFFSET(struct hallway_reply, doorbell, 64);
 HALLWAY_ASSERT_SIZE(struct hallway_page, HALLWAY_PAGE_SIZE);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, entry, 64);

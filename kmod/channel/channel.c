@@ -35,11 +35,13 @@ bool hall_channel_tryget(struct hall_channel *channel)
 
 void hall_channel_put(struct hall_channel *channel)
 {
+	struct hall_member *member = channel->member;
+
 	if (!refcount_dec_and_test(&channel->refs))
 		return;
 	kfree(channel->offer);
-	hall_member_put(channel->member);
 	channel->kind->release(channel);
+	hall_member_put(member);
 }
 
 void hall_channel_raise(struct hall_channel *channel, unsigned int event)
@@ -57,6 +59,23 @@ static void raise_limit(atomic_t *high, int number)
 		;
 }
 
+void hall_channel_release(struct hall_member *member)
+{
+	if (atomic_dec_and_test(&member->channels))
+		wake_up(&member->idle);
+}
+
+bool hall_channel_hold(struct hall_member *member)
+{
+	atomic_inc(&member->channels);
+	/* As in hall_channel_open(). */
+	smp_mb();
+	if (!READ_ONCE(member->departed))
+		return true;
+	hall_channel_release(member);
+	return false;
+}
+
 int hall_channel_open(struct hall_channel *channel)
 {
 	struct hall_member *member = channel->member;
@@ -66,11 +85,10 @@ int hall_channel_open(struct hall_channel *channel)
 		return 0;
 	atomic_inc(&member->channels);
 	err = xa_alloc_bh(&member->endpoints, &channel->endpoint, channel,
-			  XA_LIMIT(1, HALLWAY_ENDPOINTS_MAX - 1), GFP_KERNEL);
+			  XA_LIMIT(1, HALLWAY_ENDPOINTS_MAX - 1), GFP_NOIO);
 	if (err) {
 		channel->endpoint = 0;
-		if (atomic_dec_and_test(&member->channels))
-			wake_up(&member->idle);
+		hall_channel_release(member);
 		return -EUSERS;
 	}
 	raise_limit(&member->endpoint_high, channel->endpoint);
@@ -99,8 +117,7 @@ void hall_channel_close(struct hall_channel *channel)
 	channel->endpoint = 0;
 	channel->sender = 0;
 	channel->receiver = 0;
-	if (atomic_dec_and_test(&member->channels))
-		wake_up(&member->idle);
+	hall_channel_release(member);
 	hall_channel_put(channel);
 }
 
@@ -120,30 +137,55 @@ void hall_channel_notify_sender(struct hall_channel *channel)
 	notify(channel, READ_ONCE(channel->sender));
 }
 
+static void send_offer(struct hall_channel *channel, u32 carrier,
+		       const struct hallway_message *like,
+		       const struct in6_addr *local, u16 local_port,
+		       const struct in6_addr *remote, u16 remote_port)
+{
+	struct hallway_message message = *like;
+
+	message.type = HALLWAY_OFFER;
+	message.from = channel->endpoint;
+	message.carrier = carrier;
+	message.offer.kind = channel->kind->number;
+	message.offer.local_port = local_port;
+	message.offer.remote_port = remote_port;
+	memcpy(message.offer.local, local, sizeof(*local));
+	memcpy(message.offer.remote, remote, sizeof(*remote));
+	hall_count(HALL_OFFERS);
+	channel->member->transport->send(channel->member, &message);
+}
+
 void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 			const struct hall_tokens *tokens,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory)
 {
-	struct hallway_message message = {
-		.type = HALLWAY_OFFER,
-		.from = channel->endpoint,
-		.carrier = carrier,
-		.offer = {
-			.token = { tokens->own[0], tokens->own[1] },
-			.local_port = local_port,
-			.remote_port = remote_port,
-			.kind = channel->kind->number,
-			.ring_size = memory->size - HALLWAY_RING_HEADER,
-			.handle = memory->handle,
-		},
-	};
+	struct hallway_message message = { .offer = {
+		.token = { tokens->own[0], tokens->own[1] },
+		.ring_size = memory->size - HALLWAY_RING_HEADER,
+		.handle = memory->handle,
+	} };
 
-	memcpy(message.offer.local, local, sizeof(*local));
-	memcpy(message.offer.remote, remote, sizeof(*remote));
-	hall_count(HALL_OFFERS);
-	channel->member->transport->send(channel->member, &message);
+	send_offer(channel, carrier, &message, local, local_port, remote,
+		   remote_port);
+}
+
+void hall_channel_call(struct hall_channel *channel, u32 carrier,
+		       const struct hallway_call *call,
+		       const struct in6_addr *local, u16 local_port,
+		       const struct in6_addr *remote, u16 remote_port, u32 bytes,
+		       const struct hallway_handle *handle)
+{
+	struct hallway_message message = { .offer = {
+		.call = *call,
+		.ring_size = bytes,
+		.handle = *handle,
+	} };
+
+	send_offer(channel, carrier, &message, local, local_port, remote,
+		   remote_port);
 }
 
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
@@ -197,7 +239,12 @@ static const struct hall_channel_kind *find_kind(u16 number)
 	return kinds[array_index_nospec(number, HALLWAY_KIND_MAX + 1)];
 }
 
-/* Returns 0, or the reason to decline the OFFER. */
+/*
+ * Each OFFER gets an answer, or its ring is never freed: one that is replaced is
+ * declined, unless it is the same one again.
+ *
+ * Returns 0, or the reason to decline the OFFER.
+ */
 static u32 keep_offer(struct hall_channel *channel,
 		      const struct hallway_message *message)
 {
@@ -210,9 +257,18 @@ static u32 keep_offer(struct hall_channel *channel,
 	old = channel->offer;
 	channel->offer = copy;
 	spin_unlock_bh(&channel->lock);
+	if (old && (old->from != message->from ||
+		    old->carrier != message->carrier))
+		hall_channel_decline(channel->member, old, HALLWAY_REASON_BUSY);
 	kfree(old);
 	hall_channel_raise(channel, HALL_EVENT_OFFER);
 	return 0;
+}
+
+bool hall_channel_pass_offer(struct hall_channel *channel,
+			     const struct hallway_message *offer)
+{
+	return !keep_offer(channel, offer);
 }
 
 /*
@@ -255,7 +311,7 @@ static void keep_answer(struct hall_channel *channel, struct hall_answer *answer
 	hall_channel_raise(channel, event);
 }
 
-static struct hall_channel *find_endpoint(struct hall_member *member, u32 endpoint)
+struct hall_channel *hall_channel_find(struct hall_member *member, u32 endpoint)
 {
 	struct hall_channel *channel;
 
@@ -296,7 +352,7 @@ static void receive_message(struct hall_member *member,
 		take_offer(member, message);
 		return;
 	}
-	channel = find_endpoint(member, message->to);
+	channel = hall_channel_find(member, message->to);
 	/* The channel may have been closed while the message was on its way. */
 	if (!channel)
 		return;
@@ -325,7 +381,7 @@ static void ring_endpoint(struct hall_member *member, u32 endpoint)
 	struct hall_channel *channel;
 
 	rcu_read_lock();
-	channel = find_endpoint(member, endpoint);
+	channel = hall_channel_find(member, endpoint);
 	if (channel) {
 		channel->kind->wake(channel);
 		hall_channel_put(channel);

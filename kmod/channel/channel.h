@@ -90,6 +90,16 @@ void hall_channel_setup(struct hall_channel *channel,
 bool hall_channel_tryget(struct hall_channel *channel);
 void hall_channel_put(struct hall_channel *channel);
 
+/*
+ * Hands an OFFER to a channel, as if the peer had sent it there. False: no memory.
+ * Any context.
+ */
+bool hall_channel_pass_offer(struct hall_channel *channel,
+			     const struct hallway_message *offer);
+
+/* The channel of an endpoint's number, with a reference, or NULL. Any context. */
+struct hall_channel *hall_channel_find(struct hall_member *member, u32 endpoint);
+
 /* event: of hall_channel_event, or of the kind's own. Any context. */
 void hall_channel_raise(struct hall_channel *channel, unsigned int event);
 
@@ -99,6 +109,12 @@ void hall_channel_raise(struct hall_channel *channel, unsigned int event);
  * -EUSERS: no number is left, or the member has departed.
  */
 int hall_channel_open(struct hall_channel *channel);
+/*
+ * Keeps the member's memory where it is, as an endpoint does. False: the member has
+ * departed. Any context.
+ */
+bool hall_channel_hold(struct hall_member *member);
+void hall_channel_release(struct hall_member *member);
 /* Frees the number: no message or doorbell reaches the channel any more. */
 void hall_channel_close(struct hall_channel *channel);
 
@@ -123,6 +139,15 @@ void hall_channel_offer(struct hall_channel *channel, u32 carrier,
 			const struct in6_addr *local, u16 local_port,
 			const struct in6_addr *remote, u16 remote_port,
 			const struct hall_memory *memory);
+/*
+ * The same for sockets of the outsourcer, which have no tokens. bytes: of the ring's
+ * data, or a listener's backlog.
+ */
+void hall_channel_call(struct hall_channel *channel, u32 carrier,
+		       const struct hallway_call *call,
+		       const struct in6_addr *local, u16 local_port,
+		       const struct in6_addr *remote, u16 remote_port, u32 bytes,
+		       const struct hallway_handle *handle);
 /* Sends ACCEPT of the ring that we read. */
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
 			 const struct hall_tokens *tokens);

@@ -95,7 +95,7 @@ static void collect(struct work_struct *work)
 
 static int changed(struct notifier_block *block, unsigned long event, void *data)
 {
-	queue_work(hall_workqueue, &collect_work);
+	queue_work(hall_control_queue, &collect_work);
 	return NOTIFY_DONE;
 }
 
@@ -107,7 +107,7 @@ static struct notifier_block inet6_block = { .notifier_call = changed };
 void hall_addresses_enable(bool enabled)
 {
 	WRITE_ONCE(publishing, enabled);
-	queue_work(hall_workqueue, &collect_work);
+	queue_work(hall_control_queue, &collect_work);
 	flush_work(&collect_work);
 }
 

@@ -56,7 +56,7 @@ static void meet(struct candidate *candidate)
 	if (READ_ONCE(candidate->met))
 		return;
 	WRITE_ONCE(candidate->met, true);
-	mod_delayed_work(hall_workqueue, &ask_work, 0);
+	mod_delayed_work(hall_control_queue, &ask_work, 0);
 }
 
 void hall_candidates_meet(const struct in6_addr *address)
@@ -116,7 +116,7 @@ static void ask(struct work_struct *work)
 	if (address)
 		hall_transport_want(address, count);
 	if (count || !address)
-		queue_delayed_work(hall_workqueue, &ask_work, LOOK);
+		queue_delayed_work(hall_control_queue, &ask_work, LOOK);
 	kfree(address);
 }
 
@@ -180,7 +180,7 @@ static void set_candidates(const struct hall_transport *transport,
 	if (old)
 		kfree_rcu(old, rcu);
 	/* What is wanted of the new list is to be said again. */
-	mod_delayed_work(hall_workqueue, &ask_work, 0);
+	mod_delayed_work(hall_control_queue, &ask_work, 0);
 	if (list)
 		hall_discovery_handler.candidates();
 }

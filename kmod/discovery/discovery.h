@@ -10,10 +10,12 @@
 
 /* What discovery reports. Process context, discovery's mutexes not held. */
 struct hall_discovery_handler {
-	/* A member has new addresses: connections to them may exist already. */
+	/* Members have other addresses: connections to them may exist already. */
 	void (*served)(void);
 	/* There are other candidates: connections to them may exist already. */
 	void (*candidates)(void);
+	/* There is an outsourcer. */
+	void (*outsourcer)(void);
 	/* Closes all channels to the member; does not wait for the last. */
 	void (*departed)(struct hall_member *member, u32 reason);
 	/* Takes all streams from the member's rings, and returns when that is done. */
@@ -24,6 +26,16 @@ extern struct hall_discovery_handler hall_discovery_handler;
 
 /* The member that publishes the address, or NULL. Under rcu_read_lock(). */
 struct hall_member *hall_members_find(const struct in6_addr *address);
+/*
+ * The member is not the other end of a connection to that address. True: another
+ * one, which publishes the address as well, is to be tried. Process context; waits
+ * for no lock.
+ */
+bool hall_members_doubt(struct hall_member *member,
+			const struct in6_addr *address);
+
+/* The outsourcer, with a reference, or NULL. Any context. */
+struct hall_member *hall_members_get_outsourcer(void);
 
 /*
  * Calls fn for each member, under discovery's mutex, until it returns other than

@@ -1,13 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The members and the addresses that they publish. */
+/*
+ * The members and the addresses that they publish.
+ *
+ * An address may have several holders, in regions that have nothing to do with each
+ * other, and any of them may lie. The first one counts: no member takes an address
+ * away by publishing it, too. A holder that is not the other end of a connection to
+ * the address goes behind the others: hall_members_doubt(). So a member that
+ * publishes another's address learns of a few connections to it, and no more. Their
+ * tokens keep all bytes from it.
+ */
 #include "discovery.h"
 
-#include <linux/hashtable.h>
 #include <linux/jhash.h>
+#include <linux/jiffies.h>
 #include <linux/mutex.h>
+#include <linux/random.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
 #include <net/ipv6.h>
+
+#include "../obs/counters.h"
+
+#define BUCKETS	256
+/* A holder is doubted again after this time: perhaps no publisher has the address. */
+#define DOUBT	(10 * HZ)
 
 struct address {
 	struct hlist_node hash;		/* RCU */
@@ -15,6 +31,8 @@ struct address {
 	struct hall_member *member;
 	struct in6_addr address;
 	bool listed;			/* in the newest publication */
+	bool doubted;			/* it went behind the others, */
+	unsigned long doubted_at;	/* jiffies */
 	struct rcu_head rcu;
 };
 
@@ -22,34 +40,89 @@ struct hall_discovery_handler hall_discovery_handler;
 
 static DEFINE_MUTEX(mutex);		/* members, and writers of the hash */
 static LIST_HEAD(members);
-static DEFINE_HASHTABLE(addresses, 8);
+static struct hall_member __rcu *outsourcer;	/* the last one that arrived */
+static struct hlist_head addresses[BUCKETS];	/* holders in their order */
+/* Peers choose the addresses: without a secret, those of one chain. */
+static u32 secret;
 
-static u32 hash_of(const struct in6_addr *address)
+static struct hlist_head *bucket_of(const struct in6_addr *address)
 {
-	return jhash2((__force const u32 *)address->s6_addr32, 4, 0);
+	return &addresses[jhash2((__force const u32 *)address->s6_addr32, 4,
+				 secret) % BUCKETS];
+}
+
+/* The first holder's entry, of all but one member. */
+static struct address *find_entry(const struct in6_addr *address,
+				  const struct hall_member *but)
+{
+	struct address *entry;
+
+	hlist_for_each_entry_rcu(entry, bucket_of(address), hash,
+				 lockdep_is_held(&mutex))
+		if (entry->member != but &&
+		    ipv6_addr_equal(&entry->address, address))
+			return entry;
+	return NULL;
 }
 
 struct hall_member *hall_members_find(const struct in6_addr *address)
 {
-	struct address *entry;
+	struct address *entry = find_entry(address, NULL);
 
-	hash_for_each_possible_rcu(addresses, entry, hash, hash_of(address))
-		if (ipv6_addr_equal(&entry->address, address))
-			return entry->member;
-	return NULL;
+	return entry ? entry->member : NULL;
 }
 
-static void remove_unlisted(struct hall_member *member)
+/* The entry of a first holder that others follow: the new one is the last. */
+static void move_behind(struct address *entry)
+{
+	struct address *copy = kmalloc(sizeof(*copy), GFP_KERNEL);
+
+	if (!copy)
+		return;
+	*copy = *entry;
+	copy->doubted = true;
+	copy->doubted_at = jiffies;
+	list_add_tail(&copy->list, &entry->member->addresses);
+	hlist_add_tail_rcu(&copy->hash, bucket_of(&copy->address));
+	list_del(&entry->list);
+	hlist_del_rcu(&entry->hash);
+	kfree_rcu(entry, rcu);
+}
+
+bool hall_members_doubt(struct hall_member *member,
+			const struct in6_addr *address)
+{
+	struct address *first;
+	bool another;
+
+	/* The caller holds a socket's lock, for which memory may wait. */
+	if (!mutex_trylock(&mutex))
+		return false;
+	first = find_entry(address, NULL);
+	if (first && first->member == member && find_entry(address, member) &&
+	    !(first->doubted && time_before(jiffies, first->doubted_at + DOUBT)))
+		move_behind(first);
+	first = find_entry(address, NULL);
+	another = first && first->member != member;
+	mutex_unlock(&mutex);
+	return another;
+}
+
+/* True: another member may be the first holder of one of the addresses now. */
+static bool remove_unlisted(struct hall_member *member)
 {
 	struct address *entry, *next;
+	bool passed = false;
 
 	list_for_each_entry_safe(entry, next, &member->addresses, list) {
 		if (entry->listed)
 			continue;
-		hash_del_rcu(&entry->hash);
+		hlist_del_rcu(&entry->hash);
 		list_del(&entry->list);
+		passed |= !!find_entry(&entry->address, member);
 		kfree_rcu(entry, rcu);
 	}
+	return passed;
 }
 
 static bool list_address(struct hall_member *member,
@@ -69,8 +142,10 @@ static bool list_address(struct hall_member *member,
 	entry->member = member;
 	entry->address = *address;
 	entry->listed = true;
+	if (find_entry(address, NULL))
+		hall_count(HALL_ADDRESS_CONFLICTS);
 	list_add_tail(&entry->list, &member->addresses);
-	hash_add_rcu(addresses, &entry->hash, hash_of(address));
+	hlist_add_tail_rcu(&entry->hash, bucket_of(address));
 	return true;
 }
 
@@ -86,17 +161,33 @@ static void set_addresses(struct hall_member *member,
 		entry->listed = false;
 	for (i = 0; i < count && !member->departed; i++)
 		added |= list_address(member, &address[i]);
-	remove_unlisted(member);
+	added |= remove_unlisted(member);
 	mutex_unlock(&mutex);
 	if (added)
 		hall_discovery_handler.served();
+}
+
+struct hall_member *hall_members_get_outsourcer(void)
+{
+	struct hall_member *member;
+
+	rcu_read_lock();
+	member = rcu_dereference(outsourcer);
+	if (member)
+		hall_member_get(member);
+	rcu_read_unlock();
+	return member;
 }
 
 static void arrived(struct hall_member *member)
 {
 	mutex_lock(&mutex);
 	list_add_tail(&member->list, &members);
+	if (member->outsourcer)
+		rcu_assign_pointer(outsourcer, member);
 	mutex_unlock(&mutex);
+	if (member->outsourcer)
+		hall_discovery_handler.outsourcer();
 }
 
 static void departed(struct hall_member *member, u32 reason)
@@ -105,6 +196,8 @@ static void departed(struct hall_member *member, u32 reason)
 	set_addresses(member, NULL, 0);
 	mutex_lock(&mutex);
 	list_del(&member->list);
+	if (rcu_access_pointer(outsourcer) == member)
+		RCU_INIT_POINTER(outsourcer, NULL);
 	mutex_unlock(&mutex);
 	/* No reader finds the member from now on; some may have found it before. */
 	synchronize_rcu();
@@ -152,6 +245,7 @@ int hall_member_addresses(struct hall_member *member,
 
 void hall_members_init(void)
 {
+	secret = get_random_u32();
 	hall_transport_handler.arrived = arrived;
 	hall_transport_handler.departed = departed;
 	hall_transport_handler.addresses = set_addresses;

@@ -84,10 +84,33 @@ enum hall_counter {
 	HALL_SWITCH_READER,
 	/* Directions moved while a writer was blocked. */
 	HALL_SWITCH_WRITER,
+	/* Calls of connect() that the outsourcer was asked to execute. */
+	HALL_OUTSOURCE_CALLS,
+	/*
+	 * Of those, the ones that the host's policy left to the native stack.
+	 */
+	HALL_OUTSOURCE_REFUSED,
+	/* Of those, the ones that connected. */
+	HALL_OUTSOURCE_CONNECTIONS,
+	/* Listeners that the outsourcer published. */
+	HALL_OUTSOURCE_LISTENERS,
+	/* Connections at published listeners that were accepted. */
+	HALL_OUTSOURCE_ARRIVALS,
+	/* Outsourced sockets that failed. */
+	HALL_OUTSOURCE_RESETS,
+	/* Bytes that outsourced sockets sent. */
+	HALL_TX_BYTES_OUTSOURCED,
+	/* Bytes that outsourced sockets received. */
+	HALL_RX_BYTES_OUTSOURCED,
 	/* Rings found corrupt. */
 	HALL_CORRUPT_RINGS,
 	/* Messages found corrupt. */
 	HALL_CORRUPT_MESSAGES,
+	/*
+	 * Addresses published by a member that another member had published
+	 * before.
+	 */
+	HALL_ADDRESS_CONFLICTS,
 	/* Messages lost for want of memory. */
 	HALL_MESSAGES_LOST,
 	/* Connections reset. */

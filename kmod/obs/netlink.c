@@ -2,6 +2,9 @@
 /*
  * The generic netlink family "hallway": spec/netlink.yaml. A dump is a snapshot:
  * start collects all elements, the calls that follow send as many as fit.
+ *
+ * Any user may ask. The members' UUIDs and names, and the connections of other
+ * namespaces, are for administrators.
  */
 #include "netlink.h"
 
@@ -11,6 +14,7 @@
 #include <hallway/netlink.h>
 #include <hallway/reason.h>
 
+#include "../outsource/room.h"
 #include "../sock/lookup.h"
 #include "../switch/switch.h"
 #include "counters.h"
@@ -22,6 +26,7 @@ struct snapshot {
 	unsigned int count, room, next;	/* elements; next: to send */
 	size_t size;			/* bytes of an element */
 	const struct net *net;		/* only its connections; NULL: all */
+	bool private;			/* what is for administrators, too */
 	void *element;
 };
 
@@ -32,11 +37,13 @@ struct connection {
 	u32 netns, tx_carrier, rx_carrier, reason;
 	u64 tx_tcp, tx_ring, rx_tcp, rx_ring;
 	char peer[HALLWAY_NAME_SIZE];
+	bool outsourced;
 };
 
 struct member {
 	const char *transport;
 	bool own;			/* this guest */
+	bool named;			/* uuid and name are the asker's to see */
 	u32 slot, generation;
 	u8 uuid[16];
 	char name[HALLWAY_NAME_SIZE];
@@ -44,25 +51,31 @@ struct member {
 	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
 };
 
-/* Returns a zeroed element at the end, or NULL: no memory. */
-static void *snapshot_add(struct snapshot *snapshot)
+/* Makes room for twice the elements. 0 or -ENOMEM. */
+static int snapshot_grow(struct snapshot *snapshot)
 {
 	unsigned int room = max(16u, snapshot->room * 2);
+	/* Charged to the caller: it lives until the dump ends. */
+	void *element = kvmalloc_array(room, snapshot->size, GFP_KERNEL_ACCOUNT);
+
+	if (!element)
+		return -ENOMEM;
+	if (snapshot->count)
+		memcpy(element, snapshot->element,
+		       snapshot->count * snapshot->size);
+	kvfree(snapshot->element);
+	snapshot->element = element;
+	snapshot->room = room;
+	return 0;
+}
+
+/* Returns a zeroed element at the end, or NULL: no room. */
+static void *snapshot_add(struct snapshot *snapshot)
+{
 	void *element;
 
-	if (snapshot->count == snapshot->room) {
-		/* Charged to the caller: it lives until the dump ends. */
-		element = kvmalloc_array(room, snapshot->size,
-					 GFP_KERNEL_ACCOUNT);
-		if (!element)
-			return NULL;
-		if (snapshot->count)
-			memcpy(element, snapshot->element,
-			       snapshot->count * snapshot->size);
-		kvfree(snapshot->element);
-		snapshot->element = element;
-		snapshot->room = room;
-	}
+	if (snapshot->count == snapshot->room)
+		return NULL;
 	element = snapshot->element + snapshot->count++ * snapshot->size;
 	memset(element, 0, snapshot->size);
 	return element;
@@ -123,9 +136,10 @@ static void collect_connection(struct hall_sock *hs, void *data)
 
 	if (snapshot->net && !net_eq(sock_net(sk), snapshot->net))
 		return;
-	to = snapshot_add(snapshot);
-	if (!to)
+	/* No mutex is held. */
+	if (snapshot->count == snapshot->room && snapshot_grow(snapshot))
 		return;
+	to = snapshot_add(snapshot);
 	to->local = hs->local;
 	to->remote = hs->remote;
 	to->local_port = hs->local_port;
@@ -142,7 +156,33 @@ static void collect_connection(struct hall_sock *hs, void *data)
 	to->tx_ring = READ_ONCE(hs->tx.bytes_ring);
 	to->rx_tcp = READ_ONCE(hs->rx.bytes_tcp);
 	to->rx_ring = READ_ONCE(hs->rx.bytes_ring);
-	strscpy(to->peer, hs->channel.member->name, sizeof(to->peer));
+	if (snapshot->private)
+		strscpy(to->peer, hs->channel.member->name, sizeof(to->peer));
+}
+
+/* Outsourced sockets are of the first namespace. */
+static void collect_outsourced(const struct hall_outsourced *one, void *data)
+{
+	struct snapshot *snapshot = data;
+	struct connection *to;
+
+	if ((snapshot->net && !net_eq(snapshot->net, &init_net)) ||
+	    (snapshot->count == snapshot->room && snapshot_grow(snapshot)))
+		return;
+	to = snapshot_add(snapshot);
+	to->outsourced = true;
+	to->local = one->local;
+	to->remote = one->remote;
+	to->local_port = one->local_port;
+	to->remote_port = one->remote_port;
+	to->state = one->state;
+	to->netns = init_net.ns.inum;
+	to->tx_carrier = 1;
+	to->rx_carrier = 1;
+	to->tx_ring = one->tx_bytes;
+	to->rx_ring = one->rx_bytes;
+	if (snapshot->private)
+		strscpy(to->peer, one->peer, sizeof(to->peer));
 }
 
 static int put_connection(struct sk_buff *skb, const void *element)
@@ -168,7 +208,8 @@ static int put_connection(struct sk_buff *skb, const void *element)
 	       nla_put_u32(skb, HALLWAY_A_REASON, from->reason) ?:
 	       nla_put_string(skb, HALLWAY_A_REASON_TEXT,
 			      hall_reason_text(from->reason)) ?:
-	       nla_put_string(skb, HALLWAY_A_NAME, from->peer);
+	       nla_put_string(skb, HALLWAY_A_NAME, from->peer) ?:
+	       (from->outsourced ? nla_put_flag(skb, HALLWAY_A_OUTSOURCED) : 0);
 }
 
 static int start_connections(struct netlink_callback *cb)
@@ -178,9 +219,11 @@ static int start_connections(struct netlink_callback *cb)
 	if (!snapshot)
 		return -ENOMEM;
 	/* As in /proc/net/tcp: only an administrator sees other namespaces. */
-	if (!netlink_capable(cb->skb, CAP_NET_ADMIN))
+	snapshot->private = netlink_capable(cb->skb, CAP_NET_ADMIN);
+	if (!snapshot->private)
 		snapshot->net = sock_net(cb->skb->sk);
 	hall_sock_walk(collect_connection, snapshot);
+	hall_outsource_walk(collect_outsourced, snapshot);
 	return 0;
 }
 
@@ -200,14 +243,16 @@ static int collect_address(const struct in6_addr *address, void *data)
 
 static int collect_member(struct hall_member *member, void *data)
 {
-	struct member *to = snapshot_add(data);
+	struct snapshot *snapshot = data;
+	struct member *to = snapshot_add(snapshot);
 
 	if (!to)
-		return -ENOMEM;
+		return -ENOSPC;
 	to->transport = member->transport->name;
 	to->own = !member->transport->own;
 	to->slot = member->slot;
 	to->generation = member->generation;
+	to->named = snapshot->private;
 	memcpy(to->uuid, member->uuid, sizeof(to->uuid));
 	strscpy(to->name, member->name, sizeof(to->name));
 	return hall_member_addresses(member, collect_address, to);
@@ -215,14 +260,16 @@ static int collect_member(struct hall_member *member, void *data)
 
 static int collect_own(const struct hall_own *own, void *data)
 {
-	struct member *to = snapshot_add(data);
+	struct snapshot *snapshot = data;
+	struct member *to = snapshot_add(snapshot);
 
 	if (!to)
-		return -ENOMEM;
+		return -ENOSPC;
 	to->transport = own->transport->name;
 	to->own = true;
 	to->slot = own->slot;
 	to->generation = own->generation;
+	to->named = snapshot->private;
 	memcpy(to->uuid, own->uuid, sizeof(to->uuid));
 	strscpy(to->name, own->name, sizeof(to->name));
 	to->addresses = own->addresses;
@@ -239,10 +286,12 @@ static int put_member(struct sk_buff *skb, const void *element)
 
 	err = nla_put_string(skb, HALLWAY_A_TRANSPORT, from->transport) ?:
 	      nla_put_u32(skb, HALLWAY_A_SLOT, from->slot) ?:
-	      nla_put(skb, HALLWAY_A_UUID, sizeof(from->uuid), from->uuid) ?:
 	      nla_put_u32(skb, HALLWAY_A_GENERATION, from->generation) ?:
-	      nla_put_string(skb, HALLWAY_A_NAME, from->name) ?:
 	      (from->own ? nla_put_flag(skb, HALLWAY_A_SELF) : 0);
+	if (!err && from->named)
+		err = nla_put(skb, HALLWAY_A_UUID, sizeof(from->uuid),
+			      from->uuid) ?:
+		      nla_put_string(skb, HALLWAY_A_NAME, from->name);
 	for (i = 0; !err && i < from->addresses; i++)
 		err = nla_put_in6_addr(skb, HALLWAY_A_ADDRESS,
 				       &from->address[i]);
@@ -256,8 +305,14 @@ static int start_members(struct netlink_callback *cb)
 
 	if (!snapshot)
 		return -ENOMEM;
-	err = hall_transport_own(collect_own, snapshot) ?:
-	      hall_members_walk(collect_member, snapshot);
+	snapshot->private = netlink_capable(cb->skb, CAP_NET_ADMIN);
+	/* Mutexes are held: memory is found before. */
+	do {
+		snapshot->count = 0;
+		err = snapshot_grow(snapshot) ?:
+		      hall_transport_own(collect_own, snapshot) ?:
+		      hall_members_walk(collect_member, snapshot);
+	} while (err == -ENOSPC);
 	/* done is not called for a dump whose start failed. */
 	if (err)
 		snapshot_free(cb);
@@ -293,7 +348,8 @@ static int get(struct sk_buff *request, struct genl_info *info)
 	header = genlmsg_put_reply(skb, info, &family, 0, HALLWAY_CMD_GET);
 	err = !header ? -EMSGSIZE :
 	      nla_put_string(skb, HALLWAY_A_VERSION, THIS_MODULE->version) ?:
-	      nla_put_u8(skb, HALLWAY_A_ENABLED, READ_ONCE(hall_enabled));
+	      nla_put_u8(skb, HALLWAY_A_ENABLED, READ_ONCE(hall_enabled)) ?:
+	      nla_put_u8(skb, HALLWAY_A_OUTSOURCING, READ_ONCE(hall_outsourcing));
 	for (i = 0; !err && i < HALL_COUNTER_COUNT; i++)
 		err = put_counter(skb, i);
 	if (err) {
@@ -306,15 +362,23 @@ static int get(struct sk_buff *request, struct genl_info *info)
 
 static int set(struct sk_buff *request, struct genl_info *info)
 {
-	if (GENL_REQ_ATTR_CHECK(info, HALLWAY_A_ENABLED))
+	struct nlattr *enabled = info->attrs[HALLWAY_A_ENABLED];
+	struct nlattr *outsourcing = info->attrs[HALLWAY_A_OUTSOURCING];
+
+	if (!enabled && !outsourcing) {
+		NL_SET_ERR_MSG(info->extack, "what to switch is missing");
 		return -EINVAL;
-	hall_switch_set(nla_get_u8(info->attrs[HALLWAY_A_ENABLED]),
-			HALLWAY_REASON_OFF);
+	}
+	if (enabled)
+		hall_switch_set(nla_get_u8(enabled), HALLWAY_REASON_OFF);
+	if (outsourcing)
+		hall_outsource_set(nla_get_u8(outsourcing));
 	return 0;
 }
 
 static const struct nla_policy policy[HALLWAY_A_MAX + 1] = {
 	[HALLWAY_A_ENABLED] = NLA_POLICY_MAX(NLA_U8, 1),
+	[HALLWAY_A_OUTSOURCING] = NLA_POLICY_MAX(NLA_U8, 1),
 };
 
 static const struct genl_ops ops[] = {

@@ -7,7 +7,10 @@
  * takes buffers from the receive queue itself, by tcp_read_sock(), and would
  * never see a ring. Only their reads tell the two apart: all bytes that left the
  * queue since the callbacks changed must have left it through our recvmsg(), and
- * at least one must have.
+ * at least one must have. A user that comes while there are rings makes no call of
+ * ours, and no doorbell is armed for it: AF_KCM is one. So the callbacks are
+ * looked at when the lock is released, and once a second, and the socket is
+ * detached.
  *
  * TCP calls callbacks with the socket's spinlock held, or from the backlog with
  * the socket owned, and a user that removes its callbacks relies on that. So they
@@ -29,6 +32,16 @@ bool hall_callbacks_are_native(const struct sock *sk)
 	return !sk->sk_user_data && sk->sk_data_ready == native_data_ready &&
 	       sk->sk_write_space == native_write_space &&
 	       sk->sk_state_change == native_state_change;
+}
+
+void hall_callbacks_report_bytes(struct sock *sk)
+{
+	native_data_ready(sk);
+}
+
+void hall_callbacks_report_space(struct sock *sk)
+{
+	native_write_space(sk);
 }
 
 void hall_callbacks_record(struct hall_sock *hs)
@@ -55,14 +68,28 @@ bool hall_callbacks_allow_ring(struct hall_sock *hs)
 	       tcp_sk(hs->sk)->copied_seq - (u32)bytes == callbacks->seq;
 }
 
-void hall_callbacks_call(struct hall_sock *hs)
+static bool is_newcomer(const struct hall_sock *hs, const struct sock *sk)
 {
-	struct sock *sk = hs->sk;
+	return !hall_callbacks_are_native(sk) &&
+	       READ_ONCE(hs->callbacks.data_ready) != sk->sk_data_ready;
+}
 
+bool hall_callbacks_check(struct hall_sock *hs)
+{
+	/* Before the next ring, hall_callbacks_allow_ring() finds out. */
+	if (hs->tx.state == HALL_TX_TCP && hs->rx.state == HALL_RX_NATIVE)
+		return false;
+	if (hs->detaching || !is_newcomer(hs, hs->sk))
+		return false;
+	hall_sock_request_detach(hs, HALLWAY_REASON_FOREIGN);
+	return true;
+}
+
+void hall_callbacks_call(struct hall_sock *hs, struct sock *sk)
+{
 	if (hall_callbacks_are_native(sk))
 		return;
-	/* A user that came after hall_callbacks_allow_ring() may be of the other kind. */
-	if (hs->callbacks.data_ready != sk->sk_data_ready) {
+	if (is_newcomer(hs, sk)) {
 		hall_sock_request_detach(hs, HALLWAY_REASON_FOREIGN);
 		return;
 	}
@@ -72,15 +99,13 @@ void hall_callbacks_call(struct hall_sock *hs)
 		sk->sk_write_space(sk);
 }
 
-void hall_callbacks_wake(struct hall_sock *hs)
+void hall_callbacks_wake(struct hall_sock *hs, struct sock *sk)
 {
-	struct sock *sk = hs->sk;
-
 	spin_lock_bh(&sk->sk_lock.slock);
 	if (sock_owned_by_user(sk))
 		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
 	else
-		hall_callbacks_call(hs);
+		hall_callbacks_call(hs, sk);
 	spin_unlock_bh(&sk->sk_lock.slock);
 }
 

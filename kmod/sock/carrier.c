@@ -39,6 +39,7 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 by
 	tx->next += 2;
 	hall_ring_init_tx(&tx->ring, tx->memory.ring, bytes,
 			  tx->offered);
+	tx->answer_by = jiffies + HALL_ANSWER;
 	tx->state = HALL_TX_OFFERED;
 	hall_channel_offer(channel, tx->offered, tokens, &hs->local,
 			   hs->local_port, &hs->remote, hs->remote_port,
@@ -263,24 +264,59 @@ void hall_sock_break(struct hall_sock *hs)
 	hall_count(HALL_CORRUPT_RINGS);
 	hall_tx_demote(hs);
 	hall_rx_release(hs, HALLWAY_REASON_CORRUPT);
+	if (hs->disconnected)
+		return;
 	hall_rx_discard_queue(sk);
 	sk->sk_err = ECONNRESET;
 	hall_channel_raise(&hs->channel, HALL_EVENT_BROKEN);
 }
 
+/*
+ * tcp_abort() waits for the socket's lock, which a thread in a page fault may hold
+ * without limit. Resets have a queue of their own, so that they hold up no others.
+ */
+static struct workqueue_struct *resets;
+
+int hall_reset_init(void)
+{
+	resets = alloc_workqueue("hallway_reset", WQ_UNBOUND | WQ_MEM_RECLAIM,
+				 WQ_MAX_ACTIVE);
+	return resets ? 0 : -ENOMEM;
+}
+
+void hall_reset_uninit(void)
+{
+	destroy_workqueue(resets);
+}
+
 void hall_sock_reset(struct hall_sock *hs, int err)
+{
+	WRITE_ONCE(hs->reset_error, err);
+	/* The queued work holds a reference. */
+	refcount_inc(&hs->channel.refs);
+	if (!queue_work(resets, &hs->reset))
+		hall_channel_put(&hs->channel);
+}
+
+static void reset(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 
 	/*
 	 * A socket that its program has closed is TCP's alone. After an RST the
-	 * program has its error already. connect(AF_UNSPEC) may have made the
-	 * socket another connection.
+	 * program has its error already.
 	 */
-	if (sock_flag(sk, SOCK_DEAD) || inet_sk_state_load(sk) == TCP_CLOSE ||
-	    hs->local_port != ntohs(inet_sk(sk)->inet_sport) ||
-	    hs->remote_port != ntohs(inet_sk(sk)->inet_dport))
+	if (READ_ONCE(hs->disconnected) || sock_flag(sk, SOCK_DEAD) ||
+	    inet_sk_state_load(sk) == TCP_CLOSE)
 		return;
 	hall_count(HALL_RESETS);
-	tcp_abort(sk, err);
+	tcp_abort(sk, READ_ONCE(hs->reset_error));
+}
+
+void hall_sock_run_reset(struct work_struct *work)
+{
+	struct hall_sock *hs = container_of(work, struct hall_sock, reset);
+
+	reset(hs);
+	hall_channel_put(&hs->channel);
 }

@@ -55,7 +55,13 @@ void hall_rx_discard_queue(struct sock *sk);
 void hall_sock_close_channel(struct hall_sock *hs);
 /* The peer broke the rules: ends both rings for good and has the socket reset. */
 void hall_sock_break(struct hall_sock *hs);
-/* Resets the connection, as an RST from the peer would. No lock held. */
+/*
+ * Has the connection reset, as an RST from the peer would: in a work item, which
+ * waits for the socket's lock. Any context.
+ */
 void hall_sock_reset(struct hall_sock *hs, int err);
+void hall_sock_run_reset(struct work_struct *work);
+int hall_reset_init(void);
+void hall_reset_uninit(void);
 
 #endif /* HALL_CARRIER_H */

@@ -4,6 +4,7 @@
 
 #include <linux/file.h>
 #include <linux/net.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <net/inet_sock.h>
 #include <net/ipv6.h>
@@ -12,12 +13,16 @@
 
 #include "../obs/counters.h"
 #include "callbacks.h"
+#include "carrier.h"
 #include "lock.h"
 #include "lookup.h"
 #include "wake.h"
 
 struct hall_sock_handler hall_sock_handler;
 bool hall_sock_return_short;
+
+/* Most rings are drained sooner, and need no grace period for each. */
+#define ORPHAN		(HZ / 2)
 
 static atomic_t existing = ATOMIC_INIT(0);
 
@@ -31,7 +36,8 @@ static void release_channel(struct hall_channel *channel)
 {
 	struct hall_sock *hs = hall_sock_of(channel);
 
-	sock_put(hs->sk);
+	if (hs->sk)
+		sock_put(hs->sk);
 	/* A task may have loaded a pointer from prot or ops, and not called it yet. */
 	call_rcu_tasks(&hs->rcu, free_sock);
 	atomic_dec(&existing);
@@ -41,8 +47,11 @@ static void run_work(struct work_struct *work)
 {
 	struct hall_sock *hs = container_of(to_delayed_work(work),
 					    struct hall_sock, work);
+	unsigned int noio = memalloc_noio_save();
 
+	/* The socket may be that of a disk on which memory waits to be written. */
 	hall_sock_handler.work(hs);
+	memalloc_noio_restore(noio);
 	hall_sock_put(hs);
 }
 
@@ -91,7 +100,10 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	hall_channel_setup(&hs->channel, &stream, member);
 	hall_sock_init_locks(hs);
 	INIT_DELAYED_WORK(&hs->work, run_work);
+	INIT_WORK(&hs->reset, hall_sock_run_reset);
 	INIT_LIST_HEAD(&hs->list);
+	INIT_LIST_HEAD(&hs->calls);
+	hs->rcvlowat = sk->sk_rcvlowat;
 	hs->tx.next = 1;
 	hs->active_since = jiffies;
 	hs->retry_at = jiffies;
@@ -99,6 +111,26 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	set_addresses(hs, sk);
 	hall_callbacks_record(hs);
 	return hs;
+}
+
+/*
+ * The endpoint's number and the work item have a reference each. If nothing else has
+ * one, nothing else can get to the socket from here: a detached one is found by its
+ * endpoint alone, and then only by doorbells, under RCU, and by this work item.
+ */
+bool hall_sock_orphan(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+
+	if (hs->rx.state != HALL_RX_NATIVE || hs->tx.state == HALL_TX_RING ||
+	    !sock_flag(sk, SOCK_DEAD) ||
+	    time_before(jiffies, hs->detached_at + ORPHAN) ||
+	    refcount_read(&hs->channel.refs) != 2)
+		return false;
+	WRITE_ONCE(hs->sk, NULL);
+	synchronize_rcu();
+	sock_put(sk);
+	return true;
 }
 
 unsigned int hall_sock_count(void)
@@ -129,10 +161,16 @@ static int learn_from_fresh_socket(void)
 
 int hall_sock_init(void)
 {
-	int err = learn_from_fresh_socket();
+	int err = hall_reset_init();
 
 	if (err)
 		return err;
+	err = learn_from_fresh_socket();
+	if (err) {
+		hall_reset_uninit();
+		return err;
+	}
+	hall_lookup_init();
 	hall_channel_register(&stream);
 	return 0;
 }
@@ -141,4 +179,5 @@ void hall_sock_uninit(void)
 {
 	/* Waits for the callbacks of call_rcu_tasks(). */
 	rcu_barrier_tasks();
+	hall_reset_uninit();
 }

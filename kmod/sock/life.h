@@ -7,6 +7,12 @@
 
 /* A new hall_sock, not yet published. Does not sleep. NULL: no memory. */
 struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member);
+/*
+ * In the work item of a detached socket: lets go of the socket, if it was closed for
+ * some time and only a ring is left. False: ask again later.
+ */
+bool hall_sock_orphan(struct hall_sock *hs);
+
 /* How many exist; detached ones that wait for the peer included. */
 unsigned int hall_sock_count(void);
 

@@ -4,6 +4,7 @@
 
 #include <linux/hashtable.h>
 #include <linux/jhash.h>
+#include <linux/random.h>
 #include <linux/slab.h>
 #include <net/ipv6.h>
 
@@ -13,6 +14,12 @@ static DEFINE_SPINLOCK(lock);		/* BH; the two below */
 static DEFINE_HASHTABLE(by_address, 12);
 static LIST_HEAD(all);
 static unsigned int attached;		/* entries of all */
+static u32 hash_key;			/* set once */
+
+void hall_lookup_init(void)
+{
+	hash_key = get_random_u32();
+}
 
 struct hall_sock *hall_sock_get(const struct sock *sk)
 {
@@ -47,12 +54,13 @@ void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address)
 	ipv6_addr_set_v4mapped(sk->sk_daddr, address);
 }
 
+/* Keyed: users and peers choose addresses and ports. */
 static u32 hash_addresses(const struct in6_addr *local, u16 local_port,
 			  const struct in6_addr *remote, u16 remote_port)
 {
 	return jhash2((__force const u32 *)local->s6_addr32, 4,
 		      jhash2((__force const u32 *)remote->s6_addr32, 4,
-			     (u32)local_port << 16 | remote_port));
+			     hash_key ^ ((u32)local_port << 16 | remote_port)));
 }
 
 void hall_sock_publish(struct hall_sock *hs)
@@ -75,9 +83,10 @@ void hall_sock_unpublish(struct hall_sock *hs)
 	spin_unlock_bh(&lock);
 }
 
-struct hall_channel *
-hall_sock_find_offered(struct hall_member *member,
-		       const struct hallway_message *offer)
+/* The next one of the sockets that an OFFER may be for; after: NULL, or the last one. */
+static struct hall_channel *find_offered(struct hall_member *member,
+					 const struct hallway_message *offer,
+					 const struct hall_sock *after)
 {
 	struct in6_addr local, remote;
 	struct hall_sock *hs;
@@ -89,6 +98,10 @@ hall_sock_find_offered(struct hall_member *member,
 			      offer->offer.local_port);
 	rcu_read_lock();
 	hash_for_each_possible_rcu(by_address, hs, hash, hash) {
+		if (after) {
+			after = hs == after ? NULL : after;
+			continue;
+		}
 		if (hs->channel.member == member &&
 		    hs->local_port == offer->offer.remote_port &&
 		    hs->remote_port == offer->offer.local_port &&
@@ -103,14 +116,28 @@ hall_sock_find_offered(struct hall_member *member,
 	return NULL;
 }
 
+struct hall_channel *
+hall_sock_find_offered(struct hall_member *member,
+		       const struct hallway_message *offer)
+{
+	return find_offered(member, offer, NULL);
+}
+
+struct hall_channel *
+hall_sock_find_next_offered(const struct hall_sock *hs,
+			    const struct hallway_message *offer)
+{
+	return find_offered(hs->channel.member, offer, hs);
+}
+
 void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data)
 {
 	unsigned int room = READ_ONCE(attached) + 64, n = 0, i;
 	struct hall_sock **snapshot, *hs;
 
-	snapshot = kvmalloc_array(room, sizeof(*snapshot), GFP_KERNEL);
-	if (!snapshot)
-		return;
+	/* Without it `hallway off` would detach nothing. */
+	snapshot = kvmalloc_array(room, sizeof(*snapshot),
+				  GFP_KERNEL | __GFP_NOFAIL);
 	spin_lock_bh(&lock);
 	list_for_each_entry(hs, &all, list)
 		if (n < room && hall_channel_tryget(&hs->channel))

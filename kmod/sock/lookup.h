@@ -23,9 +23,18 @@ struct hall_channel *
 hall_sock_find_offered(struct hall_member *member,
 		       const struct hallway_message *offer);
 /*
+ * Another socket with the same addresses, in another network namespace, for an OFFER
+ * that is not for this one; with a reference, or NULL.
+ */
+struct hall_channel *
+hall_sock_find_next_offered(const struct hall_sock *hs,
+			    const struct hallway_message *offer);
+/*
  * Calls fn for each attached socket, with a reference and no lock held. Process
  * context.
  */
 void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data);
+
+void hall_lookup_init(void);
 
 #endif /* HALL_LOOKUP_H */

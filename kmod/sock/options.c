@@ -12,8 +12,10 @@
 
 #include <hallway/reason.h>
 
+#include "callbacks.h"
 #include "carrier.h"
 #include "lookup.h"
+#include "quiet.h"
 #include "stream.h"
 #include "wake.h"
 
@@ -40,22 +42,19 @@ int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
 {
 	u32 reason = find_option_reason(level, optname);
 	struct hall_sock *hs = hall_sock_get(sk);
-	struct proto *native;
-	int err;
+	struct hall_call call;
+	int err = 0;
 
 	if (!hs)
 		return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname,
 							  optval, optlen);
-	native = hs->native;
-	if (unlikely(reason)) {
+	hall_call_begin(hs, &call);
+	if (unlikely(reason))
 		err = hall_sock_handler.detach_sync(hs, reason);
-		if (err) {
-			hall_sock_put(hs);
-			return err;
-		}
-		native = READ_ONCE(sk->sk_prot);
-	}
-	err = native->setsockopt(sk, level, optname, optval, optlen);
+	/* A scan may attach the socket again at any time: see switch/ulp.c. */
+	if (!err)
+		err = hs->native->setsockopt(sk, level, optname, optval, optlen);
+	hall_call_end(hs, &call);
 	hall_sock_put(hs);
 	return err;
 }
@@ -64,14 +63,17 @@ int hall_getsockopt(struct sock *sk, int level, int optname,
 		    char __user *optval, int __user *option)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
+	struct hall_call call;
 	int err;
 
 	if (!hs)
 		return READ_ONCE(sk->sk_prot)->getsockopt(sk, level, optname,
 							  optval, option);
+	hall_call_begin(hs, &call);
 	if (level == SOL_TCP && optname == TCP_ZEROCOPY_RECEIVE)
 		hall_sock_handler.detach_sync(hs, HALLWAY_REASON_ZEROCOPY);
 	err = hs->native->getsockopt(sk, level, optname, optval, option);
+	hall_call_end(hs, &call);
 	hall_sock_put(hs);
 	return err;
 }
@@ -100,15 +102,18 @@ static bool add_ring_bytes(struct hall_sock *hs, int cmd, u32 carrier, int *answ
 int hall_ioctl(struct sock *sk, int cmd, int *karg)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
+	struct hall_call call;
 	u32 carrier;
 	int err;
 
 	if (!hs)
 		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, karg);
+	hall_call_begin(hs, &call);
 	do {
 		carrier = READ_ONCE(hs->rx.carrier);
 		err = hs->native->ioctl(sk, cmd, karg);
 	} while (!err && !add_ring_bytes(hs, cmd, carrier, karg));
+	hall_call_end(hs, &call);
 	hall_sock_put(hs);
 	return err;
 }
@@ -118,15 +123,18 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 	int __user *to = (int __user *)arg;
 	struct hall_sock *hs = hall_sock_get(sk);
 	int err, native, answer;
+	struct hall_call call;
 	u32 carrier;
 
 	if (!hs)
 		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, arg);
+	hall_call_begin(hs, &call);
 	do {
 		carrier = READ_ONCE(hs->rx.carrier);
 		err = hs->native->ioctl(sk, cmd, arg) ?: get_user(native, to);
 		answer = native;
 	} while (!err && !add_ring_bytes(hs, cmd, carrier, &answer));
+	hall_call_end(hs, &call);
 	if (!err && answer != native)
 		err = put_user(answer, to);
 	/* A page fault may sleep: the module has to stay until here. */
@@ -135,10 +143,27 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 }
 #endif
 
+/* With SOCK_FASYNC each arrival has to ring, whether or not earlier bytes were read. */
+static void take_signals(struct hall_sock *hs, bool signals)
+{
+	hs->signals = signals;
+	spin_lock_bh(&hs->channel.lock);
+	if (signals && hs->rx.state == HALL_RX_MAPPED)
+		hall_rx_arm_edge(hs);
+	spin_unlock_bh(&hs->channel.lock);
+}
+
+/* A poller that waited for more bytes may have enough now: it looks again. */
+static void take_rcvlowat(struct hall_sock *hs, int rcvlowat)
+{
+	hs->rcvlowat = rcvlowat;
+	if (hs->rx.state == HALL_RX_MAPPED)
+		hs->sk->sk_data_ready(hs->sk);
+}
+
 /*
  * Runs each time the socket lock is released, also after a setsockopt() that the
- * socket layer handles without our proto. With SOCK_FASYNC each arrival has to
- * ring, whether or not earlier bytes were read. A program that needs packets, see
+ * socket layer handles without our proto. A program that needs packets, see
  * hall_sock_needs_packets(), may make no call until one comes; and a filter has
  * to see each byte that is sent from now on.
  */
@@ -147,7 +172,14 @@ void hall_release_cb(struct sock *sk)
 	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
 	bool signals = sock_flag(sk, SOCK_FASYNC);
 	u32 reason = hall_sock_needs_packets(sk);
+	int rcvlowat = READ_ONCE(sk->sk_rcvlowat);
 
+	if (unlikely(!hs->quiet))
+		hall_quiet_watch(hs);
+	if (unlikely(hs->ulp_refused)) {
+		inet_csk(sk)->icsk_ulp_ops = NULL;
+		hs->ulp_refused = false;
+	}
 	hs->native->release_cb(sk);
 	if (unlikely(reason) && !hs->detaching) {
 		if (reason == HALLWAY_REASON_FILTERED &&
@@ -155,13 +187,14 @@ void hall_release_cb(struct sock *sk)
 			hall_rx_truncate(hs);
 		hall_sock_request_detach(hs, reason);
 	}
-	if (likely(signals == hs->signals))
-		return;
-	hs->signals = signals;
-	spin_lock_bh(&hs->channel.lock);
-	if (signals && hs->rx.state == HALL_RX_MAPPED)
-		hall_rx_arm_edge(hs);
-	spin_unlock_bh(&hs->channel.lock);
+	/* It would take TCP's later bytes before the work item requeues the ring's. */
+	if (unlikely(sk->sk_data_ready != hs->callbacks.data_ready) &&
+	    hall_callbacks_check(hs))
+		hall_rx_demote_now(hs, HALLWAY_REASON_FOREIGN);
+	if (unlikely(signals != hs->signals))
+		take_signals(hs, signals);
+	if (unlikely(rcvlowat != hs->rcvlowat))
+		take_rcvlowat(hs, rcvlowat);
 }
 
 /*

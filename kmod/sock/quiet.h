@@ -5,6 +5,23 @@
 
 #include "sock.h"
 
+/* A call of ours, on its stack. */
+struct hall_call {
+	struct list_head list;
+	const struct task_struct *task;
+};
+
+/*
+ * Begin and end of each call that takes the lock of the socket, or calls a native
+ * function that does. Process context.
+ */
+void hall_call_begin(struct hall_sock *hs, struct hall_call *call);
+void hall_call_end(struct hall_sock *hs, struct hall_call *call);
+/* At each release of the lock, until the socket is quiet: looks for foreign calls. */
+void hall_quiet_watch(struct hall_sock *hs);
+
+/* Is the socket attached, and known to be quiet? Any context. */
+bool hall_sock_is_quiet(const struct sock *sk);
 /*
  * Is no foreign call in the socket? lock_sock(). calling: the caller is a call
  * of the socket's user. earned: the connection is worth a grace period, after

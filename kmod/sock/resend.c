@@ -8,7 +8,8 @@
  * They are sent at once, under the caller's lock: the socket's limits, which
  * would make a program wait, are lifted for them; the ring bounds their number.
  * So is a shutdown(), whose flag is set before we are called, and whose FIN
- * follows them.
+ * follows them. Where all of TCP's memory is in use, TCP still takes one segment
+ * for a socket that is at its limit: the limit is moved along, a byte ahead.
  *
  * If some can't be sent, no other byte may take their place: sending is shut
  * down, and the connection is reset.
@@ -23,6 +24,7 @@
 static u32 send_truncated(struct hall_sock *hs, u32 bytes)
 {
 	struct msghdr msg = { .msg_flags = MSG_DONTWAIT | MSG_NOSIGNAL };
+	struct sock *sk = hs->sk;
 	struct hall_span span;
 	struct kvec vec;
 	u32 sent = 0;
@@ -32,7 +34,8 @@ static u32 send_truncated(struct hall_sock *hs, u32 bytes)
 		span = hall_ring_get_truncated(&hs->tx.ring, sent);
 		vec = (struct kvec){ span.data, span.len };
 		iov_iter_kvec(&msg.msg_iter, ITER_SOURCE, &vec, 1, span.len);
-		n = tcp_sendmsg_locked(hs->sk, &msg, span.len);
+		WRITE_ONCE(sk->sk_sndbuf, READ_ONCE(sk->sk_wmem_queued) + 1);
+		n = tcp_sendmsg_locked(sk, &msg, span.len);
 		if (n <= 0)
 			break;
 		sent += n;
@@ -49,7 +52,6 @@ bool hall_tx_resend(struct hall_sock *hs, u32 bytes)
 	int sndbuf = sk->sk_sndbuf;
 
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown & ~SEND_SHUTDOWN);
-	WRITE_ONCE(sk->sk_sndbuf, INT_MAX);
 	WRITE_ONCE(tp->notsent_lowat, UINT_MAX);
 	sent = send_truncated(hs, bytes);
 	WRITE_ONCE(sk->sk_sndbuf, sndbuf);

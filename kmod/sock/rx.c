@@ -24,6 +24,7 @@
 #include "info.h"
 #include "lock.h"
 #include "lookup.h"
+#include "quiet.h"
 #include "stream.h"
 #include "wake.h"
 
@@ -104,7 +105,8 @@ static bool spin_for_bytes(struct hall_sock *hs)
 		hit = hall_rx_find_source(hs, &n) != HALL_RX_EMPTY;
 		cpu_relax();
 	} while (!hit && !need_resched() && !signal_pending(current) &&
-		 !READ_ONCE(sk->sk_backlog.tail) && local_clock() < until);
+		 !READ_ONCE(sk->sk_backlog.tail) &&
+		 !waitqueue_active(&sk->sk_lock.wq) && local_clock() < until);
 	if (hit) {
 		hall_count(HALL_RX_SPIN_HITS);
 		hs->spin_credit = HALL_SPIN_CREDIT;
@@ -307,7 +309,7 @@ static int read_from_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 
 /*
  * Reads once, from one carrier. Bytes, 0 at the end of the stream, -EAGAIN if no
- * byte is there, or another error. rx_mutex.
+ * byte is there, HALL_NATIVE if the socket is detached, or an error. rx_mutex.
  *
  *   more    the call has bytes already: errors are for the next call
  *   waits   the caller waits here if no byte is there
@@ -323,6 +325,11 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 
 	*seam = false;
 	lock_sock(sk);
+	/* Another attachment may have rings: it took a caller that waits for rx_mutex for none. */
+	if (unlikely(hs->detached) && (!more || hall_sock_is_quiet(sk))) {
+		n = more ? 0 : HALL_NATIVE;
+		goto out;
+	}
 	hall_sock_apply_policy(hs, 0);
 	skip = find_peek_offset(sk, flags);
 again:
@@ -463,6 +470,7 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	__kernel_size_t controllen = msg->msg_controllen;
 	u32 reason = hall_sock_needs_packets(hs->sk);
 	void *control = msg->msg_control;
+	struct hall_call call;
 	int ret;
 
 	/* Neither of these waits, and a ring holds neither. */
@@ -473,7 +481,9 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		hall_sock_handler.detach_sync(hs, reason);
 		return HALL_NATIVE;
 	}
+	hall_call_begin(hs, &call);
 	ret = receive_from_both(hs, msg, len, target, flags HALL_RECVMSG_PASS);
+	hall_call_end(hs, &call);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = count_unread(hs);
 		if (inq) {

@@ -22,9 +22,9 @@
  *   channel.lock  the rings' private ends, so that poll and the doorbell, which
  *                 run without lock_sock(), can look at them
  *
- * A socket lives as long as its hall_sock. The hall_sock may outlive its
- * attachment (detached is set then), while it has ring memory that the peer has
- * not drained.
+ * The hall_sock may outlive its attachment (detached is set then), while it has ring
+ * memory that the peer has not drained. A peer can have that last until it departs,
+ * so the hall_sock keeps its socket only until the program has closed it.
  */
 #ifndef HALL_SOCK_H
 #define HALL_SOCK_H
@@ -38,6 +38,7 @@
 #include <hallway/reason.h>
 
 #include "../channel/channel.h"
+#include "../compat/native.h"
 #include "../ring/ring.h"
 
 /*
@@ -45,6 +46,9 @@
  * writer may poll, and less space than the rest does not count as space.
  */
 #define HALL_RING_FILLS(size)	((size) - (size) / 16)
+
+/* For which an offer may be unanswered, before another member is tried. */
+#define HALL_ANSWER		(10 * HZ)
 
 /* Spins of a reader that may miss in a row: see rx.c. */
 #define HALL_SPIN_CREDIT	16
@@ -60,6 +64,7 @@ struct hall_tx {
 	bool lost;			/* bytes that could not be resent */
 	bool replacing;			/* bytes wait for the next ring */
 	unsigned long replace_by;	/* jiffies; they go over TCP from then */
+	unsigned long answer_by;	/* jiffies; the offer should be answered */
 	struct hall_tokens tokens;		/* of the offer: an acceptance shows the peer's */
 	struct hall_tx_ring ring;
 	struct hall_memory memory;
@@ -98,6 +103,7 @@ enum hall_sock_event {
 	HALL_EVENT_DETACH = HALL_EVENT_KIND, /* for detach_reason */
 	HALL_EVENT_SPARE,	/* other connections need the memory of our ring */
 	HALL_EVENT_SMALL,	/* the reader waits for more than its ring holds */
+	HALL_EVENT_UNANSWERED,	/* an offer has waited for long */
 	HALL_EVENT_LOOK,	/* marks or TCP's state may have changed */
 	HALL_EVENT_BROKEN,	/* corrupt, or bytes are lost: reset the socket */
 };
@@ -107,7 +113,7 @@ struct hall_sock {
 	struct proto *native;		/* what it pointed to */
 	struct proto_ops ops;		/* what sk->sk_socket->ops points to */
 	const struct proto_ops *native_ops; /* what it pointed to; NULL: not ours yet */
-	struct sock *sk;		/* referenced */
+	struct sock *sk;		/* referenced; NULL: see hall_sock_orphan() */
 	struct hall_channel channel;	/* holds the reference count */
 
 	struct hlist_node hash;		/* by addresses; RCU */
@@ -116,12 +122,15 @@ struct hall_sock {
 	u16 local_port, remote_port;
 
 	bool detached;			/* sk_prot is native again */
+	bool disconnected;		/* and the socket may be another connection */
+	unsigned long detached_at;	/* jiffies */
 	bool detaching;			/* until then: both directions are demoted */
-	bool grace_begun;		/* a grace period of tasks since attach */
-	bool grace_over;
 	bool quiet;			/* no foreign call is in the socket */
-	bool threaded;			/* its program has several threads, or may have */
+	bool watched;			/* foreign calls are watched for, */
+	bool grace_over;		/* and a grace period of tasks has passed */
 	bool signals;			/* SOCK_FASYNC, at the last release of the lock */
+	bool ulp_refused;		/* until the next one: see switch/ulp.c */
+	int rcvlowat;			/* SO_RCVLOWAT, at the last one */
 	u32 detach_reason;		/* of HALL_EVENT_DETACH */
 	u32 pinned;			/* reason to stay on TCP for good, or 0 */
 	u32 reason;			/* why not on a ring, as users see it */
@@ -132,6 +141,8 @@ struct hall_sock {
 	unsigned long demote_by;	/* jiffies; the peer's end mark is due */
 	unsigned long give_up_at;	/* jiffies, or 0; see switch/timeout.c */
 	struct rcu_head grace;
+	struct list_head calls;		/* hall_call, until quiet; channel.lock */
+	const void *foreign;		/* the task in one, if watched; channel.lock */
 
 	struct mutex rx_mutex;
 	bool awaited;			/* the work item waits for rx_mutex, */
@@ -147,6 +158,8 @@ struct hall_sock {
 	u64 watched_head, watched_tail;	/* see watchdog.c */
 
 	struct delayed_work work;
+	struct work_struct reset;
+	int reset_error;
 	struct rcu_head rcu;
 };
 
@@ -167,8 +180,8 @@ struct hall_sock_handler {
 	/* Restores the socket's native tables. lock_sock() or slock. */
 	void (*detach)(struct hall_sock *hs, u32 reason);
 	/*
-	 * Demotes both directions and detaches; waits for the peer. Process
-	 * context, no lock held. 0, or -ETIMEDOUT (the socket was reset).
+	 * Demotes both directions and detaches; waits for the peer if there is a
+	 * ring. Process context, no lock held. 0, or -ETIMEDOUT (the socket was reset).
 	 */
 	int (*detach_sync)(struct hall_sock *hs, u32 reason);
 	/*
@@ -214,6 +227,12 @@ static inline void hall_sock_request_detach(struct hall_sock *hs, u32 reason)
 	hall_channel_raise(&hs->channel, HALL_EVENT_DETACH);
 }
 
+/* Do bytes go into a ring, or may they come from one? lock_sock() or slock. */
+static inline bool hall_sock_has_ring(const struct hall_sock *hs)
+{
+	return hs->tx.state == HALL_TX_RING || hs->rx.state == HALL_RX_MAPPED;
+}
+
 /* Did a writer or poller find no space? As in tcp_check_space(). */
 static inline bool hall_sock_wants_space(const struct sock *sk)
 {
@@ -233,14 +252,5 @@ static inline bool hall_sock_may_return(int moved)
 {
 	return !moved || READ_ONCE(hall_sock_return_short);
 }
-
-/*
- * The inner half of a call returns this to go on in the native one. The outer
- * half jumps there as its last step: a thread that blocks in the native call has
- * no frame of the module on its stack, and the module can be unloaded. The
- * compiler makes it a jump only if the outer half has no variable in memory, so
- * the inner one is never inlined; `make check` looks at the code.
- */
-#define HALL_NATIVE	INT_MIN
 
 #endif /* HALL_SOCK_H */

@@ -17,6 +17,7 @@
 #include "carrier.h"
 #include "info.h"
 #include "lookup.h"
+#include "quiet.h"
 #include "wake.h"
 
 /* Copies as much as fits into the ring. Bytes, 0 if it is full, -EFAULT, -EPIPE. */
@@ -210,12 +211,14 @@ static noinline int send_message(struct hall_sock *hs, struct msghdr *msg,
 	struct sock *sk = hs->sk;
 	struct sockcm_cookie cookie;
 	u32 reason = hall_sock_needs_packets(sk);
+	struct hall_call call;
 	int ret;
 
 	if (unlikely(reason)) {
 		hall_sock_handler.detach_sync(hs, reason);
 		return HALL_NATIVE;
 	}
+	hall_call_begin(hs, &call);
 	lock_sock(sk);
 	if (unlikely(is_refused(sk, msg, &cookie))) {
 		/* No byte moves: the carrier does not matter. */
@@ -231,6 +234,7 @@ static noinline int send_message(struct hall_sock *hs, struct msghdr *msg,
 	ret = send_locked(hs, msg);
 out:
 	release_sock(sk);
+	hall_call_end(hs, &call);
 	return ret;
 }
 

@@ -103,8 +103,11 @@ void hall_sock_wake(struct hall_sock *hs)
 {
 	struct hall_channel *channel = &hs->channel;
 	bool readable = false, writable, look = false;
-	struct sock *sk = hs->sk;
+	struct sock *sk = READ_ONCE(hs->sk);
 
+	/* See hall_sock_orphan(). */
+	if (!sk)
+		return;
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		hall_ring_disarm_rx(&hs->rx.ring);
@@ -120,12 +123,13 @@ void hall_sock_wake(struct hall_sock *hs)
 		hall_ring_disarm_tx(&hs->tx.ring);
 	spin_unlock_bh(&channel->lock);
 	if (unlikely(!hall_callbacks_are_native(sk))) {
-		hall_callbacks_wake(hs);
+		hall_callbacks_wake(hs, sk);
 	} else {
+		/* A kernel user may come meanwhile: its callbacks need the lock. */
 		if (readable)
-			sk->sk_data_ready(sk);
+			hall_callbacks_report_bytes(sk);
 		if (writable && hall_sock_wants_space(sk))
-			sk->sk_write_space(sk);
+			hall_callbacks_report_space(sk);
 	}
 	if (look)
 		hall_channel_raise(channel, HALL_EVENT_LOOK);

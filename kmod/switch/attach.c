@@ -71,7 +71,7 @@ bool hall_can_attach(const struct sock *sk)
 	       !sk_psock(sk) && !READ_ONCE(inet_csk(sk)->icsk_ulp_ops);
 }
 
-void hall_attach(struct sock *sk, struct hall_member *member, bool older)
+void hall_attach(struct sock *sk, struct hall_member *member)
 {
 	struct proto *native = sk->sk_prot;
 	struct hall_sock *hs;
@@ -81,8 +81,6 @@ void hall_attach(struct sock *sk, struct hall_member *member, bool older)
 	hs = hall_sock_new(sk, member);
 	if (!hs)
 		return;
-	/* Threads may be in native calls: the first call of ours will show it. */
-	hs->threaded = older;
 	take_prot(hs, native);
 	if (!sk->sk_socket)
 		hs->prot.release_cb = accepted_release_cb;

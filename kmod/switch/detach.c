@@ -40,18 +40,28 @@ struct request {
 	unsigned long until;			/* jiffies */
 };
 
-void hall_detach(struct hall_sock *hs, u32 reason)
+void hall_restore_tables(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 	struct socket *sock = sk->sk_socket;
 
-	if (hs->detached)
-		return;
-	WRITE_ONCE(hs->detached, true);
-	hs->reason = reason;
 	if (sock && hs->native_ops && sock->ops == &hs->ops)
 		WRITE_ONCE(sock->ops, hs->native_ops);
-	WRITE_ONCE(sk->sk_prot, hs->native);
+	/* A ULP may have put its own there: see ulp.c. */
+	if (sk->sk_prot == &hs->prot)
+		WRITE_ONCE(sk->sk_prot, hs->native);
+}
+
+void hall_detach(struct hall_sock *hs, u32 reason)
+{
+	struct sock *sk = hs->sk;
+
+	if (hs->detached)
+		return;
+	hs->detached_at = jiffies;
+	WRITE_ONCE(hs->detached, true);
+	hs->reason = reason;
+	hall_restore_tables(hs);
 	hall_sock_unpublish(hs);
 	hall_count(HALL_DETACHED);
 	/* Threads that sleep in our calls go on natively. */
@@ -89,7 +99,14 @@ static void depart_one(struct hall_sock *hs, void *data)
 int hall_detach_sync(struct hall_sock *hs, u32 reason)
 {
 	struct request request = { .reason = reason };
+	struct sock *sk = hs->sk;
 
+	lock_sock(sk);
+	if (!hall_sock_has_ring(hs))
+		hall_detach(hs, reason);
+	release_sock(sk);
+	if (READ_ONCE(hs->detached))
+		return 0;
 	request_one(hs, &request);
 	if (wait_event_timeout(detached, READ_ONCE(hs->detached), PATIENCE))
 		return 0;

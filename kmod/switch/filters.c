@@ -42,13 +42,13 @@ static bool is_rule_set(const struct nf_hook_ops *ops)
 	return false;
 }
 
-static bool has_rules(const struct hall_sock *hs)
+static bool has_rules(const struct sock *sk, bool v4)
 {
 	static const u8 passed[] = { NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN,
 				     NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING };
-	struct netns_nf *nf = &sock_net(hs->sk)->nf;
-	struct nf_hook_entries __rcu **hooks = ipv6_addr_v4mapped(&hs->remote) ?
-					       nf->hooks_ipv4 : nf->hooks_ipv6;
+	struct netns_nf *nf = &sock_net(sk)->nf;
+	struct nf_hook_entries __rcu **hooks = v4 ? nf->hooks_ipv4 :
+						    nf->hooks_ipv6;
 	const struct nf_hook_entries *entries;
 	struct nf_hook_ops **ops;
 	bool ruled = false;
@@ -67,7 +67,7 @@ static bool has_rules(const struct hall_sock *hs)
 	return ruled;
 }
 #else
-static bool has_rules(const struct hall_sock *hs)
+static bool has_rules(const struct sock *sk, bool v4)
 {
 	return false;
 }
@@ -85,17 +85,30 @@ static bool has_programs(struct sock *sk)
 	return programmed;
 }
 
-bool hall_filters_apply(struct hall_sock *hs)
+bool hall_filters_apply(struct sock *sk, bool v4)
 {
 	return READ_ONCE(honour_filters) &&
-	       (has_rules(hs) || has_programs(hs->sk));
+	       (has_rules(sk, v4) || has_programs(sk));
+}
+
+bool hall_filters_apply_connect(struct sock *sk)
+{
+	bool programmed = false;
+#ifdef CONFIG_CGROUP_BPF
+	programmed = (cgroup_bpf_enabled(CGROUP_INET4_CONNECT) &&
+		      cgroup_bpf_sock_enabled(sk, CGROUP_INET4_CONNECT)) ||
+		     (cgroup_bpf_enabled(CGROUP_INET6_CONNECT) &&
+		      cgroup_bpf_sock_enabled(sk, CGROUP_INET6_CONNECT));
+#endif
+	return READ_ONCE(honour_filters) && programmed;
 }
 
 void hall_filters_check(struct hall_sock *hs)
 {
 	if ((READ_ONCE(hs->tx.state) != HALL_TX_RING &&
 	     READ_ONCE(hs->rx.state) != HALL_RX_MAPPED) ||
-	    READ_ONCE(hs->detaching) || !hall_filters_apply(hs))
+	    READ_ONCE(hs->detaching) ||
+	    !hall_filters_apply(hs->sk, ipv6_addr_v4mapped(&hs->remote)))
 		return;
 	hall_sock_request_detach(hs, HALLWAY_REASON_FILTERED);
 }

@@ -36,8 +36,11 @@ MODULE_PARM_DESC(promote_wait_ms, "milliseconds that a connection's first send w
 
 #define BACK_OFF_MIN	msecs_to_jiffies(5)
 #define BACK_OFF_MAX	(10 * HZ)
-/* A connection without memory asks often: pool->wanted_at must not grow old. */
-#define BACK_OFF_SCARCE	HZ
+/*
+ * A connection without memory asks often: pool->wanted_at must not grow old. A
+ * foreign call may leave at any time, and no event says so.
+ */
+#define BACK_OFF_BRIEF	HZ
 
 static bool secured(struct sock *sk)
 {
@@ -83,7 +86,7 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 	packets = hall_sock_needs_packets(sk);
 	if (packets)
 		return packets;
-	if (hall_filters_apply(hs))
+	if (hall_filters_apply(hs->sk, ipv6_addr_v4mapped(&hs->remote)))
 		return HALLWAY_REASON_FILTERED;
 	if (!hall_attach_ops(hs))
 		return HALLWAY_REASON_FOREIGN;
@@ -94,15 +97,13 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 
 void hall_policy_back_off(struct hall_sock *hs, u32 reason)
 {
-	bool scarce = reason == HALLWAY_REASON_NO_MEMORY ||
-		      reason == HALLWAY_REASON_NO_ENDPOINT;
+	bool brief = reason == HALLWAY_REASON_NO_MEMORY ||
+		     reason == HALLWAY_REASON_NO_ENDPOINT ||
+		     reason == HALLWAY_REASON_BUSY;
 
 	hs->reason = reason;
 	hs->backoff = clamp_t(unsigned long, hs->backoff * 2, BACK_OFF_MIN,
-			      scarce ? BACK_OFF_SCARCE : BACK_OFF_MAX);
-	/* A foreign call returns soon; no other reason ends as fast. */
-	if (reason == HALLWAY_REASON_BUSY)
-		hs->backoff = BACK_OFF_MIN;
+			      brief ? BACK_OFF_BRIEF : BACK_OFF_MAX);
 	hs->retry_at = jiffies + hs->backoff;
 }
 
@@ -213,7 +214,10 @@ bool hall_policy_replace(struct hall_sock *hs)
 
 void hall_policy_check(struct hall_sock *hs)
 {
-	/* No lock is held: hall_policy_shrink() looks again. */
+	/* No lock is held: the work item looks again. */
+	if (READ_ONCE(hs->tx.state) == HALL_TX_OFFERED &&
+	    time_after(jiffies, READ_ONCE(hs->tx.answer_by)))
+		hall_channel_raise(&hs->channel, HALL_EVENT_UNANSWERED);
 	if (READ_ONCE(hs->tx.state) == HALL_TX_RING &&
 	    hall_budget_shrink(hs) != READ_ONCE(hs->tx.ring.size))
 		hall_channel_raise(&hs->channel, HALL_EVENT_SPARE);

@@ -33,7 +33,7 @@ static void on_state_change(void *data, const struct sock *csk,
 		rcu_read_lock();
 		member = hall_members_find(&remote);
 		if (member)
-			hall_attach(sk, member, false);
+			hall_attach(sk, member);
 		else
 			hall_candidates_meet(&remote);
 		rcu_read_unlock();

@@ -6,7 +6,11 @@
  *
  * A scan waits for no socket: a thread may hold its lock without limit, by sending
  * memory that a program pages in. It looks at such a socket again a little later.
- * Peers can cause scans by publishing addresses, so there is a pause after each.
+ * Peers can cause scans by publishing addresses, so there is a pause after each, of
+ * fifty times what the scan took.
+ *
+ * Namespaces share TCP's table, but for those that have one of their own. Each
+ * table is walked once.
  *
  * Connections to candidates are only counted: their traffic shows for which of
  * them a region is worth asking. No event shows that an old connection is in use
@@ -14,6 +18,7 @@
  */
 #include "switch.h"
 
+#include <linux/ktime.h>
 #include <linux/sched.h>
 #include <net/inet_hashtables.h>
 #include <net/net_namespace.h>
@@ -23,7 +28,8 @@
 #define BATCH	64
 #define COUNT	HZ
 #define ENOUGH	16384		/* bytes a second to ask for a region */
-#define PAUSE	(HZ / 20)	/* between two scans */
+#define PAUSE	(HZ / 20)	/* between two scans, at least */
+#define SHARE	50		/* of a scan's time, too */
 #define AGAIN	(HZ / 4)	/* between two scans for locked sockets, at most */
 
 static void run_scan(struct work_struct *work);
@@ -43,33 +49,61 @@ static struct hall_member *find_member(const struct sock *sk)
 	return hall_members_find(&remote);
 }
 
-/* Fills the batch from one bucket, skipping the first ones. Returns the count. */
-static unsigned int collect_batch(struct net *net, struct inet_hashinfo *table,
-				  unsigned int bucket, unsigned int skip,
+/* Something done to an established socket, in a work item. */
+struct visit {
+	/* Under the bucket's lock. True: visit() is called. */
+	bool (*pick)(struct sock *sk);
+	void (*visit)(struct sock *sk);
+};
+
+/*
+ * Fills the batch with those that are picked from one bucket, from a position on
+ * that is moved behind them. Returns their count.
+ */
+static unsigned int collect_batch(struct inet_hashinfo *table,
+				  unsigned int bucket, unsigned int *from,
+				  bool (*pick)(struct sock *sk),
 				  struct sock **batch)
 {
 	spinlock_t *lock = inet_ehash_lockp(table, bucket);
 	struct hlist_nulls_node *node;
-	unsigned int n = 0;
+	unsigned int at = 0, n = 0;
 	struct sock *sk;
 
 	spin_lock_bh(lock);
 	sk_nulls_for_each(sk, node, &table->ehash[bucket].chain) {
-		if (sk->sk_state != TCP_ESTABLISHED ||
-		    !net_eq(sock_net(sk), net) || skip-- > 0)
+		if (sk->sk_state != TCP_ESTABLISHED || at++ < *from ||
+		    !pick(sk) || !refcount_inc_not_zero(&sk->sk_refcnt))
 			continue;
-		skip = 0;
-		if (n < BATCH && refcount_inc_not_zero(&sk->sk_refcnt))
-			batch[n++] = sk;
+		batch[n++] = sk;
+		if (n == BATCH)
+			break;
 	}
 	spin_unlock_bh(lock);
+	*from = at;
 	return n;
+}
+
+/* The bucket's lock keeps the socket; find_member() is RCU's. */
+static bool may_attach(struct sock *sk)
+{
+	bool may;
+
+	rcu_read_lock();
+	may = find_member(sk) && hall_can_attach(sk);
+	rcu_read_unlock();
+	return may;
 }
 
 static void attach_one(struct sock *sk)
 {
 	struct hall_member *member;
 
+	/* Look first: a busy socket's spinlock is wanted by others. */
+	if (READ_ONCE(sk->sk_lock.owned)) {
+		locked++;
+		return;
+	}
 	rcu_read_lock();
 	member = find_member(sk);
 	if (!member || !hall_can_attach(sk))
@@ -79,13 +113,18 @@ static void attach_one(struct sock *sk)
 		locked++;
 	else if (sk->sk_state == TCP_ESTABLISHED &&
 		 READ_ONCE(hall_enabled) && find_member(sk) == member)
-		hall_attach(sk, member, true);
+		hall_attach(sk, member);
 	spin_unlock_bh(&sk->sk_lock.slock);
 unlock:
 	rcu_read_unlock();
 }
 
-static void count_bytes(struct sock *sk)
+static const struct visit attaching = {
+	.pick = may_attach,
+	.visit = attach_one,
+};
+
+static bool count_bytes(struct sock *sk)
 {
 	const struct tcp_sock *tp = tcp_sk(sk);
 	struct in6_addr remote;
@@ -93,75 +132,109 @@ static void count_bytes(struct sock *sk)
 	hall_sock_read_remote(sk, &remote);
 	hall_candidates_count(&remote, READ_ONCE(tp->bytes_acked) +
 				       READ_ONCE(tp->bytes_received));
+	return false;
 }
 
-static void scan_net(struct net *net, void (*visit)(struct sock *sk))
+static const struct visit counting = {
+	.pick = count_bytes,
+};
+
+/* Returns the time that it took in ns, less its pauses. */
+static u64 scan_table(struct inet_hashinfo *table, const struct visit *visit)
 {
-	struct inet_hashinfo *table = net->ipv4.tcp_death_row.hashinfo;
+	u64 began = ktime_get_ns(), busy = 0;
+	unsigned int bucket, n, i, from;
 	struct sock *batch[BATCH];
-	unsigned int bucket, n, i, skip;
 
 	for (bucket = 0; bucket <= table->ehash_mask; bucket++) {
+		/* A namespace may have millions of buckets, all empty. */
+		if (!(bucket % 1024))
+			cond_resched();
 		if (hlist_nulls_empty(&table->ehash[bucket].chain))
 			continue;
-		skip = 0;
+		from = 0;
 		do {
-			n = collect_batch(net, table, bucket, skip, batch);
+			n = collect_batch(table, bucket, &from, visit->pick,
+					  batch);
 			for (i = 0; i < n; i++) {
-				visit(batch[i]);
+				visit->visit(batch[i]);
 				sock_put(batch[i]);
 			}
-			skip += n;
 		} while (n == BATCH);
+		busy += ktime_get_ns() - began;
 		cond_resched();
+		began = ktime_get_ns();
 	}
+	return busy + ktime_get_ns() - began;
 }
 
-static void scan_all(void (*visit)(struct sock *sk))
+static struct inet_hashinfo *table_of(const struct net *net)
 {
+	return net->ipv4.tcp_death_row.hashinfo;
+}
+
+/*
+ * Returns the jiffies until the next one, which are this many at least. A namespace
+ * in use stays in the list, which may be walked on from there.
+ */
+static unsigned long scan_all(const struct visit *visit, unsigned long least)
+{
+	struct inet_hashinfo *shared = table_of(&init_net);
+	u64 busy = scan_table(shared, visit);
 	struct net *net;
 
-	down_read(&net_rwsem);
-	for_each_net(net)
-		scan_net(net, visit);
-	up_read(&net_rwsem);
+	rcu_read_lock();
+	for_each_net_rcu(net) {
+		if (table_of(net) == shared || !maybe_get_net(net))
+			continue;
+		rcu_read_unlock();
+		busy += scan_table(table_of(net), visit);
+		rcu_read_lock();
+		put_net(net);
+	}
+	rcu_read_unlock();
+	return max(least, nsecs_to_jiffies(SHARE * busy));
 }
 
 static void run_scan(struct work_struct *work)
 {
+	unsigned long pause;
+
 	if (!READ_ONCE(hall_enabled))
 		return;
 	if (time_before(jiffies, rested)) {
-		queue_delayed_work(hall_workqueue, &scan_work, rested - jiffies);
+		queue_delayed_work(hall_control_queue, &scan_work, rested - jiffies);
 		return;
 	}
 	locked = 0;
-	scan_all(attach_one);
-	rested = jiffies + PAUSE;
+	pause = scan_all(&attaching, PAUSE);
+	rested = jiffies + pause;
 	if (!locked)
 		return;
-	queue_delayed_work(hall_workqueue, &scan_work, READ_ONCE(again));
+	queue_delayed_work(hall_control_queue, &scan_work, READ_ONCE(again));
 	WRITE_ONCE(again, min_t(unsigned long, 2 * READ_ONCE(again), AGAIN));
 }
 
 static void run_count(struct work_struct *work)
 {
+	unsigned long pause;
+
 	if (!READ_ONCE(hall_enabled) || !hall_candidates_count_begin())
 		return;
-	scan_all(count_bytes);
+	pause = scan_all(&counting, COUNT);
 	hall_candidates_count_end(ENOUGH);
-	queue_delayed_work(hall_workqueue, &count_work, COUNT);
+	queue_delayed_work(hall_control_queue, &count_work, pause);
 }
 
 static void queue_count(void)
 {
-	queue_delayed_work(hall_workqueue, &count_work, 0);
+	queue_delayed_work(hall_control_queue, &count_work, 0);
 }
 
 void hall_scan(void)
 {
 	WRITE_ONCE(again, PAUSE);
-	mod_delayed_work(hall_workqueue, &scan_work, 0);
+	mod_delayed_work(hall_control_queue, &scan_work, 0);
 	queue_count();
 }
 

@@ -29,6 +29,8 @@ void hall_switch_set(bool on, u32 reason)
 
 int hall_switch_init(void)
 {
+	int err;
+
 	hall_sock_handler.policy = hall_policy;
 	hall_sock_handler.full = hall_policy_grow;
 	hall_sock_handler.work = hall_switch_run_work;
@@ -37,6 +39,9 @@ int hall_switch_init(void)
 	hall_sock_handler.detach_now = hall_detach_now;
 	hall_discovery_handler.departed = hall_depart_member;
 	hall_discovery_handler.detach = hall_detach_member;
+	err = hall_ulp_init();
+	if (err)
+		return err;
 	hall_tick_init();
 	return hall_scan_init();
 }
@@ -84,5 +89,6 @@ void hall_switch_uninit(void)
 	wait_for_sockets(0);
 	/* The last transports and sockets may have queued a scan. */
 	hall_scan_uninit();
+	hall_ulp_uninit();
 	synchronize_rcu_tasks();
 }

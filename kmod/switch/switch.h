@@ -13,11 +13,10 @@ extern bool hall_enabled;
 
 /*
  * attach.c. Attaches an established socket. lock_sock() or slock, and RCU.
- * older: the connection existed before, and may have been used. Does nothing if
- * the socket is attached, belongs to kTLS, MPTCP or a sockmap, or if memory is
- * short.
+ * Does nothing if the socket is attached, belongs to kTLS, MPTCP or a sockmap, or
+ * if memory is short.
  */
-void hall_attach(struct sock *sk, struct hall_member *member, bool older);
+void hall_attach(struct sock *sk, struct hall_member *member);
 /* Is the socket native, and free to be attached? RCU; may be outdated. */
 bool hall_can_attach(const struct sock *sk);
 /*
@@ -46,14 +45,19 @@ void hall_policy_shrink(struct hall_sock *hs);
  * call it again soon.
  */
 bool hall_policy_replace(struct hall_sock *hs);
-/* Once a second: has the work item call hall_policy_shrink() if it may. No lock. */
+/*
+ * Once a second: has the work item look after a ring that may shrink, or an offer
+ * that has no answer. No lock.
+ */
 void hall_policy_check(struct hall_sock *hs);
 
 /*
  * filters.c. Do rules apply to the connection's packets? Any context; the answer
  * may be outdated.
  */
-bool hall_filters_apply(struct hall_sock *hs);
+bool hall_filters_apply(struct sock *sk, bool v4);
+/* Do programs of the cgroup decide about its connect()? Any context. */
+bool hall_filters_apply_connect(struct sock *sk);
 /* Once a second: if they do, has the socket demoted and detached. No lock held. */
 void hall_filters_check(struct hall_sock *hs);
 
@@ -76,7 +80,12 @@ void hall_budget_want(struct hall_sock *hs);
 /* work.c. The socket's work item. */
 void hall_switch_run_work(struct hall_sock *hs);
 
-/* detach.c. Restores the native tables of a socket. lock_sock() or slock. */
+/*
+ * detach.c. Puts the native tables back, where ours still are. The module's other
+ * users learn of it by hall_detach() alone. lock_sock() or slock; else any context.
+ */
+void hall_restore_tables(struct hall_sock *hs);
+/* Detaches a socket from which no ring is read. lock_sock() or slock. */
 void hall_detach(struct hall_sock *hs, u32 reason);
 /* See hall_sock_handler. Process context, no locks. */
 int hall_detach_sync(struct hall_sock *hs, u32 reason);
@@ -106,6 +115,10 @@ void hall_scan_uninit(void);
 /* probe.c. The tracepoint that reports new connections. */
 int hall_probe_init(void);
 void hall_probe_uninit(void);
+
+/* ulp.c. Keeps our tables from kTLS. */
+int hall_ulp_init(void);
+void hall_ulp_uninit(void);
 
 /* watchdog.c. Once a second: wakes sleepers whose doorbell was lost. No lock held. */
 void hall_watchdog_check(struct hall_sock *hs);

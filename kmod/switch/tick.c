@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What every attached socket needs once a second: is its ring memory of better use
- * to others, were filters added, was a doorbell lost?
+ * to others, were filters added, was a doorbell lost, did a kernel user come?
  */
 #include "switch.h"
 
+#include "../sock/callbacks.h"
 #include "../sock/lookup.h"
 
 static void tick(struct work_struct *work);
@@ -15,6 +16,7 @@ static void tick_sock(struct hall_sock *hs, void *data)
 	hall_policy_check(hs);
 	hall_filters_check(hs);
 	hall_watchdog_check(hs);
+	hall_callbacks_check(hs);
 }
 
 static void tick(struct work_struct *work)
@@ -25,7 +27,7 @@ static void tick(struct work_struct *work)
 
 void hall_tick_init(void)
 {
-	queue_delayed_work(hall_workqueue, &tick_work, HZ);
+	queue_delayed_work(hall_control_queue, &tick_work, HZ);
 }
 
 void hall_tick_uninit(void)

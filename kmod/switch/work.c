@@ -17,7 +17,10 @@
 #include "../sock/callbacks.h"
 #include "../sock/carrier.h"
 #include "../sock/info.h"
+#include "../sock/life.h"
 #include "../sock/lock.h"
+#include "../sock/lookup.h"
+#include "../sock/quiet.h"
 #include "../sock/requeue.h"
 #include "../sock/stream.h"
 #include "../sock/wake.h"
@@ -32,6 +35,9 @@ static void copy_answer(struct hall_sock *hs, const struct hall_answer *answer,
 	*copy = *answer;
 	spin_unlock_bh(&hs->channel.lock);
 }
+
+/* Time between two looks at a detached socket with an undrained ring. */
+#define LOOK		HZ
 
 /* The sender can send no more: its FIN is here, or the connection is over. */
 static bool is_stream_over(const struct sock *sk)
@@ -114,6 +120,19 @@ static u32 check_offer(struct hall_sock *hs,
 	return reason;
 }
 
+/* Another namespace may have a connection between the same addresses and ports. */
+static bool pass_offer(struct hall_sock *hs, const struct hallway_message *offer)
+{
+	struct hall_channel *next = hall_sock_find_next_offered(hs, offer);
+	bool passed;
+
+	if (!next)
+		return false;
+	passed = hall_channel_pass_offer(next, offer);
+	hall_channel_put(next);
+	return passed;
+}
+
 static void on_offer(struct hall_sock *hs)
 {
 	struct hallway_message *offer;
@@ -129,7 +148,7 @@ static void on_offer(struct hall_sock *hs)
 	reason = check_offer(hs, offer, &tokens);
 	if (!reason)
 		hall_channel_accept(&hs->channel, offer->carrier, &tokens);
-	else
+	else if (reason != HALLWAY_REASON_NO_MATCH || !pass_offer(hs, offer))
 		hall_channel_decline(hs->channel.member, offer, reason);
 	kfree(offer);
 }
@@ -153,6 +172,13 @@ static void flush_cork(struct hall_sock *hs)
 		sock_hold(sk);
 }
 
+/* The member is not the connection's other end, or hides it: is another one? */
+static void doubt_member(struct hall_sock *hs)
+{
+	if (!hs->detached && hall_members_doubt(hs->channel.member, &hs->remote))
+		hall_sock_request_detach(hs, HALLWAY_REASON_NO_MATCH);
+}
+
 static void on_accept(struct hall_sock *hs)
 {
 	struct hall_answer answer;
@@ -165,13 +191,15 @@ static void on_accept(struct hall_sock *hs)
 		hall_count(HALL_CORRUPT_MESSAGES);
 		hall_tx_release(hs);
 		hall_policy_back_off(hs, HALLWAY_REASON_NO_MATCH);
+		doubt_member(hs);
 		return;
 	}
 	WRITE_ONCE(hs->channel.receiver, answer.from);
 	if (!hs->detached)
 		flush_cork(hs);
 	/* Closed since the offer: the FIN makes the peer release the ring. */
-	if (hs->sk->sk_shutdown & SEND_SHUTDOWN) {
+	if (!hs->sk || hs->disconnected ||
+	    hs->sk->sk_shutdown & SEND_SHUTDOWN) {
 		hs->tx.state = HALL_TX_ENDED;
 		return;
 	}
@@ -192,6 +220,20 @@ static void on_decline(struct hall_sock *hs)
 		return;
 	hall_tx_release(hs);
 	hall_policy_back_off(hs, answer.reason);
+	if (answer.reason == HALLWAY_REASON_NO_MATCH)
+		doubt_member(hs);
+}
+
+/*
+ * The ring can't be freed: an acceptance may be on its way. The connection may have
+ * another one with another member.
+ */
+static void on_unanswered(struct hall_sock *hs)
+{
+	if (hs->tx.state != HALL_TX_OFFERED)
+		return;
+	WRITE_ONCE(hs->tx.answer_by, jiffies + HALL_ANSWER);
+	doubt_member(hs);
 }
 
 static void on_demote(struct hall_sock *hs)
@@ -226,10 +268,10 @@ static int on_done(struct hall_sock *hs)
 	spin_lock_bh(&hs->channel.lock);
 	possible = hall_ring_finish(&hs->tx.ring, answer.position, &lost);
 	spin_unlock_bh(&hs->channel.lock);
-	if (!possible)
+	if (!possible && hs->sk)
 		hall_sock_break(hs);
 	hall_tx_release(hs);
-	if (!lost)
+	if (!lost || !hs->sk)
 		return 0;
 	return hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
 }
@@ -240,11 +282,12 @@ static int on_done(struct hall_sock *hs)
  */
 static bool may_reattach(struct hall_sock *hs, u32 reason)
 {
-	bool served;
+	bool found;
 
 	if (!READ_ONCE(hall_enabled))
 		return false;
 	switch (reason) {
+	case HALLWAY_REASON_NO_MATCH:
 	case HALLWAY_REASON_UNRESPONSIVE:
 	case HALLWAY_REASON_OFF:
 	case HALLWAY_REASON_PEER_LEFT:
@@ -256,10 +299,14 @@ static bool may_reattach(struct hall_sock *hs, u32 reason)
 	default:
 		return false;
 	}
+	/*
+	 * After NO_MATCH it may be the same member again, if another connection
+	 * came to doubt the other holder meanwhile. Doubts take turns, and are rare.
+	 */
 	rcu_read_lock();
-	served = hall_members_find(&hs->remote);
+	found = hall_members_find(&hs->remote);
 	rcu_read_unlock();
-	return served;
+	return found;
 }
 
 static int on_departed(struct hall_sock *hs)
@@ -289,6 +336,10 @@ static void request_demote(struct hall_sock *hs, u32 reason)
 	hall_channel_send(&hs->channel, HALLWAY_DEMOTE, hs->rx.carrier, reason, 0);
 }
 
+/*
+ * A later request may bring another reason. It is the later one that is shown, and
+ * that may_reattach() asks: both are looked at again before the next ring.
+ */
 static void on_detach(struct hall_sock *hs)
 {
 	u32 reason = READ_ONCE(hs->detach_reason);
@@ -344,22 +395,49 @@ static void continue_detaching(struct hall_sock *hs)
 		hall_scan();
 }
 
-void hall_switch_run_work(struct hall_sock *hs)
+/* The messages that a peer sends before a ring begins. */
+static void take_answers(struct hall_sock *hs, unsigned long events)
 {
-	struct sock *sk = hs->sk;
-	unsigned long events, later;
-	bool again;
-	int err = 0;
-
-	if (!hall_sock_trylock(hs))
-		return;
-	events = xchg(&hs->channel.events, 0);
 	if (events & BIT(HALL_EVENT_OFFER))
 		on_offer(hs);
 	if (events & BIT(HALL_EVENT_ACCEPT))
 		on_accept(hs);
 	if (events & BIT(HALL_EVENT_DECLINE))
 		on_decline(hs);
+}
+
+/* The ring waits for its reader; the socket is gone, and with it all else. */
+static void run_orphan(struct hall_sock *hs)
+{
+	unsigned long events = xchg(&hs->channel.events, 0);
+
+	take_answers(hs, events);
+	if (events & BIT(HALL_EVENT_DONE))
+		on_done(hs);
+	if (events & BIT(HALL_EVENT_DEPARTED))
+		hall_tx_release(hs);
+	hall_sock_close_channel(hs);
+}
+
+void hall_switch_run_work(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+	unsigned long events, later;
+	struct hall_call call;
+	bool again;
+	int err = 0;
+
+	if (!sk) {
+		run_orphan(hs);
+		return;
+	}
+	if (!hall_sock_trylock(hs))
+		return;
+	hall_call_begin(hs, &call);
+	events = xchg(&hs->channel.events, 0);
+	take_answers(hs, events);
+	if (events & BIT(HALL_EVENT_UNANSWERED))
+		on_unanswered(hs);
 	if (events & BIT(HALL_EVENT_DEMOTE))
 		on_demote(hs);
 	if (events & BIT(HALL_EVENT_DONE))
@@ -373,7 +451,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	again = !finish_rx(hs, false);
 	again |= !hall_rx_check_tcp(hs);
 	if (events & BIT(HALL_EVENT_LOOK))
-		hall_callbacks_call(hs);
+		hall_callbacks_call(hs, sk);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs);
 	if (events & BIT(HALL_EVENT_DEPARTED))
@@ -386,6 +464,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 		err = ETIMEDOUT;
 	hall_sock_close_channel(hs);
 	hall_sock_unlock(hs);
+	hall_call_end(hs, &call);
 
 	if (err)
 		hall_sock_reset(hs, err);
@@ -393,4 +472,6 @@ void hall_switch_run_work(struct hall_sock *hs)
 		hall_sock_queue_work(hs, RETRY);
 	else if (later)
 		hall_sock_queue_work(hs, later);
+	else if (hs->detached && hs->tx.memory.ring && !hall_sock_orphan(hs))
+		hall_sock_queue_work(hs, LOOK);
 }

@@ -54,7 +54,7 @@ static void block_put(struct block *block)
 	xa_erase_bh(&blocks, block->id);
 	/* map() may be reading it, and vfree() needs process context. */
 	INIT_RCU_WORK(&block->free, block_free);
-	queue_rcu_work(hall_workqueue, &block->free);
+	queue_rcu_work(hall_control_queue, &block->free);
 }
 
 static int loopback_alloc(struct hall_member *peer, size_t size,
@@ -173,7 +173,7 @@ static void loopback_uninit(void)
 	hall_member_put(member);
 	/* Blocks may still wait for their vfree(). */
 	rcu_barrier();
-	flush_workqueue(hall_workqueue);
+	flush_workqueue(hall_control_queue);
 	xa_destroy(&blocks);
 }
 

@@ -13,6 +13,8 @@ static const struct hall_transport * const transports[] = {
 };
 
 struct workqueue_struct *hall_workqueue;
+struct workqueue_struct *hall_control_queue;
+struct workqueue_struct *hall_depart_queue;
 struct hall_transport_handler hall_transport_handler;
 
 bool hall_address_travels(const struct in6_addr *address)

@@ -49,6 +49,7 @@ struct hall_member {
 	struct list_head list;		/* discovery's list, under its mutex */
 	struct list_head addresses;	/* discovery's entries, same mutex */
 	bool departed;			/* set once; new channels are refused */
+	bool outsourcer;		/* the host says so; set before it arrives */
 	u32 slot;
 	u32 generation;
 	u8 uuid[16];
@@ -109,9 +110,11 @@ struct hall_transport {
 	 */
 	bool (*intact)(struct hall_member *peer);
 	/*
-	 * Queues a message, in order; never blocks. A message that is lost for
-	 * lack of memory is counted; the channel's deadline covers the loss. Any
-	 * context with no socket spinlock.
+	 * Queues a message, in order, but for DECLINE, which may come earlier or
+	 * later than others; never blocks. DECLINE needs no memory, and the last
+	 * one for an endpoint is never lost. Another message that is lost for lack
+	 * of memory is counted: its ring waits until the peer departs. Any context
+	 * with no socket spinlock.
 	 */
 	void (*send)(struct hall_member *peer,
 		     const struct hallway_message *message);
@@ -146,8 +149,8 @@ struct hall_transport_handler {
 	void (*departed)(struct hall_member *member, u32 reason);
 	/*
 	 * The member is present, but unresponsive or about to depart. Returns
-	 * when no stream is on its rings. Its addresses do not count until they
-	 * are reported again.
+	 * when no stream is on its rings, or after some seconds. Its addresses do
+	 * not count until they are reported again.
 	 */
 	void (*detach)(struct hall_member *member, u32 reason);
 	void (*addresses)(struct hall_member *member,
@@ -165,8 +168,16 @@ struct hall_transport_handler {
 	void (*wake)(struct hall_member *member, u32 endpoint);
 };
 
-/* Of all work items, but the heartbeat's. */
+/*
+ * The queues. Nothing may wait in one for a work item of the same queue.
+ *   hall_workqueue     the sockets' work items: one for each, so there may be many
+ *   hall_control_queue what concerns members: it waits for no socket, no peer and
+ *                      no program
+ *   hall_depart_queue  waits until a member's sockets are detached, for seconds
+ */
 extern struct workqueue_struct *hall_workqueue;
+extern struct workqueue_struct *hall_control_queue;
+extern struct workqueue_struct *hall_depart_queue;
 
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;

@@ -13,7 +13,7 @@ unsigned long shim_jiffies;
 struct delayed_work *shim_queue;
 pthread_rwlock_t shim_readers = PTHREAD_RWLOCK_INITIALIZER;
 struct rcu_head *shim_dead;
-struct workqueue_struct *hall_workqueue;
+struct workqueue_struct *hall_control_queue;
 struct hall_transport_handler hall_transport_handler;
 struct hall_discovery_handler hall_discovery_handler;
 

@@ -185,6 +185,16 @@ static void found_channel(void)
 	shim_no_memory = false;
 	CHECK(declined(HALLWAY_REASON_NO_MEMORY));
 	CHECK(!raised[FINDS] && existing.refs.refs == 1);
+
+	/* The same one again is no other. */
+	offer(FINDS);
+	CHECK(!messages && raised[FINDS] == 1 && existing.offer->carrier == 5);
+	/* One that is replaced gets its answer, or its ring would never be freed. */
+	existing.offer->carrier = 3;
+	offer(FINDS);
+	CHECK(messages == 1 && sent.type == HALLWAY_DECLINE && sent.to == 77 &&
+	      sent.carrier == 3 && sent.other.reason == HALLWAY_REASON_BUSY);
+	CHECK(raised[FINDS] == 1 && existing.offer->carrier == 5);
 	drop_existing();
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A hundred members come and go: kmod/discovery/members.c as it is, on a little
- * of a kernel (shim/lists.h). They arrive, publish addresses that others may
+ * of a kernel (shim/pages.h). They arrive, publish addresses that others may
  * publish, too, change them, fall silent, are heard again and depart, at
  * random, while threads look addresses up. A member that is found publishes the
- * address and is not gone; afterwards nothing is left.
+ * address and is not gone; afterwards nothing is left. Of several that publish an
+ * address the first one is found, until it is doubted.
  */
-#include "lists.h"
+#include "pages.h"
 
 #include <hallway/reason.h>
 
@@ -18,6 +19,9 @@
 #define THREADS 3
 
 bool shim_no_memory;
+unsigned long shim_jiffies;
+struct delayed_work *shim_queue;
+struct hall_counters hall_counters;
 /* Else readers that never rest would keep the writer out. */
 pthread_rwlock_t shim_readers =
 	PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -27,9 +31,12 @@ struct hall_transport_handler hall_transport_handler;
 static struct vm {
 	struct hall_member *member;	/* NULL: not here */
 	bool publishes[ADDRESSES];
+	unsigned int place[ADDRESSES];	/* in the row of those that publish it */
+	unsigned long doubted[ADDRESSES]; /* jiffies; 0: never */
 } vms[MEMBERS];
+static unsigned int places;
 
-static unsigned int served, departures, silences;
+static unsigned int served, departures, silences, conflicts, doubts;
 static bool done;
 
 static u64 draw(u64 *state, u64 limit)
@@ -47,6 +54,14 @@ static struct in6_addr numbered(u32 number)
 
 	address.s6_addr32[3] = number;
 	return address;
+}
+
+void shim_hook(void)
+{
+}
+
+void shim_wait(void)
+{
 }
 
 /* The rooms above */
@@ -103,35 +118,98 @@ static void arrives(struct vm *vm, u32 generation)
 	hall_transport_handler.arrived(vm->member);
 }
 
+/* The first publisher of the address other than this member; NULL: none. */
+static struct vm *holder(u32 number, const struct vm *but)
+{
+	struct vm *first = NULL, *vm;
+
+	for (vm = vms; vm < vms + MEMBERS; vm++)
+		if (vm != but && vm->publishes[number] &&
+		    (!first || vm->place[number] < first->place[number]))
+			first = vm;
+	return first;
+}
+
+/* Publishes the numbers that are true in list. Returns whether that is reported. */
+static bool take_list(struct vm *vm, const bool *list)
+{
+	bool news = false;
+	u32 number;
+
+	for (number = 0; number < ADDRESSES; number++) {
+		if (list[number] == vm->publishes[number])
+			continue;
+		vm->publishes[number] = list[number];
+		news |= list[number] || holder(number, vm);
+		if (!list[number])
+			continue;
+		conflicts += !!holder(number, vm);
+		vm->place[number] = ++places;
+		vm->doubted[number] = 0;
+	}
+	return news;
+}
+
 static void publishes(struct vm *vm, u64 *chance)
 {
 	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
 	unsigned int count = draw(chance, 8), i, before = served;
-	bool old[ADDRESSES], came = false;
+	bool list[ADDRESSES] = { };
 	u32 number;
 
-	memcpy(old, vm->publishes, sizeof(old));
-	memset(vm->publishes, 0, sizeof(vm->publishes));
 	for (i = 0; i < count; i++) {
 		number = draw(chance, ADDRESSES);
 		address[i] = numbered(number);
-		vm->publishes[number] = true;
-		came |= !old[number];
+		list[number] = true;
 	}
 	hall_transport_handler.addresses(vm->member, address, count);
-	MUST(served == before + came);
+	MUST(served == before + take_list(vm, list));
+}
+
+static void is_doubted(struct vm *vm, u32 number)
+{
+	struct in6_addr address = numbered(number);
+	bool another;
+
+	if (holder(number, NULL) == vm && holder(number, vm) &&
+	    (!vm->doubted[number] ||
+	     shim_jiffies >= vm->doubted[number] + 10 * HZ)) {
+		vm->place[number] = ++places;
+		vm->doubted[number] = shim_jiffies;
+		doubts++;
+	}
+	another = holder(number, NULL) && holder(number, NULL) != vm;
+	MUST(hall_members_doubt(vm->member, &address) == another);
+}
+
+/* It, and the one that has the address then, a few times. */
+static void are_doubted(struct vm *vm, u64 *chance)
+{
+	u32 number = draw(chance, ADDRESSES);
+	unsigned int times;
+
+	for (times = 0; vm && times < 4; times++) {
+		is_doubted(vm, number);
+		vm = holder(number, NULL);
+	}
 }
 
 static void falls_silent(struct vm *vm)
 {
-	memset(vm->publishes, 0, sizeof(vm->publishes));
+	static const bool none[ADDRESSES];
+	unsigned int before = served;
+
 	hall_transport_handler.detach(vm->member, HALLWAY_REASON_UNRESPONSIVE);
+	MUST(served == before + take_list(vm, none));
 }
 
 static void departs(struct vm *vm)
 {
-	memset(vm->publishes, 0, sizeof(vm->publishes));
+	static const bool none[ADDRESSES];
+	unsigned int before = served;
+
 	hall_transport_handler.departed(vm->member, 7);
+	MUST(served == before + take_list(vm, none));
 	memset(vm->member, 0xff, sizeof(*vm->member));
 	free(vm->member);
 	vm->member = NULL;
@@ -164,7 +242,7 @@ static void look(void)
 	unsigned int here = 0, seen = 0, number, i;
 	struct hall_member *member;
 	struct in6_addr address;
-	bool somebody;
+	struct vm *vm;
 
 	for (i = 0; i < MEMBERS; i++)
 		here += !!vms[i].member;
@@ -174,12 +252,10 @@ static void look(void)
 	for (number = 0; number < ADDRESSES; number++) {
 		address = numbered(number);
 		member = hall_members_find(&address);
-		somebody = false;
-		for (i = 0; i < MEMBERS; i++)
-			somebody |= vms[i].publishes[number];
-		MUST(!!member == somebody);
-		MUST(!member || vms[member->slot].publishes[number]);
+		vm = holder(number, NULL);
+		MUST(member == (vm ? vm->member : NULL));
 	}
+	MUST(hall_counters.value[HALL_ADDRESS_CONFLICTS] == conflicts);
 }
 
 int main(int argc, char **argv)
@@ -197,11 +273,13 @@ int main(int argc, char **argv)
 	for (i = 0; i < THREADS; i++)
 		pthread_create(&thread[i], NULL, look_up, (void *)(chance + i + 1));
 	for (step = 1; step <= STEPS; step++) {
+		shim_jiffies += 1 + draw(&chance, 20);
 		vm = &vms[draw(&chance, MEMBERS)];
 		if (!vm->member)
 			arrives(vm, step);
 		else if (draw(&chance, 10))
-			publishes(vm, &chance);
+			draw(&chance, 2) ? publishes(vm, &chance) :
+					   are_doubted(vm, &chance);
 		else if (draw(&chance, 2))
 			falls_silent(vm);
 		else
@@ -219,7 +297,8 @@ int main(int argc, char **argv)
 	for (i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
 	hall_members_uninit();
-	MUST(!shim_dead && departures > MEMBERS && silences > MEMBERS);
-	printf("%u departures, %u silences\n1 passed, 0 failed\n", departures, silences);
+	MUST(!shim_dead && departures > MEMBERS && silences > MEMBERS && doubts);
+	printf("%u departures, %u silences, %u doubts\n1 passed, 0 failed\n", departures, silences,
+	       doubts);
 	return 0;
 }

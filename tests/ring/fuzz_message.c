@@ -159,13 +159,15 @@ static bool is_forged(const struct hallway_message *m)
 	       (!m->from && m->type != HALLWAY_DECLINE);
 }
 
-static void judge(const struct hallway_message *m, struct hall_channel *channel)
+/* old: the channel's OFFER before, or NULL. */
+static void judge(const struct hallway_message *m, struct hall_channel *channel,
+		  const struct hallway_message *old)
 {
 	bool forged = is_forged(m);
 	const struct hall_answer *kept = NULL;
 	u32 refused = 0;
 
-	MUST(answers + raised <= 1);
+	MUST(answers <= 1 && raised <= 1);
 	if (forged || m->type != HALLWAY_OFFER)
 		MUST(!answers);
 	if (forged || (!channel && m->type != HALLWAY_OFFER)) {
@@ -180,12 +182,19 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel)
 			refused = HALLWAY_REASON_NO_MATCH;
 		else if (shim_no_memory)
 			refused = HALLWAY_REASON_NO_MEMORY;
-		MUST(answers == (refused != 0));
+		MUST(raised == !refused);
 		if (!refused) {
 			MUST(raised_on == channel);
 			MUST(!memcmp(channel->offer, m, sizeof(*m)));
+			/* What it replaces is answered. */
+			MUST(answers == (old && (old->from != m->from ||
+						 old->carrier != m->carrier)));
+			MUST(!answers || (answer.type == HALLWAY_DECLINE &&
+					  answer.to == old->from &&
+					  answer.carrier == old->carrier));
 			return;
 		}
+		MUST(answers == 1);
 		MUST(answer.type == HALLWAY_DECLINE && answer.to == m->from &&
 		     answer.carrier == m->carrier && !answer.from &&
 		     answer.other.reason == refused);
@@ -215,8 +224,9 @@ static void judge(const struct hallway_message *m, struct hall_channel *channel)
 
 static void message(void)
 {
-	struct hallway_message m;
+	struct hallway_message m, old;
 	struct hall_channel *channel;
+	bool offered;
 	u8 how = byte(), *raw = (u8 *)&m;
 	unsigned int i;
 
@@ -238,12 +248,15 @@ static void message(void)
 	shim_no_memory = (how & 0xe0) == 0xe0;
 	answers = raised = searched = 0;
 	channel = meant(&m);
+	offered = channel && channel->offer;
+	if (offered)
+		old = *channel->offer;
 	struct hallway_message sent = m;
 
 	hall_transport_handler.message(member, &m);
 	MUST(!memcmp(&sent, &m, sizeof(m)));
 	MUST(searched <= 1);
-	judge(&m, channel);
+	judge(&m, channel, offered ? &old : NULL);
 	shim_no_memory = false;
 }
 

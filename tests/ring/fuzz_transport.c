@@ -134,6 +134,7 @@ static void on_arrived(struct hall_member *member)
 static void on_detach(struct hall_member *member, u32 reason)
 {
 	MUST(reason == HALLWAY_REASON_REGION_GONE || !hall_peer_responds(hall_peer_of(member)));
+	MUST(!lockdep_is_held(hall_peer_of(member)->own->mutex));
 	leaves++;
 }
 
@@ -153,6 +154,7 @@ static void close_rings(struct hall_peer *peer)
 static void on_departed(struct hall_member *member, u32 reason)
 {
 	MUST(!member->departed);
+	MUST(!lockdep_is_held(hall_peer_of(member)->own->mutex));
 	member->departed = true;
 	departures++;
 }
@@ -160,7 +162,6 @@ static void on_departed(struct hall_member *member, u32 reason)
 void shim_wait(void)
 {
 	close_rings(NULL);
-	shim_pass(100);
 }
 
 /* What is done */
@@ -169,7 +170,8 @@ static void arrive(unsigned int slot)
 {
 	struct hall_slice slice = slices[slot];
 
-	if (peers[slot] || shim_no_memory)
+	/* A transport does not let it in before. */
+	if (peers[slot] || shim_no_memory || hall_peer_lingers(&guest.own, slot))
 		return;
 	slice.generation = ++generation;
 	occupants[slot] = generation;
@@ -209,12 +211,14 @@ static void depart(unsigned int slot, u32 reason)
 	if (!peer)
 		return;
 	hall_peer_depart(peer, reason);
+	if (reason != HALLWAY_REASON_PEER_LEFT)
+		guest_pass(0);
 	peers[slot] = NULL;
 	MUST(!hall_peer_at(&guest.own, slot));
 	if (byte() & 1)
 		return;
 	close_rings(peer);
-	shim_pass(20);
+	guest_pass(20);
 }
 
 static void look(void)
@@ -289,7 +293,7 @@ static void check(void)
 {
 	struct hall_peer *peer;
 	struct list_head *at;
-	unsigned int slot, n;
+	unsigned int slot, n, i;
 
 	for (slot = 1; slot < SLOTS; slot++) {
 		peer = peers[slot];
@@ -303,7 +307,10 @@ static void check(void)
 		for (n = 0, at = peer->backlog.next; at != &peer->backlog; at = at->next)
 			n++;
 		MUST(n == peer->backlogged && n <= 4 * HALLWAY_ENDPOINTS_MAX);
-		MUST(!n || peer->retry.queued || looking);
+		for (n = 0, i = 0; i < HALLWAY_ENDPOINTS_MAX; i++)
+			n += peer->declining[i / 64] >> i % 64 & 1;
+		MUST(n == peer->declines);
+		MUST(!(n + peer->backlogged) || peer->retry.queued || looking);
 	}
 	MUST(guest.own.pool.used.counter <= (long)guest.own.pool.size);
 }
@@ -340,10 +347,7 @@ static void end(void)
 
 	planned.after = 0;
 	shim_no_memory = false;
-	hall_own_slice_close(&guest.own, HALLWAY_REASON_REGION_GONE);
-	shim_pass(100);
-	close_rings(NULL);
-	shim_pass(100);
+	guest_close(&guest, HALLWAY_REASON_REGION_GONE);
 	MUST(released == departures);
 	hall_heartbeat_uninit();
 	MUST(!shim_queue);
@@ -388,10 +392,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			hall_peers_read_addresses(&guest.own);
 			break;
 		case 6:
-			shim_pass(byte());
+			guest_pass(byte());
 			break;
 		case 7:
-			shim_pass(HALL_LISTEN);
+			guest_pass(HALL_LISTEN);
 			hall_peers_listen(&guest.own);
 			break;
 		case 8:

@@ -22,7 +22,7 @@ pthread_rwlock_t shim_readers = PTHREAD_RWLOCK_INITIALIZER;
 struct rcu_head *shim_dead;
 struct hall_counters hall_counters;
 struct hall_transport_handler hall_transport_handler;
-struct workqueue_struct *hall_workqueue;
+struct workqueue_struct *hall_control_queue, *hall_depart_queue;
 
 struct guest {
 	struct mutex mutex;
@@ -31,6 +31,7 @@ struct guest {
 	u32 occupant;			/* the generation that owns the slice */
 };
 
+static struct guest *guests[4];		/* those that exist */
 static unsigned int rung, released;
 
 bool hall_address_travels(const struct in6_addr *address)
@@ -76,19 +77,55 @@ static inline void guest_create(struct guest *guest, u32 mailboxes,
 				unsigned int pages, u32 generation)
 {
 	static const struct mutex unlocked = { PTHREAD_MUTEX_INITIALIZER };
+	unsigned int i;
 
 	memset(guest, 0, sizeof(*guest));
 	guest->mutex = unlocked;
 	guest->occupant = generation;
 	slice_create(&guest->slice, mailboxes, pages, &guest->occupant);
 	hall_own_slice_init(&guest->own, mailboxes, &guest->mutex);
+	for (i = 0; guests[i]; i++)
+		;
+	guests[i] = guest;
 	mutex_lock(&guest->mutex);
 }
 
 static inline void guest_free(struct guest *guest)
 {
+	unsigned int i;
+
+	for (i = 0; i < 4; i++)
+		if (guests[i] == guest)
+			guests[i] = NULL;
 	mutex_unlock(&guest->mutex);
 	free(guest->slice.header);
+}
+
+/* Time passes, and work is done: the mutexes are the work's to take. */
+static inline void guest_pass(unsigned long time)
+{
+	unsigned int i;
+
+	for (i = 0; i < 4; i++)
+		if (guests[i])
+			mutex_unlock(&guests[i]->mutex);
+	shim_pass(time);
+	for (i = 0; i < 4; i++)
+		if (guests[i])
+			mutex_lock(&guests[i]->mutex);
+}
+
+/* Leaves as a transport does. */
+static inline void guest_close(struct guest *guest, u32 reason)
+{
+	hall_peers_depart(&guest->own, reason);
+	guest_pass(20);
+	if (!hall_peers_are_gone(&guest->own)) {
+		shim_wait();
+		guest_pass(20);
+	}
+	MUST(hall_peers_are_gone(&guest->own));
+	hall_own_slice_close(&guest->own);
 }
 
 /* The member of that slot arrives at the guest. */

@@ -1,59 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The ivshmem transport as a whole: see ivshmem.h. */
+/*
+ * The ivshmem transport: QEMU's stock devices, served by hallwayd.
+ *
+ * A VM has one ivshmem-doorbell device for signals, and one ivshmem-plain device
+ * for each region. Both have the same PCI id; the magic at the start of BAR2
+ * tells the private page from a region.
+ *
+ * Each file calls only those before it: doorbell.c, page.c, region.c, control.c,
+ * pci.c, and this one, which is the transport as a whole.
+ *
+ * The devices and their registers: QEMU docs/specs/ivshmem-spec.rst.
+ */
 #define pr_fmt(fmt) "hallway: ivshmem: " fmt
-
-#include "ivshmem.h"
 
 #include <linux/mutex.h>
 #include <linux/printk.h>
 
-DEFINE_MUTEX(ivshmem_mutex);
-LIST_HEAD(ivshmem_doorbells);
-LIST_HEAD(ivshmem_regions);
-struct in6_addr ivshmem_address[HALLWAY_ADDRESSES_MAX];
-unsigned int ivshmem_addresses;
-
-static void control(struct work_struct *work);
-static DECLARE_DELAYED_WORK(control_work, control);
-
-void ivshmem_control(void)
-{
-	mod_delayed_work(hall_workqueue, &control_work, 0);
-}
-
-static void control(struct work_struct *work)
-{
-	static unsigned long listen;
-	bool listens = time_after_eq(jiffies, listen);
-	struct doorbell *doorbell;
-	struct region *region;
-
-	mutex_lock(&ivshmem_mutex);
-	if (listens)
-		listen = jiffies + HALL_LISTEN;
-	list_for_each_entry(region, &ivshmem_regions, list) {
-		if (region->state == REGION_FULL &&
-		    region->change != READ_ONCE(region->shared->change))
-			region->state = REGION_IDLE;
-		if (region->state == REGION_IDLE)
-			ivshmem_region_ask(region);
-		if (region->state == REGION_ASKED)
-			ivshmem_region_take_answer(region);
-		if (region->state == REGION_JOINED)
-			ivshmem_region_scan(region);
-		if (region->state == REGION_JOINED && listens)
-			hall_peers_listen(&region->own);
-	}
-	list_for_each_entry(doorbell, &ivshmem_doorbells, list) {
-		if (!doorbell->greeted)
-			ivshmem_page_greet(doorbell);
-		ivshmem_page_read_candidates(doorbell);
-	}
-	if (!list_empty(&ivshmem_regions) || !list_empty(&ivshmem_doorbells))
-		queue_delayed_work(hall_workqueue, &control_work,
-				   max((long)(listen - jiffies), 0L));
-	mutex_unlock(&ivshmem_mutex);
-}
+#include "../transports.h"
+#include "control.h"
+#include "page.h"
+#include "pci.h"
+#include "region.h"
 
 static void ivshmem_publish(const struct in6_addr *address, unsigned int count)
 {
@@ -110,7 +77,7 @@ static int ivshmem_init(void)
 static void ivshmem_uninit(void)
 {
 	ivshmem_pci_uninit();
-	cancel_delayed_work_sync(&control_work);
+	ivshmem_control_uninit();
 }
 
 const struct hall_transport hall_ivshmem_transport = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The private page: what this guest and hallwayd tell each other. */
+/* The private page: see page.h. */
 #define pr_fmt(fmt) "hallway: ivshmem: " fmt
 
-#include "ivshmem.h"
+#include "page.h"
 
 #include <linux/bitops.h>
 #include <linux/dmi.h>
@@ -10,6 +10,11 @@
 #include <linux/utsname.h>
 #include <linux/uuid.h>
 #include <net/ipv6.h>
+
+#include "../transports.h"
+
+struct in6_addr ivshmem_address[HALLWAY_ADDRESSES_MAX];
+unsigned int ivshmem_addresses;
 
 static uuid_t vm_uuid;
 
@@ -21,17 +26,6 @@ void ivshmem_page_init(void)
 		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
 		uuid_gen(&vm_uuid);
 	}
-}
-
-unsigned int ivshmem_page_find_entry(void)
-{
-	struct region *region;
-	unsigned long used = 0;
-
-	list_for_each_entry(region, &ivshmem_regions, list)
-		if (region->state != REGION_IDLE)
-			__set_bit(region->entry, &used);
-	return find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
 }
 
 u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
@@ -69,10 +63,8 @@ u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
  * Nothing waits for the reply, and a request that takes the entry before this one
  * was read says the same.
  */
-void ivshmem_page_greet(struct doorbell *doorbell)
+void ivshmem_page_greet(struct doorbell *doorbell, unsigned int entry)
 {
-	unsigned int entry = ivshmem_page_find_entry();
-
 	doorbell->greeted = true;
 	ivshmem_page_publish(doorbell);
 	if (entry < HALLWAY_PAGE_ENTRIES)

@@ -1,200 +1,130 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The PCI devices: doorbells, and the memory of regions and private pages. */
+/*
+ * The PCI devices: doorbells, and the memory of regions and private pages. Both
+ * have the same PCI id; the magic at the start of BAR2 is what differs.
+ */
+#include "pci.h"
 
-#include "ivshmem.h"
-
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/io.h>
+#include <linux/jiffies.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/rculist.h>
-#include <linux/slab.h>
 
 #include <hallway/reason.h>
 
-#include "../../obs/counters.h"
+#include "../transports.h"
+#include "control.h"
+#include "page.h"
+#include "region.h"
 
 #define IVSHMEM_VENDOR	0x1af4
 #define IVSHMEM_DEVICE	0x1110
-#define REG_DOORBELL	12		/* (peer id << 16) | vector */
-
-/* Interrupts in one jiffy from which on the vector is masked until the next. */
-#define STORM		512
-
-void ivshmem_doorbell_ring(struct doorbell *doorbell, u16 id)
-{
-	if (id)
-		writel((u32)id << 16, doorbell->regs + REG_DOORBELL);
-}
-
-/*
- * After live migration KVM delivers no interrupt of the device before MSI-X is
- * enabled again: QEMU routes the vectors only then. A guest can't tell that it
- * migrated, but it loses its regions on the way.
- */
-void ivshmem_doorbell_rearm(struct doorbell *doorbell)
-{
-	struct pci_dev *pdev = doorbell->pdev;
-	int at = pdev->msix_cap + PCI_MSIX_FLAGS;
-	u16 flags;
-
-	pci_read_config_word(pdev, at, &flags);
-	pci_write_config_word(pdev, at, flags & ~PCI_MSIX_FLAGS_ENABLE);
-	pci_write_config_word(pdev, at, flags);
-	/* For interrupts that were lost meanwhile. */
-	tasklet_schedule(&doorbell->tasklet);
-}
-
-static void doorbell_tasklet(struct tasklet_struct *tasklet)
-{
-	struct doorbell *doorbell = from_tasklet(doorbell, tasklet, tasklet);
-	bool look = READ_ONCE(doorbell->page->candidates.seq) !=
-		    READ_ONCE(doorbell->candidates_seq);
-	struct region *region;
-
-	rcu_read_lock();
-	list_for_each_entry_rcu(region, &ivshmem_regions, list) {
-		if (READ_ONCE(region->doorbell) != doorbell)
-			continue;
-		look |= READ_ONCE(region->state) == REGION_ASKED ||
-			READ_ONCE(region->incomplete) ||
-			READ_ONCE(region->shared->change) != READ_ONCE(region->change);
-		look |= hall_peers_look(&region->own);
-	}
-	rcu_read_unlock();
-	if (look)
-		ivshmem_control();
-}
-
-static irqreturn_t doorbell_irq(int irq, void *data)
-{
-	struct doorbell *doorbell = data;
-
-	hall_count(HALL_DOORBELLS_RECEIVED);
-	if (doorbell->storm_jiffy != jiffies) {
-		doorbell->storm_jiffy = jiffies;
-		doorbell->storm_count = 0;
-	}
-	if (++doorbell->storm_count == STORM && !READ_ONCE(doorbell->closing)) {
-		hall_count(HALL_STORMS);
-		disable_irq_nosync(irq);
-		mod_timer(&doorbell->storm_end, jiffies + 1);
-	}
-	tasklet_schedule(&doorbell->tasklet);
-	return IRQ_HANDLED;
-}
-
-static void storm_ended(struct timer_list *timer)
-{
-	struct doorbell *doorbell = container_of(timer, struct doorbell,
-						 storm_end);
-
-	enable_irq(pci_irq_vector(doorbell->pdev, 0));
-	/* Doorbells may have rung while the vector was masked. */
-	tasklet_schedule(&doorbell->tasklet);
-}
 
 static int doorbell_probe(struct pci_dev *pdev, struct hallway_page *page)
 {
-	struct doorbell *doorbell;
-	u16 major = READ_ONCE(page->major);
-	int err;
+	struct doorbell *doorbell = ivshmem_doorbell_open(pdev, page,
+							  ivshmem_look);
 
-	if (major != HALLWAY_MAJOR) {
-		pci_err(pdev, "hallway: hallwayd speaks version %u, this module %u: update the older side\n",
-			major, HALLWAY_MAJOR);
-		return -EPROTONOSUPPORT;
-	}
-	doorbell = kzalloc(sizeof(*doorbell), GFP_KERNEL);
-	if (!doorbell)
-		return -ENOMEM;
-	doorbell->pdev = pdev;
-	doorbell->page = page;
-	tasklet_setup(&doorbell->tasklet, doorbell_tasklet);
-	timer_setup(&doorbell->storm_end, storm_ended, 0);
-	doorbell->regs = pci_ioremap_bar(pdev, 0);
-	if (!doorbell->regs) {
-		err = -ENOMEM;
-		goto free;
-	}
-	pci_set_master(pdev);
-	err = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX);
-	if (err < 0) {
-		pci_err(pdev, "hallway: no MSI-X vector: the device wants vectors=1\n");
-		goto unmap;
-	}
-	err = request_irq(pci_irq_vector(pdev, 0), doorbell_irq, 0, "hallway",
-			  doorbell);
-	if (err)
-		goto vectors;
+	if (IS_ERR(doorbell))
+		return PTR_ERR(doorbell);
 	pci_set_drvdata(pdev, doorbell);
 	mutex_lock(&ivshmem_mutex);
 	list_add_tail(&doorbell->list, &ivshmem_doorbells);
 	mutex_unlock(&ivshmem_mutex);
 	return 0;
-vectors:
-	pci_free_irq_vectors(pdev);
-unmap:
-	iounmap(doorbell->regs);
-free:
-	kfree(doorbell);
-	return err;
 }
 
-static void doorbell_remove(struct doorbell *doorbell)
+/*
+ * A program's call may keep a region for as long as the program likes. Memory is
+ * unmapped afterwards alone; a machine that shuts down does without.
+ */
+#define SHUTDOWN_PATIENCE	(20 * HZ)
+
+/* Does a region use the doorbell, or is this region still being left? */
+static bool is_in_use(const struct doorbell *doorbell, const struct region *one)
 {
-	struct pci_dev *pdev = doorbell->pdev;
+	struct region *region;
+	bool used = false;
+
+	mutex_lock(&ivshmem_mutex);
+	list_for_each_entry(region, &ivshmem_regions, list)
+		used |= (region == one && region->state == REGION_LEAVING) ||
+			(doorbell && region->doorbell == doorbell);
+	mutex_unlock(&ivshmem_mutex);
+	return used;
+}
+
+/* patience: jiffies; 0: without limit. False: that was not enough. */
+static bool wait_until_left(const struct doorbell *doorbell,
+			    const struct region *region, unsigned long patience)
+{
+	unsigned long until = jiffies + patience;
+
+	ivshmem_control();
+	while (is_in_use(doorbell, region)) {
+		if (patience && time_after(jiffies, until))
+			return false;
+		msleep(20);
+	}
+	return true;
+}
+
+static bool doorbell_remove(struct doorbell *doorbell, unsigned long patience)
+{
 	struct region *region;
 
 	mutex_lock(&ivshmem_mutex);
 	list_del(&doorbell->list);
-	list_for_each_entry(region, &ivshmem_regions, list) {
-		if (region->doorbell != doorbell)
-			continue;
-		if (region->state == REGION_JOINED)
+	list_for_each_entry(region, &ivshmem_regions, list)
+		if (region->doorbell == doorbell)
 			ivshmem_region_leave(region, HALLWAY_REASON_REGION_GONE);
-		region->state = REGION_IDLE;
-		region->doorbell = NULL;
-	}
 	hall_transport_handler.candidates(&hall_ivshmem_transport, NULL, 0);
 	mutex_unlock(&ivshmem_mutex);
-	/* No storm begins from now on; then the last one ends. */
-	WRITE_ONCE(doorbell->closing, true);
-	synchronize_irq(pci_irq_vector(pdev, 0));
-	timer_delete_sync(&doorbell->storm_end);
-	free_irq(pci_irq_vector(pdev, 0), doorbell);
-	tasklet_kill(&doorbell->tasklet);
-	pci_free_irq_vectors(pdev);
-	iounmap(doorbell->regs);
-	kfree(doorbell);
+	if (!wait_until_left(doorbell, NULL, patience))
+		return false;
+	ivshmem_doorbell_close(doorbell);
+	return true;
 }
 
 static int region_probe(struct pci_dev *pdev, struct hallway_region *shared,
 			u64 size)
 {
 	struct region *region = ivshmem_region_create(pdev, shared, size);
+	bool twice;
 
 	if (IS_ERR(region))
 		return PTR_ERR(region);
 	pci_set_drvdata(pdev, region);
 	mutex_lock(&ivshmem_mutex);
-	list_add_tail_rcu(&region->list, &ivshmem_regions);
+	twice = ivshmem_region_is_known(region->uuid);
+	if (!twice)
+		list_add_tail_rcu(&region->list, &ivshmem_regions);
 	mutex_unlock(&ivshmem_mutex);
-	return 0;
+	if (!twice)
+		return 0;
+	pci_err(pdev, "hallway: this region is plugged in already: unplug one of the two devices\n");
+	pci_set_drvdata(pdev, NULL);
+	ivshmem_region_put(region);
+	return -EEXIST;
 }
 
-static void region_remove(struct region *region)
+static bool region_remove(struct region *region, unsigned long patience)
 {
 	mutex_lock(&ivshmem_mutex);
-	if (region->state == REGION_JOINED) {
-		ivshmem_region_leave(region, HALLWAY_REASON_REGION_GONE);
-		ivshmem_page_request(region->doorbell, region->entry,
-				     HALLWAY_COMMAND_LEAVE, region->uuid);
-	}
+	region->removed = true;
+	ivshmem_region_leave(region, HALLWAY_REASON_REGION_GONE);
+	mutex_unlock(&ivshmem_mutex);
+	if (!wait_until_left(NULL, region, patience))
+		return false;
+	mutex_lock(&ivshmem_mutex);
 	list_del_rcu(&region->list);
 	mutex_unlock(&ivshmem_mutex);
 	synchronize_rcu();
 	ivshmem_region_put(region);
+	return true;
 }
 
 /* The firmware's MTRRs overrule memremap(): rings would be slower than TCP. */
@@ -273,25 +203,41 @@ static struct doorbell *find_doorbell(const void *data)
 	return found;
 }
 
-static void ivshmem_remove(struct pci_dev *pdev)
+static void remove(struct pci_dev *pdev, unsigned long patience)
 {
 	void *data = pci_get_drvdata(pdev), *bar;
-	struct doorbell *doorbell = find_doorbell(data);
+	struct doorbell *doorbell;
+	bool left;
 
 	/* The device was shut down before. */
 	if (!data)
 		return;
 	pci_set_drvdata(pdev, NULL);
+	/* A device is removed once: nothing else removes this doorbell. */
+	doorbell = find_doorbell(data);
 	if (doorbell) {
 		bar = doorbell->page;
-		doorbell_remove(doorbell);
+		left = doorbell_remove(doorbell, patience);
 	} else {
 		bar = ((struct region *)data)->shared;
-		region_remove(data);
+		left = region_remove(data, patience);
 	}
+	if (!left)
+		return;
 	memunmap(bar);
 	pci_release_regions(pdev);
 	pci_disable_device(pdev);
+}
+
+static void ivshmem_remove(struct pci_dev *pdev)
+{
+	remove(pdev, 0);
+}
+
+/* A kernel that shuts down, also by kexec, leaves at once: no peer waits. */
+static void ivshmem_shutdown(struct pci_dev *pdev)
+{
+	remove(pdev, SHUTDOWN_PATIENCE);
 }
 
 static const struct pci_device_id ivshmem_ids[] = {
@@ -305,8 +251,7 @@ static struct pci_driver ivshmem_driver = {
 	.id_table = ivshmem_ids,
 	.probe = ivshmem_probe,
 	.remove = ivshmem_remove,
-	/* A kernel that shuts down, also by kexec, leaves at once: no peer waits. */
-	.shutdown = ivshmem_remove,
+	.shutdown = ivshmem_shutdown,
 };
 
 int ivshmem_pci_init(void)

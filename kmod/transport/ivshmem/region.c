@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Regions: joining, leaving, and the member table. */
+/* Regions: see region.h. */
 #define pr_fmt(fmt) "hallway: ivshmem: " fmt
 
-#include "ivshmem.h"
+#include "region.h"
 
+#include <linux/ctype.h>
 #include <linux/err.h>
+#include <linux/jiffies.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/printk.h>
@@ -15,8 +17,13 @@
 
 #include "../../obs/counters.h"
 #include "../shared/bounds.h"
+#include "../transports.h"
 
 #define ANSWER_DUE	10	/* looks until a missing answer is reported */
+/* Members can have this guest lose its place in the table, as often as they like. */
+#define ASK_AGAIN	HZ
+
+LIST_HEAD(ivshmem_regions);
 
 static struct region *region_of(struct hall_member *member)
 {
@@ -41,6 +48,7 @@ struct region *ivshmem_region_create(struct pci_dev *pdev,
 	region->shared = shared;
 	region->size = size;
 	region->slots = READ_ONCE(shared->slots);
+	region->ask_at = jiffies;
 	memcpy(region->uuid, shared->uuid, sizeof(region->uuid));
 	memcpy(region->key, shared->key, sizeof(region->key));
 	if (READ_ONCE(shared->size) != size || region->slots < 2 ||
@@ -53,6 +61,17 @@ struct region *ivshmem_region_create(struct pci_dev *pdev,
 	}
 	hall_own_slice_init(&region->own, region->slots, &ivshmem_mutex);
 	return region;
+}
+
+bool ivshmem_region_is_known(const u8 *uuid)
+{
+	struct region *region;
+
+	list_for_each_entry(region, &ivshmem_regions, list)
+		if (!region->removed &&
+		    !memcmp(region->uuid, uuid, sizeof(region->uuid)))
+			return true;
+	return false;
 }
 
 void ivshmem_region_put(struct region *region)
@@ -71,9 +90,14 @@ void ivshmem_release(struct hall_member *member)
 
 static void ring_slot(struct region *region, u32 slot)
 {
-	u16 id = READ_ONCE(ivshmem_page_reply(region)->doorbell[slot]);
+	struct doorbell *doorbell = READ_ONCE(region->doorbell);
+	struct hallway_reply *reply;
 
-	ivshmem_doorbell_ring(region->doorbell, id);
+	/* Its device may have gone. */
+	if (!doorbell)
+		return;
+	reply = &doorbell->page->entry[region->entry].reply;
+	ivshmem_doorbell_ring(doorbell, READ_ONCE(reply->doorbell[slot]));
 }
 
 void ivshmem_notify(struct hall_member *member, u32 endpoint)
@@ -156,13 +180,24 @@ int ivshmem_own(int (*fn)(const struct hall_own *own, void *data), void *data)
 	return err;
 }
 
+/* A peer may have written the name, which is logged. */
+static void copy_name(char *to, const char *from)
+{
+	strscpy(to, from, HALLWAY_NAME_SIZE);
+	for (; *to; to++)
+		if (iscntrl(*to))
+			*to = '?';
+}
+
 static void add_peer(struct region *region, u32 slot,
 		     const struct hallway_member *entry)
 {
 	struct hall_slice slice = slice_at(region, slot, entry);
 	struct hall_peer *peer = NULL;
 
-	if (hall_slice_formatted(&slice))
+	if (hall_peer_lingers(&region->own, slot))
+		region->occupied = true;
+	else if (hall_slice_formatted(&slice))
 		peer = hall_peer_create(&region->own, &slice,
 					&hall_ivshmem_transport);
 	if (!peer) {
@@ -171,12 +206,13 @@ static void add_peer(struct region *region, u32 slot,
 	}
 	refcount_inc(&region->refs);
 	peer->member.slot = slot;
+	peer->member.outsourcer = slot && slot == region->outsourcer;
 	memcpy(peer->member.uuid, entry->uuid, sizeof(entry->uuid));
 	memcpy(peer->member.key, region->key, sizeof(region->key));
-	strscpy(peer->member.name, entry->name, sizeof(entry->name));
+	copy_name(peer->member.name, entry->name);
 	hall_peer_arrive(peer, slot, region->slot);
 	/* The peer may have sent before it arrived here. */
-	tasklet_schedule(&region->doorbell->tasklet);
+	ivshmem_doorbell_look(region->doorbell);
 }
 
 static void scan_slot(struct region *region, u32 slot)
@@ -202,11 +238,13 @@ static void scan_table(struct region *region, u32 change)
 
 	region->change = change;
 	region->incomplete = false;
+	region->occupied = false;
 	read_entry(region, region->slot, &entry);
 	if (entry.state != HALLWAY_MEMBER_PRESENT ||
 	    entry.generation != region->own.slice.generation) {
-		pr_warn("no longer a member of region %pUb: joining again\n",
-			region->uuid);
+		pr_warn_ratelimited("no longer a member of region %pUb: joining again\n",
+				    region->uuid);
+		region->ask_at = jiffies + ASK_AGAIN;
 		ivshmem_region_leave(region, HALLWAY_REASON_PEER_LEFT);
 		return;
 	}
@@ -219,7 +257,7 @@ void ivshmem_region_scan(struct region *region)
 {
 	u32 change = virt_load_acquire(&region->shared->change);
 
-	if (change != region->change || region->incomplete)
+	if (change != region->change || region->incomplete || region->occupied)
 		scan_table(region, change);
 	if (region->state == REGION_JOINED)
 		hall_peers_read_addresses(&region->own);
@@ -227,13 +265,26 @@ void ivshmem_region_scan(struct region *region)
 
 /* Joining */
 
+unsigned int ivshmem_region_find_entry(void)
+{
+	struct region *region;
+	unsigned long used = 0;
+
+	list_for_each_entry(region, &ivshmem_regions, list)
+		if (region->state != REGION_IDLE)
+			__set_bit(region->entry, &used);
+	return find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
+}
+
 void ivshmem_region_ask(struct region *region)
 {
+	if (region->removed || time_before(jiffies, region->ask_at))
+		return;
 	region->doorbell = list_first_entry_or_null(&ivshmem_doorbells,
 						    struct doorbell, list);
 	if (!region->doorbell)
 		return;
-	region->entry = ivshmem_page_find_entry();
+	region->entry = ivshmem_region_find_entry();
 	if (region->entry == HALLWAY_PAGE_ENTRIES) {
 		pr_warn_once("more than %u regions: the others stay unused\n",
 			     HALLWAY_PAGE_ENTRIES);
@@ -277,8 +328,10 @@ static void take_refusal(struct region *region, u32 status,
 	region->state = full ? REGION_FULL : REGION_REFUSED;
 }
 
-static void take_slot(struct region *region, u32 slot, u32 generation)
+static void take_slot(struct region *region, const struct hallway_reply *reply)
 {
+	u32 slot = READ_ONCE(reply->slot);
+	u32 generation = READ_ONCE(reply->generation);
 	struct hallway_member entry;
 	struct hall_slice slice;
 
@@ -288,6 +341,7 @@ static void take_slot(struct region *region, u32 slot, u32 generation)
 	if (entry.generation != generation || !slice_valid(region, &entry))
 		goto invalid;
 	region->slot = slot;
+	region->outsourcer = READ_ONCE(reply->outsourcer);
 	region->change = virt_load_acquire(&region->shared->change) - 1;
 	slice = slice_at(region, slot, &entry);
 	if (hall_own_slice_open(&region->own, &slice, ivshmem_address,
@@ -298,7 +352,8 @@ static void take_slot(struct region *region, u32 slot, u32 generation)
 	}
 	region->state = REGION_JOINED;
 	region->full_reported = false;
-	pr_info("joined region %pUb as member %u\n", region->uuid, slot);
+	pr_info_ratelimited("joined region %pUb as member %u\n", region->uuid,
+			    slot);
 	ivshmem_region_ring_all(region);
 	return;
 invalid:
@@ -308,7 +363,8 @@ invalid:
 
 void ivshmem_region_take_answer(struct region *region)
 {
-	struct hallway_reply *reply = ivshmem_page_reply(region);
+	struct hallway_reply *reply =
+		&region->doorbell->page->entry[region->entry].reply;
 	u32 status;
 
 	if (virt_load_acquire(&reply->serial) != region->serial) {
@@ -318,14 +374,31 @@ void ivshmem_region_take_answer(struct region *region)
 	}
 	status = READ_ONCE(reply->status);
 	if (status == HALLWAY_STATUS_OK)
-		take_slot(region, READ_ONCE(reply->slot),
-			  READ_ONCE(reply->generation));
+		take_slot(region, reply);
 	else
 		take_refusal(region, status, reply);
 }
 
 void ivshmem_region_leave(struct region *region, u32 reason)
 {
-	hall_own_slice_close(&region->own, reason);
+	if (region->state == REGION_JOINED) {
+		hall_peers_depart(&region->own, reason);
+		WRITE_ONCE(region->state, REGION_LEAVING);
+	} else if (region->state != REGION_LEAVING) {
+		WRITE_ONCE(region->state, REGION_IDLE);
+		WRITE_ONCE(region->doorbell, NULL);
+	}
+}
+
+void ivshmem_region_end_leaving(struct region *region)
+{
+	if (!hall_peers_are_gone(&region->own))
+		return;
+	hall_own_slice_close(&region->own);
+	/* The daemon may give the slice to another member. */
+	if (region->removed)
+		ivshmem_page_request(region->doorbell, region->entry,
+				     HALLWAY_COMMAND_LEAVE, region->uuid);
 	WRITE_ONCE(region->state, REGION_IDLE);
+	WRITE_ONCE(region->doorbell, NULL);
 }

@@ -12,8 +12,6 @@
 #include <linux/printk.h>
 #include <linux/rculist.h>
 
-#include <hallway/reason.h>
-
 #define BEAT		(HZ / 2)
 /*
  * Looks that find a heartbeat unchanged until its member is unresponsive. Looks
@@ -68,33 +66,36 @@ void hall_heartbeat_stop(struct hall_own_slice *own)
  * Where a busy host stopped this VM, several looks may follow at once: those
  * count that are about as far apart as they should be.
  */
-void hall_peer_listen(struct hall_peer *peer)
+bool hall_peer_listen(struct hall_peer *peer)
 {
 	u32 heartbeat = READ_ONCE(peer->slice.header->heartbeat);
 	ktime_t now = ktime_get();
 
 	if (heartbeat != peer->heartbeat) {
 		if (!hall_peer_responds(peer)) {
-			pr_info("%s: member %u (%s) responds again\n",
-				peer->member.transport->name, peer->member.slot,
-				peer->member.name);
+			/* Its streams are not all demoted yet: at a later look. */
+			if (READ_ONCE(peer->detaching))
+				return false;
+			pr_info_ratelimited("%s: member %u (%s) responds again\n",
+					    peer->member.transport->name,
+					    peer->member.slot, peer->member.name);
 			peer->address_seq = ~0;
 		}
 		peer->heartbeat = heartbeat;
 		peer->missed = 0;
 		peer->looked_at = now;
-		return;
+		return false;
 	}
 	if (!hall_peer_responds(peer) ||
 	    ktime_before(now, ktime_add_ms(peer->looked_at, LOOK_MS)))
-		return;
+		return false;
 	peer->looked_at = now;
 	if (++peer->missed < MISSED)
-		return;
-	pr_info("%s: member %u (%s) is unresponsive\n",
-		peer->member.transport->name, peer->member.slot,
-		peer->member.name);
-	hall_transport_handler.detach(&peer->member, HALLWAY_REASON_UNRESPONSIVE);
+		return false;
+	pr_info_ratelimited("%s: member %u (%s) is unresponsive\n",
+			    peer->member.transport->name, peer->member.slot,
+			    peer->member.name);
+	return true;
 }
 
 bool hall_peer_responds(const struct hall_peer *peer)

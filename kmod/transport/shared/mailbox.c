@@ -8,6 +8,7 @@
  */
 #include "shared.h"
 
+#include <linux/bitmap.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
 #include <asm/sync_bitops.h>
@@ -15,7 +16,12 @@
 #include "../../obs/counters.h"
 #include "bounds.h"
 
-#define BACKLOG_RETRY	msecs_to_jiffies(1)
+/* Between two tries to send the backlog: longer while nothing can be sent. */
+#define RETRY_MIN	msecs_to_jiffies(1)
+#define RETRY_MAX	msecs_to_jiffies(100)
+
+/* Endpoints of one peer that one look wakes, or up to 63 more. */
+#define LOOK_BUDGET	128
 
 struct queued {
 	struct list_head list;
@@ -49,6 +55,15 @@ static void reset_index(struct hallway_mailbox_index *shared, u32 sender,
 	virt_store_release(&shared->sender_generation, sender);
 }
 
+/* The generations, too: a third member of the region may have overwritten them. */
+static void write_index(struct hallway_mailbox_index *shared, u32 sender,
+			u32 receiver, u32 index)
+{
+	WRITE_ONCE(shared->sender_generation, sender);
+	WRITE_ONCE(shared->receiver_generation, receiver);
+	virt_store_release(&shared->index, index);
+}
+
 bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint)
 {
 	if (endpoint >= HALLWAY_ENDPOINTS_MAX)
@@ -73,74 +88,138 @@ static bool put(struct hall_peer *peer, const struct hallway_message *message)
 			peer->slice.generation, &tail))
 		tail = 0;
 	messages = hall_mailbox_messages(peer->out_head, tail);
-	/* An impossible tail looks like a full mailbox: the peer's own loss. */
-	if (messages < 0 || messages == HALLWAY_MAILBOX_MESSAGES)
+	/*
+	 * Overwritten, here or where the peer read the head: go on where the peer
+	 * says that it is. It takes no message twice, since it never goes back.
+	 */
+	if (messages < 0) {
+		hall_count(HALL_CORRUPT_MESSAGES);
+		peer->out_head = tail;
+	}
+	if (messages == HALLWAY_MAILBOX_MESSAGES)
 		return false;
 	memcpy(peer->out->message[peer->out_head % HALLWAY_MAILBOX_MESSAGES],
 	       message, sizeof(*message));
 	peer->out_head++;
-	virt_store_release(&peer->out->head.index, peer->out_head);
+	write_index(&peer->out->head, peer->own->slice.generation,
+		    peer->slice.generation, peer->out_head);
 	return true;
+}
+
+static bool put_declined(struct hall_peer *peer, u32 endpoint)
+{
+	struct hallway_message message = {
+		.type = HALLWAY_DECLINE,
+		.to = endpoint,
+		.carrier = peer->declined[endpoint].carrier,
+		.other = { .reason = peer->declined[endpoint].reason },
+	};
+
+	return put(peer, &message);
+}
+
+static bool is_waiting(const struct hall_peer *peer)
+{
+	return peer->backlogged || peer->declines;
+}
+
+/* Under peer->lock. Sends what there is space for; true: some. */
+static bool send_backlog(struct hall_peer *peer)
+{
+	struct queued *queued, *next;
+	unsigned int endpoint;
+	bool sent = false;
+
+	list_for_each_entry_safe(queued, next, &peer->backlog, list) {
+		if (!put(peer, &queued->message))
+			return sent;
+		list_del(&queued->list);
+		kfree(queued);
+		peer->backlogged--;
+		sent = true;
+	}
+	for_each_set_bit(endpoint, peer->declining, HALLWAY_ENDPOINTS_MAX) {
+		if (!put_declined(peer, endpoint))
+			return sent;
+		__clear_bit(endpoint, peer->declining);
+		peer->declines--;
+		sent = true;
+	}
+	return sent;
 }
 
 static void retry(struct work_struct *work)
 {
 	struct hall_peer *peer = container_of(to_delayed_work(work),
 					      struct hall_peer, retry);
-	struct queued *queued, *next;
-	bool left;
+	bool sent, left;
 
 	spin_lock_bh(&peer->lock);
-	list_for_each_entry_safe(queued, next, &peer->backlog, list) {
-		if (!put(peer, &queued->message))
-			break;
-		list_del(&queued->list);
-		kfree(queued);
-		peer->backlogged--;
-	}
-	left = !list_empty(&peer->backlog);
+	sent = send_backlog(peer);
+	left = is_waiting(peer);
 	spin_unlock_bh(&peer->lock);
 	notify(peer);
+	peer->retry_after = sent ? RETRY_MIN :
+				   min(2 * peer->retry_after, RETRY_MAX);
 	if (left && !READ_ONCE(peer->member.departed))
-		queue_delayed_work(hall_workqueue, &peer->retry, BACKLOG_RETRY);
+		queue_delayed_work(hall_control_queue, &peer->retry,
+				   peer->retry_after);
 }
 
 /*
- * A peer that reads nothing may still offer without end, and each offer is
- * declined, or accepted and finished. So DECLINE has a short backlog; for other
- * messages a peer that stands still is owed a few for each of its endpoints.
+ * A peer that reads nothing may still offer without end. It knows one offer for
+ * each endpoint, so the last answer is enough, and its place is there already.
  */
-static unsigned int backlog_limit(const struct hallway_message *message)
+static void keep_declined(struct hall_peer *peer,
+			  const struct hallway_message *message)
 {
-	return message->type == HALLWAY_DECLINE ? HALLWAY_MAILBOX_MESSAGES :
-						  4 * HALLWAY_ENDPOINTS_MAX;
+	struct hall_declined *declined = &peer->declined[message->to];
+
+	declined->carrier = message->carrier;
+	declined->reason = message->other.reason;
+	peer->declines += !__test_and_set_bit(message->to, peer->declining);
+}
+
+/*
+ * A peer that stands still is owed a few of the other messages for each of its
+ * endpoints.
+ */
+static bool keep_message(struct hall_peer *peer,
+			 const struct hallway_message *message)
+{
+	struct queued *queued = NULL;
+
+	if (peer->backlogged < 4 * HALLWAY_ENDPOINTS_MAX)
+		queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
+	if (!queued)
+		return false;
+	queued->message = *message;
+	list_add_tail(&queued->list, &peer->backlog);
+	peer->backlogged++;
+	return true;
 }
 
 void hall_mailbox_send(struct hall_member *member,
 		       const struct hallway_message *message)
 {
 	struct hall_peer *peer = hall_peer_of(member);
-	struct queued *queued = NULL;
+	bool waits = false;
 
 	/* A departure waits for readers that saw none, then ends the retry. */
 	rcu_read_lock();
 	if (READ_ONCE(member->departed))
 		goto unlock;
 	spin_lock_bh(&peer->lock);
-	if (peer->backlogged || !put(peer, message)) {
-		if (peer->backlogged < backlog_limit(message))
-			queued = kmalloc(sizeof(*queued), GFP_ATOMIC);
-		if (queued) {
-			queued->message = *message;
-			list_add_tail(&queued->list, &peer->backlog);
-			peer->backlogged++;
-		} else {
+	if (is_waiting(peer) || !put(peer, message)) {
+		if (message->type == HALLWAY_DECLINE)
+			keep_declined(peer, message);
+		else if (!keep_message(peer, message))
 			hall_count(HALL_MESSAGES_LOST);
-		}
+		waits = is_waiting(peer);
 	}
 	spin_unlock_bh(&peer->lock);
-	if (queued)
-		queue_delayed_work(hall_workqueue, &peer->retry, BACKLOG_RETRY);
+	if (waits)
+		queue_delayed_work(hall_control_queue, &peer->retry, RETRY_MIN);
 	else
 		notify(peer);
 unlock:
@@ -149,50 +228,74 @@ unlock:
 
 static void receive(struct hall_peer *peer)
 {
+	u32 own = peer->own->slice.generation, its = peer->slice.generation;
 	struct hallway_message message;
 	u32 head;
 
 	/* A peer that is about to leave, or to arrive. */
-	if (!read_index(&peer->in->head, peer->slice.generation,
-			peer->own->slice.generation, &head))
+	if (!read_index(&peer->in->head, its, own, &head))
 		return;
 	if (hall_mailbox_messages(head, peer->in_tail) < 0) {
 		hall_count(HALL_CORRUPT_MESSAGES);
-		return;
+		head = peer->in_tail;
 	}
+	/* Also if there is none: the sender goes on from there. */
+	write_index(&peer->in->tail, its, own, peer->in_tail);
 	while (peer->in_tail != head) {
 		memcpy(&message,
 		       peer->in->message[peer->in_tail % HALLWAY_MAILBOX_MESSAGES],
 		       sizeof(message));
 		peer->in_tail++;
-		virt_store_release(&peer->in->tail.index, peer->in_tail);
+		write_index(&peer->in->tail, its, own, peer->in_tail);
 		hall_transport_handler.message(&peer->member, &message);
 	}
 }
 
-bool hall_mailbox_look(struct hall_peer *peer)
+/* Takes the bits of one word. Returns the number of endpoints. */
+static unsigned int take_word(struct hall_peer *peer, unsigned int word,
+			      unsigned int *found)
 {
-	unsigned int words = 1 + atomic_read(&peer->member.endpoint_high) / 64;
-	__u64 *pending = peer->in->pending;
-	unsigned int word, bit;
+	__u64 *pending = &peer->in->pending[word];
+	unsigned int bit, woken = 0;
 	unsigned long set;
-	bool messages = false;
 
-	for (word = 0; word < words; word++) {
-		if (!READ_ONCE(pending[word]))
-			continue;
-		set = xchg(&pending[word], 0);
-		for_each_set_bit(bit, &set, 64) {
-			if (word == 0 && bit == 0) {
-				receive(peer);
-				messages = true;
-			} else {
-				hall_transport_handler.wake(&peer->member,
-							    word * 64 + bit);
-			}
+	if (!READ_ONCE(*pending))
+		return 0;
+	set = xchg(pending, 0);
+	for_each_set_bit(bit, &set, 64) {
+		if (word == 0 && bit == 0) {
+			receive(peer);
+			*found |= HALL_LOOK_MESSAGES;
+		} else {
+			hall_transport_handler.wake(&peer->member,
+						    word * 64 + bit);
+			woken++;
 		}
 	}
-	return messages;
+	return woken;
+}
+
+unsigned int hall_mailbox_look(struct hall_peer *peer)
+{
+	unsigned int words = 1 + atomic_read(&peer->member.endpoint_high) / 64;
+	unsigned int looked, woken = 0, found = 0;
+
+	for (looked = 0; looked < words; looked++) {
+		if (woken >= LOOK_BUDGET)
+			return found | HALL_LOOK_MORE;
+		woken += take_word(peer, peer->in_word, &found);
+		if (++peer->in_word >= words)
+			peer->in_word = 0;
+	}
+	return found;
+}
+
+int hall_mailbox_create(struct hall_peer *peer)
+{
+	INIT_LIST_HEAD(&peer->backlog);
+	peer->declined = kcalloc(HALLWAY_ENDPOINTS_MAX,
+				 sizeof(*peer->declined), GFP_KERNEL);
+	return peer->declined ? 0 : -ENOMEM;
 }
 
 void hall_mailbox_init(struct hall_peer *peer)
@@ -200,8 +303,8 @@ void hall_mailbox_init(struct hall_peer *peer)
 	u32 own = peer->own->slice.generation, its = peer->slice.generation;
 
 	spin_lock_init(&peer->lock);
-	INIT_LIST_HEAD(&peer->backlog);
 	INIT_DELAYED_WORK(&peer->retry, retry);
+	peer->retry_after = RETRY_MIN;
 	reset_index(&peer->in->tail, its, own);
 	reset_index(&peer->out->head, own, its);
 }
@@ -217,4 +320,5 @@ void hall_mailbox_free(struct hall_peer *peer)
 
 	list_for_each_entry_safe(queued, next, &peer->backlog, list)
 		kfree(queued);
+	kfree(peer->declined);
 }

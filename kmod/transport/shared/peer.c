@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The life of a peer: arrival, addresses, departure. A departed peer's sockets
- * may stay in the calls of their programs for as long as the programs like. A
- * work item of the peer's own waits for them, so that nothing else has to.
+ * The life of a peer: arrival, addresses, departure.
+ *
+ * A peer can have itself depart, or fall silent, as often as it likes, and each
+ * time its sockets have to be detached, which a program's call can delay. So
+ * nothing waits for that under the transport's mutex: a work item of the peer's
+ * own does (detach). Another one waits until its channels are closed (drain): they
+ * may stay in the calls of their programs for as long as the programs like.
  */
 #define pr_fmt(fmt) "hallway: " fmt
 
@@ -38,17 +42,76 @@ static void drain(struct work_struct *work)
 					      struct hall_peer, drain);
 	struct hall_own_slice *own = peer->own;
 
-	/* Not slept for: the work that ends the channels is in this queue too. */
 	if (atomic_read(&peer->member.channels)) {
-		queue_delayed_work(hall_workqueue, &peer->drain, DRAIN_RETRY);
+		queue_delayed_work(hall_control_queue, &peer->drain, DRAIN_RETRY);
 		return;
 	}
 	spin_lock(&own->lock);
 	add_bytes(&own->departed_bytes, peer);
 	list_del(&peer->list);
 	spin_unlock(&own->lock);
-	wake_up(&own->drained);
 	hall_member_put(&peer->member);
+}
+
+/* No reader finds the peer from now on; some may have found it before. */
+static void hide(struct hall_peer *peer)
+{
+	struct hall_own_slice *own = peer->own;
+
+	if (hall_peer_at(own, peer->mailbox) != peer)
+		return;
+	spin_lock(&own->lock);
+	list_add_tail(&peer->list, &own->departed);
+	spin_unlock(&own->lock);
+	rcu_assign_pointer(own->peer[peer->mailbox], NULL);
+}
+
+static void depart(struct hall_peer *peer, u32 reason)
+{
+	mutex_lock(peer->own->mutex);
+	hide(peer);
+	mutex_unlock(peer->own->mutex);
+	synchronize_rcu();
+	hall_transport_handler.departed(&peer->member, reason);
+	hall_mailbox_stop(peer);
+	/* The next member in its place has the same mailboxes. */
+	spin_lock(&peer->own->lock);
+	peer->stopped = true;
+	spin_unlock(&peer->own->lock);
+	pr_info_ratelimited("%s: member %u (%s) left\n",
+			    peer->member.transport->name, peer->member.slot,
+			    peer->member.name);
+	queue_delayed_work(hall_control_queue, &peer->drain, 0);
+}
+
+static void detach(struct work_struct *work)
+{
+	struct hall_peer *peer = container_of(to_delayed_work(work),
+					      struct hall_peer, detach);
+	u32 reason = READ_ONCE(peer->detach_reason);
+
+	/* The run before this one may have seen the reason that queued this one. */
+	if (peer->stopped) {
+		hall_member_put(&peer->member);
+		return;
+	}
+	/* While its answers are still received. */
+	if (reason != HALLWAY_REASON_PEER_LEFT)
+		hall_transport_handler.detach(&peer->member, reason);
+	if (reason != HALLWAY_REASON_UNRESPONSIVE)
+		depart(peer, reason);
+	WRITE_ONCE(peer->detaching, false);
+	hall_member_put(&peer->member);
+}
+
+/* A reason that comes while the work item runs has it run again. */
+static void queue_detach(struct hall_peer *peer, u32 reason)
+{
+	WRITE_ONCE(peer->detach_reason, reason);
+	WRITE_ONCE(peer->detaching, true);
+	hall_member_get(&peer->member);
+	if (!queue_delayed_work(hall_depart_queue, &peer->detach, 0))
+		hall_member_put(&peer->member);
 }
 
 struct hall_peer *hall_peer_create(struct hall_own_slice *own,
@@ -59,14 +122,19 @@ struct hall_peer *hall_peer_create(struct hall_own_slice *own,
 
 	if (!peer)
 		return NULL;
-	if (hall_member_init(&peer->member, transport, &own->pool)) {
+	if (hall_mailbox_create(peer)) {
 		kfree(peer);
+		return NULL;
+	}
+	if (hall_member_init(&peer->member, transport, &own->pool)) {
+		hall_peer_free(peer);
 		return NULL;
 	}
 	peer->member.generation = slice->generation;
 	peer->own = own;
 	peer->slice = *slice;
 	peer->address_seq = ~0;
+	INIT_DELAYED_WORK(&peer->detach, detach);
 	INIT_DELAYED_WORK(&peer->drain, drain);
 	return peer;
 }
@@ -77,30 +145,30 @@ void hall_peer_arrive(struct hall_peer *peer, u32 out, u32 in)
 	peer->out = hall_mailbox_at(&peer->own->slice, out);
 	peer->in = hall_mailbox_at(&peer->slice, in);
 	hall_mailbox_init(peer);
-	pr_info("%s: member %u (%s) arrived\n", peer->member.transport->name,
-		peer->member.slot, peer->member.name);
+	pr_info_ratelimited("%s: member %u (%s) arrived\n",
+			    peer->member.transport->name, peer->member.slot,
+			    peer->member.name);
 	hall_transport_handler.arrived(&peer->member);
 	rcu_assign_pointer(peer->own->peer[out], peer);
 }
 
 void hall_peer_depart(struct hall_peer *peer, u32 reason)
 {
-	struct hall_own_slice *own = peer->own;
+	if (reason == HALLWAY_REASON_PEER_LEFT)
+		hide(peer);
+	queue_detach(peer, reason);
+}
 
-	/* While its answers are still received. */
-	if (reason != HALLWAY_REASON_PEER_LEFT)
-		hall_transport_handler.detach(&peer->member, reason);
+bool hall_peer_lingers(struct hall_own_slice *own, u32 mailbox)
+{
+	struct hall_peer *peer;
+	bool lingers = false;
+
 	spin_lock(&own->lock);
-	list_add_tail(&peer->list, &own->departed);
+	list_for_each_entry(peer, &own->departed, list)
+		lingers |= peer->mailbox == mailbox && !peer->stopped;
 	spin_unlock(&own->lock);
-	rcu_assign_pointer(own->peer[peer->mailbox], NULL);
-	synchronize_rcu();
-	hall_transport_handler.departed(&peer->member, reason);
-	/* The next member in its place has the same mailboxes. */
-	hall_mailbox_stop(peer);
-	pr_info("%s: member %u (%s) left\n", peer->member.transport->name,
-		peer->member.slot, peer->member.name);
-	queue_delayed_work(hall_workqueue, &peer->drain, 0);
+	return lingers;
 }
 
 void hall_peer_free(struct hall_peer *peer)
@@ -166,6 +234,20 @@ void hall_peers_depart(struct hall_own_slice *own, u32 reason)
 	}
 }
 
+bool hall_peers_are_gone(struct hall_own_slice *own)
+{
+	bool gone;
+	u32 i;
+
+	for (i = 0; i < own->mailboxes; i++)
+		if (hall_peer_at(own, i))
+			return false;
+	spin_lock(&own->lock);
+	gone = list_empty(&own->departed);
+	spin_unlock(&own->lock);
+	return gone;
+}
+
 void hall_peers_read_addresses(struct hall_own_slice *own)
 {
 	struct hall_peer *peer;
@@ -196,7 +278,8 @@ void hall_peers_listen(struct hall_own_slice *own)
 		peer = hall_peer_at(own, i);
 		if (!peer)
 			continue;
-		hall_peer_listen(peer);
+		if (hall_peer_listen(peer))
+			queue_detach(peer, HALLWAY_REASON_UNRESPONSIVE);
 		add_bytes(&sum, peer);
 		channels += atomic_read(&peer->member.channels);
 	}
@@ -205,16 +288,16 @@ void hall_peers_listen(struct hall_own_slice *own)
 	WRITE_ONCE(header->channels, channels);
 }
 
-bool hall_peers_look(struct hall_own_slice *own)
+unsigned int hall_peers_look(struct hall_own_slice *own)
 {
 	struct hall_peer *peer;
-	bool messages = false;
+	unsigned int found = 0;
 	u32 i;
 
 	for (i = 0; i < own->mailboxes; i++) {
 		peer = rcu_dereference(own->peer[i]);
 		if (peer)
-			messages |= hall_mailbox_look(peer);
+			found |= hall_mailbox_look(peer);
 	}
-	return messages;
+	return found;
 }

@@ -16,6 +16,8 @@
 #ifndef HALL_SHARED_H
 #define HALL_SHARED_H
 
+#include <linux/bitops.h>
+
 #include "../transport.h"
 
 struct gen_pool;
@@ -44,7 +46,12 @@ struct hall_own_slice {
 	spinlock_t lock;		/* of the next two */
 	struct list_head departed;	/* those with channels left */
 	struct hall_member_bytes departed_bytes; /* moved by the others */
-	wait_queue_head_t drained;	/* woken when a peer has no channel left */
+};
+
+/* A DECLINE that waits for space in the mailbox. */
+struct hall_declined {
+	u32 carrier;
+	u32 reason;
 };
 
 struct hall_peer {
@@ -61,13 +68,22 @@ struct hall_peer {
 	struct hallway_mailbox *out;	/* to the peer, in our slice */
 	struct hallway_mailbox *in;	/* from the peer, in the peer's slice */
 	u32 in_tail;			/* softirq only */
-	spinlock_t lock;		/* BH; of the next three */
+	unsigned int in_word;		/* of pending, to look at next; softirq only */
+	spinlock_t lock;		/* BH; of the next six */
 	u32 out_head;
 	struct list_head backlog;	/* messages that found the mailbox full */
 	unsigned int backlogged;	/* their number */
-	struct delayed_work retry;	/* of the backlog */
-	/* After departure. */
+	struct hall_declined *declined;	/* the same of DECLINE, by endpoint */
+	unsigned long declining[BITS_TO_LONGS(HALLWAY_ENDPOINTS_MAX)];
+	unsigned int declines;		/* bits in that */
+	struct delayed_work retry;	/* of both */
+	unsigned long retry_after;	/* jiffies; its work item's own */
+	/* Detaching and departure; see peer.c. */
+	struct delayed_work detach;
+	u32 detach_reason;		/* written under the mutex */
+	bool detaching;			/* because it is unresponsive */
 	struct list_head list;		/* own->departed */
+	bool stopped;			/* under own->lock: its mailboxes are free */
 	struct delayed_work drain;
 };
 
@@ -113,10 +129,10 @@ int hall_own_slice_open(struct hall_own_slice *own,
 			const struct hall_slice *slice,
 			const struct in6_addr *address, unsigned int count);
 /*
- * Departs all peers and waits until they are drained, which may take as long as
- * a program likes; then stops the heartbeat and invalidates the slice.
+ * Stops the heartbeat and invalidates the slice. All peers have departed and are
+ * drained: hall_peers_are_gone().
  */
-void hall_own_slice_close(struct hall_own_slice *own, u32 reason);
+void hall_own_slice_close(struct hall_own_slice *own);
 /* Rings nobody. count is at most HALLWAY_ADDRESSES_MAX. */
 void hall_own_slice_publish(struct hall_own_slice *own,
 			    const struct in6_addr *address, unsigned int count);
@@ -144,11 +160,16 @@ bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint);
 /* For struct hall_transport. Rings by the transport's notify(). */
 void hall_mailbox_send(struct hall_member *member,
 		       const struct hallway_message *message);
+/* What hall_mailbox_look() found. */
+#define HALL_LOOK_MESSAGES	1	/* messages, so there may be addresses too */
+#define HALL_LOOK_MORE		2	/* there may be more: look again soon */
 /*
- * Takes what the peer has marked for this guest, and hands it up. True: there
- * may be messages, so there may be addresses too. Softirq.
+ * Takes what the peer has marked for this guest, and hands it up: a limited part
+ * at a time, since other peers wait for the same CPU. Softirq.
  */
-bool hall_mailbox_look(struct hall_peer *peer);
+unsigned int hall_mailbox_look(struct hall_peer *peer);
+/* What the functions below need. 0 or -ENOMEM. */
+int hall_mailbox_create(struct hall_peer *peer);
 /* Before arrival: empties the mailboxes of both directions. */
 void hall_mailbox_init(struct hall_peer *peer);
 /* After departure: no message is written any more. */
@@ -166,10 +187,10 @@ void hall_heartbeat_uninit(void);
 void hall_heartbeat_start(struct hall_own_slice *own);
 void hall_heartbeat_stop(struct hall_own_slice *own);
 /*
- * Looks at the peer's heartbeat. Demotes all streams with the peer when it has
- * become unresponsive: HALLWAY_REASON_UNRESPONSIVE.
+ * Looks at the peer's heartbeat. True: it has just become unresponsive, and its
+ * streams are to be demoted.
  */
-void hall_peer_listen(struct hall_peer *peer);
+bool hall_peer_listen(struct hall_peer *peer);
 /* Was the peer responsive at the last look? */
 bool hall_peer_responds(const struct hall_peer *peer);
 
@@ -184,19 +205,30 @@ struct hall_peer *hall_peer_create(struct hall_own_slice *own,
  * us in the other number of the peer's slice. Both are below own->mailboxes.
  */
 void hall_peer_arrive(struct hall_peer *peer, u32 out, u32 in);
-/* The peer is not in own->peer afterwards; its reference is put once it is drained. */
+/*
+ * Begins a departure, and does not wait for it. A peer that has left is not in
+ * own->peer afterwards; for other reasons it stays there while its streams are
+ * demoted. Its reference is put once it is drained.
+ */
 void hall_peer_depart(struct hall_peer *peer, u32 reason);
+/* Are the mailboxes of that number still a departed peer's? */
+bool hall_peer_lingers(struct hall_own_slice *own, u32 mailbox);
 /* Ends release() of struct hall_transport. Any context. */
 void hall_peer_free(struct hall_peer *peer);
 
 /* The peer that arrived with that mailbox, or NULL. */
 struct hall_peer *hall_peer_at(struct hall_own_slice *own, u32 mailbox);
 void hall_peers_depart(struct hall_own_slice *own, u32 reason);
+/*
+ * Have all departed, and is no channel to them left? That takes as long as a
+ * program likes: its call may be in a page fault.
+ */
+bool hall_peers_are_gone(struct hall_own_slice *own);
 /* Hands up the addresses of peers that have published others. */
 void hall_peers_read_addresses(struct hall_own_slice *own);
 /* Listens to all peers, and tells the host what was moved. */
 void hall_peers_listen(struct hall_own_slice *own);
 /* hall_mailbox_look() at all peers. Softirq, under rcu_read_lock(). */
-bool hall_peers_look(struct hall_own_slice *own);
+unsigned int hall_peers_look(struct hall_own_slice *own);
 
 #endif /* HALL_SHARED_H */

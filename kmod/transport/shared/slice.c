@@ -12,7 +12,6 @@ void hall_own_slice_init(struct hall_own_slice *own, u32 mailboxes,
 	own->mailboxes = mailboxes;
 	spin_lock_init(&own->lock);
 	INIT_LIST_HEAD(&own->departed);
-	init_waitqueue_head(&own->drained);
 }
 
 void hall_own_slice_publish(struct hall_own_slice *own,
@@ -54,10 +53,8 @@ int hall_own_slice_open(struct hall_own_slice *own,
 	return 0;
 }
 
-void hall_own_slice_close(struct hall_own_slice *own, u32 reason)
+void hall_own_slice_close(struct hall_own_slice *own)
 {
-	hall_peers_depart(own, reason);
-	wait_event(own->drained, list_empty_careful(&own->departed));
 	hall_heartbeat_stop(own);
 	/* Another member may have got it meanwhile. */
 	if (hall_slice_owned(&own->slice))

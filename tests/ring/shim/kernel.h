@@ -31,6 +31,7 @@ typedef unsigned int gfp_t;
 
 #define GFP_KERNEL 0
 #define GFP_ATOMIC 1
+#define GFP_NOIO 2
 
 extern bool shim_no_memory;
 

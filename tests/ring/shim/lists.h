@@ -58,39 +58,44 @@ static inline void list_del(struct list_head *entry)
 	     &pos->member != (head); \
 	     pos = n, n = list_entry(n->member.next, typeof(*n), member))
 
-/* A hash: written under a mutex, read under RCU. */
+/* Chains: written under a mutex, read under RCU. */
 
 struct hlist_node {
 	struct hlist_node *next, **from;
 };
 
-#define DEFINE_HASHTABLE(name, bits) struct hlist_node *name[1 << (bits)]
-#define hash_bucket(table, key) (&(table)[(key) % (sizeof(table) / sizeof(*(table)))])
+struct hlist_head {
+	struct hlist_node *first;
+};
 
-static inline void hlist_add(struct hlist_node **head, struct hlist_node *node)
+static inline void hlist_add_tail_rcu(struct hlist_node *node,
+				      struct hlist_head *head)
 {
-	node->next = *head;
-	node->from = head;
-	if (node->next)
-		node->next->from = &node->next;
-	__atomic_store_n(head, node, __ATOMIC_RELEASE);
+	struct hlist_node **link = &head->first;
+
+	while (*link)
+		link = &(*link)->next;
+	node->next = NULL;
+	node->from = link;
+	__atomic_store_n(link, node, __ATOMIC_RELEASE);
 }
 
-static inline void hash_del_rcu(struct hlist_node *node)
+static inline void hlist_del_rcu(struct hlist_node *node)
 {
 	if (node->next)
 		node->next->from = node->from;
 	__atomic_store_n(node->from, node->next, __ATOMIC_RELEASE);
 }
 
-#define hash_add_rcu(table, node, key) hlist_add(hash_bucket(table, key), node)
 #define hlist_at(pos, link, member) ({ \
 	struct hlist_node *at = __atomic_load_n(link, __ATOMIC_ACQUIRE); \
 	at ? container_of(at, typeof(*pos), member) : NULL; \
 })
-#define hash_for_each_possible_rcu(table, pos, member, key) \
-	for (pos = hlist_at(pos, hash_bucket(table, key), member); pos; \
+#define hlist_for_each_entry_rcu(pos, head, member, held) \
+	for (pos = hlist_at(pos, &(head)->first, member); pos; \
 	     pos = hlist_at(pos, &pos->member.next, member))
+
+#define get_random_u32()	4711u
 
 static inline u32 jhash2(const u32 *word, u32 words, u32 hash)
 {
@@ -109,6 +114,7 @@ struct mutex {
 
 #define DEFINE_MUTEX(name)	struct mutex name = { PTHREAD_MUTEX_INITIALIZER }
 #define mutex_lock(mutex)	pthread_mutex_lock(&(mutex)->lock)
+#define mutex_trylock(mutex)	(!pthread_mutex_trylock(&(mutex)->lock))
 #define mutex_unlock(mutex)	pthread_mutex_unlock(&(mutex)->lock)
 
 /* RCU, with the names that the shim's empty one leaves free */

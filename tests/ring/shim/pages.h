@@ -33,10 +33,25 @@ static inline void sync_set_bit(unsigned int bit, unsigned long *words)
 	words[bit / 64] |= 1UL << bit % 64;
 }
 
-#define for_each_set_bit(bit, word, bits) \
+#define BITS_TO_LONGS(bits)	(((bits) + 63) / 64)
+#define for_each_set_bit(bit, words, bits) \
 	for (bit = 0; bit < (bits); bit++) \
-		if (*(word) & 1UL << bit)
+		if ((words)[(bit) / 64] & 1UL << (bit) % 64)
 
+static inline bool __test_and_set_bit(unsigned int bit, unsigned long *words)
+{
+	bool set = words[bit / 64] & 1UL << bit % 64;
+
+	words[bit / 64] |= 1UL << bit % 64;
+	return set;
+}
+
+static inline void __clear_bit(unsigned int bit, unsigned long *words)
+{
+	words[bit / 64] &= ~(1UL << bit % 64);
+}
+
+#define min(a, b)		((a) < (b) ? (a) : (b))
 #define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 
 /* Memory */
@@ -48,6 +63,7 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
 }
 
 #define kmalloc_array(n, size, gfp)	kmalloc((n) * (size), gfp)
+#define kcalloc(n, size, gfp)		kzalloc((n) * (size), gfp)
 
 #define PAGE_SHIFT	12
 #define NUMA_NO_NODE	(-1)
@@ -143,7 +159,9 @@ static inline void atomic_long_sub(long n, atomic_long_t *v)
 #define list_del_rcu		list_del
 #define list_for_each_entry_rcu	list_for_each_entry
 #define rcu_dereference(p)	(p)
+#define rcu_access_pointer(p)	(p)
 #define rcu_assign_pointer(p, v) ((p) = (v))
+#define RCU_INIT_POINTER(p, v)	((p) = (v))
 #define rcu_dereference_protected(p, condition) ({ MUST(condition); (p); })
 
 static inline bool lockdep_is_held(struct mutex *mutex)
@@ -263,7 +281,7 @@ static inline void shim_pass(unsigned long time)
 
 /* Messages and parameters are for people. */
 
-#define pr_info(...)			((void)0)
+#define pr_info_ratelimited(...)	((void)0)
 #define module_param(name, type, mode)	static_assert(sizeof(name), "")
 #define MODULE_PARM_DESC(name, text)	static_assert(sizeof(name), "")
 

@@ -100,8 +100,18 @@ pub mod message {
     pub const DONE: u16 = 5;
     /// hallway_message.offer.kind: A direction of a TCP connection.
     pub const KIND_STREAM: u16 = 1;
+    /// hallway_message.offer.kind: A direction of a socket that the outsourcer executes.
+    pub const KIND_SOCKET: u16 = 2;
+    /// hallway_message.offer.kind: A listening socket of the guest that the outsourcer publishes.
+    pub const KIND_LISTENER: u16 = 3;
     /// hallway_message.offer.kind: the highest.
-    pub const KIND_MAX: u16 = 1;
+    pub const KIND_MAX: u16 = 3;
+    /// In flags of a SOCKET or LISTENER: the guest's socket is of AF_INET6.
+    pub const SOCKET_IPV6: u32 = 1;
+    /// In flags of a LISTENER: it takes no IPv4 connection.
+    pub const SOCKET_V6ONLY: u32 = 2;
+    /// In flags of a LISTENER: other listeners of the guest may have the same address and port.
+    pub const SOCKET_REUSEPORT: u32 = 4;
     /// Bytes of a handle.
     pub const HANDLE_SIZE: usize = 48;
 }

@@ -21,12 +21,25 @@ pub struct Head {
     pub carrier: u32,
 }
 
+/// In an OFFER of kind SOCKET or LISTENER, in place of the tokens.
+#[repr(C)]
+pub struct Call {
+    /// SOCKET: this answers the OFFER of that endpoint; or 0.
+    pub answers: u32,
+    /// SOCKET: the guest's endpoint of the LISTENER at which a connection arrived; or 0.
+    pub listener: u32,
+    /// `SOCKET_*`.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// An OFFER.
 #[repr(C)]
 pub struct Offer {
     /// The head of every message.
     pub head: Head,
-    /// The writer's tokens of the connection.
+    /// The writer's tokens of the connection; or a [`Call`].
     pub token: [u64; 2],
     /// Address of the writer; a hint only.
     pub local: [u8; 16],
@@ -68,6 +81,7 @@ pub struct Other {
 const _: () = {
     assert!(size_of::<Offer>() == 128);
     assert!(size_of::<Other>() == 128);
+    assert!(size_of::<Call>() == 16);
     assert!(offset_of!(Offer, handle) == 80);
     assert!(offset_of!(Other, reason) == 24);
     assert!(offset_of!(Other, token) == 32);

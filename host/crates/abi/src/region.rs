@@ -146,8 +146,10 @@ pub struct Reply {
     pub major: u16,
     /// Of the daemon.
     pub minor: u16,
+    /// Slot of the outsourcer in the region; 0: there is none.
+    pub outsourcer: u32,
     /// Zero.
-    pub reserved: [u8; 44],
+    pub reserved: [u8; 40],
     /// Peer id that rings the slot; 0: none; current while the guest is joined.
     pub doorbell: [u16; SLOTS_MAX],
 }

@@ -34,7 +34,7 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_request", region::Request:
         serial major minor command reserved region vm name reserved2);
     layout!("hallway_reply", region::Reply:
-        serial status slot generation major minor reserved doorbell);
+        serial status slot generation major minor outsourcer reserved doorbell);
     layout!("hallway_home", region::Home: seq count reserved address);
     layout!("hallway_candidates", region::Candidates: seq count reserved address);
     layout!("hallway_wanted", region::Wanted: set seq reserved);
@@ -43,6 +43,7 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4);
+    layout!("hallway_call", message::Call: answers listener flags reserved);
     for (name, value) in [
         ("type", offset_of!(message::Head, r#type)),
         ("reserved", offset_of!(message::Head, reserved)),
@@ -50,6 +51,7 @@ fn expectations() -> Vec<(String, u64)> {
         ("to", offset_of!(message::Head, to)),
         ("carrier", offset_of!(message::Head, carrier)),
         ("offer.token", offset_of!(message::Offer, token)),
+        ("offer.call", offset_of!(message::Offer, token)),
         ("offer.local", offset_of!(message::Offer, local)),
         ("offer.remote", offset_of!(message::Offer, remote)),
         ("offer.local_port", offset_of!(message::Offer, local_port)),

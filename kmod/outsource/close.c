@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+/* shutdown(), close(), and other ends of an outsourced socket. */
+#include "outsource.h"
+
+#include <net/tcp.h>
+
+int hall_out_shutdown(struct socket *sock, int how)
+{
+	struct sock *sk = sock->sk;
+	struct hall_out *out;
+	int err = 0;
+
+	if (how < SHUT_RD || how > SHUT_RDWR)
+		return -EINVAL;
+	out = hall_out_get(sk);
+	if (!out)
+		return hall_tables_of(sk)->native->shutdown(sock, how);
+	how++;
+	mutex_lock(&out->mutex);
+	if (out->state != HALL_OUT_CONNECTED) {
+		err = -ENOTCONN;
+	} else {
+		WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | how);
+		if (how & SEND_SHUTDOWN)
+			hall_out_end(out);
+	}
+	hall_out_unlock(out);
+	if (!err)
+		sk->sk_state_change(sk);
+	hall_out_put(out);
+	return err;
+}
+
+/* As TCP: unread bytes, or SO_LINGER of 0, reset the connection. */
+static u32 find_close_reason(struct hall_out *out)
+{
+	const struct sock *sk = out->sk;
+	bool eof;
+
+	if (hall_out_count_unread(out, &eof) ||
+	    (sock_flag(sk, SOCK_LINGER) && !sk->sk_lingertime))
+		return ECONNRESET;
+	return 0;
+}
+
+/* Mutex. The object lives until the outsourcer has sent what is in our ring. */
+static void close_stream(struct hall_out *out, u32 reason)
+{
+	if (out->closed)
+		return;
+	out->closed = true;
+	if (out->state == HALL_OUT_CONNECTED) {
+		if (!reason)
+			reason = find_close_reason(out);
+		/* A reset must not look like FIN first. */
+		if (!reason)
+			hall_out_end(out);
+		hall_out_finish_rx(out, reason);
+	}
+	/* The answer to a call comes later: hall_out_take_answer() declines it. */
+	hall_out_close_channel(out);
+}
+
+int hall_out_release(struct socket *sock)
+{
+	struct sock *sk = sock->sk;
+	const struct hall_tables *tables;
+	struct hall_out *out;
+
+	if (!sk)
+		return 0;
+	tables = hall_tables_of(sk);
+	out = hall_out_get(sk);
+	if (out) {
+		mutex_lock(&out->mutex);
+		close_stream(out, 0);
+		hall_out_unpublish(out);
+		/* The work item looks at sk_socket under the mutex. */
+		WRITE_ONCE(sock->ops, tables->native);
+		hall_out_unlock(out);
+		hall_out_put(out);
+	}
+	return tables->native->release(sock);
+}
+
+/* The tables are native's already, so close() may have been native, too. */
+void hall_out_abandon(struct hall_out *out)
+{
+	struct sock *sk = out->sk;
+	struct socket *sock;
+
+	mutex_lock(&out->mutex);
+	if (out->channel.kind == &hall_out_listener) {
+		hall_listener_close(out);
+	} else if (!out->closed && (out->state == HALL_OUT_CALLING ||
+				    out->state == HALL_OUT_CONNECTED)) {
+		hall_out_fail(out, ECONNRESET);
+		close_stream(out, ECONNRESET);
+		/* A native socket that is closed, and has an error to tell. */
+		lock_sock(sk);
+		sock = sk->sk_socket;
+		if (sock) {
+			sock->state = SS_UNCONNECTED;
+			smp_store_release(&sock->ops, hall_tables_of(sk)->native);
+		}
+		release_sock(sk);
+		/* A thread in connect() waits no longer. */
+		if (out->state == HALL_OUT_CALLING)
+			smp_store_release(&out->state, HALL_OUT_REFUSED);
+		sk->sk_state_change(sk);
+	}
+	hall_out_unpublish(out);
+	hall_out_unlock(out);
+}
+
+int hall_out_disconnect(struct socket *sock)
+{
+	struct sock *sk = sock->sk;
+	struct hall_out *out = hall_out_get(sk);
+
+	if (!out)
+		return HALL_NATIVE;
+	mutex_lock(&out->mutex);
+	close_stream(out, ECONNRESET);
+	hall_out_unpublish(out);
+	if (out->state == HALL_OUT_CALLING)
+		smp_store_release(&out->state, HALL_OUT_REFUSED);
+	lock_sock(sk);
+	WRITE_ONCE(sk->sk_err, 0);
+	WRITE_ONCE(sk->sk_shutdown, 0);
+	sock->state = SS_UNCONNECTED;
+	smp_store_release(&sock->ops, &hall_tables_of(sk)->watched);
+	release_sock(sk);
+	hall_out_unlock(out);
+	sk->sk_state_change(sk);
+	hall_out_put(out);
+	return 0;
+}

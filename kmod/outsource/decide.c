@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Which sockets the outsourcer may execute. What is said here is cheap, and saves a
+ * question to the host; the host's policy decides.
+ */
+#include "outsource.h"
+
+#include <linux/inetdevice.h>
+#include <net/addrconf.h>
+#include <net/ipv6.h>
+#include <net/route.h>
+#include <net/tcp.h>
+
+#include "../switch/switch.h"
+
+bool hall_read_address(const struct hall_sockaddr *from, int len,
+		       struct in6_addr *address, u16 *port)
+{
+	const struct sockaddr_in *v4 = (const void *)from;
+	const struct sockaddr_in6 *v6 = (const void *)from;
+
+	if (len >= (int)sizeof(*v4) && from->sa_family == AF_INET) {
+		ipv6_addr_set_v4mapped(v4->sin_addr.s_addr, address);
+		*port = ntohs(v4->sin_port);
+		return true;
+	}
+	if (len >= (int)SIN6_LEN_RFC2133 && from->sa_family == AF_INET6) {
+		*address = v6->sin6_addr;
+		*port = ntohs(v6->sin6_port);
+		return true;
+	}
+	return false;
+}
+
+/* Does the address lead out of this guest, to one other machine? */
+static bool leads_out(struct net *net, const struct in6_addr *address)
+{
+	int type;
+
+	if (ipv6_addr_v4mapped(address))
+		return inet_addr_type(net, address->s6_addr32[3]) == RTN_UNICAST &&
+		       !ipv4_is_linklocal_169(address->s6_addr32[3]);
+	type = ipv6_addr_type(address);
+	return (type & IPV6_ADDR_UNICAST) &&
+	       !(type & (IPV6_ADDR_LINKLOCAL | IPV6_ADDR_LOOPBACK |
+			 IPV6_ADDR_COMPATv4)) &&
+	       !ipv6_chk_addr(net, address, NULL, 0);
+}
+
+static bool is_member(const struct in6_addr *address)
+{
+	bool found;
+
+	rcu_read_lock();
+	found = hall_members_find(address);
+	rcu_read_unlock();
+	return found;
+}
+
+/* Is there anything about the socket that the host's one could not have? */
+static bool is_plain(const struct sock *sk)
+{
+	return sock_net(sk) == &init_net && !sk->sk_bound_dev_if &&
+	       !sk->sk_user_data && !sk->sk_mark &&
+	       !sock_flag(sk, SOCK_ZEROCOPY) &&
+	       !rcu_access_pointer(sk->sk_filter) && !inet_sk_transparent(sk) &&
+	       !tcp_sk(sk)->repair && !inet_csk(sk)->icsk_ulp_ops;
+}
+
+/* To an address that the host may not have. */
+static bool is_bound(const struct sock *sk)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6 && !ipv6_addr_any(&sk->sk_v6_rcv_saddr))
+		return true;
+#endif
+	return inet_sk(sk)->inet_num || inet_sk(sk)->inet_rcv_saddr;
+}
+
+bool hall_outsource_may_connect(struct socket *sock,
+				const struct hall_sockaddr *address, int len)
+{
+	struct sock *sk = sock->sk;
+	struct in6_addr remote;
+	u16 port;
+
+	/* The host's packets pass no rule of this guest. */
+	return READ_ONCE(hall_outsourcing) &&
+	       sock->state == SS_UNCONNECTED && sk->sk_state == TCP_CLOSE &&
+	       is_plain(sk) &&
+	       hall_read_address(address, len, &remote, &port) && port &&
+	       sk->sk_family == address->sa_family && !is_bound(sk) &&
+	       !(ipv6_addr_v4mapped(&remote) && sk->sk_family == AF_INET6 &&
+		 ipv6_only_sock(sk)) &&
+	       leads_out(sock_net(sk), &remote) && !is_member(&remote) &&
+	       !hall_filters_apply_connect(sk) &&
+	       !hall_filters_apply(sk, ipv6_addr_v4mapped(&remote));
+}
+
+bool hall_outsource_may_publish(struct sock *sk)
+{
+	if (!READ_ONCE(hall_outsourcing) || !is_plain(sk) ||
+	    hall_filters_apply(sk, true) ||
+	    hall_filters_apply(sk, false))
+		return false;
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6)
+		return !(ipv6_addr_type(&sk->sk_v6_rcv_saddr) &
+			 (IPV6_ADDR_LOOPBACK | IPV6_ADDR_LINKLOCAL));
+#endif
+	return !ipv4_is_loopback(inet_sk(sk)->inet_rcv_saddr);
+}

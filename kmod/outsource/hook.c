@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * How sockets come to be watched.
+ *
+ * The socket layer finds TCP's proto in a list of struct inet_protosw, and calls its
+ * init() for each new socket, in process context. No module can replace TCP's entry,
+ * which is permanent. But the entry is not constant: its proto is exchanged for a
+ * copy with another init(), which first gives the socket the native proto back. So
+ * nothing of ours is in a socket but its table of operations. To find the entry,
+ * another one is registered for an instant: it lies in the same list.
+ *
+ * A thread may have read the copy, and sleep in sk_alloc(), while the module goes.
+ * So the copies are never freed, and are native's at the end. The same holds for the
+ * tables of operations.
+ */
+#include "outsource.h"
+
+#include <linux/kmemleak.h>
+#include <linux/slab.h>
+#include <net/inet_common.h>
+#include <net/protocol.h>
+#include <net/tcp.h>
+#include <net/transp_v6.h>
+
+/* A protocol number for experiments (RFC 3692). */
+#define MARKER_PROTOCOL	253
+/* Entries of one list that are looked at. */
+#define LOOK_MAX	16
+
+struct hook {
+	struct inet_protosw *entry;
+	struct hall_tables *tables;
+	struct proto *native;
+	void (*add)(struct inet_protosw *entry);
+	void (*remove)(struct inet_protosw *entry);
+};
+
+static void add_v4(struct inet_protosw *entry)
+{
+	inet_register_protosw(entry);
+}
+
+#if IS_ENABLED(CONFIG_IPV6)
+static void add_v6(struct inet_protosw *entry)
+{
+	inet6_register_protosw(entry);
+}
+#endif
+
+enum { V4, V6, HOOKS };
+
+static struct hook hooks[HOOKS] = {
+	[V4] = { .native = &tcp_prot, .add = add_v4,
+		 .remove = inet_unregister_protosw },
+#if IS_ENABLED(CONFIG_IPV6)
+	[V6] = { .native = &tcpv6_prot, .add = add_v6,
+		 .remove = inet6_unregister_protosw },
+#endif
+};
+
+const struct hall_tables *hall_tables_of(const struct sock *sk)
+{
+	return hooks[sk->sk_family == AF_INET6 ? V6 : V4].tables;
+}
+
+bool hall_is_watched(const struct socket *sock)
+{
+	return READ_ONCE(sock->ops) == &hall_tables_of(sock->sk)->watched;
+}
+
+/* A socket is being made; its proto is a copy of ours. */
+static int init_sock(struct sock *sk)
+{
+	struct hall_tables *tables = container_of(sk->sk_prot, struct hall_tables,
+						  prot);
+	int err;
+
+	sk->sk_prot = tables->native_prot;
+	sk->sk_prot_creator = tables->native_prot;
+	err = tables->native_prot->init(sk);
+	if (!err && !sk->sk_kern_sock && sk->sk_socket)
+		smp_store_release(&sk->sk_socket->ops, &tables->watched);
+	return err;
+}
+
+static struct inet_protosw *find_entry(const struct hook *hook)
+{
+	struct inet_protosw marker = {
+		.type = SOCK_STREAM,
+		.protocol = MARKER_PROTOCOL,
+		.prot = hook->native,
+		.ops = &inet_stream_ops,
+	};
+	struct inet_protosw *entry, *found = NULL;
+	struct list_head *at;
+	unsigned int n;
+
+	INIT_LIST_HEAD(&marker.list);
+	hook->add(&marker);
+	/* A list's head is no entry; TCP's is before the marker, and so found first. */
+	for (at = marker.list.prev, n = 0;
+	     at != &marker.list && n < LOOK_MAX && !found; at = at->prev, n++) {
+		entry = list_entry(at, struct inet_protosw, list);
+		if (entry->type == SOCK_STREAM && entry->protocol == IPPROTO_TCP &&
+		    entry->prot == hook->native)
+			found = entry;
+	}
+	hook->remove(&marker);
+	return found;
+}
+
+static void fill_tables(struct hall_tables *tables, const struct hook *hook)
+{
+	struct proto_ops *watched = &tables->watched, *stream = &tables->stream;
+
+	tables->native_prot = hook->native;
+	tables->native = hook->entry->ops;
+	tables->prot = *hook->native;
+	/*
+	 * The owner stays native's: while the module goes, no reference to it can be
+	 * had, and no socket could be made. init_sock() does not sleep.
+	 */
+	tables->prot.init = init_sock;
+	*watched = *tables->native;
+	watched->connect = hall_watched_connect;
+	watched->listen = hall_watched_listen;
+	watched->accept = hall_watched_accept;
+	watched->getname = hall_watched_getname;
+	watched->poll = hall_out_poll;
+	watched->shutdown = hall_watched_shutdown;
+	watched->release = hall_watched_release;
+	*stream = *tables->native;
+	stream->bind = hall_out_bind;
+	stream->connect = hall_out_connect;
+	stream->accept = sock_no_accept;
+	stream->listen = sock_no_listen;
+	stream->getname = hall_out_getname;
+	stream->poll = hall_out_poll;
+	stream->release = hall_out_release;
+	stream->ioctl = hall_out_ioctl;
+	stream->shutdown = hall_out_shutdown;
+	stream->setsockopt = hall_out_setsockopt;
+	stream->sendmsg = hall_out_sendmsg;
+	stream->recvmsg = hall_out_recvmsg;
+	/* The socket layer then splices by recvmsg() and sendmsg(). */
+	stream->splice_read = NULL;
+	stream->read_sock = NULL;
+	stream->peek_len = NULL;
+	stream->set_peek_off = NULL;
+	stream->mmap = sock_no_mmap;
+#ifdef HALL_HAS_SENDPAGE
+	stream->sendpage = NULL;
+#endif
+}
+
+static int set_hook(struct hook *hook)
+{
+	struct hall_tables *tables;
+
+	hook->entry = find_entry(hook);
+	if (!hook->entry)
+		return -EOPNOTSUPP;
+	tables = kzalloc(sizeof(*tables), GFP_KERNEL);
+	if (!tables) {
+		hook->entry = NULL;
+		return -ENOMEM;
+	}
+	kmemleak_not_leak(tables);
+	fill_tables(tables, hook);
+	hook->tables = tables;
+	return 0;
+}
+
+int hall_hook_init(void)
+{
+	unsigned int n;
+	int err;
+
+	for (n = 0; n < HOOKS; n++) {
+		if (!hooks[n].native || hooks[n].entry)
+			continue;
+		err = set_hook(&hooks[n]);
+		if (err)
+			return err;
+	}
+	for (n = 0; n < HOOKS; n++)
+		if (hooks[n].entry)
+			smp_store_release(&hooks[n].entry->prot,
+					  &hooks[n].tables->prot);
+	return 0;
+}
+
+/* Readers of the table see one function or the other. */
+static void restore_ops(struct proto_ops *ops, const struct proto_ops *native)
+{
+	void *const *from = (void *const *)native;
+	void **to = (void **)ops;
+	size_t n;
+
+	BUILD_BUG_ON(sizeof(*ops) % sizeof(*to));
+	for (n = 0; n < sizeof(*ops) / sizeof(*to); n++)
+		WRITE_ONCE(to[n], from[n]);
+}
+
+void hall_hook_uninit(void)
+{
+	struct hall_tables *tables;
+	unsigned int n;
+
+	for (n = 0; n < HOOKS; n++) {
+		if (!hooks[n].entry)
+			continue;
+		tables = hooks[n].tables;
+		/* Another module may have exchanged it after us: ours is inert then. */
+		cmpxchg(&hooks[n].entry->prot, &tables->prot, tables->native_prot);
+	}
+	synchronize_rcu();
+	for (n = 0; n < HOOKS; n++) {
+		if (!hooks[n].entry)
+			continue;
+		tables = hooks[n].tables;
+		WRITE_ONCE(tables->prot.init, tables->native_prot->init);
+		restore_ops(&tables->watched, tables->native);
+		restore_ops(&tables->stream, tables->native);
+	}
+	synchronize_rcu();
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Start and end of the room. */
+#include "outsource.h"
+
+#include <linux/delay.h>
+
+bool hall_outsourcing = true;
+
+static DEFINE_MUTEX(mutex);	/* of this file alone; the outermost */
+static bool hooked, stopped;
+
+/* No outsourcer, no cost: sockets are watched from the first one's arrival. */
+static void take_outsourcer(void)
+{
+	int err;
+
+	mutex_lock(&mutex);
+	if (!hooked && !stopped) {
+		err = hall_hook_init();
+		hooked = !err;
+		if (err)
+			pr_warn("hallway: sockets can't be outsourced on this kernel (error %d): they stay native\n",
+				err);
+	}
+	if (hooked)
+		hall_publish_listeners();
+	mutex_unlock(&mutex);
+}
+
+void hall_outsource_init(void)
+{
+	hall_out_init();
+	hall_discovery_handler.outsourcer = take_outsourcer;
+}
+
+void hall_outsource_set(bool on)
+{
+	mutex_lock(&mutex);
+	WRITE_ONCE(hall_outsourcing, on);
+	if (!on)
+		hall_withdraw_listeners();
+	else if (hooked)
+		hall_publish_listeners();
+	mutex_unlock(&mutex);
+}
+
+static void abandon_all(void)
+{
+	struct hall_out *out;
+
+	while ((out = hall_out_get_any())) {
+		hall_out_abandon(out);
+		hall_out_put(out);
+	}
+}
+
+/*
+ * After hall_hook_uninit() no table leads here. What was in our code before holds a
+ * hall_out, or leaves it before a grace period of tasks ends.
+ */
+void hall_outsource_stop(void)
+{
+	mutex_lock(&mutex);
+	/* Also what was begun, and failed. */
+	hall_hook_uninit();
+	hooked = false;
+	stopped = true;
+	mutex_unlock(&mutex);
+	hall_publish_stop();
+	hall_accept_stop();
+	synchronize_rcu_tasks();
+	abandon_all();
+}
+
+/* The transports have stopped: no channel has a member any more. */
+void hall_outsource_uninit(void)
+{
+	unsigned int waited;
+
+	for (waited = 0; hall_out_count(); waited += 10) {
+		if (waited && waited % 5000 == 0)
+			pr_info("hallway: unloading waits for %u outsourced sockets\n",
+				hall_out_count());
+		msleep(10);
+		/* A call that had begun may have published another. */
+		abandon_all();
+	}
+	/* A departure may have queued it once more. */
+	hall_publish_stop();
+	synchronize_rcu_tasks();
+	rcu_barrier();
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Outsourcing: sockets of this guest that a process of the host executes, the
+ * outsourcer (spec/protocol.md, section 7).
+ *
+ * A socket is *watched* from its creation, if that comes after the first outsourcer:
+ * sock->ops is a table that all watched sockets share (hook.c). connect() decides
+ * (decide.c). A socket that stays native gets the native table back and is a stock
+ * socket from then on. An outsourced one gets the other shared table, and a
+ * hall_out. A listener stays native and watched, and has a hall_out if its port is
+ * published: accept() takes from both queues.
+ *
+ * The struct sock of an outsourced socket stays as a husk: wait queue, sk_err,
+ * sk_shutdown, timeouts, options. Its sk_state remains TCP_CLOSE and it is in no
+ * hash, so no timer, no diagnosis and no sockmap of TCP's acts on it.
+ *
+ * The shared tables are never freed: threads keep a pointer to one for as long as
+ * they like (do_accept() does). When the module goes their entries become native's.
+ *
+ * Locks, outermost first:
+ *   mutex         all of a hall_out, unless it says otherwise; no thread waits for
+ *                 the host or for bytes while it holds it
+ *   channel.lock  the rings' private ends, and whether rings are there: poll() and
+ *                 the doorbell run without the mutex
+ */
+#ifndef HALL_OUTSOURCE_H
+#define HALL_OUTSOURCE_H
+
+#include <linux/mutex.h>
+#include <linux/net.h>
+#include <linux/socket.h>
+#include <linux/workqueue.h>
+#include <net/sock.h>
+
+#include "../channel/channel.h"
+#include "../compat/address.h"
+#include "../compat/native.h"
+#include "../ring/ring.h"
+#include "room.h"
+
+/* The carrier of a socket's only ring in a direction. */
+#define HALL_OUT_CARRIER	1
+
+enum hall_out_state {
+	HALL_OUT_CALLING,	/* the OFFER is not answered, or not accepted */
+	HALL_OUT_CONNECTED,	/* or listening */
+	HALL_OUT_NATIVE,	/* not allowed: the native stack has the socket */
+	HALL_OUT_REFUSED,	/* for error, or ended; only the object is left */
+};
+
+struct hall_out {
+	struct hall_channel channel;	/* holds the reference count */
+	struct hlist_node hash;		/* by sk; RCU */
+	struct sock *sk;		/* referenced; NULL: not accepted yet */
+	struct mutex mutex;
+	enum hall_out_state state;	/* acquire and release */
+	int error;			/* errno of a listener that is REFUSED */
+	bool closed;			/* by the program, or by unloading */
+	bool awaited;			/* the work item waits for the mutex */
+	bool held;			/* the member: see hall_channel_hold() */
+
+	/* Set before CONNECTED. IPv4 mapped; ports in host order. */
+	struct in6_addr local, remote;
+	u16 local_port, remote_port;
+	/* What connect() was given, for the native stack. */
+	struct sockaddr_storage address;
+	int address_len;
+
+	struct hall_tx_ring tx;
+	struct hall_memory memory;	/* of tx; channel.lock to free it */
+	bool ended;			/* our end mark is set */
+	struct hall_rx_ring rx;
+	bool mapped;			/* rx is there; channel.lock to change it */
+	u64 tx_bytes, rx_bytes;		/* that programs have sent and received */
+	/* Bytes of a ring after its writer departed; allocated. */
+	u8 *rest;
+	u32 rest_len, rest_at;
+
+	/* Of a listener: connections that wait for accept(); under its mutex. */
+	struct list_head arrivals;
+	unsigned int arrived, backlog;
+	bool pending;			/* not asked for yet: see publish.c */
+	struct list_head arrival;	/* the place there of one that waits */
+	struct hall_out *listener;	/* of one that arrives; referenced */
+
+	struct work_struct work;
+	struct rcu_head rcu;
+};
+
+static inline struct hall_out *hall_out_of(struct hall_channel *channel)
+{
+	return container_of(channel, struct hall_out, channel);
+}
+
+static inline enum hall_out_state hall_out_state(const struct hall_out *out)
+{
+	return smp_load_acquire(&out->state);
+}
+
+/* hook.c: the shared tables of one family. */
+struct hall_tables {
+	struct proto prot;		/* of sockets that are being made */
+	struct proto_ops watched;
+	struct proto_ops stream;	/* of outsourced sockets */
+	struct proto *native_prot;
+	const struct proto_ops *native;
+};
+
+/* The tables of the socket's family. */
+const struct hall_tables *hall_tables_of(const struct sock *sk);
+bool hall_is_watched(const struct socket *sock);
+
+/* Events besides those of hall_channel_event. The listener has closed. */
+#define HALL_EVENT_ABANDONED	HALL_EVENT_KIND
+/* Of a listener: a call has come through our table. */
+#define HALL_EVENT_CALLED	(HALL_EVENT_KIND + 1)
+
+/* life.c */
+extern const struct hall_channel_kind hall_out_socket, hall_out_listener;
+
+/* events.c: under the mutex. Set before the first transport starts. */
+extern void (*hall_out_run_events)(struct hall_out *out, unsigned long events);
+void hall_out_init(void);
+/* Of both kinds. */
+void hall_out_queue_work(struct hall_channel *channel);
+void hall_out_release_channel(struct hall_channel *channel);
+
+/* NULL: no memory. The caller has the one reference. */
+struct hall_out *hall_out_new(const struct hall_channel_kind *kind,
+			      struct hall_member *member, gfp_t gfp);
+/* Finds the socket's, with a reference, or NULL. Any context. */
+struct hall_out *hall_out_get(const struct sock *sk);
+void hall_out_put(struct hall_out *out);
+/* The hash holds a reference from publish to unpublish, which may come twice. */
+void hall_out_publish(struct hall_out *out, struct sock *sk);
+void hall_out_unpublish(struct hall_out *out);
+/* Each in the hash, with a reference. Process context, no lock. */
+void hall_out_walk(void (*fn)(struct hall_out *out, void *data), void *data);
+/* A published one with a reference, or NULL if there is none. */
+struct hall_out *hall_out_get_any(void);
+/* Wakes each thread that waits for the socket, in whatever way. Any context. */
+void hall_out_wake_all(struct sock *sk);
+/* Around calls that may sleep in the native stack with our frames on their stack. */
+void hall_out_enter(void);
+void hall_out_leave(void);
+/* Of objects, and of such calls. */
+unsigned int hall_out_count(void);
+/* Unlocks the mutex in a call. */
+void hall_out_unlock(struct hall_out *out);
+
+/* Rings' memory and marks. Under the mutex, process context. */
+int hall_out_offer(struct hall_out *out, const struct hallway_call *call);
+int hall_out_map(struct hall_out *out, const struct hallway_message *offer);
+void hall_out_free_tx(struct hall_out *out);
+void hall_out_unmap(struct hall_out *out);
+/* Sets the end mark: FIN. */
+void hall_out_end(struct hall_out *out);
+/* Says that we read no more; reason: errno, or 0. */
+void hall_out_finish_rx(struct hall_out *out, u32 reason);
+/* Frees the endpoint number once the peer uses it no more. */
+void hall_out_close_channel(struct hall_out *out);
+
+/*
+ * Bytes to read. *eof: none will follow them. Under the mutex; a corrupt ring fails
+ * the socket.
+ */
+u32 hall_out_count_unread(struct hall_out *out, bool *eof);
+/* The socket fails: its program gets the errno once it has read what is there. */
+void hall_out_fail(struct hall_out *out, int error);
+
+/* decide.c: may the outsourcer execute this connect()? Under lock_sock(). */
+bool hall_outsource_may_connect(struct socket *sock,
+				const struct hall_sockaddr *address, int len);
+bool hall_outsource_may_publish(struct sock *sk);
+/* IPv4 mapped. False: another family, or too short. */
+bool hall_read_address(const struct hall_sockaddr *from, int len,
+		       struct in6_addr *address, u16 *port);
+
+/* Calls of the shared tables. */
+int hall_watched_connect(struct socket *sock, struct hall_sockaddr *address,
+			 int len, int flags);
+int hall_out_connect(struct socket *sock, struct hall_sockaddr *address, int len,
+		     int flags);
+/*
+ * Waits until connect() is answered. 0, -EINPROGRESS if the time is over, or -EINTR
+ * and the like. No lock.
+ */
+int hall_out_await_answer(struct hall_out *out, long timeo);
+/* connect() to AF_UNSPEC: resets the connection; the socket is watched again. */
+int hall_out_disconnect(struct socket *sock);
+int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len);
+/* The work item: the answer to connect() is there. */
+void hall_out_take_answer(struct hall_out *out, struct hallway_message *offer);
+void hall_out_take_refusal(struct hall_out *out, int error);
+
+int hall_out_sendmsg(struct socket *sock, struct msghdr *msg, size_t size);
+int hall_out_recvmsg(struct socket *sock, struct msghdr *msg, size_t size,
+		     int flags);
+/* Of both tables. */
+__poll_t hall_out_poll(struct file *file, struct socket *sock,
+		       struct poll_table_struct *wait);
+void hall_out_wake(struct hall_out *out);
+int hall_out_shutdown(struct socket *sock, int how);
+int hall_out_release(struct socket *sock);
+/* Ends a socket, or the host's part of a listener, for the unloading of the module. */
+void hall_out_abandon(struct hall_out *out);
+int hall_out_getname(struct socket *sock, struct sockaddr *address, int peer);
+int hall_out_ioctl(struct socket *sock, unsigned int cmd, unsigned long arg);
+int hall_out_setsockopt(struct socket *sock, int level, int optname,
+			sockptr_t optval, unsigned int optlen);
+
+int hall_watched_listen(struct socket *sock, int backlog);
+#ifdef HALL_HAS_ACCEPT_ARG
+int hall_watched_accept(struct socket *sock, struct socket *fresh,
+			struct proto_accept_arg *arg);
+#else
+int hall_watched_accept(struct socket *sock, struct socket *fresh, int flags,
+			bool kern);
+#endif
+int hall_watched_getname(struct socket *sock, struct sockaddr *address, int peer);
+int hall_watched_shutdown(struct socket *sock, int how);
+int hall_watched_release(struct socket *sock);
+/* Softirq: the channel of a connection that arrived, with a reference, or NULL. */
+struct hall_channel *hall_listener_meet(struct hall_member *member,
+					const struct hallway_message *offer);
+/* The work item of a connection that arrived: queues it for accept(). */
+void hall_listener_take(struct hall_out *out, struct hallway_message *offer);
+/* The same: nothing will accept it. */
+void hall_listener_drop(struct hall_out *out);
+/* Closes a listener's channel, and resets what waits for accept(). Mutex. */
+void hall_listener_close(struct hall_out *out);
+/* Threads in accept() go on in the native one, from now on. */
+void hall_accept_stop(void);
+/* Does a thread sleep in the native accept()? Any context. */
+bool hall_accept_is_native(struct sock *sk);
+
+/* publish.c */
+/* Asks the outsourcer for all listeners that it does not publish. Any context. */
+void hall_publish_listeners(void);
+void hall_publish_stop(void);
+/* Ends all published listeners. Process context. */
+void hall_withdraw_listeners(void);
+/* A program's call on a listener. Any context. */
+static inline void hall_listener_note_call(struct hall_out *out)
+{
+	if (READ_ONCE(out->pending))
+		hall_channel_raise(&out->channel, HALL_EVENT_CALLED);
+}
+
+/* The work item, after such a call. */
+void hall_listener_ask(struct hall_out *out);
+/* The outsourcer's part has ended, or there will be none; errno. Mutex. */
+void hall_listener_end(struct hall_out *out, int error);
+/* Ends the host's part of the socket's listener, if there is one. */
+void hall_listener_forget(const struct sock *sk);
+
+int hall_hook_init(void);
+void hall_hook_uninit(void);
+
+#endif /* HALL_OUTSOURCE_H */

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * How a listener comes to be published. The native one stays, and the outsourcer
+ * listens too if its policy publishes the port: clients in this guest, by the NIC and
+ * by the host all reach one listener, and when the host's part goes the others notice
+ * nothing.
+ *
+ * listen() asks the outsourcer and waits for the answer. Listeners that are there when
+ * an outsourcer arrives are found in TCP's table, and it is asked for each. One that
+ * was made before the first outsourcer may have a thread in the native accept(), which
+ * does not look at our queue: it is asked for when a call comes through our table,
+ * unless all that wait for it are pollers.
+ */
+#include "outsource.h"
+
+#include <linux/sched/signal.h>
+#include <net/inet_hashtables.h>
+#include <net/ipv6.h>
+#include <net/tcp.h>
+
+#include "../obs/counters.h"
+
+/* The outsourcer answers within that time, or the port is not published. */
+#define ANSWER		(5 * HZ)
+#define BATCH		32
+/* How soon to look again at sockets that were locked. */
+#define AGAIN		(HZ / 4)
+
+static void describe_listener(struct hall_out *out, const struct sock *sk,
+			      struct hallway_call *call)
+{
+	const struct inet_sock *inet = inet_sk(sk);
+
+	ipv6_addr_set_v4mapped(inet->inet_rcv_saddr, &out->local);
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6) {
+		out->local = sk->sk_v6_rcv_saddr;
+		call->flags |= HALLWAY_SOCKET_IPV6;
+		if (ipv6_only_sock(sk))
+			call->flags |= HALLWAY_SOCKET_V6ONLY;
+	}
+#endif
+	if (sk->sk_reuseport)
+		call->flags |= HALLWAY_SOCKET_REUSEPORT;
+	out->local_port = inet->inet_num;
+}
+
+/*
+ * The listener's object, in the hash, or NULL: it is no listener any more, another
+ * thread has published it, or there is no outsourcer. Under lock_sock(), or its
+ * spinlock.
+ */
+static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gfp)
+{
+	struct sock *sk = sock->sk;
+	struct hall_member *member;
+	struct hall_out *out;
+
+	if (!hall_is_watched(sock) || sk->sk_state != TCP_LISTEN ||
+	    !hall_outsource_may_publish(sk))
+		return NULL;
+	out = hall_out_get(sk);
+	if (out) {
+		WRITE_ONCE(out->backlog, backlog);
+		hall_out_put(out);
+		return NULL;
+	}
+	member = hall_members_get_outsourcer();
+	if (!member)
+		return NULL;
+	out = hall_out_new(&hall_out_listener, member, gfp);
+	hall_member_put(member);
+	if (!out)
+		return NULL;
+	out->backlog = max(backlog, 1);
+	hall_out_publish(out, sk);
+	return out;
+}
+
+/* Mutex. The answer is the work item's. */
+static void ask_outsourcer(struct hall_out *out)
+{
+	static const struct hallway_handle none;
+	struct hallway_call call = { };
+
+	out->pending = false;
+	/* Asked already, for a call that came meanwhile? */
+	if (out->closed || out->channel.endpoint)
+		return;
+	describe_listener(out, out->sk, &call);
+	/* Without a number it is as if the policy did not publish the port. */
+	if (!READ_ONCE(hall_outsourcing) || hall_channel_open(&out->channel)) {
+		hall_listener_end(out, EACCES);
+		/* No DEPARTED comes for a channel without a number. */
+		if (READ_ONCE(out->channel.member->departed))
+			hall_publish_listeners();
+		return;
+	}
+	hall_channel_call(&out->channel, HALL_OUT_CARRIER, &call, &out->local,
+			  out->local_port, &out->remote, 0, out->backlog, &none);
+}
+
+void hall_listener_ask(struct hall_out *out)
+{
+	if (out->pending)
+		ask_outsourcer(out);
+}
+
+/* The end of a published listener */
+
+void hall_listener_end(struct hall_out *out, int error)
+{
+	out->error = error;
+	smp_store_release(&out->state, HALL_OUT_REFUSED);
+	hall_listener_close(out);
+	hall_out_unpublish(out);
+	hall_channel_close(&out->channel);
+}
+
+void hall_listener_forget(const struct sock *sk)
+{
+	struct hall_out *out = hall_out_get(sk);
+
+	if (!out)
+		return;
+	mutex_lock(&out->mutex);
+	hall_listener_close(out);
+	hall_out_unpublish(out);
+	hall_out_unlock(out);
+	hall_out_put(out);
+}
+
+/* listen() */
+
+static int await_answer(struct hall_out *out)
+{
+	DEFINE_WAIT_FUNC(wait, woken_wake_function);
+	struct sock *sk = out->sk;
+	long timeo = ANSWER;
+
+	add_wait_queue(sk_sleep(sk), &wait);
+	while (hall_out_state(out) == HALL_OUT_CALLING && timeo &&
+	       !READ_ONCE(out->closed) && !fatal_signal_pending(current))
+		timeo = wait_woken(&wait, TASK_KILLABLE, timeo);
+	remove_wait_queue(sk_sleep(sk), &wait);
+	switch (hall_out_state(out)) {
+	case HALL_OUT_CONNECTED:
+		return 0;
+	case HALL_OUT_CALLING:
+		hall_listener_forget(sk);
+		return -EACCES;
+	default:
+		return -out->error;
+	}
+}
+
+static int listen_watched(struct socket *sock, int backlog)
+{
+	const struct proto_ops *native = hall_tables_of(sock->sk)->native;
+	int err = native->listen(sock, backlog);
+	struct hall_out *out;
+
+	if (err)
+		return err;
+	lock_sock(sock->sk);
+	out = make_listener(sock, backlog, GFP_KERNEL);
+	release_sock(sock->sk);
+	if (!out)
+		return 0;
+	mutex_lock(&out->mutex);
+	ask_outsourcer(out);
+	hall_out_unlock(out);
+	err = await_answer(out);
+	hall_out_put(out);
+	if (!err || err == -EACCES)
+		return 0;
+	/* The port is taken on the host, say: it is no listener after all. */
+	native->shutdown(sock, SHUT_RD);
+	return err;
+}
+
+int hall_watched_listen(struct socket *sock, int backlog)
+{
+	int err;
+
+	/* It sleeps before there is an object. */
+	hall_out_enter();
+	err = listen_watched(sock, backlog);
+	hall_out_leave();
+	return err;
+}
+
+int hall_watched_shutdown(struct socket *sock, int how)
+{
+	/* That ends a listener. */
+	if (how == SHUT_RD || how == SHUT_RDWR)
+		hall_listener_forget(sock->sk);
+	return hall_tables_of(sock->sk)->native->shutdown(sock, how);
+}
+
+int hall_watched_release(struct socket *sock)
+{
+	const struct proto_ops *native;
+
+	if (!sock->sk)
+		return 0;
+	native = hall_tables_of(sock->sk)->native;
+	hall_listener_forget(sock->sk);
+	return native->release(sock);
+}
+
+/* Listeners that are there already */
+
+/*
+ * May a thread be in the native accept(), or about to be? Pollers alone show that
+ * there is none.
+ */
+static bool may_be_in_accept(struct sock *sk, bool native_till_now)
+{
+	if (hall_accept_is_native(sk))
+		return true;
+	/* One that goes to sleep now is about to be there: no barrier is needed. */
+	return native_till_now && !waitqueue_active(sk_sleep(sk));
+}
+
+/* Under its spinlock, and not owned. */
+static struct hall_out *find_unpublished(struct sock *sk)
+{
+	const struct hall_tables *tables = hall_tables_of(sk);
+	struct socket *sock = sk->sk_socket;
+	bool native_till_now;
+	struct hall_out *out;
+
+	if (!tables || !sock || sk->sk_state != TCP_LISTEN || sk->sk_kern_sock)
+		return NULL;
+	native_till_now = READ_ONCE(sock->ops) == tables->native;
+	/*
+	 * A close() that has begun misses the exchange. So it is asked again whether
+	 * this is a listener, with each answer and arrival.
+	 */
+	if (native_till_now)
+		smp_store_release(&sock->ops, &tables->watched);
+	out = make_listener(sock, READ_ONCE(sk->sk_max_ack_backlog), GFP_ATOMIC);
+	if (out)
+		out->pending = may_be_in_accept(sk, native_till_now);
+	return out;
+}
+
+/* False: it is locked. */
+static bool publish_one(struct sock *sk)
+{
+	struct hall_out *out = NULL;
+	bool owned, pending;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	owned = sock_owned_by_user(sk);
+	if (!owned)
+		out = find_unpublished(sk);
+	spin_unlock_bh(&sk->sk_lock.slock);
+	if (!out)
+		return !owned;
+	pending = READ_ONCE(out->pending);
+	mutex_lock(&out->mutex);
+	if (!pending)
+		ask_outsourcer(out);
+	hall_out_unlock(out);
+	hall_out_put(out);
+	return true;
+}
+
+/*
+ * Collects listeners of one bucket from a position on, which is moved behind them.
+ * Returns their count.
+ */
+static unsigned int collect_batch(struct inet_listen_hashbucket *bucket,
+				  unsigned int *from, struct sock **batch)
+{
+	struct hlist_nulls_node *node;
+	unsigned int at = 0, n = 0;
+	struct sock *sk;
+
+	spin_lock(&bucket->lock);
+	sk_nulls_for_each(sk, node, &bucket->nulls_head) {
+		if (at++ < *from || !net_eq(sock_net(sk), &init_net) ||
+		    !refcount_inc_not_zero(&sk->sk_refcnt))
+			continue;
+		batch[n++] = sk;
+		if (n == BATCH)
+			break;
+	}
+	spin_unlock(&bucket->lock);
+	*from = at;
+	return n;
+}
+
+/* Returns how many were locked. */
+static unsigned int walk_listeners(void)
+{
+	struct inet_hashinfo *table = init_net.ipv4.tcp_death_row.hashinfo;
+	unsigned int bucket, n, i, from, locked = 0;
+	struct sock *batch[BATCH];
+
+	for (bucket = 0; bucket <= table->lhash2_mask; bucket++) {
+		from = 0;
+		do {
+			n = collect_batch(&table->lhash2[bucket], &from, batch);
+			for (i = 0; i < n; i++) {
+				locked += !publish_one(batch[i]);
+				sock_put(batch[i]);
+			}
+		} while (n == BATCH);
+		cond_resched();
+	}
+	return locked;
+}
+
+static void publish_all(struct work_struct *work);
+static DECLARE_DELAYED_WORK(publish_work, publish_all);
+
+static void publish_all(struct work_struct *work)
+{
+	if (READ_ONCE(hall_outsourcing) && walk_listeners())
+		queue_delayed_work(hall_control_queue, &publish_work, AGAIN);
+}
+
+void hall_publish_listeners(void)
+{
+	mod_delayed_work(hall_control_queue, &publish_work, 0);
+}
+
+void hall_publish_stop(void)
+{
+	cancel_delayed_work_sync(&publish_work);
+}
+
+static void withdraw_one(struct hall_out *out, void *data)
+{
+	if (out->channel.kind == &hall_out_listener)
+		hall_listener_forget(out->sk);
+}
+
+void hall_withdraw_listeners(void)
+{
+	hall_out_walk(withdraw_one, NULL);
+}

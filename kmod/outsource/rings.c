@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The two rings of an outsourced socket: made, mapped, ended, and looked at. */
+#include "outsource.h"
+
+#include "../obs/counters.h"
+
+/* Bytes of the ring that the guest writes. */
+#define RING_BYTES	(256 << 10)
+
+int hall_out_offer(struct hall_out *out, const struct hallway_call *call)
+{
+	struct hall_channel *channel = &out->channel;
+	struct hall_memory memory;
+	int err;
+
+	/* First: memory is for members that have not departed. */
+	if (hall_channel_open(channel))
+		return -ENOBUFS;
+	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + RING_BYTES,
+				&memory);
+	if (err) {
+		if (!out->mapped)
+			hall_channel_close(channel);
+		return err;
+	}
+	hall_ring_init_tx(&out->tx, memory.ring, RING_BYTES, HALL_OUT_CARRIER);
+	hall_ring_set_start(&out->tx, 0);
+	spin_lock_bh(&channel->lock);
+	out->memory = memory;
+	spin_unlock_bh(&channel->lock);
+	hall_channel_call(channel, HALL_OUT_CARRIER, call, &out->local,
+			  out->local_port, &out->remote, out->remote_port,
+			  RING_BYTES, &memory.handle);
+	return 0;
+}
+
+int hall_out_map(struct hall_out *out, const struct hallway_message *offer)
+{
+	struct hall_channel *channel = &out->channel;
+	struct hall_member *member = channel->member;
+	u32 size = offer->offer.ring_size;
+	struct hallway_ring *ring;
+	struct hall_rx_ring rx;
+
+	if (out->mapped || offer->carrier != HALL_OUT_CARRIER ||
+	    !hall_ring_is_valid_size(size))
+		return -EPROTO;
+	ring = member->transport->map(member, &offer->offer.handle,
+				      HALLWAY_RING_HEADER + size);
+	if (!ring)
+		return -EPROTO;
+	if (!hall_ring_init_rx(&rx, ring, size, HALL_OUT_CARRIER)) {
+		member->transport->unmap(member, ring);
+		return -EPROTO;
+	}
+	memcpy(&out->local, offer->offer.local, sizeof(out->local));
+	memcpy(&out->remote, offer->offer.remote, sizeof(out->remote));
+	out->local_port = offer->offer.local_port;
+	out->remote_port = offer->offer.remote_port;
+	WRITE_ONCE(channel->sender, offer->from);
+	WRITE_ONCE(channel->receiver, offer->from);
+	spin_lock_bh(&channel->lock);
+	out->rx = rx;
+	out->mapped = true;
+	spin_unlock_bh(&channel->lock);
+	return 0;
+}
+
+void hall_out_free_tx(struct hall_out *out)
+{
+	struct hall_memory memory;
+
+	spin_lock_bh(&out->channel.lock);
+	memory = out->memory;
+	out->memory.ring = NULL;
+	spin_unlock_bh(&out->channel.lock);
+	if (memory.ring)
+		hall_memory_free(out->channel.member, &memory);
+}
+
+void hall_out_end(struct hall_out *out)
+{
+	if (out->ended || !out->memory.ring)
+		return;
+	out->ended = true;
+	spin_lock_bh(&out->channel.lock);
+	hall_ring_set_end(&out->tx);
+	spin_unlock_bh(&out->channel.lock);
+	hall_channel_notify_receiver(&out->channel);
+}
+
+void hall_out_unmap(struct hall_out *out)
+{
+	struct hallway_ring *ring = NULL;
+
+	spin_lock_bh(&out->channel.lock);
+	if (out->mapped)
+		ring = out->rx.shared;
+	out->mapped = false;
+	spin_unlock_bh(&out->channel.lock);
+	if (ring)
+		out->channel.member->transport->unmap(out->channel.member, ring);
+}
+
+void hall_out_finish_rx(struct hall_out *out, u32 reason)
+{
+	u64 tail = out->rx.tail;
+
+	if (!out->mapped)
+		return;
+	hall_out_unmap(out);
+	hall_channel_send(&out->channel, HALLWAY_DONE, HALL_OUT_CARRIER, reason,
+			  tail);
+}
+
+void hall_out_close_channel(struct hall_out *out)
+{
+	if (!out->memory.ring && !out->mapped &&
+	    out->channel.kind == &hall_out_socket)
+		hall_channel_close(&out->channel);
+}
+
+void hall_out_fail(struct hall_out *out, int error)
+{
+	struct sock *sk = out->sk;
+
+	/* It was not accepted yet. */
+	if (!sk)
+		return;
+	WRITE_ONCE(sk->sk_err, error);
+	WRITE_ONCE(sk->sk_shutdown, SHUTDOWN_MASK);
+	hall_count(HALL_OUTSOURCE_RESETS);
+	sk->sk_state_change(sk);
+	sk_error_report(sk);
+}
+
+u32 hall_out_count_unread(struct hall_out *out, bool *eof)
+{
+	enum hall_rx_source source;
+	u32 n;
+
+	*eof = false;
+	if (out->rest) {
+		*eof = out->rest_at == out->rest_len;
+		return out->rest_len - out->rest_at;
+	}
+	if (!out->mapped) {
+		*eof = true;
+		return 0;
+	}
+	spin_lock_bh(&out->channel.lock);
+	source = hall_ring_find_source(&out->rx, 0, 0, &n);
+	spin_unlock_bh(&out->channel.lock);
+	switch (source) {
+	case HALL_RX_RING:
+		*eof = out->rx.ended;
+		return n;
+	case HALL_RX_ENDED:
+		*eof = true;
+		return 0;
+	case HALL_RX_CORRUPT:
+		hall_count(HALL_CORRUPT_RINGS);
+		hall_out_finish_rx(out, ECONNRESET);
+		hall_out_fail(out, ECONNRESET);
+		*eof = true;
+		return 0;
+	default:
+		return 0;
+	}
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * sendmsg() and recvmsg() of an outsourced socket. Each look and each copy is under
+ * the mutex, each wait is not.
+ */
+#include "outsource.h"
+
+#include <linux/uio.h>
+#include <net/tcp.h>
+
+#include "../obs/counters.h"
+
+/* A writer that found the ring full is woken at half, so that it is worth its cost. */
+#define LEAST_SPACE	1
+#define WAKE_SPACE(size)	((size) / 2)
+
+/* Is it too late to send? */
+static bool is_closed_for_sending(const struct hall_out *out)
+{
+	return READ_ONCE(out->sk->sk_err) || out->ended ||
+	       (READ_ONCE(out->sk->sk_shutdown) & SEND_SHUTDOWN);
+}
+
+/* Bytes, 0 if the ring is full, -EFAULT, -EPIPE. */
+static int write_ring(struct hall_out *out, struct msghdr *msg)
+{
+	struct hall_span span;
+	size_t copied;
+	bool ringing;
+
+	if (is_closed_for_sending(out) || !out->memory.ring)
+		return -EPIPE;
+	spin_lock_bh(&out->channel.lock);
+	span = hall_ring_get_tx_span(&out->tx, min_t(size_t, msg_data_left(msg),
+						     out->tx.size));
+	spin_unlock_bh(&out->channel.lock);
+	if (out->tx.broken) {
+		hall_count(HALL_CORRUPT_RINGS);
+		hall_out_finish_rx(out, ECONNRESET);
+		hall_out_fail(out, ECONNRESET);
+		return -EPIPE;
+	}
+	if (!span.len)
+		return 0;
+	copied = _copy_from_iter(span.data, span.len, &msg->msg_iter);
+	/* A piece that faults is not sent at all, as in TCP. */
+	if (copied < span.len) {
+		iov_iter_revert(&msg->msg_iter, copied);
+		return -EFAULT;
+	}
+	spin_lock_bh(&out->channel.lock);
+	ringing = hall_ring_publish(&out->tx, copied);
+	spin_unlock_bh(&out->channel.lock);
+	if (ringing)
+		hall_channel_notify_receiver(&out->channel);
+	hall_count_add(HALL_TX_BYTES_OUTSOURCED, copied);
+	WRITE_ONCE(out->tx_bytes, out->tx_bytes + copied);
+	return copied;
+}
+
+/* True: there is space, or an end of waiting for it. */
+static bool arm_space(struct hall_out *out)
+{
+	bool ready = true;
+
+	spin_lock_bh(&out->channel.lock);
+	if (out->memory.ring)
+		ready = hall_ring_arm_tail(&out->tx, LEAST_SPACE,
+					   WAKE_SPACE(out->tx.size));
+	spin_unlock_bh(&out->channel.lock);
+	return ready || is_closed_for_sending(out);
+}
+
+static int wait_for_space(struct hall_out *out, long *timeo)
+{
+	DEFINE_WAIT_FUNC(wait, woken_wake_function);
+	struct sock *sk = out->sk;
+
+	/* An edge-triggered poller is woken by the next space, too. */
+	if (!*timeo) {
+		set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+		return arm_space(out) ? 0 : -EAGAIN;
+	}
+	if (signal_pending(current))
+		return sock_intr_errno(*timeo);
+	add_wait_queue(sk_sleep(sk), &wait);
+	set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+	if (!arm_space(out))
+		*timeo = wait_woken(&wait, TASK_INTERRUPTIBLE, *timeo);
+	remove_wait_queue(sk_sleep(sk), &wait);
+	return 0;
+}
+
+static int send_all(struct hall_out *out, struct msghdr *msg)
+{
+	struct sock *sk = out->sk;
+	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
+	int sent = 0, n;
+
+	while (msg_data_left(msg)) {
+		mutex_lock(&out->mutex);
+		n = write_ring(out, msg);
+		hall_out_unlock(out);
+		if (!n)
+			n = wait_for_space(out, &timeo);
+		if (n < 0)
+			return sent ?: sk_stream_error(sk, msg->msg_flags, n);
+		sent += n;
+	}
+	return sent;
+}
+
+/* A call that comes while connect() waits for its answer waits with it. */
+static int wait_for_connection(struct hall_out *out, long timeo)
+{
+	int err = hall_out_await_answer(out, timeo);
+
+	return err == -EINPROGRESS ? -EAGAIN : err;
+}
+
+static noinline int send_message(struct socket *sock, struct msghdr *msg)
+{
+	struct hall_out *out = hall_out_get(sock->sk);
+	struct sock *sk = sock->sk;
+	int ret;
+
+	if (!out)
+		return HALL_NATIVE;
+	ret = wait_for_connection(out, sock_sndtimeo(sk, msg->msg_flags &
+							 MSG_DONTWAIT));
+	if (!ret && hall_out_state(out) == HALL_OUT_CONNECTED) {
+		/* The rings have no urgent data, and bytes are always copied. */
+		if (msg->msg_flags & MSG_OOB)
+			ret = -EOPNOTSUPP;
+		else if ((msg->msg_flags & MSG_ZEROCOPY) &&
+			 sock_flag(sk, SOCK_ZEROCOPY))
+			ret = -ENOBUFS;
+		else
+			ret = send_all(out, msg);
+	} else if (!ret) {
+		ret = HALL_NATIVE;
+	}
+	hall_out_put(out);
+	return ret;
+}
+
+int hall_out_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
+{
+	int ret = send_message(sock, msg);
+
+	if (ret != HALL_NATIVE)
+		return ret;
+	return hall_tables_of(sock->sk)->native->sendmsg(sock, msg, size);
+}
+
+/* A run of unread bytes, offset bytes ahead; n are there. */
+static struct hall_span get_span(struct hall_out *out, u32 offset, u32 n)
+{
+	if (out->rest)
+		return (struct hall_span){ out->rest + out->rest_at + offset,
+					   n - offset };
+	return hall_ring_get_rx_span(&out->rx, offset, n - offset);
+}
+
+static void consume(struct hall_out *out, u32 n)
+{
+	bool ringing;
+
+	if (out->rest) {
+		WRITE_ONCE(out->rest_at, out->rest_at + n);
+		return;
+	}
+	spin_lock_bh(&out->channel.lock);
+	ringing = hall_ring_consume(&out->rx, n);
+	spin_unlock_bh(&out->channel.lock);
+	if (ringing)
+		hall_channel_notify_sender(&out->channel);
+}
+
+/* Copies up to len bytes. Bytes, 0 at the end, -EAGAIN, or an error. */
+static int read_ring(struct hall_out *out, struct msghdr *msg, size_t len,
+		     int flags, u32 skip, int got)
+{
+	struct sock *sk = out->sk;
+	struct hall_span span;
+	size_t copied, done = 0;
+	bool eof;
+	u32 n = hall_out_count_unread(out, &eof);
+
+	if (n <= skip) {
+		/* A call that has bytes leaves the error to the next one. */
+		if (READ_ONCE(sk->sk_err))
+			return got ? 0 : sock_error(sk);
+		return eof || (READ_ONCE(sk->sk_shutdown) & RCV_SHUTDOWN) ?
+			       0 : -EAGAIN;
+	}
+	len = min_t(size_t, len, n - skip);
+	if (!len)
+		return 0;
+	while (done < len) {
+		span = get_span(out, skip + done, skip + len);
+		copied = span.len;
+		if (!(flags & MSG_TRUNC))
+			copied = _copy_to_iter(span.data, span.len,
+					       &msg->msg_iter);
+		done += copied;
+		if (copied < span.len)
+			break;
+	}
+	if (!(flags & MSG_PEEK) && done) {
+		consume(out, done);
+		hall_count_add(HALL_RX_BYTES_OUTSOURCED, done);
+		WRITE_ONCE(out->rx_bytes, out->rx_bytes + done);
+	}
+	return done ?: -EFAULT;
+}
+
+/*
+ * True: more than `seen` bytes are there, or an end. No sleeper asks for a later
+ * position than the next byte's: the ring has one event for all of them.
+ */
+static bool arm_bytes(struct hall_out *out, u32 seen)
+{
+	bool ready = true;
+
+	spin_lock_bh(&out->channel.lock);
+	if (out->mapped)
+		ready = hall_ring_arm_head(&out->rx, seen + 1) ||
+			READ_ONCE(out->rx.shared->end);
+	spin_unlock_bh(&out->channel.lock);
+	return ready || READ_ONCE(out->sk->sk_err) ||
+	       (READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN);
+}
+
+static int wait_for_bytes(struct hall_out *out, long *timeo, u32 seen)
+{
+	DEFINE_WAIT_FUNC(wait, woken_wake_function);
+	struct sock *sk = out->sk;
+
+	if (!*timeo)
+		return -EAGAIN;
+	if (signal_pending(current))
+		return sock_intr_errno(*timeo);
+	add_wait_queue(sk_sleep(sk), &wait);
+	if (!arm_bytes(out, seen))
+		*timeo = wait_woken(&wait, TASK_INTERRUPTIBLE, *timeo);
+	remove_wait_queue(sk_sleep(sk), &wait);
+	return 0;
+}
+
+static int receive_all(struct hall_out *out, struct msghdr *msg, size_t len,
+		       int flags)
+{
+	struct sock *sk = out->sk;
+	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
+	int target = sock_rcvlowat(sk, flags & MSG_WAITALL, len);
+	int got = 0, n, err;
+	u32 skip = 0;
+
+	do {
+		mutex_lock(&out->mutex);
+		n = read_ring(out, msg, len - got, flags, skip, got);
+		hall_out_unlock(out);
+		if (n > 0) {
+			got += n;
+			if (flags & MSG_PEEK)
+				skip += n;
+			continue;
+		}
+		if (n != -EAGAIN)
+			return got ?: n;
+		/* For edge-triggered pollers too, which wait for the next byte. */
+		if (arm_bytes(out, skip))
+			continue;
+		if (got >= target)
+			return got;
+		err = wait_for_bytes(out, &timeo, skip);
+		if (err)
+			return got ?: err;
+	} while (got < len || !len);
+	arm_bytes(out, skip);
+	return got;
+}
+
+static noinline int receive(struct socket *sock, struct msghdr *msg, size_t size,
+			    int flags)
+{
+	struct hall_out *out = hall_out_get(sock->sk);
+	int ret;
+
+	if (!out)
+		return HALL_NATIVE;
+	ret = wait_for_connection(out, sock_rcvtimeo(sock->sk,
+						     flags & MSG_DONTWAIT));
+	if (!ret && hall_out_state(out) == HALL_OUT_CONNECTED) {
+		if (flags & MSG_OOB)
+			ret = -EINVAL;
+		else if (flags & MSG_ERRQUEUE)
+			ret = -EAGAIN;
+		else
+			ret = receive_all(out, msg, size, flags);
+	} else if (!ret) {
+		ret = HALL_NATIVE;
+	}
+	hall_out_put(out);
+	return ret;
+}
+
+int hall_out_recvmsg(struct socket *sock, struct msghdr *msg, size_t size,
+		     int flags)
+{
+	int ret = receive(sock, msg, size, flags);
+
+	if (ret != HALL_NATIVE)
+		return ret;
+	return hall_tables_of(sock->sk)->native->recvmsg(sock, msg, size, flags);
+}
