@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{bail, Result};
-use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
+use hallway_netlink::{Client, Connection, Direction, Error, Member, Module, Switch};
 use serde::Serialize;
 
 use crate::print_json;
@@ -113,12 +113,14 @@ pub fn status(json: bool) -> Result<()> {
         mut members,
     } = status;
     members.sort_by(|a, b| (&a.transport, a.slot).cmp(&(&b.transport, b.slot)));
-    let switch = if module.enabled { "on" } else { "off" };
+    let word = |on| if on { "on" } else { "off" };
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "module hallway {}, switched {switch}\n",
-        module.version
+        "module hallway {}, switched {}, outsourcing {}\n",
+        module.version,
+        word(module.enabled),
+        word(module.outsourcing)
     )?;
     if members.is_empty() {
         writeln!(
@@ -176,14 +178,14 @@ pub fn counters(json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints the connections to members.
+/// Prints the connections to members, and the sockets that the host executes.
 pub fn connections(json: bool) -> Result<()> {
     let connections = client()?.connections()?;
     if json {
         return print_json(&connections);
     }
     if connections.is_empty() {
-        println!("no connections to members");
+        println!("no connections to members, and none that the host executes");
         return Ok(());
     }
     let heading = [
@@ -200,6 +202,9 @@ pub fn connections(json: bool) -> Result<()> {
 fn row(connection: &Connection) -> Vec<String> {
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let direction = |d: &Direction| {
+        if connection.outsourced {
+            return format!("host ({})", bytes(d.ring_bytes));
+        }
         let Direction {
             via,
             tcp_bytes,
@@ -232,13 +237,27 @@ fn row(connection: &Connection) -> Vec<String> {
 
 /// Switches the module.
 pub fn switch(on: bool) -> Result<()> {
-    client()?.set(on)?;
+    client()?.set(Switch::Promotion, on)?;
     println!(
         "hallway is {}",
         if on {
             "on"
         } else {
             "off: all connections go by plain TCP"
+        }
+    );
+    Ok(())
+}
+
+/// Turns outsourcing of new sockets on or off.
+pub fn switch_outsourcing(on: bool) -> Result<()> {
+    client()?.set(Switch::Outsourcing, on)?;
+    println!(
+        "outsourcing is {}",
+        if on {
+            "on, for what the host's policy allows"
+        } else {
+            "off: new sockets are native, and no port is published; those that are connected remain"
         }
     );
     Ok(())

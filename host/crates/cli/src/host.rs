@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{bail, Result};
-use hallway_control::{ask, Answer, Connection, Liveness, Member, Query, Region, Status, Vm};
+use hallway_control::{
+    ask, Answer, Connection, Liveness, Member, Outsourcer, Query, Region, Status, Vm,
+};
 
 use crate::print_json;
 use crate::table::{addresses, bytes, or_dash, Table};
@@ -47,6 +49,8 @@ fn show_daemon(status: &Status) -> io::Result<()> {
 
 fn show_region(region: &Region) -> io::Result<()> {
     let mut out = io::stdout();
+    let place = region.file.as_ref().map(|file| file.display().to_string());
+    let place = place.unwrap_or("(plugged in by hallwayd)".into());
     writeln!(
         out,
         "\nregion {}  {}  {}, {} slots of {}  {}",
@@ -55,7 +59,7 @@ fn show_region(region: &Region) -> io::Result<()> {
         bytes(region.size),
         region.slots,
         bytes(region.slice_size),
-        region.file.display()
+        place
     )?;
     if region.repairs > 0 {
         writeln!(
@@ -117,7 +121,14 @@ fn show_connections(connections: &[Connection]) -> io::Result<()> {
     for connection in connections {
         table.row(connection_row(connection));
     }
-    table.print("  ")
+    table.print("  ")?;
+    for connection in connections {
+        if let Some(problem) = &connection.problem {
+            let name = connection.name.as_deref().unwrap_or("-");
+            writeln!(out, "  {name}: {problem}")?;
+        }
+    }
+    Ok(())
 }
 
 fn connection_row(connection: &Connection) -> Vec<String> {
@@ -152,6 +163,9 @@ fn show_vms(vms: &[Vm]) -> io::Result<()> {
     }
     table.print("  ")?;
     for vm in vms {
+        if let Some(outsourcer) = &vm.outsourcer {
+            print_outsourcer(&vm.name, outsourcer)?;
+        }
         let of_plugs = vm.plugs.iter().filter_map(|plug| plug.problem.as_ref());
         for problem in vm.problem.iter().chain(of_plugs) {
             writeln!(out, "  {}: {problem}", vm.name)?;
@@ -172,4 +186,29 @@ fn vm_row(vm: &Vm) -> Vec<String> {
         or_dash(names.join(" "))
     };
     vec![vm.name.clone(), monitor, regions(true), regions(false)]
+}
+
+fn print_outsourcer(vm: &str, outsourcer: &Outsourcer) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "  {vm}: pid {} executes sockets for it: {} connections, {} published ports, {} sent, {} \
+         received",
+        outsourcer.pid,
+        outsourcer.sockets,
+        outsourcer.listeners,
+        bytes(outsourcer.sent_bytes),
+        bytes(outsourcer.received_bytes)
+    )?;
+    for (cause, count) in &outsourcer.refused {
+        writeln!(out, "  {vm}: refused {count} times: {cause}")?;
+    }
+    if outsourcer.corrupt != 0 {
+        writeln!(
+            out,
+            "  {vm}: broke the protocol {} times",
+            outsourcer.corrupt
+        )?;
+    }
+    Ok(())
 }

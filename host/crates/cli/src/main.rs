@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{bail, Result};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
 /// Shows and switches Hallway, on the host and in a guest.
@@ -36,11 +36,13 @@ enum Command {
         #[arg(long)]
         guest: bool,
         /// Directory of hallwayd's sockets
-        #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR",
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
               default_value = hallway_control::RUN_DIR)]
         run_dir: PathBuf,
     },
-    #[command(override_usage = "hallway migrate <VM> <URI>\n       hallway migrate <VM> --cancel")]
+    #[command(
+        override_usage = "hallway migrate <VM> <URI> [--reset-outsourced]\n       hallway migrate <VM> --cancel"
+    )]
     /// Migrate a VM to another host, with its ring memory out of the way; see docs/migration.md
     Migrate {
         /// Its name in hallwayd's configuration, or its UUID
@@ -48,15 +50,18 @@ enum Command {
         /// URI at which the destination's QEMU waits for it, such as tcp:host2:4444
         #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
         uri: Option<String>,
+        /// Go on where that resets connections of outsourced sockets
+        #[arg(long, conflicts_with = "cancel")]
+        reset_outsourced: bool,
         /// End the migration that is going on: the VM stays here
         #[arg(long)]
         cancel: bool,
         /// Directory of hallwayd's sockets
-        #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR",
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
               default_value = hallway_control::RUN_DIR)]
         run_dir: PathBuf,
     },
-    /// List the guest's connections to other members, what carries them, and why
+    /// List the guest's connections to members and outsourced sockets, what carries them, and why
     Connections {
         /// As JSON
         #[arg(long)]
@@ -66,12 +71,23 @@ enum Command {
     On,
     /// Take all the guest's connections back to plain TCP
     Off,
+    /// Turn outsourcing on or off for the guest's new sockets and listeners; see docs/outsourcing.md
+    Outsource {
+        /// What to turn it
+        switch: Switch,
+    },
     /// Show the module's counters
     Counters {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 fn print_json(value: &impl Serialize) -> Result<()> {
@@ -108,19 +124,25 @@ fn run(options: Options) -> Result<()> {
             }
         }
         Command::Migrate {
-            vm, uri, run_dir, ..
+            vm,
+            uri,
+            run_dir,
+            reset_outsourced,
+            ..
         } => match uri {
-            Some(uri) => migrate::migrate(&run_dir, &vm, &uri),
+            Some(uri) => migrate::migrate(&run_dir, &vm, &uri, reset_outsourced),
             None => migrate::cancel(&run_dir, &vm),
         },
         Command::Connections { json } => guest::connections(json),
         Command::On => guest::switch(true),
         Command::Off => guest::switch(false),
+        Command::Outsource { switch } => guest::switch_outsourcing(switch == Switch::On),
         Command::Counters { json } => guest::counters(json),
     }
 }
 
 fn main() -> ExitCode {
+    hallway_control::drop_empty_variable();
     match run(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output, such as head, has had enough.

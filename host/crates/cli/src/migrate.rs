@@ -15,10 +15,11 @@ const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Migrates a VM, and returns when that is over.
-pub fn migrate(run_dir: &Path, vm: &str, uri: &str) -> Result<()> {
+pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: bool) -> Result<()> {
     let begin = Query::Migrate {
         vm: vm.into(),
         uri: uri.into(),
+        reset_outsourced,
     };
     let mut said = String::new();
     let mut now = answer(run_dir, begin)?;

@@ -5,6 +5,7 @@
 //! ([`Answer`]), and the connection ends. A field whose name in JSON is an older
 //! one keeps that for the programs that read it.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
@@ -16,6 +17,17 @@ use serde::{Deserialize, Serialize};
 
 /// Directory of the daemon's sockets, unless options name another.
 pub const RUN_DIR: &str = "/run/hallway";
+
+/// The variable that the option `--run-dir` takes its value from.
+pub const RUN_DIR_VARIABLE: &str = "HALLWAY_RUN_DIR";
+
+/// Removes [`RUN_DIR_VARIABLE`] if it is empty: as in a shell, an empty variable is none.
+/// Call it before options are parsed, and before the program has threads.
+pub fn drop_empty_variable() {
+    if std::env::var_os(RUN_DIR_VARIABLE).is_some_and(|value| value.is_empty()) {
+        std::env::remove_var(RUN_DIR_VARIABLE);
+    }
+}
 
 /// Path of the control socket in a run directory.
 pub fn socket(run_dir: &Path) -> PathBuf {
@@ -36,6 +48,9 @@ pub enum Query {
         vm: String,
         /// URI at which the destination's QEMU waits for it, for QEMU's `migrate`.
         uri: String,
+        /// Go on where that resets outsourced connections.
+        #[serde(default)]
+        reset_outsourced: bool,
     },
     /// Ask for the stage of the last migration of a VM.
     Migration {
@@ -138,6 +153,28 @@ pub struct Vm {
     pub problem: Option<String>,
     /// Ring memory that it has, or should have.
     pub plugs: Vec<Plug>,
+    /// The process that executes sockets for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outsourcer: Option<Outsourcer>,
+}
+
+/// A process that executes a VM's sockets, as it was a second ago or two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outsourcer {
+    /// Of the process.
+    pub pid: u32,
+    /// Connections, also those that are being made or ended.
+    pub sockets: u32,
+    /// Published ports.
+    pub listeners: u32,
+    /// Bytes sent to the network.
+    pub sent_bytes: u64,
+    /// Bytes received from the network.
+    pub received_bytes: u64,
+    /// How often each rule or cause refused the guest something.
+    pub refused: BTreeMap<String, u64>,
+    /// How often the guest broke the protocol.
+    pub corrupt: u64,
 }
 
 /// The device of a region in a VM.
@@ -158,8 +195,8 @@ pub struct Region {
     pub name: String,
     /// Its UUID.
     pub uuid: String,
-    /// The file that QEMUs map.
-    pub file: PathBuf,
+    /// The file that QEMUs map; without one hallwayd hands them the memory.
+    pub file: Option<PathBuf>,
     /// Bytes of the region.
     pub size: u64,
     /// Number of slots, the host's among them.
@@ -236,6 +273,8 @@ pub struct Connection {
     pub requests: u64,
     /// Whether requests wait because the guest made too many.
     pub throttled: bool,
+    /// Why its QEMU may soon hear of no other VM.
+    pub problem: Option<String>,
 }
 
 /// Sends a query to the daemon of a run directory, and returns its answer.
@@ -284,7 +323,7 @@ mod tests {
             "generation":1,"liveness":"silent","silent_seconds":9,"addresses":["10.0.0.1"],
             "tx_bytes":1,"rx_bytes":2,"channels":3}]}],"vms":[{"connection":4,"pid":null,
             "name":"n","uuid":"u","regions":[],"doorbells":0,"doorbells_pending":0,"requests":0,
-            "throttled":false}],"machines":[{"name":"m","uuid":"u","monitor":null,
+            "throttled":false,"problem":null}],"machines":[{"name":"m","uuid":"u","monitor":null,
             "connected":false,"problem":null,"plugs":[]}]}"#;
         let read: Status = serde_json::from_str(status).unwrap();
         let member = &read.regions[0].members[0];

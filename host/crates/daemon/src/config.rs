@@ -11,18 +11,29 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use hallway_abi::region::PAGE_ENTRIES;
+use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES};
 use hallway_membership::{is_own, Error, Geometry, Uuid};
+use hallway_outsource::orders::Policy;
+use nix::unistd::{Gid, Uid, User};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::regionspec::{check_name, parse_size, RegionSpec, PAIR, SLOTS};
+use crate::regionspec::{check_name, parse_size, RegionSpec, OUTSOURCED, PAIR, SLOTS};
 use crate::run::SOCKET_PATH_MAX;
 
 /// Members of a pair's region: the host and two VMs.
 const PAIR_SLOTS: u32 = 3;
 const PAIR_SIZE: &str = "16M";
 const PAIR_IDLE: u64 = 60;
+
+/// Members of the region of a VM and its outsourcer: the host and these two.
+const OUTSOURCED_SLOTS: u32 = 3;
+const OUTSOURCED_MEMORY: &str = "64M";
+const OUTSOURCER_USER: &str = "nobody";
+const OUTSOURCED_SOCKETS: u32 = 1024;
+const OUTSOURCED_LISTENERS: u32 = 32;
+/// Most entries of each list of a policy: it travels in one packet.
+const POLICY_MAX: usize = 256;
 
 /// The configuration, checked.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -73,6 +84,24 @@ pub struct VmConfig {
     pub ports: Vec<String>,
     /// Indexes of its groups.
     pub groups: Vec<usize>,
+    /// How the host executes sockets for it, if it does.
+    pub outsource: Option<Outsource>,
+}
+
+/// How the host executes sockets for a VM.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outsource {
+    /// Path of the network namespace in which the sockets are; nothing: one of its own,
+    /// which is empty.
+    pub netns: Option<PathBuf>,
+    /// User that the process runs as, where `hallwayd` is root.
+    pub user: Uid,
+    /// The main group of that user.
+    pub group: Gid,
+    /// How its region is cut up.
+    pub geometry: Geometry,
+    /// What the guest may do.
+    pub policy: Policy,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +149,23 @@ struct RawVm {
     ports: Vec<String>,
     #[serde(default)]
     groups: Vec<Spanned<String>>,
+    outsource: Option<Spanned<RawOutsource>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawOutsource {
+    netns: Option<Spanned<PathBuf>>,
+    user: Option<Spanned<String>>,
+    #[serde(default)]
+    source: Vec<Spanned<String>>,
+    #[serde(default)]
+    connect: Vec<Spanned<String>>,
+    #[serde(default)]
+    publish: Vec<Spanned<String>>,
+    sockets: Option<Spanned<u32>>,
+    listeners: Option<Spanned<u32>>,
+    memory: Option<Spanned<String>>,
 }
 
 /// What is wrong, and its byte offset in the file.
@@ -201,6 +247,12 @@ impl Config {
             let what = format!("names with {PAIR} are for the regions of pairs: choose another");
             return Err(fault(&raw.name, what));
         }
+        if name.starts_with(OUTSOURCED) {
+            let what = format!(
+                "names with {OUTSOURCED} are for the regions of outsourcers: choose another"
+            );
+            return Err(fault(&raw.name, what));
+        }
         if self.groups.iter().any(|group| group.name == *name) {
             return Err(fault(&raw.name, format!("there are two groups {name}")));
         }
@@ -242,6 +294,7 @@ impl Config {
             monitor: self.vm_monitor(raw.monitor.as_ref())?,
             ports: raw.ports.clone(),
             groups: self.vm_groups(raw)?,
+            outsource: vm_outsource(raw)?,
         };
         self.check_pairs(&vm).map_err(|what| fault(whole, what))?;
         let (name, regions) = (&vm.name, self.shared_of(&vm));
@@ -249,10 +302,27 @@ impl Config {
             let what = format!("{name} is in more than {PAGE_ENTRIES} groups that share a region");
             return Err(fault(whole, what));
         }
+        if regions.len() + usize::from(vm.outsource.is_some()) > PAGE_ENTRIES {
+            let what = format!(
+                "{name} is in {PAGE_ENTRIES} groups that share a region, which is all that a VM \
+                 can join: there is no room for that of [vm.outsource]"
+            );
+            return Err(fault(whole, what));
+        }
         let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
+        let sum = sum + vm.outsourced_size();
         if self.vm_limit.is_some_and(|limit| sum > limit) {
             let what = format!(
                 "the regions of {name} have {sum} bytes together, more than limits.vm allows"
+            );
+            return Err(fault(whole, what));
+        }
+        let shared: u64 = self.regions().iter().map(|one| one.geometry.size()).sum();
+        let sum = shared + self.outsourced_size() + vm.outsourced_size();
+        if vm.outsource.is_some() && self.host_limit.is_some_and(|limit| sum > limit) {
+            let what = format!(
+                "with the [vm.outsource] of {name} the regions have {sum} bytes, more than \
+                 limits.host allows"
             );
             return Err(fault(whole, what));
         }
@@ -404,6 +474,13 @@ impl Config {
         self.groups.iter().filter_map(shared).collect()
     }
 
+    /// Whether people plug the region of a group into one of its VMs: that has no monitor.
+    pub fn is_by_hand(&self, name: &str) -> bool {
+        let group = self.groups.iter().position(|group| group.name == name);
+        let mut vms = self.vms.iter().filter(|vm| vm.monitor.is_none());
+        group.is_some_and(|group| vms.any(|vm| vm.groups.contains(&group)))
+    }
+
     /// Names and geometries of the regions that a VM shares with its groups.
     pub fn shared_of(&self, vm: &VmConfig) -> Vec<(&str, Geometry)> {
         let groups = vm.groups.iter().map(|at| &self.groups[*at]);
@@ -452,17 +529,51 @@ impl Config {
         Some((a.min(b), a.max(b)))
     }
 
-    /// Whether a VM is in a group that shares this region, or in the pair that has it.
+    /// Bytes of the regions that all VMs and their outsourcers have.
+    pub fn outsourced_size(&self) -> u64 {
+        self.vms.iter().map(VmConfig::outsourced_size).sum()
+    }
+
+    /// Whether the host executes sockets for any VM.
+    pub fn has_outsourced(&self) -> bool {
+        self.vms.iter().any(|vm| vm.outsource.is_some())
+    }
+
+    /// Name of the region of a VM and its outsourcer.
+    pub fn outsourced_name(&self, vm: usize) -> String {
+        format!("{OUTSOURCED}{}", self.vms[vm].name)
+    }
+
+    /// The VM of the outsourcer with the region of that name.
+    pub fn outsourced_named(&self, name: &str) -> Option<usize> {
+        let vm = name.strip_prefix(OUTSOURCED)?;
+        self.vms.iter().position(|one| one.name == vm)
+    }
+
+    /// Whether a VM is in a group that shares this region, or in the pair that has it, or
+    /// is the VM of the outsourcer that has it.
     pub fn admits(&self, region: &str, uuid: Uuid) -> bool {
         let vm = self.vm_of(uuid);
         if region.starts_with(PAIR) {
             let pair = self.pair_named(region);
             return pair.is_some_and(|(a, b)| vm == Some(a) || vm == Some(b));
         }
+        if region.starts_with(OUTSOURCED) {
+            let its = self.outsourced_named(region);
+            return its.is_some_and(|its| vm == Some(its) && self.vms[its].outsource.is_some());
+        }
         match self.groups.iter().position(|group| group.name == region) {
             Some(at) => vm.is_some_and(|vm| self.vms[vm].groups.contains(&at)),
             None => false,
         }
+    }
+}
+
+impl VmConfig {
+    /// Bytes of the region that it and its outsourcer have.
+    pub fn outsourced_size(&self) -> u64 {
+        let outsource = self.outsource.as_ref();
+        outsource.map_or(0, |outsource| outsource.geometry.size())
     }
 }
 
@@ -473,6 +584,97 @@ impl Group {
             Isolation::Pair { .. } => None,
         }
     }
+}
+
+/// Reads `[vm.outsource]`.
+fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
+    let Some(whole) = &vm.outsource else {
+        return Ok(None);
+    };
+    if vm.monitor.is_none() {
+        let what = "a VM with [vm.outsource] needs a monitor, by which its region is plugged in";
+        return Err(fault(whole, what));
+    }
+    let raw = whole.get_ref();
+    let netns = raw.netns.as_ref().map(|netns| {
+        let path = netns.get_ref();
+        if path.is_absolute() {
+            return Ok(path.clone());
+        }
+        let what = format!("{path:?}: give the whole path, such as /run/netns/dmz");
+        Err(fault(netns, what))
+    });
+    let user = outsourcer_user(whole)?;
+    let most = ENDPOINTS_MAX as u32 / 2;
+    let count = |raw: &Option<Spanned<u32>>, without| match raw {
+        None => Ok(without),
+        Some(raw) if (1..=most).contains(raw.get_ref()) => Ok(*raw.get_ref()),
+        Some(raw) => Err(fault(raw, format!("give a number from 1 to {most}"))),
+    };
+    Ok(Some(Outsource {
+        netns: netns.transpose()?,
+        user: user.uid,
+        group: user.gid,
+        geometry: outsourced_geometry(whole)?,
+        policy: Policy {
+            source: list(&raw.source, |text| {
+                text.parse()
+                    .map_err(|_| format!("{text:?} is no address: write 10.0.0.5 or fd00::5"))
+            })?,
+            connect: list(&raw.connect, |text| {
+                text.parse()
+                    .map_err(|why| format!("{why}: write 10.0.0.0/8:443, ::/0, or !10.0.0.1"))
+            })?,
+            publish: list(&raw.publish, |text| {
+                text.parse()
+                    .map_err(|why| format!("{why}: write tcp/8080, or tcp/80=10.0.0.5:8080"))
+            })?,
+            sockets: count(&raw.sockets, OUTSOURCED_SOCKETS)?,
+            listeners: count(&raw.listeners, OUTSOURCED_LISTENERS)?,
+        },
+    }))
+}
+
+/// Reads a list of a policy.
+fn list<T>(
+    raw: &[Spanned<String>],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, Fault> {
+    if let Some(more) = raw.get(POLICY_MAX) {
+        return Err(fault(
+            more,
+            format!("a list has at most {POLICY_MAX} entries"),
+        ));
+    }
+    let one = |raw: &Spanned<String>| parse(raw.get_ref()).map_err(|what| fault(raw, what));
+    raw.iter().map(one).collect()
+}
+
+/// The user that an outsourcer runs as.
+fn outsourcer_user(whole: &Spanned<RawOutsource>) -> Result<User, Fault> {
+    let raw = whole.get_ref().user.as_ref();
+    let name = raw.map_or(OUTSOURCER_USER, |raw| raw.get_ref());
+    let at = raw.map_or(whole.span(), Spanned::span).start;
+    let fault = |what: String| Fault { at, what };
+    match User::from_name(name) {
+        Ok(Some(user)) if user.uid.is_root() => Err(fault(format!(
+            "user {name} is root, which a process that serves a guest must not be: name another"
+        ))),
+        Ok(Some(user)) => Ok(user),
+        Ok(None) => Err(fault(format!(
+            "there is no user {name}: make it (useradd --system {name}), or name another"
+        ))),
+        Err(error) => Err(fault(format!("user {name} cannot be looked up: {error}"))),
+    }
+}
+
+/// Geometry of the region of a VM and its outsourcer.
+fn outsourced_geometry(whole: &Spanned<RawOutsource>) -> Result<Geometry, Fault> {
+    let raw = whole.get_ref().memory.as_ref();
+    let at = raw.map_or(whole.span(), Spanned::span).start;
+    let fault = |what: String| Fault { at, what };
+    let size = parse_size(raw.map_or(OUTSOURCED_MEMORY, |raw| raw.get_ref())).map_err(fault)?;
+    Geometry::new(size, OUTSOURCED_SLOTS).map_err(|error| fault(error.to_string()))
 }
 
 fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
@@ -542,6 +744,7 @@ pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
     }
     let all = config.regions().into_iter().chain(regions.iter().cloned());
     let sum: u64 = all.map(|spec| spec.geometry.size()).sum();
+    let sum = sum + config.outsourced_size();
     if config.host_limit.is_some_and(|limit| sum > limit) {
         bail!(
             "with --region the regions have {sum} bytes, more than the configuration's \
@@ -594,6 +797,19 @@ mod tests {
         assert!(config.admits(&pair, config.vms[2].uuid));
         assert!(!config.admits(&pair, config.vms[1].uuid));
         assert!(!config.admits("pair.x.y", config.vms[2].uuid));
+
+        let shop = &config.vms[2];
+        let outsource = shop.outsource.as_ref().unwrap();
+        assert_eq!(outsource.geometry, Geometry::new(64 << 20, 3).unwrap());
+        assert_eq!(outsource.policy.connect.len(), 3);
+        assert_eq!(
+            (outsource.policy.sockets, outsource.policy.listeners),
+            (1024, 32)
+        );
+        let region = config.outsourced_name(2);
+        assert_eq!(config.outsourced_named(&region), Some(2));
+        assert!(config.admits(&region, shop.uuid));
+        assert!(!config.admits(&region, vm.uuid) && !config.admits("out.web1", vm.uuid));
     }
 
     #[test]
@@ -604,6 +820,7 @@ mod tests {
                  [[vm]]\nname = \"a\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000001\"\n{more}\n"
             )
         };
+        let out = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.outsource]\n{more}"));
         let second = "[[vm]]\nname = \"b\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000002\"\n";
         for (text, line, part) in [
             (
@@ -704,6 +921,27 @@ mod tests {
             (vm("[[vm]]\nname = \"b\"\nuuid = \"x\""), 11, "no UUID"),
             ("[[vm]]\nname = \"b\"".into(), 1, "missing field `uuid`"),
             ("[[vm]\n".into(), 1, "expected"),
+            (
+                "[[group]]\nname = \"out.a\"\nisolation = \"pair\"".into(),
+                2,
+                "names with out. are for the regions of outsourcers",
+            ),
+            (vm("[vm.outsource]"), 9, "needs a monitor"),
+            (out("netns = \"dmz\""), 11, "such as /run/netns/dmz"),
+            (out("user = \"root\""), 11, "name another"),
+            (out("user = \"no-such-one\""), 11, "useradd"),
+            (out("source = [\"10.0.0\"]"), 11, "no address"),
+            (
+                out("connect = [\"::/0\",\n\"10.0.0.0/33\"]"),
+                12,
+                "or !10.0.0.1",
+            ),
+            (out("publish = [\"8080\"]"), 11, "write tcp/8080"),
+            (out("sockets = 0"), 11, "from 1 to 2048"),
+            (out("listeners = 3000"), 11, "from 1 to 2048"),
+            (out("memory = \"5M\""), 11, "power of two"),
+            (out("memory = \"2M\""), 11, "less than 2 MiB"),
+            (out("net = \"x\""), 11, "expected one of"),
         ] {
             let said = error(&text);
             assert!(
@@ -731,6 +969,16 @@ mod tests {
             said.starts_with(":11: ") && said.contains("limits.vm"),
             "{said}"
         );
+        let outsourced = "[[vm]]\nname = \"v\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000001\"\n\
+                          monitor = \"/m\"\ngroups = [\"a\"]\n[vm.outsource]\nmemory = \"16M\"\n";
+        for limit in ["host", "vm"] {
+            let said = error(&format!(
+                "[limits]\n{limit} = \"16M\"\n{}{outsourced}",
+                group("a", "16M")
+            ));
+            let part = format!("limits.{limit}");
+            assert!(said.starts_with(":7: ") && said.contains(&part), "{said}");
+        }
         let config = Config::parse("[limits]\nhost = \"16M\"\n").map_err(|fault| fault.what);
         let config = config.unwrap();
         let region = |text: &str| [text.parse().unwrap()];

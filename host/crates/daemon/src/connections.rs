@@ -3,6 +3,7 @@
 
 mod connection;
 mod line;
+mod ringer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,18 +16,26 @@ use hallway_abi::region as abi;
 use hallway_control as control;
 use hallway_membership::{Address, Reply, Request, Uuid, HOST_SLOT};
 use nix::sys::epoll::EpollFlags;
+use nix::sys::resource::{getrlimit, Resource};
 use tracing::{debug, error, info, warn};
 
 pub use self::connection::Connection;
+use self::ringer::Ringer;
 use crate::effect::Effect;
 use crate::keeper::{Entry, Holder, Kept, SavedConnection};
+use crate::lines::Lines;
 use crate::poller::{Poller, Source};
 
 /// Connections that one user may have: each takes descriptors and memory, here and at
 /// the holder, and a member of the group of `--group` can make any number.
 const QEMUS_OF_ONE: usize = 1024;
 /// Log lines a second about QEMUs that connect and go.
-const LINES_PER_SECOND: usize = 32;
+const TURNOVER_LINES: usize = 32;
+/// Log lines a second about those that are refused, cannot be served or may soon not be.
+const TROUBLE_LINES: usize = 8;
+/// Number of QEMUs a second of which descriptors are counted. A count may take
+/// milliseconds.
+const LOOKS: usize = 8;
 /// How long a join waits for QEMUs that do not read.
 const JOIN_WAIT: Duration = Duration::from_millis(200);
 
@@ -51,6 +60,7 @@ pub struct Place {
 /// Every connection to a QEMU.
 pub struct Connections {
     listener: UnixListener,
+    ringer: Ringer,
     all: BTreeMap<u64, Connection>,
     next: u64,
     /// Those that the holder does not keep yet.
@@ -61,8 +71,23 @@ pub struct Connections {
     unsaved: bool,
     /// A guest came, went or has other addresses: others may have other candidates.
     moved: bool,
-    /// QEMUs that connected or went within this second.
-    turnover: usize,
+    /// A user of the group can have QEMUs connect, go and be refused in a loop.
+    turnover: Lines,
+    troubles: Lines,
+    /// The last connection of which descriptors were counted.
+    looked_at: u64,
+    /// The outsourcers, by the names of their regions.
+    outsourcers: BTreeMap<String, Outsourcer>,
+}
+
+/// An outsourcer, as the QEMU of its guest knows it: another peer.
+struct Outsourcer {
+    /// Its number among peers, where connections have theirs; never used twice.
+    number: u64,
+    /// Its slot in the region.
+    slot: usize,
+    /// Rung by the guest; its process listens.
+    bell: OwnedFd,
 }
 
 impl Connections {
@@ -85,13 +110,17 @@ impl Connections {
         }
         let mut connections = Self {
             listener,
+            ringer: Ringer::new()?,
             all,
             next,
             fresh: BTreeSet::new(),
             gone: BTreeSet::new(),
             unsaved: true,
             moved: true,
-            turnover: 0,
+            turnover: Lines::new(TURNOVER_LINES),
+            troubles: Lines::new(TROUBLE_LINES),
+            looked_at: 0,
+            outsourcers: BTreeMap::new(),
         };
         connections.fresh = connections.numbers().into_iter().collect();
         connections.reintroduce()?;
@@ -166,7 +195,9 @@ impl Connections {
                 Ok((stream, _)) => stream.into(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    error!("cannot accept a QEMU: {error}");
+                    if self.troubles.may() {
+                        error!("cannot accept a QEMU: {error}");
+                    }
                     // Descriptors have run out: this must not become a tight loop.
                     std::thread::sleep(Duration::from_millis(10));
                     return;
@@ -174,7 +205,8 @@ impl Connections {
             };
             match Connection::new(self.next, socket) {
                 Ok(connection) => self.take_in(connection, poller),
-                Err(error) => error!("cannot serve a QEMU: {error:#}"),
+                Err(error) if self.troubles.may() => error!("cannot serve a QEMU: {error:#}"),
+                Err(_) => {}
             }
         }
     }
@@ -182,14 +214,27 @@ impl Connections {
     fn take_in(&mut self, connection: Connection, poller: &Poller) {
         let of_user = self.iter().filter(|other| other.uid == connection.uid);
         if of_user.count() >= QEMUS_OF_ONE {
-            warn!(
-                vm = %connection.label(),
-                uid = connection.uid,
-                "refused: its user has {QEMUS_OF_ONE} connections, and may not have more"
-            );
+            if self.troubles.may() {
+                warn!(
+                    vm = %connection.label(),
+                    uid = connection.uid,
+                    "refused: its user has {QEMUS_OF_ONE} connections, and may not have more"
+                );
+            }
             return;
         }
-        if self.may_log() {
+        let room = room();
+        if self.all.len() >= room {
+            if self.troubles.may() {
+                warn!(
+                    vm = %connection.label(),
+                    "refused: hallwayd has descriptors for {room} connections: raise its limit \
+                     (LimitNOFILE, ulimit -Hn)"
+                );
+            }
+            return;
+        }
+        if self.turnover.may() {
             info!(vm = %connection.label(), "QEMU connected");
         }
         if let Err(error) = connection.line.watch(poller) {
@@ -199,13 +244,6 @@ impl Connections {
         self.all.insert(connection.number, connection);
         self.next += 1;
         self.unsaved = true;
-    }
-
-    /// Whether to log that a QEMU connected or went: a user of the group can do so in
-    /// a loop.
-    fn may_log(&mut self) -> bool {
-        self.turnover += 1;
-        self.turnover <= LINES_PER_SECOND
     }
 
     /// Ends a connection if its QEMU has ended.
@@ -221,7 +259,7 @@ impl Connections {
             return Vec::new();
         };
         // The end of a member is logged in any case.
-        if self.may_log() || connection.is_member() {
+        if self.turnover.may() || connection.is_member() {
             info!(vm = %connection.label(), "its QEMU is gone");
         }
         connection.line.unwatch(poller);
@@ -278,29 +316,49 @@ impl Connections {
         }
     }
 
-    /// Takes the rings of a guest, and looks at its addresses.
+    /// A guest has rung: looks at its addresses.
     pub fn hear(&mut self, number: u64) {
         let Some(connection) = self.all.get_mut(&number) else {
             return;
         };
-        if let Err(error) = connection.line.hear() {
-            warn!(vm = %connection.label(), "cannot read the doorbell: {error}");
-        }
         self.moved |= connection.look_home();
     }
 
     /// Does what is due once a second.
     pub fn every_second(&mut self) {
-        let turnover = std::mem::take(&mut self.turnover);
-        if let Some(more @ 1..) = turnover.checked_sub(LINES_PER_SECOND) {
+        if let more @ 1.. = self.turnover.every_second() {
             warn!(
                 more,
                 "QEMUs connected or went within a second, too many to log each"
             );
         }
+        if let more @ 1.. = self.troubles.every_second() {
+            warn!(
+                more,
+                "QEMUs were refused within a second, too many to log each"
+            );
+        }
         for connection in self.all.values_mut() {
             connection.refill();
             self.moved |= connection.look_home();
+        }
+        self.look_at_descriptors();
+    }
+
+    /// Looks at the descriptors of a few QEMUs, those next in turn.
+    fn look_at_descriptors(&mut self) {
+        let due = self.iter().filter(|one| one.is_look_due());
+        let due: Vec<u64> = due.map(|one| one.number).collect();
+        for number in in_turn(&due, self.looked_at) {
+            self.looked_at = number;
+            let Some(connection) = self.all.get_mut(&number) else {
+                continue;
+            };
+            if let Some(trouble) = connection.look_at_descriptors() {
+                if self.troubles.may() {
+                    warn!(vm = %connection.label(), "{trouble}");
+                }
+            }
         }
     }
 
@@ -364,6 +422,9 @@ impl Connections {
         for other in members.map(|other| other.number).collect::<Vec<_>>() {
             known &= self.introduce_one(number, other) & self.introduce_one(other, number);
         }
+        if let Some(outsourcer) = self.outsourcers.get(region) {
+            known &= self.introduce_one(number, outsourcer.number);
+        }
         let Some(connection) = self.all.get_mut(&number).filter(|_| !known) else {
             return known;
         };
@@ -371,10 +432,58 @@ impl Connections {
         since.elapsed() >= JOIN_WAIT
     }
 
+    /// Gives the outsourcer of a region a doorbell, and has the QEMU of a guest that has
+    /// joined learn of it. It stays the same for each process that serves the region.
+    pub fn add_outsourcer(&mut self, region: &str, slot: usize) -> Result<()> {
+        if self.outsourcers.contains_key(region) {
+            return Ok(());
+        }
+        let outsourcer = Outsourcer {
+            number: self.next,
+            slot,
+            bell: line::eventfd()?,
+        };
+        self.next += 1;
+        self.unsaved = true;
+        let number = outsourcer.number;
+        self.outsourcers.insert(region.into(), outsourcer);
+        let joined = self.iter().filter(|one| one.entry(region).is_some());
+        for to in joined.map(|one| one.number).collect::<Vec<_>>() {
+            self.introduce_one(to, number);
+        }
+        Ok(())
+    }
+
+    /// Forgets the outsourcer of a region.
+    pub fn remove_outsourcer(&mut self, region: &str) {
+        if let Some(outsourcer) = self.outsourcers.remove(region) {
+            for connection in self.all.values_mut() {
+                connection.line.peers.remove(&outsourcer.number);
+            }
+            self.unsaved = true;
+        }
+    }
+
+    /// The doorbell of the outsourcer of a region.
+    pub fn outsourcer_bell(&self, region: &str) -> Option<BorrowedFd<'_>> {
+        let outsourcer = self.outsourcers.get(region)?;
+        Some(outsourcer.bell.as_fd())
+    }
+
+    /// A copy of the doorbell of a connection or an outsourcer.
+    fn bell_of(&self, number: u64) -> Option<io::Result<OwnedFd>> {
+        if let Some(connection) = self.all.get(&number) {
+            return Some(connection.line.bell());
+        }
+        let mut outsourcers = self.outsourcers.values();
+        let outsourcer = outsourcers.find(|one| one.number == number)?;
+        Some(outsourcer.bell.try_clone())
+    }
+
     /// Makes the doorbell of `about` known to the QEMU of `to`. True if it is, or
     /// if that QEMU does not read: others need not wait for it.
     fn introduce_one(&mut self, to: u64, about: u64) -> bool {
-        let Some(bell) = self.all.get(&about).map(|about| about.line.bell()) else {
+        let Some(bell) = self.bell_of(about) else {
             return true;
         };
         let Some(connection) = self.all.get_mut(&to) else {
@@ -533,7 +642,14 @@ impl Connections {
     fn replies(&self, connection: &Connection) -> [Reply; abi::PAGE_ENTRIES] {
         connection.entries.each_ref().map(|entry| {
             let mut doorbells = [0; abi::SLOTS_MAX];
-            if let Some(region) = entry.region.as_deref() {
+            let region = entry.region.as_deref();
+            let outsourcer = region.and_then(|region| self.outsourcers.get(region));
+            if let Some(outsourcer) = outsourcer {
+                let peer = connection.line.peers.get(&outsourcer.number);
+                doorbells[outsourcer.slot] =
+                    peer.filter(|peer| peer.known).map_or(0, |peer| peer.id);
+            }
+            if let Some(region) = region {
                 doorbells[HOST_SLOT] = abi::DAEMON_ID;
                 let peers = connection.line.peers.iter();
                 for (other, peer) in peers.filter(|(_, peer)| peer.known) {
@@ -547,6 +663,7 @@ impl Connections {
                 status: entry.status,
                 slot: entry.slot,
                 generation: entry.generation,
+                outsourcer: outsourcer.map_or(0, |outsourcer| outsourcer.slot as u32),
                 doorbells,
             }
         })
@@ -561,7 +678,9 @@ impl Connections {
     /// Rings guests.
     pub fn ring(&self, numbers: &BTreeSet<u64>) {
         for connection in numbers.iter().filter_map(|number| self.get(*number)) {
-            connection.line.ring();
+            if let Err(error) = connection.line.ring(&self.ringer) {
+                error!(vm = %connection.label(), "cannot be rung: {error}");
+            }
         }
     }
 
@@ -581,9 +700,23 @@ impl Connections {
             doorbells_pending: connection.line.unknown(),
             requests: connection.requests,
             throttled: connection.throttled(),
+            problem: connection.strain.clone(),
         };
         self.iter().map(status).collect()
     }
+}
+
+/// How many connections there is room for: each takes four descriptors here and four at
+/// the holder, and a quarter of all is left for the rest.
+fn room() -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    usize::try_from(limit / 16 * 3).unwrap_or(usize::MAX)
+}
+
+/// The first few of some numbers, in order, that come after `last`, and then around.
+fn in_turn(numbers: &[u64], last: u64) -> Vec<u64> {
+    let (before, after) = numbers.split_at(numbers.partition_point(|number| *number <= last));
+    after.iter().chain(before).copied().take(LOOKS).collect()
 }
 
 /// Takes the guest of a connection out of the regions of some of its entries.
@@ -600,4 +733,17 @@ fn leave(connection: &mut Connection, which: impl Fn(usize, &str) -> bool) -> Ve
         }
     }
     effects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_many_qemus_are_looked_at_in_turn_and_a_few_at_once() {
+        let numbers: Vec<u64> = (1..=10).collect();
+        assert_eq!(in_turn(&numbers, 0), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(in_turn(&numbers, 8), [9, 10, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(in_turn(&numbers[..2], 1), [2, 1]);
+    }
 }

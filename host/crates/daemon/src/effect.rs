@@ -22,6 +22,8 @@ pub enum Effect {
     /// For the connections: the guest of this one has gone, or is another than it
     /// said.
     Disown(u64),
+    /// For the connections: the guest of this one no longer has this region.
+    PutOut(u64, String),
     /// For the connections: this QEMU has the monitor of the VM with this UUID.
     Verified(i32, Uuid),
     /// For the VMs and the connections: look for the connection of this VM, whose

@@ -2,10 +2,13 @@
 //! What outlives the daemon: the run directory, and what the holder keeps.
 
 mod holder;
+pub mod pidfd;
 mod state;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use nix::sys::epoll::EpollFlags;
@@ -21,6 +24,9 @@ use crate::run::{clean, RunDir};
 pub const STATE: &str = "state";
 /// Name of QEMU's socket among what the holder keeps.
 pub const LISTENER: &str = "listener";
+
+/// Time between two tries to start a holder.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What a daemon before this one left with its holder.
 pub struct Inherited {
@@ -68,7 +74,7 @@ impl Inherited {
 
 /// The run directory, the holder, and whether that has the newest state.
 pub struct Keeper {
-    run: RunDir,
+    run: Rc<RunDir>,
     holder: Holder,
     /// Path of the socket to which QEMUs connect.
     pub socket: PathBuf,
@@ -76,11 +82,15 @@ pub struct Keeper {
     pub made: Vec<PathBuf>,
     /// Whether the holder lacks what it was last to keep.
     unsaved: bool,
+    /// Whether the holder has ended, and there is no other yet.
+    lost: bool,
+    /// When a holder was last to be started.
+    tried: Option<Instant>,
 }
 
 impl Keeper {
     /// Takes over directory and holder.
-    pub fn new(run: RunDir, holder: Holder, socket: PathBuf, mut made: Vec<PathBuf>) -> Self {
+    pub fn new(run: Rc<RunDir>, holder: Holder, socket: PathBuf, mut made: Vec<PathBuf>) -> Self {
         made.sort();
         made.dedup();
         Self {
@@ -89,6 +99,8 @@ impl Keeper {
             socket,
             made,
             unsaved: true,
+            lost: false,
+            tried: None,
         }
     }
 
@@ -100,6 +112,11 @@ impl Keeper {
     /// The holder.
     pub fn holder(&self) -> &Holder {
         &self.holder
+    }
+
+    /// Whether there is a holder.
+    pub fn has_holder(&self) -> bool {
+        !self.lost
     }
 
     /// Whether the holder lacks what it was last to keep.
@@ -121,16 +138,32 @@ impl Keeper {
         Ok(())
     }
 
-    /// Starts another holder in place of one that ended. It has nothing yet.
-    pub fn replace_holder(&mut self, poller: &Poller) -> Result<()> {
-        warn!("the holder process died: starting another");
+    /// The holder has ended, or has hung up as it cannot keep what it was given.
+    pub fn lose_holder(&mut self, poller: &Poller) {
+        warn!("the holder process ended or hung up: starting another");
         poller.unwatch(self.holder.as_fd());
+        self.lost = true;
+    }
+
+    /// Whether to start another holder: none in the second after the last try.
+    pub fn lacks_holder(&self) -> bool {
+        self.lost && self.tried.is_none_or(|at| at.elapsed() >= RETRY)
+    }
+
+    /// Starts another holder in place of the one that was lost. It has nothing yet.
+    pub fn replace_holder(&mut self, poller: &Poller) -> Result<()> {
+        self.tried = Some(Instant::now());
+        // One that hung up would keep all that it has for ever.
+        if let Ok(Some(before)) = Holder::find(&self.run.holder()) {
+            before.quit();
+        }
         while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             if status == WaitStatus::StillAlive {
                 break;
             }
         }
         self.holder = Holder::start(&self.run.holder())?;
+        self.lost = false;
         self.unsaved = true;
         self.watch(poller)
     }
@@ -139,6 +172,6 @@ impl Keeper {
     /// regions' `files`.
     pub fn clean(self, files: &[PathBuf]) {
         self.holder.quit();
-        clean(&self.run, &self.socket, files, &self.made);
+        clean(&self.run, Some(&self.socket), files, &self.made);
     }
 }

@@ -6,11 +6,12 @@
 //! | --- | --- |
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`picture`] | all that the daemon knows, in components that own their data |
-//! | [`connections`], [`regions`], [`vms`], [`pairs`] | these components |
+//! | [`connections`], [`regions`], [`vms`], [`pairs`], [`outsourcers`] | these components |
 //! | [`requests`] | decisions about what guests ask for |
 //! | [`keeper`] | the holder process, and the state that it keeps |
 //! | [`clients`] | the control socket |
 //! | [`options`], [`config`], [`access`], [`run`] | what people give; what lies in the file system |
+//! | [`lines`] | bounds for the log |
 //! | [`stop`] | `hallwayd --stop` |
 
 mod access;
@@ -19,7 +20,9 @@ mod config;
 mod connections;
 mod effect;
 mod keeper;
+mod lines;
 mod options;
+mod outsourcers;
 mod pairs;
 mod picture;
 mod poller;
@@ -33,6 +36,7 @@ mod vms;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use anyhow::Result;
 use clap::Parser;
@@ -41,12 +45,11 @@ use nix::sys::stat::{umask, Mode};
 
 use crate::access::Access;
 use crate::config::Config;
+use crate::keeper::Holder;
 use crate::options::Options;
+use crate::regionspec::RegionSpec;
 use crate::run::RunDir;
 use crate::server::Server;
-
-/// The variable that `--run-dir` takes its value from.
-const RUN_DIR: &str = "HALLWAY_RUN_DIR";
 
 /// Raises the limit of descriptors: each VM takes four here and four in the holder.
 fn raise_descriptor_limit() {
@@ -73,37 +76,55 @@ fn serve(options: &Options) -> Result<()> {
     let path = options.run_dir();
     let access = Access::new(options.group.as_deref())?;
     let socket = options.socket();
-    run::check_socket_path(&socket, "--socket")?;
+    let option = options.socket.as_ref().map_or("--run-dir", |_| "--socket");
+    run::check_socket_path(&socket, option)?;
     run::check_socket_path(&hallway_control::socket(&path), "--run-dir")?;
-    if config.regions().is_empty() && options.regions().is_empty() && !config.has_pairs() {
+    let asks = config.has_pairs() || config.has_outsourced();
+    if config.regions().is_empty() && options.regions().is_empty() && !asks {
         tracing::warn!(
             "neither the configuration nor --region asks for a region: all VMs stay on TCP"
         );
     }
     let mut made = Vec::new();
-    for (dir, option) in [(&path, "--run-dir"), (&options.region_dir, "--region-dir")] {
+    let mut make = |dir: &Path, option| -> Result<()> {
         let new = run::make_dir(dir, option)?;
         access.admit(new.as_ref())?;
         access.check(dir)?;
         made.extend(new);
+        Ok(())
+    };
+    make(&path, "--run-dir")?;
+    let is_by_hand = |spec: &RegionSpec| config.is_by_hand(&spec.name);
+    if !options.regions().is_empty() || config.regions().iter().any(is_by_hand) {
+        make(&options.region_dir, "--region-dir")?;
+        // In a sticky directory no other user replaces a file of ours.
+        let harm = "have the VMs' memory";
+        run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
     }
-    // In a sticky directory no other user replaces a file of ours.
-    let harm = "have the VMs' memory";
-    run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
     let beside = socket.parent().filter(|dir| *dir != Path::new(""));
     let beside = beside.unwrap_or(Path::new("."));
     if beside.is_dir() {
         run::check_dir(beside, "--socket", "pose as hallwayd", 0o1000)?;
     }
-    let run = RunDir::take(&path)?;
-    Server::new(options, config, &access, run, made)?.run()
+    let run = Rc::new(RunDir::take(&path)?);
+    // What was there before is not this daemon's to remove.
+    let is_first = !run.holder().exists();
+    match Server::new(options, config, &access, run.clone(), made.clone()) {
+        Ok(server) => server.run(),
+        Err(error) => {
+            if is_first {
+                if let Ok(Some(holder)) = Holder::find(&run.holder()) {
+                    holder.quit();
+                }
+                run::clean(&run, None, &[], &made);
+            }
+            Err(error)
+        }
+    }
 }
 
 fn main() -> ExitCode {
-    // As in a shell, an empty variable is none.
-    if std::env::var_os(RUN_DIR).is_some_and(|value| value.is_empty()) {
-        std::env::remove_var(RUN_DIR);
-    }
+    hallway_control::drop_empty_variable();
     let options = Options::parse();
     // Sockets and files are for this user alone.
     umask(Mode::from_bits_truncate(0o077));
@@ -125,6 +146,8 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
+            // A log that takes no lines must not end the daemon: eprintln! panics then.
+            .log_internal_errors(false)
             .init();
         serve(&options)
     };

@@ -33,14 +33,14 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 )]
 pub struct Options {
     /// Directory for sockets, pid file and holder [default: that of --socket, else /run/hallway]
-    #[arg(long, env = "HALLWAY_RUN_DIR", value_name = "DIR")]
+    #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 
     /// Socket for QEMU [default: hallwayd.sock in the run directory]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Directory for the regions' files; must be memory
+    /// Directory for the files of regions that people plug in; must be memory
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/hallway")]
     pub region_dir: PathBuf,
 
@@ -52,12 +52,12 @@ pub struct Options {
     #[arg(long, requires = "config", conflicts_with = "stop")]
     pub check_config: bool,
 
-    /// A region that every VM may join: its name, its size (a power of two), its number of members
-    /// with the host [default without --config: default:256M]
+    /// A region that every VM may join, as a file that people plug in: its name, its size (a power
+    /// of two), its number of members with the host [default without --config: default:256M]
     #[arg(long = "region", value_name = "NAME:SIZE[:SLOTS]")]
     pub regions: Vec<RegionSpec>,
 
-    /// Let members of this group start QEMUs: they may use socket and regions [default: this user alone]
+    /// Let members of this group start QEMUs: they may use the socket, and the files of regions [default: this user alone]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub group: Option<String>,
 

@@ -96,6 +96,13 @@ impl Pairs {
         own.map(|pair| pair.region.as_str())
     }
 
+    /// Whether a region is on its way out: a guest that joined it again and again would
+    /// keep it.
+    pub fn is_withdrawn(&self, region: &str) -> bool {
+        let mut made = self.made.values();
+        made.any(|pair| pair.withdrawn && pair.region == region)
+    }
+
     fn all_of(&self, number: usize) -> impl Iterator<Item = &Pair> {
         let own = self.made.iter();
         let own = own.filter(move |((a, b), _)| [*a, *b].contains(&number));
@@ -154,9 +161,12 @@ impl Pairs {
         regions: &Regions,
         config: &Config,
     ) -> Option<Shortage> {
-        let all = regions.iter().map(Served::size);
+        // Those of outsourcers have their room in any case.
+        let others = |served: &&Served| config.outsourced_named(&served.name).is_none();
+        let all = regions.iter().filter(others).map(Served::size);
+        let sum = all.sum::<u64>() + config.outsourced_size();
         let limit = config.host_limit;
-        if limit.is_some_and(|limit| all.sum::<u64>() + size > limit) {
+        if limit.is_some_and(|limit| sum + size > limit) {
             let why = "the regions of this host would have more than limits.host allows";
             return Some(Shortage {
                 of: None,
@@ -186,6 +196,7 @@ impl Pairs {
             .all_of(number)
             .filter_map(|pair| regions.get(&pair.region));
         let sum = of_shared.sum::<u64>() + of_pairs.map(Served::size).sum::<u64>();
+        let sum = sum + vm.outsourced_size();
         if config.vm_limit.is_some_and(|limit| sum + size > limit) {
             let name = &vm.name;
             return Some(format!(
@@ -193,6 +204,7 @@ impl Pairs {
             ));
         }
         let count = shared.len() + self.all_of(number).count();
+        let count = count + usize::from(vm.outsource.is_some());
         (count >= PAGE_ENTRIES).then(|| {
             format!(
                 "{} has {PAGE_ENTRIES} regions, which is all that a VM can join",

@@ -7,6 +7,7 @@
 //! | [`Regions`] | the regions that are served, and their members |
 //! | [`Vms`] | the VMs of the configuration: monitors, ring memory, migrations |
 //! | [`Pairs`] | which two VMs have a region of their own |
+//! | [`Outsourcers`] | the processes that execute sockets for VMs |
 //!
 //! Each may read those above it in this table, and changes itself alone. What is
 //! to happen to another follows from what it returns: [`Effect`]s, for which
@@ -14,11 +15,12 @@
 //! from outside before the loop's commit carries it there.
 
 use hallway_membership::Uuid;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, VmConfig};
 use crate::connections::Connections;
 use crate::effect::Effect;
+use crate::outsourcers::{Outsourcers, OUTSOURCER_SLOT};
 use crate::pairs::{self, Pairs};
 use crate::regions::{Admission, Regions, Served};
 use crate::vms::Vms;
@@ -35,6 +37,8 @@ pub struct Picture {
     pub vms: Vms,
     /// The pairs of VMs that have a region of their own.
     pub pairs: Pairs,
+    /// The outsourcers.
+    pub outsourcers: Outsourcers,
 }
 
 impl Picture {
@@ -49,6 +53,10 @@ impl Picture {
                 } => self.regions.leave(&label, &region, slot),
                 Effect::Disown(number) => {
                     let effects = self.connections.disown(number);
+                    self.apply(effects);
+                }
+                Effect::PutOut(number, region) => {
+                    let effects = self.connections.put_out(number, &region);
                     self.apply(effects);
                 }
                 Effect::Verified(pid, uuid) => self.connections.verify(pid, uuid),
@@ -67,10 +75,17 @@ impl Picture {
     pub fn admits(&self, served: &Served, uuid: Uuid) -> bool {
         match served.admission {
             Admission::All => true,
-            Admission::Configured => self.config.admits(&served.name, uuid),
+            Admission::Configured => {
+                !self.is_withdrawn(&served.name) && self.config.admits(&served.name, uuid)
+            }
             Admission::Members => served.has_member(uuid),
             Admission::None => false,
         }
+    }
+
+    /// Whether a region is on its way out.
+    pub fn is_withdrawn(&self, region: &str) -> bool {
+        self.pairs.is_withdrawn(region) || self.outsourcers.is_withdrawn(region)
     }
 
     /// Takes out the members that the configuration no longer admits, and has their
@@ -136,6 +151,65 @@ impl Picture {
         }
     }
 
+    /// Makes the regions of VMs that have an outsourcer, and gives each one that is to be
+    /// started its place.
+    pub fn make_outsourced(&mut self) {
+        let (config, outsourcers) = (&self.config, &mut self.outsourcers);
+        for vm in outsourcers.lacking(config, &self.connections, &self.regions) {
+            let (name, region) = (&config.vms[vm].name, config.outsourced_name(vm));
+            let Some(outsource) = &config.vms[vm].outsource else {
+                continue;
+            };
+            let made = self.regions.make(&region, outsource.geometry);
+            match made.and_then(|()| self.connections.add_outsourcer(&region, OUTSOURCER_SLOT)) {
+                Ok(()) => outsourcers.enter(vm, region, true),
+                Err(error) => {
+                    error!(vm = name, region, "cannot be made: {error:#}");
+                    self.regions.remove(&region);
+                    outsourcers.enter(vm, region, false);
+                }
+            }
+        }
+        for (vm, region) in outsourcers.take_due() {
+            // A process is no VM, and each is another member.
+            let Ok(uuid) = Uuid::random() else {
+                continue;
+            };
+            let regions = &mut self.regions;
+            let generation = regions.enter_own(&region, OUTSOURCER_SLOT, uuid, "outsourcer");
+            outsourcers.hear_entered(vm, generation);
+        }
+    }
+
+    /// Gets the regions of outsourcers out of VMs that may no longer have them, and
+    /// removes those that are out.
+    pub fn withdraw_outsourced(&mut self) {
+        let leaving = self.outsourcers.leaving(&self.config, &self.connections);
+        for (vm, region) in leaving {
+            if self.vms.plug_out(vm, &region, &self.connections) {
+                self.outsourcers.remove(vm);
+                self.connections.remove_outsourcer(&region);
+                self.vms.forget_plugs(&region);
+                self.regions.remove(&region);
+            }
+        }
+    }
+
+    /// An error if a VM has outsourced connections, which a migration would reset.
+    pub fn check_outsourced(&self, vm: &str) -> Result<(), String> {
+        let uuid = vm.parse::<Uuid>().ok();
+        let named = |one: &VmConfig| one.name == vm || Some(one.uuid) == uuid;
+        let Some(number) = self.config.vms.iter().position(named) else {
+            return Ok(());
+        };
+        self.outsourcers.check_migration(number).map_err(|why| {
+            format!(
+                "{vm} stays: {why}, and migration would reset them: wait until they have ended, \
+                 or give --reset-outsourced"
+            )
+        })
+    }
+
     /// Has the regions plugged in that VMs lack, and those out that they may not have.
     pub fn plug_regions(&mut self) {
         self.vms.plug_out_revoked();
@@ -144,6 +218,7 @@ impl Picture {
             let shared = shared.into_iter().map(|(region, _)| region);
             let wanted: Vec<_> = shared
                 .chain(self.pairs.of(number))
+                .chain(self.outsourcers.of(number))
                 .map(String::from)
                 .collect();
             self.vms

@@ -3,10 +3,13 @@
 
 mod served;
 
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use hallway_control as control;
 use hallway_membership::{printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT};
 use tracing::{info, warn};
@@ -14,20 +17,25 @@ use tracing::{info, warn};
 pub use self::served::{Admission, Served};
 use crate::access::Access;
 use crate::config::Config;
-use crate::keeper::SavedRegion;
+use crate::keeper::{Holder, Kept, SavedRegion};
+use crate::lines::Lines;
 use crate::options::Options;
 use crate::regionspec::RegionSpec;
+
+/// Log lines a second about guests that join and leave.
+const TURNOVER_LINES: usize = 32;
 
 /// Every region.
 pub struct Regions {
     served: Vec<Served>,
-    /// Not served any more; each loses its file once the holder has a state
-    /// without it.
+    /// No longer served. The memory of each is released once the holder has a state
+    /// without the region.
     removed: Vec<Served>,
-    dir: PathBuf,
-    access: Access,
+    /// Names of regions with memory that the holder does not keep yet.
+    fresh: BTreeSet<String>,
     /// A region was made or removed.
     unsaved: bool,
+    turnover: Lines,
 }
 
 impl Regions {
@@ -36,19 +44,40 @@ impl Regions {
         options: &Options,
         config: &Config,
         access: &Access,
-        mut saved: Vec<SavedRegion>,
+        saved: Vec<SavedRegion>,
+        kept: &mut Kept,
     ) -> Result<Self> {
-        let mut served: Vec<Served> = Vec::new();
-        for wanted in wanted(options, config, &saved)? {
+        let mut regions = Self {
+            served: Vec::new(),
+            removed: Vec::new(),
+            fresh: BTreeSet::new(),
+            unsaved: true,
+            turnover: Lines::new(TURNOVER_LINES),
+        };
+        let opened = regions.open_all(wanted(options, config, &saved)?, access, saved, kept);
+        if opened.is_err() {
+            let new = regions.iter().filter(|one| one.region.has_new_file());
+            new.filter_map(|one| one.region.file())
+                .for_each(Region::remove_file);
+        }
+        opened.map(|()| regions)
+    }
+
+    fn open_all(
+        &mut self,
+        all: Vec<Wanted>,
+        access: &Access,
+        mut saved: Vec<SavedRegion>,
+        kept: &mut Kept,
+    ) -> Result<()> {
+        for wanted in all {
             let Wanted {
                 name,
                 file,
                 geometry,
                 admission,
             } = wanted;
-            let at = saved
-                .iter()
-                .position(|saved| saved.name == name && saved.file == file);
+            let at = saved.iter().position(|saved| saved.name == name);
             let known = at.map(|at| saved.swap_remove(at).header);
             if known.as_ref().is_some_and(|known| {
                 known.size != geometry.size() || known.members.len() as u32 != geometry.slots()
@@ -58,25 +87,29 @@ impl Regions {
                      or end it with hallwayd --stop first"
                 );
             }
-            let region = open_region(&file, geometry, known)?;
+            let memory = kept.remove(&part_name(&name));
+            let region = match &file {
+                Some(file) => open_region(file, access, geometry, known)?,
+                None => memory_region(&name, geometry, known, memory)
+                    .with_context(|| format!("region {name}"))?,
+            };
             info!(
                 region = name,
                 uuid = %region.header.uuid,
-                file = %file.display(),
+                file = file.as_deref().map(|file| tracing::field::display(file.display())),
                 size = geometry.size(),
                 slots = geometry.slots(),
                 "serves"
             );
-            access.share_file(&file)?;
-            served.push(Served::new(name, region, admission));
+            self.take_in(Served::new(name, region, admission));
         }
-        Ok(Self {
-            served,
-            removed: Vec::new(),
-            dir: options.region_dir.clone(),
-            access: access.clone(),
-            unsaved: true,
-        })
+        Ok(())
+    }
+
+    fn take_in(&mut self, served: Served) {
+        self.fresh.insert(served.name.clone());
+        self.served.push(served);
+        self.unsaved = true;
     }
 
     /// The region of that name.
@@ -98,26 +131,23 @@ impl Regions {
         self.served.iter()
     }
 
-    /// Whether a region of that name was removed, and its file is still there.
+    /// Whether a region of that name was removed, and its memory is still there.
     pub fn lingers(&self, name: &str) -> bool {
         self.removed.iter().any(|served| served.name == name)
     }
 
     /// Makes a region.
     pub fn make(&mut self, name: &str, geometry: Geometry) -> Result<()> {
-        let file = self.dir.join(name);
-        let region = open_region(&file, geometry, None)?;
-        self.access.share_file(&file)?;
-        info!(region = name, file = %file.display(), size = geometry.size(), "made");
-        let served = Served::new(name.into(), region, Admission::Configured);
-        self.served.push(served);
-        self.unsaved = true;
+        let region = memory_region(name, geometry, None, None)?;
+        info!(region = name, size = geometry.size(), "made");
+        self.take_in(Served::new(name.into(), region, Admission::Configured));
         Ok(())
     }
 
     /// Removes a region, of which no VM has anything.
     pub fn remove(&mut self, name: &str) {
         if let Some(at) = self.served.iter().position(|served| served.name == name) {
+            self.fresh.remove(name);
             self.removed.push(self.served.remove(at));
             info!(region = name, "is no more");
         }
@@ -130,18 +160,28 @@ impl Regions {
             return 0;
         };
         let generation = served.enter(slot, request.vm, &request.name);
-        info!(
-            vm = label, name = request.name, uuid = %request.vm, region = name, slot, generation,
-            "joined"
-        );
+        if self.turnover.may() {
+            info!(
+                vm = label, name = request.name, uuid = %request.vm, region = name, slot,
+                generation, "joined"
+            );
+        }
         generation
+    }
+
+    /// Enters a member of the host's own into a slot of a region. Returns its generation.
+    pub fn enter_own(&mut self, name: &str, slot: usize, uuid: Uuid, member: &str) -> u32 {
+        let served = self.get_mut(name);
+        served.map_or(0, |served| served.enter(slot, uuid, member))
     }
 
     /// Takes a member out of its region.
     pub fn leave(&mut self, label: &str, name: &str, slot: usize) {
         if let Some(served) = self.get_mut(name) {
             served.leave(slot);
-            info!(vm = label, region = name, slot, "left");
+            if self.turnover.may() {
+                info!(vm = label, region = name, slot, "left");
+            }
         }
     }
 
@@ -163,6 +203,12 @@ impl Regions {
 
     /// Publishes the host's heartbeat, and looks at those of the members.
     pub fn every_second(&mut self, heartbeat: u32) {
+        if let more @ 1.. = self.turnover.every_second() {
+            warn!(
+                more,
+                "guests joined or left within a second, too many to log each"
+            );
+        }
         let now = Instant::now();
         for served in &mut self.served {
             served.region.beat(heartbeat);
@@ -181,19 +227,40 @@ impl Regions {
     pub fn saved(&self) -> Vec<SavedRegion> {
         let saved = |served: &Served| SavedRegion {
             name: served.name.clone(),
-            file: served.region.path.clone(),
+            file: served.region.file().map(Path::to_path_buf),
             header: served.region.header.clone(),
             configured: matches!(served.admission, Admission::Configured | Admission::None),
         };
         self.iter().map(saved).collect()
     }
 
-    /// The holder has the state: removed regions lose their files.
-    pub fn on_saved(&mut self) {
+    /// Has the holder keep the memory that is in no file.
+    pub fn keep(&mut self, holder: &Holder) -> io::Result<()> {
+        while let Some(name) = self.fresh.first().cloned() {
+            let memory = self.get(&name).and_then(|one| one.region.descriptor());
+            if let Some(memory) = memory {
+                holder.put(&part_name(&name), memory)?;
+            }
+            self.fresh.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Has the holder keep nothing yet: it is another one.
+    pub fn keep_again(&mut self) {
+        self.fresh = self.served.iter().map(|one| one.name.clone()).collect();
+    }
+
+    /// The holder has the state: removed regions lose their memory.
+    pub fn on_saved(&mut self, holder: &Holder) {
         self.unsaved = false;
         for served in self.removed.drain(..) {
-            // Nothing else will map what may still be mapped of it.
-            let _ = std::fs::remove_file(&served.region.path);
+            match served.region.file() {
+                // Nothing else will map what may still be mapped of it.
+                Some(file) => Region::remove_file(file),
+                // Where it fails, the holder has ended, and has closed it.
+                None => drop(holder.del(&part_name(&served.name))),
+            }
         }
     }
 
@@ -219,7 +286,8 @@ impl Regions {
 /// A region that is to be opened.
 struct Wanted {
     name: String,
-    file: PathBuf,
+    /// Its file, if people plug it in.
+    file: Option<PathBuf>,
     geometry: Geometry,
     admission: Admission,
 }
@@ -228,7 +296,8 @@ struct Wanted {
 fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<Vec<Wanted>> {
     let with = |specs: Vec<RegionSpec>, admission| {
         specs.into_iter().map(move |spec| Wanted {
-            file: options.region_dir.join(&spec.name),
+            file: (admission == Admission::All || config.is_by_hand(&spec.name))
+                .then(|| options.region_dir.join(&spec.name)),
             name: spec.name,
             geometry: spec.geometry,
             admission,
@@ -247,10 +316,21 @@ fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<V
         wanted.push(one);
     }
     for saved in saved {
-        if wanted.iter().any(|wanted| wanted.name == saved.name) {
+        if let Some(wanted) = wanted.iter_mut().find(|one| one.name == saved.name) {
+            // VMs may have it.
+            if wanted.file != saved.file {
+                warn!(
+                    region = saved.name,
+                    "stays {} until hallwayd --stop, for VMs that have it",
+                    at(saved.file.as_deref())
+                );
+                wanted.file.clone_from(&saved.file);
+            }
             continue;
         }
-        let admission = if config.pair_named(&saved.name).is_some() {
+        let is_configured = config.pair_named(&saved.name).is_some()
+            || config.outsourced_named(&saved.name).is_some();
+        let admission = if is_configured {
             Admission::Configured
         } else {
             warn!(
@@ -273,16 +353,63 @@ fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<V
     Ok(wanted)
 }
 
+/// Where a region is, in words.
+fn at(file: Option<&Path>) -> String {
+    file.map_or("in memory alone".into(), |file| {
+        format!("in {}", file.display())
+    })
+}
+
+/// Name of a region's memory at the holder.
+fn part_name(region: &str) -> String {
+    format!("region.{region}")
+}
+
 /// Opens or makes the file of a region. `known` is its header, if a daemon before
 /// this one served it until now.
-fn open_region(file: &Path, geometry: Geometry, known: Option<Header>) -> Result<Region> {
+fn open_region(
+    file: &Path,
+    access: &Access,
+    geometry: Geometry,
+    known: Option<Header>,
+) -> Result<Region> {
     let fresh = known.is_none();
     let mut region = Region::open(file, geometry, known)?;
+    if !region.is_in_memory() {
+        warn!(
+            "{}: is on a disk, to which all that VMs send would be written: give a --region-dir \
+             in memory, such as /dev/shm/hallway",
+            file.display()
+        );
+    }
+    access.share_file(file)?;
+    set_up_host(&mut region, fresh)?;
+    Ok(region)
+}
+
+/// Makes the memory of a region, or takes it up as a daemon before this one left it.
+fn memory_region(
+    name: &str,
+    geometry: Geometry,
+    known: Option<Header>,
+    kept: Option<OwnedFd>,
+) -> Result<Region> {
+    let fresh = known.is_none();
+    let mut region = match (known, kept) {
+        (Some(header), Some(memory)) => Region::take_up(memory, geometry, header)?,
+        (Some(_), None) => return Err(hallway_membership::Error::Lost.into()),
+        (None, _) => Region::make(name, geometry)?,
+    };
+    set_up_host(&mut region, fresh)?;
+    Ok(region)
+}
+
+fn set_up_host(region: &mut Region, fresh: bool) -> Result<()> {
     if fresh || !region.header.members[HOST_SLOT].present {
         let old = region.header.members[HOST_SLOT].uuid;
         let host = if old.is_nil() { Uuid::random()? } else { old };
         let name = nix::unistd::gethostname().unwrap_or_default();
         region.enter_host(host, &printable(name.as_encoded_bytes()));
     }
-    Ok(region)
+    Ok(())
 }

@@ -8,6 +8,9 @@ use hallway_membership::Geometry;
 /// What the name of a pair's region has before the names of its two VMs.
 pub const PAIR: &str = "pair.";
 
+/// What the name of the region of a VM and its outsourcer has before the VM's name.
+pub const OUTSOURCED: &str = "out.";
+
 /// Slots of a region where none are asked for, the host's among them.
 pub const SLOTS: u32 = 4;
 
@@ -30,6 +33,11 @@ impl FromStr for RegionSpec {
         if name.starts_with(PAIR) {
             return Err(format!(
                 "{name:?} would be the region of two VMs of a configuration: another name"
+            ));
+        }
+        if name.starts_with(OUTSOURCED) {
+            return Err(format!(
+                "{name:?} would be the region of a VM and its outsourcer: another name"
             ));
         }
         let size = parse_size(

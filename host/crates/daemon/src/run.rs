@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The run directory, and the lock by which one daemon alone has it.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 use hallway_control as control;
-use hallway_membership::is_own;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use hallway_membership::{is_own, lock_file, Region};
+use nix::fcntl::Flock;
 
 /// Bytes of the longest path of a Unix socket.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -65,40 +64,26 @@ impl RunDir {
     pub fn try_take(path: &Path) -> Result<Result<Self, String>> {
         check_dir(path, "--run-dir", "pose as hallwayd", 0)?;
         let pid_file = Self::pid_file(path);
-        loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&pid_file)
-                .with_context(|| {
-                    format!(
-                        "{}: cannot be opened: run as root, or give a --run-dir of your own",
-                        pid_file.display()
-                    )
-                })?;
-            let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => lock,
-                Err((mut file, Errno::EAGAIN)) => {
-                    let mut pid = String::new();
-                    file.read_to_string(&mut pid)?;
-                    return Ok(Err(pid.trim().into()));
-                }
-                Err((_, error)) => return Err(error.into()),
-            };
-            // A daemon that has just ended may have removed the file that we opened.
-            let same = std::fs::metadata(&pid_file)
-                .is_ok_and(|there| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino()));
-            if same {
+        let locked = lock_file(&pid_file).with_context(|| {
+            format!(
+                "{}: cannot be opened: run as root, or give a --run-dir of your own",
+                pid_file.display()
+            )
+        })?;
+        match locked {
+            Ok(mut lock) => {
                 lock.set_len(0)?;
                 lock.seek(SeekFrom::Start(0))?;
                 writeln!(lock, "{}", std::process::id())?;
-                return Ok(Ok(Self {
+                Ok(Ok(Self {
                     path: path.into(),
                     _lock: lock,
-                }));
+                }))
+            }
+            Err(mut file) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid)?;
+                Ok(Err(pid.trim().into()))
             }
         }
     }
@@ -140,17 +125,16 @@ pub fn check_dir(path: &Path, option: &str, harm: &str, enough: u32) -> Result<(
     Ok(())
 }
 
-/// Removes what a daemon and its holder leave behind.
-pub fn clean(run: &RunDir, socket: &Path, files: &[PathBuf], made: &[PathBuf]) {
+/// Removes what a daemon and its holder leave behind. `socket` is the one for QEMUs, if
+/// it is theirs.
+pub fn clean(run: &RunDir, socket: Option<&Path>, files: &[PathBuf], made: &[PathBuf]) {
     let own = [
         control::socket(run.path()),
         run.holder(),
         RunDir::pid_file(run.path()),
     ];
-    for path in files.iter().map(PathBuf::as_path).chain([socket]) {
-        let _ = std::fs::remove_file(path);
-    }
-    for path in own {
+    files.iter().for_each(|file| Region::remove_file(file));
+    for path in own.iter().map(PathBuf::as_path).chain(socket) {
         let _ = std::fs::remove_file(path);
     }
     for path in made {

@@ -6,7 +6,7 @@
 //!
 //! 1. The holder gets new descriptors, then the state.
 //! 2. QEMUs that have just connected are greeted, and the holder gets that.
-//! 3. Regions get their headers.
+//! 3. Regions get their headers. Outsourcers are started, and learn of their guests.
 //! 4. Pages get their candidates and their replies.
 //! 5. Doorbells ring.
 //! 6. Monitors are asked for the memory that VMs lack.
@@ -25,6 +25,7 @@
 mod commit;
 mod start;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -32,7 +33,7 @@ use hallway_abi::region as abi;
 use hallway_control::{self as control, Answer, Migration, Query, Status};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::clients::Clients;
 use crate::keeper::Keeper;
@@ -81,6 +82,7 @@ impl Server {
             let effects = self.picture.connections.digest(&self.poller);
             self.picture.apply(effects);
             self.picture.make_pairs();
+            self.picture.make_outsourced();
             self.picture.regions.guard();
             self.commit();
         }
@@ -112,11 +114,20 @@ impl Server {
                 }
             }
             Source::Holder => {
-                if let Err(error) = self.replace_holder() {
-                    error!("no holder: VMs would not survive this daemon's end: {error:#}");
-                }
+                self.keeper.lose_holder(&self.poller);
+                self.replace_holder();
             }
             Source::Monitors => self.picture.hear_monitors(),
+            Source::Outsourcer(number) => {
+                let Picture {
+                    outsourcers,
+                    config,
+                    ..
+                } = &mut self.picture;
+                let holder = self.keeper.holder();
+                let effects = outsourcers.hear_ended(number, config, holder, &self.poller);
+                self.picture.apply(effects);
+            }
             Source::Qemu(number) => {
                 let effects = connections.end_if_closed(number, &self.poller);
                 self.picture.apply(effects);
@@ -140,10 +151,15 @@ impl Server {
 
     fn every_second(&mut self) {
         self.next_second = Instant::now() + Duration::from_secs(1);
+        self.replace_holder();
         self.heartbeat = self.heartbeat.wrapping_add(1);
         self.picture.regions.every_second(self.heartbeat);
         self.picture.connections.every_second();
+        self.picture.vms.every_second();
+        self.picture.outsourcers.every_second(&self.picture.config);
         self.picture.withdraw_pairs();
+        self.picture.withdraw_outsourced();
+        self.picture.vms.look_at_joins(&self.picture.connections);
         // Requests that had to wait are due; and a ring that was lost does no harm.
         self.answer_requests(false);
     }
@@ -156,7 +172,17 @@ impl Server {
         let vms = &mut self.picture.vms;
         match query {
             Query::Status => Answer::Status(self.status()),
-            Query::Migrate { vm, uri } => migration(vms.migrate(&vm, uri)),
+            Query::Migrate {
+                vm,
+                uri,
+                reset_outsourced,
+            } => {
+                let allowed = match reset_outsourced {
+                    true => Ok(()),
+                    false => self.picture.check_outsourced(&vm),
+                };
+                migration(allowed.and_then(|()| self.picture.vms.migrate(&vm, uri)))
+            }
             Query::Migration { vm } => migration(vms.migration(&vm)),
             Query::CancelMigration { vm } => migration(vms.cancel_migration(&vm)),
             Query::Stop => {
@@ -167,6 +193,10 @@ impl Server {
     }
 
     fn status(&self) -> Status {
+        let mut vms = self.picture.vms.status(&self.picture.connections);
+        for (number, vm) in vms.iter_mut().enumerate() {
+            vm.outsourcer = self.picture.outsourcers.status(number);
+        }
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             abi: format!("{}.{}", abi::MAJOR, abi::MINOR),
@@ -175,12 +205,17 @@ impl Server {
             recovered_connections: self.recovered,
             socket: self.keeper.socket.clone(),
             regions: self.picture.regions.status(),
-            vms: self.picture.vms.status(),
+            vms,
             connections: self.picture.connections.status(),
         }
     }
 
-    fn finish(self) -> Result<()> {
+    fn finish(mut self) -> Result<()> {
+        let effects = self.picture.outsourcers.end(&self.picture.config);
+        if !effects.is_empty() {
+            self.picture.apply(effects);
+            self.commit();
+        }
         let _ = std::fs::remove_file(control::socket(self.keeper.dir()));
         let (picture, clean) = (self.picture, self.stopping == Some(Stop::Clean));
         let connections = picture.connections.iter().count();
@@ -191,11 +226,10 @@ impl Server {
             );
             return Ok(());
         }
-        // A pair's region is made again when it is wanted; others keep their file.
-        let is_pair = |name: &str| picture.config.pair_named(name).is_some();
+        // No VM is left that could use them. What lay around meanwhile, others may spoil.
         let files = picture.regions.iter();
-        let files = files.filter(|served| clean || is_pair(&served.name));
-        let files: Vec<_> = files.map(|served| served.region.path.clone()).collect();
+        let files = files.filter_map(|served| served.region.file());
+        let files: Vec<_> = files.map(Path::to_path_buf).collect();
         self.keeper.clean(&files);
         info!("ends");
         Ok(())

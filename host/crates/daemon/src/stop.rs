@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallwayd --stop`: ends daemon and holder, and removes what they leave behind.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,9 @@ use hallway_control::{self as control, Answer, Query};
 use hallway_membership::Region;
 
 use crate::config::Config;
-use crate::keeper::{Holder, State, STATE};
+use crate::keeper::{pidfd, Holder, State, STATE};
 use crate::options::Options;
-use crate::run::{clean, RunDir};
+use crate::run::{check_socket_path, clean, RunDir};
 
 /// Files of the regions that a daemon with these options may have left.
 fn left(options: &Options, config: &Config) -> Vec<PathBuf> {
@@ -35,6 +36,7 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
         println!("nothing runs for {}", path.display());
         return Ok(());
     }
+    check_socket_path(&control::socket(&path), "--run-dir")?;
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut asked = false;
     let run = loop {
@@ -61,9 +63,12 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
     };
     // There is no daemon: what is left is for us to remove.
     let Some(holder) = Holder::find(&run.holder())? else {
+        // Another daemon, with a run directory of its own, may listen there.
+        let socket = options.socket();
+        let is_left = UnixStream::connect(&socket).is_err();
         clean(
             &run,
-            &options.socket(),
+            is_left.then_some(socket.as_path()),
             &left(options, config),
             &[options.region_dir.clone(), path.clone()],
         );
@@ -78,15 +83,16 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
         return Ok(());
     };
     let mut kept = holder.list()?;
+    pidfd::kill_outsourcers(&kept);
     let state = kept.remove(STATE).map(State::load).transpose();
     holder.quit();
     match state {
         Ok(Some(state)) => {
-            let files: Vec<PathBuf> = state.regions.into_iter().map(|r| r.file).collect();
-            clean(&run, &state.socket, &files, &state.made);
+            let files: Vec<PathBuf> = state.regions.into_iter().filter_map(|r| r.file).collect();
+            clean(&run, Some(&state.socket), &files, &state.made);
         }
         // There is no list of files: look for them.
-        Ok(None) | Err(_) => clean(&run, &options.socket(), &left(options, config), &[]),
+        Ok(None) | Err(_) => clean(&run, Some(&options.socket()), &left(options, config), &[]),
     }
     println!("stopped");
     Ok(())

@@ -19,6 +19,7 @@ use tracing::warn;
 
 use self::monitor::{Handle, Newsroom};
 pub use self::news::News;
+use self::news::PREFIX;
 use self::vm::Vm;
 use crate::config::Config;
 use crate::connections::{Connection, Connections};
@@ -57,7 +58,15 @@ impl Vms {
 
     /// The news that came, each with the number of its VM.
     pub fn take_news(&self) -> Vec<(usize, News)> {
-        self.newsroom.take()
+        self.newsroom.hush();
+        let all = self.all.iter().enumerate();
+        let news = all.flat_map(|(number, vm)| vm.take_news().map(move |news| (number, news)));
+        news.collect()
+    }
+
+    /// Does what is due once a second.
+    pub fn every_second(&mut self) {
+        self.all.iter_mut().for_each(Vm::every_second);
     }
 
     /// Takes in news of one VM.
@@ -68,11 +77,12 @@ impl Vms {
             return Vec::new();
         }
         match news {
-            News::Up(identity, elsewhere) => {
+            News::Up(identity, elsewhere, found) => {
                 let known = identity.pid.and_then(|pid| known_as(pid, connections));
                 if !vm.hear_up(identity, elsewhere, known) {
                     return Vec::new();
                 }
+                vm.hear_found(&found);
                 let (qemu, uuid) = (vm.qemu(), vm.uuid);
                 let mut effects = self.disown_impostors(connections);
                 effects.extend(qemu.map(|pid| Effect::Verified(pid, uuid)));
@@ -98,7 +108,10 @@ impl Vms {
             News::Plugged(id) => vm.hear_plugged(&id),
             News::Failed(id, why) => vm.hear_failed(&id, why),
             News::Held(id, why) => vm.hear_held(&id, why),
-            News::Gone(id, asked) => vm.hear_gone(&id, asked),
+            News::Gone(id, asked) => {
+                vm.hear_gone(&id, asked);
+                return self.put_out_guest(number, &id, asked, connections);
+            }
         }
         Vec::new()
     }
@@ -168,6 +181,23 @@ impl Vms {
         its.map(|one| Effect::Disown(one.number)).collect()
     }
 
+    /// Ends a guest's membership once its QEMU has released the memory: the guest may
+    /// never say LEAVE.
+    fn put_out_guest(
+        &self,
+        number: usize,
+        id: &str,
+        asked: bool,
+        connections: &Connections,
+    ) -> Vec<Effect> {
+        let region = id.strip_prefix(PREFIX).filter(|_| asked);
+        let guest = connections.of_guest(self.all[number].uuid);
+        let (Some(region), Some(guest)) = (region, guest) else {
+            return Vec::new();
+        };
+        vec![Effect::PutOut(guest.number, region.into())]
+    }
+
     /// The connection of a VM whose guest came by migration, the VM's UUID, and the
     /// name of its guest. Such a guest asks nothing before it has memory. Its page
     /// shows its requests to the daemon of the host before.
@@ -196,12 +226,18 @@ impl Vms {
         regions: &Regions,
     ) {
         let vm = &mut self.all[number];
+        if vm.can_plug() {
+            vm.revoke_found(wanted);
+        }
         if !vm.can_plug() || connections.of_guest(vm.uuid).is_none() {
             return;
         }
         for name in wanted {
             if let Some(served) = regions.get(name).filter(|_| vm.lacks(name)) {
-                vm.plug(name, served.region.path.clone(), served.size());
+                match served.source() {
+                    Ok(source) => vm.plug(name, source, served.size()),
+                    Err(error) => vm.hear_failed(&format!("{PREFIX}{name}"), error.to_string()),
+                }
             }
         }
     }
@@ -216,6 +252,14 @@ impl Vms {
     /// Plugs out what VMs may no longer have, or tries again.
     pub fn plug_out_revoked(&mut self) {
         self.all.iter_mut().for_each(Vm::plug_out_revoked);
+    }
+
+    /// Logs regions that guests do not join though they are plugged in.
+    pub fn look_at_joins(&mut self, connections: &Connections) {
+        for vm in &mut self.all {
+            let uuid = vm.uuid;
+            vm.look_at_joins(|region| has_joined(uuid, region, connections));
+        }
     }
 
     /// Gets a region out of a VM. True once it is out, or the VM has gone.
@@ -258,9 +302,16 @@ impl Vms {
     }
 
     /// What `hallway status` shows of them.
-    pub fn status(&self) -> Vec<control::Vm> {
-        self.all.iter().map(Vm::status).collect()
+    pub fn status(&self, connections: &Connections) -> Vec<control::Vm> {
+        let status = |vm: &Vm| vm.status(|region| has_joined(vm.uuid, region, connections));
+        self.all.iter().map(status).collect()
     }
+}
+
+/// Whether the guest of a VM has joined a region.
+fn has_joined(uuid: Uuid, region: &str, connections: &Connections) -> bool {
+    let guest = connections.of_guest(uuid);
+    guest.is_some_and(|guest| guest.entry(region).is_some())
 }
 
 /// The VM that a QEMU is, by the monitor that it had.

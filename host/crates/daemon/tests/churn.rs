@@ -64,7 +64,7 @@ impl Fleet {
             .regions
             .iter()
             .map(|shown| {
-                let memory = memory_of(&shown.file, shown.size);
+                let memory = memory_of(shown.file.as_ref().unwrap(), shown.size);
                 Expected {
                     uuid: shown.uuid.parse().unwrap(),
                     joined: BTreeMap::new(),

@@ -5,15 +5,18 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::*;
 use hallway_abi::region as abi;
 use hallway_control::Liveness;
 use hallway_membership::Uuid;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -108,7 +111,7 @@ fn a_rebooted_guest_gets_a_new_generation_and_a_new_qemu_a_new_doorbell() {
     drop(b);
     let mut b = Qemu::new(&daemon);
     b.uuid = uuid;
-    assert_eq!(b.join(region), abi::STATUS_OK);
+    until("its UUID is free", || b.join(region) == abi::STATUS_OK);
     assert_eq!(b.slot(), slot);
     a.reaches(&mut b);
     assert!(a.doorbell(slot) > id, "an id was used twice");
@@ -141,7 +144,7 @@ fn what_cannot_be_is_refused() {
     twin.uuid = a.uuid;
     assert_eq!(twin.join(region), abi::STATUS_DENIED);
     drop(a);
-    assert_eq!(twin.join(region), abi::STATUS_OK);
+    until("its UUID is free", || twin.join(region) == abi::STATUS_OK);
 
     // Four slots, one of them the host's.
     let mut others = [Qemu::new(&daemon), Qemu::new(&daemon)];
@@ -307,6 +310,24 @@ fn a_qemu_that_does_not_read_holds_up_nobody() {
 }
 
 #[test]
+fn a_qemu_that_fills_its_doorbells_delays_no_other() {
+    let mut daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    assert_eq!(a.join(region), abi::STATUS_OK);
+    // The daemon reads from none that QEMU could have emptied just before.
+    let ask = &a.doorbells[&abi::DAEMON_ID];
+    assert!(nix::unistd::read(ask, &mut [0; 8]).is_ok());
+    a.fill_doorbells();
+    let mut b = Qemu::new(&daemon);
+    assert_eq!(b.join(region), abi::STATUS_OK);
+    daemon.kill();
+    daemon.start();
+    assert_eq!(b.leave(region), abi::STATUS_OK);
+    assert_eq!(Qemu::new(&daemon).join(region), abi::STATUS_OK);
+}
+
+#[test]
 fn of_one_users_qemus_the_newest_are_refused_once_they_are_too_many() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -318,6 +339,15 @@ fn of_one_users_qemus_the_newest_are_refused_once_they_are_too_many() {
     assert!(last.messages.is_empty());
     assert!(daemon.log().contains("its user has 1024 connections"));
     assert_eq!(daemon.status().connections.len(), 1024);
+    for _ in 0..500 {
+        drop(Qemu::connect(&daemon));
+    }
+    until("they are counted", || {
+        daemon.log().contains("refused within a second, too many")
+    });
+    let lines = daemon.log().matches("refused: its user").count();
+    let seconds = daemon.status().uptime_seconds as usize + 1;
+    assert!(lines <= 8 * (seconds + 1), "{lines} lines in {seconds} s");
     assert_eq!(all[0].join(daemon.region()), abi::STATUS_OK);
 
     // One leaves, and there is room for one.
@@ -350,6 +380,27 @@ fn a_second_daemon_is_refused() {
         "{said}"
     );
     assert!(said.contains(&daemon.child.id().to_string()), "{said}");
+}
+
+#[test]
+fn a_daemon_that_is_refused_leaves_the_socket_of_another() {
+    let (daemon, mut other) = (Daemon::new(), Daemon::new());
+    other.kill();
+    assert!(other.other(&["--stop"]).status.success());
+    let socket = daemon.run().join("hallwayd.sock");
+    let arguments = ["--socket", socket.to_str().unwrap()];
+    assert!(other
+        .refused(&arguments)
+        .contains("another program listens"));
+    // Nor does it leave a holder, which would have it start as its own successor.
+    assert!(!other.run().join("holder.sock").exists());
+    let stop = [arguments[0], arguments[1], "--stop"];
+    std::fs::create_dir(other.run()).unwrap();
+    assert!(other.other(&stop).status.success());
+    let mut a = Qemu::new(&daemon);
+    assert_eq!(a.join(daemon.region()), abi::STATUS_OK);
+    // For the end of the test.
+    other.start();
 }
 
 #[test]
@@ -487,10 +538,36 @@ fn wrong_options_are_named_with_a_remedy() {
 }
 
 #[test]
+fn a_start_that_is_refused_leaves_nothing_behind() {
+    let dir = std::env::temp_dir().join(format!("hwr-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_string();
+    let said = says(&[
+        "--run-dir",
+        &path("run"),
+        "--region-dir",
+        &path("mem"),
+        "--region",
+        "good:8M:2",
+        "--region",
+        "huge:1048576G",
+    ]);
+    assert!(said.contains("make the region smaller"), "{said}");
+    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn stop_does_not_wait_for_what_only_has_a_regions_name() {
     let mut daemon = Daemon::new();
     daemon.kill();
-    kill(Pid::from_raw(daemon.holder_pid()), Signal::SIGKILL).unwrap();
+    let holder = daemon.holder_pid();
+    kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
+    let command = format!("/proc/{holder}/cmdline");
+    until("the holder is gone", || {
+        std::fs::read(&command).map_or(true, |words| words.is_empty())
+    });
     std::fs::remove_file(daemon.region_file()).unwrap();
     nix::unistd::mkfifo(&daemon.region_file(), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(daemon.other(&["--stop"]).status.success());
@@ -556,6 +633,211 @@ fn qemus_that_come_and_go_in_a_loop_do_not_fill_the_log() {
     // A member's end is never lost among them.
     let mut member = Qemu::new(&daemon);
     assert_eq!(member.join(daemon.region()), abi::STATUS_OK);
+}
+
+fn descriptors(pid: i32) -> u64 {
+    let folder = format!("/proc/{pid}/fd");
+    std::fs::read_dir(folder).unwrap().count() as u64
+}
+
+fn limit_descriptors(pid: i32, number: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: number,
+        rlim_max: 1024,
+    };
+    let kind = libc::RLIMIT_NOFILE;
+    // SAFETY: the limit is read, and nothing is written.
+    let result = unsafe { libc::prlimit(pid, kind, &limit, std::ptr::null_mut()) };
+    assert_eq!(result, 0);
+}
+
+/// A holder that was just started has yet to load, and to take in what it was sent: the
+/// doorbells of the one connection come last.
+fn until_kept(holder: i32) {
+    until("the holder has all", || {
+        let fds = std::fs::read_dir(format!("/proc/{holder}/fd")).unwrap();
+        let links = fds.flatten().flat_map(|fd| std::fs::read_link(fd.path()));
+        let bells = links.filter(|link| link.to_string_lossy().contains("[eventfd]"));
+        bells.count() == 2
+    });
+}
+
+#[test]
+fn a_holder_that_can_keep_no_more_ends_when_another_takes_its_place() {
+    let mut daemon = Daemon::new();
+    let region = daemon.region();
+    let mut a = Qemu::new(&daemon);
+    assert_eq!(a.join(region), abi::STATUS_OK);
+    let first = daemon.holder_pid();
+    until_kept(first);
+    limit_descriptors(first, descriptors(first) + 1);
+    let _b = Qemu::new(&daemon);
+    until("the first one ends", || {
+        std::fs::read(format!("/proc/{first}/cmdline")).is_err_or_empty()
+    });
+    until("another holder", || daemon.holder_pid() != first);
+    daemon.status();
+    daemon.kill();
+    daemon.start();
+    assert_eq!(daemon.status().recovered_connections, 2);
+}
+
+#[test]
+fn a_holder_that_cannot_accept_a_daemon_keeps_the_vms() {
+    let mut daemon = Daemon::new();
+    let _qemu = Qemu::new(&daemon);
+    let holder = daemon.holder_pid();
+    until_kept(holder);
+    limit_descriptors(holder, 3);
+    daemon.kill();
+    assert!(daemon.refused(&["--stop"]).contains("does not answer"));
+    limit_descriptors(holder, 1024);
+    daemon.start();
+    assert_eq!(daemon.status().recovered_connections, 1);
+}
+
+#[test]
+fn a_holder_that_could_not_be_started_is_started_later() {
+    let daemon = Daemon::new();
+    let (pid, first) = (daemon.child.id() as i32, daemon.holder_pid());
+    limit_descriptors(pid, descriptors(pid));
+    kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+    until("it cannot be started", || {
+        daemon.log().contains("no holder")
+    });
+    limit_descriptors(pid, 1024);
+    until("another holder", || daemon.holder_pid() != first);
+}
+
+#[test]
+fn the_daemon_takes_no_more_connections_than_it_has_descriptors_for() {
+    let daemon = Daemon::new();
+    limit_descriptors(daemon.child.id() as i32, 128);
+    let _all: Vec<_> = (0..30).map(|_| Qemu::connect(&daemon)).collect();
+    until("some are refused", || {
+        daemon.log().contains("refused: hallwayd")
+    });
+    assert_eq!(daemon.status().connections.len(), 24);
+    assert!(!daemon.log().contains("cannot"));
+}
+
+#[test]
+fn a_qemu_that_runs_out_of_descriptors_is_named_before_it_has_none() {
+    let daemon = Daemon::new();
+    let mut sleep = Command::new("sleep");
+    let (mut qemu, process) = Qemu::in_process(&daemon, {
+        sleep.arg("1000");
+        sleep
+    });
+    let limit = |number| limit_descriptors(process.0.id() as i32, number);
+    // Its loader opens libraries before: 230 is clock_nanosleep().
+    until("it sleeps", || {
+        std::fs::read_to_string(format!("/proc/{}/syscall", process.0.id()))
+            .is_ok_and(|call| call.starts_with("230 "))
+    });
+    let fds = descriptors(process.0.id() as i32);
+    let problem = |daemon: &Daemon| daemon.status().connections[0].problem.clone();
+    // A QEMU gets no descriptors of peers before its guest is a member.
+    limit(fds);
+    let before = daemon.status().uptime_seconds;
+    until("the daemon had time to look", || {
+        daemon.status().uptime_seconds > before + 1
+    });
+    assert_eq!(problem(&daemon), None);
+    limit(2 * fds);
+    assert_eq!(qemu.join(daemon.region()), abi::STATUS_OK);
+    let before = daemon.status().uptime_seconds;
+    until("the daemon has looked", || {
+        daemon.status().uptime_seconds > before + 1
+    });
+    assert_eq!(problem(&daemon), None);
+    limit(fds);
+    let mut other = Qemu::new(&daemon);
+    assert_eq!(other.join(daemon.region()), abi::STATUS_OK);
+    qemu.read();
+    until("that is shown", || problem(&daemon).is_some());
+    assert!(daemon
+        .log()
+        .contains(&format!("has {fds} of {fds} descriptors")));
+    limit(1024);
+    until("that is over", || problem(&daemon).is_none());
+}
+
+/// The region's file, as a member of its group has it.
+fn opened(daemon: &Daemon) -> File {
+    let mut options = File::options();
+    let options = options.read(true).write(true);
+    options.open(daemon.region_file()).unwrap()
+}
+
+#[test]
+fn a_member_that_truncates_the_regions_file_ends_no_daemon_and_keeps_none_from_starting() {
+    let mut daemon = Daemon::new();
+    let (region, file) = (daemon.region(), opened(&daemon));
+    let mut a = Qemu::new(&daemon);
+    assert_eq!(a.join(region), abi::STATUS_OK);
+    let is_whole = || file.metadata().unwrap().len() == SIZE;
+    for length in [0, 100, 12288] {
+        file.set_len(length).unwrap();
+        until("the file is whole again", is_whole);
+        assert_eq!(daemon.region(), region);
+    }
+    assert!(daemon
+        .log()
+        .contains("changed the length of the region's file"));
+    daemon.kill();
+    file.set_len(0).unwrap();
+    daemon.start();
+    until("the file is whole again", is_whole);
+    assert!(file.metadata().unwrap().blocks() * 512 >= SIZE);
+    let memory = region_memory(&daemon);
+    assert_eq!(member_state(&memory, a.slot()), abi::MEMBER_PRESENT);
+    let mut b = Qemu::new(&daemon);
+    assert_eq!(b.join(region), abi::STATUS_OK);
+    b.reaches(&mut a);
+}
+
+#[test]
+fn a_member_that_truncates_the_regions_file_in_a_loop_keeps_the_daemon_from_nothing() {
+    let daemon = Daemon::new();
+    let file = opened(&daemon);
+    let begun = Instant::now();
+    let mut mends = 0;
+    while begun.elapsed() < Duration::from_millis(1500) {
+        if file.metadata().unwrap().len() == SIZE {
+            mends += 1;
+            file.set_len(0).unwrap();
+        }
+        // The loop looks whenever it has something to do.
+        daemon.status();
+    }
+    assert!(mends <= 3, "{mends} times");
+}
+
+#[test]
+fn a_member_that_locks_the_regions_file_keeps_no_daemon_from_starting() {
+    let mut daemon = Daemon::new();
+    let mut a = Qemu::new(&daemon);
+    a.join(daemon.region());
+    daemon.kill();
+    let file = opened(&daemon);
+    let _lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
+    daemon.start();
+    assert_eq!(daemon.status().recovered_connections, 1);
+}
+
+#[test]
+fn a_file_in_use_stays_when_the_directory_for_files_is_another() {
+    let mut daemon = Daemon::new();
+    let mut a = Qemu::new(&daemon);
+    let region = daemon.region();
+    a.join(region);
+    daemon.kill();
+    daemon.mem = "mem2";
+    daemon.start();
+    assert_eq!(daemon.region(), region);
+    assert!(daemon.log().contains("until hallwayd --stop"));
+    assert!(daemon.region_file().exists() && !daemon.dir.join("mem2/default").exists());
 }
 
 #[test]
@@ -628,10 +910,10 @@ fn a_signal_keeps_vms_and_only_them() {
         std::fs::read(format!("/proc/{holder}/cmdline")).is_err_or_empty()
     });
     assert!(!daemon.run().join("hallwayd.sock").exists());
-    assert!(daemon.region_file().exists());
-    // The region is taken up again.
+    // A file that stayed could be spoilt, and the next daemon would refuse it.
+    assert!(!daemon.region_file().exists());
     daemon.start();
-    assert_eq!(daemon.region(), region);
+    assert_ne!(daemon.region(), region);
 }
 
 #[test]

@@ -8,8 +8,9 @@ mod qemu;
 
 use std::path::Path;
 
-use common::{member_state, memory_of, until, Daemon, SIZE};
+use common::{until, Daemon};
 use hallway_abi::region as abi;
+use hallway_control::Liveness;
 use hallway_membership::Uuid;
 use qemu::{Machine, GREETING};
 
@@ -29,8 +30,10 @@ fn reconfigure(daemon: &mut Daemon, config: &str) {
 }
 
 fn is_member(daemon: &Daemon, slot: usize) -> bool {
-    let memory = memory_of(daemon.dir.join("mem/web"), SIZE);
-    member_state(&memory, slot) == abi::MEMBER_PRESENT
+    let status = daemon.status();
+    let region = status.regions.iter().find(|one| one.name == "web").unwrap();
+    let mut members = region.members.iter();
+    members.any(|member| member.slot == slot && member.liveness != Liveness::Absent)
 }
 
 #[test]
@@ -90,6 +93,28 @@ fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
     });
     assert_eq!(guest.join(region), abi::STATUS_DENIED);
     assert_eq!(after.asked("device_add").len(), 0);
+    daemon.kill();
+}
+
+#[test]
+fn memory_that_a_daemon_before_plugged_in_and_the_configuration_does_not_grant_is_taken_out() {
+    let uuid = Uuid::random().unwrap();
+    let device = |id: &str| (id.to_string(), "ivshmem-plain".to_string(), String::new());
+    let machine = Machine {
+        uuid: uuid.to_string(),
+        devices: vec![
+            device("hallway-old"),
+            device("hallway-web"),
+            device("ring7"),
+        ],
+        ..Machine::default()
+    };
+    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));
+    let mut daemon = Daemon::configured(&[], Some(&config));
+    until("it is taken out", || daemon.log().contains("plugged out"));
+    let asked = monitor.asked("device_del");
+    assert_eq!(asked, [serde_json::json!({"id": "hallway-old"})]);
     daemon.kill();
 }
 

@@ -10,10 +10,12 @@ mod qemu;
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex};
 
-use common::{until, Daemon};
+use common::{memory_of, until, Daemon, SIZE};
 use hallway_abi::region as abi;
 use hallway_control::{ask, Answer, Liveness, Migration, Query};
 use hallway_membership::Uuid;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use qemu::{Guest, Machine, State, GREETING};
 use serde_json::Value;
 
@@ -120,7 +122,11 @@ impl Vm {
     fn migrate(&self, migration: &'static str) {
         self.state.lock().unwrap().migration = migration;
         let (vm, uri) = ("web1".into(), "tcp:b:1".into());
-        let begun = self.ask(Query::Migrate { vm, uri });
+        let begun = self.ask(Query::Migrate {
+            vm,
+            uri,
+            reset_outsourced: false,
+        });
         assert_eq!(begun, Answer::Migration(Migration::Unplugging));
     }
 
@@ -174,6 +180,7 @@ fn a_vm_that_stays_gets_its_memory_again_and_one_that_went_does_not() {
     let again = || Query::Migrate {
         vm: name(),
         uri: "tcp:b:1".into(),
+        reset_outsourced: false,
     };
     vm.refused(Query::Migration { vm: name() }, "does not migrate");
     vm.refused(Query::CancelMigration { vm: name() }, "does not migrate");
@@ -251,6 +258,52 @@ fn a_daemon_that_takes_over_follows_a_migration_that_goes_on() {
 }
 
 #[test]
+fn a_region_that_is_plugged_in_and_not_joined_is_shown_with_what_to_do() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    let problem = |vm: &Vm| vm.daemon.status().vms[0].plugs[0].problem.clone();
+    assert_eq!(problem(&vm), None);
+    until("that is shown", || {
+        problem(&vm).is_some_and(|problem| problem.contains("pref64-reserve"))
+    });
+    until("it is logged", || vm.daemon.log().contains("not joined"));
+    assert_eq!(vm.guest.join(vm.daemon.region()), abi::STATUS_OK);
+    assert_eq!(problem(&vm), None);
+    vm.a_second_passes();
+    assert_eq!(vm.daemon.log().matches("not joined").count(), 1);
+}
+
+#[test]
+fn ring_memory_outlives_daemon_and_holder() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    assert!(!vm.daemon.dir.join("mem").exists());
+    let memory = |vm: &Vm| {
+        let last = vm.monitor.asked("object-add").pop().unwrap();
+        memory_of(last["mem-path"].as_str().unwrap(), SIZE)
+    };
+    let (ring, word) = (SIZE as usize - 8, 0x1234_5678);
+    memory(&vm).write_u64(ring, word);
+    let first = vm.daemon.holder_pid();
+    for kills_holder in [false, true] {
+        if kills_holder {
+            kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+            until("another holder has all", || {
+                vm.daemon.status();
+                vm.daemon.log().contains("starting another") && vm.daemon.holder_pid() != first
+            });
+        }
+        let region = vm.daemon.region();
+        vm.taken_over(State::default());
+        vm.plugged(1);
+        assert_eq!(vm.daemon.region(), region);
+        let memory = memory(&vm);
+        assert_eq!(memory.read_bytes::<16>(24), region.0);
+        assert_eq!(memory.read_u64(ring), word);
+    }
+}
+
+#[test]
 fn a_migration_that_ends_while_no_daemon_runs_leaves_no_member() {
     let mut vm = vm(Guest::LetsGo, "running", &[]);
     vm.start();
@@ -316,12 +369,28 @@ fn what_a_monitor_says_while_it_is_asked_is_heard() {
 }
 
 #[test]
+fn events_without_end_do_not_fill_the_log() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    for _ in 0..1000 {
+        vm.monitor.say("RESET");
+    }
+    until("they are counted", || {
+        vm.daemon.log().contains("too many to log each")
+    });
+    let lines = vm.daemon.log().matches("was reset").count();
+    let seconds = vm.daemon.status().uptime_seconds as usize + 1;
+    assert!(lines <= 8 * (seconds + 1), "{lines} lines in {seconds} s");
+}
+
+#[test]
 fn a_vm_that_comes_is_known_by_its_page_and_gets_memory_once_it_runs() {
     let mut coming = vm(Guest::LetsGo, "inmigrate", &[]);
     coming.refused(
         Query::Migrate {
             vm: "web1".into(),
             uri: "tcp:b:1".into(),
+            reset_outsourced: false,
         },
         "has yet to arrive",
     );

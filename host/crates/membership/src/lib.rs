@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Regions and their members, and the page by which a VM joins.
 //!
-//! A [`Region`] is a file that VMs map whole. Its header is written by the
+//! A [`Region`] is memory that VMs map whole. It has no path, and its size is sealed;
+//! where a person plugs it in, it is a file. Its header is written by the
 //! daemon alone, but nothing stops a member from scribbling on it: the daemon
 //! keeps a private copy, which decides, and puts it back whenever it differs.
 //! Each member publishes about itself in its slice, read by [`slice::read`].
 //! Each guest asks in its private [`Page`], which it alone and the daemon write.
 //! What a guest wrote is read once, bounded, and kept as a copy.
 
+mod lock;
 mod page;
 mod region;
 pub mod slice;
 mod text;
 
+pub use lock::{lock_file, RegionLock};
 pub use page::{Address, Page, Reply, Request, CANDIDATES_MAX};
 pub use region::{is_own, Error, Geometry, Header, Member, Region, HOST_SLOT};
 pub use text::{printable, random_bytes, Uuid};

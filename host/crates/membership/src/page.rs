@@ -8,6 +8,7 @@
 
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd;
+use std::sync::atomic::{fence, Ordering};
 
 use hallway_abi::region as abi;
 use hallway_shm::Mapping;
@@ -49,6 +50,8 @@ pub struct Reply {
     pub slot: u32,
     /// The guest's generation in the region.
     pub generation: u32,
+    /// The outsourcer's slot in the region; 0: there is none.
+    pub outsourcer: u32,
     /// The peer id that rings each slot; 0: none.
     pub doorbells: [u16; abi::SLOTS_MAX],
 }
@@ -109,6 +112,7 @@ impl Page {
                     .read_bytes::<{ abi::NAME_SIZE }>(at(offset_of!(abi::Request, name))),
             ),
         };
+        fence(Ordering::Acquire);
         (serial != 0 && self.serial(entry) == serial).then_some(request)
     }
 
@@ -126,6 +130,8 @@ impl Page {
             .write_u16(at(offset_of!(abi::Reply, major)), abi::MAJOR);
         self.mapping
             .write_u16(at(offset_of!(abi::Reply, minor)), abi::MINOR);
+        let outsourcer = at(offset_of!(abi::Reply, outsourcer));
+        self.mapping.write_u32(outsourcer, reply.outsourcer);
         for (slot, id) in reply.doorbells.iter().enumerate() {
             self.mapping
                 .write_u16(at(offset_of!(abi::Reply, doorbell)) + slot * 2, *id);
@@ -156,6 +162,7 @@ impl Page {
         let addresses = (0..count)
             .map(|n| self.mapping.read_bytes(first + n * 16))
             .collect();
+        fence(Ordering::Acquire);
         (word(offset_of!(abi::Home, seq)) == seq).then_some(addresses)
     }
 
@@ -166,6 +173,7 @@ impl Page {
         let seq = base + offset_of!(abi::Candidates, seq);
         let odd = self.mapping.read_u32(seq) | 1;
         self.mapping.write_u32(seq, odd);
+        fence(Ordering::Release);
         let count = addresses.len().min(abi::CANDIDATES_MAX);
         self.mapping
             .write_u32(base + offset_of!(abi::Candidates, count), count as u32);
@@ -258,11 +266,13 @@ mod tests {
                 status: 2,
                 slot: 5,
                 generation: 9,
+                outsourcer: 6,
                 doorbells,
             },
         );
         assert_eq!(guest.read_u32(base + 128), 3);
         assert_eq!(guest.read_u32(base + 132), 2);
+        assert_eq!(guest.read_u32(base + 148), 6);
         assert_eq!(guest.read_u16(base + 128 + 64 + 126), 0x1234);
     }
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A region's file and its header.
+//! A region's memory and its header.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hallway_abi::region as abi;
-use hallway_shm::Mapping;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use hallway_shm::{allocate, sealed_memory, Mapping, Shared};
+use nix::sys::statfs::{fstatfs, HUGETLBFS_MAGIC, TMPFS_MAGIC};
 use serde::{Deserialize, Serialize};
 
+use crate::lock::RegionLock;
 use crate::text::{printable, random_bytes, Uuid};
 
 /// The slot of the host itself.
@@ -47,6 +48,26 @@ pub enum Error {
         /// The number that was asked for.
         slots: u32,
     },
+    /// There is no room for the memory.
+    #[error(
+        "{free} bytes of memory are available on this host, and the region needs {size}: make \
+         the region smaller, or free some memory"
+    )]
+    NoMemory {
+        /// Bytes that are available.
+        free: u64,
+        /// Bytes of the region.
+        size: u64,
+    },
+    /// The memory that the holder kept is not that of the region.
+    #[error(
+        "the memory that the holder kept is not that of the region: put the VMs back on TCP with \
+         hallwayd --stop, and start again"
+    )]
+    Lost,
+    /// The memory cannot be made.
+    #[error("the memory cannot be made: {0}")]
+    Memory(io::Error),
     /// There is no room for the file.
     #[error(
         "{path}: {free} bytes are free there, the region needs {size}: make the region smaller, \
@@ -216,32 +237,115 @@ pub struct Header {
     pub members: Vec<Member>,
 }
 
+/// Where the memory of a region is.
+enum Place {
+    /// In no file system; all that have the descriptor share it.
+    Sealed(OwnedFd),
+    /// In a file, which members of its group can open.
+    File {
+        path: PathBuf,
+        file: File,
+        /// It was not there before.
+        is_new: bool,
+        /// Keeps other daemons out: two would take each other's members for scribbles
+        /// on the header.
+        _lock: RegionLock,
+    },
+}
+
 /// A region that is open.
 pub struct Region {
-    /// Path of the file.
-    pub path: PathBuf,
     /// The private header, which decides. [`Region::publish`] copies it into the region.
     pub header: Header,
     geometry: Geometry,
-    mapping: Mapping,
+    place: Place,
+    memory: Shared,
     image: Vec<u64>,
     repairs: u64,
-    _lock: Flock<File>,
 }
 
 impl Region {
+    /// Makes a region in no file system: no user can truncate it, nor take its memory.
+    /// The name shows in `/proc`.
+    pub fn make(name: &str, geometry: Geometry) -> Result<Self, Error> {
+        check_memory(geometry.size)?;
+        let memory = sealed_memory(&format!("hallway-{name}"), geometry.size as usize);
+        let memory = memory.map_err(Error::Memory)?;
+        let header = Header::new(geometry).map_err(Error::Memory)?;
+        Self::map(memory, geometry, header)
+    }
+
+    /// Takes up such a region, as a daemon before this one left it with the holder.
+    pub fn take_up(memory: OwnedFd, geometry: Geometry, header: Header) -> Result<Self, Error> {
+        let file = File::from(memory);
+        if file.metadata().map_err(Error::Memory)?.len() != geometry.size {
+            return Err(Error::Lost);
+        }
+        Self::map(file.into(), geometry, header)
+    }
+
+    fn map(memory: OwnedFd, geometry: Geometry, header: Header) -> Result<Self, Error> {
+        let mapping = Mapping::new(&memory, geometry.size as usize).map_err(Error::Memory)?;
+        let place = Place::Sealed(memory);
+        Ok(Self::assemble(
+            place,
+            Shared::Mapped(mapping),
+            geometry,
+            header,
+        ))
+    }
+
+    fn assemble(place: Place, memory: Shared, geometry: Geometry, header: Header) -> Self {
+        let mut region = Self {
+            header,
+            geometry,
+            place,
+            memory,
+            image: Vec::new(),
+            repairs: 0,
+        };
+        region.publish();
+        region
+    }
+
     /// Opens the region in the file `path`, or makes it. `known` is the private header
     /// of the daemon before this one; without it, the header in the file counts, with
-    /// every member absent. A lock keeps other daemons out: two would take each other's
-    /// members for scribbles on the header.
+    /// every member absent.
     pub fn open(path: &Path, geometry: Geometry, known: Option<Header>) -> Result<Self, Error> {
+        let lock = RegionLock::take(path).map_err(|error| Error::Io {
+            path: RegionLock::path_for(path),
+            error,
+        })?;
+        let lock = lock.ok_or_else(|| Error::Busy { path: path.into() })?;
+        // Only under the lock: what another daemon makes meanwhile is not ours to remove.
+        let is_new = std::fs::symlink_metadata(path).is_err();
+        let may_make = known.is_none();
+        let opened = Self::open_file(path, geometry, known, is_new);
+        if opened.is_err() && is_new && may_make {
+            let _ = std::fs::remove_file(path);
+        }
+        let (file, memory, header) = opened?;
+        let place = Place::File {
+            path: path.into(),
+            file,
+            is_new,
+            _lock: lock,
+        };
+        Ok(Self::assemble(place, memory, geometry, header))
+    }
+
+    fn open_file(
+        path: &Path,
+        geometry: Geometry,
+        known: Option<Header>,
+        is_new: bool,
+    ) -> Result<(File, Shared, Header), Error> {
         let io = |error| Error::Io {
             path: path.into(),
             error,
         };
-        let there = std::fs::symlink_metadata(path).ok();
-        let existed = there.is_some();
-        if there.is_some_and(|meta| !meta.is_file()) {
+        // Opening what is no file may wait for ever.
+        if !is_new && !std::fs::symlink_metadata(path).map_err(io)?.is_file() {
             return Err(Error::NotFile { path: path.into() });
         }
         let file = OpenOptions::new()
@@ -250,7 +354,7 @@ impl Region {
             .create(known.is_none())
             .truncate(false)
             .mode(0o600)
-            .custom_flags(libc_o_nofollow())
+            .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
             .open(path)
             .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound if known.is_some() => Error::Gone { path: path.into() },
@@ -263,13 +367,6 @@ impl Region {
                 uid: meta.uid(),
             });
         }
-        let file =
-            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(
-                |(_, error)| match error {
-                    Errno::EAGAIN => Error::Busy { path: path.into() },
-                    error => io(error.into()),
-                },
-            )?;
         let fresh = known.is_none() && (meta.len() == 0 || is_blank(&file, meta.len(), geometry));
         if meta.mode() & 0o007 != 0 {
             return Err(Error::Permissions {
@@ -277,47 +374,24 @@ impl Region {
                 mode: meta.mode() & 0o7777,
             });
         }
+        let is_known = known.is_some();
         let header = if let Some(header) = known {
-            check_length(path, meta.len(), geometry)?;
             header
         } else if fresh {
-            check_room(&file, path, geometry)?;
-            if !existed {
+            if is_new {
                 file.set_permissions(PermissionsExt::from_mode(0o600))
                     .map_err(io)?;
             }
-            file.set_len(geometry.size).map_err(io)?;
-            Header {
-                uuid: Uuid::random().map_err(io)?,
-                key: random_bytes().map_err(io)?,
-                size: geometry.size,
-                change: 0,
-                members: vec![Member::default(); geometry.slots as usize],
-            }
+            Header::new(geometry).map_err(io)?
         } else {
             read_header(&file, path, meta.len(), geometry)?
         };
-        // The daemon would fault later on words for which there is no memory.
-        let allocate = |offset: u64, size: usize| {
-            nix::fcntl::posix_fallocate(&*file, offset as i64, size as i64)
-                .map_err(|error| io(error.into()))
-        };
-        allocate(0, abi::HEADER_SIZE)?;
-        for slot in 0..geometry.slots as usize {
-            allocate(geometry.slice_offset(slot), size_of::<abi::Slice>())?;
+        // What others did to a file that is in use is for `mend`.
+        if !is_known || meta.len() == geometry.size {
+            take_memory(&file, path, geometry)?;
         }
-        let mapping = Mapping::new(&*file, geometry.size as usize).map_err(io)?;
-        let mut region = Self {
-            path: path.into(),
-            header,
-            geometry,
-            mapping,
-            image: Vec::new(),
-            repairs: 0,
-            _lock: file,
-        };
-        region.publish();
-        Ok(region)
+        let memory = Shared::File(file.try_clone().map_err(io)?);
+        Ok((file, memory, header))
     }
 
     /// Whether a file has a region's magic, and no daemon serves it.
@@ -325,9 +399,43 @@ impl Region {
         // Opening what is no file may wait for ever.
         let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
         is_file
-            && File::open(path).is_ok_and(|file| {
-                has_magic(&file) && Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
-            })
+            && File::open(path).is_ok_and(|file| has_magic(&file))
+            && RegionLock::take(path).is_ok_and(|lock| lock.is_some())
+    }
+
+    /// Removes a region's file, and what a daemon that was killed left beside it.
+    pub fn remove_file(path: &Path) {
+        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(RegionLock::path_for(path));
+    }
+
+    /// Path of the region's file, if it has one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File { path, .. } => Some(path),
+            Place::Sealed(_) => None,
+        }
+    }
+
+    /// Whether the region has a file that was not there before.
+    pub fn has_new_file(&self) -> bool {
+        matches!(self.place, Place::File { is_new: true, .. })
+    }
+
+    /// The descriptor of the region's memory, if it is in no file.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.place {
+            Place::File { .. } => None,
+            Place::Sealed(memory) => Some(memory.as_fd()),
+        }
+    }
+
+    /// Whether the region is in memory: what is in a file on a disk is written there.
+    pub fn is_in_memory(&self) -> bool {
+        match &self.place {
+            Place::File { file, .. } => is_memory(file),
+            Place::Sealed(_) => true,
+        }
     }
 
     /// The region's geometry.
@@ -336,8 +444,8 @@ impl Region {
     }
 
     /// The region's memory.
-    pub fn memory(&self) -> &Mapping {
-        &self.mapping
+    pub fn memory(&self) -> &Shared {
+        &self.memory
     }
 
     /// How often others changed the header, and [`Region::guard`] put it back.
@@ -392,24 +500,29 @@ impl Region {
     /// Enters the host as a member, and sets up its slice. It publishes no address, so
     /// that no member offers it a ring.
     pub fn enter_host(&mut self, uuid: Uuid, name: &str) {
-        let generation = self.enter(HOST_SLOT, uuid, name);
+        self.enter(HOST_SLOT, uuid, name);
+        self.set_up_slice();
+    }
+
+    fn set_up_slice(&self) {
+        let generation = self.header.members[HOST_SLOT].generation;
         let base = self.geometry.slice_offset(HOST_SLOT) as usize;
         let at = |offset: usize| base + offset;
-        self.mapping.write_u64(at(offset_of!(abi::Slice, magic)), 0);
-        self.mapping
+        self.memory.write_u64(at(offset_of!(abi::Slice, magic)), 0);
+        self.memory
             .write_u32(at(offset_of!(abi::Slice, address_count)), 0);
-        self.mapping
+        self.memory
             .write_u32(at(offset_of!(abi::Slice, address_seq)), 0);
-        self.mapping
+        self.memory
             .write_u32(at(offset_of!(abi::Slice, generation)), generation);
-        self.mapping
+        self.memory
             .write_u64(at(offset_of!(abi::Slice, magic)), abi::SLICE_MAGIC);
     }
 
     /// Counts the host's heartbeat up.
     pub fn beat(&self, count: u32) {
         let base = self.geometry.slice_offset(HOST_SLOT) as usize;
-        self.mapping
+        self.memory
             .write_u32(base + offset_of!(abi::Slice, heartbeat), count);
     }
 
@@ -421,26 +534,63 @@ impl Region {
         let late = [0, change / 8];
         for (n, word) in self.image.iter().enumerate() {
             if !late.contains(&n) {
-                self.mapping.write_u64(n * 8, *word);
+                self.memory.write_u64(n * 8, *word);
             }
         }
         for n in late.into_iter().rev() {
-            self.mapping.write_u64(n * 8, self.image[n]);
+            self.memory.write_u64(n * 8, self.image[n]);
         }
     }
 
     /// Compares the region's header with the private one, and puts back what
     /// differs. True if something did.
     pub fn guard(&mut self) -> bool {
+        let mut words = vec![0; self.image.len()];
+        self.memory.read_words(0, &mut words);
+        let pairs = self.image.iter().zip(&words).enumerate();
         let mut scribbled = false;
-        for (n, word) in self.image.iter().enumerate() {
-            if self.mapping.read_u64(n * 8) != *word {
-                self.mapping.write_u64(n * 8, *word);
-                scribbled = true;
-            }
+        for (n, (word, _)) in pairs.filter(|(_, (word, seen))| word != seen) {
+            self.memory.write_u64(n * 8, *word);
+            scribbled = true;
         }
         self.repairs += u64::from(scribbled);
         scribbled
+    }
+
+    /// Whether no other process has changed the length of the region's file.
+    pub fn is_whole(&self) -> bool {
+        let Place::File { file, .. } = &self.place else {
+            return true;
+        };
+        let meta = file.metadata();
+        meta.is_ok_and(|meta| meta.len() == self.geometry.size)
+    }
+
+    /// Puts back the length of a file that another process has changed, and all of its
+    /// memory, with the header. True if it was changed. What members wrote is lost.
+    pub fn mend(&mut self) -> Result<bool, Error> {
+        if self.is_whole() {
+            return Ok(false);
+        }
+        let Place::File { path, file, .. } = &self.place else {
+            return Ok(false);
+        };
+        take_memory(file, path, self.geometry)?;
+        self.publish();
+        self.set_up_slice();
+        Ok(true)
+    }
+}
+
+impl Header {
+    fn new(geometry: Geometry) -> io::Result<Self> {
+        Ok(Self {
+            uuid: Uuid::random()?,
+            key: random_bytes()?,
+            size: geometry.size,
+            change: 0,
+            members: vec![Member::default(); geometry.slots as usize],
+        })
     }
 }
 
@@ -454,10 +604,6 @@ fn has_magic(file: &File) -> bool {
     file.read_exact_at(&mut magic, 0).is_ok() && u64::from_le_bytes(magic) == abi::REGION_MAGIC
 }
 
-fn libc_o_nofollow() -> i32 {
-    nix::fcntl::OFlag::O_NOFOLLOW.bits()
-}
-
 /// Whether a file has the right length and a header of zeros: QEMU made it, or a
 /// daemon that died before it could write one.
 fn is_blank(file: &File, length: u64, geometry: Geometry) -> bool {
@@ -467,37 +613,52 @@ fn is_blank(file: &File, length: u64, geometry: Geometry) -> bool {
         && bytes.iter().all(|byte| *byte == 0)
 }
 
-fn check_room(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error> {
-    let stat = nix::sys::statvfs::fstatvfs(file).map_err(|error| Error::Io {
+/// Gives a file its length, and all of its memory.
+fn take_memory(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error> {
+    let io = |error| Error::Io {
         path: path.into(),
-        error: error.into(),
-    })?;
+        error,
+    };
+    let stat = nix::sys::statvfs::fstatvfs(file).map_err(|error| io(error.into()))?;
     let free = stat.blocks_available() * stat.fragment_size();
-    let free = free.saturating_sub(promised(path));
-    if free < geometry.size {
-        return Err(Error::NoRoom {
-            path: path.into(),
-            free,
-            size: geometry.size,
-        });
+    let taken = file.metadata().map_err(io)?.blocks() * 512;
+    let lacks = geometry.size.saturating_sub(taken);
+    let no_room = || Error::NoRoom {
+        path: path.into(),
+        free,
+        size: lacks,
+    };
+    if free < lacks {
+        return Err(no_room());
     }
-    Ok(())
+    if is_memory(file) {
+        check_memory(lacks)?;
+    }
+    file.set_len(geometry.size).map_err(io)?;
+    allocate(file, geometry.size).map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull => no_room(),
+        _ => io(error),
+    })
 }
 
-/// Bytes that the other regions of the directory do not use yet. Their files are
-/// sparse, and a VM that finds no memory there is lost.
-fn promised(path: &Path) -> u64 {
-    let Some(others) = path.parent().and_then(|dir| dir.read_dir().ok()) else {
-        return 0;
-    };
-    others
-        .flatten()
-        .filter(|other| other.path() != path)
-        .filter_map(|other| Some((other.path(), other.metadata().ok()?)))
-        .filter(|(_, meta)| meta.is_file() && is_own(meta.uid()))
-        .filter(|(other, _)| File::open(other).is_ok_and(|file| has_magic(&file)))
-        .map(|(_, meta)| meta.len().saturating_sub(meta.blocks() * 512))
-        .sum()
+/// Refuses to take more memory than is available: the kernel would kill processes
+/// before it refuses.
+fn check_memory(size: u64) -> Result<(), Error> {
+    let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = table.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    match number.and_then(|number| number.parse::<u64>().ok()) {
+        Some(free) if free << 10 < size => Err(Error::NoMemory {
+            free: free << 10,
+            size,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn is_memory(file: &File) -> bool {
+    let kinds = [TMPFS_MAGIC, HUGETLBFS_MAGIC];
+    fstatfs(file).is_ok_and(|stat| kinds.contains(&stat.filesystem_type()))
 }
 
 fn check_length(path: &Path, length: u64, geometry: Geometry) -> Result<(), Error> {
@@ -796,20 +957,78 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_other_regions_have_not_taken_up_is_theirs() {
-        let dir = std::env::temp_dir().join(format!("hallway-promised-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let open = |name: &str| Region::open(&dir.join(name), geometry(), None).unwrap();
-        let regions = [open("a"), open("b")];
-        let taken = regions.each_ref().map(|region| {
-            let meta = std::fs::metadata(&region.path).unwrap();
-            meta.blocks() * 512
-        });
-        assert_eq!(
-            promised(&dir.join("c")),
-            2 * (16 << 20) - taken[0] - taken[1]
-        );
-        assert_eq!(promised(&dir.join("a")), (16 << 20) - taken[1]);
-        std::fs::remove_dir_all(&dir).unwrap();
+    fn a_file_has_all_its_memory_and_one_that_cannot_have_it_is_not_left_behind() {
+        let scratch = Scratch::new("room");
+        drop(Region::open(&scratch.0, geometry(), None).unwrap());
+        let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
+        assert!(blocks(&scratch.0) >= 16 << 20);
+        assert!(!RegionLock::path_for(&scratch.0).exists());
+        // One that an older hallwayd made.
+        let file = OpenOptions::new().write(true).open(&scratch.0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.set_len(16 << 20).unwrap();
+        drop(Region::open(&scratch.0, geometry(), None).unwrap());
+        assert!(blocks(&scratch.0) >= 16 << 20);
+
+        let huge = Geometry::new(1 << 50, 4).unwrap();
+        std::fs::remove_file(&scratch.0).unwrap();
+        let refused = Region::open(&scratch.0, huge, None).err().unwrap();
+        assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+        assert!(!scratch.0.exists());
+        let refused = Region::make("huge", huge).err().unwrap();
+        assert!(refused.to_string().contains("available on this host"));
+    }
+
+    #[test]
+    fn a_truncated_file_is_put_back() {
+        let scratch = Scratch::new("truncated");
+        let mut region = Region::open(&scratch.0, geometry(), None).unwrap();
+        region.enter_host(Uuid::random().unwrap(), "host");
+        region.publish();
+        assert!(!region.mend().unwrap());
+        let file = OpenOptions::new().write(true).open(&scratch.0).unwrap();
+        for length in [0, 4096, 1 << 30] {
+            file.set_len(length).unwrap();
+            assert!(region.mend().unwrap());
+            assert_eq!(file.metadata().unwrap().len(), 16 << 20);
+            assert!(file.metadata().unwrap().blocks() * 512 >= 16 << 20);
+            assert!(!region.guard());
+            let slice = region.geometry.slice_offset(HOST_SLOT) as usize;
+            assert_eq!(region.memory().read_u64(slice), abi::SLICE_MAGIC);
+        }
+        // While no daemon serves it.
+        let known = region.header.clone();
+        drop(region);
+        file.set_len(0).unwrap();
+        let mut region = Region::open(&scratch.0, geometry(), Some(known)).unwrap();
+        assert!(region.mend().unwrap());
+        assert_eq!(region.memory().read_u64(0), abi::REGION_MAGIC);
+    }
+
+    #[test]
+    fn memory_in_no_file_is_taken_up_again() {
+        let mut region = Region::make("again", geometry()).unwrap();
+        assert!(region.file().is_none() && !region.mend().unwrap());
+        region.enter(1, Uuid::random().unwrap(), "web");
+        let memory = region.descriptor().unwrap().try_clone_to_owned().unwrap();
+        assert!(File::from(memory.try_clone().unwrap()).set_len(0).is_err());
+        let known = region.header.clone();
+        drop(region);
+        let again = |geometry, memory: &OwnedFd| {
+            Region::take_up(memory.try_clone().unwrap(), geometry, known.clone())
+        };
+        assert_eq!(again(geometry(), &memory).unwrap().header, known);
+        let other = Geometry::new(32 << 20, 4).unwrap();
+        assert!(matches!(again(other, &memory), Err(Error::Lost)));
+    }
+
+    #[test]
+    fn a_lock_on_the_region_itself_keeps_no_daemon_out() {
+        use nix::fcntl::{Flock, FlockArg};
+        let scratch = Scratch::new("flock");
+        drop(Region::open(&scratch.0, geometry(), None).unwrap());
+        let file = File::open(&scratch.0).unwrap();
+        let _lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
+        Region::open(&scratch.0, geometry(), None).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};
 
 use hallway_abi::region as abi;
-use hallway_shm::Mapping;
+use hallway_shm::Shared;
 
 /// How often a torn read of the addresses is tried again.
 const ATTEMPTS: usize = 8;
@@ -28,7 +28,7 @@ pub struct Snapshot {
 }
 
 /// Reads the slice at `base`. Nothing: its member has not set it up.
-pub fn read(memory: &Mapping, base: usize) -> Option<Snapshot> {
+pub fn read(memory: &Shared, base: usize) -> Option<Snapshot> {
     if memory.read_u64(base + offset_of!(abi::Slice, magic)) != abi::SLICE_MAGIC {
         return None;
     }
@@ -42,7 +42,7 @@ pub fn read(memory: &Mapping, base: usize) -> Option<Snapshot> {
     })
 }
 
-fn addresses(memory: &Mapping, base: usize) -> Option<Vec<IpAddr>> {
+fn addresses(memory: &Shared, base: usize) -> Option<Vec<IpAddr>> {
     let sequence = base + offset_of!(abi::Slice, address_seq);
     for _ in 0..ATTEMPTS {
         let before = memory.read_u32(sequence);
@@ -69,12 +69,14 @@ fn addresses(memory: &Mapping, base: usize) -> Option<Vec<IpAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hallway_shm::Mapping;
 
     #[test]
     fn reads_what_is_whole() {
         let fd = hallway_shm::sealed_memory("slice", 8192).unwrap();
         let memory = Mapping::new(&fd, 8192).unwrap();
-        assert_eq!(read(&memory, 4096), None);
+        let shared = Shared::Mapped(Mapping::new(&fd, 8192).unwrap());
+        assert_eq!(read(&shared, 4096), None);
         memory.write_u64(4096, abi::SLICE_MAGIC);
         memory.write_u32(4096 + 20, 2);
         memory.write_bytes(
@@ -85,15 +87,15 @@ mod tests {
             4096 + 80,
             &[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
         );
-        let slice = read(&memory, 4096).unwrap();
+        let slice = read(&shared, 4096).unwrap();
         assert_eq!(
             slice.addresses,
             ["10.0.0.1", "fd00::1"].map(|a| a.parse::<IpAddr>().unwrap())
         );
         memory.write_u32(4096 + 16, 7);
-        assert!(read(&memory, 4096).unwrap().addresses.is_empty());
+        assert!(read(&shared, 4096).unwrap().addresses.is_empty());
         memory.write_u32(4096 + 16, 8);
         memory.write_u32(4096 + 20, 65);
-        assert!(read(&memory, 4096).unwrap().addresses.is_empty());
+        assert!(read(&shared, 4096).unwrap().addresses.is_empty());
     }
 }

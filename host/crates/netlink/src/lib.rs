@@ -57,8 +57,19 @@ pub struct Module {
     pub version: String,
     /// Whether connections are promoted.
     pub enabled: bool,
+    /// Whether new sockets may be outsourced.
+    pub outsourcing: bool,
     /// In the module's order.
     pub counters: Vec<Counter>,
+}
+
+/// What [`Client::set`] switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    /// Promotion; off demotes what is promoted.
+    Promotion,
+    /// Outsourcing of new sockets; off ends published listeners, too.
+    Outsourcing,
 }
 
 /// A counter of the module: `docs/counters.md`.
@@ -93,7 +104,7 @@ pub struct Member {
     pub addresses: Vec<IpAddr>,
 }
 
-/// An attached connection.
+/// An attached connection, or an outsourced socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// Always `tcp`.
@@ -112,6 +123,8 @@ pub struct Connection {
     pub state: &'static str,
     /// Name of the member at the other end.
     pub peer: String,
+    /// Whether the host executes the socket. Its bytes are those of rings.
+    pub outsourced: bool,
     /// Bytes sent.
     pub tx: Direction,
     /// Bytes received.
@@ -173,9 +186,13 @@ impl Client {
         Ok(module(&answer))
     }
 
-    /// Turns promotion on or off; off demotes what is promoted.
-    pub fn set(&mut self, enabled: bool) -> Result<()> {
-        let attribute = Attribute::new(abi::A_ENABLED, vec![u8::from(enabled)]);
+    /// Turns a switch on or off; fails with EPERM unless the caller administrates.
+    pub fn set(&mut self, switch: Switch, on: bool) -> Result<()> {
+        let kind = match switch {
+            Switch::Promotion => abi::A_ENABLED,
+            Switch::Outsourcing => abi::A_OUTSOURCING,
+        };
+        let attribute = Attribute::new(kind, vec![u8::from(on)]);
         self.exchange(
             abi::CMD_SET,
             abi::GENL_VERSION,
@@ -283,6 +300,7 @@ fn module(answer: &Attributes) -> Module {
     Module {
         version: answer.text(abi::A_VERSION),
         enabled: answer.u8(abi::A_ENABLED).unwrap_or_default() != 0,
+        outsourcing: answer.u8(abi::A_OUTSOURCING).unwrap_or_default() != 0,
         counters: answer
             .nests(abi::A_COUNTER)
             .map(|nest| Counter {
@@ -333,6 +351,7 @@ fn connection(answer: &Attributes) -> Connection {
         netns: answer.u32(abi::A_NETNS).unwrap_or_default(),
         state: tcp_state(answer.u8(abi::A_STATE).unwrap_or_default()),
         peer: answer.text(abi::A_NAME),
+        outsourced: answer.has(abi::A_OUTSOURCED),
         tx: direction(abi::A_TX_CARRIER, abi::A_TX_TCP, abi::A_TX_RING),
         rx: direction(abi::A_RX_CARRIER, abi::A_RX_TCP, abi::A_RX_RING),
         reason: number,
@@ -391,12 +410,13 @@ mod tests {
         let answer = parsed(vec![
             Attribute::text(abi::A_VERSION, "0.1\u{1b}"),
             Attribute::new(abi::A_ENABLED, vec![1]),
+            Attribute::new(abi::A_OUTSOURCING, vec![0]),
             Attribute::new(abi::A_COUNTER | 0x8000, nest.clone()),
             Attribute::new(999, vec![1, 2, 3]),
             Attribute::new(abi::A_COUNTER, nest),
         ]);
         let module = module(&answer);
-        assert!(module.enabled);
+        assert!(module.enabled && !module.outsourcing);
         assert_eq!(module.version, "0.1?");
         let counter = Counter {
             name: "promoted".into(),

@@ -5,6 +5,7 @@
 //! root port of its own, which has to be there from the start.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use crate::{Error, Monitor, Result};
 const NAMED: &str = "/machine/peripheral";
 const UNNAMED: &str = "/machine/peripheral-anon";
 const OBJECTS: &str = "/objects";
+/// Tells descriptors that hallwayd hands to QEMU from those of other programs.
+const OPAQUE: &str = "hallway";
 /// Time between two looks at memory that is let go.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long QEMU may take to let go of memory that was unplugged before.
@@ -24,21 +27,48 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// Devices with one hot-pluggable slot.
 const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
 
-/// A file of shared memory, as a device of one VM.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Shared memory, as a device of one VM.
+#[derive(Debug)]
 pub struct Memory {
-    /// Id of the device; that of its backend follows from it.
+    /// Id of the device; that of its backend begins with it.
     pub id: String,
-    /// The file that QEMU maps.
-    pub file: PathBuf,
-    /// Bytes of the file.
+    /// Where the memory is.
+    pub source: Source,
+    /// Its bytes.
     pub size: u64,
 }
 
+/// Where QEMU finds memory.
+#[derive(Debug)]
+pub enum Source {
+    /// In a file that QEMU can open.
+    File(PathBuf),
+    /// In no file: QEMU is handed the descriptor.
+    Descriptor {
+        /// The descriptor.
+        memory: OwnedFd,
+        /// A UUID that no other memory has: the backend shows it.
+        mark: String,
+    },
+}
+
 impl Memory {
-    fn backend(id: &str) -> String {
-        format!("{id}-memory")
+    /// Id of the backend.
+    fn backend(&self) -> String {
+        match &self.source {
+            Source::File(_) => format!("{}-memory", self.id),
+            Source::Descriptor { mark, .. } => format!("{}-memory-{mark}", self.id),
+        }
     }
+}
+
+/// Whether a backend is, or was, that of the device `id`.
+fn is_backend_of(id: &str, backend: &str) -> bool {
+    let rest = backend.strip_prefix(id);
+    let rest = rest.and_then(|rest| rest.strip_prefix("-memory"));
+    let is_mark =
+        |mark: &str| mark.len() == 36 && mark.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_mark))
 }
 
 /// What [`Monitor::plug`] did.
@@ -68,33 +98,82 @@ impl Monitor {
     /// Plugs memory in. On a machine with root ports it goes to the first free one of
     /// `ports`, or of all if `ports` is empty.
     pub fn plug(&mut self, memory: &Memory, ports: &[String]) -> Result<Plugged> {
-        let mut stale = false;
+        let backend = memory.backend();
         for name in self.backends()? {
-            let file = self.property(&format!("{OBJECTS}/{name}"), "mem-path")?;
-            let ours = name == Memory::backend(&memory.id);
-            if file.as_str().map(Path::new) == Some(&memory.file)
-                && (!ours || self.has_device(&memory.id)?)
-            {
+            let is_it = match &memory.source {
+                Source::File(file) => {
+                    let path = self.property(&format!("{OBJECTS}/{name}"), "mem-path")?;
+                    path.as_str().map(Path::new) == Some(file)
+                }
+                Source::Descriptor { .. } => name == backend,
+            };
+            if is_it && (name != backend || self.has_device(&memory.id)?) {
                 return Ok(Plugged::Before);
             }
-            stale |= ours;
         }
-        let backend = Memory::backend(&memory.id);
-        if stale {
-            // A hallwayd that ended half-way left it.
-            self.execute("object-del", json!({ "id": backend }))?;
+        // A hallwayd that ended half-way left something, or a region that is no more.
+        self.unplug(&memory.id, RELEASE)?;
+        match &memory.source {
+            Source::File(file) => self.add_backend(memory, file)?,
+            Source::Descriptor { memory: fd, .. } => self.hand_over(memory, fd.as_fd())?,
         }
-        self.wait_released(&memory.id, Instant::now() + RELEASE)?;
-        let object = json!({
-            "qom-type": "memory-backend-file", "id": backend, "share": true,
-            "mem-path": memory.file, "size": memory.size,
-        });
-        self.execute("object-add", object)?;
         let added = self.add_device(memory, ports);
         if added.is_err() {
             let _ = self.execute("object-del", json!({ "id": backend }));
         }
         added.map(|()| Plugged::Now)
+    }
+
+    fn add_backend(&mut self, memory: &Memory, path: &Path) -> Result<()> {
+        let object = json!({
+            "qom-type": "memory-backend-file", "id": memory.backend(), "share": true,
+            "mem-path": path, "size": memory.size,
+        });
+        self.execute("object-add", object).map(drop)
+    }
+
+    /// Adds the backend of memory that is in no file. QEMU opens the descriptor that it
+    /// was handed once more, under the one name that it can open without privileges,
+    /// and needs the first no longer.
+    fn hand_over(&mut self, memory: &Memory, fd: BorrowedFd<'_>) -> Result<()> {
+        #[derive(Deserialize)]
+        struct Passed {
+            fd: u32,
+            #[serde(rename = "fdset-id")]
+            set: u64,
+        }
+        self.remove_leftovers()?;
+        let answer = self.execute_with("add-fd", json!({ "opaque": OPAQUE }), Some(fd))?;
+        let passed: Passed = serde_json::from_value(answer)
+            .map_err(|error| Error::Protocol(format!("the answer to add-fd: {error}")))?;
+        let path = format!("/proc/self/fd/{}", passed.fd);
+        let added = self.add_backend(memory, Path::new(&path));
+        // Where it fails, QEMU closes it with this connection.
+        let _ = self.execute("remove-fd", json!({ "fdset-id": passed.set }));
+        added
+    }
+
+    /// Removes descriptors that a hallwayd handed over and did not live to remove.
+    fn remove_leftovers(&mut self) -> Result<()> {
+        #[derive(Deserialize)]
+        struct Descriptor {
+            opaque: Option<String>,
+        }
+        #[derive(Deserialize)]
+        struct Set {
+            #[serde(rename = "fdset-id")]
+            id: u64,
+            fds: Vec<Descriptor>,
+        }
+        let sets: Vec<Set> = self.query("query-fdsets", Value::Null)?;
+        let is_ours = |set: &&Set| {
+            let mut fds = set.fds.iter();
+            fds.any(|fd| fd.opaque.as_deref() == Some(OPAQUE))
+        };
+        for set in sets.iter().filter(is_ours) {
+            self.execute("remove-fd", json!({ "fdset-id": set.id }))?;
+        }
+        Ok(())
     }
 
     /// Has the guest let a device go, waits until it has, and removes the memory from
@@ -121,9 +200,10 @@ impl Monitor {
                 return Err(Error::Held { device: id.into() });
             }
         }
-        let backend = Memory::backend(id);
-        if self.backends()?.contains(&backend) {
-            self.execute("object-del", json!({ "id": backend }))?;
+        for backend in self.backends()? {
+            if is_backend_of(id, &backend) {
+                self.execute("object-del", json!({ "id": backend }))?;
+            }
         }
         self.wait_released(id, deadline)
     }
@@ -133,8 +213,11 @@ impl Monitor {
     /// the memory along, and fails. Memory plugged in under the same id before makes
     /// QEMU abort.
     fn wait_released(&mut self, id: &str, deadline: Instant) -> Result<()> {
-        let block = format!("/{}", Memory::backend(id));
-        while self.ram_blocks()?.iter().any(|name| name.ends_with(&block)) {
+        let is_block = |block: &String| {
+            let name = block.rsplit_once('/').map(|(_, name)| name);
+            name.is_some_and(|name| is_backend_of(id, name))
+        };
+        while self.ram_blocks()?.iter().any(is_block) {
             if Instant::now() >= deadline {
                 return Err(Error::Lingers { device: id.into() });
             }
@@ -171,7 +254,7 @@ impl Monitor {
 
     fn add_device(&mut self, memory: &Memory, ports: &[String]) -> Result<()> {
         let device = json!({
-            "driver": "ivshmem-plain", "id": memory.id, "memdev": Memory::backend(&memory.id),
+            "driver": "ivshmem-plain", "id": memory.id, "memdev": memory.backend(),
         });
         let all: Vec<String> = self
             .list(NAMED)?

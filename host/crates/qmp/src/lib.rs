@@ -19,7 +19,7 @@ mod device;
 mod migration;
 mod wire;
 
-pub use device::{Memory, Plugged};
+pub use device::{Memory, Plugged, Source};
 pub use migration::{Migration, MigrationState};
 pub use wire::{Event, Identity, Monitor, RunState};
 

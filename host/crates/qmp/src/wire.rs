@@ -2,13 +2,14 @@
 //! The connection: one JSON object a line, each way.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sendmsg, sockopt, ControlMessage, MsgFlags, UnixAddr};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
@@ -103,6 +104,16 @@ impl Monitor {
 
     /// Runs a command and returns what QEMU answers; arguments `null`: none.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.execute_with(command, arguments, None)
+    }
+
+    /// Likewise, with a descriptor for QEMU.
+    pub(crate) fn execute_with(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Value> {
         let deadline = Instant::now() + ANSWER;
         self.next_id += 1;
         let id = json!(self.next_id);
@@ -110,7 +121,7 @@ impl Monitor {
         if !arguments.is_null() {
             message["arguments"] = arguments;
         }
-        self.send(&message)?;
+        self.send(&message, fd)?;
         loop {
             let timeout = || Error::Timeout {
                 what: format!("QEMU answers {command}"),
@@ -203,12 +214,16 @@ impl Monitor {
         self.query("query-status", Value::Null)
     }
 
-    fn send(&mut self, message: &Value) -> Result<()> {
+    fn send(&mut self, message: &Value, fd: Option<BorrowedFd<'_>>) -> Result<()> {
         let mut line = message.to_string();
         line.push('\n');
+        let line = line.as_bytes();
         self.stream
             .set_write_timeout(Some(ANSWER))
-            .and_then(|()| self.stream.write_all(line.as_bytes()))
+            .and_then(|()| {
+                let sent = fd.map_or(Ok(0), |fd| send_with(&self.stream, line, fd))?;
+                self.stream.write_all(&line[sent..])
+            })
             .map_err(|error| Error::Closed(error.to_string()))
     }
 
@@ -261,6 +276,20 @@ impl Monitor {
             self.events.pop_front();
         }
         self.events.push_back(Event { name, device });
+    }
+}
+
+/// Sends the first bytes of a line, with a descriptor. Returns how many.
+fn send_with(stream: &UnixStream, line: &[u8], fd: BorrowedFd<'_>) -> std::io::Result<usize> {
+    let fds = [fd.as_raw_fd()];
+    let control = [ControlMessage::ScmRights(&fds)];
+    let part = [IoSlice::new(line)];
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    loop {
+        match sendmsg::<UnixAddr>(stream.as_raw_fd(), &part, &control, flags, None) {
+            Err(Errno::EINTR) => {}
+            other => return Ok(other?),
+        }
     }
 }
 

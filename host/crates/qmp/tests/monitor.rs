@@ -4,10 +4,12 @@
 
 mod qemu;
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hallway_qmp::{Error, Memory, MigrationState, Monitor, Plugged};
+use hallway_qmp::{Error, Memory, MigrationState, Monitor, Plugged, Source};
 use qemu::{done, gives, refuses, Guest, Machine, Qemu, GREETING};
 use serde_json::{json, Value};
 
@@ -20,9 +22,28 @@ fn connect(qemu: &Qemu) -> Monitor {
 fn memory() -> Memory {
     Memory {
         id: "ring".into(),
-        file: "/dev/shm/ring".into(),
+        source: Source::File("/dev/shm/ring".into()),
         size: 4096,
     }
+}
+
+const MARKS: [&str; 2] = [
+    "23a4cf7e-78e2-4a38-b599-3863e3039b68",
+    "5b0c4b7e-6f52-4d6e-9a39-3f1c5d1b7a01",
+];
+
+/// Memory in no file, of a region of the same name.
+fn unnamed(mark: &str) -> (File, Memory) {
+    let file = File::open("/dev/null").unwrap();
+    let memory = Memory {
+        id: "ring".into(),
+        source: Source::Descriptor {
+            memory: file.try_clone().unwrap().into(),
+            mark: mark.into(),
+        },
+        size: 4096,
+    };
+    (file, memory)
 }
 
 #[test]
@@ -120,6 +141,41 @@ fn memory_plugged_in_by_hand_is_not_plugged_in_again() {
 }
 
 #[test]
+fn memory_in_no_file_is_handed_over_once_and_told_from_memory_of_the_same_name() {
+    let qemu = Qemu::new(GREETING, Machine::default().answer());
+    let mut monitor = connect(&qemu);
+    let (file, memory) = unnamed(MARKS[0]);
+    assert_eq!(monitor.plug(&memory, &[]).unwrap(), Plugged::Now);
+    assert_eq!(monitor.plug(&memory, &[]).unwrap(), Plugged::Before);
+    let object = qemu.asked("object-add").remove(0);
+    let path = object["mem-path"].as_str().unwrap();
+    assert!(path.starts_with("/proc/self/fd/"), "{path}");
+    let inode = |file: &File| file.metadata().unwrap().ino();
+    assert_eq!(inode(&File::open(path).unwrap()), inode(&file));
+    // What a hallwayd that was killed left there goes, too.
+    assert_eq!(
+        qemu.asked("remove-fd"),
+        [101, 1].map(|id| json!({ "fdset-id": id }))
+    );
+
+    // A region that was made again under the name.
+    let (_, other) = unnamed(MARKS[1]);
+    assert_eq!(monitor.plug(&other, &[]).unwrap(), Plugged::Now);
+    assert_eq!(qemu.asked("device_del"), [json!({"id": "ring"})]);
+    let backend = |mark: &str| json!({ "id": format!("ring-memory-{mark}") });
+    assert_eq!(qemu.asked("object-del"), [backend(MARKS[0])]);
+    // The id alone counts, not that of a region with a longer name.
+    let longer = Memory {
+        id: "ring-memory".into(),
+        ..unnamed(MARKS[0]).1
+    };
+    monitor.plug(&longer, &[]).unwrap();
+    monitor.unplug("ring", PATIENCE).unwrap();
+    assert_eq!(qemu.asked("object-del"), [MARKS[0], MARKS[1]].map(backend));
+    assert_eq!(monitor.devices("ivshmem-plain").unwrap(), ["ring-memory"]);
+}
+
+#[test]
 fn what_a_hallway_left_half_done_is_done_again() {
     let mut machine = Machine::default();
     machine
@@ -139,7 +195,7 @@ fn each_device_gets_a_root_port_of_its_own() {
     let mut monitor = connect(&qemu);
     let more = |id: &str| Memory {
         id: id.into(),
-        file: PathBuf::from("/dev/shm").join(id),
+        source: Source::File(PathBuf::from("/dev/shm").join(id)),
         size: 4096,
     };
     monitor.plug(&more("x"), &[]).unwrap();

@@ -8,6 +8,10 @@
 //! or to a misaligned word, is a bug of the caller and panics: offsets come from
 //! the ABI or from private geometry, never from the shared memory itself.
 
+mod shared;
+
+pub use shared::Shared;
+
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
@@ -16,7 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::errno::Errno;
+use nix::fcntl::{fcntl, posix_fallocate, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 
@@ -97,6 +102,33 @@ impl Mapping {
     words!(read_u32, write_u32, u32, AtomicU32);
     words!(read_u64, write_u64, u64, AtomicU64);
 
+    /// Sets bits of a word, by an instruction that locks the bus.
+    pub fn set_bits_u64(&self, offset: usize, bits: u64) {
+        self.word::<AtomicU64>(offset)
+            .fetch_or(bits, Ordering::SeqCst);
+    }
+
+    /// Puts a word in the place of another, by an instruction that locks the bus.
+    pub fn swap_u64(&self, offset: usize, value: u64) -> u64 {
+        self.word::<AtomicU64>(offset).swap(value, Ordering::SeqCst)
+    }
+
+    /// Changes a word from 0 to `value`, by an instruction that locks the bus. Returns
+    /// what the word held: 0 if it was changed.
+    pub fn set_once_u64(&self, offset: usize, value: u64) -> u64 {
+        let word = self.word::<AtomicU64>(offset);
+        match word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(found) | Err(found) => found,
+        }
+    }
+
+    /// Address of `length` bytes. Others write them at the same time: they are for
+    /// system calls, which copy them, and no reference to them may be made. The address
+    /// is good as long as the mapping.
+    pub fn address(&self, offset: usize, length: usize) -> *mut u8 {
+        self.at(offset, length)
+    }
+
     /// Copies `N` bytes out.
     pub fn read_bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
         let from = self.at(offset, N);
@@ -126,12 +158,23 @@ impl Drop for Mapping {
     }
 }
 
-/// Makes anonymous memory whose size is sealed, so that access to a mapping of it
-/// cannot fault.
+/// Allocates all memory of a file: what finds no memory later is killed.
+pub fn allocate(file: &File, length: u64) -> io::Result<()> {
+    loop {
+        match posix_fallocate(file, 0, length as i64) {
+            Err(Errno::EINTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Makes allocated anonymous memory with a sealed size: access to a mapping of it cannot
+/// fault.
 pub fn sealed_memory(name: &str, length: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let file = File::from(fd);
     file.set_len(length as u64)?;
+    allocate(&file, length as u64)?;
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file.into())
@@ -140,6 +183,7 @@ pub fn sealed_memory(name: &str, length: usize) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn two_mappings_see_each_other() {
@@ -152,7 +196,11 @@ mod tests {
         a.write_bytes(16, b"hallway");
         assert_eq!(b.read_u16(8), 0x0304);
         assert_eq!(&b.read_bytes::<7>(16), b"hallway");
-        assert!(File::from(fd).set_len(0).is_err());
+        let file = File::from(fd);
+        assert_eq!(file.metadata().unwrap().blocks(), 8);
+        assert!(file.set_len(0).is_err() && file.set_len(8192).is_err());
+        let more = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
+        assert!(fcntl(&file, more).is_err());
     }
 
     #[test]

@@ -16,6 +16,13 @@ use crate::keeper::{Entry, Holder, Kept, SavedConnection};
 /// second.
 const BUDGET: u32 = 64;
 const BUDGET_PER_SECOND: u32 = 32;
+/// Percentage of a QEMU's descriptors from which on to warn.
+const STRAIN: u64 = 80;
+/// A limit of descriptors above which there is nothing to look at: ids run out first.
+const LIMIT_MAX: u64 = 1 << 17;
+/// A limit above which descriptors are not counted one by one, but those that the daemon
+/// knows of: a QEMU may open as many as it likes, and have the daemon count them.
+const COUNT_MAX: u64 = 4096;
 /// Time between two warnings that one guest causes.
 const WARNING: Duration = Duration::from_secs(1);
 
@@ -53,8 +60,40 @@ pub struct Connection {
     pub waiting: [Option<Instant>; PAGE_ENTRIES],
     /// Requests that this daemon answered.
     pub requests: u64,
+    /// Why its QEMU may soon hear of no other VM.
+    pub strain: Option<String>,
+    /// The id of the next peer when that was looked at.
+    looked: u32,
     budget: u32,
     last_warning: Option<Instant>,
+}
+
+/// Descriptors of a process, at least `known` of them, and how many it may have; nothing
+/// if it has ended, or is out of sight.
+fn descriptors(pid: i32, known: u64) -> Option<(u64, u64)> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max open files"));
+    let limit = line?.split_whitespace().next()?.parse().ok()?;
+    if limit > LIMIT_MAX {
+        return None;
+    }
+    let folder = format!("/proc/{pid}/fd");
+    // Linux has the number there since 6.2.
+    let size = std::fs::metadata(&folder).ok()?.len();
+    if size > 0 {
+        return Some((size, limit));
+    }
+    if limit > COUNT_MAX {
+        return Some((known, limit));
+    }
+    Some((std::fs::read_dir(&folder).ok()?.count() as u64, limit))
+}
+
+/// A limit of descriptors to ask for in place of one that is too low.
+fn enough(limit: u64) -> u64 {
+    limit.saturating_mul(2).max(65536)
 }
 
 fn part_name(number: u64, part: &str) -> String {
@@ -82,6 +121,8 @@ impl Connection {
             written: Default::default(),
             waiting: Default::default(),
             requests: 0,
+            strain: None,
+            looked: 0,
             budget: BUDGET,
             last_warning: None,
         })
@@ -193,6 +234,35 @@ impl Connection {
         bits.map(|(_, address)| *address).collect()
     }
 
+    /// Whether to look at QEMU's descriptors: it may have heard of more peers.
+    pub fn is_look_due(&self) -> bool {
+        self.strain.is_some() || self.is_member() && self.line.next_peer != self.looked
+    }
+
+    /// Looks whether QEMU has descriptors left: it keeps one for each peer that it ever
+    /// heard of, and at its limit even its monitor falls silent without a word. Returns
+    /// what to log.
+    pub fn look_at_descriptors(&mut self) -> Option<String> {
+        self.looked = self.line.next_peer;
+        let pid = self.pid.filter(|pid| *pid > 0)?;
+        let (used, limit) = descriptors(pid, self.line.next_peer.into())?;
+        let strained = used * 100 >= limit * STRAIN;
+        let is_new = strained && self.strain.is_none();
+        self.strain = strained.then(|| {
+            format!(
+                "QEMU has {used} of {limit} descriptors: raise its limit (prlimit --pid {pid} \
+                 --nofile={})",
+                enough(limit)
+            )
+        });
+        is_new.then(|| {
+            format!(
+                "its QEMU has {used} of {limit} descriptors, and each VM that joins takes one: \
+                 raise its limit (LimitNOFILE, ulimit -n, prlimit)"
+            )
+        })
+    }
+
     /// Pays for one request or move. False if the guest has made too many.
     pub fn spend(&mut self) -> bool {
         let can = self.budget > 0;
@@ -254,5 +324,16 @@ impl Connection {
             Some(pid) => format!("{name} (connection {}, QEMU pid {pid})", self.number),
             None => format!("{name} (connection {})", self.number),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_limit_to_ask_for_is_above_the_one_that_is_there() {
+        assert_eq!(
+            [1024, 65536, 100_000].map(super::enough),
+            [65536, 131_072, 200_000]
+        );
     }
 }

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hallway_abi::region::DAEMON_ID;
 use ivshmem_server::{Session, ID_MAX};
-use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::error;
 
+use super::ringer::Ringer;
 use crate::keeper::Peer;
 use crate::poller::{Poller, Source};
 
@@ -47,7 +47,8 @@ pub struct Line {
     drained: Option<Instant>,
 }
 
-fn eventfd() -> Result<OwnedFd> {
+/// Makes a doorbell.
+pub fn eventfd() -> Result<OwnedFd> {
     Ok(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?.into())
 }
 
@@ -81,7 +82,10 @@ impl Line {
     /// Watches for what QEMU and its guest do.
     pub fn watch(&self, poller: &Poller) -> Result<()> {
         poller.watch(&self.session, Source::Qemu(self.number), self.flags())?;
-        poller.watch(&self.ask, Source::Ask(self.number), EpollFlags::EPOLLIN)
+        // Each ring is an event, and none is read: QEMU shares the open file, and could
+        // have a read wait.
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        poller.watch(&self.ask, Source::Ask(self.number), flags)
     }
 
     /// Ends the watch.
@@ -116,18 +120,8 @@ impl Line {
     }
 
     /// Rings the guest.
-    pub fn ring(&self) {
-        // EAGAIN: it was rung 2^64 - 2 times and has not looked yet.
-        let _ = nix::unistd::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
-    /// Takes the rings of the guest.
-    pub fn hear(&self) -> Result<()> {
-        let mut count = [0; 8];
-        match nix::unistd::read(&self.ask, &mut count) {
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    pub fn ring(&self, ringer: &Ringer) -> io::Result<()> {
+        ringer.ring(self.bell.as_fd())
     }
 
     /// Makes sure that QEMU was sent another connection's doorbell. False once

@@ -2,7 +2,7 @@
 //! The holder: a process that does almost nothing, so that it does not die.
 //!
 //! QEMU connects once and never again, so its socket must outlive the daemon. The
-//! holder keeps descriptors by name: sockets, pages, eventfds,
+//! holder keeps descriptors by name: sockets, pages, eventfds, the memory of regions,
 //! and the daemon's state, which is a descriptor too (of a small anonymous
 //! file). A daemon gives (`put`), takes back (`del`) and, when it starts, asks
 //! for all there is (`list`). `quit` ends it.
@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
 use nix::errno::Errno;
@@ -32,6 +33,8 @@ use nix::sys::time::TimeVal;
 const NAME_MAX: usize = 200;
 /// How long a holder may take for anything.
 const PATIENCE: TimeVal = TimeVal::new(2, 0);
+/// Time between two tries of the holder to accept a daemon.
+const AGAIN: Duration = Duration::from_millis(100);
 
 fn silent() -> anyhow::Error {
     anyhow!(
@@ -108,10 +111,15 @@ pub fn run() -> Result<()> {
             Ok(raw) => unsafe { OwnedFd::from_raw_fd(raw) },
             Err(Errno::EINTR | Errno::ECONNABORTED) => continue,
             Err(Errno::ENOTSOCK) => bail!("--holder is for hallwayd itself"),
-            Err(error) => return Err(error.into()),
+            // Whatever lacks, to end would be to lose all VMs.
+            Err(_) => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
         };
-        let peer = getsockopt(&client, sockopt::PeerCredentials)?;
-        if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
+        let own = [0, nix::unistd::geteuid().as_raw()];
+        let peer = getsockopt(&client, sockopt::PeerCredentials);
+        if !peer.is_ok_and(|peer| own.contains(&peer.uid())) {
             continue;
         }
         while let Ok(Some((text, fd))) = receive(client.as_fd()) {

@@ -11,17 +11,25 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
-use hallway_abi::region::PAGE_ENTRIES;
+use hallway_abi::region::{MAJOR, PAGE_ENTRIES};
 use hallway_membership::{Header, Uuid};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 2;
 
+fn first_major() -> u16 {
+    3
+}
+
 /// The daemon's state.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     version: u32,
+    /// Major version of the ABI that the guests speak. A state of an older daemon does
+    /// not say: there was one.
+    #[serde(default = "first_major")]
+    major: u16,
     /// Path of the socket to which QEMUs connect.
     pub socket: PathBuf,
     /// Directories that a daemon made; the last one removes them.
@@ -41,8 +49,9 @@ pub struct State {
 pub struct SavedRegion {
     /// Its name on this host.
     pub name: String,
-    /// The file that QEMUs map.
-    pub file: PathBuf,
+    /// The file that QEMUs map; without one the holder keeps the memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
     /// Its header; the copy in the file may be newer or scribbled on, and does not count.
     pub header: Header,
     /// Whether the configuration says which VMs may join. A state of an older daemon
@@ -109,6 +118,7 @@ impl State {
     ) -> Self {
         Self {
             version: VERSION,
+            major: MAJOR,
             socket,
             made,
             regions,
@@ -139,6 +149,14 @@ impl State {
                 "the holder's state has version {}, and this hallwayd writes {VERSION}: run the \
                  release that wrote it, or end all with hallwayd --stop and restart the VMs",
                 state.version
+            );
+        }
+        if state.major != MAJOR {
+            bail!(
+                "the VMs here speak ABI version {}, and this hallwayd {MAJOR}: run the release \
+                 that served them, or put them back on TCP with hallwayd --stop, and load \
+                 modules of this release",
+                state.major
             );
         }
         Ok(state)
@@ -174,11 +192,17 @@ mod tests {
         let mut old: serde_json::Value = serde_json::from_str(&text).unwrap();
         old["regions"][0]["configured"] = false.into();
         old["vms"][0]["verified"] = serde_json::Value::Null;
+        old["major"] = 3.into();
         assert_eq!(serde_json::to_value(&state).unwrap(), old);
-        old["version"] = 1.into();
-        let mut file = File::from(memfd_create("state", MFdFlags::empty()).unwrap());
-        file.write_all(old.to_string().as_bytes()).unwrap();
-        let refused = State::load(file.into()).unwrap_err().to_string();
-        assert!(refused.contains("has version 1"), "{refused}");
+        for (key, said) in [
+            ("major", "speak ABI version 1"),
+            ("version", "has version 1"),
+        ] {
+            old[key] = 1.into();
+            let mut file = File::from(memfd_create("state", MFdFlags::empty()).unwrap());
+            file.write_all(old.to_string().as_bytes()).unwrap();
+            let refused = State::load(file.into()).unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+        }
     }
 }

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One region that is served, and how its members are.
 
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hallway_control::{self as control, Liveness};
 use hallway_membership::{printable, slice, Region, Uuid, HOST_SLOT};
+use hallway_qmp::Source;
 use tracing::warn;
 
 /// A member whose heartbeat stands still for this long is unresponsive. Guests
 /// have a limit of their own, in the module's transport.
 const UNRESPONSIVE: Duration = Duration::from_secs(3);
-/// Time between two log lines about scribbles on one region.
-const SCRIBBLE_LOG: Duration = Duration::from_secs(10);
+/// Time between two log lines about what others did to one region.
+const DAMAGE_LOG: Duration = Duration::from_secs(10);
+
+/// Least time between two times that the length of a file is put back.
+const MEND_REST: Duration = Duration::from_secs(1);
+/// Likewise, in times what the last one took: the loop waits while all is zeroed.
+const MEND_SHARE: u32 = 50;
 
 /// A member's heartbeat, as last seen.
 #[derive(Clone, Copy)]
@@ -45,7 +53,9 @@ pub struct Served {
     pub admission: Admission,
     /// Whether the private header has changed, and members have not been rung.
     pub changed: bool,
-    scribble_logged: Option<Instant>,
+    damage_logged: Option<Instant>,
+    /// The file is left as it is until then.
+    mend_after: Option<Instant>,
 }
 
 impl Served {
@@ -58,7 +68,8 @@ impl Served {
             beats,
             admission,
             changed: true,
-            scribble_logged: None,
+            damage_logged: None,
+            mend_after: None,
         }
     }
 
@@ -87,21 +98,57 @@ impl Served {
         self.region.leave(slot);
     }
 
-    /// Puts back what a member wrote on the header.
+    /// Where QEMU finds the memory.
+    pub fn source(&self) -> io::Result<Source> {
+        Ok(match (self.region.descriptor(), self.region.file()) {
+            (Some(memory), _) => Source::Descriptor {
+                memory: memory.try_clone_to_owned()?,
+                mark: self.region.header.uuid.to_string(),
+            },
+            (None, file) => Source::File(file.unwrap_or(Path::new("")).into()),
+        })
+    }
+
+    /// Puts back what others did to the file, and what a member wrote on the header.
     pub fn guard(&mut self) {
-        if self.changed || !self.region.guard() {
-            return;
+        if !self.region.is_whole() {
+            if self.mend_after.is_some_and(|at| Instant::now() < at) {
+                return;
+            }
+            self.mend();
         }
+        if !self.changed && self.region.guard() {
+            let times = self.region.repairs();
+            self.warn(&format!(
+                "a member wrote on the region's header, {times} times now; it was put back"
+            ));
+        }
+    }
+
+    /// Puts back the length of the file.
+    fn mend(&mut self) {
+        let begun = Instant::now();
+        match self.region.mend() {
+            Ok(_) => self.warn(
+                "another process changed the length of the region's file; it was put back. VMs \
+                 that used it meanwhile are lost",
+            ),
+            Err(error) => self.warn(&format!(
+                "another process changed the length of the region's file: {error}"
+            )),
+        }
+        let rest = MEND_REST.max(begun.elapsed() * MEND_SHARE);
+        self.mend_after = Some(Instant::now() + rest);
+    }
+
+    /// Logs what others did, unless that was done just now.
+    fn warn(&mut self, what: &str) {
         let due = self
-            .scribble_logged
-            .is_none_or(|at| at.elapsed() >= SCRIBBLE_LOG);
+            .damage_logged
+            .is_none_or(|at| at.elapsed() >= DAMAGE_LOG);
         if due {
-            self.scribble_logged = Some(Instant::now());
-            warn!(
-                region = self.name,
-                times = self.region.repairs(),
-                "a member wrote on the region's header; it was put back"
-            );
+            self.damage_logged = Some(Instant::now());
+            warn!(region = self.name, "{what}");
         }
     }
 
@@ -148,7 +195,7 @@ impl Served {
         control::Region {
             name: self.name.clone(),
             uuid: header.uuid.to_string(),
-            file: self.region.path.clone(),
+            file: self.region.file().map(Path::to_path_buf),
             size: geometry.size(),
             slots: geometry.slots(),
             slice_size: geometry.slice_size(),

@@ -26,6 +26,7 @@ impl Server {
             self.save();
         }
         let changed = self.picture.regions.publish();
+        self.run_outsourcers();
         let mut rings = self.write_candidates();
         rings.extend(self.picture.connections.write_replies(&changed));
         self.picture.connections.ring(&rings);
@@ -35,6 +36,9 @@ impl Server {
     /// Gives the holder what it lacks: new descriptors, then the state. What the
     /// state no longer names goes after that.
     fn save(&mut self) {
+        if !self.keeper.has_holder() {
+            return;
+        }
         if let Err(error) = self.try_save() {
             error!("cannot save the state: {error:#}");
         }
@@ -49,20 +53,47 @@ impl Server {
             connections.saved(),
             connections.next(),
         );
+        let regions = &mut self.picture.regions;
         connections.keep(self.keeper.holder())?;
+        regions.keep(self.keeper.holder())?;
         self.keeper.save(&state)?;
         connections.on_saved(self.keeper.holder());
-        self.picture.regions.on_saved();
+        regions.on_saved(self.keeper.holder());
         Ok(())
     }
 
-    /// Gives all to another holder, in place of one that ended.
-    pub(super) fn replace_holder(&mut self) -> Result<()> {
+    /// Gives all to another holder, if one is to be started in place of one that ended.
+    pub(super) fn replace_holder(&mut self) {
+        if !self.keeper.lacks_holder() {
+            return;
+        }
+        if let Err(error) = self.try_replace_holder() {
+            error!("no holder: VMs would not survive this daemon's end: {error:#}");
+        }
+    }
+
+    fn try_replace_holder(&mut self) -> Result<()> {
         self.keeper.replace_holder(&self.poller)?;
         let connections = &mut self.picture.connections;
         connections.keep_again();
+        self.picture.regions.keep_again();
+        self.picture.outsourcers.keep_again();
         let holder = self.keeper.holder();
         Ok(holder.put(LISTENER, connections.listener())?)
+    }
+
+    /// Starts outsourcers, and tells them of their guests.
+    fn run_outsourcers(&mut self) {
+        let holder = Some(self.keeper.holder()).filter(|_| self.keeper.has_holder());
+        let picture = &mut self.picture;
+        let effects = picture.outsourcers.run(
+            &picture.config,
+            &picture.connections,
+            &picture.regions,
+            holder,
+            &self.poller,
+        );
+        picture.apply(effects);
     }
 
     /// Writes candidates into the pages where they have changed. Returns the

@@ -4,6 +4,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
@@ -20,6 +21,7 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::keeper::{Inherited, Keeper, LISTENER};
 use crate::options::Options;
+use crate::outsourcers::{Outsourcers, OUTSOURCER_SLOT};
 use crate::pairs::Pairs;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
@@ -34,19 +36,16 @@ impl Server {
         options: &Options,
         config: Config,
         access: &Access,
-        run: RunDir,
+        run: Rc<RunDir>,
         mut made: Vec<PathBuf>,
     ) -> Result<Self> {
         // Before any thread starts, which would take them.
         let signals = signals()?;
         let socket = options.socket();
         let mut inherited = Inherited::find(&run, &socket)?;
-        let listener = match inherited
-            .kept
-            .remove(LISTENER)
-            .filter(|_| is_socket(&socket))
-        {
-            Some(fd) => fd.into(),
+        let kept = inherited.kept.remove(LISTENER);
+        let (listener, mut unused) = match kept.filter(|_| is_socket(&socket)) {
+            Some(fd) => (fd.into(), UnusedSocket(None)),
             None => listen(&socket)?,
         };
         listener.set_nonblocking(true)?;
@@ -60,9 +59,13 @@ impl Server {
             }
             None => (Vec::new(), Vec::new(), 1),
         };
-        let mut regions = Regions::open(options, &config, access, regions)?;
         let kept = &mut inherited.kept;
-        let connections = Connections::recover(listener, connections, next, kept)?;
+        let mut regions = Regions::open(options, &config, access, regions, kept)?;
+        let mut connections = Connections::recover(listener, connections, next, kept)?;
+        let outsourcers = Outsourcers::recover(&regions, &config, kept)?;
+        for region in outsourcers.regions() {
+            connections.add_outsourcer(&region, OUTSOURCER_SLOT)?;
+        }
         regions.retain_members(|region, slot| {
             let mut entries = connections.iter().filter_map(|one| one.entry(region));
             entries.any(|entry| entry.slot as usize == slot)
@@ -76,6 +79,7 @@ impl Server {
             picture: Picture {
                 vms: Vms::start(&config)?,
                 pairs: Pairs::recover(&regions, &config),
+                outsourcers,
                 config,
                 connections,
                 regions,
@@ -92,6 +96,7 @@ impl Server {
         };
         server.picture.put_out_revoked();
         server.watch()?;
+        unused.0 = None;
         if recovered > 0 {
             info!(vms = recovered, "took over from the daemon before");
         }
@@ -123,8 +128,19 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
+/// A socket that this process made. It goes unless the daemon starts.
+struct UnusedSocket(Option<PathBuf>);
+
+impl Drop for UnusedSocket {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// Listens for QEMUs, in place of a socket at which no program listens any more.
-fn listen(path: &Path) -> Result<UnixListener> {
+fn listen(path: &Path) -> Result<(UnixListener, UnusedSocket)> {
     if std::fs::symlink_metadata(path).is_ok() {
         if !is_socket(path) {
             bail!(
@@ -140,5 +156,7 @@ fn listen(path: &Path) -> Result<UnixListener> {
         }
         std::fs::remove_file(path)?;
     }
-    UnixListener::bind(path).with_context(|| format!("{}: cannot listen", path.display()))
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("{}: cannot listen", path.display()))?;
+    Ok((listener, UnusedSocket(Some(path.into()))))
 }

@@ -18,8 +18,8 @@ use super::news::{News, LET_GO, PREFIX};
 
 /// Time between two looks at how far QEMU is.
 const LOOK: Duration = Duration::from_millis(100);
-/// The kind of device that QEMU cannot migrate.
-const MEMORY: &str = "ivshmem-plain";
+/// The kind of device that ring memory is, which QEMU cannot migrate.
+pub const MEMORY: &str = "ivshmem-plain";
 
 /// Migrates a VM, and returns how that ended. Sends news of each stage, and of each
 /// device that is gone. After an error the guest is still here, too.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,17 +23,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::migrate;
-use super::news::{Job, News, LET_GO};
+use super::news::{Job, News, LET_GO, NEWS_MAX};
 
 /// Time between two looks for a monitor that is not there.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long QEMU may take to greet.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The loop's end: the news of all monitors.
+/// What wakes the loop when there is news of any monitor.
 pub struct Newsroom {
-    sender: Sender<(usize, News)>,
-    receiver: Receiver<(usize, News)>,
     bell: Arc<EventFd>,
 }
 
@@ -45,18 +43,12 @@ fn bell() -> Result<Arc<EventFd>> {
 impl Newsroom {
     /// Makes one without news.
     pub fn new() -> Result<Self> {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        Ok(Self {
-            sender,
-            receiver,
-            bell: bell()?,
-        })
+        Ok(Self { bell: bell()? })
     }
 
-    /// Takes the news that came, each with the number of its monitor.
-    pub fn take(&self) -> Vec<(usize, News)> {
+    /// To be called before news is taken: what comes after that rings again.
+    pub fn hush(&self) {
         let _ = self.bell.read();
-        self.receiver.try_iter().collect()
     }
 }
 
@@ -69,34 +61,55 @@ impl AsFd for Newsroom {
 /// The loop's end of one monitor's thread, which lives as long as the daemon.
 pub struct Handle {
     jobs: Sender<Job>,
+    news: Receiver<News>,
     cancelled: Arc<AtomicBool>,
     bell: Arc<EventFd>,
 }
 
 impl Handle {
     /// Starts looking after the monitor at `path`.
-    pub fn new(number: usize, path: PathBuf, ports: Vec<String>, news: &Newsroom) -> Result<Self> {
+    pub fn new(number: usize, path: PathBuf, ports: Vec<String>, room: &Newsroom) -> Result<Self> {
         let (jobs, receiver) = std::sync::mpsc::channel();
+        let (sender, news) = std::sync::mpsc::sync_channel(NEWS_MAX);
         let bell = bell()?;
         let cancelled = Arc::new(AtomicBool::new(false));
         let thread = Thread {
-            number,
             path,
             ports,
             jobs: receiver,
             cancelled: cancelled.clone(),
             rung: bell.clone(),
-            news: news.sender.clone(),
-            bell: news.bell.clone(),
+            news: sender,
+            bell: room.bell.clone(),
         };
         std::thread::Builder::new()
             .name(format!("monitor{number}"))
             .spawn(move || thread.run())?;
         Ok(Self {
             jobs,
+            news,
             cancelled,
             bell,
         })
+    }
+
+    /// The other end of a monitor; a test takes the place of its thread.
+    #[cfg(test)]
+    pub fn played() -> (Self, Receiver<Job>) {
+        let (jobs, receiver) = std::sync::mpsc::channel();
+        let handle = Self {
+            jobs,
+            news: std::sync::mpsc::sync_channel(NEWS_MAX).1,
+            cancelled: Arc::default(),
+            bell: bell().unwrap(),
+        };
+        (handle, receiver)
+    }
+
+    /// Takes the news that came, and no more than may wait: a hostile QEMU has more at
+    /// any time.
+    pub fn take_news(&self) -> impl Iterator<Item = News> + '_ {
+        self.news.try_iter().take(NEWS_MAX)
     }
 
     /// Gives the thread a job.
@@ -139,19 +152,18 @@ fn check_owner(path: &Path, monitor: &Monitor) -> Result<()> {
 }
 
 struct Thread {
-    number: usize,
     path: PathBuf,
     ports: Vec<String>,
     jobs: Receiver<Job>,
     cancelled: Arc<AtomicBool>,
     rung: Arc<EventFd>,
-    news: Sender<(usize, News)>,
+    news: SyncSender<News>,
     bell: Arc<EventFd>,
 }
 
 impl Thread {
     fn send(&self, news: News) {
-        let _ = self.news.send((self.number, news.printable()));
+        let _ = self.news.send(news.printable());
         let _ = self.bell.write(1);
     }
 
@@ -175,7 +187,8 @@ impl Thread {
         let status = monitor.status()?.status;
         let status = status.as_str();
         let elsewhere = ["inmigrate", "postmigrate"].contains(&status);
-        self.send(News::Up(identity, elsewhere));
+        let found = monitor.devices(migrate::MEMORY)?;
+        self.send(News::Up(identity, elsewhere, found));
         // A daemon before this one may have begun a migration, and not seen its end.
         let follows = match monitor.migration()?.state() {
             MigrationState::Active => !elsewhere,

@@ -9,6 +9,10 @@ use hallway_qmp::{Identity, Memory};
 
 /// How long a guest may take to let a device go.
 pub const LET_GO: Duration = Duration::from_secs(30);
+/// Devices of one VM that are kept in mind: more than can be plugged in.
+pub const PLUGS_MAX: usize = 64;
+/// News of one monitor that wait for the loop; with more, its thread waits.
+pub const NEWS_MAX: usize = 16;
 /// What the id of a region's device has before the region's name.
 pub const PREFIX: &str = "hallway-";
 
@@ -27,8 +31,8 @@ pub enum Job {
 #[derive(Debug)]
 pub enum News {
     /// QEMU answers; whether its guest is elsewhere: has yet to arrive by
-    /// migration, or has gone.
-    Up(Identity, bool),
+    /// migration, or has gone; the ids of its memory devices.
+    Up(Identity, bool, Vec<String>),
     /// The guest stood still, or was elsewhere, and runs.
     Runs,
     /// The guest was reset, and boots.
@@ -59,9 +63,10 @@ impl News {
     /// The same, with its texts fit for terminal and log: QEMU may be hostile.
     pub fn printable(self) -> Self {
         match self {
-            Self::Up(identity, elsewhere) => {
+            Self::Up(identity, elsewhere, ids) => {
                 let uuid = clean(&identity.uuid);
-                Self::Up(Identity { uuid, ..identity }, elsewhere)
+                let ids = ids.iter().take(PLUGS_MAX).map(|id| clean(id)).collect();
+                Self::Up(Identity { uuid, ..identity }, elsewhere, ids)
             }
             Self::Down(why) => Self::Down(clean(&why)),
             Self::Plugged(id) => Self::Plugged(clean(&id)),

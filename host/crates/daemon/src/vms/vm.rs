@@ -7,17 +7,31 @@ use std::time::{Duration, Instant};
 
 use hallway_control::{self as control, Migration};
 use hallway_membership::Uuid;
-use hallway_qmp::{Identity, Memory};
+use hallway_qmp::{Identity, Memory, Source};
 use tracing::{info, warn};
 
 use super::monitor::Handle;
-use super::news::{Job, PREFIX};
+use super::news::{Job, News, PLUGS_MAX, PREFIX};
+use crate::lines::Lines;
 
 /// Time between two tries to plug in or out what QEMU or the guest refused.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Devices of one VM that are kept in mind: more than can be plugged in.
-const PLUGS_MAX: usize = 64;
+/// Log lines a second that the monitor of one VM may cause: a hostile QEMU has events
+/// without end.
+const LINES: usize = 8;
+
+/// How long a guest may take to join a region that is plugged in.
+const JOINS: Duration = Duration::from_secs(10);
+
+/// What may be wrong with a region that a guest does not join.
+const NOT_JOINED: &str = "plugged in and not joined: hallway status and dmesg in the guest say \
+     why. On q35 the root port may have no room for it: start QEMU with -global \
+     pcie-root-port.pref64-reserve=SIZE, twice that of the region";
+
+fn is_late(since: Instant) -> bool {
+    since.elapsed() >= JOINS
+}
 
 /// A VM of the configuration.
 pub struct Vm {
@@ -31,8 +45,13 @@ pub struct Vm {
     link: Link,
     /// Its ring memory, by region.
     plugs: BTreeMap<String, Plug>,
+    /// Regions that its QEMU had when it answered, and that are yet to be looked at.
+    found: BTreeSet<String>,
     /// Regions that it may no longer have, and that may still be plugged in.
     revoked: BTreeSet<String>,
+    /// Regions that its thread is to plug out, and has yet to say how that ended.
+    unplugging: BTreeSet<String>,
+    lines: Lines,
     /// Its guest runs in another QEMU: it has yet to arrive by migration, or went.
     elsewhere: bool,
     /// The last migration from here.
@@ -54,8 +73,9 @@ enum Link {
 enum Plug {
     /// QEMU is asked for it.
     Asked,
-    /// It is plugged in.
-    In,
+    /// It is plugged in, since this time. The flag: its guest has joined since, or that
+    /// it has not was logged.
+    In(Instant, bool),
     /// The guest is asked to let it go.
     Leaving,
     /// The guest was asked to let it go, and did not, at this time, for this reason.
@@ -80,7 +100,10 @@ impl Vm {
             monitor,
             link: Link::New,
             plugs: BTreeMap::new(),
+            found: BTreeSet::new(),
             revoked: BTreeSet::new(),
+            unplugging: BTreeSet::new(),
+            lines: Lines::new(LINES),
             elsewhere: false,
             migration: None,
         }
@@ -117,7 +140,22 @@ impl Vm {
         self.monitor.as_ref().filter(|_| self.is_up())
     }
 
+    /// Does what is due once a second.
+    pub fn every_second(&mut self) {
+        if let more @ 1.. = self.lines.every_second() {
+            warn!(
+                vm = self.name,
+                more, "events of its monitor, too many to log each"
+            );
+        }
+    }
+
     // -- News of its monitor -----------------------------------------------------
+
+    /// Takes the news that came.
+    pub fn take_news(&self) -> impl Iterator<Item = News> + '_ {
+        self.monitor.iter().flat_map(Handle::take_news)
+    }
 
     /// A QEMU answers at its monitor, which is `known` as the QEMU of a VM by the
     /// monitor that it had. False if that is another VM's.
@@ -145,6 +183,7 @@ impl Vm {
         info!(vm = self.name, "its monitor answers");
         // What was plugged into a QEMU before this one is not in this one.
         self.plugs.clear();
+        self.unplugging.clear();
         self.link = Link::Up(identity);
         self.elsewhere = elsewhere;
         self.migration = None;
@@ -178,9 +217,11 @@ impl Vm {
 
     /// Its guest was reset.
     pub fn hear_reset(&mut self) {
-        info!(vm = self.name, "was reset");
+        if self.lines.may() {
+            info!(vm = self.name, "was reset");
+        }
         for plug in self.plugs.values_mut() {
-            if matches!(plug, Plug::Asked | Plug::In) {
+            if matches!(plug, Plug::Asked | Plug::In(..)) {
                 *plug = Plug::Stale;
             }
         }
@@ -189,15 +230,20 @@ impl Vm {
     /// A device is plugged in.
     pub fn hear_plugged(&mut self, id: &str) {
         if let Some(region) = id.strip_prefix(PREFIX) {
-            info!(vm = self.name, region, "plugged in");
-            self.plugs.insert(region.into(), Plug::In);
+            if self.lines.may() {
+                info!(vm = self.name, region, "plugged in");
+            }
+            let plug = Plug::In(Instant::now(), false);
+            self.plugs.insert(region.into(), plug);
         }
     }
 
     /// QEMU refused a device.
     pub fn hear_failed(&mut self, id: &str, why: String) {
         if let Some(region) = id.strip_prefix(PREFIX) {
-            warn!(vm = self.name, region, "{why}");
+            if self.lines.may() {
+                warn!(vm = self.name, region, "{why}");
+            }
             let failed = Plug::Failed(Instant::now(), why);
             self.plugs.insert(region.into(), failed);
         }
@@ -206,7 +252,10 @@ impl Vm {
     /// The guest did not let a device go.
     pub fn hear_held(&mut self, id: &str, why: String) {
         if let Some(region) = id.strip_prefix(PREFIX) {
-            warn!(vm = self.name, region, "{why}");
+            self.unplugging.remove(region);
+            if self.lines.may() {
+                warn!(vm = self.name, region, "{why}");
+            }
             let held = Plug::Held(Instant::now(), why);
             self.plugs.insert(region.into(), held);
         }
@@ -217,6 +266,9 @@ impl Vm {
         let Some(region) = id.strip_prefix(PREFIX) else {
             return;
         };
+        if asked {
+            self.unplugging.remove(region);
+        }
         let plug = self.plugs.get(region);
         if plug.is_none() && self.plugs.len() >= PLUGS_MAX {
             return;
@@ -227,21 +279,21 @@ impl Vm {
             Some(Plug::Leaving | Plug::Held(..) | Plug::Failed(..))
         );
         match &self.monitor {
-            Some(monitor) if !asked => {
-                let now = if late {
-                    Plug::Leaving
-                } else {
+            Some(_) if !asked => {
+                if !late && self.lines.may() {
                     info!(vm = self.name, region, "was plugged out by another");
-                    Plug::TakenOut
-                };
+                }
+                let now = if late { Plug::Leaving } else { Plug::TakenOut };
                 self.plugs.insert(region.into(), now);
                 // The device is gone; its memory is not.
-                monitor.ask(Job::Unplug(id.into()));
+                self.ask_unplug(region);
             }
             // That was the memory, which followed.
             _ if taken_out => {}
             _ => {
-                info!(vm = self.name, region, "plugged out");
+                if self.lines.may() {
+                    info!(vm = self.name, region, "plugged out");
+                }
                 self.plugs.remove(region);
                 self.revoked.remove(region);
             }
@@ -262,20 +314,45 @@ impl Vm {
         done
     }
 
+    /// Has its thread plug a region out, once at a time: a hostile QEMU may say without
+    /// end that a device went.
+    fn ask_unplug(&mut self, region: &str) {
+        if let Some(monitor) = &self.monitor {
+            if self.unplugging.insert(region.into()) {
+                monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+            }
+        }
+    }
+
     // -- Ring memory -------------------------------------------------------------
 
     /// Its guest's module started: regions that others took out are plugged in
     /// again, and those that a reset left behind are plugged out first.
     pub fn hear_started(&mut self) {
         self.plugs.retain(|_, plug| *plug != Plug::TakenOut);
-        let (Some(monitor), Link::Up(_)) = (&self.monitor, &self.link) else {
+        if self.reachable().is_none() {
             return;
-        };
-        for (region, plug) in &mut self.plugs {
-            if *plug == Plug::Stale {
-                monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
-                *plug = Plug::Leaving;
+        }
+        let stale = self.plugs.iter().filter(|(_, plug)| **plug == Plug::Stale);
+        for region in stale.map(|(region, _)| region.clone()).collect::<Vec<_>>() {
+            self.ask_unplug(&region);
+            self.plugs.insert(region, Plug::Leaving);
+        }
+    }
+
+    /// Logs, once, regions that its guest does not join though they are plugged in.
+    pub fn look_at_joins(&mut self, has_joined: impl Fn(&str) -> bool) {
+        let is_up = self.is_up();
+        let plugs = self.plugs.iter_mut().filter(|_| is_up);
+        for (region, plug) in plugs {
+            let Plug::In(since, settled @ false) = plug else {
+                continue;
+            };
+            let joined = has_joined(region);
+            if !joined && is_late(*since) {
+                warn!(vm = self.name, region, "{NOT_JOINED}");
             }
+            *settled = joined || is_late(*since);
         }
     }
 
@@ -295,14 +372,16 @@ impl Vm {
     }
 
     /// Has a region plugged in.
-    pub fn plug(&mut self, region: &str, file: PathBuf, size: u64) {
+    pub fn plug(&mut self, region: &str, source: Source, size: u64) {
         if let Some(monitor) = self.reachable() {
             monitor.ask(Job::Plug(Memory {
                 id: format!("{PREFIX}{region}"),
-                file,
+                source,
                 size,
             }));
             self.plugs.insert(region.into(), Plug::Asked);
+            // To plug it out again is another job, after this one.
+            self.unplugging.remove(region);
         }
     }
 
@@ -310,14 +389,17 @@ impl Vm {
     /// once it is out: no device is known of, and the guest has not `joined`.
     pub fn plug_out(&mut self, region: &str, joined: bool) -> bool {
         let due = match self.plugs.get(region) {
-            None | Some(Plug::TakenOut) if !joined => return true,
+            // What was revoked may be there still: its monitor has yet to say.
+            None | Some(Plug::TakenOut) if !joined && !self.revoked.contains(region) => {
+                return true
+            }
             None | Some(Plug::TakenOut) => true,
             Some(Plug::Leaving) => false,
             Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
-            Some(Plug::Asked | Plug::In | Plug::Stale) => true,
+            Some(Plug::Asked | Plug::In(..) | Plug::Stale) => true,
         };
-        if let Some(monitor) = self.reachable().filter(|_| due) {
-            monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+        if due && self.reachable().is_some() {
+            self.ask_unplug(region);
             self.plugs.insert(region.into(), Plug::Leaving);
         }
         false
@@ -327,6 +409,22 @@ impl Vm {
     pub fn revoke(&mut self, region: &str) -> bool {
         self.revoked.insert(region.into());
         self.monitor.is_some()
+    }
+
+    /// Enters which memory devices its QEMU has. A daemon before this one, with another
+    /// configuration, may have plugged them in.
+    pub fn hear_found(&mut self, ids: &[String]) {
+        let regions = ids.iter().filter_map(|id| id.strip_prefix(PREFIX));
+        self.found = regions.map(String::from).collect();
+    }
+
+    /// Has what its QEMU had and what is not `wanted` plugged out. A QEMU that names
+    /// others each time that it answers has only the first ones kept in mind.
+    pub fn revoke_found(&mut self, wanted: &[String]) {
+        let found = std::mem::take(&mut self.found).into_iter();
+        let room = PLUGS_MAX.saturating_sub(self.revoked.len());
+        let found = found.filter(|name| !wanted.contains(name)).take(room);
+        self.revoked.extend(found);
     }
 
     /// Plugs out the regions that it may no longer have, or tries again.
@@ -400,13 +498,15 @@ impl Vm {
         }
     }
 
-    /// What `hallway status` shows of it.
-    pub fn status(&self) -> control::Vm {
+    /// What `hallway status` shows of it. `has_joined`: whether its guest has joined a
+    /// region.
+    pub fn status(&self, has_joined: impl Fn(&str) -> bool) -> control::Vm {
         control::Vm {
             name: self.name.clone(),
             uuid: self.uuid.to_string(),
             monitor: self.path.clone(),
             connected: self.is_up(),
+            outsourcer: None,
             problem: match &self.link {
                 Link::Down(why) => Some(why.clone()),
                 Link::New | Link::Up(_) => None,
@@ -416,15 +516,56 @@ impl Vm {
                 .iter()
                 .map(|(region, plug)| control::Plug {
                     region: region.clone(),
-                    plugged: matches!(plug, Plug::In | Plug::Leaving | Plug::Held(..)),
+                    plugged: matches!(plug, Plug::In(..) | Plug::Leaving | Plug::Held(..)),
                     problem: match plug {
                         Plug::Failed(_, why) | Plug::Held(_, why) => Some(why.clone()),
                         Plug::TakenOut => Some("another took it out".into()),
                         Plug::Stale => Some("its guest was reset".into()),
-                        Plug::Asked | Plug::In | Plug::Leaving => None,
+                        Plug::In(since, _)
+                            if self.is_up() && is_late(*since) && !has_joined(region) =>
+                        {
+                            Some(NOT_JOINED.into())
+                        }
+                        Plug::Asked | Plug::In(..) | Plug::Leaving => None,
                     },
                 })
                 .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm() -> Vm {
+        Vm::new("web1".into(), Uuid::default(), None, None)
+    }
+
+    #[test]
+    fn a_device_that_goes_again_and_again_is_plugged_out_once_at_a_time() {
+        let (handle, jobs) = Handle::played();
+        let mut vm = Vm::new("web1".into(), Uuid::default(), None, Some(handle));
+        for _ in 0..100 {
+            vm.hear_gone("hallway-g", false);
+        }
+        assert_eq!(jobs.try_iter().count(), 1);
+        vm.hear_gone("hallway-g", true);
+        vm.hear_gone("hallway-g", false);
+        assert_eq!(jobs.try_iter().count(), 1);
+    }
+
+    #[test]
+    fn what_a_monitor_makes_up_each_time_that_it_answers_is_not_kept() {
+        let mut vm = vm();
+        for time in 0..10 {
+            let ids: Vec<_> = (0..PLUGS_MAX)
+                .map(|n| format!("{PREFIX}{time}-{n}"))
+                .collect();
+            vm.hear_found(&ids);
+            vm.revoke_found(&[]);
+            vm.plug_out_revoked();
+        }
+        assert_eq!(vm.revoked.len(), PLUGS_MAX);
     }
 }

@@ -21,6 +21,7 @@ use hallway_control::{ask, Answer, Query, Status};
 use hallway_membership::Uuid;
 use hallway_shm::Mapping;
 use nix::errno::Errno;
+use nix::fcntl::{fcntl, FcntlArg, OFlag};
 use nix::sys::socket::{
     connect, recvmsg, socket, AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType,
     UnixAddr,
@@ -30,7 +31,8 @@ pub const SIZE: u64 = 16 << 20;
 
 /// Waits for a condition, and says which one never came true.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    // Only a test that fails waits that long: the machine may run guests meanwhile.
+    let deadline = Instant::now() + Duration::from_secs(300);
     while !condition() {
         assert!(Instant::now() < deadline, "never came true: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -42,12 +44,14 @@ pub struct Daemon {
     pub dir: PathBuf,
     pub child: Child,
     pub regions: Vec<&'static str>,
+    /// Name of the directory for files of regions.
+    pub mem: &'static str,
 }
 
-fn command(dir: &Path, regions: &[&str]) -> Command {
+fn command(dir: &Path, mem: &str, regions: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hallwayd"));
     command.arg("--run-dir").arg(dir.join("run"));
-    command.arg("--region-dir").arg(dir.join("mem"));
+    command.arg("--region-dir").arg(dir.join(mem));
     for region in regions {
         command.args(["--region", region]);
     }
@@ -55,6 +59,8 @@ fn command(dir: &Path, regions: &[&str]) -> Command {
         command.arg("--config").arg(dir.join("hallwayd.toml"));
     }
     command.args(["--log-level", "debug"]);
+    let outsourcer = dir.join("out/hallway-outsource");
+    command.env("HALLWAY_OUTSOURCE", outsourcer);
     let log = File::options()
         .append(true)
         .create(true)
@@ -83,12 +89,13 @@ impl Daemon {
         if let Some(config) = config {
             std::fs::write(dir.join("hallwayd.toml"), config).unwrap();
         }
-        let child = command(&dir, regions).spawn().unwrap();
+        let child = command(&dir, "mem", regions).spawn().unwrap();
         let regions = regions.to_vec();
         let mut daemon = Self {
             dir,
             child,
             regions,
+            mem: "mem",
         };
         daemon.wait_ready();
         daemon
@@ -133,13 +140,14 @@ impl Daemon {
     }
 
     pub fn start(&mut self) {
-        self.child = command(&self.dir, &self.regions).spawn().unwrap();
+        let mut command = command(&self.dir, self.mem, &self.regions);
+        self.child = command.spawn().unwrap();
         self.wait_ready();
     }
 
     /// Runs another hallwayd on the same directory to its end.
     pub fn other(&self, arguments: &[&str]) -> Output {
-        let mut command = command(&self.dir, &self.regions);
+        let mut command = command(&self.dir, self.mem, &self.regions);
         command
             .args(arguments)
             .stdout(Stdio::piped())
@@ -223,6 +231,16 @@ impl Drop for Daemon {
     }
 }
 
+/// A process that ends with the test.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A QEMU, and the guest in it.
 pub struct Qemu {
     socket: UnixStream,
@@ -251,17 +269,23 @@ impl Qemu {
         self
     }
 
-    /// Likewise, as a process that is not the one of the test.
+    /// Likewise, as a process that is not the one of the test, and has ended.
     pub fn in_another_process(daemon: &Daemon) -> Self {
+        let (qemu, mut process) = Self::in_process(daemon, Command::new("true"));
+        assert!(process.0.wait().unwrap().success());
+        qemu
+    }
+
+    /// Likewise, as a process of its own.
+    pub fn in_process(daemon: &Daemon, mut process: Command) -> (Self, Process) {
         let (kind, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
         let socket = socket(AddressFamily::Unix, kind, flags, None).unwrap();
         let (raw, path) = (socket.as_raw_fd(), daemon.run().join("hallwayd.sock"));
         let address = UnixAddr::new(&path).unwrap();
-        let mut process = Command::new("true");
         // SAFETY: all that happens between fork and exec is a system call.
         unsafe { process.pre_exec(move || Ok(connect(raw, &address)?)) };
-        assert!(process.status().unwrap().success());
-        Self::over(socket.into()).realized()
+        let child = process.spawn().unwrap();
+        (Self::over(socket.into()).realized(), Process(child))
     }
 
     /// Connects, and reads nothing.
@@ -347,6 +371,16 @@ impl Qemu {
         nix::unistd::read(self.own.as_ref().unwrap(), &mut count).is_ok()
     }
 
+    /// Makes writes to the guest's doorbell and the daemon's wait: both have all rings
+    /// that they can have, and QEMU shares their flags.
+    pub fn fill_doorbells(&self) {
+        for bell in [self.own.as_ref().unwrap(), &self.doorbells[&abi::DAEMON_ID]] {
+            let _ = nix::unistd::read(bell, &mut [0; 8]);
+            nix::unistd::write(bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            fcntl(bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        }
+    }
+
     /// What the guest's write into the doorbell register does.
     pub fn ring(&self, id: u16) {
         let bell = self
@@ -415,6 +449,12 @@ impl Qemu {
             self.page().read_u32(at(offset_of!(abi::Reply, slot))) as usize,
             self.page().read_u32(at(offset_of!(abi::Reply, generation))),
         )
+    }
+
+    /// Slot of the outsourcer that the last reply gives.
+    pub fn outsourcer(&self, entry: usize) -> u32 {
+        let at = Self::reply_at(entry) + offset_of!(abi::Reply, outsourcer);
+        self.page().read_u32(at)
     }
 
     pub fn join(&mut self, region: Uuid) -> u32 {

@@ -2,14 +2,17 @@
 //! A QEMU's monitor that a test plays.
 #![allow(dead_code, missing_docs)]
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use nix::sys::socket::{recvmsg, ControlMessageOwned, MsgFlags, UnixAddr};
 use serde_json::{json, Value};
 
 pub const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
@@ -22,6 +25,41 @@ pub struct Qemu {
     thread: Option<JoinHandle<()>>,
     asked: Arc<Mutex<Vec<(String, Value)>>>,
     client: Arc<Mutex<Option<UnixStream>>>,
+}
+
+/// Lines and descriptors, as they come.
+struct Reader {
+    stream: UnixStream,
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Reader {
+    fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
+                let line = self.bytes.drain(..=end).collect();
+                return String::from_utf8(line).ok();
+            }
+            let mut bytes = [0; 4096];
+            let mut space = nix::cmsg_space!([RawFd; 1]);
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let raw = self.stream.as_raw_fd();
+            let message = recvmsg::<UnixAddr>(raw, &mut parts, Some(&mut space), flags).ok()?;
+            for control in message.cmsgs().unwrap() {
+                if let ControlMessageOwned::ScmRights(fds) = control {
+                    // SAFETY: the kernel just made this descriptor for us.
+                    self.fds.push(unsafe { OwnedFd::from_raw_fd(fds[0]) });
+                }
+            }
+            let count = message.bytes;
+            if count == 0 {
+                return None;
+            }
+            self.bytes.extend_from_slice(&bytes[..count]);
+        }
+    }
 }
 
 impl Qemu {
@@ -44,14 +82,40 @@ impl Qemu {
             if !greeting.is_empty() {
                 let _ = writeln!(stream, "{greeting}");
             }
-            let reader = BufReader::new(stream.try_clone().unwrap());
-            for line in reader.lines().map_while(Result::ok) {
+            let mut reader = Reader {
+                stream: stream.try_clone().unwrap(),
+                bytes: Vec::new(),
+                fds: Vec::new(),
+            };
+            // A hallwayd that was killed left the one, another program has the other.
+            let mut sets = BTreeMap::from([(101, json!("hallway")), (102, json!("libvirt"))]);
+            while let Some(line) = reader.line() {
                 let message: Value = serde_json::from_str(&line).unwrap();
                 let name = message["execute"].as_str().unwrap();
                 let arguments = &message["arguments"];
                 log.lock().unwrap().push((name.into(), arguments.clone()));
                 let lines = match name {
-                    "qmp_capabilities" => vec![json!({"return": {}, "id": "$id"})],
+                    "qmp_capabilities" => done(),
+                    "query-fdsets" => {
+                        let set = |(id, opaque): (&usize, &Value)| {
+                            let fds = json!([{ "fd": id, "opaque": opaque }]);
+                            json!({ "fdset-id": id, "fds": fds })
+                        };
+                        gives(sets.iter().map(set).collect())
+                    }
+                    "remove-fd" => {
+                        let id = arguments["fdset-id"].as_u64().unwrap();
+                        let set = sets.remove(&(id as usize));
+                        set.map_or(refuses("File descriptor set not found"), |_| done())
+                    }
+                    // It stays open: this process is the QEMU that maps it by its number.
+                    "add-fd" => {
+                        let fd = reader.fds.last().map(AsRawFd::as_raw_fd);
+                        fd.map_or(refuses("No file descriptor"), |fd| {
+                            sets.insert(reader.fds.len(), arguments["opaque"].clone());
+                            gives(json!({"fd": fd, "fdset-id": reader.fds.len()}))
+                        })
+                    }
                     _ => answer(name, arguments),
                 };
                 for mut line in lines {

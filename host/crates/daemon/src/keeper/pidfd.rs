@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process by its descriptor: by it the process can be killed by a later daemon, too,
+//! however pids are used again.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use tracing::warn;
+
+use super::holder::Kept;
+
+/// What the name of an outsourcer's process at the holder begins with.
+pub const OUTSOURCER: &str = "outsourcer.";
+/// How long a process that is killed may take to end.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Opens the descriptor of a child that nothing has waited for yet.
+pub fn open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: it takes two numbers.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw as RawFd) })
+}
+
+/// Kills a process. One that has ended already stays so.
+pub fn kill(pidfd: BorrowedFd<'_>) {
+    let (fd, no_info) = (pidfd.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+    // SAFETY: the descriptor is open, and nothing is read where the pointer is null.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, no_info, 0) };
+}
+
+/// Waits for the end of a process. False if it took longer than `limit`.
+pub fn wait(pidfd: BorrowedFd<'_>, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = PollTimeout::from(left.as_millis() as u16);
+        let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];
+        match poll(&mut fds, left) {
+            Ok(count) => return count > 0,
+            Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Kills the outsourcers that a daemon left with its holder.
+pub fn kill_outsourcers(kept: &Kept) {
+    let left = kept.iter().filter(|(name, _)| name.starts_with(OUTSOURCER));
+    let left: Vec<_> = left.map(|(_, fd)| fd.as_fd()).collect();
+    left.iter().for_each(|pidfd| kill(*pidfd));
+    for pidfd in left {
+        if !wait(pidfd, PATIENCE) {
+            warn!("an outsourcer of the daemon before does not end");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The process of one outsourcer: how it is started and ended, and how orders reach it.
+//!
+//! It has a network namespace that the operator chose, or an empty one, a user that is
+//! not root, and no way to get more.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hallway_outsource::orders::{Order, Report, CONTROL_FD, PACKET_MAX};
+use nix::errno::Errno;
+use nix::fcntl::{fcntl, FcntlArg};
+use nix::sched::{setns, unshare, CloneFlags};
+use nix::sys::epoll::EpollFlags;
+use nix::sys::resource::{setrlimit, Resource};
+use nix::sys::signal::SigSet;
+use nix::sys::socket::{
+    recv, sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType,
+    UnixAddr,
+};
+use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
+use nix::unistd::{geteuid, setgid, setgroups, setuid};
+
+use crate::config::Outsource;
+use crate::keeper::{pidfd, Holder};
+use crate::poller::{Poller, Source};
+
+/// A report that is older says nothing of now.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Descriptors that a process has besides those of its sockets.
+const DESCRIPTORS: u64 = 64;
+
+/// The process of one outsourcer.
+pub struct Process {
+    /// Its number; this daemon uses none twice.
+    pub number: u64,
+    /// Its pid.
+    pub pid: u32,
+    /// When it was started.
+    pub started: Instant,
+    /// Whether the holder keeps it.
+    pub kept: bool,
+    /// What it last said of itself.
+    pub report: Report,
+    /// When that was; nothing before the first time.
+    heard: Option<Instant>,
+    /// Whether it was asked since for another report.
+    asked: bool,
+    control: OwnedFd,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Starts one.
+    pub fn start(number: u64, program: &Path, outsource: &Outsource) -> Result<Self> {
+        let kind = SockType::SeqPacket;
+        let (control, theirs) =
+            socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+        // Away from the place that it is to have in the process.
+        let theirs = fcntl(&theirs, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 1))?;
+        // SAFETY: the kernel just made this descriptor for us.
+        let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
+        let mut command = command(program, outsource, theirs.as_raw_fd())?;
+        let mut child = command
+            .spawn()
+            .with_context(|| program.display().to_string())?;
+        let pid = child.id();
+        let opened = pidfd::open(pid);
+        if opened.is_err() {
+            // Nothing could end it later.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        Ok(Self {
+            number,
+            pid,
+            started: Instant::now(),
+            kept: false,
+            report: Report::default(),
+            heard: None,
+            asked: false,
+            control,
+            pidfd: opened.context("pidfd_open")?,
+        })
+    }
+
+    /// Watches for its end.
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        let source = Source::Outsourcer(self.number);
+        poller.watch(&self.pidfd, source, EpollFlags::EPOLLIN)
+    }
+
+    /// Has the holder keep it.
+    pub fn keep(&self, holder: &Holder) -> io::Result<()> {
+        holder.put(&self.part(), self.pidfd.as_fd())
+    }
+
+    fn part(&self) -> String {
+        // A later daemon counts from the beginning, and the pid is another.
+        format!("{}{}.{}", pidfd::OUTSOURCER, self.number, self.pid)
+    }
+
+    /// Sends an order. A process that does not read them makes no daemon wait.
+    pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let text = serde_json::to_vec(order)?;
+        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let rights = if fds.is_empty() { &[][..] } else { &rights };
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let parts = [IoSlice::new(&text)];
+        loop {
+            match sendmsg::<UnixAddr>(self.control.as_raw_fd(), &parts, rights, flags, None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes in its report, if it has come, and asks for the next one.
+    pub fn ask_report(&mut self) -> Result<()> {
+        let mut text = vec![0; PACKET_MAX];
+        match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
+            Ok(length) => {
+                self.report = serde_json::from_slice(&text[..length]).context("its report")?;
+                self.heard = Some(Instant::now());
+                self.asked = false;
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !self.asked {
+            self.send(&Order::Report, &[])?;
+            self.asked = true;
+        }
+        Ok(())
+    }
+
+    /// Connections that it has; nothing if it has not said so lately.
+    pub fn sockets(&self) -> Option<u32> {
+        let is_fresh = self.heard.is_some_and(|at| at.elapsed() < FRESH);
+        is_fresh.then_some(self.report.sockets)
+    }
+
+    /// Its guest has departed, and all that it had.
+    pub fn forget_guest(&mut self) {
+        self.report.sockets = 0;
+        self.report.listeners = 0;
+        self.heard = None;
+    }
+
+    /// Has it end.
+    pub fn kill(&self) {
+        pidfd::kill(self.pidfd.as_fd());
+    }
+
+    /// Waits for the end of one that was killed. False if it took too long.
+    pub fn wait(&self) -> bool {
+        let ended = pidfd::wait(self.pidfd.as_fd(), pidfd::PATIENCE);
+        self.reap();
+        ended
+    }
+
+    /// Takes in how it ended.
+    fn reap(&self) -> Option<WaitStatus> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+        // A wait for any child may have been first.
+        waitid(Id::PIDFd(self.pidfd.as_fd()), flags).ok()
+    }
+
+    /// It has ended: nothing keeps it any more. Returns how it ended, in words.
+    pub fn bury(&self, holder: Option<&Holder>, poller: &Poller) -> String {
+        poller.unwatch(self.pidfd.as_fd());
+        if let Some(holder) = holder.filter(|_| self.kept) {
+            // Where it fails, the holder has ended, and has closed it.
+            let _ = holder.del(&self.part());
+        }
+        match self.reap() {
+            Some(WaitStatus::Exited(_, code)) => format!("exit status {code}"),
+            Some(WaitStatus::Signaled(_, signal, _)) => format!("{signal}"),
+            _ => "for an unknown reason".into(),
+        }
+    }
+}
+
+impl Drop for Process {
+    /// One that is dropped before it has ended is of no use.
+    fn drop(&mut self) {
+        if pidfd::wait(self.pidfd.as_fd(), Duration::ZERO) {
+            return;
+        }
+        self.kill();
+        self.wait();
+    }
+}
+
+/// Puts together how it is started.
+fn command(program: &Path, outsource: &Outsource, control: RawFd) -> Result<Command> {
+    let netns = outsource.netns.as_ref();
+    // A path that has become a pipe must not make the daemon wait.
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let open = |path| {
+        options
+            .open(path)
+            .with_context(|| format!("netns {}", Path::display(path)))
+    };
+    let netns = netns.map(|path| open(path)).transpose()?;
+    let (user, group) = (outsource.user, outsource.group);
+    let sockets = u64::from(outsource.policy.sockets) * 4;
+    let most = sockets + u64::from(outsource.policy.listeners) + DESCRIPTORS;
+    // The user may not reach the folder in which the program is: it is opened before.
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open(program)
+        .with_context(|| program.display().to_string())?;
+    let mut command = Command::new(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    command
+        .arg0(program)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    // SAFETY: between fork and exec there are only system calls, which are
+    // async-signal-safe. Descriptor 3 is not the one by which the child reports that exec
+    // failed: the daemon has the lock of its run directory, which came first.
+    unsafe {
+        command.pre_exec(move || {
+            let _ = &opened;
+            SigSet::empty().thread_set_mask()?;
+            nix::unistd::setsid()?;
+            enter_netns(netns.as_ref())?;
+            take_control(control)?;
+            setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+            if geteuid().is_root() {
+                setgroups(&[])?;
+                setgid(group)?;
+                setuid(user)?;
+            }
+            drop_ambient()?;
+            nix::sys::prctl::set_no_new_privs()?;
+            Ok(())
+        });
+    }
+    Ok(command)
+}
+
+/// Enters a network namespace, or makes an empty one. Only root may do so without a user
+/// namespace of its own.
+fn enter_netns(netns: Option<&File>) -> nix::Result<()> {
+    let net = CloneFlags::CLONE_NEWNET;
+    match netns {
+        Some(netns) => setns(netns, net),
+        None if geteuid().is_root() => unshare(net),
+        None => unshare(net | CloneFlags::CLONE_NEWUSER),
+    }
+}
+
+/// Gives up the capabilities that would stay without root: a `hallwayd` that is not root
+/// may have such ones from systemd.
+fn drop_ambient() -> io::Result<()> {
+    // SAFETY: the call takes numbers only.
+    let result = unsafe {
+        libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the control socket at its place, and no other descriptor but the standard ones.
+fn take_control(control: RawFd) -> io::Result<()> {
+    // SAFETY: the place is no descriptor of the child's that anything uses.
+    if unsafe { libc::dup2(control, CONTROL_FD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The daemon's own have the flag; those that it was started with may not.
+    let (first, flags) = (CONTROL_FD + 1, libc::CLOSE_RANGE_CLOEXEC);
+    // SAFETY: it closes nothing before exec. A kernel without it (before 5.11) refuses.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
+    Ok(())
+}

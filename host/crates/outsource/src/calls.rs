@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the guest asks for, by messages.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+
+use hallway_abi::message as abi;
+use hallway_abi::region::ENDPOINTS_MAX;
+use nix::errno::Errno;
+
+use crate::guest::Guest;
+use crate::listener::Listener;
+use crate::message::{Message, Offer, Other, CARRIER};
+use crate::net::{self, Route};
+use crate::policy;
+use crate::stream::{Stage, Stream};
+use crate::table::Entry;
+
+/// `HALLWAY_REASON_KIND`: the kind of channel is not known.
+const REASON_KIND: u32 = 24;
+
+/// Connections that wait for the guest's answer at one listener, at most.
+const BACKLOG_MAX: u32 = 4096;
+
+impl Guest<'_> {
+    /// Does what a message says. The guest is hostile: any message is possible.
+    pub fn take_message(&mut self, message: &Message) {
+        match message {
+            Message::Offer(offer) => self.take_offer(offer),
+            Message::Other(other) => match other.r#type {
+                abi::DECLINE => self.take_decline(other),
+                abi::DONE => self.take_done(other),
+                // Nothing is offered or asked for to which these are an answer.
+                _ => {}
+            },
+        }
+    }
+
+    /// Declines an OFFER.
+    pub fn decline(&mut self, to: u32, carrier: u32, errno: i32) {
+        self.send_decline(to, carrier, errno as u64, 0);
+    }
+
+    fn send_decline(&mut self, to: u32, carrier: u32, position: u64, reason: u32) {
+        self.peer.send(&Message::Other(Other {
+            r#type: abi::DECLINE,
+            from: 0,
+            to,
+            carrier,
+            position,
+            reason,
+        }));
+    }
+
+    fn take_offer(&mut self, offer: &Offer) {
+        if offer.to != 0 || !(1..ENDPOINTS_MAX as u32).contains(&offer.from) {
+            self.counts.corrupt("an OFFER of or to no endpoint");
+            return;
+        }
+        let result = match offer.kind {
+            abi::KIND_SOCKET if offer.carrier != CARRIER => Err(libc::EINVAL),
+            abi::KIND_SOCKET if offer.answers != 0 => self.take_answer(offer),
+            abi::KIND_SOCKET => self.connect(offer),
+            abi::KIND_LISTENER => self.listen(offer),
+            _ => return self.send_decline(offer.from, offer.carrier, 0, REASON_KIND),
+        };
+        if let Err(errno) = result {
+            self.decline(offer.from, offer.carrier, errno);
+        }
+    }
+
+    fn refuse(&mut self, cause: impl Into<String>, what: &str, errno: i32) -> i32 {
+        self.counts.refuse(cause.into(), what);
+        errno
+    }
+
+    fn connect(&mut self, offer: &Offer) -> Result<(), i32> {
+        let to = offer.remote;
+        if let Err(cause) = policy::check_connect(self.policy, to, net::is_own) {
+            return Err(self.refuse(cause, &format!("connection to {to}"), libc::EACCES));
+        }
+        if self.table.count_streams() >= self.policy.sockets || !self.table.has_free() {
+            return Err(self.refuse("limit of sockets", "connection", libc::ENOBUFS));
+        }
+        let wanted = offer.local.ip();
+        let source = policy::choose_source(self.policy, wanted, to.is_ipv4())
+            .map_err(|errno| self.refuse("source address", "connection", errno as i32))?;
+        let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
+            self.counts.corrupt("an OFFER without a ring");
+            return Err(libc::EINVAL);
+        };
+        let route = Route {
+            source,
+            port: offer.local.port(),
+            to,
+        };
+        let socket = net::start_connect(&route).map_err(|errno| errno as i32)?;
+        let Some((to_guest, handle)) = self.peer.make_ring(self.count_others()) else {
+            return Err(self.refuse("memory", "connection", libc::ENOBUFS));
+        };
+        let stream = Stream {
+            socket: Some(socket),
+            stage: Stage::Connecting,
+            remote: to,
+            own: 0,
+            its: offer.from,
+            from_guest: Some(from_guest),
+            to_guest: Some(to_guest),
+            handle,
+            is_readable: false,
+            is_writable: false,
+            is_received: false,
+            is_sent: false,
+            is_failed: false,
+        };
+        self.insert_stream(stream)
+            .map(drop)
+            .map_err(|errno| errno as i32)
+    }
+
+    /// Connections that the guest may have besides those that it has and the next one.
+    pub fn count_others(&self) -> u32 {
+        let taken = self.table.count_streams() + 1;
+        self.policy.sockets.saturating_sub(taken)
+    }
+
+    /// Takes a connection up, and watches it. Returns its endpoint.
+    pub fn insert_stream(&mut self, stream: Stream) -> Result<u32, Errno> {
+        let handle = stream.handle;
+        let Some((own, tag)) = self.table.insert(Entry::Stream(stream)) else {
+            self.peer.free_ring(handle);
+            return Err(Errno::ENOBUFS);
+        };
+        let mut watched = Err(Errno::EBADF);
+        if let Some(stream) = self.table.stream(own) {
+            stream.own = own;
+            if let Some(socket) = &stream.socket {
+                watched = self.poller.watch_edges(socket, tag);
+            }
+        }
+        if let Err(errno) = watched {
+            self.table.remove(own);
+            self.peer.free_ring(handle);
+            return Err(errno);
+        }
+        Ok(own)
+    }
+
+    /// The network has answered a connect.
+    pub fn finish_connect(&mut self, own: u32) {
+        let Some(stream) = self.table.stream(own) else {
+            return;
+        };
+        let (its, remote) = (stream.its, stream.remote);
+        let error = stream.socket.as_ref().map_or(libc::EIO, net::take_error);
+        if error != 0 {
+            stream.from_guest = None;
+            stream.drop_ring(self.peer);
+            self.table.remove(own);
+            self.decline(its, CARRIER, error);
+            return;
+        }
+        stream.stage = Stage::Open;
+        self.offer(own, remote, its, 0);
+        self.table.push_ready(own);
+    }
+
+    /// Offers the own ring of a connection.
+    pub fn offer(&mut self, own: u32, remote: SocketAddr, answers: u32, listener: u32) {
+        let unspecified = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let Some(stream) = self.table.stream(own) else {
+            return;
+        };
+        let Some(ring) = &stream.to_guest else {
+            return;
+        };
+        let local = stream.socket.as_ref().map(TcpStream::local_addr);
+        self.peer.send(&Message::Offer(Offer {
+            from: own,
+            to: 0,
+            carrier: CARRIER,
+            kind: abi::KIND_SOCKET,
+            answers,
+            listener,
+            flags: 0,
+            local: local.and_then(Result::ok).unwrap_or(unspecified),
+            remote,
+            ring_size: ring.size(),
+            handle: stream.handle,
+        }));
+    }
+
+    /// The guest takes a connection that has arrived.
+    fn take_answer(&mut self, offer: &Offer) -> Result<(), i32> {
+        let own = offer.answers;
+        let Some(stream) = self.table.stream(own) else {
+            return Err(libc::EINVAL);
+        };
+        let Stage::Offered(listener) = stream.stage else {
+            return Err(libc::EINVAL);
+        };
+        stream.stage = Stage::Open;
+        stream.its = offer.from;
+        stream.from_guest = self.peer.take_up(offer.handle, offer.ring_size);
+        let result = if stream.from_guest.is_some() {
+            self.table.push_ready(own);
+            Ok(())
+        } else {
+            // The own ring stays until the guest's DONE: it has taken that one.
+            stream.reset(libc::EINVAL, self.peer);
+            self.counts.corrupt("an OFFER without a ring");
+            Err(libc::EINVAL)
+        };
+        self.count_answer(listener);
+        result
+    }
+
+    /// One connection fewer waits at a listener, if that is still there.
+    fn count_answer(&mut self, tag: u64) {
+        if let Some(listener) = self.table.find(tag) {
+            if let Some(listener) = self.table.listener(listener) {
+                listener.unanswered = listener.unanswered.saturating_sub(1);
+            }
+            self.table.is_freed = true;
+        }
+    }
+
+    fn take_decline(&mut self, decline: &Other) {
+        let own = decline.to;
+        let Some(stream) = self.table.stream(own) else {
+            return;
+        };
+        match stream.stage {
+            Stage::Offered(listener) => {
+                stream.drop_ring(self.peer);
+                stream.reset(0, self.peer);
+                self.remove_if_over(own);
+                self.count_answer(listener);
+            }
+            // The answer to this connect came too late.
+            Stage::Open if decline.from == 0 || decline.from == stream.its => {
+                stream.drop_ring(self.peer);
+                stream.reset(0, self.peer);
+                self.remove_if_over(own);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_done(&mut self, done: &Other) {
+        let own = done.to;
+        match self.table.get(own) {
+            Some(Entry::Stream(stream))
+                if stream.stage == Stage::Open && stream.its == done.from =>
+            {
+                stream.take_done(done, self.peer, self.counts);
+                self.table.push_ready(own);
+                self.remove_if_over(own);
+            }
+            Some(Entry::Listener(listener)) if listener.its == done.from => {
+                self.close_listener(own, 0);
+                self.table.remove(own);
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes a connection that both sides have ended.
+    pub fn remove_if_over(&mut self, own: u32) {
+        if self
+            .table
+            .stream(own)
+            .is_some_and(|stream| stream.is_over())
+        {
+            self.table.remove(own);
+        }
+    }
+
+    fn listen(&mut self, offer: &Offer) -> Result<(), i32> {
+        let local = offer.local;
+        let Some((at, is_v6_only)) = policy::find_published(self.policy, local, offer.flags) else {
+            let what = format!("listener at {local}");
+            return Err(self.refuse("not published", &what, libc::EACCES));
+        };
+        if self.table.count_listeners() >= self.policy.listeners || !self.table.has_free() {
+            return Err(self.refuse("limit of listeners", "listener", libc::ENOBUFS));
+        }
+        let is_port_shared = offer.flags & abi::SOCKET_REUSEPORT != 0;
+        let backlog = offer.ring_size.clamp(1, BACKLOG_MAX);
+        let socket = net::start_listen(at, is_v6_only, is_port_shared, backlog)
+            .map_err(|errno| errno as i32)?;
+        let listener = Listener {
+            socket: Some(socket),
+            its: offer.from,
+            carrier: offer.carrier,
+            flags: offer.flags,
+            local,
+            backlog,
+            unanswered: 0,
+            is_readable: true,
+        };
+        let Some((own, tag)) = self.table.insert(Entry::Listener(listener)) else {
+            return Err(libc::ENOBUFS);
+        };
+        let mut watched = Err(Errno::EBADF);
+        if let Some(Listener {
+            socket: Some(socket),
+            ..
+        }) = self.table.listener(own)
+        {
+            watched = self.poller.watch_edges(socket, tag);
+        }
+        if let Err(errno) = watched {
+            self.table.remove(own);
+            return Err(errno as i32);
+        }
+        self.peer.send(&Message::Other(Other {
+            r#type: abi::ACCEPT,
+            from: own,
+            to: offer.from,
+            carrier: offer.carrier,
+            ..Other::default()
+        }));
+        self.table.push_ready(own);
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest, with all that is executed for it.
+
+use nix::sys::epoll::EpollFlags;
+
+use crate::lines::Counts;
+use crate::member::Peer;
+use crate::net;
+use crate::orders::Policy;
+use crate::poller::Poller;
+use crate::stream::Stage;
+use crate::table::{Entry, Table};
+
+/// What the work for a guest needs. It is put together for each turn.
+pub struct Guest<'a> {
+    /// The guest as a member.
+    pub peer: &'a mut Peer,
+    /// Its sockets.
+    pub table: &'a mut Table,
+    /// What it may do.
+    pub policy: &'a Policy,
+    /// What it did.
+    pub counts: &'a mut Counts,
+    /// Watches the sockets.
+    pub poller: &'a Poller,
+}
+
+impl Guest<'_> {
+    /// Looks for messages and doorbells. `is_new`: messages may be there without one.
+    pub fn look(&mut self, is_new: bool) {
+        let before = self.peer.count_corrupt();
+        let table = &mut *self.table;
+        let end = hallway_abi::region::ENDPOINTS_MAX as u32;
+        let mut messages = self.peer.look(end, |endpoint| table.push_ready(endpoint));
+        if is_new {
+            messages.extend(self.peer.receive());
+        }
+        for message in &messages {
+            self.take_message(message);
+        }
+        for _ in before..self.peer.count_corrupt() {
+            self.counts.corrupt("an index of a mailbox");
+        }
+    }
+
+    /// The kernel reports something of a socket.
+    pub fn take_event(&mut self, tag: u64, flags: EpollFlags) {
+        let Some(own) = self.table.find(tag) else {
+            return;
+        };
+        let is_error = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP);
+        let is_in = is_error || flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP);
+        let is_out = is_error || flags.contains(EpollFlags::EPOLLOUT);
+        match self.table.get(own) {
+            Some(Entry::Listener(listener)) => listener.is_readable |= is_in,
+            Some(Entry::Stream(stream)) => {
+                stream.is_readable |= is_in;
+                stream.is_writable |= is_out;
+                if stream.stage == Stage::Connecting {
+                    if is_out {
+                        self.finish_connect(own);
+                    }
+                    return;
+                }
+            }
+            None => {}
+        }
+        self.table.push_ready(own);
+    }
+
+    /// Gives each entry that has work a turn.
+    pub fn work(&mut self) {
+        for own in self.table.take_ready() {
+            let tag = self.table.tag(own);
+            match self.table.get(own) {
+                Some(Entry::Listener(_)) => self.accept(own, tag),
+                Some(Entry::Stream(stream)) => {
+                    if stream.pump(self.peer, self.counts) {
+                        self.table.push_ready(own);
+                    } else {
+                        self.table.push_dry(own);
+                    }
+                    self.remove_if_over(own);
+                }
+                None => {}
+            }
+        }
+        for own in self.table.take_dry() {
+            if self.table.stream(own).is_some_and(|stream| stream.arm()) {
+                self.table.push_ready(own);
+            }
+        }
+        if std::mem::take(&mut self.table.is_freed) {
+            self.wake_listeners();
+        }
+        self.peer.flush();
+    }
+
+    /// There may be place again for connections that wait.
+    pub fn wake_listeners(&mut self) {
+        for own in self.table.listeners() {
+            if self.table.listener(own).is_some_and(|one| one.may_accept()) {
+                self.table.push_ready(own);
+            }
+        }
+    }
+}
+
+/// Resets all connections, and closes all listeners.
+pub fn reset_all(table: &mut Table) {
+    for entry in table.clear() {
+        if let Entry::Stream(stream) = entry {
+            if let Some(socket) = stream.socket {
+                net::reset(socket);
+            }
+        }
+    }
+}

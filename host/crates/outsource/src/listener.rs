@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Listeners of the guest that the host publishes.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use hallway_abi::message as abi;
+use nix::errno::Errno;
+
+use crate::guest::Guest;
+use crate::message::{Message, Other};
+use crate::net;
+use crate::policy;
+use crate::stream::{Stage, Stream};
+
+/// Connections that one turn takes at most.
+const TURN: usize = 32;
+
+/// A listener.
+pub struct Listener {
+    /// Nothing: it is closed, and the guest has not said DONE yet.
+    pub socket: Option<OwnedFd>,
+    /// Endpoint of the guest.
+    pub its: u32,
+    /// Of the guest's OFFER.
+    pub carrier: u32,
+    /// Of the guest's OFFER: `SOCKET_*`.
+    pub flags: u32,
+    /// Where it listens in the guest.
+    pub local: SocketAddr,
+    /// Connections that may wait for the guest's answer.
+    pub backlog: u32,
+    /// Connections that wait for it.
+    pub unanswered: u32,
+    /// A connection may have arrived.
+    pub is_readable: bool,
+}
+
+impl Listener {
+    /// Whether a connection may be taken now.
+    pub fn may_accept(&self) -> bool {
+        self.socket.is_some() && self.is_readable && self.unanswered < self.backlog
+    }
+}
+
+impl Guest<'_> {
+    /// Takes connections that have arrived, and offers them. Those that have no place
+    /// stay in the host's own backlog.
+    pub fn accept(&mut self, own: u32, tag: u64) {
+        for _ in 0..TURN {
+            if !self.accept_one(own, tag) {
+                return;
+            }
+        }
+        self.table.push_ready(own);
+    }
+
+    fn accept_one(&mut self, own: u32, tag: u64) -> bool {
+        let has_place = self.table.count_streams() < self.policy.sockets && self.table.has_free();
+        let others = self.count_others();
+        let Some(listener) = self.table.listener(own) else {
+            return false;
+        };
+        if !has_place || !listener.may_accept() {
+            return false;
+        }
+        let (Some(socket), its) = (&listener.socket, listener.its) else {
+            return false;
+        };
+        let Some((ring, handle)) = self.peer.make_ring(others) else {
+            return false;
+        };
+        let (socket, remote) = match net::accept(socket) {
+            Ok(accepted) => accepted,
+            Err(errno) => {
+                self.peer.free_ring(handle);
+                match errno {
+                    Errno::EAGAIN => listener.is_readable = false,
+                    // It listens no more: an operator has ended it.
+                    Errno::EINVAL => {
+                        self.close_listener(own, libc::EADDRNOTAVAIL);
+                        return false;
+                    }
+                    _ => {}
+                }
+                // Without descriptors or memory: again when there may be some. Other
+                // errors are those of a connection that is gone already.
+                let is_short = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+                return errno != Errno::EAGAIN && !is_short.contains(&errno);
+            }
+        };
+        listener.unanswered += 1;
+        let stream = Stream {
+            socket: Some(socket),
+            stage: Stage::Offered(tag),
+            remote,
+            own: 0,
+            its: 0,
+            from_guest: None,
+            to_guest: Some(ring),
+            handle,
+            is_readable: true,
+            is_writable: true,
+            is_received: false,
+            is_sent: false,
+            is_failed: false,
+        };
+        match self.insert_stream(stream) {
+            Ok(endpoint) => {
+                self.offer(endpoint, remote, 0, its);
+                true
+            }
+            Err(_) => {
+                if let Some(listener) = self.table.listener(own) {
+                    listener.unanswered -= 1;
+                }
+                false
+            }
+        }
+    }
+
+    /// Closes a listener, and says so once. The number stays until the guest's DONE.
+    pub fn close_listener(&mut self, own: u32, errno: i32) {
+        let Some(listener) = self.table.listener(own) else {
+            return;
+        };
+        if listener.socket.take().is_some() {
+            let done = Other {
+                r#type: abi::DONE,
+                from: own,
+                to: listener.its,
+                carrier: listener.carrier,
+                position: 0,
+                reason: errno as u32,
+            };
+            self.peer.send(&Message::Other(done));
+        }
+    }
+
+    /// Closes the listeners that the policy does not publish any more.
+    pub fn check_listeners(&mut self) {
+        for own in self.table.listeners() {
+            let Some(listener) = self.table.listener(own) else {
+                continue;
+            };
+            let (local, flags) = (listener.local, listener.flags);
+            if policy::find_published(self.policy, local, flags).is_none() {
+                self.close_listener(own, libc::EACCES);
+            }
+        }
+    }
+}

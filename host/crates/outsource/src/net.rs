@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! System calls on sockets of the host. None of them blocks.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use hallway_ring::Runs;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    accept4, bind, connect, listen, setsockopt, socket, sockopt, AddressFamily, Backlog, SockFlag,
+    SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrLike,
+};
+
+/// Where a connection goes out, and where it goes.
+pub struct Route {
+    /// Nothing: the kernel chooses.
+    pub source: Option<IpAddr>,
+    /// 0: the kernel chooses.
+    pub port: u16,
+    /// The other end.
+    pub to: SocketAddr,
+}
+
+fn open(is_v4: bool) -> nix::Result<OwnedFd> {
+    let family = if is_v4 {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    socket(family, SockType::Stream, flags, SockProtocol::Tcp)
+}
+
+fn at(address: SocketAddr) -> Box<dyn SockaddrLike> {
+    match address {
+        SocketAddr::V4(address) => Box::new(SockaddrIn::from(address)),
+        SocketAddr::V6(address) => Box::new(SockaddrIn6::from(address)),
+    }
+}
+
+/// Has `bind` leave the choice of the port to `connect`, which knows more: else there
+/// are as many ports for all destinations as for one.
+fn defer_port(socket: &OwnedFd) {
+    let one: libc::c_int = 1;
+    // SAFETY: the option's value is an int, which lives until the call returns. Where
+    // the call fails, the port is chosen at once, which works as well.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const one).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
+fn may_bind(ip: IpAddr) -> bool {
+    open(ip.is_ipv4()).is_ok_and(|socket| {
+        defer_port(&socket);
+        bind(socket.as_raw_fd(), &*at(SocketAddr::new(ip, 0))).is_ok()
+    })
+}
+
+/// Whether an address is one of the network namespace's own. False as well where its
+/// sysctl `ip_nonlocal_bind` lets programs have any address: nothing shows it there.
+pub fn is_own(ip: IpAddr) -> bool {
+    // No machine has an address for documents.
+    let others = if ip.is_ipv4() {
+        IpAddr::from([192, 0, 2, 77])
+    } else {
+        IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 77])
+    };
+    may_bind(ip) && !may_bind(others)
+}
+
+/// Starts a connection. It is there once the socket is writable without an error.
+pub fn start_connect(route: &Route) -> Result<TcpStream, Errno> {
+    let socket = open(route.to.is_ipv4())?;
+    setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
+    if route.source.is_some() || route.port != 0 {
+        if route.port == 0 {
+            defer_port(&socket);
+        } else {
+            setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+        }
+        let any = if route.to.is_ipv4() {
+            IpAddr::from([0_u8; 4])
+        } else {
+            IpAddr::from([0_u8; 16])
+        };
+        let from = SocketAddr::new(route.source.unwrap_or(any), route.port);
+        bind(socket.as_raw_fd(), &*at(from))?;
+    }
+    match connect(socket.as_raw_fd(), &*at(route.to)) {
+        Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens at `at`.
+pub fn start_listen(
+    at: SocketAddr,
+    is_v6_only: bool,
+    is_port_shared: bool,
+    backlog: u32,
+) -> Result<OwnedFd, Errno> {
+    let socket = open(at.is_ipv4())?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    if is_port_shared {
+        setsockopt(&socket, sockopt::ReusePort, &true)?;
+    }
+    if at.is_ipv6() {
+        setsockopt(&socket, sockopt::Ipv6V6Only, &is_v6_only)?;
+    }
+    bind(socket.as_raw_fd(), &*self::at(at))?;
+    let backlog = Backlog::new(backlog as i32).unwrap_or(Backlog::MAXCONN);
+    listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Takes a connection that has arrived; with it comes the address of the other end.
+pub fn accept(listener: &OwnedFd) -> Result<(TcpStream, SocketAddr), Errno> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd: RawFd = accept4(listener.as_raw_fd(), flags)?;
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    let socket = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let _ = setsockopt(&socket, sockopt::TcpNoDelay, &true);
+    // A connection that was reset meanwhile has none.
+    let remote = socket.peer_addr().map_err(|_| Errno::ECONNABORTED)?;
+    let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    Ok((socket, remote))
+}
+
+/// The errno by which a connection could not be made; 0: it is made.
+pub fn take_error(socket: &TcpStream) -> i32 {
+    match socket.take_error() {
+        Ok(None) => 0,
+        Ok(Some(error)) | Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+fn vectors(runs: &Runs) -> [libc::iovec; 2] {
+    runs.0.map(|(base, length)| libc::iovec {
+        iov_base: base.cast(),
+        iov_len: length,
+    })
+}
+
+fn header(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
+    // SAFETY: a msghdr of zeros is one without name, vectors and control data.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = vectors.as_mut_ptr();
+    header.msg_iovlen = if vectors[1].iov_len == 0 { 1 } else { 2 };
+    header
+}
+
+fn count(result: isize) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| Errno::last())
+}
+
+/// Sends bytes of a ring.
+pub fn send(socket: &TcpStream, runs: &Runs) -> Result<usize, Errno> {
+    let mut vectors = vectors(runs);
+    let header = header(&mut vectors);
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the runs lie in a mapping that the ring's end keeps. The kernel alone
+    // reads them, and copies what it finds: that others write them harms nothing.
+    count(unsafe { libc::sendmsg(socket.as_raw_fd(), &header, flags) })
+}
+
+/// Receives bytes into a ring.
+pub fn receive(socket: &TcpStream, runs: &Runs) -> Result<usize, Errno> {
+    let mut vectors = vectors(runs);
+    let mut header = header(&mut vectors);
+    // SAFETY: the runs are free bytes of a ring, in a mapping that the ring's end
+    // keeps. The kernel alone writes them, and no reference to them exists.
+    count(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) })
+}
+
+/// Whether the other end has sent bytes (true) or its FIN (false).
+pub fn peek(socket: &TcpStream) -> Result<bool, Errno> {
+    let mut byte = [0_u8; 1];
+    socket
+        .peek(&mut byte)
+        .map(|count| count > 0)
+        .map_err(|error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// Closes a connection with RST.
+pub fn reset(socket: TcpStream) {
+    let at_once = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    let _ = setsockopt(&socket.as_fd(), sockopt::Linger, &at_once);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        let is = |text: &str| is_own(text.parse().unwrap());
+        assert!(is("127.0.0.1"));
+        assert!(!is("192.0.2.78") && !is("2001:db8::78"));
+    }
+}

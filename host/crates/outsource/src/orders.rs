@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What hallwayd tells the program, and what it answers.
+//!
+//! Each packet of the control socket is one JSON object. Descriptors go with it, in
+//! the order in which the order names them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Descriptor of the control socket (SOCK_SEQPACKET), at which hallwayd starts the
+/// program.
+pub const CONTROL_FD: i32 = 3;
+
+/// Bytes that a packet of the control socket has at most.
+pub const PACKET_MAX: usize = 128 << 10;
+
+/// An order of hallwayd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum Order {
+    /// Comes first. Descriptors: the region's memory, the own doorbell (eventfd).
+    Start {
+        /// Of the region, in bytes.
+        size: u64,
+        /// The program's own.
+        slot: u32,
+        /// The program's own.
+        generation: u32,
+        /// Entries used in the region's member table.
+        slots: u32,
+        /// Of the own slice, in the region.
+        slice_offset: u64,
+        /// Of the own slice.
+        slice_size: u64,
+        /// What the guest may do.
+        policy: Policy,
+    },
+    /// The guest has joined. Descriptor: its doorbell (eventfd to write 1 to). It takes
+    /// the place of an earlier one: all sockets of that are reset.
+    Guest {
+        /// The guest's.
+        slot: u32,
+        /// The guest's.
+        generation: u32,
+        /// Of the guest's slice, in the region.
+        slice_offset: u64,
+        /// Of the guest's slice.
+        slice_size: u64,
+    },
+    /// The guest has departed: its sockets are reset, its listeners closed.
+    Departed,
+    /// Another policy. Connections that exist stay.
+    Policy {
+        /// It replaces the one before.
+        policy: Policy,
+    },
+    /// Asks for one [`Report`].
+    Report,
+}
+
+/// What the guest may do. By default that is nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    /// Addresses of the host from which connections go out. Without one of the family
+    /// the host's kernel chooses.
+    pub source: Vec<IpAddr>,
+    /// Where the guest may connect to: the first rule that matches decides.
+    pub connect: Vec<Rule>,
+    /// Ports of the guest that the host publishes.
+    pub publish: Vec<Publish>,
+    /// Connections that the guest may have at a time.
+    pub sockets: u32,
+    /// Listeners that the guest may have at a time.
+    pub listeners: u32,
+}
+
+/// A rule about connections: `10.0.0.0/8:443`, `[fd00::]/8:80-90`, `!10.0.0.1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rule {
+    /// Whether what matches is allowed.
+    pub allow: bool,
+    /// Of the network.
+    pub address: IpAddr,
+    /// Bits of the address that count.
+    pub prefix: u8,
+    /// The first and the last port; nothing: all.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// A port of the guest that the host publishes: `tcp/8080`, `tcp/80=10.0.0.5:8080`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Publish {
+    /// In the guest.
+    pub port: u16,
+    /// On the host. `[::]` means both families.
+    pub address: SocketAddr,
+}
+
+/// The program's state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Connections, also those that are being made or ended.
+    pub sockets: u32,
+    /// Listeners.
+    pub listeners: u32,
+    /// Bytes sent to the network.
+    pub sent: u64,
+    /// Bytes received from the network.
+    pub received: u64,
+    /// How often a rule, or a cause, refused the guest something.
+    pub refused: Vec<(String, u64)>,
+    /// How often the guest broke the protocol.
+    pub corrupt: u64,
+    /// Of the program.
+    pub pid: u32,
+}
+
+/// Bits of an address.
+pub fn longest(address: IpAddr) -> u8 {
+    if address.is_ipv4() {
+        32
+    } else {
+        128
+    }
+}
+
+fn parse<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is no {what}"))
+}
+
+/// Splits `address`, and what follows it. IPv6 may stand in brackets, and must where
+/// ports follow.
+fn split_address(text: &str) -> Result<(IpAddr, &str), String> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (address, rest) = rest
+            .split_once(']')
+            .ok_or_else(|| format!("{text:?} has no ]"))?;
+        let address: Ipv6Addr = parse(address, "IPv6 address")?;
+        return Ok((address.into(), rest));
+    }
+    let is_v6 = text.matches(':').count() > 1;
+    let end = if is_v6 { "/" } else { "/:" };
+    let at = text.find(|c| end.contains(c)).unwrap_or(text.len());
+    Ok((parse(&text[..at], "IP address")?, &text[at..]))
+}
+
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (parse(first, "port")?, parse(last, "port")?);
+    if first > last {
+        return Err(format!("{text:?} is no range of ports"));
+    }
+    Ok((first, last))
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (allow, rest) = match text.strip_prefix('!') {
+            Some(rest) => (false, rest),
+            None => (true, text),
+        };
+        let (address, rest) = split_address(rest)?;
+        let (prefix, ports) = match rest.split_once(':') {
+            Some((prefix, ports)) => (prefix, Some(parse_ports(ports)?)),
+            None => (rest, None),
+        };
+        let prefix = match prefix.strip_prefix('/') {
+            Some(prefix) => parse(prefix, "prefix")?,
+            None if prefix.is_empty() => longest(address),
+            None => return Err(format!("{text:?}: what is {prefix:?}?")),
+        };
+        if prefix > longest(address) {
+            return Err(format!("{text:?}: the prefix is too long"));
+        }
+        // No destination matches such a rule: each is looked up as what it is.
+        if let (IpAddr::V6(_), IpAddr::V4(plain)) = (address, address.to_canonical()) {
+            return Err(format!("{text:?}: an IPv4 address is written as {plain}"));
+        }
+        Ok(Self {
+            allow,
+            address,
+            prefix,
+            ports,
+        })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.allow {
+            f.write_str("!")?;
+        }
+        match (self.address, self.ports) {
+            (IpAddr::V6(address), Some(_)) => write!(f, "[{address}]/{}", self.prefix)?,
+            (address, _) => write!(f, "{address}/{}", self.prefix)?,
+        }
+        match self.ports {
+            Some((first, last)) if first == last => write!(f, ":{first}"),
+            Some((first, last)) => write!(f, ":{first}-{last}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Publish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rest = text
+            .strip_prefix("tcp/")
+            .ok_or_else(|| format!("{text:?} does not begin with tcp/"))?;
+        let (port, address) = match rest.split_once('=') {
+            Some((port, address)) => (parse(port, "port")?, Some(parse(address, "address:port")?)),
+            None => (parse(rest, "port")?, None),
+        };
+        if port == 0 {
+            return Err(format!("{text:?}: port 0 cannot be published"));
+        }
+        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        if address.is_some_and(|address: SocketAddr| address.port() == 0) {
+            return Err(format!("{text:?}: a port of the host must be named"));
+        }
+        Ok(Self {
+            port,
+            address: address.unwrap_or(everywhere),
+        })
+    }
+}
+
+impl fmt::Display for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tcp/{}", self.port)?;
+        if self.address != SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port)) {
+            write!(f, "={}", self.address)?;
+        }
+        Ok(())
+    }
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
+as_text!(Rule);
+as_text!(Publish);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_shown() {
+        for (text, shown) in [
+            ("10.0.0.0/8:443", "10.0.0.0/8:443"),
+            ("[fd00::]/8:80-90", "[fd00::]/8:80-90"),
+            ("!10.0.0.1", "!10.0.0.1/32"),
+            ("::/0", "::/0"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("[::1]:22", "[::1]/128:22"),
+            ("127.0.0.1:5000", "127.0.0.1/32:5000"),
+        ] {
+            let rule: Rule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(rule));
+        }
+        for text in [
+            "",
+            "!",
+            "10.0.0.0/33",
+            "10.0.0.0/8:",
+            "10.0.0.0/8:9-8",
+            "[::1",
+            "::1/129",
+            "x",
+            "10.0.0.1:70000",
+            "[::]x",
+            "!::ffff:10.0.0.1",
+            "::ffff:10.0.0.0/104",
+        ] {
+            assert!(text.parse::<Rule>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn published_ports_are_read_and_shown() {
+        let publish: Publish = "tcp/8080".parse().unwrap();
+        assert_eq!(publish.address, "[::]:8080".parse().unwrap());
+        assert_eq!(publish.to_string(), "tcp/8080");
+        let publish: Publish = "tcp/80=10.0.0.5:8080".parse().unwrap();
+        assert_eq!((publish.port, publish.address.port()), (80, 8080));
+        assert_eq!(publish.to_string(), "tcp/80=10.0.0.5:8080");
+        for text in [
+            "udp/53",
+            "tcp/",
+            "tcp/0",
+            "tcp/80=10.0.0.5",
+            "tcp/80=10.0.0.5:0",
+            "80",
+        ] {
+            assert!(text.parse::<Publish>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn orders_are_json() {
+        let order: Order =
+            serde_json::from_str(r#"{"order":"policy","policy":{"connect":["!::/0"]}}"#).unwrap();
+        let Order::Policy { policy } = &order else {
+            panic!("{order:?}");
+        };
+        assert!(!policy.connect[0].allow && policy.sockets == 0);
+        let text = serde_json::to_string(&order).unwrap();
+        assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order);
+        let text = serde_json::to_string(&Order::Report).unwrap();
+        assert_eq!(text, r#"{"order":"report"}"#);
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Decides what the guest may connect to and publish.
+
+use std::cell::OnceCell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hallway_abi::message::{SOCKET_IPV6, SOCKET_V6ONLY};
+use nix::errno::Errno;
+
+use crate::orders::{longest, Policy, Rule};
+
+/// Networks that only a rule about a part of them allows: they are the host's own, or
+/// of its neighbours, and "all addresses" does not mean them. The last ones have an
+/// IPv4 address within, to which a gateway may send: rules about that one would not count.
+const SPECIAL: [(IpAddr, u8); 14] = [
+    (IpAddr::V4(Ipv4Addr::new(0, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
+    (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
+    (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
+    (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 128),
+    (IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+    (IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0)), 10),
+    (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
+    (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 96),
+    (
+        IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0)),
+        96,
+    ),
+    (
+        IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0)),
+        48,
+    ),
+    (IpAddr::V6(Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0)), 32),
+    (IpAddr::V6(Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0)), 16),
+];
+
+fn is_within(address: IpAddr, network: IpAddr, prefix: u8) -> bool {
+    match (address, network) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            (a.to_bits() ^ b.to_bits())
+                .checked_shr(32 - u32::from(prefix))
+                .unwrap_or(0)
+                == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            (a.to_bits() ^ b.to_bits())
+                .checked_shr(128 - u32::from(prefix))
+                .unwrap_or(0)
+                == 0
+        }
+        _ => false,
+    }
+}
+
+fn matches(rule: &Rule, to: SocketAddr, is_own: impl Fn() -> bool) -> bool {
+    if !is_within(to.ip(), rule.address, rule.prefix) {
+        return false;
+    }
+    if rule
+        .ports
+        .is_some_and(|(first, last)| !(first..=last).contains(&to.port()))
+    {
+        return false;
+    }
+    let special = SPECIAL
+        .iter()
+        .find(|(network, prefix)| is_within(to.ip(), *network, *prefix));
+    match special {
+        Some((network, prefix)) if rule.allow => {
+            rule.prefix >= *prefix && is_within(rule.address, *network, *prefix)
+        }
+        None if rule.allow && rule.prefix < longest(to.ip()) => !is_own(),
+        _ => true,
+    }
+}
+
+/// Decides about a connection. An error names the rule, or says that there is none.
+/// `is_own` says whether an address is the host's: only a rule for it alone allows it,
+/// since what listens there may trust all that comes from the host.
+pub fn check_connect(
+    policy: &Policy,
+    to: SocketAddr,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Result<(), String> {
+    let known = OnceCell::new();
+    let is_own = || *known.get_or_init(|| is_own(to.ip()));
+    let mut rules = policy.connect.iter();
+    match rules.find(|rule| matches(rule, to, is_own)) {
+        Some(rule) if rule.allow => Ok(()),
+        Some(rule) => Err(rule.to_string()),
+        None => Err("no rule".into()),
+    }
+}
+
+/// The address from which a connection goes out; `wanted` is the guest's word. Nothing:
+/// the kernel chooses. An error: the guest may not have the address that it wants.
+pub fn choose_source(
+    policy: &Policy,
+    wanted: IpAddr,
+    is_v4: bool,
+) -> Result<Option<IpAddr>, Errno> {
+    let mut own = policy.source.iter().filter(|ip| ip.is_ipv4() == is_v4);
+    if wanted.is_unspecified() {
+        return Ok(own.next().copied());
+    }
+    own.find(|ip| **ip == wanted)
+        .map(|ip| Some(*ip))
+        .ok_or(Errno::EADDRNOTAVAIL)
+}
+
+/// Where the host listens for a listener of the guest, and whether an IPv6 socket takes
+/// no IPv4 connections. Nothing: the listener is not published.
+pub fn find_published(
+    policy: &Policy,
+    local: SocketAddr,
+    flags: u32,
+) -> Option<(SocketAddr, bool)> {
+    if local.ip().is_loopback() {
+        return None;
+    }
+    let takes_v6 = flags & SOCKET_IPV6 != 0;
+    let takes_v4 = !takes_v6 || flags & SOCKET_V6ONLY == 0;
+    let published = policy.publish.iter().filter(|one| one.port == local.port());
+    published.map(|one| one.address).find_map(|address| {
+        if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+            let fits = if address.is_ipv4() {
+                takes_v4
+            } else {
+                takes_v6
+            };
+            return fits.then_some((address, true));
+        }
+        if takes_v6 {
+            return Some((address, !takes_v4));
+        }
+        Some(((Ipv4Addr::UNSPECIFIED, address.port()).into(), true))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(connect: &[&str], publish: &[&str]) -> Policy {
+        Policy {
+            source: vec!["10.9.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            connect: connect.iter().map(|rule| rule.parse().unwrap()).collect(),
+            publish: publish.iter().map(|port| port.parse().unwrap()).collect(),
+            ..Policy::default()
+        }
+    }
+
+    fn allows(connect: &[&str], to: &str) -> bool {
+        let own = IpAddr::from([10, 9, 0, 1]);
+        check_connect(&policy(connect, &[]), to.parse().unwrap(), |ip| ip == own).is_ok()
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        assert!(!allows(&[], "1.2.3.4:5"));
+        let rules = ["10.0.0.0/8:443", "!10.0.0.1", "10.0.0.0/24", "::/0"];
+        assert!(allows(&rules, "10.0.0.1:443"));
+        assert!(!allows(&rules, "10.0.0.1:80"));
+        assert!(allows(&rules, "10.0.0.2:80"));
+        assert!(!allows(&rules, "10.1.0.2:80"));
+        assert!(allows(&rules, "[2001:db8::1]:80"));
+        assert!(allows(&["0.0.0.0/0"], "8.8.8.8:1"));
+    }
+
+    #[test]
+    fn special_addresses_must_be_named() {
+        let all = ["0.0.0.0/0", "::/0", "0.0.0.0/1", "fe00::/8", "::/127"];
+        for to in [
+            "127.0.0.1:1",
+            "127.9.9.9:1",
+            "0.0.0.0:1",
+            "169.254.169.254:80",
+            "224.0.0.1:1",
+            "255.255.255.255:1",
+            "[::1]:1",
+            "[::]:1",
+            "[fe80::1]:1",
+            "[ff02::1]:1",
+            "[::127.0.0.1]:1",
+            "[64:ff9b::169.254.169.254]:80",
+            "[64:ff9b:1::10.0.0.1]:1",
+            "[2001:0:a00:1::1]:1",
+            "[2002:a00:1::1]:1",
+        ] {
+            assert!(!allows(&all, to), "{to}");
+        }
+        assert!(allows(&["127.0.0.1/32:5000"], "127.0.0.1:5000"));
+        assert!(!allows(&["127.0.0.1/32:5000"], "127.0.0.1:5001"));
+        assert!(allows(&["127.0.0.0/8"], "127.0.0.2:1"));
+        assert!(allows(&["::1"], "[::1]:1"));
+        assert!(allows(&["fe80::/10"], "[fe80::1]:1"));
+        assert!(allows(&["64:ff9b::/96"], "[64:ff9b::1.2.3.4]:1"));
+    }
+
+    #[test]
+    fn the_hosts_own_addresses_must_be_named() {
+        assert!(!allows(&["0.0.0.0/0", "10.9.0.0/31"], "10.9.0.1:22"));
+        assert!(allows(&["10.9.0.0/31"], "10.9.0.0:22"));
+        assert!(allows(&["0.0.0.0/0", "10.9.0.1:80"], "10.9.0.1:80"));
+        assert!(!allows(&["0.0.0.0/0", "10.9.0.1:80"], "10.9.0.1:22"));
+    }
+
+    #[test]
+    fn the_source_is_of_the_same_family() {
+        let policy = policy(&[], &[]);
+        let any = Ipv6Addr::UNSPECIFIED.into();
+        let source = |ip: &str| Ok(Some(ip.parse().unwrap()));
+        assert_eq!(choose_source(&policy, any, true), source("10.9.0.1"));
+        assert_eq!(choose_source(&policy, any, false), source("fd00::1"));
+        let other = "10.9.0.2".parse().unwrap();
+        assert_eq!(
+            choose_source(&policy, other, true),
+            Err(Errno::EADDRNOTAVAIL)
+        );
+        assert_eq!(choose_source(&Policy::default(), any, true), Ok(None));
+    }
+
+    #[test]
+    fn only_named_ports_are_published() {
+        let policy = policy(
+            &[],
+            &["tcp/80=10.0.0.5:8080", "tcp/80=[fd00::5]:81", "tcp/90"],
+        );
+        let find = |local: &str, flags| find_published(&policy, local.parse().unwrap(), flags);
+        let at = |address: &str, only| Some((address.parse().unwrap(), only));
+        assert_eq!(find("0.0.0.0:81", 0), None);
+        assert_eq!(find("127.0.0.1:80", 0), None);
+        assert_eq!(find("0.0.0.0:80", 0), at("10.0.0.5:8080", true));
+        assert_eq!(
+            find("[::]:80", SOCKET_IPV6 | SOCKET_V6ONLY),
+            at("[fd00::5]:81", true)
+        );
+        assert_eq!(find("0.0.0.0:90", 0), at("0.0.0.0:90", true));
+        assert_eq!(find("[::]:90", SOCKET_IPV6), at("[::]:90", false));
+        assert_eq!(
+            find("[::]:90", SOCKET_IPV6 | SOCKET_V6ONLY),
+            at("[::]:90", true)
+        );
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A connection: a socket of the host, and a ring each way.
+//!
+//! Bytes of the guest's ring are sent from where they lie, and bytes of the network
+//! are received to where the guest reads them. The end mark is FIN, both ways.
+//!
+//! DONE for the guest's ring is sent only when the network's direction has ended, too,
+//! or the guest reads no more: it is the only message that can tell of a reset.
+
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use hallway_abi::message as abi;
+use hallway_ring::{Receiver, Sender};
+use nix::errno::Errno;
+
+use crate::lines::Counts;
+use crate::member::Peer;
+use crate::message::{Handle, Message, Other, CARRIER};
+use crate::net;
+
+/// Bytes of one direction in one turn at most.
+const TURN: usize = 256 << 10;
+/// Bytes that one system call moves at most.
+const CHUNK: usize = 64 << 10;
+
+/// Turns of a connection that has failed at most: more than a receive buffer holds.
+const LAST_TURNS: usize = 64;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The network has not answered yet.
+    Connecting,
+    /// The guest has not answered yet: this listener's connection has arrived, and its
+    /// tag differs from that of a later one with the same number.
+    Offered(u64),
+    /// Both have.
+    Open,
+}
+
+/// A connection.
+pub struct Stream {
+    /// Nothing: it is closed, and the guest has not said DONE yet.
+    pub socket: Option<TcpStream>,
+    /// How far it is.
+    pub stage: Stage,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Own endpoint.
+    pub own: u32,
+    /// Endpoint of the guest; 0 while it is not known.
+    pub its: u32,
+    /// The guest's ring; nothing before it is offered, and after DONE is sent.
+    pub from_guest: Option<Receiver>,
+    /// The own ring; nothing after the guest's DONE.
+    pub to_guest: Option<Sender>,
+    /// Memory of the own ring.
+    pub handle: Handle,
+    /// The socket may have bytes.
+    pub is_readable: bool,
+    /// The socket may have space.
+    pub is_writable: bool,
+    /// FIN has arrived.
+    pub is_received: bool,
+    /// FIN is sent.
+    pub is_sent: bool,
+    /// The socket failed: from then on the kernel gives what has arrived, and then an end,
+    /// which is no FIN.
+    pub is_failed: bool,
+}
+
+/// Why a connection cannot go on.
+enum Failure {
+    /// The socket failed.
+    Socket(Errno),
+    /// Bytes have arrived that the guest does not read any more.
+    Unread,
+    /// The guest broke the rules of a ring.
+    Corrupt,
+}
+
+/// The most that one call moves.
+fn bounded(budget: usize) -> u32 {
+    budget.min(CHUNK) as u32
+}
+
+/// Marks the guest's endpoint. One doorbell is for all that a round does; but where many
+/// bytes pass, the guest works on the first while the program moves the next.
+fn ring(its: u32, count: usize, peer: &mut Peer) {
+    peer.mark(its);
+    if count >= CHUNK / 2 {
+        peer.flush();
+    }
+}
+
+impl Stream {
+    /// Moves bytes both ways. True: there may be more.
+    pub fn pump(&mut self, peer: &mut Peer, counts: &mut Counts) -> bool {
+        if self.stage != Stage::Open || self.socket.is_none() {
+            return false;
+        }
+        let sent = self.pump_to_network(peer, counts);
+        let received = match sent {
+            Ok(_) => self.pump_to_guest(peer, counts),
+            Err(_) => Ok(false),
+        };
+        match sent.and_then(|more| Ok(received? || more)) {
+            Ok(more) => {
+                self.finish_sent(peer);
+                more && self.socket.is_some()
+            }
+            Err(failure) => {
+                self.fail(failure, peer, counts);
+                false
+            }
+        }
+    }
+
+    fn pump_to_network(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<bool, Failure> {
+        let (Some(socket), Some(bytes)) = (&self.socket, &mut self.from_guest) else {
+            return Ok(false);
+        };
+        let mut budget = TURN;
+        while self.is_writable && budget > 0 {
+            let runs = bytes.used_runs(bounded(budget));
+            if runs.is_empty() {
+                break;
+            }
+            match net::send(socket, &runs) {
+                Ok(count) => {
+                    if bytes.consume(count as u32) {
+                        ring(self.its, count, peer);
+                    }
+                    counts.sent += count as u64;
+                    budget -= count;
+                }
+                Err(Errno::EAGAIN) => self.is_writable = false,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Failure::Socket(errno)),
+            }
+        }
+        if bytes.is_broken() {
+            return Err(Failure::Corrupt);
+        }
+        if bytes.is_finished() && !self.is_sent {
+            self.is_sent = true;
+            // Where it fails, the connection is gone, and receiving says so.
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+        Ok(budget == 0)
+    }
+
+    fn pump_to_guest(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<bool, Failure> {
+        let Some(socket) = &self.socket else {
+            return Ok(false);
+        };
+        let mut budget = TURN;
+        while self.is_readable && !self.is_received && budget > 0 {
+            let result = match &mut self.to_guest {
+                Some(ring) => {
+                    let runs = ring.free_runs(bounded(budget));
+                    if ring.is_broken() {
+                        return Err(Failure::Corrupt);
+                    }
+                    if runs.is_empty() {
+                        break;
+                    }
+                    net::receive(socket, &runs)
+                }
+                None => match net::peek(socket) {
+                    Ok(true) => return Err(Failure::Unread),
+                    Ok(false) => Ok(0),
+                    Err(errno) => Err(errno),
+                },
+            };
+            match (result, &mut self.to_guest) {
+                (Ok(0), ring) => {
+                    self.is_received = true;
+                    if !self.is_failed && ring.as_mut().is_some_and(Sender::end) {
+                        peer.mark(self.its);
+                    }
+                }
+                (Ok(count), Some(bytes)) => {
+                    if bytes.publish(count as u32) {
+                        ring(self.its, count, peer);
+                    }
+                    counts.received += count as u64;
+                    budget -= count;
+                }
+                (Ok(_), None) => return Err(Failure::Unread),
+                (Err(Errno::EAGAIN), _) => self.is_readable = false,
+                (Err(Errno::EINTR), _) => {}
+                (Err(errno), _) => return Err(Failure::Socket(errno)),
+            }
+        }
+        if self.to_guest.as_ref().is_some_and(Sender::is_broken) {
+            return Err(Failure::Corrupt);
+        }
+        Ok(budget == 0)
+    }
+
+    /// Closes the socket once nothing is left to do with it. Where the guest reads no
+    /// more, the kernel resets it if bytes arrive yet.
+    fn finish_sent(&mut self, peer: &mut Peer) {
+        if self.is_sent && (self.is_received || self.to_guest.is_none()) {
+            self.socket = None;
+            self.send_done(0, peer);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure, peer: &mut Peer, counts: &mut Counts) {
+        let errno = match failure {
+            Failure::Socket(errno) => {
+                self.is_failed = true;
+                // What had arrived before can be read before the errno.
+                // Others have to wait meanwhile: that is bounded.
+                for _ in 0..LAST_TURNS {
+                    if !self.pump_to_guest(peer, counts).unwrap_or(false) {
+                        break;
+                    }
+                }
+                match errno {
+                    Errno::EPIPE => libc::ECONNRESET,
+                    errno => errno as i32,
+                }
+            }
+            Failure::Unread => libc::ECONNRESET,
+            Failure::Corrupt => {
+                counts.corrupt("an index or a mark of a ring");
+                libc::ECONNRESET
+            }
+        };
+        self.reset(errno, peer);
+    }
+
+    /// Closes the socket with RST, and tells the guest. The own ring stays until the
+    /// guest's DONE, without an end mark: that would be FIN to a reader before it learns
+    /// of the errno.
+    pub fn reset(&mut self, errno: i32, peer: &mut Peer) {
+        if let Some(socket) = self.socket.take() {
+            net::reset(socket);
+        }
+        self.send_done(errno, peer);
+    }
+
+    fn send_done(&mut self, errno: i32, peer: &mut Peer) {
+        if let Some(ring) = self.from_guest.take() {
+            peer.send(&Message::Other(Other {
+                r#type: abi::DONE,
+                from: self.own,
+                to: self.its,
+                carrier: CARRIER,
+                position: ring.position(),
+                reason: errno as u32,
+            }));
+        }
+    }
+
+    /// The guest reads no more of the own ring.
+    pub fn take_done(&mut self, done: &Other, peer: &mut Peer, counts: &mut Counts) {
+        let Some(mut ring) = self.to_guest.take() else {
+            return;
+        };
+        let was_broken = ring.is_broken();
+        let left = ring.finish(done.position);
+        peer.free_ring(self.handle);
+        if left.is_none() && !was_broken {
+            counts.corrupt("the position of a DONE");
+        }
+        if left != Some(0) || done.reason != 0 {
+            self.reset(0, peer);
+        }
+    }
+
+    /// Gives the own ring back, which the guest does not take or does not know.
+    pub fn drop_ring(&mut self, peer: &mut Peer) {
+        if self.to_guest.take().is_some() {
+            peer.free_ring(self.handle);
+        }
+    }
+
+    /// Whether both sides have ended it.
+    pub fn is_over(&self) -> bool {
+        self.socket.is_none() && self.from_guest.is_none() && self.to_guest.is_none()
+    }
+
+    /// Asks for doorbells of what it waits for. True: there is something already.
+    pub fn arm(&mut self) -> bool {
+        if self.stage != Stage::Open || self.socket.is_none() {
+            return false;
+        }
+        let mut has_news = false;
+        if self.is_writable && !self.is_sent {
+            has_news |= self.from_guest.as_mut().is_some_and(Receiver::arm);
+        }
+        if self.is_readable && !self.is_received {
+            // Not for each byte that the guest reads.
+            has_news |= match &mut self.to_guest {
+                Some(ring) => ring.arm(ring.size() / 4),
+                None => true,
+            };
+        }
+        has_news
+    }
+}

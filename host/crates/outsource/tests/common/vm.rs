@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest: a member that offers, answers, writes and reads.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use hallway_abi::message as abi;
+use hallway_outsource::member::Peer;
+use hallway_outsource::message::{Handle, Message, Offer, Other, CARRIER};
+use hallway_ring::{Receiver, Sender};
+
+use super::{wait_readable, PATIENCE};
+
+/// The guest.
+pub struct Vm {
+    pub peer: Peer,
+    bell: OwnedFd,
+    messages: VecDeque<Message>,
+    next: u32,
+}
+
+/// The guest's end of a connection.
+pub struct Conn {
+    pub own: u32,
+    pub its: u32,
+    pub tx: Sender,
+    pub rx: Receiver,
+    pub offer: Offer,
+    handle: Handle,
+}
+
+impl Conn {
+    /// Memory of the own ring.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Vm {
+    pub fn new(peer: Peer, bell: OwnedFd) -> Self {
+        Self {
+            peer,
+            bell,
+            messages: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    pub fn next_endpoint(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Sleeps until the doorbell rings.
+    pub fn sleep(&mut self) {
+        self.peer.flush();
+        assert!(wait_readable(&self.bell, PATIENCE), "no doorbell");
+        let _ = nix::unistd::read(&self.bell, &mut [0; 8]);
+        let messages = self.peer.look(4096, |_| {});
+        self.messages.extend(messages);
+    }
+
+    /// Waits for a message to this endpoint. OFFERs are to endpoint 0.
+    pub fn wait_message(&mut self, is_it: impl Fn(&Message) -> bool) -> Message {
+        loop {
+            if let Some(at) = self.messages.iter().position(&is_it) {
+                return self.messages.remove(at).unwrap();
+            }
+            self.sleep();
+        }
+    }
+
+    pub fn wait_other(&mut self, r#type: u16, to: u32) -> Other {
+        let is_it = |message: &Message| matches!(message, Message::Other(other) if other.r#type == r#type && other.to == to);
+        match self.wait_message(is_it) {
+            Message::Other(other) => other,
+            Message::Offer(_) => unreachable!(),
+        }
+    }
+
+    pub fn offer(&mut self, offer: Offer) {
+        self.peer.send(&Message::Offer(offer));
+        self.peer.flush();
+    }
+
+    pub fn socket_offer(from: u32, remote: SocketAddr, ring: &Sender, handle: Handle) -> Offer {
+        Offer {
+            from,
+            to: 0,
+            carrier: CARRIER,
+            kind: abi::KIND_SOCKET,
+            answers: 0,
+            listener: 0,
+            flags: 0,
+            local: "[::]:0".parse().unwrap(),
+            remote,
+            ring_size: ring.size(),
+            handle,
+        }
+    }
+
+    /// Connects; the error is the errno.
+    pub fn connect(&mut self, remote: SocketAddr) -> Result<Conn, u64> {
+        let own = self.next_endpoint();
+        let (tx, handle) = self.peer.make_ring_of(65536).unwrap();
+        self.offer(Self::socket_offer(own, remote, &tx, handle));
+        let answer = self.wait_message(|message| match message {
+            Message::Offer(offer) => offer.answers == own,
+            Message::Other(other) => other.to == own,
+        });
+        match answer {
+            Message::Offer(offer) => Ok(self.conn(own, tx, handle, offer)),
+            Message::Other(other) => {
+                assert_eq!(other.r#type, abi::DECLINE);
+                self.peer.free_ring(handle);
+                Err(other.position)
+            }
+        }
+    }
+
+    /// Takes the ring of an OFFER up.
+    pub fn conn(&mut self, own: u32, tx: Sender, handle: Handle, offer: Offer) -> Conn {
+        assert_eq!((offer.to, offer.carrier), (0, CARRIER));
+        let rx = self.peer.take_up(offer.handle, offer.ring_size).unwrap();
+        Conn {
+            own,
+            its: offer.from,
+            tx,
+            rx,
+            offer,
+            handle,
+        }
+    }
+
+    /// Gives the own ring back, after DONE.
+    pub fn free(&mut self, conn: &Conn) {
+        self.peer.free_ring(conn.handle);
+    }
+
+    /// Listens; returns the outsourcer's number, or the errno.
+    pub fn listen(&mut self, own: u32, port: u16, backlog: u32) -> Result<u32, u64> {
+        self.listen_at(own, SocketAddr::from(([0, 0, 0, 0], port)), 0, backlog)
+    }
+
+    pub fn listen_at(
+        &mut self,
+        own: u32,
+        local: SocketAddr,
+        flags: u32,
+        backlog: u32,
+    ) -> Result<u32, u64> {
+        self.offer(Offer {
+            from: own,
+            to: 0,
+            carrier: CARRIER,
+            kind: abi::KIND_LISTENER,
+            answers: 0,
+            listener: 0,
+            flags,
+            local,
+            remote: "0.0.0.0:0".parse().unwrap(),
+            ring_size: backlog,
+            handle: Handle::default(),
+        });
+        let answer = self.wait_message(|message| match message {
+            Message::Offer(_) => false,
+            Message::Other(other) => other.to == own,
+        });
+        let Message::Other(other) = answer else {
+            unreachable!()
+        };
+        match other.r#type {
+            abi::ACCEPT => Ok(other.from),
+            abi::DECLINE => Err(other.position),
+            other => panic!("message {other}"),
+        }
+    }
+
+    /// Waits for a connection at a listener.
+    pub fn wait_offer(&mut self, listener: u32) -> Offer {
+        let is_it = |message: &Message| matches!(message, Message::Offer(offer) if offer.listener == listener);
+        match self.wait_message(is_it) {
+            Message::Offer(offer) => offer,
+            Message::Other(_) => unreachable!(),
+        }
+    }
+
+    /// Takes a connection that was offered.
+    pub fn accept(&mut self, offer: Offer) -> Conn {
+        let own = self.next_endpoint();
+        let (tx, handle) = self.peer.make_ring_of(65536).unwrap();
+        let mut answer = Self::socket_offer(own, offer.remote, &tx, handle);
+        answer.answers = offer.from;
+        self.offer(answer);
+        self.conn(own, tx, handle, offer)
+    }
+
+    pub fn send_other(&mut self, other: Other) {
+        self.peer.send(&Message::Other(other));
+        self.peer.flush();
+    }
+
+    /// Says that the guest reads no more.
+    pub fn send_done(&mut self, conn: &Conn, reason: u32) {
+        self.send_other(Other {
+            r#type: abi::DONE,
+            from: conn.own,
+            to: conn.its,
+            carrier: CARRIER,
+            position: conn.rx.position(),
+            reason,
+        });
+    }
+
+    /// Writes what there is space for.
+    pub fn write(&mut self, conn: &mut Conn, bytes: &[u8]) -> usize {
+        let runs = conn.tx.free_runs(bytes.len() as u32);
+        let mut from = bytes;
+        for (to, length) in runs.0 {
+            // SAFETY: the run has as many bytes, which nothing in this process refers
+            // to; the program only reads them.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, length) };
+            from = &from[length..];
+        }
+        if conn.tx.publish(runs.len() as u32) {
+            self.peer.mark(conn.its);
+        }
+        runs.len()
+    }
+
+    /// Reads what is there.
+    pub fn read(&mut self, conn: &mut Conn, bytes: &mut Vec<u8>) -> usize {
+        let runs = conn.rx.used_runs(u32::MAX);
+        for (from, length) in runs.0 {
+            let at = bytes.len();
+            bytes.resize(at + length, 0);
+            // SAFETY: the run has as many bytes, which the program does not write
+            // before they are consumed.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes[at..].as_mut_ptr(), length) };
+        }
+        if conn.rx.consume(runs.len() as u32) {
+            self.peer.mark(conn.its);
+        }
+        runs.len()
+    }
+
+    /// Writes `out` and the end mark, and reads until the other end mark.
+    pub fn exchange(&mut self, conn: &mut Conn, mut out: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let sent = self.write(conn, out);
+            out = &out[sent..];
+            if out.is_empty() && !conn.tx.is_ended() && conn.tx.end() {
+                self.peer.mark(conn.its);
+            }
+            let read = self.read(conn, &mut bytes);
+            if conn.rx.is_finished() && conn.tx.is_ended() {
+                self.peer.flush();
+                return bytes;
+            }
+            assert!(!conn.rx.is_broken() && !conn.tx.is_broken());
+            if sent == 0 && read == 0 {
+                let may_write = !out.is_empty() && conn.tx.arm(16384);
+                let may_read = !conn.rx.is_finished() && conn.rx.arm();
+                if !may_write && !may_read {
+                    self.sleep();
+                }
+            }
+        }
+    }
+
+    /// Reads this many bytes.
+    pub fn read_exact(&mut self, conn: &mut Conn, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < count {
+            if self.read(conn, &mut bytes) == 0 {
+                assert!(!conn.rx.is_finished(), "only {} bytes", bytes.len());
+                if !conn.rx.arm() {
+                    self.sleep();
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Reads to the end mark.
+    pub fn read_to_end(&mut self, conn: &mut Conn) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let read = self.read(conn, &mut bytes);
+            if conn.rx.is_finished() {
+                return bytes;
+            }
+            if read == 0 && !conn.rx.arm() {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Writes all, and rings.
+    pub fn write_all(&mut self, conn: &mut Conn, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let sent = self.write(conn, bytes);
+            bytes = &bytes[sent..];
+            self.peer.flush();
+            if sent == 0 && !conn.tx.arm(4096) {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Sets the end mark.
+    pub fn end(&mut self, conn: &mut Conn) {
+        if conn.tx.end() {
+            self.peer.mark(conn.its);
+        }
+        self.peer.flush();
+    }
+}

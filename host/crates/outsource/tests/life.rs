@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Life and limits of the program.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{free_port, policy, Host};
+use hallway_abi::message as abi;
+use hallway_outsource::message::{Message, CARRIER};
+use hallway_outsource::orders::{Policy, CONTROL_FD};
+use nix::fcntl::{fcntl, FcntlArg};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn server() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+#[test]
+fn sigterm_resets_all_and_ends() {
+    let listener = server();
+    let mut host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    vm.connect(listener.local_addr().unwrap()).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    kill(Pid::from_raw(host.child.id() as i32), Signal::SIGTERM).unwrap();
+    let error = stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert!(host.child.wait().unwrap().success());
+}
+
+#[test]
+fn it_goes_on_without_hallwayd() {
+    let listener = server();
+    let mut host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    host.hang_up();
+    for _ in 0..10 {
+        vm.write_all(&mut conn, b"still");
+        stream.read_exact(&mut [0; 5]).unwrap();
+        stream.write_all(b"there").unwrap();
+        assert_eq!(vm.read_exact(&mut conn, 5), b"there");
+    }
+    vm.connect(listener.local_addr().unwrap()).unwrap();
+}
+
+#[test]
+fn it_ends_with_hallwayd_before_its_first_order() {
+    let mut host = Host::spawn();
+    host.hang_up();
+    assert!(host.child.wait().unwrap().success());
+}
+
+#[test]
+fn it_is_confined() {
+    let host = Host::start(policy(&[]));
+    let pid = host.report().pid;
+    assert_eq!(pid, host.child.id());
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+    assert!(status.contains("Seccomp:\t2"), "{status}");
+}
+
+#[test]
+fn others_of_its_user_do_not_reach_it() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // That user may not reach its folder.
+    let program = std::fs::File::open(env!("CARGO_BIN_EXE_hallway-outsource")).unwrap();
+    let above = fcntl(&program, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 1)).unwrap();
+    let mut command = Command::new(format!("/proc/self/fd/{above}"));
+    command.uid(65534).gid(65534);
+    let host = Host::spawn_from(command);
+    host.report();
+    let status = format!("/proc/{}/status", host.child.id());
+    let status = std::fs::read_to_string(status).unwrap();
+    assert!(status.contains("Uid:\t65534"), "{status}");
+    // This would be its own otherwise.
+    let proc = std::fs::metadata(format!("/proc/{}/fd", host.child.id())).unwrap();
+    assert_eq!(proc.uid(), 0);
+}
+
+#[test]
+fn an_offer_that_is_not_known_is_declined() {
+    let listener = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let own = vm.next_endpoint();
+    let (tx, handle) = vm.peer.make_ring_of(4096).unwrap();
+    let remote = listener.local_addr().unwrap();
+    let mut offer = common::Vm::socket_offer(own, remote, &tx, handle);
+    offer.kind = 77;
+    vm.offer(offer);
+    assert_eq!(vm.wait_other(abi::DECLINE, own).reason, 24);
+    offer.kind = abi::KIND_SOCKET;
+    offer.carrier = CARRIER + 2;
+    vm.offer(offer);
+    let errno = vm.wait_other(abi::DECLINE, own).position;
+    assert_eq!(errno, libc::EINVAL as u64);
+    offer.carrier = CARRIER;
+    offer.answers = 9;
+    vm.offer(offer);
+    let errno = vm.wait_other(abi::DECLINE, own).position;
+    assert_eq!(errno, libc::EINVAL as u64);
+    for (offset, size) in [
+        (0, 8192),
+        (8 << 20, 8192),
+        (handle.offset, 8193),
+        (u64::MAX, 8192),
+    ] {
+        offer.answers = 0;
+        offer.handle.offset = offset;
+        offer.handle.size = size;
+        vm.offer(offer);
+        let errno = vm.wait_other(abi::DECLINE, own).position;
+        assert_eq!(errno, libc::EINVAL as u64);
+    }
+    assert_eq!(host.report().corrupt, 4);
+}
+
+#[test]
+fn a_listener_takes_the_families_that_the_guest_asks_for() {
+    let port = free_port();
+    let publish = vec![format!("tcp/{port}").parse().unwrap()];
+    let host = Host::start(Policy {
+        publish,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let (v4, v6) = (vm.next_endpoint(), vm.next_endpoint());
+    vm.listen(v4, port, 5).unwrap();
+    let at = format!("[::]:{port}").parse().unwrap();
+    let flags = abi::SOCKET_IPV6 | abi::SOCKET_V6ONLY;
+    // As nginx does: one for each family.
+    vm.listen_at(v6, at, flags, 5).unwrap();
+    let v4_client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert_eq!(vm.wait_offer(v4).remote, v4_client.local_addr().unwrap());
+    // A host may have no IPv6.
+    if let Ok(client) = TcpStream::connect(("::1", port)) {
+        let offer = vm.wait_offer(v6);
+        assert_eq!(offer.remote, client.local_addr().unwrap());
+        assert_eq!(offer.local.ip(), client.peer_addr().unwrap().ip());
+    }
+    let own = vm.next_endpoint();
+    let taken = vm.listen_at(own, at, flags, 5);
+    assert_eq!(taken, Err(libc::EADDRINUSE as u64));
+}
+
+#[test]
+fn memory_and_sockets_are_limited_and_used_again() {
+    let listener = server();
+    let address = listener.local_addr().unwrap();
+    let host = Host::start(Policy {
+        sockets: 1000,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let mut conns = Vec::new();
+    let mut sizes = std::collections::BTreeSet::new();
+    // The guest's slice is as large, so that its own rings are small.
+    let errno = loop {
+        let own = vm.next_endpoint();
+        let (tx, handle) = vm.peer.make_ring_of(4096).unwrap();
+        vm.offer(common::Vm::socket_offer(own, address, &tx, handle));
+        let answer = vm.wait_message(|_| true);
+        match answer {
+            Message::Offer(offer) => {
+                sizes.insert(offer.ring_size);
+                conns.push((own, offer));
+                drop(listener.accept().unwrap());
+            }
+            Message::Other(other) if other.r#type == abi::DECLINE => break other.position,
+            Message::Other(_) => {}
+        }
+    };
+    assert_eq!(errno, libc::ENOBUFS as u64);
+    assert_eq!(
+        sizes.into_iter().collect::<Vec<_>>(),
+        [16384, 65536, 262_144]
+    );
+    // Half of the memory is for large ones, the other half for many.
+    assert!(conns.len() >= 200, "{}", conns.len());
+    for (own, offer) in conns {
+        vm.send_other(hallway_outsource::message::Other {
+            r#type: abi::DONE,
+            from: own,
+            to: offer.from,
+            carrier: CARRIER,
+            position: 0,
+            reason: 1,
+        });
+    }
+    // The mailbox has fewer places.
+    while vm.peer.is_waiting() {
+        vm.peer.flush();
+    }
+    host.wait_report(|report| report.sockets == 0);
+    let conn = vm.connect(address).unwrap();
+    assert_eq!(conn.offer.ring_size, 262_144);
+}
+
+#[test]
+fn clients_wait_for_a_place_among_the_sockets() {
+    let port = free_port();
+    let host = Host::start(Policy {
+        sockets: 1,
+        ..policy(&[port])
+    });
+    let mut vm = host.join(21);
+    let m = vm.next_endpoint();
+    vm.listen(m, port, 5).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        clients.push(client);
+    }
+    for _ in 0..4 {
+        let offer = vm.wait_offer(m);
+        let mut conn = vm.accept(offer);
+        let is_it = |client: &&mut TcpStream| client.local_addr().unwrap() == offer.remote;
+        let client = clients.iter_mut().find(is_it).unwrap();
+        client.write_all(b"x").unwrap();
+        assert_eq!(vm.read_exact(&mut conn, 1), b"x");
+        assert_eq!(host.report().sockets, 1);
+        vm.send_done(&conn, 0);
+        vm.end(&mut conn);
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+/// How often the program went to sleep until now.
+fn count_sleeps(host: &Host) -> u64 {
+    let path = format!("/proc/{}/status", host.child.id());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Clock ticks that the program has run.
+fn count_ticks(host: &Host) -> u64 {
+    let path = format!("/proc/{}/stat", host.child.id());
+    let stat = std::fs::read_to_string(path).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn it_sleeps_while_nothing_can_be_done() {
+    let listener = server();
+    let address = listener.local_addr().unwrap();
+    let port = free_port();
+    let host = Host::start(policy(&[port]));
+    let mut vm = host.join(21);
+    // The guest does not read.
+    let _unread = vm.connect(address).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[1; 65536]).is_ok() {}
+    // The server does not read.
+    let mut unsent = vm.connect(address).unwrap();
+    let _idle = listener.accept().unwrap();
+    while vm.write(&mut unsent, &[1; 65536]) > 0 || {
+        vm.peer.flush();
+        host.report();
+        unsent.tx.count_space() > 0
+    } {}
+    // The guest reads no more, one side has ended, or nothing happens.
+    let half = vm.connect(address).unwrap();
+    let _open = listener.accept().unwrap();
+    vm.send_done(&half, 0);
+    let mut ended = vm.connect(address).unwrap();
+    let _open = (_open, listener.accept().unwrap());
+    vm.end(&mut ended);
+    vm.connect(address).unwrap();
+    drop(listener.accept().unwrap());
+    // More clients than the backlog has.
+    let m = vm.next_endpoint();
+    vm.listen(m, port, 1).unwrap();
+    let _first = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let _second = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    vm.wait_offer(m);
+    assert_eq!(host.report().sockets, 6);
+    let before = (count_sleeps(&host), count_ticks(&host));
+    std::thread::sleep(Duration::from_secs(2));
+    let after = (count_sleeps(&host), count_ticks(&host));
+    assert!(after.0 - before.0 < 20, "{before:?} {after:?}");
+    assert!(after.1 - before.1 < 20, "{before:?} {after:?}");
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A guest connects and listens through the program.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use common::{free_port, pattern, policy, Host};
+use hallway_abi::message as abi;
+use hallway_outsource::message::{Other, CARRIER};
+use hallway_outsource::orders::{Order, Policy};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn server() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn megabytes_are_echoed_and_both_directions_end() {
+    let (listener, address) = server();
+    let echo = thread::spawn(move || {
+        let mut stream = accept(&listener);
+        let mut buffer = vec![0; 50_000];
+        let mut total = 0;
+        loop {
+            let count = stream.read(&mut buffer).unwrap();
+            if count == 0 {
+                return total;
+            }
+            stream.write_all(&buffer[..count]).unwrap();
+            total += count;
+        }
+    });
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    assert_eq!(conn.offer.remote, address);
+    assert!(conn.offer.local.ip().is_loopback() && conn.offer.local.port() != 0);
+    let bytes = pattern(9 << 20, 3);
+    let back = vm.exchange(&mut conn, &bytes);
+    assert!(back == bytes, "{} bytes came back", back.len());
+    assert_eq!(echo.join().unwrap(), bytes.len());
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!((done.from, done.reason), (conn.its, 0));
+    assert_eq!(conn.tx.finish(done.position), Some(0));
+    vm.send_done(&conn, 0);
+    let report = host.wait_report(|report| report.sockets == 0);
+    assert_eq!(report.sent, bytes.len() as u64);
+    assert_eq!(report.received, bytes.len() as u64);
+    assert_eq!(report.corrupt, 0);
+}
+
+#[test]
+fn a_refused_connection_gives_its_errno_and_one_that_is_not_allowed_another() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let (listener, address) = server();
+    drop(listener);
+    let refused = vm.connect(address).err();
+    assert_eq!(refused, Some(libc::ECONNREFUSED as u64));
+    let denied = vm.connect("127.0.0.2:80".parse().unwrap()).err();
+    assert_eq!(denied, Some(libc::EACCES as u64));
+    let report = host.wait_report(|report| report.sockets == 0);
+    assert_eq!(report.refused, [("no rule".to_string(), 1)]);
+    let policy = Policy {
+        sockets: 0,
+        ..policy(&[])
+    };
+    host.order(&Order::Policy { policy }, &[]);
+    host.report();
+    let refused = vm.connect(address).err();
+    assert_eq!(refused, Some(libc::ENOBUFS as u64));
+}
+
+#[test]
+fn the_guest_ends_first_and_still_reads() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    vm.write_all(&mut conn, b"question");
+    vm.end(&mut conn);
+    let mut question = String::new();
+    stream.read_to_string(&mut question).unwrap();
+    assert_eq!(question, "question");
+    stream.write_all(b"answer").unwrap();
+    drop(stream);
+    assert_eq!(vm.read_to_end(&mut conn), b"answer");
+    assert_eq!(vm.wait_other(abi::DONE, conn.own).reason, 0);
+}
+
+#[test]
+fn the_server_ends_first_and_still_reads() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    stream.write_all(b"hello").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(vm.read_to_end(&mut conn), b"hello");
+    let bytes = pattern(300_000, 5);
+    let expected = bytes.clone();
+    let reader = thread::spawn(move || {
+        let mut found = Vec::new();
+        stream.read_to_end(&mut found).unwrap();
+        assert!(found == expected);
+    });
+    vm.write_all(&mut conn, &bytes);
+    // The program closes, as after close(): all is still sent.
+    vm.send_done(&conn, 0);
+    vm.end(&mut conn);
+    reader.join().unwrap();
+    assert_eq!(vm.wait_other(abi::DONE, conn.own).reason, 0);
+    host.wait_report(|report| report.sockets == 0);
+}
+
+#[test]
+fn a_close_with_unread_bytes_resets() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    stream.write_all(b"unread").unwrap();
+    while conn.rx.count_used() == 0 {
+        if !conn.rx.arm() {
+            vm.sleep();
+        }
+    }
+    vm.send_done(&conn, 0);
+    let error = stream.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    vm.wait_other(abi::DONE, conn.own);
+    host.wait_report(|report| report.sockets == 0);
+}
+
+#[test]
+fn bytes_after_a_close_reset() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    vm.send_done(&conn, 0);
+    host.report();
+    stream.write_all(b"late").unwrap();
+    let error = stream.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    vm.wait_other(abi::DONE, conn.own);
+}
+
+#[test]
+fn a_reset_by_the_server_comes_after_its_bytes() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    vm.write_all(&mut conn, b"never read");
+    stream.write_all(b"last words").unwrap();
+    // Its close resets, since a byte of the guest is unread.
+    stream.peek(&mut [0; 1]).unwrap();
+    drop(stream);
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+    let mut bytes = Vec::new();
+    vm.read(&mut conn, &mut bytes);
+    assert_eq!(bytes, b"last words");
+    assert!(!conn.rx.is_finished(), "the end mark would look like FIN");
+    assert_eq!(host.report().sockets, 1);
+    vm.send_done(&conn, 0);
+    host.wait_report(|report| report.sockets == 0);
+}
+
+#[test]
+fn a_reset_while_the_guest_only_reads_is_told() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let stream = accept(&listener);
+    vm.write_all(&mut conn, b"never read");
+    vm.end(&mut conn);
+    stream.peek(&mut [0; 1]).unwrap();
+    drop(stream);
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+}
+
+#[test]
+fn a_published_port_serves_clients() {
+    let port = free_port();
+    let host = Host::start(policy(&[port]));
+    let mut vm = host.join(21);
+    let m = vm.next_endpoint();
+    let number = vm.listen(m, port, 10).unwrap();
+    let client = thread::spawn(move || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let bytes = pattern(2 << 20, 9);
+        let mut other = stream.try_clone().unwrap();
+        let sent = bytes.clone();
+        let writer = thread::spawn(move || {
+            other.write_all(&sent).unwrap();
+            other.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        writer.join().unwrap();
+        (stream.local_addr().unwrap(), back)
+    });
+    let offer = vm.wait_offer(m);
+    assert_eq!(offer.local.port(), port);
+    let mut conn = vm.accept(offer);
+    let answer = pattern(3 << 20, 4);
+    let found = vm.exchange(&mut conn, &answer);
+    assert!(found == pattern(2 << 20, 9));
+    let (address, back) = client.join().unwrap();
+    assert_eq!(address, offer.remote);
+    assert!(back == answer);
+    vm.wait_other(abi::DONE, conn.own);
+    vm.send_done(&conn, 0);
+    vm.send_other(Other {
+        r#type: abi::DONE,
+        from: m,
+        to: number,
+        carrier: CARRIER,
+        ..Other::default()
+    });
+    vm.wait_other(abi::DONE, m);
+    host.wait_report(|report| report.sockets == 0 && report.listeners == 0);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+#[test]
+fn connections_beyond_the_backlog_wait_and_declined_ones_are_reset() {
+    let port = free_port();
+    let host = Host::start(policy(&[port]));
+    let mut vm = host.join(21);
+    let m = vm.next_endpoint();
+    vm.listen(m, port, 2).unwrap();
+    let clients: Vec<TcpStream> = (0..3)
+        .map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap())
+        .collect();
+    let offers = [vm.wait_offer(m), vm.wait_offer(m)];
+    assert_eq!(host.report().sockets, 2);
+    vm.send_other(Other {
+        r#type: abi::DECLINE,
+        to: offers[0].from,
+        carrier: CARRIER,
+        ..Other::default()
+    });
+    let third = vm.wait_offer(m);
+    let mut conn = vm.accept(third);
+    let find = |address: SocketAddr| {
+        let is_it = |client: &&TcpStream| client.local_addr().unwrap() == address;
+        clients.iter().find(is_it).unwrap()
+    };
+    let mut declined = find(offers[0].remote);
+    declined.set_read_timeout(Some(PATIENCE)).unwrap();
+    let error = declined.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    find(third.remote).write_all(b"hi").unwrap();
+    assert_eq!(vm.read_exact(&mut conn, 2), b"hi");
+}
+
+#[test]
+fn only_published_ports_that_are_free_are_listened_at() {
+    let (listener, address) = server();
+    let taken = address.port();
+    let port = free_port();
+    let host = Host::start(policy(&[taken]));
+    let mut vm = host.join(21);
+    let m = vm.next_endpoint();
+    assert_eq!(vm.listen(m, port, 5), Err(libc::EACCES as u64));
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert_eq!(vm.listen(m, taken, 5), Err(libc::EADDRINUSE as u64));
+    drop(listener);
+    vm.listen(m, taken, 5).unwrap();
+    // A port that is published no more is closed.
+    let policy = policy(&[]);
+    host.order(&Order::Policy { policy }, &[]);
+    let done = vm.wait_other(abi::DONE, m);
+    assert_eq!(done.reason, libc::EACCES as u32);
+    assert!(TcpStream::connect(("127.0.0.1", taken)).is_err());
+}
+
+#[test]
+fn a_departure_resets_all_and_another_guest_is_served() {
+    let port = free_port();
+    let (listener, address) = server();
+    let host = Host::start(policy(&[port]));
+    host.report();
+    let before = host.count_fds();
+    for generation in 21..24 {
+        let mut vm = host.join(generation);
+        let m = vm.next_endpoint();
+        vm.listen(m, port, 5).unwrap();
+        let mut waiting = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        vm.wait_offer(m);
+        let conns: Vec<_> = (0..10).map(|_| vm.connect(address).unwrap()).collect();
+        let mut streams: Vec<_> = conns.iter().map(|_| accept(&listener)).collect();
+        assert_eq!(host.report().sockets, 11);
+        if generation == 22 {
+            // The next one takes its place without a word.
+            drop(host.join(99));
+        } else {
+            host.order(&Order::Departed, &[]);
+        }
+        streams.push(waiting.try_clone().unwrap());
+        waiting.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(waiting.read(&mut [0; 1]).is_err());
+        for stream in &mut streams[..10] {
+            let error = stream.read(&mut [0; 1]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        }
+        host.order(&Order::Departed, &[]);
+        let report = host.report();
+        assert_eq!((report.sockets, report.listeners), (0, 0));
+        assert_eq!(host.count_fds(), before);
+    }
+}
+
+#[test]
+fn many_short_connections_leave_nothing() {
+    let (listener, address) = server();
+    let server = thread::spawn(move || {
+        for _ in 0..300 {
+            let mut stream = accept(&listener);
+            let mut found = Vec::new();
+            stream.read_to_end(&mut found).unwrap();
+            stream.write_all(&found).unwrap();
+        }
+    });
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    host.report();
+    let before = host.count_fds();
+    for n in 0..300 {
+        let mut conn = vm.connect(address).unwrap();
+        let bytes = pattern(n * 7, n as u64);
+        assert!(vm.exchange(&mut conn, &bytes) == bytes);
+        let done = vm.wait_other(abi::DONE, conn.own);
+        assert_eq!((done.position, done.reason), (bytes.len() as u64, 0));
+        vm.send_done(&conn, 0);
+        vm.free(&conn);
+    }
+    server.join().unwrap();
+    let report = host.wait_report(|report| report.sockets == 0);
+    assert_eq!(report.corrupt, 0);
+    assert_eq!(host.count_fds(), before);
+}

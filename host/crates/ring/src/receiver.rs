@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The receiver's end.
+
+use std::rc::Rc;
+use std::sync::atomic::{fence, Ordering};
+
+use hallway_abi::ring as abi;
+use hallway_shm::Mapping;
+
+use crate::{
+    passes, Geometry, Runs, CARRIER, END, HEAD, HEAD_EVENT, MAGIC, SIZE, START, TAIL, TAIL_EVENT,
+};
+
+/// The end that reads bytes.
+pub struct Receiver {
+    ring: Geometry,
+    tail: u64,
+    /// The peer's, as last seen and found possible.
+    head: u64,
+    ended: bool,
+    broken: bool,
+}
+
+impl Receiver {
+    /// Takes up the ring of `size` bytes that the peer has made at `at`. Nothing: it is
+    /// none, or has no start mark. Panics outside the mapping: the caller has checked
+    /// where the peer says that it is.
+    pub fn take_up(memory: Rc<Mapping>, at: usize, size: u32, carrier: u32) -> Option<Self> {
+        let ring = Geometry::new(memory, at, size);
+        let memory = &ring.memory;
+        let is_good = memory.read_u32(at + MAGIC) == abi::RING_MAGIC
+            && memory.read_u32(at + SIZE) == size
+            && memory.read_u32(at + CARRIER) == carrier
+            && memory.read_u64(at + START) == abi::MARK_SET;
+        is_good.then_some(Self {
+            ring,
+            tail: 0,
+            head: 0,
+            ended: false,
+            broken: false,
+        })
+    }
+
+    /// Number of bytes read since the ring was made.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Whether the peer wrote what is impossible. The ring is not touched again.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether all bytes are read and none follows. It says what the last look found.
+    pub fn is_finished(&self) -> bool {
+        self.ended && !self.broken && self.head == self.tail
+    }
+
+    fn look(&mut self) {
+        if self.broken || self.ended {
+            return;
+        }
+        let (memory, at) = (&self.ring.memory, self.ring.at);
+        // The mark first: the head that is read after it is the last one.
+        let end = memory.read_u64(at + END);
+        let head = memory.read_u64(at + HEAD);
+        let used = head.wrapping_sub(self.head);
+        let most = u64::from(self.ring.size) - (self.head - self.tail);
+        if (end != 0 && end != abi::MARK_SET) || used > most {
+            self.broken = true;
+            return;
+        }
+        self.head = head;
+        self.ended = end != 0;
+    }
+
+    /// Counts the unread bytes; 0 also of a broken ring.
+    pub fn count_used(&mut self) -> u32 {
+        self.look();
+        if self.broken {
+            return 0;
+        }
+        (self.head - self.tail) as u32
+    }
+
+    /// The unread bytes, at most `max`. The addresses are good as long as the mapping;
+    /// see the crate's head.
+    pub fn used_runs(&mut self, max: u32) -> Runs {
+        let length = self.count_used().min(max);
+        self.ring.runs(self.tail, length)
+    }
+
+    /// Gives the first `count` unread bytes back. True: ring the peer.
+    /// Panics if there were not as many: the caller has counted them.
+    pub fn consume(&mut self, count: u32) -> bool {
+        if self.broken {
+            return false;
+        }
+        let old = self.tail;
+        assert!(
+            u64::from(count) <= self.head - old,
+            "no {count} bytes were there"
+        );
+        self.tail += u64::from(count);
+        let (memory, at) = (&self.ring.memory, self.ring.at);
+        memory.write_u64(at + TAIL, self.tail);
+        fence(Ordering::SeqCst);
+        passes(memory.read_u64(at + TAIL_EVENT), self.tail, old)
+    }
+
+    /// Asks for a doorbell at the next byte. True: don't sleep, there are bytes, or
+    /// none follows, or the ring is broken.
+    pub fn arm(&mut self) -> bool {
+        if self.has_news() {
+            return true;
+        }
+        self.ring
+            .memory
+            .write_u64(self.ring.at + HEAD_EVENT, self.tail);
+        fence(Ordering::SeqCst);
+        self.has_news()
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.count_used() > 0 || self.ended || self.broken
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of both ends, and of an end with a peer that cheats.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use hallway_shm::{sealed_memory, Mapping};
+
+use super::*;
+
+const LENGTH: usize = 64 << 10;
+const AT: usize = 4096;
+const RING: u32 = 4096;
+
+fn memory() -> OwnedFd {
+    sealed_memory("ring", LENGTH).unwrap()
+}
+
+fn map(fd: &OwnedFd) -> Rc<Mapping> {
+    Rc::new(Mapping::new(fd, LENGTH).unwrap())
+}
+
+fn ends() -> (Sender, Receiver, Rc<Mapping>) {
+    let fd = memory();
+    let memory = map(&fd);
+    let sender = Sender::create(memory.clone(), AT, RING, 1);
+    let receiver = Receiver::take_up(map(&fd), AT, RING, 1).unwrap();
+    (sender, receiver, memory)
+}
+
+fn write(sender: &mut Sender, bytes: &[u8]) -> (usize, bool) {
+    let runs = sender.free_runs(bytes.len() as u32);
+    let mut from = bytes.iter();
+    for (to, length) in runs.0 {
+        for (n, byte) in from.by_ref().take(length).enumerate() {
+            // SAFETY: the run has as many bytes, in a mapping that lives.
+            unsafe { to.add(n).write_volatile(*byte) };
+        }
+    }
+    (runs.len(), sender.publish(runs.len() as u32))
+}
+
+fn read(receiver: &mut Receiver, max: u32) -> (Vec<u8>, bool) {
+    let runs = receiver.used_runs(max);
+    let mut bytes = Vec::new();
+    for (from, length) in runs.0 {
+        for n in 0..length {
+            // SAFETY: the run has as many bytes, in a mapping that lives.
+            bytes.push(unsafe { from.add(n).read_volatile() });
+        }
+    }
+    (bytes, receiver.consume(runs.len() as u32))
+}
+
+#[test]
+fn bytes_pass_and_wrap() {
+    let (mut sender, mut receiver, _) = ends();
+    for round in 0..50_u32 {
+        let bytes: Vec<u8> = (0..1500).map(|n| (n * 7 + round) as u8).collect();
+        assert_eq!(write(&mut sender, &bytes).0, 1500);
+        assert_eq!(read(&mut receiver, 5000).0, bytes);
+    }
+    assert_eq!(receiver.position(), 75_000);
+}
+
+#[test]
+fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
+    let (mut sender, mut receiver, _) = ends();
+    assert!(read(&mut receiver, 10).0.is_empty());
+    assert_eq!(write(&mut sender, &[1; 5000]).0, 4096);
+    assert_eq!(sender.count_space(), 0);
+    assert_eq!(write(&mut sender, &[1; 10]).0, 0);
+    assert_eq!(receiver.count_used(), 4096);
+    assert_eq!(read(&mut receiver, 1).0.len(), 1);
+    assert_eq!(write(&mut sender, &[1; 10]).0, 1);
+}
+
+#[test]
+fn doorbells_ring_at_the_position_that_was_asked_for() {
+    let (mut sender, mut receiver, _) = ends();
+    assert!(write(&mut sender, b"a").1, "the first byte rings");
+    assert!(!write(&mut sender, b"b").1, "no doorbell was asked for");
+    read(&mut receiver, 10);
+    assert!(!receiver.arm());
+    assert!(write(&mut sender, b"c").1);
+    assert!(receiver.arm(), "a byte is there");
+    write(&mut sender, &[0; 4096]);
+    assert!(!sender.arm(100));
+    assert!(!read(&mut receiver, 99).1);
+    assert!(sender.arm(1), "99 bytes are free");
+    assert!(read(&mut receiver, 1).1);
+    write(&mut sender, &[0; 4096]);
+    assert!(!sender.arm(4096));
+    assert!(!read(&mut receiver, 4095).1);
+    assert!(read(&mut receiver, 1).1);
+}
+
+#[test]
+fn events_are_compared_modulo_two_to_the_64() {
+    assert!(passes(0, 1, 0));
+    assert!(!passes(1, 1, 0));
+    assert!(passes(u64::MAX, 0, u64::MAX));
+    assert!(!passes(5, 5, 5));
+    assert!(!passes(4, 8, 5));
+}
+
+#[test]
+fn the_end_mark_follows_the_bytes() {
+    let (mut sender, mut receiver, _) = ends();
+    write(&mut sender, b"last");
+    assert!(sender.end());
+    assert!(!sender.end() && sender.is_ended());
+    assert_eq!(receiver.count_used(), 4);
+    assert!(!receiver.is_finished());
+    assert_eq!(read(&mut receiver, 10).0, b"last");
+    assert!(receiver.is_finished() && receiver.arm());
+    assert_eq!(sender.finish(4), Some(0));
+}
+
+#[test]
+fn a_position_that_is_impossible_is_refused() {
+    let (mut sender, ..) = ends();
+    write(&mut sender, b"four");
+    assert_eq!(sender.finish(3), Some(1));
+    assert_eq!(sender.finish(2), None);
+    assert!(sender.is_broken());
+    let (mut sender, ..) = ends();
+    assert_eq!(sender.finish(1), None);
+}
+
+#[test]
+fn an_impossible_tail_breaks_the_sender_for_ever() {
+    for tail in [5, u64::MAX, 1 << 63] {
+        let (mut sender, _, memory) = ends();
+        write(&mut sender, b"four");
+        memory.write_u64(AT + TAIL, tail);
+        assert_eq!(sender.count_space(), 0);
+        memory.write_u64(AT + TAIL, 4);
+        assert!(sender.is_broken() && sender.arm(1) && !sender.end());
+        assert!(sender.free_runs(10).is_empty() && !sender.publish(0));
+    }
+    let (mut sender, mut receiver, memory) = ends();
+    write(&mut sender, b"four");
+    read(&mut receiver, 4);
+    assert_eq!(sender.count_space(), 4096);
+    memory.write_u64(AT + TAIL, 3);
+    assert_eq!(sender.count_space(), 0);
+}
+
+#[test]
+fn an_impossible_head_or_mark_breaks_the_receiver_for_ever() {
+    for head in [4097, u64::MAX] {
+        let (_, mut receiver, memory) = ends();
+        memory.write_u64(AT + HEAD, head);
+        assert_eq!(receiver.count_used(), 0);
+        memory.write_u64(AT + HEAD, 1);
+        assert!(receiver.is_broken() && receiver.used_runs(9).is_empty());
+        assert!(!receiver.consume(0) && !receiver.is_finished());
+    }
+    let (_, mut receiver, memory) = ends();
+    memory.write_u64(AT + END, abi::MARK_TRUNCATED);
+    assert_eq!(receiver.count_used(), 0);
+    assert!(receiver.is_broken());
+    let (mut sender, _, memory) = ends();
+    memory.write_u64(AT + END, 1);
+    assert!(!sender.end() && sender.is_broken());
+}
+
+#[test]
+fn only_a_ring_with_a_start_mark_is_taken_up() {
+    for (word, value) in [(MAGIC, 1), (SIZE, 8192), (CARRIER, 3), (START, 1)] {
+        let (_, _, memory) = ends();
+        memory.write_u32(AT + word, value);
+        assert!(Receiver::take_up(memory, AT, RING, 1).is_none());
+    }
+}
+
+#[test]
+fn two_threads_move_megabytes() {
+    const TOTAL: usize = 8 << 20;
+    let fd = memory();
+    let mut sender = Sender::create(map(&fd), AT, 16384, 1);
+    let other = fd.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut receiver = Receiver::take_up(map(&other), AT, 16384, 1).unwrap();
+        let mut next = 0_usize;
+        loop {
+            let (bytes, _) = read(&mut receiver, 9000);
+            for byte in &bytes {
+                assert_eq!(*byte, (next % 251) as u8);
+                next += 1;
+            }
+            if receiver.is_finished() {
+                return next;
+            }
+            assert!(!receiver.is_broken());
+            if bytes.is_empty() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut sent = 0;
+    while sent < TOTAL {
+        let bytes: Vec<u8> = (sent..(sent + 7001).min(TOTAL))
+            .map(|n| (n % 251) as u8)
+            .collect();
+        let (count, _) = write(&mut sender, &bytes);
+        sent += count;
+        if count == 0 {
+            std::thread::yield_now();
+        }
+    }
+    sender.end();
+    assert_eq!(reader.join().unwrap(), TOTAL);
+    assert_eq!(sender.count_space(), 16384);
+}
