@@ -25,8 +25,9 @@ from .sh import LabError, run, say, step
 PACKAGES = (
     *("mount", "procps", "kmod", "iproute2", "iputils-ping", "ethtool", "busybox-static", "strace"),
     *("qemu-guest-agent", "openssh-server", "openssh-client", "python3-minimal", "python3"),
-    *("iperf3", "sockperf", "nginx-light", "wget", "redis-server", "redis-tools"),
+    *("iperf3", "sockperf", "nginx-light", "wget", "curl", "redis-server", "redis-tools"),
     *("socat", "netcat-openbsd", "nbd-client", "nbd-server", "nfs-kernel-server", "nfs-common"),
+    *("open-iscsi", "tgt", "diod"),
 )
 # Modules that every guest loads; the first ones are needed to find the root.
 BOOT_MODULES = (
@@ -37,7 +38,7 @@ BOOT_MODULES = (
 
 # The packages of the programs in tests/programs, but for those in all images.
 PROGRAMS = (
-    *("rsync", "curl", "openssl", "vsftpd", "inetutils-telnet", "inetutils-telnetd", "openbsd-inetd"),
+    *("rsync", "openssl", "vsftpd", "inetutils-telnet", "inetutils-telnetd", "openbsd-inetd"),
     *("apache2", "mariadb-server", "mariadb-client", "postgresql", "samba", "smbclient", "cifs-utils"),
     *("openjdk-17-jdk-headless", "nodejs", "firefox-esr"),
     *("libhiredis0.14", "libmemcached11", "libmemcachedutil2", "libpcre2-posix3"),  # for proftpd

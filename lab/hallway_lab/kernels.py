@@ -37,7 +37,7 @@ def kernel(name: str, *, refresh: bool = False) -> Kernel:
     if name not in STOCK:
         raise LabError(f"unknown kernel {name!r}: known are {', '.join(NAMES)}")
     with paths.lock(f"kernel-{name}"):
-        record = paths.cache("kernels", f"{name}.json")
+        record = paths.cache("kernels", f"{name}-{paths.key(KEEP)}.json")
         if refresh or not record.exists():
             record.write_text(json.dumps(_fetch(name)))
         return _load(name, json.loads(record.read_text()))
@@ -74,7 +74,7 @@ def _fetch(name: str) -> dict[str, str]:
         image_meta = box.candidate("linux-image-amd64", suite)
         wanted += box.depends("linux-image-amd64", image_meta, r"linux-image-\d.*")[:1]
     version = re.sub("^linux-headers-", "", wanted[0])
-    root = paths.cache("kernels", f"{version}_{meta.replace('~', '-')}")
+    root = paths.cache("kernels", f"{version}_{meta.replace('~', '-')}_{paths.key(KEEP)}")
     if not (root / ".complete").exists():
         with step(f"fetching kernel {version}"):
             shutil.rmtree(root, ignore_errors=True)
@@ -112,6 +112,7 @@ def _mend_headers(root: Path, version: str) -> None:
 KEEP = (
     r"kernel/(arch|block|crypto|fs|lib|mm|kernel|net|security)/"
     r"|kernel/drivers/(block|char|virtio|vhost|uio|md|nvme|scsi|target|pps|ptp|xen|crypto/virtio)/"
+    r"|kernel/drivers/infiniband/core/"  # smc
     r"|kernel/drivers/net/([^/]+$|bonding/|team/|wireguard/|vxlan/|ipvlan/|macvlan|phy/|xen)"
 )
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from . import accel, emulator, isolate, topology
 from .prepare import guest_steps, host_step, module_step, run_steps
 from .sh import LabError
+from .vm import VM
 
 COUNTED = (
     "tx_bytes_ring",
@@ -74,6 +75,19 @@ class Keyed(Protocol):
 T = TypeVar("T", bound=Keyed)
 
 
+class Switchable(Protocol):
+    """VMs with the module, which may carry bytes in either of two ways."""
+
+    def switch(self, on: bool) -> None:
+        """Turn ours on or off."""
+
+    def spin(self, microseconds: int | None = None) -> None:
+        """Set how long receivers spin before they sleep; None is the default."""
+
+    def meter(self) -> contextlib.AbstractContextManager[Traffic]:
+        """Count the bytes of what happens in the block."""
+
+
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses what is measured."""
     parser.add_argument(
@@ -102,12 +116,16 @@ def matches(expression: str, key: str) -> bool:
     return not expression.strip() or eval(re.sub(r"[^\s()]+", truth, expression), {"__builtins__": {}})
 
 
-@contextlib.contextmanager
-def standing(kernel: str, *programs: Path) -> Iterator[Stand]:
-    """Prepare and boot two VMs that serve each other; `programs` are in their folder /hallway."""
+def make_ready(kernel: str, *programs: Path) -> None:
+    """Prepare what VMs need, and leave the machine's network; `programs` are in their folder /hallway."""
     run_steps([*guest_steps(kernel), module_step(kernel), host_step()])
     topology.lay_share(kernel, *programs)
     isolate.cut_off()
+
+
+@contextlib.contextmanager
+def standing(kernel: str) -> Iterator[Stand]:
+    """Boot two VMs that serve each other."""
     with topology.pair(kernel) as site:
         stand = Stand(site)
         stand.await_members()
@@ -155,19 +173,6 @@ class Stand:
         )
         traffic.up, traffic.down = direction(client, server), direction(server, client)
 
-    def facts(self) -> dict[str, Any]:
-        """What the figures were measured on."""
-        kernel = self.client.kernel
-        return {
-            "accelerator": accel.name(),
-            "cpu": accel.arguments()[-1],
-            "qemu": emulator.for_kernel(kernel.name).version(),
-            "guest_kernel": kernel.version,
-            "guest_cpus": self.client.config.cpus,
-            "host_cpus": len(os.sched_getaffinity(0)),
-            "host_kernel": platform.release(),
-        }
-
     def _counters(self) -> list[dict[str, int]]:
         return [json.loads(vm.run("hallway counters --json").out) for vm in (self.client, self.server)]
 
@@ -187,10 +192,24 @@ class Stand:
         return last
 
 
+def facts(vm: VM) -> dict[str, Any]:
+    """Return what figures of such VMs were measured on."""
+    kernel = vm.kernel
+    return {
+        "accelerator": accel.name(),
+        "cpu": accel.arguments()[-1],
+        "qemu": emulator.for_kernel(kernel.name).version(),
+        "guest_kernel": kernel.version,
+        "guest_cpus": vm.config.cpus,
+        "host_cpus": len(os.sched_getaffinity(0)),
+        "host_kernel": platform.release(),
+    }
+
+
 def describe(facts: dict[str, Any]) -> str:
     """Return in two lines what figures were measured on."""
     return (
-        f"Two VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
+        f"VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
         f"with {facts['accelerator'].upper()} (-cpu {facts['cpu']}), {facts['host_cpus']} CPUs on the host.\n"
         "TCP: virtio-net, tap and bridge, offloads on."
     )

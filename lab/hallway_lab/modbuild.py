@@ -19,21 +19,24 @@ from .sh import LabError, run
 SOURCES = ("abi", "kmod")
 
 
-def build(name: str, *make_args: str, source: Path | None = None) -> Path:
-    """Build hallway.ko for the kernel called `name` and return its path."""
+def build(name: str, *make_args: str, source: Path | None = None, label: str = "") -> Path:
+    """Build hallway.ko for the kernel called `name` and return its path.
+
+    Another `label`: in another folder, beside the module of this tree.
+    """
     target = kernel(name)
-    return build_module((source or paths.REPO) / "kmod", target, *make_args)
+    return build_module((source or paths.REPO) / "kmod", target, *make_args, label=label)
 
 
-def build_module(folder: Path, target: Kernel, *make_args: str) -> Path:
+def build_module(folder: Path, target: Kernel, *make_args: str, label: str = "") -> Path:
     """Build the module in `folder` (its siblings in SOURCES come along)."""
     if not any((folder / name).exists() for name in ("Kbuild", "Makefile")):
         raise LabError(f"{folder} has no Kbuild: there is no module to build")
-    work = paths.out("build", target.name, "x").parent
-    with paths.lock(f"build-{target.name}"):
+    work = paths.out("build", f"{target.name}{label}", "x").parent
+    with paths.lock(f"build-{target.name}{label}"):
         for name in {*SOURCES, folder.name}:
             _mirror(folder.parent / name, work / name)
-        log = paths.out("build", f"{target.name}.log")
+        log = paths.out("build", f"{target.name}{label}.log")
         jobs = f"-j{os.cpu_count() or 1}"
         words = ["make", jobs, "-C", str(target.build_dir), f"M={work / folder.name}"]
         said = run([*words, *target.build_args, *make_args, "modules"], env={"LC_ALL": "C"}, check=False)

@@ -71,10 +71,10 @@ def iperf3_server(stand: Stand) -> Job:
     return serve(stand.server, "iperf3 -s", 5201)
 
 
-def iperf3(stand: Stand, write: str, seconds: int) -> Run:
+def iperf3(client: VM, address: str, write: str, seconds: int) -> Run:
     """Megabytes a second from client to server, in writes of one size."""
-    command = f"iperf3 -c {stand.server.ip4} -l {write} -t {seconds} -J"
-    done = stand.client.run(command, timeout=seconds + 45, check=False)
+    command = f"iperf3 -c {address} -l {write} -t {seconds} -J"
+    done = client.run(command, timeout=seconds + 45, check=False)
     try:
         report = json.loads(done.out)
     except ValueError:

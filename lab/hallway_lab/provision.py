@@ -22,6 +22,7 @@ PACKAGES = {
     "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv python3-yaml",
     "shells": "tmux",
     "the static program": "golang-go",
+    "peers outside of the VMs": "curl iperf3",
 }
 # Debian 12's package cargo is too old for the daemon; these are the current
 # release, which Debian 12 keeps for its browsers. They conflict with rustup, so

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .ledger import Ledger, judge, unwanted
-from .measure import Stand
+from .measure import Switchable
 from .programs import Run
 from .results import Figure, figure, number
 from .sh import LabError, say
@@ -60,7 +60,7 @@ class Samples:
         return found | (self.ledger.figures() if self.ledger else {})
 
 
-def sample(stand: Stand, samples: Samples, *, on_first: bool = False) -> None:
+def sample(stand: Switchable, samples: Samples, *, on_first: bool = False) -> None:
     """Run a row's program once with Hallway off and once with it on."""
     row = samples.row
     stand.spin(row.spin_us)

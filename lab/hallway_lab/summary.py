@@ -47,7 +47,7 @@ KINDS = {
                 *("CPU: own / busy", "ring full", "doorbells", "sleeps", "verdict"),
             ),
             "Unmodified programs between two VMs. Medians (lowest to highest sample). Arrows: → client to"
-            " server, ← back. *CPU*, of the guest whose programs ran most: *busy*, the part of the time in"
+            " server, ← back. *CPU*, of the guest with the busier programs: *busy*, the part of the time in"
             " which it ran; *own*, the part of that in which it ran programs, not the kernel. *program*:"
             " half of the CPU's time or more is the program's own, whatever carries its bytes.",
         ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -57,7 +58,7 @@ class Daemon:
     ) -> None:
         self.run_dir = RUN_DIR.with_name(f"{RUN_DIR.name}-{host}") if host else RUN_DIR
         region_dir = REGION_DIR.with_name(f"{REGION_DIR.name}-{host}") if host else REGION_DIR
-        self.configured = config is not None
+        self.config = config
         self.region = Plain(region or region_dir / "default", region_mib << 20)
         served = f"--region={self.region.path.name}:{region_mib}M:{slots}"
         self.words = [f"--config={config}" if config else served, *words]
@@ -65,13 +66,13 @@ class Daemon:
         self.socket = self.run_dir / "hallwayd.sock"
         self.log = paths.out("vm", f"hallwayd{host and f'-{host}'}.log")
         self.log.write_bytes(b"")
-        self._binaries = paths.REPO / "host/target/release"
+        self.binaries = paths.REPO / "host/target/release"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout: float = 10) -> None:
         """Start it and wait until it answers."""
         with open(self.log, "ab") as log:
-            command = [self._binaries / "hallwayd", *self.words]
+            command = [self.binaries / "hallwayd", *self.words]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
             )
@@ -85,7 +86,7 @@ class Daemon:
         return subprocess.run(self._asking(), capture_output=True, check=False).returncode == 0
 
     def _asking(self) -> list[str | Path]:
-        return [self._binaries / "hallway", "status", "--json", "--run-dir", self.run_dir]
+        return [self.binaries / "hallway", "status", "--json", "--run-dir", self.run_dir]
 
     def kill(self, number: int = 9) -> None:
         """Signal it and wait for its end; what it holds for the VMs lives on."""
@@ -93,6 +94,12 @@ class Daemon:
             self._process.send_signal(number)
             self._process.wait()
             self._process = None
+
+    def memory(self, region: str) -> Path:
+        """Return a path by which root can open a region that is in no file."""
+        assert self._process
+        folder = Path(f"/proc/{self._process.pid}/fd")
+        return next(fd for fd in folder.iterdir() if f"memfd:hallway-{region} " in os.readlink(fd))
 
     def status(self) -> Any:
         """Return what `hallway status --json` tells."""
@@ -118,7 +125,7 @@ class Site:
         """Boot more VMs of this site for the length of the block."""
         with boot_all(*vms):
             for vm in vms:
-                if not self.daemon.configured:
+                if not self.daemon.config:
                     vm.plug(self.daemon.region)
             self.vms += vms
             try:

@@ -63,6 +63,7 @@ class Config:
     cpus: int = 1
     memory_mib: int = 1024
     machine: str | None = None  # the one that suits the kernel
+    port_room: str = "4G"  # for hot-plugged memory, at each root port of a q35
     qemu: str | None = None
     doorbell: Path | None = None
     monitor: Path | None = None  # another QMP socket, which is hallwayd's own
@@ -273,8 +274,8 @@ class VM:
         words = ["-global", f"{host}.pci-hole64-size=64G"]
         if self.machine == "q35":
             for slot in range(ROOT_PORTS):
-                port = f"pcie-root-port,id=port{slot},chassis={slot + 1},bus=pcie.0,pref64-reserve=4G"
-                words += ["-device", port]
+                port = f"pcie-root-port,id=port{slot},chassis={slot + 1},bus=pcie.0"
+                words += ["-device", f"{port},pref64-reserve={self.config.port_room}"]
         return words
 
     def _cmdline(self) -> str:

@@ -36,6 +36,7 @@ pytestmark = [
 ]
 
 NUMBERS = (5, 6, 7)
+NARROW = 9  # a VM with root ports too small for a region
 IDLE = 4  # seconds
 GROUPS = """
 [limits]
@@ -82,10 +83,7 @@ class Configured:
 
     def check_streams(self, a: VM, b: VM) -> None:
         """Run a stream between two VMs; rings must carry most of its bytes."""
-        delta = Delta(a, b)
-        Stream(b, a, conns=3, seconds=1, both=CALM).finish(60 * self.slow)
-        self.pair(a, b).check_counters(delta)
-        self.pair(a, b).check_through_rings(delta, 0.5)
+        self.pair(a, b).stream_on_rings(b, a, conns=3, enough=300_000, both=CALM)
 
     def machine(self, vm: VM) -> dict[str, Any]:
         """Return what the daemon says of a VM of its configuration."""
@@ -152,8 +150,9 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
         name_logs(site.vm(number, kernel, monitor=Path(f"/run/vm{number}.qmp"), **options), logs)
         for number in NUMBERS
     ]
-    groups = ['["shared", "each"]', '["shared", "each"]', '["each"]']
-    words = [VM_WORDS.format(vm=vm, groups=own) for vm, own in zip(vms, groups, strict=True)]
+    narrow = _describe_narrow(site, kernel, **options)
+    groups = ['["shared", "each"]', '["shared", "each"]', '["each"]', '["shared"]']
+    words = [VM_WORDS.format(vm=vm, groups=own) for vm, own in zip([*vms, narrow], groups, strict=True)]
     config.write_text(GROUPS.format(idle=IDLE) + "".join(words))
     daemon.start()
     try:
@@ -163,6 +162,11 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
             yield Configured(site, kernel, slow, logs, share)
     finally:
         daemon.kill(15)
+
+
+def _describe_narrow(site: topology.Site, kernel: str, **options: Any) -> VM:
+    monitor = Path(f"/run/vm{NARROW}.qmp")
+    return site.vm(NARROW, kernel, monitor=monitor, machine="q35", port_room="1M", **options)
 
 
 def _load(configured: Configured, *vms: VM) -> None:
@@ -228,7 +232,7 @@ def test_config_admits(configured: Configured) -> None:
     stranger = name_logs(configured.site.vm(8, configured.kernel, **options), configured.logs)
     region = daemon.status()["regions"][0]
     with configured.site.join(stranger):
-        stranger.plug(Plain(Path(region["file"]), region["size"]))
+        stranger.plug(Plain(daemon.memory(region["name"]), region["size"]))
         insmod(stranger)
         wait_for(
             lambda: "this VM is not allowed in" in stranger.run("dmesg").out,
@@ -237,6 +241,25 @@ def test_config_admits(configured: Configured) -> None:
         )
         assert "is not in this group: put it there" in daemon.log.read_text()
         rmmod(stranger)
+
+
+def test_config_no_room(configured: Configured) -> None:
+    """A q35 guest has no room for a region at its root port: the daemon says what to start QEMU with."""
+    options = {"share": configured.share, "boot_timeout": 120 * configured.slow}
+    narrow = _describe_narrow(configured.site, configured.kernel, **options)
+    name_logs(narrow, configured.logs)
+
+    def problem() -> str:
+        return next((plug["problem"] or "" for plug in configured.machine(narrow)["plugs"]), "")
+
+    with configured.site.join(narrow):
+        insmod(narrow)
+        configured.wait_plugged(narrow, "shared")
+        wait_for(lambda: "pref64-reserve" in problem(), "the daemon says what is wrong", 60 * configured.slow)
+        assert problem().startswith("plugged in and not joined"), problem()
+        log = configured.site.daemon.log
+        wait_for(lambda: problem() in log.read_text(), "the log says so, too")
+        rmmod(narrow)
 
 
 def test_config_reset(configured: Configured) -> None:

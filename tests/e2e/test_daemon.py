@@ -61,10 +61,15 @@ def test_daemon_restart(pair: Pair) -> None:
         wait_members(*pair.both, third)
         for other in pair.both:
             before = Delta(third, other)
-            Stream(other, third, conns=2, seconds=pair.slow).finish(60 * pair.slow)
+            two = Stream(other, third, conns=2)
             for vm in (third, other):
-                promoted = before.of(vm)["tx_promoted"]
-                assert promoted >= 2, f"{vm.name}, between {other.name} and {third.name}"
+                wait_for(
+                    lambda: before.of(vm)["tx_promoted"] >= 2,  # noqa: B023
+                    f"{vm.name} promotes, between {other.name} and {third.name}",
+                    60 * pair.slow,
+                )
+            two.stop()
+            two.finish(60 * pair.slow)
         pair.healthy()
     stream.check_running("when the third VM went")
     stream.stop()
@@ -93,6 +98,25 @@ def test_region_full(pair: Pair) -> None:
     wait_for(lambda: b.uuid in inside(), f"{b.name} is a member", 20 * pair.slow)
     b.unplug(TINY)
     assert b.run("dmesg").out.count("no slot is left") == 1
+
+
+def test_region_twice(pair: Pair) -> None:
+    """A region that is plugged in a second time is refused, and its streams go on."""
+    pair.load(**AT_ONCE)
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=3)
+    pair.wait_on_rings(3)
+    region = pair.site.daemon.region
+    again = Plain(region.path, region.size, "again")
+    pair.a.run("dmesg -C")
+    pair.a.plug(again)
+    wait_for(lambda: "plugged in already" in pair.a.run("dmesg").out, "the second is refused", 20 * pair.slow)
+    pair.a.unplug("again")
+    stream.check_running("with its region plugged in twice")
+    assert "no longer a member" not in pair.a.run("dmesg").out
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    pair.check_counters(delta)
 
 
 def test_host(pair: Pair) -> None:

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 from hallway_lab.vm import VM
-from hallway_tests.guests import AT_ONCE, Delta, Stream, connections, members
+from hallway_tests.guests import (
+    AT_ONCE,
+    Delta,
+    Stream,
+    connections,
+    insmod,
+    members,
+    rmmod,
+    wait_members,
+)
 from hallway_tests.pair import Pair
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
@@ -38,13 +47,34 @@ def test_nat(pair: Pair) -> None:
         with _stays_on_tcp(pair, a.ip4):
             pass
         # The translation was the reason, not the addresses.
-        delta = Delta(*pair.both)
-        Stream(a, b, to=other["vm1"], conns=2, seconds=1, both=CALM).finish(60 * pair.slow)
-        pair.check_counters(delta)
-        pair.check_through_rings(delta, 0.5)
+        pair.stream_on_rings(a, b, to=other["vm1"], conns=2, enough=300_000, both=CALM)
     finally:
         for vm in pair.both:
             vm.run(f"ip addr del {other[vm.name]}/24 dev eth0; tc qdisc del dev eth0 clsact")
+
+
+def test_address_claimed(pair: Pair) -> None:
+    """A third VM publishes a peer's address, after the peer or before it: rings are shared with the peer."""
+    pair.load(**AT_ONCE)
+    a, b = pair.both
+    third = pair.third()
+    with pair.site.join(third):
+        third.run(f"sysctl -q net.ipv4.conf.all.arp_ignore=1; ip addr add {b.ip4}/32 dev lo")
+        insmod(third, **AT_ONCE)
+        wait_members(a, b, third)
+        _claimed_in_vain(pair)
+        rmmod(b)
+        wait_for(lambda: b.ip6 not in members(a), "the peer has left")
+        insmod(b, **AT_ONCE)
+        wait_for(lambda: b.ip6 in members(a), "the peer is back")
+        _claimed_in_vain(pair)
+
+
+def _claimed_in_vain(pair: Pair) -> None:
+    stream = Stream(pair.b, pair.a, to=pair.b.ip4, conns=3, both=CALM)
+    pair.wait_on_rings(3)
+    stream.stop()
+    stream.finish(60 * pair.slow)
 
 
 def _translate(vm: VM, way: str, match: str, old: str, new: str) -> None:
@@ -87,7 +117,7 @@ def _forge(pair: Pair, address: str, port: int) -> None:
         assert forger.poll() is None, "the socket cannot be forged"
         return a.run(f"ss -Htn src {address} sport = :{port}").out
 
-    wait_for(forged, "the socket is forged", 20 * pair.slow)
+    wait_for(forged, "the socket is forged", 60 * pair.slow)
     # The module attaches sockets when they connect, which this one did not, and when it is switched on.
     a.run("hallway off; hallway on")
     wait_for(lambda: any(c["local"] == address for c in connections(a)), "the forged socket is attached")

@@ -14,6 +14,7 @@ from programs.program import Vms
 from programs.web import WGET
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("e2e-streams"),
     pytest.mark.not_on("6.12", "programs hardly depend on the kernel"),
     pytest.mark.not_on("debug", "programs are slow there"),

@@ -25,9 +25,7 @@ def test_promotion(pair: Pair) -> None:
     """With the default policy a stream starts on TCP and continues in a ring, both ways."""
     pair.load()
     delta = Delta(*pair.both)
-    Stream(pair.b, pair.a, conns=6, seconds=3).finish(60 * pair.slow)
-    pair.check_counters(delta)
-    pair.check_through_rings(delta, 0.9)
+    pair.stream_on_rings(pair.b, pair.a, conns=6)
     for vm in pair.both:
         moved = delta.of(vm)
         assert moved["tx_promoted"] >= 6, vm.name
@@ -37,10 +35,7 @@ def test_promotion(pair: Pair) -> None:
 def test_promotion_v6(pair: Pair) -> None:
     """The same over IPv6, with client and server swapped."""
     pair.load()
-    delta = Delta(*pair.both)
-    Stream(pair.a, pair.b, to=pair.a.ip6, conns=3, seconds=2).finish(60 * pair.slow)
-    pair.check_counters(delta)
-    pair.check_through_rings(delta, 0.9)
+    pair.stream_on_rings(pair.a, pair.b, to=pair.a.ip6, conns=3)
 
 
 def test_joins_later(pair: Pair) -> None:
@@ -89,26 +84,27 @@ def test_many(pair: Pair) -> None:
     count = int(200 / pair.slow)
     pair.load(ring_bytes=16384, ring_bytes_max=16384)
     delta = Delta(*pair.both)
-    stream = Stream(pair.b, pair.a, conns=count, stall=60)
+    # One thread serves all: a busy machine would starve such a thread beside hundreds of others.
+    stream = Stream(pair.b, pair.a, conns=count, both="--mode level --stall 200")
     wait_for(
         lambda: len(connections(pair.a)) >= count,
         f"{count} connections are shown",
         60 * pair.slow,
     )
     assert len(connections(pair.a)) == count
-    wait_for(
-        lambda: _all_on_rings(delta.of(pair.a), count),
-        "each has its ring, and rings carry most bytes",
-        90 * pair.slow,
-    )
+    with autopsy(*pair.both):
+        wait_for(lambda: delta.of(pair.a)["tx_promoted"] >= count, "each has its ring", 120 * pair.slow)
+        # What TCP carried before says how busy this machine is.
+        promoted = Delta(*pair.both)
+        wait_for(lambda: _mostly_ringed(promoted.of(pair.a)), "rings carry most bytes", 120 * pair.slow)
     stream.stop()
-    stream.finish(150 * pair.slow)
+    stream.finish(240 * pair.slow)
     pair.check_counters(delta)
-    pair.check_through_rings(delta, 0.4)
+    pair.check_through_rings(delta, 0)
 
 
-def _all_on_rings(moved: dict[str, int], count: int) -> bool:
-    return moved["tx_promoted"] >= count and moved["tx_bytes_ring"] > moved["tx_bytes_tcp"]
+def _mostly_ringed(moved: dict[str, int]) -> bool:
+    return moved["tx_bytes_ring"] > max(moved["tx_bytes_tcp"], 200 * 16384)
 
 
 def test_reader_returns(pair: Pair) -> None:

@@ -17,7 +17,7 @@ from hallway_lab.leaks import leaks
 from hallway_lab.sh import LabError, run
 from hallway_lab.vm import VM, Job
 
-from .suite import GuestLost, check, wait_for
+from .suite import PATIENCE, GuestLost, check, wait_for
 
 TESTS = Path(__file__).resolve().parents[1]
 REPO = TESTS.parent
@@ -55,10 +55,10 @@ def settle_in(vm: VM) -> None:
     vm.run("cp /hallway/hallway /hallway/stream /hallway/toggle /usr/local/bin/")
 
 
-def insmod(vm: VM, **params: object) -> None:
+def insmod(vm: VM, *, file: str = "hallway.ko", **params: object) -> None:
     """Load the module."""
     words = " ".join(f"{name}={value}" for name, value in params.items())
-    vm.run(f"insmod /hallway/hallway.ko {words}", first=True)
+    vm.run(f"insmod /hallway/{file} {words}", first=True)
 
 
 def rmmod(vm: VM, timeout: float = 60) -> None:
@@ -177,6 +177,7 @@ class Stream:
 
     def results(self, timeout: float = 90) -> tuple[dict[str, Any], dict[str, Any]]:
         """Wait for the end and return what client and server say."""
+        timeout *= PATIENCE
         with autopsy(self.client_vm, self.server_vm):
             said = [self.client.wait(timeout), self.server.wait(timeout)]
         for result in said:
@@ -220,7 +221,7 @@ def no_leaks(*vms: VM) -> None:
 def jobs_end(*jobs: Job, timeout: float = 60) -> None:
     """Wait for jobs and fail if one failed."""
     for job in jobs:
-        result = job.wait(timeout)
+        result = job.wait(timeout * PATIENCE)
         check(result.code == 0, f"{job.command}: code {result.code}: {result.out[-500:]}{result.err[-500:]}")
 
 

@@ -14,6 +14,7 @@ from hallway_lab.vm import VM
 
 from .guests import (
     Delta,
+    Stream,
     autopsy,
     connections,
     healthy,
@@ -78,12 +79,12 @@ class Pair:
         return next(member for member in shown if member["uuid"] == vm.uuid)
 
     def wait_on_rings(self, count: int = 1) -> None:
-        """Wait until at least `count` connections of the first VM have both directions on rings."""
+        """Wait until at least `count` connections have both directions on rings, as both VMs see it."""
         with autopsy(*self.both):
             wait_for(
-                lambda: sum(on_rings(c) for c in connections(self.a)) >= count,
+                lambda: all(sum(on_rings(c) for c in connections(vm)) >= count for vm in self.both),
                 f"{count} connections are on rings both ways",
-                20 * self.slow,
+                60 * self.slow,
             )
 
     def wait_read_from_rings(self, count: int) -> None:
@@ -109,6 +110,33 @@ class Pair:
             found = odd(moved, watchdog=self.slow == 1 and not stopped)
             check(not found, f"{vm.name}: {', '.join(found)}")
             check(not moved["resets"], f"{vm.name}: resets is {moved['resets']}")
+
+    def stream_on_rings(
+        self, server: VM, client: VM, *, conns: int, enough: int = 10_000_000, **options: Any
+    ) -> None:
+        """Run a stream until rings have carried `enough` bytes: nearly all once it is on them."""
+        begin = Delta(*self.both)
+        stream = Stream(server, client, conns=conns, **options)
+        self.wait_on_rings(conns)
+        promoted = Delta(*self.both)
+
+        def moved(vm: VM) -> tuple[int, int]:
+            counted = promoted.of(vm)
+            return counted["tx_bytes_ring"], counted["tx_bytes_tcp"]
+
+        with autopsy(*self.both):
+            wait_for(
+                lambda: all(moved(vm)[0] >= enough for vm in self.both),
+                f"rings carry {enough} bytes",
+                60 * self.slow,
+            )
+        stream.stop()
+        stream.finish(60 * self.slow)
+        self.check_counters(begin)
+        self.check_through_rings(begin, 0)
+        for vm in self.both:
+            ring, tcp = moved(vm)
+            check(ring >= 0.9 * (ring + tcp), f"{vm.name}: {tcp} bytes went over TCP, {ring} through rings")
 
     def check_through_rings(self, delta: Delta, share: float) -> None:
         """Fail unless rings carried this share of the bytes each way, and both ends counted the same."""

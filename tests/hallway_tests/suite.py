@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+# Other guests keep the machine busy. Only a test that fails waits that much longer.
+PATIENCE = 3
+
 
 class GuestLost(Exception):
     """A guest crashed, hangs, or complained: the next test gets another."""
@@ -17,7 +20,11 @@ def check(truth: object, what: str) -> None:
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout: float = 20, longest: float = 0.5) -> object:
-    """Wait until `condition` holds, and return what it returned; `longest`: between two looks at it."""
+    """Wait until `condition` holds, and return what it returned; `longest`: between two looks at it.
+
+    `timeout`: seconds on a machine that is not busy.
+    """
+    timeout *= PATIENCE
     deadline = time.monotonic() + timeout
     pause = min(0.02, longest)
     while not (value := condition()):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
+import json
+import mmap
 import os
+import re
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hallway_lab.paths import REPO
@@ -75,9 +84,126 @@ def test_group() -> None:
         assert "there is no group no-such" in refused.stderr, str(refused)
 
 
+# The private page, in abi/hallway/region.h: its first request, and the reply.
+REQUEST, REPLY = 64, 192
+HELLO = 3
+MAJOR = 8  # offset of the version that the daemon speaks
+TOUCH = """
+import mmap, os, sys
+memory = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0)
+memory[::4096] = bytes(len(memory) // 4096)
+"""
+
+
+@contextlib.contextmanager
+def _daemon(run: Path, *words: str) -> Iterator[None]:
+    """Run a hallwayd for the length of the block."""
+    command = [build_host() / "hallwayd", "--run-dir", run, *words]
+    with open(run.with_suffix(".log"), "w+") as log, subprocess.Popen(command, stderr=log):
+        try:
+            wait_for(lambda: "ready" in Path(log.name).read_text(), "hallwayd is ready")
+            yield
+        finally:
+            subprocess.run([*command, "--stop"], capture_output=True, check=False)
+
+
+def _machine(run: Path) -> Any:
+    """Return what hallwayd says of the VM of its configuration."""
+    words = [build_host() / "hallway", "status", "--json", "--run-dir", run]
+    return json.loads(subprocess.run(words, capture_output=True, check=True).stdout)["machines"][0]
+
+
+def _plain_qemu(run: Path, monitor: Path, vm: uuid.UUID) -> list[str]:
+    """Return the command of a QEMU with a doorbell and a monitor; its guest stands still."""
+    return [
+        *("qemu-system-x86_64", "-S", "-nodefaults", "-display", "none", "-uuid", str(vm)),
+        *("-qmp", f"unix:{monitor},server=on,wait=off"),
+        *("-chardev", f"socket,id=hd,path={run}/hallwayd.sock"),
+        *("-device", "ivshmem-doorbell,chardev=hd,vectors=1,master=on"),
+    ]
+
+
+def _memory(pid: int, name: str) -> list[Path]:
+    """Return the descriptors of a process that are anonymous memory of that name."""
+    folder = Path(f"/proc/{pid}/fd")
+    return [fd for fd in folder.iterdir() if os.readlink(fd) == f"/memfd:{name} (deleted)"]
+
+
+def _say_hello(pid: int, vm: uuid.UUID) -> None:
+    """Do what the module of a guest does when it starts."""
+    with open(_memory(pid, "hallway-page")[0], "r+b") as file, mmap.mmap(file.fileno(), 4096) as page:
+        page[REQUEST + 4 : REQUEST + 6] = page[MAJOR : MAJOR + 2]
+        struct.pack_into("<I", page, REQUEST + 8, HELLO)
+        page[REQUEST + 32 : REQUEST + 48] = vm.bytes
+        struct.pack_into("<I", page, REQUEST, 1)
+        # The daemon looks each second.
+        wait_for(lambda: struct.unpack_from("<II", page, REPLY) == (1, 0), "hallwayd answers", 20)
+
+
+@pytest.mark.needs("host")
+def test_handed_over() -> None:
+    """A QEMU without privileges is handed its region; no user reaches the region's size and place."""
+    vm = uuid.uuid4()
+    nobody: dict[str, Any] = {"user": NOBODY, "group": grp.getgrnam(GROUP).gr_gid, "extra_groups": []}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+        os.chmod(scratch, 0o755)
+        run, monitors, regions = (Path(scratch, name) for name in ("run", "monitors", "regions"))
+        monitors.mkdir()
+        os.chown(monitors, NOBODY, -1)
+        config = Path(scratch, "hallwayd.toml")
+        config.write_text(
+            '[[group]]\nname = "web"\nisolation = "shared"\nsize = "8M"\nslots = 2\n'
+            f'[[vm]]\nname = "web1"\nuuid = "{vm}"\ngroups = ["web"]\nmonitor = "{monitors}/web1"\n'
+        )
+        words = ["--config", str(config), "--region-dir", str(regions), "--group", GROUP]
+        command = _plain_qemu(run, monitors / "web1", vm)
+        with _daemon(run, *words), subprocess.Popen(command, cwd="/", **nobody) as qemu:
+            try:
+                wait_for(lambda: _machine(run)["connected"], "the monitor answers", 20)
+                _say_hello(qemu.pid, vm)
+                wait_for(lambda: any(plug["plugged"] for plug in _machine(run)["plugs"]), "plugged in", 20)
+                memory = _memory(qemu.pid, "hallway-web")
+                maps = Path(f"/proc/{qemu.pid}/maps").read_text()
+                assert memory and re.search("rw-s .*memfd:hallway-web", maps), maps
+                assert os.stat(memory[0]).st_blocks * 512 == 8 << 20, "it has not all its memory"
+                # What QEMU itself may do with it.
+                for size in ("0", "16M"):
+                    words = ["truncate", "-s", size, memory[0]]
+                    cut = subprocess.run(words, capture_output=True, check=False)
+                    assert cut.returncode != 0 and b"not permitted" in cut.stderr, str(cut)
+                assert not regions.exists(), "there are files that the group can open"
+            finally:
+                qemu.kill()
+
+
+@pytest.mark.needs("host")
+def test_filled_memory() -> None:
+    """A region's file keeps its memory while another user fills the file system; a new one is refused."""
+    with tempfile.TemporaryDirectory(dir="/run") as scratch:
+        os.chmod(scratch, 0o755)
+        run, shm = Path(scratch, "run"), Path(scratch, "shm")
+        shm.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24M,mode=1777", "tmpfs", shm], check=True)
+        try:
+            words = ["--region-dir", str(shm), "--region", "small:8M:2"]
+            with _daemon(run, *words):
+                fill = ["dd", "if=/dev/zero", f"of={shm}/junk", "bs=1M", "count=100"]
+                full = subprocess.run(fill, capture_output=True, check=False, user=NOBODY, group=NOBODY)
+                assert b"No space left" in full.stderr, str(full)
+                touched = subprocess.run([sys.executable, "-c", TOUCH, shm / "small"], check=False)
+                assert touched.returncode == 0, f"a VM would end by {touched.returncode} (-7: SIGBUS)"
+                other = [build_host() / "hallwayd", "--run-dir", f"{run}2", "--region-dir", shm]
+                other += ["--region", "more:8M:2"]
+                refused = subprocess.run(other, capture_output=True, text=True, check=False)
+                assert refused.returncode and "make the region smaller" in refused.stderr, str(refused)
+                assert not (shm / "more").exists()
+        finally:
+            subprocess.run(["umount", shm], check=True)
+
+
 @pytest.mark.needs("host")
 def test_unit() -> None:
-    """systemd finds nothing wrong with the unit, whose program exists elsewhere."""
+    """systemd finds nothing wrong with the unit; its program exists elsewhere."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     text = UNIT.read_text()

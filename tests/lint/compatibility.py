@@ -1,6 +1,6 @@
 """docs/compatibility.md, made from what the tests of tests/module/guest/rows declare.
 
-`python3 -m lint.compatibility` (in tests/) writes it. That the rows tell the
+`make generate` writes it. That the rows tell the
 truth is what `tests/run module` finds out.
 """
 
@@ -32,7 +32,7 @@ byte lost, for the reason that it names ([reasons.md](reasons.md)); one marked
 *never there*, by not being taken at all. Where *across* is empty, the carrier
 does not change within the row.
 
-Made by `python3 -m lint.compatibility` in `tests/` from the tests, which
+Made by `make generate` from the tests, which
 `tests/run module` runs on both kernels; `-k` takes a test's name.
 """
 TABLE = "| call or option | on a ring | across | what holds | test |\n| --- | --- | --- | --- | --- |\n"
@@ -57,6 +57,10 @@ print(json.dumps({"groups": rows.GROUPS, "rows": [
 ELSEWHERE = (
     ("NFS, client and server in the kernel", "ring", "e2e/test_kernel_users.py", "test_nfs"),
     ("NBD, client in the kernel", "ring", "e2e/test_unloading.py", "test_asleep_in_calls"),
+    ("9p over a program's connection", "ring", "e2e/test_kernel_users.py", "test_9p"),
+    ("iSCSI, client in the kernel: it reads TCP's queue", "TCP", "e2e/test_kernel_users.py", "test_iscsi"),
+    ("AF_SMC, which falls back to TCP", "ring", "e2e/test_kernel_users.py", "test_family"),
+    ("AF_RDS: it reads TCP's queue", "TCP", "e2e/test_kernel_users.py", "test_family"),
     (
         "TCP_USER_TIMEOUT, when a peer is unresponsive",
         "ring",
@@ -88,7 +92,7 @@ def text() -> str:
     document += DIFFERENCES
     for what, tcp, ring, words, name in declared["differences"]:
         document += f"| {what} | {tcp} | {ring} | {words.splitlines()[0]} | `{name}` |\n"
-    document += "\n## Between two VMs\n\n| what | on a ring | test |\n| --- | --- | --- |\n"
+    document += "\n## Between two VMs\n\n| what | carrier | test |\n| --- | --- | --- |\n"
     for what, ring, path, name in ELSEWHERE:
         document += f"| {what} | {ring} | `tests/{path}`: `{name}` |\n"
     return document
@@ -118,7 +122,7 @@ def current() -> list[str]:
     """The document says what the tests declare."""
     if DOCUMENT.exists() and DOCUMENT.read_text() == text():
         return []
-    words = "is not what the tests declare: (cd tests && python3 -m lint.compatibility)"
+    words = "is not what the tests declare: make generate"
     return [f"{DOCUMENT.relative_to(REPO)} {words}"]
 
 

@@ -25,19 +25,21 @@ BELOW = {
     "ivshmem-server": set(),
     "membership": {"abi", "shm"},
     "netlink": {"abi", "membership"},
-    "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership"},
+    "ring": {"abi", "shm"},
+    "outsource": {"abi", "ring", "shm"},
+    "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership", "outsource"},
     "cli": {"control", "netlink"},
 }
 
 # The daemon's modules: each may use those before it. A component owns its data
 # and is used by those after it; what it wants of them, it returns (effect.rs).
 MODULES = (
-    *("run", "regionspec", "config", "options", "access", "effect", "poller"),
-    *("keeper/holder", "keeper/state", "keeper", "stop"),
-    *("connections/line", "connections/connection", "connections"),
+    *("run", "regionspec", "config", "options", "access", "effect", "lines", "poller"),
+    *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper", "stop"),
+    *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),
     *("vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
-    *("pairs", "picture", "requests", "clients"),
+    *("pairs", "outsourcers/process", "outsourcers", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )
 

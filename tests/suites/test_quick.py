@@ -1,4 +1,4 @@
-"""A suite for every run of the tests: it takes a minute."""
+"""A suite that takes two minutes, for runs that have no hours."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .runner import Runner
 from .suite import IMAGE
 
 
+@pytest.mark.slow
 @pytest.mark.record("suites")
 @pytest.mark.kernel("6.1")
 @pytest.mark.needs(f"image {IMAGE}", f"{cpython.__name__}:prepare")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
 
-CARGO = ("cargo", "test", "--release", "--locked", "-q", "--manifest-path", str(REPO / "host/Cargo.toml"))
+# A crate that fails must not hide another.
+CARGO = (
+    *("cargo", "test", "--release", "--locked", "-q", "--no-fail-fast"),
+    *("--manifest-path", str(REPO / "host/Cargo.toml")),
+)
 
 
 def rust(_kernel: str) -> None:

@@ -89,8 +89,14 @@ class Family:
         fields = [field for answer in answers for field in _attributes(answer)]
         return {payload for kind, payload in fields if kind == self._n["A_ADDRESS"]}
 
+    def member_fields(self):
+        """Return the names of the attributes of each member."""
+        names = {number: name for name, number in self._n.items() if name.startswith("A_")}
+        answers = self._ask(self._id, self._n["CMD_MEMBERS"], flags=DUMP)
+        return [{names[kind] for kind, _ in _attributes(answer)} for answer in answers]
+
     def connections(self):
-        """Return ports, carriers and reason of each attached end."""
+        """Return ports, carriers, reason and the peer's name of each attached end."""
         found = []
         for answer in self._ask(self._id, self._n["CMD_CONNECTIONS"], flags=DUMP):
             fields = dict(_attributes(answer))
@@ -98,6 +104,7 @@ class Family:
                 {
                     "port": struct.unpack("H", fields[self._n["A_LOCAL_PORT"]])[0],
                     "peer_port": struct.unpack("H", fields[self._n["A_REMOTE_PORT"]])[0],
+                    "peer": fields[self._n["A_NAME"]].rstrip(b"\0"),
                     "sends": struct.unpack("I", fields[self._n["A_TX_CARRIER"]])[0],
                     "receives": struct.unpack("I", fields[self._n["A_RX_CARRIER"]])[0],
                     "reason": self.reasons[struct.unpack("I", fields[self._n["A_REASON"]])[0]],

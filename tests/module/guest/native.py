@@ -101,6 +101,11 @@ class Fenced:
         return checked("recv", sock.fileno(), ctypes.c_void_p(self.address), ctypes.c_size_t(count), flags)
 
 
+def disconnect(sock):
+    """Call connect() with AF_UNSPEC."""
+    return checked("connect", sock.fileno(), bytes(16), 16)
+
+
 class Unpaged:
     """A page of memory: a thread that touches it waits until `close()`, as long as that takes."""
 
@@ -117,6 +122,22 @@ class Unpaged:
     def send(self, sock, count):
         """Send bytes from here."""
         return checked("send", sock.fileno(), ctypes.c_void_p(self._address), ctypes.c_size_t(count), 0)
+
+    def recv(self, sock, count):
+        """Receive at most this number of bytes to here."""
+        return checked("recv", sock.fileno(), ctypes.c_void_p(self._address), ctypes.c_size_t(count), 0)
+
+    def setsockopt(self, sock, level, option, count):
+        """Set an option to this number of bytes from here."""
+        return checked("setsockopt", sock.fileno(), level, option, ctypes.c_void_p(self._address), count)
+
+    def fill(self, data):
+        """Let all waiting threads go on with these bytes, and zeros behind them."""
+        page = ctypes.create_string_buffer(2 * self._size)
+        at = -(-ctypes.addressof(page) // self._size) * self._size
+        ctypes.memmove(at, data, len(data))
+        copy = (ctypes.c_uint64 * 5)(self._address, at, self._size, 0, 0)
+        checked("ioctl", self._fd, ctypes.c_ulong(0xC028AA03), copy)  # UFFDIO_COPY
 
     def close(self):
         """Let all waiting threads go on with zeros."""

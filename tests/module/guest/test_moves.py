@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import select
+import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import time
 
 import nft
 import pytest
-from bpf import SK_SKB, STREAM_VERDICT, Sockmap, attached, redirection
-from native import Unpaged
+from bpf import R0, SK_SKB, SOCKET_FILTER, STREAM_VERDICT, Program, Sockmap, attached, leave, put, redirection
+from native import Unpaged, checked, disconnect
 from pairs import (
     PATIENCE,
     RING,
@@ -40,6 +45,8 @@ from pairs import (
 from rows.data import waiting
 
 TCP_ULP = 31
+AF_KCM, SIOCKCMATTACH = 41, 0x89E0
+EXPOSURE = 2  # seconds in which a fault would show
 LARGE = 4 << 20  # bytes that a ring grows to by default
 CROWD = 300  # a queue of the kernel runs 256 work items at once
 
@@ -213,6 +220,59 @@ def test_off_while_many_locked():
         wait_for(lambda: not connections(), "all have left")
 
 
+def sockets_used():
+    """Return how many sockets the kernel has."""
+    with open("/proc/net/sockstat") as file:
+        return int(file.readline().split()[2])
+
+
+def test_closed_above_ring():
+    """Sockets that were closed are freed, though their peer does not say that it is done with their rings."""
+    ends = [connect() for _ in range(20)]
+    linger = struct.pack("ii", 1, 0)
+    with contextlib.ExitStack() as stack:
+        for a, b in ends:
+            stack.enter_context(b)
+            promote(a, b)
+        with contextlib.closing(Unpaged()) as memory:
+            # The locked ends can't look at their rings.
+            sleepers = [Sleeper(memory.send, b, 100).asleep("send") for _, b in ends]
+            before = sockets_used()
+            for a, _ in ends:
+                a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                a.close()
+            wait_for(lambda: sockets_used() <= before - len(ends), "the closed ones are freed")
+        for sleeper in sleepers:
+            with contextlib.suppress(OSError):
+                sleeper.result()
+    wait_for(lambda: not connections(), "all have left")
+
+
+OTHER_TABLE = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 4711))
+a = socket.create_connection(("127.0.0.1", 4711))
+b, _ = listener.accept()
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_other_table():
+    """A namespace with a TCP table of its own: its connections that are older than the module are found."""
+    with setting("/proc/sys/net/ipv4/tcp_child_ehash_entries", 1024), unloaded():
+        child = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec python3 -c "$0"', OTHER_TABLE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with child:
+            assert child.stdout.readline() == "connected\n"
+            insmod()
+            wait_for(lambda: len(connections()) == 2, "both ends are attached")
+
+
 def test_ktls():
     """TCP_ULP takes a socket off its rings; bytes go on as long as no key is set."""
     subprocess.run(["modprobe", "tls"], check=True)
@@ -226,6 +286,268 @@ def test_ktls():
         assert take(a, 5) == b"back!", "other bytes came back"
         exchange(a, b)
     delta.expect(tx_promoted=2, tx_demoted=1)
+
+
+def test_ktls_at_once():
+    """A socket without a ring is handed to kTLS within the call, which does not sleep."""
+    subprocess.run(["modprobe", "tls"], check=True)
+    with parameter("promote_bytes", 2**32 - 1), parameter("promote_ms", 2**31 - 1):
+        slept = 0
+        for _ in range(20):
+            a, b = connect()
+            with a, b:
+                exchange(a, b)
+                assert shown(a), "not attached"
+                before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+                a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+                slept += resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+                assert not shown(a), f"still attached: {shown(a)}"
+                exchange(a, b)
+        assert not slept, f"slept {slept} times"
+
+
+def use_ktls_elsewhere():
+    """Another connection's kTLS works without the module: its tables hold none of our functions."""
+    with unloaded():
+        a, b = connect()
+        with a, b:
+            a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+            exchange(a, b)
+
+
+@pytest.mark.parametrize("entered", ["attached", "native"])
+def test_ktls_while_scanned(entered):
+    """A socket that a scan attaches while its setsockopt(TCP_ULP) is under way becomes kTLS's alone."""
+    subprocess.run(["modprobe", "tls"], check=True)
+    with parameter("promote_bytes", 2**32 - 1), parameter("promote_ms", 2**31 - 1):
+        if entered == "native":
+            hallway("off")
+        a, b = connect()
+        with a, b, contextlib.closing(Unpaged()) as memory:
+            caller = Sleeper(memory.setsockopt, a, socket.IPPROTO_TCP, TCP_ULP, 4).asleep("setsockopt")
+            hallway("on")
+            wait_for(lambda: shown(a), "the caller's socket is attached")
+            memory.fill(b"tls\0")
+            assert caller.result() == 0, "TCP_ULP failed"
+            wait_for(lambda: not shown(a), "the caller's socket is detached")
+            exchange(a, b)
+    use_ktls_elsewhere()
+
+
+def test_ktls_while_promoted():
+    """A setsockopt(TCP_ULP) that finds its socket on rings fails; the rings stay."""
+    subprocess.run(["modprobe", "tls"], check=True)
+    hallway("off")
+    a, b = connect()
+    with a, b, contextlib.closing(Unpaged()) as memory:
+        caller = Sleeper(memory.setsockopt, a, socket.IPPROTO_TCP, TCP_ULP, 4).asleep("setsockopt")
+        hallway("on")
+        promote(a, b)
+        memory.fill(b"tls\0")
+        with pytest.raises(FileExistsError):
+            caller.result()
+        delta = Delta()
+        exchange(a, b)
+        delta.expect(tx_bytes_ring=6000)
+        a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+        exchange(a, b)
+    use_ktls_elsewhere()
+
+
+def test_reader_of_an_earlier_attachment():
+    """A process asleep in recv() since before `hallway off` and `on` gets all bytes."""
+    count = 4000
+    with pair() as (a, b):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writing, len(a.recv(count, socket.MSG_WAITALL)).to_bytes(4, "little"))
+            os._exit(0)
+        try:
+            b.sendall(b"first")
+
+            def taken():
+                with contextlib.suppress(BlockingIOError):
+                    return not a.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                return True
+
+            wait_for(taken, "the child has the first bytes")
+            hallway("off")
+            hallway("on")
+            wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached again")
+            begin = time.monotonic()
+            while time.monotonic() < begin + EXPOSURE:
+                a.sendall(b"x")
+                assert take(b, 1) == b"x", "another byte came than was sent"
+            for _ in range(count - 5):
+                b.sendall(b"y")
+            assert select.select([reading], [], [], PATIENCE)[0], f"the child sleeps: {shown(a, b)}"
+            assert int.from_bytes(os.read(reading, 4), "little") == count, "the child has other bytes"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+            os.close(writing)
+        promote(a, b)
+
+
+@contextlib.contextmanager
+def second_name(sock, kind):
+    """In the block, a socket of this program has another name."""
+    if kind == "dup":
+        with sock.dup():
+            yield
+        return
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("kind", ["dup", "child"])
+def test_second_name(kind):
+    """A socket with two names is promoted, though its program has several threads."""
+    with contextlib.closing(select.epoll()) as nothing:
+        Sleeper(nothing.poll).asleep("epoll")
+        a, b = connect()
+        with a, b, second_name(a, kind), second_name(b, kind):
+            promote(a, b)
+            exchange(a, b)
+
+
+CLONE_NEWNET = 0x40000000
+
+
+def connect_elsewhere(client, server):
+    """Return both ends of a connection between these addresses in a new network namespace."""
+
+    def connect_there():
+        checked("unshare", CLONE_NEWNET)
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        with socket.create_server(server) as listener:
+            a = socket.socket()
+            a.bind(client)
+            a.connect(server)
+            return a, listener.accept()[0]
+
+    return Sleeper(connect_there).result()
+
+
+def test_same_addresses_elsewhere():
+    """A connection between the same addresses in another namespace keeps none from its rings."""
+    with parameter("promote_bytes", 2**32 - 1), parameter("promote_ms", 2**31 - 1):
+        a, b = connect()
+        c, d = connect_elsewhere(a.getsockname(), b.getsockname())
+    with a, b, c, d:
+        delta = Delta()
+
+        def on_rings():
+            exchange(a, b)
+            return delta()["tx_promoted"] == 2
+
+        wait_for(on_rings, "bytes go into rings both ways")
+        exchange(c, d)
+
+
+def test_few_offers_to_a_busy_end():
+    """While a native call is inside the reader's socket, the sender offers less and less often."""
+    hallway("off")
+    a, b = connect()
+    with a, b:
+        reader = Sleeper(b.recv, LARGE, socket.MSG_WAITALL).asleep("recv")
+        hallway("on")
+        wait_for(lambda: len(shown(a, b)) == 2, "both ends are attached")
+        delta, sent, begin = Delta(), 0, time.monotonic()
+        while time.monotonic() < begin + EXPOSURE:
+            a.sendall(b"x")
+            sent += 1
+        assert shown(a)[0]["reason_name"] == "BUSY", f"another reason: {shown(a)}"
+        moved = delta()
+        assert moved["offers_declined"], "no offer was declined"
+        assert moved["offers"] <= 12, f"{moved['offers']} offers"
+        a.sendall(b"x" * (LARGE - sent))
+        assert reader.result() == b"x" * LARGE, "other bytes came"
+        promote(a, b)
+
+
+def reconnect_beside_reader():
+    """A peer closes with unread bytes after its former one has another connection; True: it lost some."""
+    with contextlib.ExitStack() as stack:
+        port, listeners = 0, []
+        for address in ("127.0.0.1", "127.0.0.2"):
+            listener = stack.enter_context(socket.create_server((address, port)))
+            port = listener.getsockname()[1]
+            listeners.append(listener)
+        c = stack.enter_context(socket.socket())
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            own = free.getsockname()
+        c.bind(own)  # a port of the program's choice stays
+        c.connect(listeners[0].getsockname())
+        a, _ = listeners[0].accept()
+        promote(c, a)
+        delta = Delta()
+        c.sendall(bytes(8000))
+        with contextlib.closing(Unpaged()) as memory:
+            reader = Sleeper(memory.recv, a, 100).asleep("recv")
+            a.close()  # takes effect when the reader's call ends
+            disconnect(c)
+            c.connect(listeners[1].getsockname())
+            assert c.getsockname() == own, "another port"
+            b = stack.enter_context(listeners[1].accept()[0])
+            exchange(c, b)
+        with contextlib.suppress(OSError):
+            reader.result()
+        done = ("tx_bytes_unread", "rx_bytes_requeued")
+        wait_for(lambda: any(delta()[name] for name in done), "the former peer is done")
+        exchange(c, b)
+        delta.expect()
+        return delta()["tx_bytes_unread"]
+
+
+def test_reset_of_a_former_peer():
+    """A socket that was disconnected and connected again is not reset for its former peer."""
+    # The reader's end may take the bytes out of the ring before it is closed.
+    assert any(reconnect_beside_reader() for _ in range(20)), "no byte was left unread"
+
+
+def test_rcvlowat_lowered():
+    """A poller wakes when another thread lowers SO_RCVLOWAT to what is there."""
+    with pair() as (a, b):
+        a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1000)
+        b.sendall(bytes(500))
+        poller = select.poll()
+        poller.register(a, select.POLLIN)
+        sleeper = Sleeper(poller.poll, 1000 * 2 * PATIENCE).asleep("poll")
+        a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        assert sleeper.result() == [(a.fileno(), select.POLLIN)], "another answer"
+        assert take(a, 500) == bytes(500), "other bytes came"
+
+
+@pytest.mark.parametrize("unread", [0, 3])
+def test_kcm(unread):
+    """AF_KCM takes a connection from its rings, and gets all messages, those that wait included."""
+    size = 1000
+    with contextlib.ExitStack() as stack:
+        parser = stack.enter_context(
+            contextlib.closing(Program(SOCKET_FILTER, put(R0, size), leave())),
+        )
+        a, b = stack.enter_context(pair())
+        data = pattern(40 * size)
+        b.sendall(data[: unread * size])
+        kcm = stack.enter_context(socket.socket(AF_KCM, socket.SOCK_DGRAM))
+        kcm.settimeout(PATIENCE)
+        fcntl.ioctl(kcm, SIOCKCMATTACH, struct.pack("ii", a.fileno(), parser.fd))
+        b.sendall(data[unread * size :])
+        got = b"".join(kcm.recv(2 * size) for _ in range(40))
+        assert got == data, "other messages came than were sent"
+        assert kcm.send(data[:size]) == size, "send() returned another count"
+        assert take(b, size) == data[:size], "another message came than was sent"
+        wait_for(lambda: not shown(a), "the connection is detached")
 
 
 def test_sockmap():
@@ -405,6 +727,7 @@ def test_ended_before_tcp():
     """A call that needs TCP on a ring that has ended, while TCP brings nothing, times the connection out."""
     delta = Delta()
     a, b = connect()
+    ports = ports_of(b)
     with a, b, no_packets():
         in_both(a)
         a.send(b"!", socket.MSG_OOB)
@@ -414,7 +737,7 @@ def test_ended_before_tcp():
             pytest.fail("the socket left its ring")
         except TimeoutError:
             pass
-        assert not shown(b), f"still attached: {shown(b)}"
+        assert not shown_at(ports), f"still attached: {shown_at(ports)}"
         assert b.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT, "the socket goes on"
         # The ring tells the other end, too.
         wait_for(lambda: delta()["resets"] == 2, "both ends are reset")
@@ -468,15 +791,23 @@ def test_large_requeued():
     delta.expect(rx_bytes_requeued=2 * LARGE)
 
 
-def test_large_resent():
-    """What fills a large ring above a truncation goes over TCP, all of it, ahead of shutdown()'s FIN."""
+@pytest.mark.parametrize("pages", [None, 1])
+def test_large_resent(pages):
+    """What fills a large ring above a truncation goes over TCP, all of it, ahead of shutdown()'s FIN.
+
+    So it does if TCP may have no more pages, and the program has set the socket's limit.
+    """
+    limit = setting("/proc/sys/net/ipv4/tcp_mem", f"{pages} {pages} {pages}")
     delta = Delta()
     with large_pair() as (a, b, data), contextlib.closing(Sockmap()) as taken:
+        if pages:
+            a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         a.sendall(data[: LARGE // 2])
         with alone():
             taken.put(b)
             assert a.send(data, socket.MSG_DONTWAIT) == LARGE, "the ring does not take all"
-            a.shutdown(socket.SHUT_WR)
+            with limit if pages else contextlib.nullcontext():
+                a.shutdown(socket.SHUT_WR)
         assert take(b, LARGE // 2) == data[: LARGE // 2], "other bytes came than were requeued"
         assert take(b, LARGE) == data, "other bytes came than were resent"
         assert b.recv(1) == b"", "no EOF"

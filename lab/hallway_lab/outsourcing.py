@@ -1,0 +1,170 @@
+"""A VM whose sockets the host executes, and a network outside of its host.
+
+The outsourcer works in the host's own network namespace, one wire away from the
+namespace "outside". By the NIC the VM reaches that as well: the host forwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import isolate, paths
+from .measure import Direction, Traffic
+from .sh import LabError, run
+from .topology import Daemon, Site
+from .vm import VM
+
+NUMBER = 11
+NETNS = "outside"
+# Ends of the wire: of the host, and outside.
+HOST, OUTSIDE = "10.78.0.1", "10.78.0.2"
+HOST6, OUTSIDE6 = "fd78::1", "fd78::2"
+CONFIG = """
+[[vm]]
+name = "{vm.name}"
+uuid = "{vm.uuid}"
+monitor = "{vm.config.monitor}"
+groups = []
+
+[vm.outsource]
+netns = "{netns}"
+connect = ["10.78.0.0/24", "fd78::/64"]
+{rules}
+"""
+
+
+@dataclass
+class Server:
+    """A server on the host, or outside."""
+
+    words: list[str]
+    netns: str | None = NETNS
+
+    @contextlib.contextmanager
+    def running(self, port: int, timeout: float = 20) -> Iterator[None]:
+        """Run it in the block, from when it listens on that port on."""
+        inside = isolate.on_host(self.netns)
+        with subprocess.Popen([*inside, *self.words], stdout=subprocess.DEVNULL) as server:
+            try:
+                deadline = time.monotonic() + timeout
+                while not run([*inside, "ss", "-Hltn", f"sport = :{port}"]).strip():
+                    if server.poll() is not None or time.monotonic() > deadline:
+                        raise LabError(f"`{' '.join(self.words)}` does not listen on port {port}")
+                    time.sleep(0.05)
+                yield
+            finally:
+                server.kill()
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Make the network namespace outside."""
+    isolate.need_private()
+    run(["ip", "netns", "add", NETNS])
+    try:
+        run(["ip", "link", "add", "wan", "type", "veth", "peer", "name", "lan", "netns", NETNS])
+        for words in (f"addr add {HOST}/24 dev wan", f"addr add {HOST6}/64 dev wan nodad", "link set wan up"):
+            run(["ip", *words.split()])
+        for words in (
+            "link set lo up",
+            f"addr add {OUTSIDE}/24 dev lan",
+            f"addr add {OUTSIDE6}/64 dev lan nodad",
+            "link set lan up",
+            f"route add default via {HOST}",
+            f"route add default via {HOST6}",
+        ):
+            run(["ip", "-n", NETNS, *words.split()])
+        run(["sysctl", "-q", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
+        yield
+    finally:
+        run(["ip", "netns", "del", NETNS], check=False)
+
+
+def describe(folder: Path, kernel: str, **options: object) -> tuple[Site, VM]:
+    """Describe a daemon, with its configuration in that folder, and its VM. More options go to the VM."""
+    site = Site(Daemon(host="outsourced", config=folder / "hallwayd.toml"))
+    return site, site.vm(NUMBER, kernel, monitor=Path(f"/run/vm{NUMBER}.qmp"), **options)
+
+
+@contextlib.contextmanager
+def running(site: Site, vm: VM, rules: str = "") -> Iterator[None]:
+    """Run what `describe` returned, without the module; rules: more of its [vm.outsource]."""
+    own = Path("/run/netns/own")
+    with outside(), contextlib.ExitStack() as stack:
+        own.touch()
+        run(["mount", "--bind", "/proc/self/ns/net", own])
+        stack.callback(run, ["umount", own], check=False)
+        assert site.daemon.config
+        site.daemon.config.write_text(CONFIG.format(vm=vm, netns=own, rules=rules))
+        site.daemon.start()
+        stack.callback(site.daemon.kill, 15)
+        stack.enter_context(site.join(vm))
+        vm.run("ip route add default via 10.77.0.254; ip -6 route add default via fd77::254")
+        yield
+
+
+def has_arrived(vm: VM) -> bool:
+    """Tell whether the module has met the outsourcer, since dmesg was cleared."""
+    return "(outsourcer) arrived" in vm.run("dmesg").out
+
+
+class Stand:
+    """The VM with the module loaded, and peers on the host and outside; what is on or off is outsourcing."""
+
+    def __init__(self, site: Site, vm: VM) -> None:
+        self.site, self.client = site, vm
+        self.on = True
+
+    def switch(self, on: bool) -> None:
+        """Turn outsourcing on or off: without it, bytes go by the NIC."""
+        self.client.run(f"hallway outsource {'on' if on else 'off'}")
+        self.on = on
+
+    def spin(self, microseconds: int | None = None) -> None:
+        """Readers of outsourced sockets do not spin."""
+
+    @contextlib.contextmanager
+    def meter(self) -> Iterator[Traffic]:
+        """Count the bytes of what happens in the block: those of the NIC are TCP's, with their headers."""
+        traffic = Traffic()
+        before = self._counters()
+        yield traffic
+        moved = {name: value - before[name] for name, value in self._counters().items()}
+        traffic.up, traffic.down = (
+            Direction(
+                sent_ring=moved[f"{way}_bytes_outsourced"],
+                received_ring=moved[f"{way}_bytes_outsourced"],
+                sent_tcp=moved[f"{way}_nic"],
+                received_tcp=moved[f"{way}_nic"],
+                unread=0,
+            )
+            for way in ("tx", "rx")
+        )
+
+    def _counters(self) -> dict[str, int]:
+        statistics = "/sys/class/net/eth0/statistics"
+        command = f"cat {statistics}/tx_bytes {statistics}/rx_bytes; hallway counters --json"
+        said = self.client.run(command).out
+        sent, received, counters = said.split("\n", 2)
+        return json.loads(counters) | {"tx_nic": int(sent), "rx_nic": int(received)}
+
+
+@contextlib.contextmanager
+def standing(kernel: str, folder: Path, rules: str = "") -> Iterator[Stand]:
+    """Boot the VM, and wait for its outsourcer; measure.make_ready() comes before."""
+    site, vm = describe(folder, kernel, share=paths.out("share", kernel))
+    with running(site, vm, rules):
+        vm.run("insmod /hallway/hallway.ko")
+        deadline = time.monotonic() + 60
+        while not has_arrived(vm):
+            if time.monotonic() > deadline:
+                said = vm.run("dmesg | grep hallway", check=False).out
+                raise LabError(f"no outsourcer has arrived:\n{said}")
+            time.sleep(0.2)
+        yield Stand(site, vm)

@@ -1,0 +1,432 @@
+"""Sockets of a guest that the host executes: unmodified programs, to a server and from a client outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hallway_lab import isolate, outsourcing, topology
+from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, Server, has_arrived
+from hallway_lab.sh import run
+from hallway_lab.vm import VM
+from hallway_tests.guests import Delta, connections, healthy, insmod, loaded, rmmod, settle_in
+from hallway_tests.pair import name_logs, sweep
+from hallway_tests.suite import wait_for
+
+from .conftest import Site
+
+pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
+
+REFUSED = "10.77.0.254"  # the host's own, which no rule names
+PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181"]'
+# A server for each connection: says how many bytes it got, and their digest; then sends as many back.
+SERVER = """
+import hashlib, socket, sys, threading
+def serve(sock):
+    digest, data = hashlib.sha256(), bytearray()
+    while piece := sock.recv(65536):
+        digest.update(piece)
+        data += piece
+    sock.sendall(digest.digest() + data[::-1])
+    sock.close()
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],)).start()
+"""
+CLIENT = """
+import hashlib, json, random, socket, sys
+data = random.randbytes(int(sys.argv[3]))
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+names = {"own": sock.getsockname(), "peer": sock.getpeername()}
+sock.sendall(data)
+sock.shutdown(socket.SHUT_WR)
+got = bytearray()
+while piece := sock.recv(65536):
+    got += piece
+good = got[:32] == hashlib.sha256(data).digest() and got[32:] == data[::-1]
+print(json.dumps({"good": good, **names}))
+"""
+
+
+@dataclass
+class Outsourced:
+    """A VM with an outsourcer, and a network outside of its host."""
+
+    site: topology.Site
+    vm: VM
+    slow: float  # factor on all timeouts
+
+    @property
+    def vms(self) -> list[VM]:
+        """Every VM."""
+        return self.site.vms
+
+    def healthy(self) -> None:
+        """Fail if the guest complained."""
+        healthy(self.vm)
+
+    def sweep(self) -> None:
+        """End what a failed test has left running in the guest."""
+        sweep(self.vm)
+
+    def outsourcer(self) -> int | None:
+        """Return the process that executes the VM's sockets."""
+        machines = self.site.daemon.status()["machines"]
+        machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
+        return machine.get("outsourcer", {}).get("pid")
+
+    def kill_outsourcer(self) -> None:
+        """Kill it, and wait for the next one."""
+        pid = self.outsourcer()
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: self.outsourcer() not in (None, pid), "there is another", 30)
+
+    def wait_outsourced(self, count: int) -> None:
+        """Wait until outsourced sockets have sent that many bytes more."""
+        before = Delta(self.vm)
+        wait_for(
+            lambda: before.of(self.vm)["tx_bytes_outsourced"] > count,
+            f"{count} bytes are sent",
+            60 * self.slow,
+        )
+
+    def load(self) -> None:
+        """Load the module again, and wait for the outsourcer."""
+        if loaded(self.vm):
+            rmmod(self.vm)
+        self.vm.run("dmesg -C")
+        insmod(self.vm)
+        wait_for(lambda: has_arrived(self.vm), "the outsourcer arrives", 60 * self.slow)
+
+
+@pytest.fixture
+def outsourced(site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
+    """Return a VM of a configuration with an outsourcer."""
+    return site(lambda logs: _booted(kernel, share, logs, slow))
+
+
+@contextlib.contextmanager
+def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Outsourced]:
+    site, vm = outsourcing.describe(logs, kernel, share=share, boot_timeout=120 * slow)
+    site.daemon.log = logs / "hallwayd.log"
+    site.daemon.log.write_bytes(b"")
+    with outsourcing.running(site, name_logs(vm, logs), PUBLISH):
+        settle_in(vm)
+        yield Outsourced(site, vm, slow)
+
+
+def served(
+    address: str, port: int, netns: str | None, program: str = SERVER
+) -> contextlib.AbstractContextManager[None]:
+    """Run a server on the host, or outside, in the block."""
+    return Server(["python3", "-B", "-c", program, address, str(port)], netns).running(port)
+
+
+@pytest.mark.parametrize(("own", "peer"), [(HOST, OUTSIDE), (HOST6, OUTSIDE6)], ids=["v4", "v6"])
+def test_connect(outsourced: Outsourced, own: str, peer: str) -> None:
+    """A program in the guest talks to a server outside: every byte goes by the outsourcer's socket."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CLIENT, "/tmp/client.py")
+    with served(peer, 7000, "outside"):
+        said = json.loads(vm.run(f"python3 -B /tmp/client.py {peer} 7000 3000000", timeout=120).out)
+    assert said["good"]
+    assert (said["own"][0], said["peer"][:2]) == (own, [peer, 7000])
+    moved = delta.of(vm)
+    assert moved["outsource_connections"] == 1
+    assert moved["tx_bytes_outsourced"] == 3_000_000
+    assert moved["rx_bytes_outsourced"] == 3_000_032
+
+
+def test_not_allowed(outsourced: Outsourced) -> None:
+    """What no rule allows goes by the guest's own stack, and its program notices nothing."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CLIENT, "/tmp/client.py")
+    with served(REFUSED, 7001, None):
+        said = json.loads(vm.run(f"python3 -B /tmp/client.py {REFUSED} 7001 300000", timeout=120).out)
+    assert said["good"]
+    assert said["own"][0] == vm.ip4
+    moved = delta.of(vm)
+    assert (moved["outsource_calls"], moved["outsource_refused"]) == (1, 1)
+    assert not moved["tx_bytes_outsourced"]
+
+
+def test_guest_rules(outsourced: Outsourced) -> None:
+    """A connection to which packet rules of the guest apply stays native."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CLIENT, "/tmp/client.py")
+    client = f"python3 -B /tmp/client.py {OUTSIDE} 7005 100000"
+    call = f"    subprocess.run({client.split()}, check=True)"
+    vm.put(f"import nft, subprocess\nwith nft.counting(9):\n{call}", "/tmp/ruled.py")
+    with served(OUTSIDE, 7005, "outside"):
+        ruled = json.loads(vm.run("PYTHONPATH=/hallway/tests python3 -B /tmp/ruled.py", timeout=120).out)
+        assert not delta.of(vm)["outsource_calls"]
+        free = json.loads(vm.run(client, timeout=120).out)
+    assert ruled["good"], ruled
+    assert free["good"], free
+    assert delta.of(vm)["outsource_connections"] == 1
+
+
+def test_published(outsourced: Outsourced) -> None:
+    """One listener in the guest serves a client on the host, one by the NIC, and one in the guest."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(SERVER, "/tmp/server.py")
+    vm.put(CLIENT, "/tmp/client.py")
+    job = vm.spawn("exec python3 -B /tmp/server.py 0.0.0.0 8080")
+    wait_for(lambda: vm.run("ss -Hltn sport = :8080").out, "port 8080 is open")
+    for netns, address in (("outside", HOST), (None, vm.ip4)):
+        words = [*isolate.on_host(netns), "python3", "-B", "-c", CLIENT, address, "8080", "1000000"]
+        said = json.loads(run(words))
+        assert said["good"], said
+    assert json.loads(vm.run("python3 -B /tmp/client.py 127.0.0.1 8080 10000").out)["good"]
+    moved = delta.of(vm)
+    assert moved["outsource_arrivals"] == 1
+    assert moved["rx_bytes_outsourced"] == 1_000_000
+    job.kill()
+
+
+# The same by poll(), which sleeps before each accept().
+POLLER = SERVER.replace(
+    "while True:\n    threading",
+    "while True:\n    select.select([listener], [], [])\n    threading",
+).replace("import hashlib", "import select, hashlib")
+
+
+def fetch(address: str, port: int) -> None:
+    """Have a client outside talk to the server at a port."""
+    words = [*isolate.on_host("outside"), "python3", "-B", "-c", CLIENT, address, str(port), "100000"]
+    assert json.loads(run(words))["good"]
+
+
+def is_published(port: int) -> bool:
+    """Tell whether something on the host listens on the port."""
+    return bool(run(["ss", "-Hltn", f"sport = :{port}"]).strip())
+
+
+def wait_published(*ports: int) -> None:
+    """Wait until all these ports are published."""
+    wait_for(lambda: all(map(is_published, ports)), f"{ports} are published")
+
+
+def test_older_listeners(outsourced: Outsourced) -> None:
+    """Listeners from before the module are published, one in accept() after its next native connection.
+
+    They are published again for the next outsourcer.
+    """
+    vm = outsourced.vm
+    if loaded(vm):
+        rmmod(vm)
+    jobs = []
+    for program, port in ((POLLER, 8080), (SERVER, 8081)):
+        vm.put(program, f"/tmp/server{port}.py")
+        jobs.append(vm.spawn(f"exec python3 -B /tmp/server{port}.py 0.0.0.0 {port}"))
+        wait_for(lambda: vm.run(f"ss -Hltn sport = :{port}").out, f"port {port} is open")  # noqa: B023
+    vm.put(CLIENT, "/tmp/client.py")
+    outsourced.load()
+    delta = Delta(vm)
+    wait_published(8080)
+    fetch(HOST, 8080)
+    assert not is_published(8181), "published, with a thread in the native accept()"
+    assert json.loads(vm.run("python3 -B /tmp/client.py 127.0.0.1 8081 10000").out)["good"]
+    wait_published(8181)
+    fetch(HOST, 8181)
+    listed = [c for c in connections(vm) if c["outsourced"] and c["state"] == "LISTEN"]
+    assert {c["local_port"] for c in listed} == {8080, 8081}, listed
+    outsourced.kill_outsourcer()
+    wait_published(8080, 8181)
+    fetch(HOST, 8080)
+    fetch(HOST, 8181)
+    assert delta.of(vm)["outsource_arrivals"] == 4
+    for job in jobs:
+        assert job.poll() is None, "a server ended"
+        job.kill()
+    wait_for(lambda: not is_published(8080) and not is_published(8181), "the ports are free")
+
+
+def test_switch(outsourced: Outsourced) -> None:
+    """`hallway outsource off` leaves sockets to the native stack; on publishes listeners again."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(SERVER, "/tmp/server.py")
+    vm.put(CLIENT, "/tmp/client.py")
+    job = vm.spawn("exec python3 -B /tmp/server.py 0.0.0.0 8080")
+    wait_published(8080)
+    client = f"python3 -B /tmp/client.py {OUTSIDE} 7006 100000"
+    with served(OUTSIDE, 7006, "outside"):
+        for on in (False, True):
+            vm.run(f"hallway outsource {'on' if on else 'off'}")
+            assert f"outsourcing {'on' if on else 'off'}" in vm.run("hallway status").out
+            delta = Delta(vm)
+            assert json.loads(vm.run(client, timeout=120).out)["own"][0] == (HOST if on else vm.ip4)
+            assert delta.of(vm)["outsource_connections"] == on
+            wait_for(lambda: is_published(8080) == on, f"published: {on}")  # noqa: B023
+            fetch(HOST if on else vm.ip4, 8080)
+            assert delta.of(vm)["outsource_arrivals"] == on
+    job.kill()
+
+
+ERRORS = """
+import errno, json, select, socket, sys
+address, closed, silent = sys.argv[1], 9, int(sys.argv[2])
+said = {}
+def name(error):
+    return errno.errorcode.get(error, error)
+try:
+    socket.create_connection((address, closed), 20)
+except OSError as error:
+    said["refused"] = name(error.errno)
+sock = socket.socket()
+sock.setblocking(False)
+said["begin"] = name(sock.connect_ex((address, closed)))
+poll = select.poll()
+poll.register(sock, select.POLLIN | select.POLLOUT)
+mask = poll.poll(20000)[0][1]
+said["polled"] = bool(mask & select.POLLERR and mask & select.POLLHUP)
+said["error"] = name(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+said["again"] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+sock.close()
+sock = socket.create_connection((address, silent), 20)
+said["twice"] = [name(sock.connect_ex((address, silent))) for _ in range(2)]
+sock.sendall(b"reset")
+try:
+    said["got"] = sock.recv(10).decode()
+    said["after"] = sock.recv(10).decode()
+except OSError as error:
+    said["after"] = name(error.errno)
+try:
+    sock.sendall(b"x")
+except OSError as error:
+    said["send"] = name(error.errno)
+print(json.dumps(said))
+"""
+# Sends a few bytes, and resets the connection.
+RESETTER = """
+import socket, struct, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    sock = listener.accept()[0]
+    sock.recv(5)
+    sock.sendall(b"last")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+"""
+
+
+def test_errors(outsourced: Outsourced) -> None:
+    """A refused connect(), blocking or not, and a reset show as they do natively."""
+    vm = outsourced.vm
+    vm.put(ERRORS, "/tmp/errors.py")
+    said = []
+    for is_outsourced in (False, True):
+        if loaded(vm):
+            rmmod(vm)
+        if is_outsourced:
+            outsourced.load()
+            delta = Delta(vm)
+        with served(OUTSIDE, 7002, "outside", RESETTER):
+            said.append(json.loads(vm.run(f"python3 -B /tmp/errors.py {OUTSIDE} 7002", timeout=120).out))
+    assert said[0] == said[1]
+    assert said[1]["refused"] == "ECONNREFUSED"
+    moved = delta.of(vm)
+    assert (moved["outsource_calls"], moved["outsource_connections"]) == (3, 1)
+
+
+# Talks for ever, on a connection for 50 messages each: meanwhile they may be native ones. Counts those that
+# fail, too.
+TALKER = """
+import os, socket, sys, time
+count = failed = 0
+while True:
+    try:
+        sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)
+        data = bytes(range(256)) * 40
+        for _ in range(50):
+            sock.sendall(data)
+            got = bytearray()
+            while len(got) < len(data):
+                piece = sock.recv(65536)
+                if not piece:
+                    raise ConnectionError("end")
+                got += piece
+            assert got == data, "other bytes came than were sent"
+            count += 1
+            with open(sys.argv[3] + ".new", "w") as file:
+                file.write(f"{count} {failed}")
+            os.replace(sys.argv[3] + ".new", sys.argv[3])
+    except OSError:
+        failed += 1
+        time.sleep(0.02)
+"""
+ECHO = """
+import socket, sys, threading
+def serve(sock):
+    try:
+        while piece := sock.recv(65536):
+            sock.sendall(piece)
+    except OSError:
+        pass
+    sock.close()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+
+def talked(vm: VM) -> tuple[int, int]:
+    """Return how many messages the talker has echoed, and how many connections failed."""
+    count, failed = vm.run("cat /tmp/talked 2>/dev/null || echo 0 0").out.split()
+    return int(count), int(failed)
+
+
+def test_outsourcer_killed(outsourced: Outsourced) -> None:
+    """The outsourcer is killed three times under load: connections fail, and new ones soon go by the next."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(TALKER, "/tmp/talker.py")
+    with served(OUTSIDE, 7003, "outside", ECHO):
+        talker = vm.spawn(f"exec python3 -B /tmp/talker.py {OUTSIDE} 7003 /tmp/talked")
+        for _ in range(3):
+            outsourced.wait_outsourced(100_000)
+            listed = [c for c in connections(vm) if c["outsourced"]]
+            assert all(c["remote"] == OUTSIDE and c["peer"] == "outsourcer" for c in listed), listed
+            outsourced.kill_outsourcer()
+        outsourced.wait_outsourced(100_000)
+        talker.kill()
+        assert talker.wait(20).err == "", "the talker failed"
+    assert talked(vm)[1] >= 1
+
+
+def test_unloading(outsourced: Outsourced) -> None:
+    """The module is unloaded ten times under load, with an outsourced stream and a published listener."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(TALKER, "/tmp/talker.py")
+    vm.put(ECHO, "/tmp/echo.py")
+    with served(OUTSIDE, 7004, "outside", ECHO):
+        jobs = [
+            vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 8081"),
+            vm.spawn(f"exec python3 -B /tmp/talker.py {OUTSIDE} 7004 /tmp/talked"),
+        ]
+        for _ in range(10):
+            outsourced.wait_outsourced(30_000)
+            rmmod(vm)
+            outsourced.load()
+        for job in jobs:
+            assert job.poll() is None, "a program ended"
+            job.kill()
+    healthy(vm)
