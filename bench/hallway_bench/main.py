@@ -15,10 +15,11 @@ from pathlib import Path
 from hallway_lab import isolate, measure, paths, results, summary
 from hallway_lab.measure import describe
 from hallway_lab.results import Record, Store
-from hallway_lab.sample import Samples, sample
+from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
+from .outside import Outside
 from .scenarios import Scenarios
 
 PROGRAMS = ("stream", "pingpong", "connrate")
@@ -54,19 +55,14 @@ def _bench(options: argparse.Namespace) -> int:
     isolate.enter()
     results.prepare()
     use("plots", MATPLOTLIB)
-    with measure.standing(options.kernel, *build_programs()) as stand:
-        store = Store("bench", options.kernel)
-        rows = measure.chosen(options, Scenarios(stand, options.seconds).all())
-        everything = [Samples(row) for row in rows]
-        for number in range(options.rounds):
-            begin = time.monotonic()
-            for samples in everything:
-                sample(stand, samples, on_first=number % 2 == 1)
-            say(f"round {number + 1} of {options.rounds} took {time.monotonic() - begin:.0f} s")
-        stand.site.judge()
-        facts = stand.facts()
-    for samples in everything:
-        _record(store, samples, seconds=options.seconds, **facts)
+    measure.make_ready(options.kernel, *build_programs())
+    store = Store("bench", options.kernel)
+    groups = [(group, group.rows()) for group in (Scenarios(options.seconds), Outside(options.seconds))]
+    wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
+    for group, rows in groups:
+        mine = [row for row in rows if row in wanted]
+        if mine:
+            facts = _run(group, mine, options, store)
     print(f"\n{describe(facts)}\nMedians of {options.rounds} rounds of {options.seconds} s.\n")
     print(f"{summary.show('bench', store.records)}\n")
     from . import plots
@@ -74,6 +70,24 @@ def _bench(options: argparse.Namespace) -> int:
     for path in plots.draw(store.records, paths.OUT):
         print(path)
     return 1 if any(one.faults for one in store.records) else 0
+
+
+def _run(
+    group: Scenarios | Outside, rows: list[Row], options: argparse.Namespace, store: Store
+) -> dict[str, object]:
+    """Run these rows of a group, keep their records, and return what they were measured on."""
+    with group.standing(options.kernel) as stand:
+        everything = [Samples(row) for row in rows]
+        for number in range(options.rounds):
+            begin = time.monotonic()
+            for samples in everything:
+                sample(stand, samples, on_first=number % 2 == 1)
+            say(f"round {number + 1} of {options.rounds} took {time.monotonic() - begin:.0f} s")
+        stand.site.judge()
+        facts = measure.facts(stand.client)
+    for samples in everything:
+        _record(store, samples, seconds=options.seconds, **facts)
+    return facts
 
 
 def _record(store: Store, samples: Samples, **details: object) -> Record:

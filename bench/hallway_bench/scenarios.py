@@ -10,10 +10,12 @@ the writes; with 64 bytes that costs more than TCP does.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from functools import cached_property
 
-from hallway_lab import programs
+from hallway_lab import measure, programs
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
@@ -24,47 +26,54 @@ WRITES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 8.0), (16 << 10, "16 KB", 3.5), (
 
 
 class Scenarios:
-    """The scenarios between the two VMs of a stand; servers start when needed."""
+    """The scenarios between two VMs; servers start when needed."""
 
-    def __init__(self, stand: Stand, seconds: int) -> None:
-        self.stand, self.seconds = stand, seconds
+    stand: Stand
 
-    def all(self) -> list[Row]:
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VMs."""
+        with measure.standing(kernel) as self.stand:
+            yield self.stand
+
+    def rows(self) -> list[Row]:
         """All scenarios, in the report's order."""
-        spin = self.stand.spin_default
         return [
             *(self._stream(size, text, target) for size, text, target in WRITES),
             *(self._iperf3(size, text, target) for size, text, target in WRITES),
             self._round_trip("sleep", "receivers asleep", 0, 4.0),
-            self._round_trip("spin", f"receivers spin ≤ {spin} µs", None, 30.0),
+            self._round_trip("spin", "receivers spin", None, 30.0),
             self._connections(),
         ]
 
     def _stream(self, size: int, text: str, target: float) -> Row:
-        arguments = f"-c {self.stand.server.ip4} {STREAM_PORT} {size} {self.seconds}"
+        words = f"{STREAM_PORT} {size} {self.seconds}"
 
         def run() -> Run:
             assert self._stream_server
-            report = self._ask(f"/hallway/stream {arguments}")
+            report = self._ask("stream", words)
             return Run(report["megabytes_per_second"], up=int(report["bytes"]))
 
-        command = f"stream {arguments}"
+        command = f"stream -c ADDRESS {words}"
         return Row(f"stream-{size}", f"stream, writes of {text}", "MB/s", run, command, target)
 
     def _iperf3(self, size: int, text: str, target: float) -> Row:
         def run() -> Run:
             assert self._iperf3_server
-            return programs.iperf3(self.stand, str(size), self.seconds)
+            return programs.iperf3(self.stand.client, self.stand.server.ip4, str(size), self.seconds)
 
-        command = f"iperf3 -c {self.stand.server.ip4} -l {size} -t {self.seconds}"
+        command = f"iperf3 -c ADDRESS -l {size} -t {self.seconds}"
         return Row(f"iperf3-{size}", f"iperf3, writes of {text}", "MB/s", run, command, target)
 
     def _round_trip(self, key: str, text: str, spin_us: int | None, target: float) -> Row:
-        arguments = f"-c {self.stand.server.ip4} {PINGPONG_PORT} 1 {self.seconds}"
+        words = f"{PINGPONG_PORT} 1 {self.seconds}"
 
         def run() -> Run:
             assert self._pingpong_server
-            report = self._ask(f"/hallway/pingpong {arguments}")
+            report = self._ask("pingpong", words)
             trips = report["round_trips"]
             return Run(report["p50_us"], up=int(trips), down=int(trips))
 
@@ -72,7 +81,7 @@ class Scenarios:
             key=f"trip-{key}",
             title=f"round trip of 1 B, {text}",
             unit="µs, p50",
-            command=f"pingpong {arguments}",
+            command=f"pingpong -c ADDRESS {words}",
             target=target,
             run=run,
             lower_is_better=True,
@@ -80,23 +89,24 @@ class Scenarios:
         )
 
     def _connections(self) -> Row:
-        arguments = f"-c {self.stand.server.ip4} {CONNRATE_PORT} {self.seconds}"
+        words = f"{CONNRATE_PORT} {self.seconds}"
 
         def run() -> Run:
             assert self._connrate_server
-            return Run(self._ask(f"/hallway/connrate {arguments}")["per_second"])
+            return Run(self._ask("connrate", words)["per_second"])
 
         return Row(
             key="connect",
             title="connect + accept + close",
             unit="1/s",
-            command=f"connrate {arguments}",
+            command=f"connrate -c ADDRESS {words}",
             target=0.9,
             run=run,
             carries=False,
         )
 
-    def _ask(self, command: str) -> dict[str, float]:
+    def _ask(self, program: str, words: str) -> dict[str, float]:
+        command = f"/hallway/{program} -c {self.stand.server.ip4} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 30).out)
 
     @cached_property

@@ -16,9 +16,10 @@ from hallway_lab import accel, isolate, measure, programs, results, summary
 from hallway_lab.ledger import SHARE, TRIFLE
 from hallway_lab.measure import describe
 from hallway_lab.results import Store, share
-from hallway_lab.sample import Samples, sample
+from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, say
 
+from .outside import Outside
 from .rows import Programs
 from .watch import Watch
 
@@ -44,23 +45,15 @@ def _demo(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     isolate.enter()
     results.prepare()
-    with measure.standing(KERNEL, programs.build_rawstream()) as stand:
-        store = Store("demo", KERNEL)
-        programs_ = Programs(stand)
-        everything = [(Samples(row), Watch(stand)) for row in measure.chosen(options, programs_.rows())]
-        for number in range(options.rounds):
-            for samples, watch in everything:
-                programs_.watch = watch
-                sample(stand, samples, on_first=number % 2 == 1)
-            say(f"round {number + 1} of {options.rounds} done, {time.monotonic() - begin:.0f} s")
-        complaints = [
-            f"{vm.name}'s kernel complained ({vm.log}): {health}"
-            for vm in stand.site.vms
-            if not (health := vm.verdict()).ok
-        ]
-        facts = stand.facts()
-    for samples, watch in everything:
-        _record(store, samples, watch, facts)
+    measure.make_ready(KERNEL, programs.build_rawstream())
+    store = Store("demo", KERNEL)
+    complaints: list[str] = []
+    groups = [(group, group.rows()) for group in (Programs(), Outside())]
+    wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
+    for group, rows in groups:
+        mine = [row for row in rows if row in wanted]
+        if mine:
+            facts = _run(group, mine, options.rounds, store, complaints)
     _print(store, facts, options.rounds)
     for complaint in complaints:
         print(f"FAILED {complaint}")
@@ -70,6 +63,29 @@ def _demo(options: argparse.Namespace) -> int:
         f" {count[SLOWER]} slower, {time.monotonic() - begin:.0f} s"
     )
     return 0 if count[OK] + count[BOUND] == len(store.records) and not complaints else 1
+
+
+def _run(
+    group: Programs | Outside, rows: list[Row], rounds: int, store: Store, complaints: list[str]
+) -> dict[str, object]:
+    """Run these rows of a group, keep their records, and return what they were measured on."""
+    with group.standing(KERNEL) as stand:
+        everything = [(Samples(row), Watch(*stand.site.vms)) for row in rows]
+        for number in range(rounds):
+            begin = time.monotonic()
+            for samples, watch in everything:
+                group.watch = watch
+                sample(stand, samples, on_first=number % 2 == 1)
+            say(f"round {number + 1} of {rounds} took {time.monotonic() - begin:.0f} s")
+        complaints += [
+            f"{vm.name}'s kernel complained ({vm.log}): {health}"
+            for vm in stand.site.vms
+            if not (health := vm.verdict()).ok
+        ]
+        facts = measure.facts(stand.client)
+    for samples, watch in everything:
+        _record(store, samples, watch, facts)
+    return facts
 
 
 def _record(store: Store, samples: Samples, watch: Watch, facts: dict[str, object]) -> None:
@@ -92,7 +108,8 @@ def _record(store: Store, samples: Samples, watch: Watch, facts: dict[str, objec
 
 
 def _print(store: Store, facts: dict[str, object], rounds: int) -> None:
-    print(f"\n{describe(facts)}\nMedians of {rounds} rounds. Arrows: → client to server, ← back.")
+    print(f"\n{describe(facts)}\nMedians of {rounds} rounds.")
+    print("Arrows: → client to server, ← back; with peers outside, → from the VM.")
     if accel.name() == "tcg":
         print("Emulated CPU (TCG): compare the two carriers with each other, not with real hardware.")
     else:

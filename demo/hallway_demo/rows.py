@@ -1,4 +1,4 @@
-"""The rows of the demo's table: which programs run, and how.
+"""Rows of the demo's table between two VMs: which programs run, and how.
 
 A row starts what it needs when it is first run, so that a broken program
 costs its own rows only.
@@ -6,34 +6,54 @@ costs its own rows only.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from hallway_lab import programs
+from hallway_lab import measure, programs
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 from hallway_lab.sh import LabError
+from hallway_lab.vm import VM
 
 from .files import MIB, SCP_SIZE, SIZE, Files
-from .watch import Watch
+from .watch import Activity, Watch
 
 SECONDS = 2
 GO_BYTES = 16 * MIB
 REDIS_REQUESTS = 10_000
 
 
-class Programs:
-    """The programs between the two VMs of a stand; `watch` watches the next run."""
+def rawstream(client: VM, address: str, activity: Activity) -> Run:
+    """Megabytes a second of the static Go program, whose server is at port 7000 there."""
+    command = f"/hallway/rawstream -connect {address}:7000 -bytes {GO_BYTES}"
+    report = json.loads(client.run(command, timeout=90).out)
+    # The guests also make noise and sums, while its clock stands still.
+    activity.busy = report["user"] + report["system"]
+    activity.own = report["user"] / max(activity.busy, 1e-9)
+    for way in ("up", "down"):
+        ends = report[way]
+        if ends["sent_sha256"] != ends["received_sha256"]:
+            raise LabError(f"rawstream, {way}: SHA-256 differs at the two ends: {ends}")
+    return Run(report["megabytes_per_second"], up=GO_BYTES, down=GO_BYTES)
 
-    def __init__(self, stand: Stand) -> None:
-        self.stand = stand
-        self.watch = Watch(stand)
+
+class Programs:
+    """The programs between two VMs; `watch` watches the next run."""
+
+    stand: Stand
+    watch: Watch
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VMs."""
+        with measure.standing(kernel) as self.stand:
+            yield self.stand
 
     def rows(self) -> list[Row]:
         """All rows, in the table's order."""
-        spin = self.stand.spin_default
         latency = "µs, p50 of half a round trip"
         return [
             *(
@@ -50,7 +70,7 @@ class Programs:
             ),
             Row(
                 "sockperf-spin",
-                f"sockperf ping-pong, spin ≤ {spin} µs",
+                "sockperf ping-pong, spinning",
                 latency,
                 self._sockperf,
                 lower_is_better=True,
@@ -66,7 +86,7 @@ class Programs:
         def run() -> Run:
             assert self._iperf3_server
             with self.watch.around():
-                return programs.iperf3(self.stand, size, SECONDS)
+                return programs.iperf3(self.stand.client, self.stand.server.ip4, size, SECONDS)
 
         return run
 
@@ -112,14 +132,5 @@ class Programs:
 
     def _go(self) -> Run:
         assert self._go_server
-        command = f"/hallway/rawstream -connect {self.stand.server.ip4}:7000 -bytes {GO_BYTES}"
         with self.watch.around() as activity:
-            report = json.loads(self.stand.client.run(command, timeout=90).out)
-            # The guests also make noise and sums, while its clock stands still.
-            activity.busy = report["user"] + report["system"]
-            activity.own = report["user"] / max(activity.busy, 1e-9)
-        for way in ("up", "down"):
-            ends = report[way]
-            if ends["sent_sha256"] != ends["received_sha256"]:
-                raise LabError(f"rawstream, {way}: SHA-256 differs at the two ends: {ends}")
-        return Run(report["megabytes_per_second"], up=GO_BYTES, down=GO_BYTES)
+            return rawstream(self.stand.client, self.stand.server.ip4, activity)

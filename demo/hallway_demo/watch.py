@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hallway_lab.measure import Stand
 from hallway_lab.results import Figure, figure, share
 from hallway_lab.vm import VM
 
@@ -18,6 +17,8 @@ WAITS = {
     "doorbells": ("doorbells_sent",),
     "sleeps": ("rx_sleeps", "tx_sleeps"),
 }
+# The module's counters of what does not go by TCP.
+CARRIED = ("tx_bytes_ring", "tx_bytes_outsourced", "rx_bytes_outsourced")
 # Columns of /proc/stat: the first two are the programs' own, the last two idle.
 TIMES = ("user", "nice", "system", "irq", "softirq", "idle", "iowait")
 
@@ -40,9 +41,9 @@ class Snapshot:
 
 @dataclass
 class Activity:
-    """One run, filled in at its end. Shares are those of the guest whose programs took most time."""
+    """One run, filled in at its end. Shares are of the guest with the busier programs."""
 
-    on_rings: bool = False
+    on_rings: bool = False  # the VMs' own, or those to the outsourcer
     busy: float = 0  # the part of the time in which its CPU ran
     own: float | None = None  # the part of that in which it ran programs, not the kernel
     waits: dict[str, int] | None = None
@@ -51,8 +52,8 @@ class Activity:
 class Watch:
     """All runs of a row."""
 
-    def __init__(self, stand: Stand) -> None:
-        self._guests = (stand.client, stand.server)
+    def __init__(self, *guests: VM) -> None:
+        self._guests = guests
         self.runs: list[Activity] = []
 
     @contextlib.contextmanager
@@ -91,7 +92,7 @@ def _fill(activity: Activity, guests: Sequence[tuple[Snapshot, Snapshot]]) -> No
     spent = [{name: new.times[name] - old.times[name] for name in TIMES} for old, new in guests]
     most = max(spent, key=lambda one: one["user"] + one["nice"])
     ran = sum(most.values()) - most["idle"] - most["iowait"]
-    activity.on_rings = any(one["tx_bytes_ring"] for one in counted)
+    activity.on_rings = any(one[name] for one in counted for name in CARRIED)
     if activity.own is None:
         activity.own = (most["user"] + most["nice"]) / max(ran, 1)
         activity.busy = ran / max(sum(most.values()), 1)

@@ -1,0 +1,143 @@
+"""What is measured between a VM and peers outside, whose sockets the host executes or not.
+
+The first figures of "Fast Networking with Socket-Outsourcing" (Eiraku et al., SAC 2009) are of this
+kind. Without outsourcing, the VM reaches others, and is reached, by its NIC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hallway_lab import isolate, outsourcing, paths, programs
+from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, Server, Stand
+from hallway_lab.programs import Run
+from hallway_lab.sample import Row
+from hallway_lab.sh import run
+
+from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
+
+PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
+RULES = f"publish = {json.dumps([f'tcp/{port}' for port in PORTS.values()])}"
+# size of writes, its name, targets out of the VM and into it
+WRITES = (
+    (64, "64 B", 4.0, 2.0),
+    (1 << 10, "1 KB", 3.0, 2.0),
+    (16 << 10, "16 KB", 3.0, 2.0),
+    (32 << 10, "32 KB", 3.0, 2.0),
+    (64 << 10, "64 KB", 2.0, 2.0),
+)
+
+
+class Outside:
+    """The scenarios between the VM and a namespace one wire away from the host's."""
+
+    stand: Stand
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+        self._started: set[tuple[str, bool]] = set()
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VM; servers outside run until the end of the block, too."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.ExitStack() as self._servers,
+            outsourcing.standing(kernel, Path(folder), RULES) as self.stand,
+        ):
+            yield self.stand
+
+    def rows(self) -> list[Row]:
+        """All scenarios, in the report's order."""
+        return [
+            *(self._stream(False, size, text, target) for size, text, target, _ in WRITES),
+            *(self._stream(True, size, text, target) for size, text, _, target in WRITES),
+            self._round_trip(),
+            self._connections(False),
+            self._connections(True),
+        ]
+
+    def _stream(self, inward: bool, size: int, text: str, target: float) -> Row:
+        words = f"{size} {self.seconds}"
+
+        def measure(said: dict[str, float]) -> Run:
+            moved = int(said["bytes"])
+            return Run(said["megabytes_per_second"], *((None, moved) if inward else (moved, None)))
+
+        return self._row(
+            "stream", inward, f"-{size}", f"stream, writes of {text}", "MB/s", words, measure, target
+        )
+
+    def _round_trip(self) -> Row:
+        def measure(said: dict[str, float]) -> Run:
+            trips = int(said["round_trips"])
+            return Run(said["p50_us"], up=trips, down=trips)
+
+        words = f"1 {self.seconds}"
+        return self._row(
+            "pingpong", False, "", "round trip of 1 B, asleep", "µs, p50", words, measure, 2.0, lower=True
+        )
+
+    def _connections(self, inward: bool) -> Row:
+        return self._row(
+            "connrate",
+            inward,
+            "",
+            "connect + accept + close",
+            "1/s",
+            f"{self.seconds}",
+            lambda said: Run(said["per_second"]),
+            3.0,
+            carries=False,
+        )
+
+    def _row(
+        self,
+        program: str,
+        inward: bool,
+        suffix: str,
+        text: str,
+        unit: str,
+        words: str,
+        measure: Callable[[dict[str, float]], Run],
+        target: float,
+        *,
+        lower: bool = False,
+        carries: bool = True,
+    ) -> Row:
+        """Describe a row: inward, the client is outside, and the VM's server is published."""
+        return Row(
+            key=f"outsource-{program}-{'in' if inward else 'out'}{suffix}",
+            title=f"{'outside → VM' if inward else 'VM → outside'}: {text}",
+            unit=unit,
+            command=f"{program} -c ADDRESS {PORTS[program]} {words}",
+            target=target,
+            run=lambda: measure(self._call(program, inward, words)),
+            lower_is_better=lower,
+            carries=carries,
+        )
+
+    def _call(self, program: str, inward: bool, words: str) -> dict[str, float]:
+        self._serve(program, inward)
+        port = PORTS[program]
+        if inward:
+            address = HOST if self.stand.on else self.stand.client.ip4
+            call = [*isolate.on_host(NETNS), paths.out("bench", program), "-c", address, port, *words.split()]
+            return json.loads(run([str(word) for word in call], timeout=self.seconds + 30))
+        command = f"/hallway/{program} -c {OUTSIDE} {port} {words}"
+        return json.loads(self.stand.client.run(command, timeout=self.seconds + 30).out)
+
+    def _serve(self, program: str, inward: bool) -> None:
+        if (program, inward) in self._started:
+            return
+        self._started.add((program, inward))
+        port = PORTS[program]
+        if inward:
+            programs.serve(self.stand.client, f"/hallway/{program} -s {port}", port)
+        else:
+            words = [str(paths.out("bench", program)), "-s", str(port)]
+            self._servers.enter_context(Server(words).running(port))

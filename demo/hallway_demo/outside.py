@@ -1,0 +1,138 @@
+"""Rows of the demo's table between a VM and peers outside of it, whose sockets the host executes or not.
+
+Without outsourcing, the VM is reached by its own address, and reaches others by its NIC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from hallway_lab import isolate, outsourcing, paths, programs
+from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, Server, Stand
+from hallway_lab.programs import Run
+from hallway_lab.sample import Row
+from hallway_lab.sh import LabError, run
+
+from .files import FOLDER, MIB, SIZE
+from .rows import GO_BYTES, SECONDS, rawstream
+from .watch import Watch
+
+PUBLISHED = 8080
+WEB = 8000
+RULES = f'publish = ["tcp/80={HOST}:{PUBLISHED}"]'
+
+
+class Outside:
+    """The programs in the VM, on the host and outside; `watch` watches the next run."""
+
+    stand: Stand
+    watch: Watch
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VM; servers outside run until the end of the block, too."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.ExitStack() as self._servers,
+            outsourcing.standing(kernel, Path(folder), RULES) as self.stand,
+        ):
+            self._folder = Path(folder)
+            yield self.stand
+
+    def rows(self) -> list[Row]:
+        """All rows, in the table's order."""
+        size = f"{SIZE // MIB} MiB"
+        return [
+            Row("outsource-nginx-host", f"nginx → curl on the host, {size}", "MB/s", self._fetch(None)),
+            Row("outsource-nginx-outside", f"nginx → curl outside, {size}", "MB/s", self._fetch(NETNS)),
+            Row("outsource-curl", f"curl ← outside, {size}", "MB/s", self._curl),
+            Row("outsource-go", f"static Go program ↔ outside, {GO_BYTES // MIB} MiB", "MB/s", self._go),
+            *(
+                Row(
+                    f"outsource-iperf3-{size}",
+                    f"iperf3 → outside, writes of {text}",
+                    "MB/s",
+                    self._iperf3(size),
+                )
+                for size, text in (("64", "64 B"), ("1K", "1 KB"), ("16K", "16 KB"), ("64K", "64 KB"))
+            ),
+        ]
+
+    # Servers and files, made when a row first needs them.
+
+    @cached_property
+    def _nginx(self) -> str:
+        """Return the digest of the file that nginx serves."""
+        vm = self.stand.client
+        vm.run(f"mount -t tmpfs tmpfs {FOLDER}; head -c {SIZE} /dev/urandom > {FOLDER}/large", timeout=120)
+        programs.serve(vm, "nginx -g 'daemon off;'", 80)
+        return vm.run(f"sha256sum {FOLDER}/large", timeout=120).out.split()[0]
+
+    def _serve(self, words: list[str], port: int) -> None:
+        self._servers.enter_context(Server(words).running(port))
+
+    @cached_property
+    def _web(self) -> str:
+        """Return the digest of the file that a server outside has."""
+        data = hashlib.shake_128(b"hallway").digest(SIZE)
+        folder = self._folder / "web"
+        folder.mkdir()
+        (folder / "large").write_bytes(data)
+        self._serve(["python3", "-m", "http.server", "-d", str(folder), str(WEB)], WEB)
+        return hashlib.sha256(data).hexdigest()
+
+    @cached_property
+    def _go_server(self) -> bool:
+        self._serve([str(paths.out("demo", "rawstream")), "-listen", ":7000"], 7000)
+        return True
+
+    @cached_property
+    def _iperf3_server(self) -> bool:
+        self._serve(["iperf3", "-s"], 5201)
+        return True
+
+    # Rows.
+
+    def _fetch(self, netns: str | None) -> Callable[[], Run]:
+        def fetch() -> Run:
+            digest = self._nginx
+            place = f"{HOST}:{PUBLISHED}" if self.stand.on else self.stand.client.ip4
+            into = self._folder / "fetched"
+            words = ["curl", "-s", "-S", "-f", "-o", str(into), "-w", "%{speed_download}"]
+            with self.watch.around():
+                rate = run([*isolate.on_host(netns), *words, f"http://{place}/large"], timeout=120)
+            _check(hashlib.sha256(into.read_bytes()).hexdigest(), digest)
+            return Run(float(rate) / 1e6, up=SIZE)
+
+        return fetch
+
+    def _curl(self) -> Run:
+        digest, vm = self._web, self.stand.client
+        command = f"curl -s -S -f -o /tmp/fetched -w '%{{speed_download}}' http://{OUTSIDE}:{WEB}/large"
+        with self.watch.around():
+            rate = vm.run(command, timeout=120).out
+        _check(vm.run("sha256sum /tmp/fetched; rm /tmp/fetched", timeout=120).out.split()[0], digest)
+        return Run(float(rate) / 1e6, down=SIZE)
+
+    def _go(self) -> Run:
+        assert self._go_server
+        with self.watch.around() as activity:
+            return rawstream(self.stand.client, OUTSIDE, activity)
+
+    def _iperf3(self, size: str) -> Callable[[], Run]:
+        def run() -> Run:
+            assert self._iperf3_server
+            with self.watch.around():
+                return programs.iperf3(self.stand.client, OUTSIDE, size, SECONDS)
+
+        return run
+
+
+def _check(arrived: str, sent: str) -> None:
+    if arrived != sent:
+        raise LabError(f"SHA-256 differs: {sent} at the server, {arrived} at the client")
