@@ -35,8 +35,9 @@ check: ## formatters, linters, the include rule
 	lab/run setup
 	tests/check
 
-generate: ## write the files that spec/*.yaml are the source of
+generate: ## write the files that spec/*.yaml and the tests are the source of
 	spec/generate
+	cd tests && PYTHONPATH=../lab python3 -B -m lint.compatibility
 
 unit: ## ring and state machine in user space, with sanitizers
 	$(MAKE) -s -C tests/ring unit
@@ -66,9 +67,9 @@ lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup
 	lab/run lab
 
-bench: ## the benchmarks, with plots
+bench: ## the benchmarks, with plots; FIG=WORD: those of one kind, such as outsource
 	lab/run setup
-	bench/run
+	bench/run $(if $(FIG),-k $(FIG))
 
 results: ## docs/results.md, from the records of this revision in out/results
 	lab/run results
