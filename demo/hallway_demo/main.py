@@ -120,7 +120,7 @@ def _print(store: Store, facts: dict[str, object], rounds: int) -> None:
             print(f"{one.name}: {note}")
     print(
         f"ok: rings carried {SHARE:.0%} of the payload or more, each way that has {TRIFLE >> 10} KiB or more;"
-        " both VMs counted the same\nbytes; files arrived unchanged; and it was not slower than TCP. program:"
+        " all VMs counted the same\nbytes; files arrived unchanged; and it was not slower than TCP. program:"
         f" {PROGRAM:.0%} of the CPU's time or more is the program's\nown, whatever carries its bytes: such"
         " a row is never ok. busy: the part of the time in which the CPU ran; own: the part of\nthat in which"
         " it ran programs, not the kernel. ring full, doorbells, sleeps: how often, in both guests, on rings."

@@ -1,19 +1,17 @@
-"""Rows of the demo's table between a VM and peers outside of it, whose sockets the host executes or not.
+"""Rows of the demo's table between one VM and peers outside of it, with outsourcing on and off.
 
-Without outsourcing, the VM is reached by its own address, and reaches others by its NIC.
+With outsourcing off, all bytes pass the VM's NIC, and clients call the VM by its own address.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from pathlib import Path
 
 from hallway_lab import isolate, outsourcing, paths, programs
-from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, Server, Stand
+from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 from hallway_lab.sh import LabError, run
@@ -35,13 +33,8 @@ class Outside:
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
-        """Boot the VM; servers outside run until the end of the block, too."""
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            contextlib.ExitStack() as self._servers,
-            outsourcing.standing(kernel, Path(folder), RULES) as self.stand,
-        ):
-            self._folder = Path(folder)
+        """Boot the VM; it and the servers outside run until the end of the block."""
+        with outsourcing.standing(kernel, RULES) as self.stand:
             yield self.stand
 
     def rows(self) -> list[Row]:
@@ -73,27 +66,24 @@ class Outside:
         programs.serve(vm, "nginx -g 'daemon off;'", 80)
         return vm.run(f"sha256sum {FOLDER}/large", timeout=120).out.split()[0]
 
-    def _serve(self, words: list[str], port: int) -> None:
-        self._servers.enter_context(Server(words).running(port))
-
     @cached_property
     def _web(self) -> str:
         """Return the digest of the file that a server outside has."""
         data = hashlib.shake_128(b"hallway").digest(SIZE)
-        folder = self._folder / "web"
+        folder = self.stand.folder / "web"
         folder.mkdir()
         (folder / "large").write_bytes(data)
-        self._serve(["python3", "-m", "http.server", "-d", str(folder), str(WEB)], WEB)
+        self.stand.serve(["python3", "-m", "http.server", "-d", str(folder), str(WEB)], WEB)
         return hashlib.sha256(data).hexdigest()
 
     @cached_property
     def _go_server(self) -> bool:
-        self._serve([str(paths.out("demo", "rawstream")), "-listen", ":7000"], 7000)
+        self.stand.serve([str(paths.out("demo", "rawstream")), "-listen", ":7000"], 7000)
         return True
 
     @cached_property
     def _iperf3_server(self) -> bool:
-        self._serve(["iperf3", "-s"], 5201)
+        self.stand.serve(["iperf3", "-s"], 5201)
         return True
 
     # Rows.
@@ -102,7 +92,7 @@ class Outside:
         def fetch() -> Run:
             digest = self._nginx
             place = f"{HOST}:{PUBLISHED}" if self.stand.on else self.stand.client.ip4
-            into = self._folder / "fetched"
+            into = self.stand.folder / "fetched"
             words = ["curl", "-s", "-S", "-f", "-o", str(into), "-w", "%{speed_download}"]
             with self.watch.around():
                 rate = run([*isolate.on_host(netns), *words, f"http://{place}/large"], timeout=120)

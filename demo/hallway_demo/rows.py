@@ -27,7 +27,7 @@ REDIS_REQUESTS = 10_000
 
 
 def rawstream(client: VM, address: str, activity: Activity) -> Run:
-    """Megabytes a second of the static Go program, whose server is at port 7000 there."""
+    """Run the static Go program with its server, which listens on port 7000; return megabytes a second."""
     command = f"/hallway/rawstream -connect {address}:7000 -bytes {GO_BYTES}"
     report = json.loads(client.run(command, timeout=90).out)
     # The guests also make noise and sums, while its clock stands still.

@@ -209,7 +209,7 @@ def facts(vm: VM) -> dict[str, Any]:
 def describe(facts: dict[str, Any]) -> str:
     """Return in two lines what figures were measured on."""
     return (
-        f"VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
+        f"VMs of {facts['guest_cpus']} CPU, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
         f"with {facts['accelerator'].upper()} (-cpu {facts['cpu']}), {facts['host_cpus']} CPUs on the host.\n"
         "TCP: virtio-net, tap and bridge, offloads on."
     )

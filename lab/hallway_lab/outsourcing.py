@@ -1,7 +1,7 @@
 """A VM whose sockets the host executes, and a network outside of its host.
 
 The outsourcer works in the host's own network namespace, one wire away from the
-namespace "outside". By the NIC the VM reaches that as well: the host forwards.
+namespace "outside". The VM's NIC reaches that namespace as well: the host forwards.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import isolate, paths
@@ -39,27 +39,20 @@ connect = ["10.78.0.0/24", "fd78::/64"]
 """
 
 
-@dataclass
-class Server:
-    """A server on the host, or outside."""
-
-    words: list[str]
-    netns: str | None = NETNS
-
-    @contextlib.contextmanager
-    def running(self, port: int, timeout: float = 20) -> Iterator[None]:
-        """Run it in the block, from when it listens on that port on."""
-        inside = isolate.on_host(self.netns)
-        with subprocess.Popen([*inside, *self.words], stdout=subprocess.DEVNULL) as server:
-            try:
-                deadline = time.monotonic() + timeout
-                while not run([*inside, "ss", "-Hltn", f"sport = :{port}"]).strip():
-                    if server.poll() is not None or time.monotonic() > deadline:
-                        raise LabError(f"`{' '.join(self.words)}` does not listen on port {port}")
-                    time.sleep(0.05)
-                yield
-            finally:
-                server.kill()
+@contextlib.contextmanager
+def serving(words: list[str], port: int, netns: str | None = NETNS, timeout: float = 20) -> Iterator[None]:
+    """Run a server outside, or on the host, in the block, from when it listens on that port on."""
+    inside = isolate.on_host(netns)
+    with subprocess.Popen([*inside, *words], stdout=subprocess.DEVNULL) as server:
+        try:
+            deadline = time.monotonic() + timeout
+            while not run([*inside, "ss", "-Hltn", f"sport = :{port}"]).strip():
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise LabError(f"`{' '.join(words)}` does not listen on port {port}")
+                time.sleep(0.05)
+            yield
+        finally:
+            server.kill()
 
 
 @contextlib.contextmanager
@@ -115,11 +108,19 @@ def has_arrived(vm: VM) -> bool:
 
 
 class Stand:
-    """The VM with the module loaded, and peers on the host and outside; what is on or off is outsourcing."""
+    """The VM with the module loaded, and peers on the host and outside; what is on or off is outsourcing.
 
-    def __init__(self, site: Site, vm: VM) -> None:
-        self.site, self.client = site, vm
+    Its folder and the servers outside last as long as the stand.
+    """
+
+    def __init__(self, site: Site, vm: VM, folder: Path, servers: contextlib.ExitStack) -> None:
+        self.site, self.client, self.folder = site, vm, folder
         self.on = True
+        self._servers = servers
+
+    def serve(self, words: list[str], port: int) -> None:
+        """Run a server outside until the stand's end."""
+        self._servers.enter_context(serving(words, port))
 
     def switch(self, on: bool) -> None:
         """Turn outsourcing on or off: without it, bytes go by the NIC."""
@@ -156,10 +157,13 @@ class Stand:
 
 
 @contextlib.contextmanager
-def standing(kernel: str, folder: Path, rules: str = "") -> Iterator[Stand]:
+def standing(kernel: str, rules: str = "") -> Iterator[Stand]:
     """Boot the VM, and wait for its outsourcer; measure.make_ready() comes before."""
-    site, vm = describe(folder, kernel, share=paths.out("share", kernel))
-    with running(site, vm, rules):
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = stack.enter_context(contextlib.ExitStack())
+        site, vm = describe(folder, kernel, share=paths.out("share", kernel))
+        stack.enter_context(running(site, vm, rules))
         vm.run("insmod /hallway/hallway.ko")
         deadline = time.monotonic() + 60
         while not has_arrived(vm):
@@ -167,4 +171,4 @@ def standing(kernel: str, folder: Path, rules: str = "") -> Iterator[Stand]:
                 said = vm.run("dmesg | grep hallway", check=False).out
                 raise LabError(f"no outsourcer has arrived:\n{said}")
             time.sleep(0.2)
-        yield Stand(site, vm)
+        yield Stand(site, vm, folder, servers)

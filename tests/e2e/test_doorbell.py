@@ -25,5 +25,5 @@ def test_doorbell_storm(pair: Pair) -> None:
     moved = delta.of(a)
     hearer.kill(9)
     assert moved["storms"] >= min(TRIPS, total / JIFFY) / 2, "the interrupt was seldom masked"
-    # A trip that waits for the rest of a jiffy on each side is never short; load lengthens some trips, not all.
+    # Waiting for the rest of a jiffy on each side lengthens every trip, load only some.
     assert fast < 2500 * pair.slow, f"nine of ten round trips take more than {fast} us"

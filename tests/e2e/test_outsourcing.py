@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hallway_lab import isolate, outsourcing, topology
-from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, Server, has_arrived
+from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, has_arrived, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
 from hallway_tests.guests import Delta, connections, healthy, insmod, loaded, rmmod, settle_in
@@ -25,9 +25,10 @@ pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
 
 REFUSED = "10.77.0.254"  # the host's own, which no rule names
 PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181"]'
-# A server for each connection: says how many bytes it got, and their digest; then sends as many back.
+# Answers each connection with the digest of its bytes, and the bytes in reverse.
+# "poll" after its address and port has it sleep in select() instead of accept().
 SERVER = """
-import hashlib, socket, sys, threading
+import hashlib, select, socket, sys, threading
 def serve(sock):
     digest, data = hashlib.sha256(), bytearray()
     while piece := sock.recv(65536):
@@ -38,6 +39,8 @@ def serve(sock):
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family)
 while True:
+    if sys.argv[3:] == ["poll"]:
+        select.select([listener], [], [])
     threading.Thread(target=serve, args=(listener.accept()[0],)).start()
 """
 CLIENT = """
@@ -127,7 +130,7 @@ def served(
     address: str, port: int, netns: str | None, program: str = SERVER
 ) -> contextlib.AbstractContextManager[None]:
     """Run a server on the host, or outside, in the block."""
-    return Server(["python3", "-B", "-c", program, address, str(port)], netns).running(port)
+    return serving(["python3", "-B", "-c", program, address, str(port)], port, netns)
 
 
 @pytest.mark.parametrize(("own", "peer"), [(HOST, OUTSIDE), (HOST6, OUTSIDE6)], ids=["v4", "v6"])
@@ -200,13 +203,6 @@ def test_published(outsourced: Outsourced) -> None:
     job.kill()
 
 
-# The same by poll(), which sleeps before each accept().
-POLLER = SERVER.replace(
-    "while True:\n    threading",
-    "while True:\n    select.select([listener], [], [])\n    threading",
-).replace("import hashlib", "import select, hashlib")
-
-
 def fetch(address: str, port: int) -> None:
     """Have a client outside talk to the server at a port."""
     words = [*isolate.on_host("outside"), "python3", "-B", "-c", CLIENT, address, str(port), "100000"]
@@ -232,9 +228,9 @@ def test_older_listeners(outsourced: Outsourced) -> None:
     if loaded(vm):
         rmmod(vm)
     jobs = []
-    for program, port in ((POLLER, 8080), (SERVER, 8081)):
-        vm.put(program, f"/tmp/server{port}.py")
-        jobs.append(vm.spawn(f"exec python3 -B /tmp/server{port}.py 0.0.0.0 {port}"))
+    vm.put(SERVER, "/tmp/server.py")
+    for port, how in ((8080, "poll"), (8081, "")):
+        jobs.append(vm.spawn(f"exec python3 -B /tmp/server.py 0.0.0.0 {port} {how}"))
         wait_for(lambda: vm.run(f"ss -Hltn sport = :{port}").out, f"port {port} is open")  # noqa: B023
     vm.put(CLIENT, "/tmp/client.py")
     outsourced.load()
@@ -383,6 +379,8 @@ def serve(sock):
     sock.close()
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 while True:
+    if sys.argv[3:] == ["poll"]:
+        select.select([listener], [], [])
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 """
 

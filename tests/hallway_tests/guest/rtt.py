@@ -1,6 +1,6 @@
 """Plays ping-pong with `fault.py hear`: rtt.py PORT HOST COUNT.
 
-It prints two figures in microseconds: the time of all round trips, and the one that a tenth of them do not exceed.
+It prints the time of all round trips, and what a tenth of them do not exceed, in microseconds.
 """
 
 import socket

@@ -74,7 +74,7 @@ enum Command {
     /// Turn outsourcing on or off for the guest's new sockets and listeners; see docs/outsourcing.md
     Outsource {
         /// What to turn it
-        switch: Switch,
+        setting: Setting,
     },
     /// Show the module's counters
     Counters {
@@ -85,7 +85,7 @@ enum Command {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Switch {
+enum Setting {
     On,
     Off,
 }
@@ -136,7 +136,7 @@ fn run(options: Options) -> Result<()> {
         Command::Connections { json } => guest::connections(json),
         Command::On => guest::switch(true),
         Command::Off => guest::switch(false),
-        Command::Outsource { switch } => guest::switch_outsourcing(switch == Switch::On),
+        Command::Outsource { setting } => guest::switch_outsourcing(setting == Setting::On),
         Command::Counters { json } => guest::counters(json),
     }
 }

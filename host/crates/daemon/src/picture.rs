@@ -17,7 +17,7 @@
 use hallway_membership::Uuid;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, VmConfig};
+use crate::config::Config;
 use crate::connections::Connections;
 use crate::effect::Effect;
 use crate::outsourcers::{Outsourcers, OUTSOURCER_SLOT};
@@ -197,11 +197,7 @@ impl Picture {
 
     /// An error if a VM has outsourced connections, which a migration would reset.
     pub fn check_outsourced(&self, vm: &str) -> Result<(), String> {
-        let uuid = vm.parse::<Uuid>().ok();
-        let named = |one: &VmConfig| one.name == vm || Some(one.uuid) == uuid;
-        let Some(number) = self.config.vms.iter().position(named) else {
-            return Ok(());
-        };
+        let number = self.vms.number(vm)?;
         self.outsourcers.check_migration(number).map_err(|why| {
             format!(
                 "{vm} stays: {why}, and migration would reset them: wait until they have ended, \

@@ -278,12 +278,18 @@ impl Vms {
 
     // -- What people ask ---------------------------------------------------------
 
-    fn find(&mut self, vm: &str) -> Result<&mut Vm, String> {
+    /// Number of the VM with that name or UUID.
+    pub fn number(&self, vm: &str) -> Result<usize, String> {
         let uuid = vm.parse::<Uuid>().ok();
         self.all
-            .iter_mut()
-            .find(|one| one.name == vm || Some(one.uuid) == uuid)
+            .iter()
+            .position(|one| one.name == vm || Some(one.uuid) == uuid)
             .ok_or_else(|| format!("no VM {vm:?} is in the configuration: see hallway status"))
+    }
+
+    fn find(&mut self, vm: &str) -> Result<&mut Vm, String> {
+        let number = self.number(vm)?;
+        Ok(&mut self.all[number])
     }
 
     /// Begins to migrate a VM.

@@ -50,7 +50,7 @@ pub enum Error {
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The module's switch and counters.
+/// The module's switches and counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Module {
     /// Version of the module.

@@ -129,6 +129,8 @@ impl Process {
     pub fn ask_report(&mut self) -> Result<()> {
         let mut text = vec![0; PACKET_MAX];
         match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
+            // Its end, of which the pidfd tells.
+            Ok(0) => return Ok(()),
             Ok(length) => {
                 self.report = serde_json::from_slice(&text[..length]).context("its report")?;
                 self.heard = Some(Instant::now());
