@@ -84,6 +84,38 @@
 #define HALLWAY_MARK_POSITION 0x3fffffffffffffffULL
 /* In start: the TCP sequence number. */
 #define HALLWAY_MARK_SEQ 0xffffffffULL
+/* index in hallway_options.value: SO_KEEPALIVE */
+#define HALLWAY_OPTION_KEEPALIVE 0
+/* index in hallway_options.value: TCP_NODELAY */
+#define HALLWAY_OPTION_NODELAY 1
+/* index in hallway_options.value: TCP_CORK */
+#define HALLWAY_OPTION_CORK 2
+/* index in hallway_options.value: TCP_KEEPIDLE */
+#define HALLWAY_OPTION_KEEPIDLE 3
+/* index in hallway_options.value: TCP_KEEPINTVL */
+#define HALLWAY_OPTION_KEEPINTVL 4
+/* index in hallway_options.value: TCP_KEEPCNT */
+#define HALLWAY_OPTION_KEEPCNT 5
+/* index in hallway_options.value: TCP_USER_TIMEOUT */
+#define HALLWAY_OPTION_USER_TIMEOUT 6
+/* index in hallway_options.value: TCP_SYNCNT */
+#define HALLWAY_OPTION_SYNCNT 7
+/* index in hallway_options.value: TCP_MAXSEG */
+#define HALLWAY_OPTION_MAXSEG 8
+/* index in hallway_options.value: IP_TOS */
+#define HALLWAY_OPTION_TOS 9
+/* index in hallway_options.value: IP_TTL */
+#define HALLWAY_OPTION_TTL 10
+/* index in hallway_options.value: IPV6_TCLASS */
+#define HALLWAY_OPTION_TCLASS 11
+/* index in hallway_options.value: IPV6_UNICAST_HOPS */
+#define HALLWAY_OPTION_HOPS 12
+/* index in hallway_options.value: the highest. */
+#define HALLWAY_OPTION_MAX 12
+/* Places in hallway_options.value. */
+#define HALLWAY_OPTIONS 32
+/* Bytes of hallway_options.info. */
+#define HALLWAY_INFO_MAX 512
 
 /* message.h */
 

@@ -28,6 +28,24 @@
 #include "constants.h"
 #include "types.h"
 
+/*
+ * Options of a socket that the outsourcer executes, in the head of the guest's ring.
+ * The guest writes a value, then sets its bit in changed; the outsourcer clears the
+ * bits, then reads the values. Values are ints, as setsockopt() of Linux has them.
+ *
+ * The guest asks for struct tcp_info by another number in asked. The outsourcer
+ * writes info and info_size, then that number to answered.
+ */
+struct hallway_options {
+	__u64 changed;		/* 1 << HALLWAY_OPTION_*; both write it */
+	__u32 asked;		/* the guest */
+	__u32 answered;		/* the outsourcer, and all below but value */
+	__u32 info_size;	/* bytes of info; 0: there is none */
+	__u32 reserved;
+	__s32 value[HALLWAY_OPTIONS];	/* the guest */
+	__u8 info[HALLWAY_INFO_MAX];	/* struct tcp_info of the host */
+};
+
 struct hallway_ring {
 	/* The sender's line. */
 	__u64 head;
@@ -46,7 +64,9 @@ struct hallway_ring {
 	/* 0, SET, or CUT | the low bits of the first position not taken. */
 	__u64 end;
 	__u8 reserved3[32];
-	__u8 reserved4[3904];
+	__u8 reserved4[64];
+	struct hallway_options options;	/* of kind SOCKET, in the guest's ring */
+	__u8 reserved5[3176];
 	__u8 data[];
 };
 
@@ -54,5 +74,8 @@ HALLWAY_ASSERT_SIZE(struct hallway_ring, HALLWAY_RING_HEADER);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, tail, 64);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, magic, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, start, 144);
+HALLWAY_ASSERT_SIZE(struct hallway_options, 664);
+HALLWAY_ASSERT_OFFSET(struct hallway_options, value, 24);
+HALLWAY_ASSERT_OFFSET(struct hallway_ring, options, 256);
 
 #endif /* HALLWAY_ABI_RING_H */

@@ -188,17 +188,6 @@ static struct hall_out *pop_arrival(struct hall_out *listener)
 	return out;
 }
 
-/* What a program finds of the listener's at an accepted socket. */
-static void inherit_options(struct sock *sk, const struct sock *listener)
-{
-	sk->sk_rcvtimeo = READ_ONCE(listener->sk_rcvtimeo);
-	sk->sk_sndtimeo = READ_ONCE(listener->sk_sndtimeo);
-	sk->sk_rcvlowat = READ_ONCE(listener->sk_rcvlowat);
-	sk->sk_lingertime = READ_ONCE(listener->sk_lingertime);
-	if (sock_flag(listener, SOCK_LINGER))
-		sock_set_flag(sk, SOCK_LINGER);
-}
-
 /* The socket layer made `fresh` without a struct sock: it gets a new one. */
 static int graft_sock(struct sock *listener, struct socket *fresh)
 {
@@ -214,7 +203,7 @@ static int graft_sock(struct sock *listener, struct socket *fresh)
 	lock_sock(sk);
 	sock->sk = NULL;
 	sock_graft(sk, fresh);
-	inherit_options(sk, listener);
+	hall_options_inherit(sk, listener);
 	release_sock(sk);
 	/* It has no sk, so its release is native's. */
 	sock->ops = hall_tables_of(sk)->native;
@@ -235,7 +224,7 @@ static int accept_arrival(struct hall_out *out, struct sock *listener,
 		call.answers = out->channel.sender;
 		err = graft_sock(listener, fresh);
 		/* Errors of memory end some servers, and the peer has caused this one. */
-		if (!err && hall_out_offer(out, &call))
+		if (!err && hall_out_offer(out, fresh->sk, &call))
 			err = -ECONNABORTED;
 	}
 	if (err) {

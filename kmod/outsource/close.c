@@ -4,6 +4,8 @@
 
 #include <net/tcp.h>
 
+#include <hallway/reason.h>
+
 int hall_out_shutdown(struct socket *sock, int how)
 {
 	struct sock *sk = sock->sk;
@@ -21,8 +23,10 @@ int hall_out_shutdown(struct socket *sock, int how)
 		err = -ENOTCONN;
 	} else {
 		WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | how);
-		if (how & SEND_SHUTDOWN)
+		if (how & SEND_SHUTDOWN) {
 			hall_out_end(out);
+			hall_channel_notify_receiver(&out->channel);
+		}
 	}
 	hall_out_unlock(out);
 	if (!err)
@@ -55,9 +59,16 @@ static void close_stream(struct hall_out *out, u32 reason)
 		/* A reset must not look like FIN first. */
 		if (!reason)
 			hall_out_end(out);
-		hall_out_finish_rx(out, reason);
+		/* One doorbell for both: DONE rings. */
+		if (out->mapped)
+			hall_out_finish_rx(out, reason);
+		else
+			hall_channel_notify_receiver(&out->channel);
+	} else if (out->state == HALL_OUT_CALLING && out->memory.ring) {
+		/* If it crosses the answer, hall_out_take_answer() declines that. */
+		hall_channel_send(&out->channel, HALLWAY_DECLINE, HALL_OUT_CARRIER,
+				  HALLWAY_REASON_STATE, 0);
 	}
-	/* The answer to a call comes later: hall_out_take_answer() declines it. */
 	hall_out_close_channel(out);
 }
 

@@ -58,7 +58,7 @@ static void call_host(struct hall_out *out)
 	mutex_lock(&out->mutex);
 	hall_count(HALL_OUTSOURCE_CALLS);
 	/* Without memory or number: as if the host's policy were against it. */
-	if (!out->closed && hall_out_offer(out, &call))
+	if (!out->closed && hall_out_offer(out, out->sk, &call))
 		hall_out_take_refusal(out, EACCES);
 	hall_out_unlock(out);
 }
@@ -225,6 +225,8 @@ void hall_out_take_answer(struct hall_out *out, struct hallway_message *offer)
 			hall_out_take_refusal(out, ECONNABORTED);
 		return;
 	}
+	/* What has been set since the OFFER. */
+	hall_options_pass(out);
 	smp_store_release(&out->state, HALL_OUT_CONNECTED);
 	hall_count(HALL_OUTSOURCE_CONNECTIONS);
 	sk->sk_state_change(sk);

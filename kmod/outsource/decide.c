@@ -57,6 +57,22 @@ static bool is_member(const struct in6_addr *address)
 	return found;
 }
 
+/* Options that the outsourcer does not get: see options.c. */
+static bool has_own_options(const struct sock *sk)
+{
+	const struct inet_sock *inet = inet_sk(sk);
+	const struct tcp_sock *tp = tcp_sk(sk);
+
+#ifdef CONFIG_TCP_MD5SIG
+	if (rcu_access_pointer(tp->md5sig_info))
+		return true;
+#endif
+	return tp->repair || tp->fastopen_connect ||
+	       inet_csk(sk)->icsk_ca_setsockopt || inet->min_ttl ||
+	       rcu_access_pointer(inet->inet_opt) ||
+	       sk->sk_max_pacing_rate != ~0UL;
+}
+
 /* Is there anything about the socket that the host's one could not have? */
 static bool is_plain(const struct sock *sk)
 {
@@ -64,7 +80,7 @@ static bool is_plain(const struct sock *sk)
 	       !sk->sk_user_data && !sk->sk_mark &&
 	       !sock_flag(sk, SOCK_ZEROCOPY) &&
 	       !rcu_access_pointer(sk->sk_filter) && !inet_sk_transparent(sk) &&
-	       !tcp_sk(sk)->repair && !inet_csk(sk)->icsk_ulp_ops;
+	       !has_own_options(sk) && !inet_csk(sk)->icsk_ulp_ops;
 }
 
 /* To an address that the host may not have. */

@@ -140,6 +140,7 @@ static void fill_tables(struct hall_tables *tables, const struct hook *hook)
 	stream->ioctl = hall_out_ioctl;
 	stream->shutdown = hall_out_shutdown;
 	stream->setsockopt = hall_out_setsockopt;
+	stream->getsockopt = hall_out_getsockopt;
 	stream->sendmsg = hall_out_sendmsg;
 	stream->recvmsg = hall_out_recvmsg;
 	/* The socket layer then splices by recvmsg() and sendmsg(). */

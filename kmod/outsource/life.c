@@ -233,5 +233,6 @@ struct hall_out *hall_out_new(const struct hall_channel_kind *kind,
 	INIT_LIST_HEAD(&out->arrival);
 	INIT_WORK(&out->work, run_work);
 	mutex_init(&out->mutex);
+	init_waitqueue_head(&out->answers);
 	return out;
 }

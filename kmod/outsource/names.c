@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* getsockname(), getpeername(), ioctl() and setsockopt() of an outsourced socket. */
+/* getsockname(), getpeername() and ioctl() of an outsourced socket. */
 #include "outsource.h"
 
 #include <asm/ioctls.h>
@@ -85,14 +85,4 @@ int hall_out_ioctl(struct socket *sock, unsigned int cmd, unsigned long arg)
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len)
 {
 	return -EINVAL;
-}
-
-/* The husk keeps the options; what needs TCP's packets is refused. */
-int hall_out_setsockopt(struct socket *sock, int level, int optname,
-			sockptr_t optval, unsigned int optlen)
-{
-	if (level == SOL_TCP && (optname == TCP_ULP || optname == TCP_REPAIR))
-		return -ENOPROTOOPT;
-	return hall_tables_of(sock->sk)->native->setsockopt(sock, level, optname,
-							    optval, optlen);
 }

@@ -72,6 +72,9 @@ struct hall_out {
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
 	u64 tx_bytes, rx_bytes;		/* that programs have sent and received */
+	u32 asked;			/* questions for struct tcp_info */
+	wait_queue_head_t answers;	/* sleepers that have asked */
+	bool keepalive;			/* SO_KEEPALIVE, as it was passed */
 	/* Bytes of a ring after its writer departed; allocated. */
 	u8 *rest;
 	u32 rest_len, rest_at;
@@ -149,11 +152,12 @@ unsigned int hall_out_count(void);
 void hall_out_unlock(struct hall_out *out);
 
 /* Rings' memory and marks. Under the mutex, process context. */
-int hall_out_offer(struct hall_out *out, const struct hallway_call *call);
+int hall_out_offer(struct hall_out *out, const struct sock *sk,
+		   const struct hallway_call *call);
 int hall_out_map(struct hall_out *out, const struct hallway_message *offer);
 void hall_out_free_tx(struct hall_out *out);
 void hall_out_unmap(struct hall_out *out);
-/* Sets the end mark: FIN. */
+/* Sets the end mark: FIN. The caller rings. */
 void hall_out_end(struct hall_out *out);
 /* Says that we read no more; reason: errno, or 0. */
 void hall_out_finish_rx(struct hall_out *out, u32 reason);
@@ -206,8 +210,28 @@ int hall_out_release(struct socket *sock);
 void hall_out_abandon(struct hall_out *out);
 int hall_out_getname(struct socket *sock, struct sockaddr *address, int peer);
 int hall_out_ioctl(struct socket *sock, unsigned int cmd, unsigned long arg);
-int hall_out_setsockopt(struct socket *sock, int level, int optname,
-			sockptr_t optval, unsigned int optlen);
+
+/* options.c: in our ring, before it is offered. */
+void hall_options_init(struct hall_out *out, struct hallway_ring *ring,
+		       const struct sock *sk);
+/* Passes what has changed to the outsourcer. Mutex. */
+void hall_options_pass(struct hall_out *out);
+/* The same for SO_KEEPALIVE, which is set without a call of ours. No lock. */
+static inline void hall_options_note(struct hall_out *out)
+{
+	if (READ_ONCE(out->keepalive) == sock_flag(out->sk, SOCK_KEEPOPEN))
+		return;
+	mutex_lock(&out->mutex);
+	hall_options_pass(out);
+	hall_out_unlock(out);
+}
+
+/* A connection that arrived has what TCP copies of the listener's. lock_sock(sk). */
+void hall_options_inherit(struct sock *sk, const struct sock *listener);
+int hall_out_setsockopt(struct socket *sock, int level, int name, sockptr_t value,
+			unsigned int length);
+int hall_out_getsockopt(struct socket *sock, int level, int name,
+			char __user *value, int __user *length);
 
 int hall_watched_listen(struct socket *sock, int backlog);
 #ifdef HALL_HAS_ACCEPT_ARG

@@ -126,6 +126,7 @@ void hall_out_wake(struct hall_out *out)
 
 	if (!sk || hall_out_state(out) != HALL_OUT_CONNECTED)
 		return;
+	wake_up_all(&out->answers);
 	spin_lock_bh(&out->channel.lock);
 	ended = out->mapped && READ_ONCE(out->rx.shared->end);
 	spin_unlock_bh(&out->channel.lock);

@@ -7,7 +7,8 @@
 /* Bytes of the ring that the guest writes. */
 #define RING_BYTES	(256 << 10)
 
-int hall_out_offer(struct hall_out *out, const struct hallway_call *call)
+int hall_out_offer(struct hall_out *out, const struct sock *sk,
+		   const struct hallway_call *call)
 {
 	struct hall_channel *channel = &out->channel;
 	struct hall_memory memory;
@@ -25,6 +26,7 @@ int hall_out_offer(struct hall_out *out, const struct hallway_call *call)
 	}
 	hall_ring_init_tx(&out->tx, memory.ring, RING_BYTES, HALL_OUT_CARRIER);
 	hall_ring_set_start(&out->tx, 0);
+	hall_options_init(out, memory.ring, sk);
 	spin_lock_bh(&channel->lock);
 	out->memory = memory;
 	spin_unlock_bh(&channel->lock);
@@ -86,7 +88,6 @@ void hall_out_end(struct hall_out *out)
 	spin_lock_bh(&out->channel.lock);
 	hall_ring_set_end(&out->tx);
 	spin_unlock_bh(&out->channel.lock);
-	hall_channel_notify_receiver(&out->channel);
 }
 
 void hall_out_unmap(struct hall_out *out)

@@ -129,6 +129,7 @@ static noinline int send_message(struct socket *sock, struct msghdr *msg)
 	ret = wait_for_connection(out, sock_sndtimeo(sk, msg->msg_flags &
 							 MSG_DONTWAIT));
 	if (!ret && hall_out_state(out) == HALL_OUT_CONNECTED) {
+		hall_options_note(out);
 		/* The rings have no urgent data, and bytes are always copied. */
 		if (msg->msg_flags & MSG_OOB)
 			ret = -EOPNOTSUPP;
@@ -293,6 +294,7 @@ static noinline int receive(struct socket *sock, struct msghdr *msg, size_t size
 	ret = wait_for_connection(out, sock_rcvtimeo(sock->sk,
 						     flags & MSG_DONTWAIT));
 	if (!ret && hall_out_state(out) == HALL_OUT_CONNECTED) {
+		hall_options_note(out);
 		if (flags & MSG_OOB)
 			ret = -EINVAL;
 		else if (flags & MSG_ERRQUEUE)

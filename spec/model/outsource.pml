@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Outsourced connections, one after another: connect, bytes both ways, ends, resets
- * and the death of the outsourcer, at any moment. The model checks section 7 of
- * ../protocol.md.
+ * Outsourced connections, one after another: connect, given up or not, bytes both
+ * ways, ends, resets and the death of the outsourcer, at any moment. The model checks
+ * section 7 of ../protocol.md.
  *
  * Both sides have one endpoint number and one piece of ring memory, which the next
  * connection uses at once. Messages and accesses name the connection that they are
@@ -21,10 +21,10 @@
 #endif
 
 mtype = { NONE, CALLING, CONNECTED, REFUSED };		/* of a side */
-mtype = { CALL, ANSWER, DECLINE, DONE };		/* messages */
+mtype = { CALL, GIVE_UP, ANSWER, DECLINE, DONE };		/* messages */
 
 /* Message, connection, position, and whether the reason is an errno. */
-chan to_host = [3] of { mtype, byte, byte, bool };
+chan to_host = [4] of { mtype, byte, byte, bool };
 chan to_guest = [3] of { mtype, byte, byte, bool };
 
 /* Rings. owner: the connection; 0: free. */
@@ -124,7 +124,9 @@ active proctype Guest()
 		:: else -> if :: error = true :: error = false fi
 		fi;
 		close_socket(error) }
-	:: atomic { g_state == CALLING && !g_closed && !patient -> g_closed = true }
+	:: atomic { g_state == CALLING && !g_closed && !patient ->
+		g_closed = true;
+		to_host!GIVE_UP, g_conn, 0, false }
 
 	/* The work item. */
 	:: atomic { !dead && to_guest?[ANSWER] ->
@@ -207,6 +209,20 @@ end:	do
 		h_owner = h_conn; h_head = 0; h_end = false;
 		h_state = CONNECTED;
 		to_guest!ANSWER, h_conn, 0, false }
+	:: atomic { !dead && to_host?[GIVE_UP] ->
+		to_host?GIVE_UP, c, position, error;
+		assert(h_state == NONE || c == h_conn);
+		if
+#ifdef GIVE_UP_LATE
+		:: h_state != NONE ->
+#else
+		:: h_state == CALLING ->
+#endif
+			h_maps = false; h_state = NONE;
+			to_guest!DECLINE, h_conn, 0, true
+		/* It crossed our answer, which the guest declines. */
+		:: else
+		fi }
 	:: atomic { !dead && to_host?[DECLINE] ->
 		to_host?DECLINE, c, position, error;
 		assert(h_state == CONNECTED && c == h_conn);

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
+import socket
+import stat
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -428,3 +432,156 @@ def test_unloading(outsourced: Outsourced) -> None:
             assert job.poll() is None, "a program ended"
             job.kill()
     healthy(vm)
+
+
+# Level, name and value of options: set before connect(), and after it.
+OPTIONS_BEFORE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45678),
+    (socket.IPPROTO_TCP, socket.TCP_SYNCNT, 4),
+    (socket.IPPROTO_IP, socket.IP_TOS, 0x10),
+    (socket.IPPROTO_IP, socket.IP_TTL, 33),
+]
+OPTIONS_AFTER = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 0),
+    (socket.IPPROTO_TCP, socket.TCP_CORK, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 11),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
+    (socket.IPPROTO_IP, socket.IP_TTL, 44),
+]
+# Sets the first ones, connects, sets the others when it may, and says what it found.
+SETTER = f"""
+import errno, json, os, socket, struct, sys, time
+def settle(file):
+    while not os.path.exists(file):
+        time.sleep(0.05)
+sock = socket.socket()
+for option in {OPTIONS_BEFORE}:
+    sock.setsockopt(*option)
+sock.connect((sys.argv[1], int(sys.argv[2])))
+settle("/tmp/second")
+for option in {OPTIONS_AFTER}:
+    sock.setsockopt(*option)
+sock.send(b"the host learns of SO_KEEPALIVE")
+info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+refused = []
+for level, name, value in (
+    (socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno"),
+    (socket.IPPROTO_IP, socket.IP_OPTIONS, bytes(4)),
+):
+    try:
+        sock.setsockopt(level, name, value)
+    except OSError as error:
+        refused.append(error.errno == errno.ENOPROTOOPT)
+settle("/tmp/third")
+print(json.dumps({{"state": info[0], "mss": struct.unpack_from("I", info, 16)[0], "refused": refused}}))
+"""
+PIDFD_GETFD = 438
+
+
+def find_socket(pid: int, remote: tuple[str, int]) -> socket.socket | None:
+    """Return a copy of the outsourcer's socket that is connected to an address."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        for number in map(int, os.listdir(f"/proc/{pid}/fd")):
+            copy = ctypes.CDLL(None).syscall(PIDFD_GETFD, pidfd, number, 0)
+            if copy < 0:
+                continue
+            if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+                os.close(copy)
+                continue
+            found = socket.socket(fileno=copy)
+            with contextlib.suppress(OSError):
+                if found.getpeername()[:2] == remote:
+                    return found
+            found.close()
+    finally:
+        os.close(pidfd)
+    return None
+
+
+def host_socket(outsourced: Outsourced, remote: tuple[str, int]) -> socket.socket:
+    """Return a copy of the outsourcer's socket to an address, once it is connected."""
+    pid = outsourced.outsourcer()
+    assert pid
+    found = wait_for(lambda: find_socket(pid, remote), f"there is a socket to {remote}", 60 * outsourced.slow)
+    assert isinstance(found, socket.socket)
+    return found
+
+
+def has_options(sock: socket.socket, options: list[tuple[int, int, int]]) -> bool:
+    """Tell whether a socket has all of these."""
+    return all(sock.getsockopt(level, name) == value for level, name, value in options)
+
+
+def test_options(outsourced: Outsourced) -> None:
+    """Options that a program sets are those of the host's socket; what that can't have is refused."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(SETTER, "/tmp/setter.py")
+    vm.run("rm -f /tmp/second /tmp/third")
+    with served(OUTSIDE, 7009, "outside"):
+        job = vm.spawn(f"python3 -B /tmp/setter.py {OUTSIDE} 7009")
+        with host_socket(outsourced, (OUTSIDE, 7009)) as sock:
+            # Those of before connect() are there from the SYN on.
+            assert has_options(sock, OPTIONS_BEFORE)
+            vm.run("touch /tmp/second")
+            wait_for(lambda: has_options(sock, OPTIONS_AFTER), "the others are set", 60 * outsourced.slow)
+            vm.run("touch /tmp/third")
+            said = json.loads(job.wait(60).out)
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    assert said == {"state": 1, "mss": struct.unpack_from("I", info, 16)[0], "refused": [True, True]}
+
+
+def test_inherited_options(outsourced: Outsourced) -> None:
+    """A connection that arrives has its listener's options on the host."""
+    vm = outsourced.vm
+    outsourced.load()
+    options = [option for option in OPTIONS_BEFORE if option[1] != socket.TCP_SYNCNT]
+    program = (
+        "import socket\nlistener = socket.socket()\n"
+        f"for option in {options}:\n    listener.setsockopt(*option)\n"
+        "listener.bind(('0.0.0.0', 8080))\nlistener.listen()\n"
+        "listener.accept()[0].recv(1)\n"
+    )
+    vm.put(program, "/tmp/inherit.py")
+    vm.spawn("python3 -B /tmp/inherit.py")
+    wait_published(8080)
+    with (
+        socket.create_connection((HOST, 8080)) as client,
+        host_socket(outsourced, client.getsockname()) as sock,
+    ):
+        wait_for(lambda: has_options(sock, options), "they are set", 60 * outsourced.slow)
+
+
+NOBODY = "10.78.0.99"  # beside the server outside
+
+
+def test_connect_given_up(outsourced: Outsourced) -> None:
+    """A connect() to a silent host that its program gives up ends on the host at once."""
+    vm = outsourced.vm
+    outsourced.load()
+
+    def calling() -> str:
+        return run(["ss", "-Htn", "state", "syn-sent", "dst", NOBODY]).strip()
+
+    program = f"""
+import os, socket, time
+sock = socket.socket()
+sock.setblocking(False)
+assert sock.connect_ex(("{NOBODY}", 7010))
+while not os.path.exists("/tmp/give-up"):
+    time.sleep(0.05)
+"""
+    vm.put(program, "/tmp/caller.py")
+    vm.run("rm -f /tmp/give-up")
+    run(["ip", "neigh", "replace", NOBODY, "lladdr", "02:00:00:00:00:99", "dev", "wan"])
+    job = vm.spawn("python3 -B /tmp/caller.py")
+    wait_for(calling, "the host sends SYNs", 60 * outsourced.slow)
+    vm.run("touch /tmp/give-up")
+    assert not job.wait(60).code
+    wait_for(lambda: not calling(), "the host sends none", 20 * outsourced.slow)
+    wait_for(lambda: not connections(vm), "its number is free", 20 * outsourced.slow)

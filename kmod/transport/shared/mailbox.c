@@ -211,7 +211,8 @@ void hall_mailbox_send(struct hall_member *member,
 		goto unlock;
 	spin_lock_bh(&peer->lock);
 	if (is_waiting(peer) || !put(peer, message)) {
-		if (message->type == HALLWAY_DECLINE)
+		/* One to endpoint 0 is about an OFFER of ours. */
+		if (message->type == HALLWAY_DECLINE && message->to)
 			keep_declined(peer, message);
 		else if (!keep_message(peer, message))
 			hall_count(HALL_MESSAGES_LOST);

@@ -84,6 +84,38 @@ pub mod ring {
     pub const MARK_POSITION: u64 = 0x3fff_ffff_ffff_ffff;
     /// In start: the TCP sequence number.
     pub const MARK_SEQ: u64 = 0xffff_ffff;
+    /// index in hallway_options.value: SO_KEEPALIVE
+    pub const OPTION_KEEPALIVE: u32 = 0;
+    /// index in hallway_options.value: TCP_NODELAY
+    pub const OPTION_NODELAY: u32 = 1;
+    /// index in hallway_options.value: TCP_CORK
+    pub const OPTION_CORK: u32 = 2;
+    /// index in hallway_options.value: TCP_KEEPIDLE
+    pub const OPTION_KEEPIDLE: u32 = 3;
+    /// index in hallway_options.value: TCP_KEEPINTVL
+    pub const OPTION_KEEPINTVL: u32 = 4;
+    /// index in hallway_options.value: TCP_KEEPCNT
+    pub const OPTION_KEEPCNT: u32 = 5;
+    /// index in hallway_options.value: TCP_USER_TIMEOUT
+    pub const OPTION_USER_TIMEOUT: u32 = 6;
+    /// index in hallway_options.value: TCP_SYNCNT
+    pub const OPTION_SYNCNT: u32 = 7;
+    /// index in hallway_options.value: TCP_MAXSEG
+    pub const OPTION_MAXSEG: u32 = 8;
+    /// index in hallway_options.value: IP_TOS
+    pub const OPTION_TOS: u32 = 9;
+    /// index in hallway_options.value: IP_TTL
+    pub const OPTION_TTL: u32 = 10;
+    /// index in hallway_options.value: IPV6_TCLASS
+    pub const OPTION_TCLASS: u32 = 11;
+    /// index in hallway_options.value: IPV6_UNICAST_HOPS
+    pub const OPTION_HOPS: u32 = 12;
+    /// index in hallway_options.value: the highest.
+    pub const OPTION_MAX: u32 = 12;
+    /// Places in hallway_options.value.
+    pub const OPTIONS: usize = 32;
+    /// Bytes of hallway_options.info.
+    pub const INFO_MAX: usize = 512;
 }
 
 /// Of `message.h`.

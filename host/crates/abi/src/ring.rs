@@ -5,6 +5,25 @@ use std::mem::{offset_of, size_of};
 
 pub use crate::constants::ring::*;
 
+/// Options of a socket that the outsourcer executes, in the head of the guest's ring.
+#[repr(C)]
+pub struct Options {
+    /// Bits `1 << OPTION_*`: the guest sets them, the outsourcer clears them.
+    pub changed: u64,
+    /// The guest's: number of its last question for `struct tcp_info`.
+    pub asked: u32,
+    /// The outsourcer's: the last number that it has answered.
+    pub answered: u32,
+    /// Bytes of `info`; 0: there is none.
+    pub info_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The guest's.
+    pub value: [i32; OPTIONS],
+    /// `struct tcp_info` of the host.
+    pub info: [u8; INFO_MAX],
+}
+
 /// The head of a ring; the data follows.
 #[repr(C)]
 pub struct Ring {
@@ -35,7 +54,11 @@ pub struct Ring {
     /// Zero.
     pub reserved3: [u8; 32],
     /// Zero.
-    pub reserved4: [u8; 3904],
+    pub reserved4: [u8; 64],
+    /// Of kind SOCKET, in the guest's ring.
+    pub options: Options,
+    /// Zero.
+    pub reserved5: [u8; 3176],
 }
 
 const _: () = {
@@ -43,4 +66,7 @@ const _: () = {
     assert!(offset_of!(Ring, tail) == 64);
     assert!(offset_of!(Ring, magic) == 128);
     assert!(offset_of!(Ring, start) == 144);
+    assert!(size_of::<Options>() == 664);
+    assert!(offset_of!(Options, value) == 24);
+    assert!(offset_of!(Ring, options) == 256);
 };

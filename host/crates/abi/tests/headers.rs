@@ -42,7 +42,8 @@ fn expectations() -> Vec<(String, u64)> {
         magic major minor reserved entry home candidates wanted reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
-        start end reserved3 reserved4);
+        start end reserved3 reserved4 options reserved5);
+    layout!("hallway_options", ring::Options: changed asked answered info_size reserved value info);
     layout!("hallway_call", message::Call: answers listener flags reserved);
     for (name, value) in [
         ("type", offset_of!(message::Head, r#type)),

@@ -2,6 +2,7 @@
 //! What the guest asks for, by messages.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 
 use hallway_abi::message as abi;
 use hallway_abi::region::ENDPOINTS_MAX;
@@ -11,9 +12,10 @@ use crate::guest::Guest;
 use crate::listener::Listener;
 use crate::message::{Message, Offer, Other, CARRIER};
 use crate::net::{self, Route};
+use crate::options;
 use crate::policy;
 use crate::stream::{Stage, Stream};
-use crate::table::Entry;
+use crate::table::{Entry, Queue};
 
 /// `HALLWAY_REASON_KIND`: the kind of channel is not known.
 const REASON_KIND: u32 = 24;
@@ -93,7 +95,12 @@ impl Guest<'_> {
             port: offer.local.port(),
             to,
         };
-        let socket = net::start_connect(&route).map_err(|errno| errno as i32)?;
+        let prepare = |socket: &OwnedFd| {
+            for (number, value) in from_guest.take_options() {
+                options::set(socket, number, value);
+            }
+        };
+        let socket = net::start_connect(&route, prepare).map_err(|errno| errno as i32)?;
         let Some((to_guest, handle)) = self.peer.make_ring(self.count_others()) else {
             return Err(self.refuse("memory", "connection", libc::ENOBUFS));
         };
@@ -111,6 +118,7 @@ impl Guest<'_> {
             is_received: false,
             is_sent: false,
             is_failed: false,
+            stops_short: false,
         };
         self.insert_stream(stream)
             .map(drop)
@@ -153,15 +161,20 @@ impl Guest<'_> {
         let (its, remote) = (stream.its, stream.remote);
         let error = stream.socket.as_ref().map_or(libc::EIO, net::take_error);
         if error != 0 {
-            stream.from_guest = None;
-            stream.drop_ring(self.peer);
-            self.table.remove(own);
-            self.decline(its, CARRIER, error);
+            self.end_connect(own, error);
             return;
         }
         stream.stage = Stage::Open;
         self.offer(own, remote, its, 0);
-        self.table.push_ready(own);
+        self.table.push(Queue::Ready, own);
+    }
+
+    /// Ends a connect that has no connection, and says so.
+    fn end_connect(&mut self, own: u32, errno: i32) {
+        if let Some(Entry::Stream(mut stream)) = self.table.remove(own) {
+            stream.drop_ring(self.peer);
+            self.decline(stream.its, CARRIER, errno);
+        }
     }
 
     /// Offers the own ring of a connection.
@@ -202,7 +215,7 @@ impl Guest<'_> {
         stream.its = offer.from;
         stream.from_guest = self.peer.take_up(offer.handle, offer.ring_size);
         let result = if stream.from_guest.is_some() {
-            self.table.push_ready(own);
+            self.table.push(Queue::Ready, own);
             Ok(())
         } else {
             // The own ring stays until the guest's DONE: it has taken that one.
@@ -226,6 +239,13 @@ impl Guest<'_> {
 
     fn take_decline(&mut self, decline: &Other) {
         let own = decline.to;
+        if own == 0 {
+            // The program has given up a connect.
+            if let Some(own) = self.table.find_connecting(decline.from) {
+                self.end_connect(own, libc::ECONNABORTED);
+            }
+            return;
+        }
         let Some(stream) = self.table.stream(own) else {
             return;
         };
@@ -253,7 +273,7 @@ impl Guest<'_> {
                 if stream.stage == Stage::Open && stream.its == done.from =>
             {
                 stream.take_done(done, self.peer, self.counts);
-                self.table.push_ready(own);
+                self.table.push(Queue::Ready, own);
                 self.remove_if_over(own);
             }
             Some(Entry::Listener(listener)) if listener.its == done.from => {
@@ -320,7 +340,7 @@ impl Guest<'_> {
             carrier: offer.carrier,
             ..Other::default()
         }));
-        self.table.push_ready(own);
+        self.table.push(Queue::Ready, own);
         Ok(())
     }
 }

@@ -13,6 +13,8 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
+use crate::options;
+
 /// System calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_accept4,
@@ -74,14 +76,13 @@ fn sockets() -> Result<Vec<SeccompRule>> {
     Ok(vec![rule(libc::AF_INET)?, rule(libc::AF_INET6)?])
 }
 
-/// Options of sockets that the program sets.
+/// Options of sockets that the program sets, besides those that the guest chooses.
 const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
 ];
 
 fn options() -> Result<Vec<SeccompRule>> {
@@ -91,7 +92,7 @@ fn options() -> Result<Vec<SeccompRule>> {
             argument(2, SeccompCmpOp::Eq, *option as u64)?,
         ])?)
     };
-    OPTIONS.iter().map(rule).collect()
+    OPTIONS.iter().chain(&options::OPTIONS).map(rule).collect()
 }
 
 /// Uses of `fcntl`. Others have the kernel send signals to other processes.

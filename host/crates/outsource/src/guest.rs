@@ -9,7 +9,7 @@ use crate::net;
 use crate::orders::Policy;
 use crate::poller::Poller;
 use crate::stream::Stage;
-use crate::table::{Entry, Table};
+use crate::table::{Entry, Queue, Table};
 
 /// What the work for a guest needs. It is put together for each turn.
 pub struct Guest<'a> {
@@ -31,7 +31,9 @@ impl Guest<'_> {
         let before = self.peer.count_corrupt();
         let table = &mut *self.table;
         let end = hallway_abi::region::ENDPOINTS_MAX as u32;
-        let mut messages = self.peer.look(end, |endpoint| table.push_ready(endpoint));
+        let mut messages = self
+            .peer
+            .look(end, |endpoint| table.push(Queue::Ready, endpoint));
         if is_new {
             messages.extend(self.peer.receive());
         }
@@ -49,12 +51,14 @@ impl Guest<'_> {
             return;
         };
         let is_error = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP);
-        let is_in = is_error || flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP);
+        let is_ended = is_error || flags.contains(EpollFlags::EPOLLRDHUP);
+        let is_in = is_ended || flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI);
         let is_out = is_error || flags.contains(EpollFlags::EPOLLOUT);
         match self.table.get(own) {
             Some(Entry::Listener(listener)) => listener.is_readable |= is_in,
             Some(Entry::Stream(stream)) => {
                 stream.is_readable |= is_in;
+                stream.stops_short |= is_ended || flags.contains(EpollFlags::EPOLLPRI);
                 stream.is_writable |= is_out;
                 if stream.stage == Stage::Connecting {
                     if is_out {
@@ -65,29 +69,29 @@ impl Guest<'_> {
             }
             None => {}
         }
-        self.table.push_ready(own);
+        self.table.push(Queue::Ready, own);
     }
 
     /// Gives each entry that has work a turn.
     pub fn work(&mut self) {
-        for own in self.table.take_ready() {
+        for own in self.table.take(Queue::Ready) {
             let tag = self.table.tag(own);
             match self.table.get(own) {
                 Some(Entry::Listener(_)) => self.accept(own, tag),
                 Some(Entry::Stream(stream)) => {
                     if stream.pump(self.peer, self.counts) {
-                        self.table.push_ready(own);
+                        self.table.push(Queue::Ready, own);
                     } else {
-                        self.table.push_dry(own);
+                        self.table.push(Queue::Dry, own);
                     }
                     self.remove_if_over(own);
                 }
                 None => {}
             }
         }
-        for own in self.table.take_dry() {
+        for own in self.table.take(Queue::Dry) {
             if self.table.stream(own).is_some_and(|stream| stream.arm()) {
-                self.table.push_ready(own);
+                self.table.push(Queue::Ready, own);
             }
         }
         if std::mem::take(&mut self.table.is_freed) {
@@ -100,7 +104,7 @@ impl Guest<'_> {
     pub fn wake_listeners(&mut self) {
         for own in self.table.listeners() {
             if self.table.listener(own).is_some_and(|one| one.may_accept()) {
-                self.table.push_ready(own);
+                self.table.push(Queue::Ready, own);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`policy`] | what the guest may connect to and publish |
 //! | [`member`], [`mailbox`], [`memory`], [`message`] | the region: the own slice, and the guest as a peer |
-//! | [`guest`], [`calls`], [`listener`], [`stream`], [`table`] | what is executed for the guest |
+//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`table`] | what is executed for the guest |
 //! | [`net`], [`poller`], [`control`], [`confine`] | the host's kernel |
 //! | [`lines`] | counts, and bounds for the log |
 
@@ -23,6 +23,7 @@ pub mod member;
 pub mod memory;
 pub mod message;
 pub mod net;
+pub mod options;
 pub mod orders;
 pub mod policy;
 pub mod poller;

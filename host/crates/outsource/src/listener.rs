@@ -12,6 +12,7 @@ use crate::message::{Message, Other};
 use crate::net;
 use crate::policy;
 use crate::stream::{Stage, Stream};
+use crate::table::Queue;
 
 /// Connections that one turn takes at most.
 const TURN: usize = 32;
@@ -52,7 +53,7 @@ impl Guest<'_> {
                 return;
             }
         }
-        self.table.push_ready(own);
+        self.table.push(Queue::Ready, own);
     }
 
     fn accept_one(&mut self, own: u32, tag: u64) -> bool {
@@ -104,6 +105,7 @@ impl Guest<'_> {
             is_received: false,
             is_sent: false,
             is_failed: false,
+            stops_short: false,
         };
         match self.insert_stream(stream) {
             Ok(endpoint) => {

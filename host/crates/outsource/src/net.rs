@@ -39,21 +39,25 @@ fn at(address: SocketAddr) -> Box<dyn SockaddrLike> {
     }
 }
 
-/// Has `bind` leave the choice of the port to `connect`, which knows more: else there
-/// are as many ports for all destinations as for one.
-fn defer_port(socket: &OwnedFd) {
-    let one: libc::c_int = 1;
-    // SAFETY: the option's value is an int, which lives until the call returns. Where
-    // the call fails, the port is chosen at once, which works as well.
+/// Sets an option of type int. The caller can do without it: errors are not reported.
+pub fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) {
+    // SAFETY: the value is an int, which lives until the call returns.
     unsafe {
         libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const one).cast(),
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
+}
+
+/// Has `bind` leave the choice of the port to `connect`, which knows more: else there
+/// are as many ports for all destinations as for one.
+fn defer_port(socket: &OwnedFd) {
+    // Where it fails, the port is chosen at once, which works as well.
+    set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
 fn may_bind(ip: IpAddr) -> bool {
@@ -76,9 +80,10 @@ pub fn is_own(ip: IpAddr) -> bool {
 }
 
 /// Starts a connection. It is there once the socket is writable without an error.
-pub fn start_connect(route: &Route) -> Result<TcpStream, Errno> {
+/// `prepare` sets options first.
+pub fn start_connect(route: &Route, prepare: impl FnOnce(&OwnedFd)) -> Result<TcpStream, Errno> {
     let socket = open(route.to.is_ipv4())?;
-    setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
+    prepare(&socket);
     if route.source.is_some() || route.port != 0 {
         if route.port == 0 {
             defer_port(&socket);
@@ -126,7 +131,6 @@ pub fn accept(listener: &OwnedFd) -> Result<(TcpStream, SocketAddr), Errno> {
     let fd: RawFd = accept4(listener.as_raw_fd(), flags)?;
     // SAFETY: the descriptor is new, and nothing else owns it.
     let socket = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    let _ = setsockopt(&socket, sockopt::TcpNoDelay, &true);
     // A connection that was reset meanwhile has none.
     let remote = socket.peer_addr().map_err(|_| Errno::ECONNABORTED)?;
     let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());

@@ -30,10 +30,11 @@ impl Poller {
         Ok(self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, tag))?)
     }
 
-    /// Watches a socket for all that changes.
+    /// Watches a descriptor for all that changes.
     pub fn watch_edges(&self, fd: impl AsFd, tag: u64) -> Result<(), Errno> {
         let flags = EpollFlags::EPOLLIN
             | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLPRI
             | EpollFlags::EPOLLRDHUP
             | EpollFlags::EPOLLET;
         self.0.add(fd, EpollEvent::new(flags, tag))

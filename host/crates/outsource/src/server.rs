@@ -6,8 +6,6 @@
 //! again; only if none has work the program sleeps. One doorbell tells the guest of
 //! all that a round did.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -26,7 +24,7 @@ use crate::lines::Counts;
 use crate::member::{Member, Peer, Slice};
 use crate::orders::{Order, Policy, Report};
 use crate::poller::{Poller, CONTROL, DOORBELL, SIGNAL, TIMER};
-use crate::table::Table;
+use crate::table::{Queue, Table};
 
 /// Between two beats.
 const BEAT: Duration = Duration::from_millis(500);
@@ -42,7 +40,8 @@ pub struct Server {
     control: Option<Control>,
     timer: TimerFd,
     _signals: SignalFd,
-    doorbell: Option<File>,
+    /// Kept open.
+    doorbell: Option<OwnedFd>,
     member: Option<Member>,
     peer: Option<Peer>,
     table: Table,
@@ -119,7 +118,7 @@ impl Server {
     }
 
     fn timeout(&mut self) -> Option<u16> {
-        if self.table.has_ready() {
+        if self.table.has(Queue::Ready) {
             return Some(0);
         }
         if self.peer.as_ref().is_some_and(Peer::is_waiting) {
@@ -147,10 +146,6 @@ impl Server {
     }
 
     fn take_doorbell(&mut self) {
-        if let Some(doorbell) = &mut self.doorbell {
-            // It says only that the pending bits have news.
-            let _ = doorbell.read(&mut [0; 8]);
-        }
         if let Some(mut guest) = self.guest() {
             guest.look(false);
         }
@@ -222,9 +217,9 @@ impl Server {
                     size: slice_size,
                 };
                 let member = Member::join(region, size, slots, own)?;
-                unblock(&doorbell)?;
-                self.poller.watch(&doorbell, DOORBELL)?;
-                self.doorbell = Some(File::from(doorbell));
+                // Each write is an edge: it is never read.
+                self.poller.watch_edges(&doorbell, DOORBELL)?;
+                self.doorbell = Some(doorbell);
                 self.member = Some(member);
                 self.policy = policy;
                 self.beat();

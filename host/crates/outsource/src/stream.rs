@@ -17,12 +17,12 @@ use crate::lines::Counts;
 use crate::member::Peer;
 use crate::message::{Handle, Message, Other, CARRIER};
 use crate::net;
+use crate::options;
 
 /// Bytes of one direction in one turn at most.
 const TURN: usize = 256 << 10;
 /// Bytes that one system call moves at most.
 const CHUNK: usize = 64 << 10;
-
 /// Turns of a connection that has failed at most: more than a receive buffer holds.
 const LAST_TURNS: usize = 64;
 
@@ -67,6 +67,9 @@ pub struct Stream {
     /// The socket failed: from then on the kernel gives what has arrived, and then an end,
     /// which is no FIN.
     pub is_failed: bool,
+    /// An end, an error or urgent data has come, at which a read stops though there is
+    /// more.
+    pub stops_short: bool,
 }
 
 /// Why a connection cannot go on.
@@ -99,6 +102,7 @@ impl Stream {
         if self.stage != Stage::Open || self.socket.is_none() {
             return false;
         }
+        self.serve_options(peer);
         let sent = self.pump_to_network(peer, counts);
         let received = match sent {
             Ok(_) => self.pump_to_guest(peer, counts),
@@ -113,6 +117,20 @@ impl Stream {
                 self.fail(failure, peer, counts);
                 false
             }
+        }
+    }
+
+    /// Sets the options that the guest has changed, and tells what it asks for.
+    fn serve_options(&mut self, peer: &mut Peer) {
+        let (Some(socket), Some(ring)) = (&self.socket, &mut self.from_guest) else {
+            return;
+        };
+        for (number, value) in ring.take_options() {
+            options::set(socket, number, value);
+        }
+        if let Some(question) = ring.question() {
+            ring.answer(question, &options::read_info(socket));
+            peer.mark(self.its);
         }
     }
 
@@ -156,6 +174,7 @@ impl Stream {
         };
         let mut budget = TURN;
         while self.is_readable && !self.is_received && budget > 0 {
+            let mut space = 0;
             let result = match &mut self.to_guest {
                 Some(ring) => {
                     let runs = ring.free_runs(bounded(budget));
@@ -165,6 +184,7 @@ impl Stream {
                     if runs.is_empty() {
                         break;
                     }
+                    space = runs.len();
                     net::receive(socket, &runs)
                 }
                 None => match net::peek(socket) {
@@ -184,6 +204,8 @@ impl Stream {
                     if bytes.publish(count as u32) {
                         ring(self.its, count, peer);
                     }
+                    // A socket with more fills the space, and more has another event.
+                    self.is_readable = self.stops_short || count == space;
                     counts.received += count as u64;
                     budget -= count;
                 }
@@ -212,6 +234,7 @@ impl Stream {
         let errno = match failure {
             Failure::Socket(errno) => {
                 self.is_failed = true;
+                (self.is_readable, self.stops_short) = (true, true);
                 // What had arrived before can be read before the errno.
                 // Others have to wait meanwhile: that is bounded.
                 for _ in 0..LAST_TURNS {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use hallway_abi::region::ENDPOINTS_MAX;
 
 use crate::listener::Listener;
-use crate::stream::Stream;
+use crate::stream::{Stage, Stream};
 
 /// What an endpoint stands for.
 pub enum Entry {
@@ -20,17 +20,26 @@ struct Place {
     entry: Entry,
     /// No other entry has had it, so that an event of an earlier one is known as such.
     serial: u64,
-    is_ready: bool,
-    is_dry: bool,
+    is_queued: [bool; QUEUES],
 }
+
+/// What is to be done with entries.
+#[derive(Debug, Clone, Copy)]
+pub enum Queue {
+    /// They have work: each gets a turn.
+    Ready,
+    /// They have none: before the program sleeps, they are to ask for a doorbell.
+    Dry,
+}
+
+const QUEUES: usize = 2;
 
 /// All entries.
 pub struct Table {
     places: Vec<Option<Place>>,
     /// The one that was freed last is taken last.
     free: VecDeque<u32>,
-    ready: VecDeque<u32>,
-    dry: Vec<u32>,
+    queues: [Vec<u32>; QUEUES],
     serial: u64,
     listeners: Vec<u32>,
     used: u32,
@@ -43,8 +52,7 @@ impl Default for Table {
         Self {
             places: (0..ENDPOINTS_MAX).map(|_| None).collect(),
             free: (1..ENDPOINTS_MAX as u32).collect(),
-            ready: VecDeque::new(),
-            dry: Vec::new(),
+            queues: Default::default(),
             serial: 0,
             listeners: Vec::new(),
             used: 0,
@@ -80,8 +88,7 @@ impl Table {
         self.places[endpoint as usize] = Some(Place {
             entry,
             serial: self.serial,
-            is_ready: false,
-            is_dry: false,
+            is_queued: [false; QUEUES],
         });
         self.used += 1;
         Some((endpoint, self.tag(endpoint)))
@@ -125,6 +132,19 @@ impl Table {
         (place.serial == tag >> 16).then_some(endpoint)
     }
 
+    /// Finds the connect that an endpoint of the guest has asked for, while the network
+    /// has not answered.
+    pub fn find_connecting(&self, its: u32) -> Option<u32> {
+        let is_it = |place: &Option<Place>| match place {
+            Some(Place {
+                entry: Entry::Stream(stream),
+                ..
+            }) => stream.stage == Stage::Connecting && stream.its == its,
+            _ => false,
+        };
+        self.places.iter().position(is_it).map(|own| own as u32)
+    }
+
     /// Removes an entry.
     pub fn remove(&mut self, endpoint: u32) -> Option<Entry> {
         let place = self.places.get_mut(endpoint as usize)?.take()?;
@@ -151,48 +171,28 @@ impl Table {
         self.listeners.clone()
     }
 
-    /// An entry has work.
-    pub fn push_ready(&mut self, endpoint: u32) {
+    /// Puts an entry into a queue, once.
+    pub fn push(&mut self, queue: Queue, endpoint: u32) {
         if let Some(place) = self.place(endpoint) {
-            if !std::mem::replace(&mut place.is_ready, true) {
-                self.ready.push_back(endpoint);
+            if !std::mem::replace(&mut place.is_queued[queue as usize], true) {
+                self.queues[queue as usize].push(endpoint);
             }
         }
     }
 
-    /// Whether an entry has work.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Whether there is an entry in a queue.
+    pub fn has(&self, queue: Queue) -> bool {
+        !self.queues[queue as usize].is_empty()
     }
 
-    /// The entries that have work now: each gets a turn.
-    pub fn take_ready(&mut self) -> VecDeque<u32> {
-        let ready = std::mem::take(&mut self.ready);
-        for endpoint in &ready {
+    /// Takes a queue's entries, in order.
+    pub fn take(&mut self, queue: Queue) -> Vec<u32> {
+        let entries = std::mem::take(&mut self.queues[queue as usize]);
+        for endpoint in &entries {
             if let Some(place) = self.place(*endpoint) {
-                place.is_ready = false;
+                place.is_queued[queue as usize] = false;
             }
         }
-        ready
-    }
-
-    /// An entry has no work: before the program sleeps, it is to ask for a doorbell.
-    pub fn push_dry(&mut self, endpoint: u32) {
-        if let Some(place) = self.place(endpoint) {
-            if !std::mem::replace(&mut place.is_dry, true) {
-                self.dry.push(endpoint);
-            }
-        }
-    }
-
-    /// The entries that have run dry.
-    pub fn take_dry(&mut self) -> Vec<u32> {
-        let dry = std::mem::take(&mut self.dry);
-        for endpoint in &dry {
-            if let Some(place) = self.place(*endpoint) {
-                place.is_dry = false;
-            }
-        }
-        dry
+        entries
     }
 }

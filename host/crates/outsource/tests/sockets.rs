@@ -5,13 +5,15 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-use common::{free_port, pattern, policy, Host};
+use common::{free_port, pattern, policy, Host, Vm};
 use hallway_abi::message as abi;
-use hallway_outsource::message::{Other, CARRIER};
+use hallway_outsource::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy};
+use nix::sys::socket::{listen, send, Backlog, MsgFlags};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -363,4 +365,55 @@ fn many_short_connections_leave_nothing() {
     let report = host.wait_report(|report| report.sockets == 0);
     assert_eq!(report.corrupt, 0);
     assert_eq!(host.count_fds(), before);
+}
+
+/// A listener whose queue is full: it answers no SYN.
+fn silent_server() -> (TcpListener, TcpStream, SocketAddr) {
+    let (listener, address) = server();
+    let backlog = Backlog::new(0).unwrap();
+    listen(&listener, backlog).unwrap();
+    let first = TcpStream::connect(address).unwrap();
+    (listener, first, address)
+}
+
+#[test]
+fn a_connect_that_is_given_up_ends() {
+    let (_listener, _first, address) = silent_server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let own = vm.next_endpoint();
+    let (tx, handle) = vm.peer.make_ring_of(4096).unwrap();
+    vm.offer(Vm::socket_offer(own, address, &tx, handle));
+    host.wait_report(|report| report.sockets == 1);
+    for (from, left) in [(own + 1, 1), (own, 0)] {
+        vm.peer.send(&Message::Other(Other {
+            r#type: abi::DECLINE,
+            from,
+            to: 0,
+            carrier: CARRIER,
+            ..Other::default()
+        }));
+        vm.peer.flush();
+        host.wait_report(|report| report.sockets == left);
+    }
+    let declined = vm.wait_other(abi::DECLINE, own);
+    assert_eq!(declined.position, libc::ECONNABORTED as u64);
+}
+
+#[test]
+fn bytes_after_urgent_data_are_read() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    // More than the ring holds: what follows waits in the host's socket.
+    let bytes = pattern(conn.offer.ring_size as usize + 1000, 5);
+    stream.write_all(&bytes).unwrap();
+    let urgent = MsgFlags::MSG_OOB;
+    assert_eq!(send(stream.as_raw_fd(), b"!", urgent), Ok(1));
+    stream.write_all(b"after").unwrap();
+    host.wait_report(|report| report.received == u64::from(conn.offer.ring_size));
+    let back = vm.read_exact(&mut conn, bytes.len() + 5);
+    assert!(back[..bytes.len()] == bytes && back.ends_with(b"after"));
 }

@@ -22,6 +22,7 @@
 //! again. The other side stores its index, issues a full barrier, and loads that
 //! position. One of the two sees the other.
 
+mod options;
 mod receiver;
 mod sender;
 

@@ -13,12 +13,14 @@ use crate::{
 
 /// The end that reads bytes.
 pub struct Receiver {
-    ring: Geometry,
+    pub(crate) ring: Geometry,
     tail: u64,
     /// The peer's, as last seen and found possible.
     head: u64,
     ended: bool,
     broken: bool,
+    /// The last question that was answered: see `options.rs`.
+    pub(crate) answered: u32,
 }
 
 impl Receiver {
@@ -38,6 +40,7 @@ impl Receiver {
             head: 0,
             ended: false,
             broken: false,
+            answered: 0,
         })
     }
 
