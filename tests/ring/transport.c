@@ -252,36 +252,44 @@ static void backlog(void)
 	end();
 }
 
-/* No DECLINE is lost: not for want of memory, nor however many there are. */
+/*
+ * No DECLINE is lost: not for want of memory, nor however many there are. One to
+ * endpoint 0 takes back an OFFER, and stays behind it.
+ */
 static void declines(void)
 {
 	struct hallway_message message = { .type = HALLWAY_DECLINE };
+	const unsigned int numbers = HALLWAY_ENDPOINTS_MAX - 1;
 	unsigned int i, first;
 
 	begin();
 	for (i = 0; i < HALLWAY_MAILBOX_MESSAGES; i++)
 		say(b_of_a, HALLWAY_DONE, i);
 	shim_no_memory = true;
-	for (i = 0; i < 3 * HALLWAY_ENDPOINTS_MAX; i++) {
-		message.to = i % HALLWAY_ENDPOINTS_MAX;
+	for (i = 0; i < 3 * numbers; i++) {
+		message.to = 1 + i % numbers;
 		message.carrier = i;
 		message.other.reason = i % 7;
 		hall_mailbox_send(&b_of_a->member, &message);
 	}
 	shim_no_memory = false;
 	CHECK(!hall_counters.value[HALL_MESSAGES_LOST]);
+	say(b_of_a, HALLWAY_OFFER, 3);
+	say(b_of_a, HALLWAY_DECLINE, 4);
 	say(b_of_a, HALLWAY_DEMOTE, 5);
-	first = HALLWAY_MAILBOX_MESSAGES + 1;
-	while (noted.messages < first + HALLWAY_ENDPOINTS_MAX) {
+	first = HALLWAY_MAILBOX_MESSAGES + 3;
+	while (noted.messages < first + numbers) {
 		i = noted.messages;
 		hall_mailbox_look(a_of_b);
 		guest_pass(100);
 		MUST(noted.messages > i);
 	}
+	CHECK(said(first - 3, HALLWAY_OFFER, 3));
+	CHECK(said(first - 2, HALLWAY_DECLINE, 4));
 	CHECK(said(first - 1, HALLWAY_DEMOTE, 5));
-	for (i = 0; i < HALLWAY_ENDPOINTS_MAX; i++) {
-		message.to = i;
-		message.carrier = 2 * HALLWAY_ENDPOINTS_MAX + i;
+	for (i = 0; i < numbers; i++) {
+		message.to = 1 + i;
+		message.carrier = 2 * numbers + i;
 		message.other.reason = message.carrier % 7;
 		CHECK(!memcmp(&message, &noted.message[first + i], sizeof(message)), "%u", i);
 	}
