@@ -66,7 +66,8 @@ struct hallway_slice {
 	__u64 tx_bytes;		/* through rings to all members; to be shown only */
 	__u64 rx_bytes;		/* through rings from all members; the same */
 	__u32 channels;		/* promoted connections now; the same */
-	__u8 reserved[20];
+	__u32 settled;		/* a change: of departures till then nothing is used */
+	__u8 reserved[16];
 	__u8 address[HALLWAY_ADDRESSES_MAX][16]; /* IPv6, or IPv4-mapped */
 	__u8 reserved2[3008];
 };

@@ -251,6 +251,7 @@ static void scan_table(struct region *region, u32 change)
 	for (slot = 0; slot < region->slots; slot++)
 		if (slot != region->slot)
 			scan_slot(region, slot);
+	hall_own_slice_settle(&region->own, change);
 }
 
 void ivshmem_region_scan(struct region *region)

@@ -49,6 +49,7 @@ static void drain(struct work_struct *work)
 	spin_lock(&own->lock);
 	add_bytes(&own->departed_bytes, peer);
 	list_del(&peer->list);
+	hall_own_slice_report(own);
 	spin_unlock(&own->lock);
 	hall_member_put(&peer->member);
 }

@@ -43,8 +43,9 @@ struct hall_own_slice {
 	struct list_head beating;	/* RCU: heartbeat.c's list */
 	u32 heartbeat;			/* as written last; heartbeat.c */
 	/* Departed peers. */
-	spinlock_t lock;		/* of the next two */
+	spinlock_t lock;		/* of the next three */
 	struct list_head departed;	/* those with channels left */
+	u32 change;			/* of the region, as acted on last */
 	struct hall_member_bytes departed_bytes; /* moved by the others */
 };
 
@@ -133,6 +134,13 @@ int hall_own_slice_open(struct hall_own_slice *own,
  * drained: hall_peers_are_gone().
  */
 void hall_own_slice_close(struct hall_own_slice *own);
+/*
+ * The members are as the region's table was at this change. The host is informed once
+ * nothing of departed ones is used any more. Under the mutex.
+ */
+void hall_own_slice_settle(struct hall_own_slice *own, u32 change);
+/* The same for the last change, under own->lock: a departed peer is drained. */
+void hall_own_slice_report(struct hall_own_slice *own);
 /* Rings nobody. count is at most HALLWAY_ADDRESSES_MAX. */
 void hall_own_slice_publish(struct hall_own_slice *own,
 			    const struct in6_addr *address, unsigned int count);

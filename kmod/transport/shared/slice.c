@@ -27,6 +27,20 @@ void hall_own_slice_publish(struct hall_own_slice *own,
 	virt_store_release(&header->address_seq, seq + 1);
 }
 
+void hall_own_slice_report(struct hall_own_slice *own)
+{
+	if (list_empty(&own->departed) && hall_slice_owned(&own->slice))
+		virt_store_release(&own->slice.header->settled, own->change);
+}
+
+void hall_own_slice_settle(struct hall_own_slice *own, u32 change)
+{
+	spin_lock(&own->lock);
+	own->change = change;
+	hall_own_slice_report(own);
+	spin_unlock(&own->lock);
+}
+
 int hall_own_slice_open(struct hall_own_slice *own,
 			const struct hall_slice *slice,
 			const struct in6_addr *address, unsigned int count)

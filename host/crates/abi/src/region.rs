@@ -70,8 +70,10 @@ pub struct Slice {
     pub rx_bytes: u64,
     /// Promoted connections now; to be shown only.
     pub channels: u32,
+    /// A `change` of the region: of members that had departed by then nothing is used.
+    pub settled: u32,
     /// Zero.
-    pub reserved: [u8; 20],
+    pub reserved: [u8; 16],
     /// IPv6, or IPv4-mapped.
     pub address: [[u8; 16]; ADDRESSES_MAX],
     /// Zero.

@@ -16,8 +16,8 @@ pub struct Options {
     pub answered: u32,
     /// Bytes of `info`; 0: there is none.
     pub info_size: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bytes of which the host has no ACK yet.
+    pub unacked: u32,
     /// The guest's.
     pub value: [i32; OPTIONS],
     /// `struct tcp_info` of the host.

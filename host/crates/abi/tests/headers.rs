@@ -26,7 +26,7 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_region", region::Region:
         magic major minor header_size size uuid key slots change reserved member);
     layout!("hallway_slice", region::Slice:
-        magic generation heartbeat address_seq address_count tx_bytes rx_bytes channels
+        magic generation heartbeat address_seq address_count tx_bytes rx_bytes channels settled
         reserved address reserved2);
     layout!("hallway_mailbox_index", region::MailboxIndex:
         index sender_generation receiver_generation reserved);
@@ -43,7 +43,7 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4 options reserved5);
-    layout!("hallway_options", ring::Options: changed asked answered info_size reserved value info);
+    layout!("hallway_options", ring::Options: changed asked answered info_size unacked value info);
     layout!("hallway_call", message::Call: answers listener flags reserved);
     for (name, value) in [
         ("type", offset_of!(message::Head, r#type)),

@@ -41,7 +41,7 @@ enum Command {
         run_dir: PathBuf,
     },
     #[command(
-        override_usage = "hallway migrate <VM> <URI> [--reset-outsourced]\n       hallway migrate <VM> --cancel"
+        override_usage = "hallway migrate <VM> <URI> [--reset-outsourced[=SECONDS]]\n       hallway migrate <VM> --cancel"
     )]
     /// Migrate a VM to another host, with its ring memory out of the way; see docs/migration.md
     Migrate {
@@ -50,9 +50,12 @@ enum Command {
         /// URI at which the destination's QEMU waits for it, such as tcp:host2:4444
         #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
         uri: Option<String>,
-        /// Go on where that resets connections of outsourced sockets
-        #[arg(long, conflicts_with = "cancel")]
-        reset_outsourced: bool,
+        /// Go on where that resets connections of outsourced sockets; they have that long to
+        /// end (default: 10), and there are no new ones meanwhile
+        #[arg(long, conflicts_with = "cancel", value_name = "SECONDS", num_args = 0..=1,
+              require_equals = true, default_missing_value = "10",
+              value_parser = clap::value_parser!(u64).range(0..=3600))]
+        reset_outsourced: Option<u64>,
         /// End the migration that is going on: the VM stays here
         #[arg(long)]
         cancel: bool,

@@ -14,17 +14,45 @@ const LOOK: Duration = Duration::from_millis(200);
 /// its VMs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Migrates a VM, and returns when that is over.
-pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: bool) -> Result<()> {
+/// Waits until a VM has no outsourced connections, but not longer than `limit`.
+/// Meanwhile it gets no others.
+fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    let mut said = None;
+    while Instant::now() < deadline {
+        let left = match answer(run_dir, Query::Drain { vm: vm.into() })? {
+            Migration::Draining { connections } => connections,
+            other => bail!("hallwayd answers {other:?}"),
+        };
+        if left == 0 {
+            break;
+        }
+        if said.replace(left) != Some(left) {
+            eprintln!("hallway: {vm}: {left} outsourced connections have not ended");
+        }
+        sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Migrates a VM, and returns when that is over. `reset_outsourced`: outsourced connections
+/// that have not ended after that time are reset.
+pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64>) -> Result<()> {
+    if let Some(seconds) = reset_outsourced {
+        drain(run_dir, vm, Duration::from_secs(seconds))?;
+    }
     let begin = Query::Migrate {
         vm: vm.into(),
         uri: uri.into(),
-        reset_outsourced,
+        reset_outsourced: reset_outsourced.is_some(),
     };
     let mut said = String::new();
     let mut now = answer(run_dir, begin)?;
     loop {
         let line = match &now {
+            Migration::Draining { connections } => {
+                format!("{connections} outsourced connections have not ended")
+            }
             Migration::Unplugging => "its ring memory is taken out".into(),
             Migration::Moving { status } => format!("QEMU migrates it ({status})"),
             Migration::Done {

@@ -34,6 +34,9 @@ pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("control.sock")
 }
 
+/// How long a [`Query::Drain`] holds. A client that needs longer asks again.
+pub const DRAIN_LEASE: Duration = Duration::from_secs(5);
+
 /// A question or an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "query")]
@@ -42,6 +45,11 @@ pub enum Query {
     Status,
     /// End daemon and holder, and leave nothing behind.
     Stop,
+    /// Have a VM get no more outsourced connections, for the next [`DRAIN_LEASE`].
+    Drain {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+    },
     /// Begin to migrate a VM.
     Migrate {
         /// Its name in the configuration, or its UUID.
@@ -111,6 +119,11 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stage")]
 pub enum Migration {
+    /// It is not begun: the VM gets no more outsourced connections.
+    Draining {
+        /// Those that it has.
+        connections: u32,
+    },
     /// The guest lets its ring memory go.
     Unplugging,
     /// QEMU migrates.

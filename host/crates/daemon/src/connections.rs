@@ -22,7 +22,7 @@ use tracing::{debug, error, info, warn};
 pub use self::connection::Connection;
 use self::ringer::Ringer;
 use crate::effect::Effect;
-use crate::keeper::{Entry, Holder, Kept, SavedConnection};
+use crate::keeper::{Entry, Holder, Kept, SavedBell, SavedConnection, State};
 use crate::lines::Lines;
 use crate::poller::{Poller, Source};
 
@@ -78,6 +78,8 @@ pub struct Connections {
     looked_at: u64,
     /// The outsourcers, by the names of their regions.
     outsourcers: BTreeMap<String, Outsourcer>,
+    /// Numbers of those that are over, and of which the holder still keeps the doorbell.
+    gone_outsourcers: Vec<u64>,
 }
 
 /// An outsourcer, as the QEMU of its guest knows it: another peer.
@@ -88,18 +90,21 @@ struct Outsourcer {
     slot: usize,
     /// Rung by the guest; its process listens.
     bell: OwnedFd,
+    /// Whether the holder keeps that.
+    kept: bool,
+}
+
+/// Name of an outsourcer's doorbell at the holder.
+fn bell_name(number: u64) -> String {
+    format!("bell.{number}")
 }
 
 impl Connections {
-    /// Listens for QEMUs, and takes over the connections of a daemon before.
-    pub fn recover(
-        listener: UnixListener,
-        saved: Vec<SavedConnection>,
-        next: u64,
-        kept: &mut Kept,
-    ) -> Result<Self> {
+    /// Listens for QEMUs, and takes over the connections of a daemon before, and the
+    /// doorbells of its outsourcers, from its state.
+    pub fn recover(listener: UnixListener, state: &mut State, kept: &mut Kept) -> Result<Self> {
         let mut all = BTreeMap::new();
-        for saved in saved {
+        for saved in state.connections.drain(..) {
             let number = saved.number;
             match Connection::recover(saved, kept) {
                 Ok(connection) => {
@@ -112,7 +117,7 @@ impl Connections {
             listener,
             ringer: Ringer::new()?,
             all,
-            next,
+            next: state.next_connection,
             fresh: BTreeSet::new(),
             gone: BTreeSet::new(),
             unsaved: true,
@@ -121,7 +126,19 @@ impl Connections {
             troubles: Lines::new(TROUBLE_LINES),
             looked_at: 0,
             outsourcers: BTreeMap::new(),
+            gone_outsourcers: Vec::new(),
         };
+        for saved in state.bells.drain(..) {
+            if let Some(bell) = kept.remove(&bell_name(saved.number)) {
+                let outsourcer = Outsourcer {
+                    number: saved.number,
+                    slot: saved.slot,
+                    bell,
+                    kept: false,
+                };
+                connections.outsourcers.insert(saved.region, outsourcer);
+            }
+        }
         connections.fresh = connections.numbers().into_iter().collect();
         connections.reintroduce()?;
         Ok(connections)
@@ -132,8 +149,7 @@ impl Connections {
         for number in self.numbers() {
             let peers: Vec<u64> = self.all[&number].line.peers.keys().copied().collect();
             for peer in peers {
-                let there = self.all.get(&peer);
-                let bell = there.map(|other| other.line.bell()).transpose()?;
+                let bell = self.bell_of(peer).transpose()?;
                 let Some(connection) = self.all.get_mut(&number) else {
                     continue;
                 };
@@ -442,6 +458,7 @@ impl Connections {
             number: self.next,
             slot,
             bell: line::eventfd()?,
+            kept: false,
         };
         self.next += 1;
         self.unsaved = true;
@@ -460,6 +477,7 @@ impl Connections {
             for connection in self.all.values_mut() {
                 connection.line.peers.remove(&outsourcer.number);
             }
+            self.gone_outsourcers.push(outsourcer.number);
             self.unsaved = true;
         }
     }
@@ -571,6 +589,11 @@ impl Connections {
             }
             self.fresh.remove(&number);
         }
+        let fresh = self.outsourcers.values_mut().filter(|one| !one.kept);
+        for outsourcer in fresh {
+            holder.put(&bell_name(outsourcer.number), outsourcer.bell.as_fd())?;
+            outsourcer.kept = true;
+        }
         Ok(())
     }
 
@@ -578,6 +601,10 @@ impl Connections {
     pub fn keep_again(&mut self) {
         self.fresh = self.numbers().into_iter().collect();
         self.gone.clear();
+        self.gone_outsourcers.clear();
+        for outsourcer in self.outsourcers.values_mut() {
+            outsourcer.kept = false;
+        }
     }
 
     /// What a later daemon must know of them.
@@ -585,11 +612,25 @@ impl Connections {
         self.iter().map(Connection::saved).collect()
     }
 
+    /// What a later daemon must know of the outsourcers' doorbells.
+    pub fn saved_bells(&self) -> Vec<SavedBell> {
+        let bell = |(region, one): (&String, &Outsourcer)| SavedBell {
+            region: region.clone(),
+            slot: one.slot,
+            number: one.number,
+        };
+        self.outsourcers.iter().map(bell).collect()
+    }
+
     /// The holder has the state: it needs no descriptors of connections that are over.
     pub fn on_saved(&mut self, holder: &Holder) {
         self.unsaved = false;
         for number in std::mem::take(&mut self.gone) {
             Connection::forget(number, holder);
+        }
+        for number in self.gone_outsourcers.drain(..) {
+            // Where it fails, the holder has ended, and has closed it.
+            let _ = holder.del(&bell_name(number));
         }
     }
 

@@ -7,13 +7,13 @@
 //! generation. Its doorbell stays: QEMU keeps a descriptor for each one that it ever
 //! heard of.
 //!
-//! No outsourcer outlives its daemon by more than the start of the next one. A daemon
-//! that ends in order kills its outsourcers, and says that they have departed. The holder
-//! keeps a descriptor of each process, and by it the next daemon, or `hallwayd
-//! --stop`, kills those that a daemon left that died. A process gets its first order once
-//! the holder has it, and ends by itself if none ever comes. Where the holder is killed together
-//! with its daemon, nothing knows of them any more: they are left, as the VMs are that
-//! have to be restarted then.
+//! The holder keeps doorbell, control socket and a descriptor of each process, so the
+//! next daemon goes on with the same processes, and no connection notices. It gives them
+//! the policy of its configuration. Those that do not fit that, and those that the state
+//! does not name, it kills, as does `hallwayd --stop`. A process gets its first order
+//! once the holder has it, and ends by itself if none ever comes. Where the holder is
+//! killed together with its daemon, nothing knows of them any more: they are left, as the
+//! VMs are that have to be restarted then.
 
 mod process;
 
@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use hallway_control::Outsourcer;
 use hallway_membership::printable;
-use hallway_outsource::orders::Order;
+use hallway_outsource::orders::{Order, Policy};
 use tracing::{error, info, warn};
 
 use self::process::Process;
-use crate::config::{Config, VmConfig};
+use crate::config::{Config, Outsource, VmConfig};
 use crate::connections::Connections;
 use crate::effect::Effect;
-use crate::keeper::{pidfd, Holder, Kept};
+use crate::keeper::{pidfd, Holder, Kept, SavedOutsourcer};
 use crate::poller::Poller;
 use crate::regions::{Regions, Served};
 
@@ -47,6 +47,8 @@ const PROGRAM: &str = "hallway-outsource";
 
 /// Time between two tries to make a region that could not be made.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// How long a guest may take to save what it has not read of a process that ended.
+const SETTLE: Duration = Duration::from_secs(2);
 /// A process that ends earlier than this counts as failed.
 const HEALTHY: Duration = Duration::from_secs(10);
 /// Longest time between two processes.
@@ -60,15 +62,28 @@ type Known = (u64, u32, u32);
 
 /// State of the process of one VM.
 enum State {
-    /// There is none. Members know once that is `published`.
-    Down { published: bool },
+    /// There is none. Its guest may still read what it had received.
+    Down { left: Left },
     /// It is a member with this generation, and is to be started.
     Due { generation: u32 },
     /// It runs.
     Up {
         process: Process,
-        guest: Option<Known>,
+        generation: u32,
+        /// What it knows of its guest. Nothing: a daemon before this one knew that.
+        knows: Option<Option<Known>>,
     },
+}
+
+/// How far the departure of a process is.
+#[derive(Clone, Copy)]
+enum Left {
+    /// Members do not know of it.
+    Unknown,
+    /// They do since then, by this change of the region.
+    Published(Instant, u32),
+    /// There was none, or the guest has settled.
+    Settled,
 }
 
 /// A VM's region, and the process that shares it.
@@ -87,7 +102,9 @@ impl Outsourced {
     fn new(region: String, withdrawn: bool) -> Self {
         Self {
             region,
-            state: State::Down { published: true },
+            state: State::Down {
+                left: Left::Settled,
+            },
             withdrawn,
             failures: 0,
             rest: Instant::now(),
@@ -97,7 +114,9 @@ impl Outsourced {
     /// Its process is no more, or could not be started. The first failure is followed by
     /// another try at once, later ones by longer and longer rests.
     fn fall(&mut self, lived: Duration) {
-        self.state = State::Down { published: false };
+        self.state = State::Down {
+            left: Left::Unknown,
+        };
         self.failures = match lived >= HEALTHY {
             true => 0,
             false => self.failures + 1,
@@ -121,30 +140,109 @@ pub struct Outsourcers {
     ending: Vec<Process>,
     /// Number of the next process.
     next: u64,
+    /// What a later daemon must know has changed.
+    unsaved: bool,
 }
 
 impl Outsourcers {
-    /// Goes on with the regions of a daemon before this one. Its processes end: nothing
-    /// else than that daemon could tell them of guests.
-    pub fn recover(regions: &Regions, config: &Config, kept: &Kept) -> Result<Self> {
-        pidfd::kill_outsourcers(kept);
-        let mut all = BTreeMap::new();
+    /// Goes on with the regions of a daemon before this one, and with its processes.
+    /// Those that do not fit the configuration end.
+    pub fn recover(
+        regions: &Regions,
+        connections: &Connections,
+        config: &Config,
+        saved: &[SavedOutsourcer],
+        kept: &mut Kept,
+    ) -> Result<Self> {
+        let (mut all, mut next) = (BTreeMap::new(), 0);
         for served in regions.iter() {
             let Some(vm) = config.outsourced_named(&served.name) else {
                 continue;
             };
             let outsource = config.vms[vm].outsource.as_ref();
             let fits = |geometry| served.region.geometry() == geometry;
-            let withdrawn = !outsource.is_some_and(|outsource| fits(outsource.geometry));
-            all.insert(vm, Outsourced::new(served.name.clone(), withdrawn));
+            let outsource = outsource.filter(|outsource| fits(outsource.geometry));
+            let mut one = Outsourced::new(served.name.clone(), outsource.is_none());
+            let its = saved.iter().find(|saved| saved.region == served.name);
+            let bell = connections.outsourcer_bell(&served.name);
+            if let (Some(outsource), Some(its), Some(_)) = (outsource, its, bell) {
+                next += 1;
+                if let Some(process) = adopt(next, outsource, its, served, kept) {
+                    info!(
+                        vm = config.vms[vm].name,
+                        pid = its.pid,
+                        "its outsourcer goes on"
+                    );
+                    one.state = State::Up {
+                        process,
+                        generation: its.generation,
+                        knows: None,
+                    };
+                }
+            }
+            all.insert(vm, one);
         }
+        pidfd::kill_outsourcers(kept);
         Ok(Self {
             program: program()?,
             all,
             refused: BTreeMap::new(),
             ending: Vec::new(),
-            next: 0,
+            next,
+            unsaved: true,
         })
+    }
+
+    /// Watches for the end of the processes that were there before.
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        for one in self.all.values() {
+            if let State::Up { process, .. } = &one.state {
+                process.watch(poller)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a process serves a region.
+    pub fn serves(&self, region: &str) -> bool {
+        let mut all = self.all.values();
+        all.any(|one| one.region == region && matches!(one.state, State::Up { .. }))
+    }
+
+    /// Whether a later daemon does not know all that it must.
+    pub fn is_unsaved(&self) -> bool {
+        self.unsaved
+    }
+
+    /// What a later daemon must know of the processes.
+    pub fn saved(&self, config: &Config) -> Vec<SavedOutsourcer> {
+        let saved = |(vm, one): (&usize, &Outsourced)| {
+            let outsource = config.vms[*vm].outsource.as_ref()?;
+            let State::Up {
+                process,
+                generation,
+                ..
+            } = &one.state
+            else {
+                return None;
+            };
+            Some(save(outsource, &one.region, *generation, process.pid))
+        };
+        self.all.iter().filter_map(saved).collect()
+    }
+
+    /// The holder has the state.
+    pub fn on_saved(&mut self) {
+        self.unsaved = false;
+    }
+
+    /// Leaves the processes to the next daemon.
+    pub fn hand_over(&mut self) {
+        for (_, one) in std::mem::take(&mut self.all) {
+            if let State::Up { process, .. } = one.state {
+                process.hand_over();
+            }
+        }
     }
 
     /// Names of all regions.
@@ -183,7 +281,8 @@ impl Outsourcers {
         let state = self.all.get(&vm).map(|one| &one.state);
         let Some(State::Up {
             process,
-            guest: Some(_),
+            knows: None | Some(Some(_)),
+            ..
         }) = state
         else {
             return Ok(());
@@ -195,17 +294,45 @@ impl Outsourcers {
         }
     }
 
+    /// Has a VM get no more connections for a while. Returns how many it has, or one where
+    /// its process has not said so lately.
+    pub fn drain(&mut self, vm: usize, config: &Config) -> Result<u32, String> {
+        let state = self.all.get_mut(&vm).map(|one| &mut one.state);
+        let Some(State::Up {
+            process,
+            knows: None | Some(Some(_)),
+            ..
+        }) = state
+        else {
+            return Ok(0);
+        };
+        let policy = config.vms[vm].outsource.as_ref().map(|one| &one.policy);
+        let drained = Policy {
+            connect: Vec::new(),
+            sockets: 0,
+            ..policy.cloned().unwrap_or_default()
+        };
+        process
+            .drain(&drained)
+            .map_err(|error| format!("its outsourcer does not listen: {error:#}"))?;
+        Ok(process.sockets().unwrap_or(1))
+    }
+
     /// Asks each process for its state.
     pub fn every_second(&mut self, config: &Config) {
         for (vm, one) in &mut self.all {
-            let State::Up { process, guest } = &mut one.state else {
+            // One without a guest has nothing to say, and may not be confined yet.
+            let State::Up {
+                process,
+                knows: Some(Some(_)),
+                ..
+            } = &mut one.state
+            else {
                 continue;
             };
-            // One without a guest has nothing to say, and may not be confined yet.
-            if guest.is_none() {
-                continue;
-            }
-            if let Err(error) = process.ask_report() {
+            let outsource = config.vms[*vm].outsource.as_ref();
+            let undrained = outsource.map_or(Ok(()), |one| process.end_drain(&one.policy));
+            if let Err(error) = undrained.and_then(|()| process.ask_report()) {
                 let vm = &config.vms[*vm].name;
                 warn!(vm, "its outsourcer gives no report: {error:#}");
                 process.kill();
@@ -249,15 +376,46 @@ impl Outsourcers {
         }
     }
 
-    /// Where a process is to be started. Each gets a place in its region first.
-    pub fn take_due(&mut self) -> Vec<(usize, String)> {
+    /// Where a process is to be started. Each gets a place in its region first: that of
+    /// the one before, once the guest has saved what it had not read there.
+    pub fn take_due(&mut self, regions: &Regions) -> Vec<(usize, String)> {
         let now = Instant::now();
+        for one in self.all.values_mut() {
+            let State::Down { left } = &mut one.state else {
+                continue;
+            };
+            if let Left::Published(since, change) = *left {
+                let served = regions.get(&one.region);
+                let settled = served.is_none_or(|served| served.has_settled(GUEST_SLOT, change));
+                if settled || now - since >= SETTLE {
+                    *left = Left::Settled;
+                }
+            }
+        }
         let is_due = |(_, one): &(&usize, &Outsourced)| {
             let rests = now < one.rest || one.withdrawn;
-            matches!(one.state, State::Down { published: true }) && !rests
+            matches!(
+                one.state,
+                State::Down {
+                    left: Left::Settled
+                }
+            ) && !rests
         };
         let due = self.all.iter().filter(is_due);
         due.map(|(vm, one)| (*vm, one.region.clone())).collect()
+    }
+
+    /// Whether a guest is waited for, which does not ring when it has settled.
+    pub fn are_waiting(&self) -> bool {
+        let is_waiting = |one: &Outsourced| {
+            matches!(
+                one.state,
+                State::Down {
+                    left: Left::Published(..)
+                }
+            )
+        };
+        self.all.values().any(is_waiting)
     }
 
     /// A process is a member, and is to be started with the next commit.
@@ -284,7 +442,11 @@ impl Outsourcers {
                 continue;
             };
             match &mut one.state {
-                State::Down { published } => *published = true,
+                State::Down { left } => {
+                    if let Left::Unknown = left {
+                        *left = Left::Published(Instant::now(), served.region.header.change);
+                    }
+                }
                 State::Due { generation } => {
                     let order = Order::Start {
                         size: served.size(),
@@ -316,8 +478,12 @@ impl Outsourcers {
                     match started {
                         Ok(process) => {
                             info!(vm = vm.name, pid = process.pid, "its outsourcer runs");
-                            let guest = None;
-                            one.state = State::Up { process, guest };
+                            one.state = State::Up {
+                                process,
+                                generation: *generation,
+                                knows: Some(None),
+                            };
+                            self.unsaved = true;
                         }
                         Err(error) => {
                             error!(vm = vm.name, "no outsourcer can be started: {error:#}");
@@ -328,8 +494,8 @@ impl Outsourcers {
                 }
                 State::Up { process, .. } => keep(process, holder),
             }
-            if let State::Up { process, guest } = &mut one.state {
-                if let Err(error) = tell(process, guest, &one.region, served, connections) {
+            if let State::Up { process, knows, .. } = &mut one.state {
+                if let Err(error) = tell(process, knows, &one.region, served, connections) {
                     warn!(vm = vm.name, "its outsourcer does not listen: {error:#}");
                     process.kill();
                 }
@@ -397,7 +563,9 @@ impl Outsourcers {
         let mut effects = Vec::new();
         let mut ended = std::mem::take(&mut self.ending);
         for (vm, one) in &mut self.all {
-            let down = State::Down { published: false };
+            let down = State::Down {
+                left: Left::Unknown,
+            };
             match std::mem::replace(&mut one.state, down) {
                 State::Down { .. } => continue,
                 State::Due { .. } => {}
@@ -426,6 +594,49 @@ fn left(vm: &str, region: &str) -> Effect {
     }
 }
 
+/// What a later daemon must know of a process.
+fn save(outsource: &Outsource, region: &str, generation: u32, pid: u32) -> SavedOutsourcer {
+    SavedOutsourcer {
+        region: region.into(),
+        generation,
+        pid,
+        netns: outsource.netns.clone(),
+        user: outsource.user.as_raw(),
+        group: outsource.group.as_raw(),
+    }
+}
+
+/// Takes over the process of the daemon before, with the policy that it is to have from
+/// now on. Nothing: it does not fit, or has ended.
+fn adopt(
+    number: u64,
+    outsource: &Outsource,
+    saved: &SavedOutsourcer,
+    served: &Served,
+    kept: &mut Kept,
+) -> Option<Process> {
+    let member = served.region.header.members.get(OUTSOURCER_SLOT)?;
+    let is_member = member.present && member.generation == saved.generation;
+    if !is_member || *saved != save(outsource, &served.name, saved.generation, saved.pid) {
+        return None;
+    }
+    let process = Process::recover(number, saved.pid, kept)?;
+    let netns = outsource.netns.as_ref();
+    if netns.is_some_and(|netns| !process.is_in(netns)) {
+        return None;
+    }
+    match process.change_policy(&outsource.policy) {
+        Ok(()) => {
+            process.claim(kept);
+            Some(process)
+        }
+        Err(error) => {
+            warn!(pid = saved.pid, "an outsourcer does not listen: {error:#}");
+            None
+        }
+    }
+}
+
 /// Has the holder keep a process. Where that fails, the holder has ended; the next one gets it.
 fn keep(process: &mut Process, holder: Option<&Holder>) {
     if let Some(holder) = holder.filter(|_| !process.kept) {
@@ -449,7 +660,7 @@ fn introduce(
 /// Tells a process whether its guest is there, if that has changed.
 fn tell(
     process: &mut Process,
-    known: &mut Option<Known>,
+    knows: &mut Option<Option<Known>>,
     region: &str,
     served: &Served,
     connections: &Connections,
@@ -457,10 +668,11 @@ fn tell(
     let mut all = connections.iter();
     let guest = all.find_map(|one| Some((one, one.entry(region)?)));
     let now = guest.map(|(one, entry)| (one.number, entry.slot, entry.generation));
-    if now == *known {
+    if *knows == Some(now) {
         return Ok(());
     }
-    if known.take().is_some() {
+    // The order about the same guest again changes nothing.
+    if knows.map_or(now.is_none(), |known| known.is_some()) {
         process.send(&Order::Departed, &[])?;
         process.forget_guest();
     }
@@ -474,7 +686,7 @@ fn tell(
         };
         process.send(&order, &[one.line.bell()?.as_fd()])?;
     }
-    *known = now;
+    *knows = Some(now);
     Ok(())
 }
 

@@ -14,6 +14,7 @@
 //! [`Picture::apply`] is the one place, or a plain answer. Nothing here is seen
 //! from outside before the loop's commit carries it there.
 
+use hallway_control::Migration;
 use hallway_membership::Uuid;
 use tracing::{error, info, warn};
 
@@ -170,7 +171,7 @@ impl Picture {
                 }
             }
         }
-        for (vm, region) in outsourcers.take_due() {
+        for (vm, region) in outsourcers.take_due(&self.regions) {
             // A process is no VM, and each is another member.
             let Ok(uuid) = Uuid::random() else {
                 continue;
@@ -204,6 +205,13 @@ impl Picture {
                  or give --reset-outsourced"
             )
         })
+    }
+
+    /// Has a VM get no more outsourced connections for a while.
+    pub fn drain_outsourced(&mut self, vm: &str) -> Result<Migration, String> {
+        let number = self.vms.number(vm)?;
+        let connections = self.outsourcers.drain(number, &self.config)?;
+        Ok(Migration::Draining { connections })
     }
 
     /// Has the regions plugged in that VMs lack, and those out that they may not have.

@@ -91,7 +91,7 @@ impl Server {
 
     /// Milliseconds until the loop has something to do, whatever happens.
     fn timeout(&self) -> u16 {
-        if self.picture.connections.are_busy() {
+        if self.picture.connections.are_busy() || self.picture.outsourcers.are_waiting() {
             return 2;
         }
         let left = self.next_second.saturating_duration_since(Instant::now());
@@ -172,6 +172,7 @@ impl Server {
         let vms = &mut self.picture.vms;
         match query {
             Query::Status => Answer::Status(self.status()),
+            Query::Drain { vm } => migration(self.picture.drain_outsourced(&vm)),
             Query::Migrate {
                 vm,
                 uri,
@@ -211,15 +212,20 @@ impl Server {
     }
 
     fn finish(mut self) -> Result<()> {
-        let effects = self.picture.outsourcers.end(&self.picture.config);
-        if !effects.is_empty() {
+        let connections = self.picture.connections.iter().count();
+        let is_handover = self.stopping == Some(Stop::Handover) && connections > 0;
+        if is_handover {
+            // Of an outsourcer that was just started the holder may not know all.
+            self.commit();
+            self.picture.outsourcers.hand_over();
+        } else {
+            let effects = self.picture.outsourcers.end(&self.picture.config);
             self.picture.apply(effects);
             self.commit();
         }
         let _ = std::fs::remove_file(control::socket(self.keeper.dir()));
-        let (picture, clean) = (self.picture, self.stopping == Some(Stop::Clean));
-        let connections = picture.connections.iter().count();
-        if !clean && connections > 0 {
+        let picture = self.picture;
+        if is_handover {
             info!(
                 vms = connections,
                 "ends; the holder keeps the VMs for the next hallwayd"

@@ -275,7 +275,7 @@ fn an_outsourcer_is_confined() {
         .lines()
         .find(|line| line.starts_with("Max open files"));
     let files: Vec<&str> = files.unwrap().split_whitespace().collect();
-    assert_eq!(files[3..5], ["472", "472"]);
+    assert_eq!(files[3..5], ["16448", "16448"]);
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     assert!(environment.is_empty());
     // Standard input, output and error, the control socket, and what it opened or was
@@ -394,7 +394,52 @@ fn a_program_that_cannot_be_started_leaves_its_slot_empty() {
 }
 
 #[test]
-fn a_daemon_that_dies_leaves_no_outsourcer_to_the_next_one() {
+fn an_outsourcer_goes_on_under_the_next_daemon() {
+    let (mut a, mut daemon) = with_one();
+    let memory = a.region();
+    let region = daemon.region();
+    assert_eq!(a.guest().join(region), abi::STATUS_OK);
+    a.reaches_outsourcer(&daemon);
+    until("it knows its guest", || said(&daemon).len() == 2);
+    let (before, generation) = (pid(&daemon), member_generation(&memory, 2));
+    let (doorbell, orders) = (a.guest().doorbell(2), said(&daemon));
+
+    // One that dies, and one that ends in order.
+    daemon.kill();
+    daemon.start();
+    assert_eq!(pid(&daemon), before);
+    daemon.signal(Signal::SIGTERM);
+    daemon.child.wait().unwrap();
+    assert!(runs(before));
+    let config = a.config(&OUTSOURCE.replace("sockets = 100", "sockets = 200"));
+    std::fs::write(daemon.dir.join("hallwayd.toml"), config).unwrap();
+    daemon.start();
+    assert_eq!(pid(&daemon), before);
+    assert_eq!(member_generation(&memory, 2), generation);
+    assert_eq!(member_state(&memory, 2), abi::MEMBER_PRESENT);
+    a.reaches_outsourcer(&daemon);
+    assert_eq!(a.guest().doorbell(2), doorbell);
+
+    // Each gave its policy, and named the guest again.
+    until("all orders have come", || said(&daemon).len() == 6);
+    let later = said(&daemon).split_off(2);
+    assert!(later[1] == orders[1] && later[3] == orders[1], "{later:?}");
+    let sockets = |at: usize| match &later[at].3 {
+        Order::Policy { policy } => policy.sockets,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((sockets(0), sockets(2)), (100, 200));
+    // Its end is noticed, though another process started it.
+    kill(Pid::from_raw(before as i32), Signal::SIGKILL).unwrap();
+    until("another one is there", || {
+        member_generation(&memory, 2) > generation
+            && member_state(&memory, 2) == abi::MEMBER_PRESENT
+    });
+    a.reaches_outsourcer(&daemon);
+}
+
+#[test]
+fn an_outsourcer_whose_place_is_another_ends_with_its_daemon() {
     let (mut a, mut daemon) = with_one();
     let memory = a.region();
     let region = daemon.region();
@@ -402,25 +447,14 @@ fn a_daemon_that_dies_leaves_no_outsourcer_to_the_next_one() {
     a.reaches_outsourcer(&daemon);
     let (before, generation) = (pid(&daemon), member_generation(&memory, 2));
     daemon.kill();
-    assert!(runs(before));
+    let config = a.config(&(OUTSOURCE.to_string() + "netns = \"/proc/self/ns/net\"\n"));
+    std::fs::write(daemon.dir.join("hallwayd.toml"), config).unwrap();
     daemon.start();
     assert!(!runs(before));
     until("another one is there", || {
         member_generation(&memory, 2) > generation
             && member_state(&memory, 2) == abi::MEMBER_PRESENT
     });
-    assert_eq!(a.guest().outsourcer(0), 2);
-    until("it knows its guest", || said(&daemon).len() == 4);
-    a.reaches_outsourcer(&daemon);
-
-    // One that ends in order says that its outsourcer departs.
-    let before = pid(&daemon);
-    daemon.signal(Signal::SIGTERM);
-    daemon.child.wait().unwrap();
-    assert!(!runs(before));
-    assert_eq!(member_state(&memory, 2), abi::MEMBER_ABSENT);
-    daemon.start();
-    assert!(runs(pid(&daemon)));
     a.reaches_outsourcer(&daemon);
 }
 
@@ -501,6 +535,24 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
         }
         other => panic!("{other:?}"),
     }
+    // While it drains it gets no more; the policy comes back once nothing asks any more.
+    let policies = || {
+        let orders = said(&daemon).into_iter();
+        let policy = |one: (_, _, _, Order)| match one.3 {
+            Order::Policy { policy } => Some((policy.sockets, policy.connect.len())),
+            _ => None,
+        };
+        orders.filter_map(policy).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        let answer = ask(&daemon.run(), Query::Drain { vm: "a".into() }).unwrap();
+        let draining = Migration::Draining { connections: 3 };
+        assert_eq!(answer, Answer::Migration(draining));
+    }
+    until("it is drained", || policies() == [(0, 0)]);
+    until("it has its policy again", || {
+        policies() == [(0, 0), (100, 2)]
+    });
     assert_eq!(migrate(true), Answer::Migration(Migration::Unplugging));
 }
 

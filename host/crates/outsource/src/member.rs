@@ -22,7 +22,7 @@ const RING_SIZES: [u32; 3] = [256 << 10, 64 << 10, RING_MIN];
 const RING_MIN: u32 = 16 << 10;
 
 /// A part of the region. Its numbers are the daemon's, and checked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// Of the member.
     pub slot: u32,
@@ -160,6 +160,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether this is its part of the region.
+    pub fn has(&self, slice: &Slice) -> bool {
+        self.slice == *slice
+    }
+
     /// Sends a message; [`Peer::flush`] rings.
     pub fn send(&mut self, message: &Message) {
         self.outbox.send(message);

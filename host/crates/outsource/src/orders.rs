@@ -39,7 +39,8 @@ pub enum Order {
         policy: Policy,
     },
     /// The guest has joined. Descriptor: its doorbell (eventfd to write 1 to). It takes
-    /// the place of an earlier one: all sockets of that are reset.
+    /// the place of an earlier one: all sockets of that are reset. The same one again,
+    /// from a daemon that does not know that it is known, changes nothing.
     Guest {
         /// The guest's.
         slot: u32,

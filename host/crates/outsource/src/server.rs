@@ -233,16 +233,19 @@ impl Server {
                 slice_offset,
                 slice_size,
             } => {
-                self.depart();
-                let member = self.member.as_ref().context("it has not started")?;
-                let doorbell = descriptors.next().context("a descriptor belongs to it")?;
-                unblock(&doorbell)?;
                 let slice = Slice {
                     slot,
                     generation,
                     offset: slice_offset,
                     size: slice_size,
                 };
+                if self.peer.as_ref().is_some_and(|peer| peer.has(&slice)) {
+                    return Ok(());
+                }
+                self.depart();
+                let member = self.member.as_ref().context("it has not started")?;
+                let doorbell = descriptors.next().context("a descriptor belongs to it")?;
+                unblock(&doorbell)?;
                 self.peer = Some(member.meet(slice, doorbell)?);
                 // A guest can join and leave in a loop.
                 if self.counts.may_log() {

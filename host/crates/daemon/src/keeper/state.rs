@@ -42,6 +42,40 @@ pub struct State {
     /// Number of the next connection.
     #[serde(rename = "next_vm")]
     pub next_connection: u64,
+    /// Doorbells of outsourcers. A state of an older daemon has none.
+    #[serde(default)]
+    pub bells: Vec<SavedBell>,
+    /// Processes of outsourcers. A state of an older daemon has none.
+    #[serde(default)]
+    pub outsourcers: Vec<SavedOutsourcer>,
+}
+
+/// The doorbell of an outsourcer, as the state has it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SavedBell {
+    /// The region that it belongs to.
+    pub region: String,
+    /// Slot of the outsourcer there.
+    pub slot: usize,
+    /// Its number among the peers of a QEMU, where connections have theirs.
+    pub number: u64,
+}
+
+/// The process of an outsourcer, as the state has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedOutsourcer {
+    /// The region that it shares with its guest.
+    pub region: String,
+    /// Its generation there.
+    pub generation: u32,
+    /// The process.
+    pub pid: u32,
+    /// Path of the network namespace in which it was started.
+    pub netns: Option<PathBuf>,
+    /// User that it runs as.
+    pub user: u32,
+    /// Main group that it runs as.
+    pub group: u32,
 }
 
 /// A region, as the state has it.
@@ -108,22 +142,18 @@ pub struct SavedConnection {
 }
 
 impl State {
-    /// Puts a state together.
-    pub fn new(
-        socket: PathBuf,
-        made: Vec<PathBuf>,
-        regions: Vec<SavedRegion>,
-        connections: Vec<SavedConnection>,
-        next_connection: u64,
-    ) -> Self {
+    /// A state of this daemon's version, with nothing in it.
+    pub fn new(socket: PathBuf, made: Vec<PathBuf>) -> Self {
         Self {
             version: VERSION,
             major: MAJOR,
             socket,
             made,
-            regions,
-            connections,
-            next_connection,
+            regions: Vec::new(),
+            connections: Vec::new(),
+            next_connection: 1,
+            bells: Vec::new(),
+            outsourcers: Vec::new(),
         }
     }
 
@@ -193,6 +223,8 @@ mod tests {
         old["regions"][0]["configured"] = false.into();
         old["vms"][0]["verified"] = serde_json::Value::Null;
         old["major"] = 3.into();
+        old["bells"] = serde_json::json!([]);
+        old["outsourcers"] = serde_json::json!([]);
         assert_eq!(serde_json::to_value(&state).unwrap(), old);
         for (key, said) in [
             ("major", "speak ABI version 1"),

@@ -7,19 +7,21 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hallway_outsource::orders::{Order, Report, CONTROL_FD, PACKET_MAX};
+use hallway_abi::region::ENDPOINTS_MAX;
+use hallway_control::DRAIN_LEASE;
+use hallway_outsource::orders::{Order, Policy, Report, CONTROL_FD, PACKET_MAX};
 use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::sched::{setns, unshare, CloneFlags};
 use nix::sys::epoll::EpollFlags;
-use nix::sys::resource::{setrlimit, Resource};
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::SigSet;
 use nix::sys::socket::{
     recv, sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType,
@@ -29,14 +31,15 @@ use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
 use nix::unistd::{geteuid, setgid, setgroups, setuid};
 
 use crate::config::Outsource;
-use crate::keeper::{pidfd, Holder};
+use crate::keeper::{pidfd, Holder, Kept};
 use crate::poller::{Poller, Source};
 
 /// A report that is older says nothing of now.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Descriptors that a process has besides those of its sockets.
-const DESCRIPTORS: u64 = 64;
+/// Descriptors that a process may have. Its policy may become another while it runs: so
+/// it is enough for as many sockets as there are endpoints, some of them being closed.
+const DESCRIPTORS: u64 = 4 * ENDPOINTS_MAX as u64 + 64;
 
 /// The process of one outsourcer.
 pub struct Process {
@@ -54,6 +57,8 @@ pub struct Process {
     heard: Option<Instant>,
     /// Whether it was asked since for another report.
     asked: bool,
+    /// Until then it has a policy that allows no more connections.
+    drains: Option<Instant>,
     control: OwnedFd,
     pidfd: OwnedFd,
 }
@@ -87,9 +92,69 @@ impl Process {
             report: Report::default(),
             heard: None,
             asked: false,
+            drains: None,
             control,
             pidfd: opened.context("pidfd_open")?,
         })
+    }
+
+    /// Goes on with a process of the daemon before. Nothing: it has ended, or the holder
+    /// does not have all of it.
+    pub fn recover(number: u64, pid: u32, kept: &Kept) -> Option<Self> {
+        let copy = |name| kept.get(&name)?.try_clone().ok();
+        let (pidfd, control) = (copy(process_name(pid))?, copy(control_name(pid))?);
+        if pidfd::wait(pidfd.as_fd(), Duration::ZERO) {
+            return None;
+        }
+        Some(Self {
+            number,
+            pid,
+            started: Instant::now(),
+            kept: false,
+            report: Report::default(),
+            heard: None,
+            asked: false,
+            drains: None,
+            control,
+            pidfd,
+        })
+    }
+
+    /// Takes it out of what is left of the daemon before.
+    pub fn claim(&self, kept: &mut Kept) {
+        kept.remove(&process_name(self.pid));
+        kept.remove(&control_name(self.pid));
+    }
+
+    /// Whether it is in the network namespace that has this name now.
+    pub fn is_in(&self, netns: &Path) -> bool {
+        let number = |path: &Path| std::fs::metadata(path).map(|one| (one.dev(), one.ino()));
+        let own = number(Path::new(&format!("/proc/{}/ns/net", self.pid)));
+        matches!((own, number(netns)), (Ok(own), Ok(named)) if own == named)
+    }
+
+    /// Gives it another policy.
+    pub fn change_policy(&self, policy: &Policy) -> Result<()> {
+        let policy = policy.clone();
+        self.send(&Order::Policy { policy }, &[])
+    }
+
+    /// Gives it a policy for the next [`DRAIN_LEASE`].
+    pub fn drain(&mut self, policy: &Policy) -> Result<()> {
+        if self.drains.is_none() {
+            self.change_policy(policy)?;
+        }
+        self.drains = Some(Instant::now() + DRAIN_LEASE);
+        Ok(())
+    }
+
+    /// Gives it its own policy back, if that time is over.
+    pub fn end_drain(&mut self, policy: &Policy) -> Result<()> {
+        if self.drains.is_some_and(|end| Instant::now() >= end) {
+            self.drains = None;
+            self.change_policy(policy)?;
+        }
+        Ok(())
     }
 
     /// Watches for its end.
@@ -100,12 +165,8 @@ impl Process {
 
     /// Has the holder keep it.
     pub fn keep(&self, holder: &Holder) -> io::Result<()> {
-        holder.put(&self.part(), self.pidfd.as_fd())
-    }
-
-    fn part(&self) -> String {
-        // A later daemon counts from the beginning, and the pid is another.
-        format!("{}{}.{}", pidfd::OUTSOURCER, self.number, self.pid)
+        holder.put(&control_name(self.pid), self.control.as_fd())?;
+        holder.put(&process_name(self.pid), self.pidfd.as_fd())
     }
 
     /// Sends an order. A process that does not read them makes no daemon wait.
@@ -159,6 +220,14 @@ impl Process {
         self.heard = None;
     }
 
+    /// Leaves it to the next daemon, if the holder keeps it for that.
+    pub fn hand_over(self) {
+        if self.kept {
+            // Nothing is lost: the daemon ends.
+            std::mem::forget(self);
+        }
+    }
+
     /// Has it end.
     pub fn kill(&self) {
         pidfd::kill(self.pidfd.as_fd());
@@ -183,7 +252,8 @@ impl Process {
         poller.unwatch(self.pidfd.as_fd());
         if let Some(holder) = holder.filter(|_| self.kept) {
             // Where it fails, the holder has ended, and has closed it.
-            let _ = holder.del(&self.part());
+            let _ = holder.del(&process_name(self.pid));
+            let _ = holder.del(&control_name(self.pid));
         }
         match self.reap() {
             Some(WaitStatus::Exited(_, code)) => format!("exit status {code}"),
@@ -204,6 +274,16 @@ impl Drop for Process {
     }
 }
 
+/// Name of a process at the holder.
+fn process_name(pid: u32) -> String {
+    format!("{}{pid}", pidfd::OUTSOURCER)
+}
+
+/// Name of its control socket there.
+fn control_name(pid: u32) -> String {
+    format!("orders.{pid}")
+}
+
 /// Puts together how it is started.
 fn command(program: &Path, outsource: &Outsource, control: RawFd) -> Result<Command> {
     let netns = outsource.netns.as_ref();
@@ -217,8 +297,8 @@ fn command(program: &Path, outsource: &Outsource, control: RawFd) -> Result<Comm
     };
     let netns = netns.map(|path| open(path)).transpose()?;
     let (user, group) = (outsource.user, outsource.group);
-    let sockets = u64::from(outsource.policy.sockets) * 4;
-    let most = sockets + u64::from(outsource.policy.listeners) + DESCRIPTORS;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let most = DESCRIPTORS.min(hard);
     // The user may not reach the folder in which the program is: it is opened before.
     let opened = File::options()
         .read(true)

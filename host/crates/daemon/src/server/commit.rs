@@ -27,6 +27,9 @@ impl Server {
         }
         let changed = self.picture.regions.publish();
         self.run_outsourcers();
+        if self.picture.outsourcers.is_unsaved() {
+            self.save();
+        }
         let mut rings = self.write_candidates();
         rings.extend(self.picture.connections.write_replies(&changed));
         self.picture.connections.ring(&rings);
@@ -46,19 +49,19 @@ impl Server {
 
     fn try_save(&mut self) -> Result<()> {
         let connections = &mut self.picture.connections;
-        let state = State::new(
-            self.keeper.socket.clone(),
-            self.keeper.made.clone(),
-            self.picture.regions.saved(),
-            connections.saved(),
-            connections.next(),
-        );
+        let mut state = State::new(self.keeper.socket.clone(), self.keeper.made.clone());
+        state.regions = self.picture.regions.saved();
+        state.connections = connections.saved();
+        state.next_connection = connections.next();
+        state.bells = connections.saved_bells();
+        state.outsourcers = self.picture.outsourcers.saved(&self.picture.config);
         let regions = &mut self.picture.regions;
         connections.keep(self.keeper.holder())?;
         regions.keep(self.keeper.holder())?;
         self.keeper.save(&state)?;
         connections.on_saved(self.keeper.holder());
         regions.on_saved(self.keeper.holder());
+        self.picture.outsourcers.on_saved();
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::access::Access;
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::connections::Connections;
-use crate::keeper::{Inherited, Keeper, LISTENER};
+use crate::keeper::{Inherited, Keeper, State, LISTENER};
 use crate::options::Options;
 use crate::outsourcers::{Outsourcers, OUTSOURCER_SLOT};
 use crate::pairs::Pairs;
@@ -52,23 +52,21 @@ impl Server {
         access.share_socket(&socket)?;
 
         let state = inherited.state.take();
-        let (regions, connections, next) = match state {
-            Some(state) => {
-                made.extend(state.made);
-                (state.regions, state.connections, state.next_connection)
-            }
-            None => (Vec::new(), Vec::new(), 1),
-        };
+        let mut state = state.unwrap_or_else(|| State::new(socket.clone(), Vec::new()));
+        made.append(&mut state.made);
         let kept = &mut inherited.kept;
-        let mut regions = Regions::open(options, &config, access, regions, kept)?;
-        let mut connections = Connections::recover(listener, connections, next, kept)?;
-        let outsourcers = Outsourcers::recover(&regions, &config, kept)?;
+        let saved = std::mem::take(&mut state.regions);
+        let mut regions = Regions::open(options, &config, access, saved, kept)?;
+        let mut connections = Connections::recover(listener, &mut state, kept)?;
+        let outsourcers =
+            Outsourcers::recover(&regions, &connections, &config, &state.outsourcers, kept)?;
         for region in outsourcers.regions() {
             connections.add_outsourcer(&region, OUTSOURCER_SLOT)?;
         }
         regions.retain_members(|region, slot| {
             let mut entries = connections.iter().filter_map(|one| one.entry(region));
             entries.any(|entry| entry.slot as usize == slot)
+                || (slot == OUTSOURCER_SLOT && outsourcers.serves(region))
         });
         let holder = inherited.into_holder(&run)?;
         holder.put(LISTENER, connections.listener())?;
@@ -107,6 +105,7 @@ impl Server {
         let poller = &self.poller;
         self.picture.connections.watch(poller)?;
         self.picture.vms.watch(poller)?;
+        self.picture.outsourcers.watch(poller)?;
         self.clients.watch(poller)?;
         self.keeper.watch(poller)?;
         poller.watch(&self.signals, Source::Signal, EpollFlags::EPOLLIN)
