@@ -92,7 +92,9 @@ void hall_listener_take(struct hall_out *out, struct hallway_message *offer)
 		return;
 	}
 	mutex_lock_nested(&listener->mutex, SINGLE_DEPTH_NESTING);
-	if (listener->sk->sk_state != TCP_LISTEN) {
+	/* A program may have closed it, or set an option that packets must meet. */
+	if (listener->sk->sk_state != TCP_LISTEN ||
+	    !hall_outsource_may_publish(listener->sk)) {
 		hall_listener_close(listener);
 		hall_out_unpublish(listener);
 	}

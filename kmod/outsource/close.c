@@ -72,6 +72,37 @@ static void close_stream(struct hall_out *out, u32 reason)
 	hall_out_close_channel(out);
 }
 
+/* How often a close() that lingers looks. */
+#define LINGER_LOOK	max(HZ / 50, 1)
+
+/*
+ * SO_LINGER: waits until the other end's kernel has all that was sent, and the FIN, or
+ * for the time that the program gave. As in TCP, not while the process ends.
+ */
+static void linger(struct hall_out *out)
+{
+	struct sock *sk = out->sk;
+	unsigned long begin = jiffies;
+	bool eof;
+	u32 unread;
+
+	if (!sock_flag(sk, SOCK_LINGER) || (current->flags & PF_EXITING) ||
+	    hall_out_state(out) != HALL_OUT_CONNECTED)
+		return;
+	mutex_lock(&out->mutex);
+	unread = hall_out_count_unread(out, &eof);
+	if (!unread && !out->closed && sk->sk_lingertime) {
+		hall_out_end(out);
+		hall_channel_notify_receiver(&out->channel);
+	}
+	hall_out_unlock(out);
+	/* With bytes unread it is a reset. */
+	while (!unread && jiffies - begin < sk->sk_lingertime &&
+	       !READ_ONCE(out->closed) && !READ_ONCE(sk->sk_err) &&
+	       !signal_pending(current) && hall_out_count_unsent(out, false) > 0)
+		schedule_timeout_interruptible(LINGER_LOOK);
+}
+
 int hall_out_release(struct socket *sock)
 {
 	struct sock *sk = sock->sk;
@@ -83,6 +114,7 @@ int hall_out_release(struct socket *sock)
 	tables = hall_tables_of(sk);
 	out = hall_out_get(sk);
 	if (out) {
+		linger(out);
 		mutex_lock(&out->mutex);
 		close_stream(out, 0);
 		hall_out_unpublish(out);
@@ -137,7 +169,8 @@ int hall_out_disconnect(struct socket *sock)
 	if (out->state == HALL_OUT_CALLING)
 		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	lock_sock(sk);
-	WRITE_ONCE(sk->sk_err, 0);
+	/* As tcp_disconnect() leaves it; the next connect() clears it. */
+	WRITE_ONCE(sk->sk_err, ECONNRESET);
 	WRITE_ONCE(sk->sk_shutdown, 0);
 	sock->state = SS_UNCONNECTED;
 	smp_store_release(&sock->ops, &hall_tables_of(sk)->watched);

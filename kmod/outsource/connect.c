@@ -43,6 +43,7 @@ static struct hall_out *take_over(struct socket *sock,
 	len = min_t(int, len, sizeof(out->address));
 	memcpy(&out->address, address, len);
 	out->address_len = len;
+	WRITE_ONCE(sock->sk->sk_err, 0);
 	hall_out_publish(out, sock->sk);
 	sock->state = SS_CONNECTING;
 	smp_store_release(&sock->ops, &hall_tables_of(sock->sk)->stream);

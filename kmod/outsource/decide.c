@@ -5,6 +5,7 @@
  */
 #include "outsource.h"
 
+#include <linux/bpf-cgroup.h>
 #include <linux/inetdevice.h>
 #include <net/addrconf.h>
 #include <net/ipv6.h>
@@ -67,20 +68,47 @@ static bool has_own_options(const struct sock *sk)
 	if (rcu_access_pointer(tp->md5sig_info))
 		return true;
 #endif
-	return tp->repair || tp->fastopen_connect ||
+#ifdef CONFIG_TCP_AO
+	if (rcu_access_pointer(tp->ao_info))
+		return true;
+#endif
+#ifdef CONFIG_XFRM
+	if (rcu_access_pointer(sk->sk_policy[0]) ||
+	    rcu_access_pointer(sk->sk_policy[1]))
+		return true;
+#endif
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6 &&
+	    (rcu_access_pointer(inet6_sk(sk)->opt) ||
+	     inet6_sk(sk)->min_hopcount))
+		return true;
+#endif
+	return tp->repair || tp->tcp_tx_delay || tp->fastopen_connect ||
 	       inet_csk(sk)->icsk_ca_setsockopt || inet->min_ttl ||
 	       rcu_access_pointer(inet->inet_opt) ||
 	       sk->sk_max_pacing_rate != ~0UL;
 }
 
+/* BPF programs of its cgroup that are called when TCP changes its state. */
+static bool has_sock_ops(struct sock *sk)
+{
+#ifdef CONFIG_CGROUP_BPF
+	return cgroup_bpf_enabled(CGROUP_SOCK_OPS) &&
+	       cgroup_bpf_sock_enabled(sk, CGROUP_SOCK_OPS);
+#else
+	return false;
+#endif
+}
+
 /* Is there anything about the socket that the host's one could not have? */
-static bool is_plain(const struct sock *sk)
+static bool is_plain(struct sock *sk)
 {
 	return sock_net(sk) == &init_net && !sk->sk_bound_dev_if &&
 	       !sk->sk_user_data && !sk->sk_mark &&
 	       !sock_flag(sk, SOCK_ZEROCOPY) &&
 	       !rcu_access_pointer(sk->sk_filter) && !inet_sk_transparent(sk) &&
-	       !has_own_options(sk) && !inet_csk(sk)->icsk_ulp_ops;
+	       !has_own_options(sk) && !inet_csk(sk)->icsk_ulp_ops &&
+	       !has_sock_ops(sk);
 }
 
 /* To an address that the host may not have. */

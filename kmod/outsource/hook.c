@@ -147,7 +147,6 @@ static void fill_tables(struct hall_tables *tables, const struct hook *hook)
 	stream->splice_read = NULL;
 	stream->read_sock = NULL;
 	stream->peek_len = NULL;
-	stream->set_peek_off = NULL;
 	stream->mmap = sock_no_mmap;
 #ifdef HALL_HAS_SENDPAGE
 	stream->sendpage = NULL;

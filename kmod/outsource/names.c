@@ -49,25 +49,48 @@ int hall_out_getname(struct socket *sock, struct sockaddr *address, int peer)
 	return ret;
 }
 
+int hall_out_count_unsent(struct hall_out *out, bool unsent)
+{
+	int n, on_ring = 0;
+
+	if (hall_out_state(out) != HALL_OUT_CONNECTED)
+		return 0;
+	/* First: what leaves the ring meanwhile is then counted twice, not never. */
+	mutex_lock(&out->mutex);
+	if (out->memory.ring)
+		on_ring = hall_ring_count_unread(&out->tx);
+	hall_out_unlock(out);
+	n = hall_options_count_unacked(out, unsent);
+	return n < 0 ? n : n + on_ring;
+}
+
 static noinline int control_out(struct socket *sock, unsigned int cmd,
 				unsigned long arg)
 {
 	struct hall_out *out = hall_out_get(sock->sk);
-	bool eof, known = true;
+	bool eof;
 	int n = 0;
 
 	if (!out)
 		return HALL_NATIVE;
-	mutex_lock(&out->mutex);
-	if (cmd == SIOCINQ)
+	switch (cmd) {
+	case SIOCINQ:
+		mutex_lock(&out->mutex);
 		n = hall_out_count_unread(out, &eof);
-	else if (cmd == SIOCOUTQ || cmd == SIOCOUTQNSD)
-		n = out->memory.ring ? hall_ring_count_unread(&out->tx) : 0;
-	else
-		known = cmd == SIOCATMARK;
-	hall_out_unlock(out);
+		hall_out_unlock(out);
+		break;
+	case SIOCOUTQ:
+	case SIOCOUTQNSD:
+		n = hall_out_count_unsent(out, cmd == SIOCOUTQNSD);
+		break;
+	case SIOCATMARK:
+		break;
+	default:
+		n = HALL_NATIVE;
+	}
 	/* It may sleep, and the object keeps the module. */
-	n = known ? put_user(n, (int __user *)arg) : HALL_NATIVE;
+	if (n >= 0)
+		n = put_user(n, (int __user *)arg);
 	hall_out_put(out);
 	return n;
 }

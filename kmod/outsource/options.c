@@ -9,7 +9,8 @@
  * the outsourcer can't have is refused, or its socket was left native (decide.c).
  *
  * Options of SOL_SOCKET are set without a call of the socket's table. SO_KEEPALIVE is
- * passed with the next call that has one; the others act on the husk alone.
+ * passed with the next call that has one. What is neither passed nor refused concerns
+ * the husk alone, or acts on nothing: docs/outsourcing.md names those.
  */
 #include "outsource.h"
 
@@ -18,7 +19,8 @@
 #include <net/ipv6.h>
 #include <net/tcp.h>
 
-#define INFO_PATIENCE	HZ
+/* For an answer of the outsourcer. */
+#define PATIENCE	HZ
 
 static const struct option {
 	int level, name, initial;
@@ -91,11 +93,11 @@ static bool pass_options(struct hall_out *out, struct hallway_ring *ring,
 	unsigned int n;
 	int value;
 
-	WRITE_ONCE(out->keepalive, sock_flag(sk, SOCK_KEEPOPEN));
 	for (n = 0; n < ARRAY_SIZE(options); n++) {
 		value = read_option(sk, n);
-		if (READ_ONCE(shared->value[n]) == value)
+		if (out->passed[n] == value)
 			continue;
+		WRITE_ONCE(out->passed[n], value);
 		WRITE_ONCE(shared->value[n], value);
 		/* A full barrier: the value is there before its bit. */
 		sync_set_bit(n, (unsigned long *)&shared->changed);
@@ -110,10 +112,13 @@ void hall_options_init(struct hall_out *out, struct hallway_ring *ring,
 	struct hallway_options *shared = &ring->options;
 	unsigned int n;
 
-	BUILD_BUG_ON(ARRAY_SIZE(options) > HALLWAY_OPTIONS);
+	BUILD_BUG_ON(ARRAY_SIZE(options) > ARRAY_SIZE(out->passed));
+	BUILD_BUG_ON(ARRAY_SIZE(out->passed) > HALLWAY_OPTIONS);
 	memset(shared, 0, sizeof(*shared));
-	for (n = 0; n < ARRAY_SIZE(options); n++)
+	for (n = 0; n < ARRAY_SIZE(options); n++) {
+		WRITE_ONCE(out->passed[n], options[n].initial);
 		shared->value[n] = options[n].initial;
+	}
 	pass_options(out, ring, sk);
 }
 
@@ -168,16 +173,33 @@ static bool is_refused(int level, int name)
 		case TCP_REPAIR:
 		case TCP_TX_DELAY:
 		case TCP_ULP:
+#ifdef TCP_AO_ADD_KEY
+		case TCP_AO_ADD_KEY:
+		case TCP_AO_INFO:
+		case TCP_AO_REPAIR:
+#endif
 			return true;
 		}
 		return false;
 	case SOL_IP:
 		return name == IP_OPTIONS || name == IP_TRANSPARENT ||
-		       name == IP_MINTTL;
+		       name == IP_MINTTL || name == IP_IPSEC_POLICY ||
+		       name == IP_XFRM_POLICY;
 	case SOL_IPV6:
-		return name == IPV6_TRANSPARENT || name == IPV6_MINHOPCOUNT ||
-		       name == IPV6_HOPOPTS || name == IPV6_RTHDR ||
-		       name == IPV6_DSTOPTS;
+		switch (name) {
+		case IPV6_ADDRFORM:
+		case IPV6_TRANSPARENT:
+		case IPV6_MINHOPCOUNT:
+		case IPV6_HOPOPTS:
+		case IPV6_RTHDR:
+		case IPV6_RTHDRDSTOPTS:
+		case IPV6_DSTOPTS:
+		case IPV6_2292PKTOPTIONS:
+		case IPV6_IPSEC_POLICY:
+		case IPV6_XFRM_POLICY:
+			return true;
+		}
+		return false;
 	default:
 		return false;
 	}
@@ -214,32 +236,39 @@ int hall_out_setsockopt(struct socket *sock, int level, int name, sockptr_t valu
 							    length);
 }
 
-/*
- * Copies struct tcp_info, if the outsourcer has answered. Its size, 0: not yet;
- * HALL_NATIVE: it will not.
- */
-static int take_info(struct hall_out *out, u32 question, void *info)
+/* What the outsourcer answers: see struct hallway_options. */
+struct answer {
+	u32 unacked;
+	u32 size;
+	union {
+		u8 bytes[HALLWAY_INFO_MAX];
+		struct tcp_info info;
+	};
+};
+
+/* 1 once the outsourcer has answered, 0 if not yet, HALL_NATIVE if it will not. */
+static int take_answer(struct hall_out *out, u32 question, struct answer *answer)
 {
 	const struct hallway_options *shared;
-	int size = HALL_NATIVE;
+	int taken = HALL_NATIVE;
 
 	mutex_lock(&out->mutex);
-	if (out->memory.ring) {
+	if (out->memory.ring && !out->closed) {
 		shared = &out->memory.ring->options;
-		size = 0;
-		if ((s32)(READ_ONCE(shared->answered) - question) >= 0) {
-			virt_rmb();
-			size = min_t(u32, READ_ONCE(shared->info_size),
-				     HALLWAY_INFO_MAX) ?: HALL_NATIVE;
-			if (size > 0)
-				memcpy(info, shared->info, size);
-		}
+		taken = (s32)(READ_ONCE(shared->answered) - question) >= 0;
+		virt_rmb();
+	}
+	if (taken > 0) {
+		answer->size = min_t(u32, READ_ONCE(shared->info_size),
+				     HALLWAY_INFO_MAX);
+		answer->unacked = READ_ONCE(shared->unacked);
+		memcpy(answer->bytes, shared->info, answer->size);
 	}
 	hall_out_unlock(out);
-	return size;
+	return taken;
 }
 
-static u32 ask_info(struct hall_out *out)
+static u32 ask_outsourcer(struct hall_out *out)
 {
 	u32 question;
 
@@ -253,45 +282,69 @@ static u32 ask_info(struct hall_out *out)
 	return question;
 }
 
-static int await_info(struct hall_out *out, void *info)
+/* NULL: no memory. Else it is to be freed. *err: 0, or HALL_NATIVE if there is no answer. */
+static struct answer *await_answer(struct hall_out *out, int *err)
 {
 	DEFINE_WAIT_FUNC(wait, woken_wake_function);
-	long timeo = INFO_PATIENCE;
+	struct answer *answer = kzalloc(sizeof(*answer), GFP_KERNEL);
+	long timeo = PATIENCE;
 	u32 question;
-	int size;
+	int taken;
 
+	*err = -ENOMEM;
+	if (!answer)
+		return NULL;
 	add_wait_queue(&out->answers, &wait);
-	question = ask_info(out);
-	while (!(size = take_info(out, question, info))) {
+	question = ask_outsourcer(out);
+	while (!(taken = take_answer(out, question, answer))) {
 		if (!timeo || fatal_signal_pending(current))
-			size = -ETIMEDOUT;
-		if (size)
+			taken = -ETIMEDOUT;
+		if (taken)
 			break;
 		timeo = wait_woken(&wait, TASK_KILLABLE, timeo);
 	}
 	remove_wait_queue(&out->answers, &wait);
-	return size;
+	*err = min(taken, 0);
+	return answer;
 }
 
-static int get_info(struct hall_out *out, char __user *value, int __user *length)
+int hall_options_count_unacked(struct hall_out *out, bool unsent)
 {
-	void *info;
-	int size, err;
+	struct answer *answer;
+	u32 n = 0;
+	int err;
+
+	answer = await_answer(out, &err);
+	if (!err)
+		n = unsent ? answer->info.tcpi_notsent_bytes : answer->unacked;
+	kfree(answer);
+	/* Without a socket of its own the host has nothing left. */
+	return err && err != HALL_NATIVE ? err : min_t(u32, n, INT_MAX / 2);
+}
+
+/* TCP_INFO or TCP_MAXSEG: both are the connection's, not the program's. */
+static int get_info(struct hall_out *out, int name, char __user *value,
+		    int __user *length)
+{
+	struct answer *answer;
+	int size, err, mss;
 
 	if (get_user(size, length))
 		return -EFAULT;
 	if (size < 0)
 		return -EINVAL;
-	info = kmalloc(HALLWAY_INFO_MAX, GFP_KERNEL);
-	if (!info)
-		return -ENOMEM;
-	err = await_info(out, info);
-	if (err > 0) {
-		size = min(size, err);
-		err = put_user(size, length) || copy_to_user(value, info, size) ?
-			      -EFAULT : 0;
+	answer = await_answer(out, &err);
+	mss = answer ? answer->info.tcpi_snd_mss : 0;
+	if (!err && name == TCP_MAXSEG) {
+		size = min_t(u32, size, sizeof(mss));
+		err = put_user(size, length) ||
+		      copy_to_user(value, &mss, size) ? -EFAULT : 0;
+	} else if (!err) {
+		size = min_t(u32, size, answer->size);
+		err = put_user(size, length) ||
+		      copy_to_user(value, answer->bytes, size) ? -EFAULT : 0;
 	}
-	kfree(info);
+	kfree(answer);
 	return err;
 }
 
@@ -301,12 +354,12 @@ static noinline int get_sockopt(struct socket *sock, int level, int name,
 	struct hall_out *out = NULL;
 	int err = HALL_NATIVE;
 
-	if (level == SOL_TCP && name == TCP_INFO)
+	if (level == SOL_TCP && (name == TCP_INFO || name == TCP_MAXSEG))
 		out = hall_out_get(sock->sk);
 	if (!out)
 		return HALL_NATIVE;
 	if (hall_out_state(out) == HALL_OUT_CONNECTED)
-		err = get_info(out, value, length);
+		err = get_info(out, name, value, length);
 	hall_out_put(out);
 	return err;
 }

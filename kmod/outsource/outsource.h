@@ -72,9 +72,9 @@ struct hall_out {
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
 	u64 tx_bytes, rx_bytes;		/* that programs have sent and received */
-	u32 asked;			/* questions for struct tcp_info */
+	u32 asked;			/* number of the last question: options.c */
 	wait_queue_head_t answers;	/* sleepers that have asked */
-	bool keepalive;			/* SO_KEEPALIVE, as it was passed */
+	int passed[HALLWAY_OPTION_MAX + 1];	/* options, as they were passed */
 	/* Bytes of a ring after its writer departed; allocated. */
 	u8 *rest;
 	u32 rest_len, rest_at;
@@ -208,6 +208,8 @@ int hall_out_shutdown(struct socket *sock, int how);
 int hall_out_release(struct socket *sock);
 /* Ends a socket, or the host's part of a listener, for the unloading of the module. */
 void hall_out_abandon(struct hall_out *out);
+/* As SIOCOUTQ, or SIOCOUTQNSD (unsent), on the way to the other end; or an error. */
+int hall_out_count_unsent(struct hall_out *out, bool unsent);
 int hall_out_getname(struct socket *sock, struct sockaddr *address, int peer);
 int hall_out_ioctl(struct socket *sock, unsigned int cmd, unsigned long arg);
 
@@ -219,12 +221,19 @@ void hall_options_pass(struct hall_out *out);
 /* The same for SO_KEEPALIVE, which is set without a call of ours. No lock. */
 static inline void hall_options_note(struct hall_out *out)
 {
-	if (READ_ONCE(out->keepalive) == sock_flag(out->sk, SOCK_KEEPOPEN))
+	if (READ_ONCE(out->passed[HALLWAY_OPTION_KEEPALIVE]) ==
+	    sock_flag(out->sk, SOCK_KEEPOPEN))
 		return;
 	mutex_lock(&out->mutex);
 	hall_options_pass(out);
 	hall_out_unlock(out);
 }
+
+/*
+ * Bytes that have left our ring, and of which the host has no ACK; unsent: those of them
+ * that it has not sent. Or an error. Sleeps, for a second at most; no lock.
+ */
+int hall_options_count_unacked(struct hall_out *out, bool unsent);
 
 /* A connection that arrived has what TCP copies of the listener's. lock_sock(sk). */
 void hall_options_inherit(struct sock *sk, const struct sock *listener);

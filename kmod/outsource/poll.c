@@ -8,6 +8,8 @@
 #include <linux/poll.h>
 #include <net/tcp.h>
 
+#include "../sock/wake.h"
+
 /* A ring is writable while it has this much space, and wakes a writer at half. */
 #define LEAST_SPACE(size)	((size) / 16)
 #define WAKE_SPACE(size)	((size) / 2)
@@ -26,6 +28,8 @@ static bool is_readable(struct hall_out *out, u32 target, bool *eof)
 		while (hall_ring_count_used(rx) < target && !rx->broken && !*eof)
 			if (!hall_ring_arm_head(rx, hall_ring_count_used(rx) + 1))
 				return false;
+		if (hall_sock_wants_edges(out->sk, false))
+			hall_ring_arm_edge(rx);
 		return true;
 	}
 	rest = READ_ONCE(out->rest_len) - READ_ONCE(out->rest_at);
@@ -129,6 +133,10 @@ void hall_out_wake(struct hall_out *out)
 	wake_up_all(&out->answers);
 	spin_lock_bh(&out->channel.lock);
 	ended = out->mapped && READ_ONCE(out->rx.shared->end);
+	/* For waiters that neither poll nor read before the next edge. */
+	if (out->mapped &&
+	    (hall_sock_wants_edges(sk, true) || sock_flag(sk, SOCK_FASYNC)))
+		hall_ring_arm_edge(&out->rx);
 	spin_unlock_bh(&out->channel.lock);
 	/* Every sleeper: one may wait for EPOLLRDHUP alone. */
 	if (ended)

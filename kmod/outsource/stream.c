@@ -9,6 +9,7 @@
 #include <net/tcp.h>
 
 #include "../obs/counters.h"
+#include "../sock/wake.h"
 
 /* A writer that found the ring full is woken at half, so that it is worth its cost. */
 #define LEAST_SPACE	1
@@ -118,6 +119,26 @@ static int wait_for_connection(struct hall_out *out, long timeo)
 	return err == -EINPROGRESS ? -EAGAIN : err;
 }
 
+/* What a connected socket of TCP refuses, and what the rings have not. 0: nothing. */
+static int check_message(struct sock *sk, struct msghdr *msg)
+{
+	struct sockcm_cookie cookie;
+
+	if (msg->msg_flags & MSG_FASTOPEN)
+		return READ_ONCE(sock_net(sk)->ipv4.sysctl_tcp_fastopen) &
+				       TFO_CLIENT_ENABLE ?
+			       -EISCONN : -EOPNOTSUPP;
+	sockcm_init(&cookie, sk);
+	if (msg->msg_controllen && sock_cmsg_send(sk, msg, &cookie))
+		return -EINVAL;
+	/* The rings have no urgent data, and bytes are always copied. */
+	if (msg->msg_flags & MSG_OOB)
+		return -EOPNOTSUPP;
+	if ((msg->msg_flags & MSG_ZEROCOPY) && sock_flag(sk, SOCK_ZEROCOPY))
+		return -ENOBUFS;
+	return 0;
+}
+
 static noinline int send_message(struct socket *sock, struct msghdr *msg)
 {
 	struct hall_out *out = hall_out_get(sock->sk);
@@ -130,14 +151,7 @@ static noinline int send_message(struct socket *sock, struct msghdr *msg)
 							 MSG_DONTWAIT));
 	if (!ret && hall_out_state(out) == HALL_OUT_CONNECTED) {
 		hall_options_note(out);
-		/* The rings have no urgent data, and bytes are always copied. */
-		if (msg->msg_flags & MSG_OOB)
-			ret = -EOPNOTSUPP;
-		else if ((msg->msg_flags & MSG_ZEROCOPY) &&
-			 sock_flag(sk, SOCK_ZEROCOPY))
-			ret = -ENOBUFS;
-		else
-			ret = send_all(out, msg);
+		ret = check_message(sk, msg) ?: send_all(out, msg);
 	} else if (!ret) {
 		ret = HALL_NATIVE;
 	}
@@ -204,11 +218,17 @@ static int read_ring(struct hall_out *out, struct msghdr *msg, size_t len,
 		if (!(flags & MSG_TRUNC))
 			copied = _copy_to_iter(span.data, span.len,
 					       &msg->msg_iter);
-		done += copied;
-		if (copied < span.len)
+		/* A piece that faults stays unread, as in TCP. */
+		if (copied < span.len) {
+			iov_iter_revert(&msg->msg_iter, copied);
 			break;
+		}
+		done += copied;
 	}
-	if (!(flags & MSG_PEEK) && done) {
+	if (flags & MSG_PEEK) {
+		sk_peek_offset_fwd(sk, done);
+	} else if (done) {
+		sk_peek_offset_bwd(sk, done);
 		consume(out, done);
 		hall_count_add(HALL_RX_BYTES_OUTSOURCED, done);
 		WRITE_ONCE(out->rx_bytes, out->rx_bytes + done);
@@ -249,14 +269,31 @@ static int wait_for_bytes(struct hall_out *out, long *timeo, u32 seen)
 	return 0;
 }
 
+/*
+ * After a read: the next byte makes an edge, as in TCP. Pollers take a short read for
+ * "drained". A program that waits for edges, or gets signals, may also leave bytes.
+ */
+static void rearm_edges(struct hall_out *out, u32 seen)
+{
+	struct sock *sk = out->sk;
+
+	if (arm_bytes(out, seen) && (hall_sock_wants_edges(sk, false) ||
+				     sock_flag(sk, SOCK_FASYNC))) {
+		spin_lock_bh(&out->channel.lock);
+		if (out->mapped)
+			hall_ring_arm_edge(&out->rx);
+		spin_unlock_bh(&out->channel.lock);
+	}
+}
+
 static int receive_all(struct hall_out *out, struct msghdr *msg, size_t len,
 		       int flags)
 {
 	struct sock *sk = out->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
 	int target = sock_rcvlowat(sk, flags & MSG_WAITALL, len);
+	u32 skip = flags & MSG_PEEK ? max(sk_peek_offset(sk, flags), 0) : 0;
 	int got = 0, n, err;
-	u32 skip = 0;
 
 	do {
 		mutex_lock(&out->mutex);
@@ -279,8 +316,33 @@ static int receive_all(struct hall_out *out, struct msghdr *msg, size_t len,
 		if (err)
 			return got ?: err;
 	} while (got < len || !len);
-	arm_bytes(out, skip);
+	rearm_edges(out, skip);
 	return got;
+}
+
+/* Bytes that a program can still read; 1 if there is only the end, as TCP has it. */
+static int count_inq(struct hall_out *out)
+{
+	bool eof;
+	int n;
+
+	mutex_lock(&out->mutex);
+	n = hall_out_count_unread(out, &eof);
+	hall_out_unlock(out);
+	return n || !eof ? n : 1;
+}
+
+/* For io_uring, and TCP_INQ. */
+static void pass_inq(struct hall_out *out, struct msghdr *msg)
+{
+	bool inq = tcp_sk(out->sk)->recvmsg_inq;
+
+	if (!inq && !msg->msg_get_inq)
+		return;
+	msg->msg_inq = count_inq(out);
+	if (inq)
+		put_cmsg(msg, SOL_TCP, TCP_CM_INQ, sizeof(msg->msg_inq),
+			 &msg->msg_inq);
 }
 
 static noinline int receive(struct socket *sock, struct msghdr *msg, size_t size,
@@ -301,6 +363,8 @@ static noinline int receive(struct socket *sock, struct msghdr *msg, size_t size
 			ret = -EAGAIN;
 		else
 			ret = receive_all(out, msg, size, flags);
+		if (ret >= 0)
+			pass_inq(out, msg);
 	} else if (!ret) {
 		ret = HALL_NATIVE;
 	}

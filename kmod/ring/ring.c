@@ -241,6 +241,18 @@ bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
 	return !rx->armed;
 }
 
+/* With bottom halves off; a hostile writer could keep on until the ring is full. */
+#define ARM_TURNS	10000
+
+void hall_ring_arm_edge(struct hall_rx_ring *rx)
+{
+	unsigned int turns = 0;
+
+	/* Until no byte came in between. A real writer is not that fast that often. */
+	while (hall_ring_arm_head(rx, hall_ring_count_used(rx) + 1) && !rx->broken)
+		rx->broken = ++turns == ARM_TURNS;
+}
+
 bool hall_ring_is_rx_due(struct hall_rx_ring *rx)
 {
 	hall_ring_count_used(rx);

@@ -119,6 +119,8 @@ void hall_ring_truncate_unread(struct hall_rx_ring *rx);
 /* Receiver: as for the sender. */
 bool hall_ring_is_rx_due(struct hall_rx_ring *rx);
 void hall_ring_disarm_rx(struct hall_rx_ring *rx);
+/* Receiver: have the doorbell rung for the next byte, though there may be unread ones. */
+void hall_ring_arm_edge(struct hall_rx_ring *rx);
 
 /*
  * Receiver: find where the next bytes are. copied is the TCP sequence number of

@@ -149,7 +149,7 @@ static void take_signals(struct hall_sock *hs, bool signals)
 	hs->signals = signals;
 	spin_lock_bh(&hs->channel.lock);
 	if (signals && hs->rx.state == HALL_RX_MAPPED)
-		hall_rx_arm_edge(hs);
+		hall_ring_arm_edge(&hs->rx.ring);
 	spin_unlock_bh(&hs->channel.lock);
 }
 

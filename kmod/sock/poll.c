@@ -52,7 +52,7 @@ bool hall_sock_is_readable(struct sock *sk)
 		waits = readable && !ring_is_next(hs, &n);
 		readable &= !waits;
 		if (readable && hall_sock_wants_edges(sk, false))
-			hall_rx_arm_edge(hs);
+			hall_ring_arm_edge(&hs->rx.ring);
 	}
 	spin_unlock_bh(&hs->channel.lock);
 	if (waits)

@@ -224,7 +224,7 @@ static void rearm_edges(struct hall_sock *hs, bool drained)
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		more = drained && hall_ring_arm_head(&hs->rx.ring, 1);
 		if (signals)
-			hall_rx_arm_edge(hs);
+			hall_ring_arm_edge(&hs->rx.ring);
 	}
 	spin_unlock_bh(&hs->channel.lock);
 	if (more)

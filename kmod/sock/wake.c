@@ -114,7 +114,7 @@ void hall_sock_wake(struct hall_sock *hs)
 		readable = hall_ring_count_used(&hs->rx.ring) || hs->rx.ring.broken;
 		/* For waiters that neither poll nor read before the next edge. */
 		if (hall_sock_wants_edges(sk, true) || sock_flag(sk, SOCK_FASYNC))
-			hall_rx_arm_edge(hs);
+			hall_ring_arm_edge(&hs->rx.ring);
 		/* A mark may have come: the work item looks. */
 		look = READ_ONCE(hs->rx.ring.shared->end);
 	}

@@ -34,21 +34,6 @@ void hall_sock_wake(struct hall_sock *hs);
  */
 bool hall_sock_wants_edges(struct sock *sk, bool unpolled);
 
-/* With bottom halves off; a hostile writer could keep on until the ring is full. */
-#define HALL_ARM_TURNS	10000
-
-/* Has the doorbell rung for the next byte that comes. channel.lock, MAPPED. */
-static inline void hall_rx_arm_edge(struct hall_sock *hs)
-{
-	struct hall_rx_ring *ring = &hs->rx.ring;
-	unsigned int turns = 0;
-
-	/* Until no byte came in between. A real writer is not that fast that often. */
-	while (hall_ring_arm_head(ring, hall_ring_count_used(ring) + 1) &&
-	       !ring->broken)
-		ring->broken = ++turns == HALL_ARM_TURNS;
-}
-
 /* A reader waits for more bytes than the ring ever holds. Any context. */
 void hall_rx_report_small(struct hall_sock *hs);
 

@@ -34,7 +34,7 @@ groups = []
 
 [vm.outsource]
 netns = "{netns}"
-connect = ["10.78.0.0/24", "fd78::/64"]
+connect = ["10.78.0.1", "fd78::1", "10.78.0.0/24", "fd78::/64"]
 {rules}
 """
 

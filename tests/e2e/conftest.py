@@ -6,6 +6,7 @@ A group of tests (xdist_group) shares its guests; each group runs in one worker:
     e2e-peers       a pair of VMs: peers, module and daemon come, go and fail
     e2e-setup       a pair of VMs, and a guest that is set up wrong (test_setup_errors.py)
     e2e-configured  three VMs that hallwayd's configuration names (test_configuration.py)
+    e2e-outsourcing a VM with an outsourcer, and a network outside (test_outsourcing.py)
     e2e-hosts       two VMs on two hosts (test_migration.py)
 """
 
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hallway_tests import outsourced as outsourcing
+from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair, booted
 
 Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
@@ -26,6 +29,12 @@ Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 def pair(site: Site, kernel: str, share: Path, slow: float) -> Pair:
     """Return the pair of VMs of this group."""
     return site(lambda logs: booted(kernel, share, logs, slow))
+
+
+@pytest.fixture
+def outsourced(site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
+    """Return a VM of a configuration with an outsourcer."""
+    return site(lambda logs: outsourcing.booted(kernel, share, logs, slow))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
+import hashlib
 import json
 import os
 import signal
 import socket
 import stat
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import termios
 
 import pytest
-from hallway_lab import isolate, outsourcing, topology
-from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, has_arrived, serving
+from hallway_lab import isolate
+from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, connections, healthy, insmod, loaded, rmmod, settle_in
-from hallway_tests.pair import name_logs, sweep
+from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod
+from hallway_tests.outsourced import Outsourced, is_published, wait_published
 from hallway_tests.suite import wait_for
-
-from .conftest import Site
 
 pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
 
 REFUSED = "10.77.0.254"  # the host's own, which no rule names
-PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181"]'
 # Answers each connection with the digest of its bytes, and the bytes in reverse.
 # "poll" after its address and port has it sleep in select() instead of accept().
 SERVER = """
@@ -60,74 +58,6 @@ while piece := sock.recv(65536):
 good = got[:32] == hashlib.sha256(data).digest() and got[32:] == data[::-1]
 print(json.dumps({"good": good, **names}))
 """
-
-
-@dataclass
-class Outsourced:
-    """A VM with an outsourcer, and a network outside of its host."""
-
-    site: topology.Site
-    vm: VM
-    slow: float  # factor on all timeouts
-
-    @property
-    def vms(self) -> list[VM]:
-        """Every VM."""
-        return self.site.vms
-
-    def healthy(self) -> None:
-        """Fail if the guest complained."""
-        healthy(self.vm)
-
-    def sweep(self) -> None:
-        """End what a failed test has left running in the guest."""
-        sweep(self.vm)
-
-    def outsourcer(self) -> int | None:
-        """Return the process that executes the VM's sockets."""
-        machines = self.site.daemon.status()["machines"]
-        machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
-        return machine.get("outsourcer", {}).get("pid")
-
-    def kill_outsourcer(self) -> None:
-        """Kill it, and wait for the next one."""
-        pid = self.outsourcer()
-        assert pid
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: self.outsourcer() not in (None, pid), "there is another", 30)
-
-    def wait_outsourced(self, count: int) -> None:
-        """Wait until outsourced sockets have sent that many bytes more."""
-        before = Delta(self.vm)
-        wait_for(
-            lambda: before.of(self.vm)["tx_bytes_outsourced"] > count,
-            f"{count} bytes are sent",
-            60 * self.slow,
-        )
-
-    def load(self) -> None:
-        """Load the module again, and wait for the outsourcer."""
-        if loaded(self.vm):
-            rmmod(self.vm)
-        self.vm.run("dmesg -C")
-        insmod(self.vm)
-        wait_for(lambda: has_arrived(self.vm), "the outsourcer arrives", 60 * self.slow)
-
-
-@pytest.fixture
-def outsourced(site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
-    """Return a VM of a configuration with an outsourcer."""
-    return site(lambda logs: _booted(kernel, share, logs, slow))
-
-
-@contextlib.contextmanager
-def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Outsourced]:
-    site, vm = outsourcing.describe(logs, kernel, share=share, boot_timeout=120 * slow)
-    site.daemon.log = logs / "hallwayd.log"
-    site.daemon.log.write_bytes(b"")
-    with outsourcing.running(site, name_logs(vm, logs), PUBLISH):
-        settle_in(vm)
-        yield Outsourced(site, vm, slow)
 
 
 def served(
@@ -211,16 +141,6 @@ def fetch(address: str, port: int) -> None:
     """Have a client outside talk to the server at a port."""
     words = [*isolate.on_host("outside"), "python3", "-B", "-c", CLIENT, address, str(port), "100000"]
     assert json.loads(run(words))["good"]
-
-
-def is_published(port: int) -> bool:
-    """Tell whether something on the host listens on the port."""
-    return bool(run(["ss", "-Hltn", f"sport = :{port}"]).strip())
-
-
-def wait_published(*ports: int) -> None:
-    """Wait until all these ports are published."""
-    wait_for(lambda: all(map(is_published, ports)), f"{ports} are published")
 
 
 def test_older_listeners(outsourced: Outsourced) -> None:
@@ -413,6 +333,76 @@ def test_outsourcer_killed(outsourced: Outsourced) -> None:
     assert talked(vm)[1] >= 1
 
 
+def test_daemon_restarted(outsourced: Outsourced) -> None:
+    """hallwayd dies or ends, and the next one goes on with the same outsourcer: programs notice nothing."""
+    vm, daemon = outsourced.vm, outsourced.site.daemon
+    outsourced.load()
+    vm.put(TALKER, "/tmp/talker.py")
+    vm.put(ECHO, "/tmp/echo.py")
+    vm.run("rm -f /tmp/talked")
+    with served(OUTSIDE, 7012, "outside", ECHO):
+        vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 8080")
+        talker = vm.spawn(f"exec python3 -B /tmp/talker.py {OUTSIDE} 7012 /tmp/talked")
+        wait_published(8080)
+        before = outsourced.outsourcer()
+        with socket.create_connection((HOST, 8080), 60) as client:
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+                outsourced.wait_outsourced(30_000)
+                daemon.kill(number)
+                outsourced.wait_outsourced(30_000)
+                daemon.start()
+                assert outsourced.outsourcer() == before
+                client.sendall(b"still there?")
+                assert client.recv(12, socket.MSG_WAITALL) == b"still there?"
+        wait_for(lambda: outsourced.report().get("sent_bytes"), "the outsourcer reports", 60)
+        outsourced.wait_outsourced(30_000)
+        talker.kill()
+        assert talker.wait(20).err == "", "the talker failed"
+    count, failed = talked(vm)
+    assert count and not failed
+
+
+UNREAD = 100_096  # bytes, fewer than the ring holds
+# Sends them at once, and no end.
+TELLER = f"""
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+sock = listener.accept()[0]
+sock.sendall(bytes(range(256)) * {UNREAD // 256})
+sock.recv(1)
+"""
+LATE_READER = """
+import errno, hashlib, json, os, socket, sys, time
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+while not os.path.exists("/tmp/read"):
+    time.sleep(0.05)
+got, error = bytearray(), 0
+try:
+    while piece := sock.recv(5000):
+        got += piece
+except OSError as end:
+    error = end.errno
+print(json.dumps({"digest": hashlib.sha256(got).hexdigest(), "size": len(got), "errno": error}))
+"""
+
+
+def test_unread_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
+    """What the guest has not read when its outsourcer is killed it still reads, and then ECONNRESET."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(LATE_READER, "/tmp/late.py")
+    vm.run("rm -f /tmp/read")
+    data = bytes(range(256)) * (UNREAD // 256)
+    with served(OUTSIDE, 7011, "outside", TELLER):
+        job = vm.spawn(f"python3 -B /tmp/late.py {OUTSIDE} 7011")
+        with host_socket(outsourced, (OUTSIDE, 7011)) as sock:
+            wait_for(lambda: count_taken(sock) == len(data), "all are in the ring", 60)
+        outsourced.kill_outsourcer()
+        vm.run("touch /tmp/read")
+        said = json.loads(job.wait(60).out)
+    assert said == {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), "errno": errno.ECONNRESET}
+
+
 def test_unloading(outsourced: Outsourced) -> None:
     """The module is unloaded ten times under load, with an outsourced stream and a published listener."""
     vm = outsourced.vm
@@ -466,7 +456,11 @@ settle("/tmp/second")
 for option in {OPTIONS_AFTER}:
     sock.setsockopt(*option)
 sock.send(b"the host learns of SO_KEEPALIVE")
-info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+took = 60
+for _ in range(5):
+    start = time.monotonic()
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    took = min(took, time.monotonic() - start)
 refused = []
 for level, name, value in (
     (socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno"),
@@ -477,7 +471,8 @@ for level, name, value in (
     except OSError as error:
         refused.append(error.errno == errno.ENOPROTOOPT)
 settle("/tmp/third")
-print(json.dumps({{"state": info[0], "mss": struct.unpack_from("I", info, 16)[0], "refused": refused}}))
+mss = struct.unpack_from("I", info, 16)[0]
+print(json.dumps({{"state": info[0], "mss": mss, "refused": refused, "took": took}}))
 """
 PIDFD_GETFD = 438
 
@@ -512,6 +507,13 @@ def host_socket(outsourced: Outsourced, remote: tuple[str, int]) -> socket.socke
     return found
 
 
+def count_taken(sock: socket.socket) -> int:
+    """Return how many bytes a socket has received that were read."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    waiting = fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
+    return struct.unpack_from("Q", info, 128)[0] - struct.unpack("i", waiting)[0]
+
+
 def has_options(sock: socket.socket, options: list[tuple[int, int, int]]) -> bool:
     """Tell whether a socket has all of these."""
     return all(sock.getsockopt(level, name) == value for level, name, value in options)
@@ -532,6 +534,8 @@ def test_options(outsourced: Outsourced) -> None:
             wait_for(lambda: has_options(sock, OPTIONS_AFTER), "the others are set", 60 * outsourced.slow)
             vm.run("touch /tmp/third")
             said = json.loads(job.wait(60).out)
+            # A question whose answer wakes nothing takes a second.
+            assert said.pop("took") < 0.9
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     assert said == {"state": 1, "mss": struct.unpack_from("I", info, 16)[0], "refused": [True, True]}
 
@@ -555,6 +559,31 @@ def test_inherited_options(outsourced: Outsourced) -> None:
         host_socket(outsourced, client.getsockname()) as sock,
     ):
         wait_for(lambda: has_options(sock, options), "they are set", 60 * outsourced.slow)
+
+
+def test_listener_with_new_mark(outsourced: Outsourced) -> None:
+    """A published listener that gets an option of packets later is published no more."""
+    vm = outsourced.vm
+    outsourced.load()
+    program = """
+import os, socket, time
+listener = socket.create_server(("0.0.0.0", 8080))
+while not os.path.exists("/tmp/mark"):
+    time.sleep(0.05)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 7)
+open("/tmp/marked", "w").close()
+listener.accept()
+"""
+    vm.put(program, "/tmp/marked.py")
+    vm.run("rm -f /tmp/mark /tmp/marked")
+    job = vm.spawn("python3 -B /tmp/marked.py")
+    wait_published(8080)
+    vm.run("touch /tmp/mark")
+    wait_for(lambda: vm.run("ls /tmp/marked", check=False).out, "it is marked", 60 * outsourced.slow)
+    with contextlib.suppress(ConnectionError), socket.create_connection((HOST, 8080), 60) as client:
+        client.recv(1)
+    wait_for(lambda: not is_published(8080), "it is published no more", 20 * outsourced.slow)
+    assert job.poll() is None, "accept() returned"
 
 
 NOBODY = "10.78.0.99"  # beside the server outside

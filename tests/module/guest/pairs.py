@@ -108,13 +108,14 @@ KINDS = {
 }
 
 
-def connect(kind="v4"):
+def connect(kind="v4", kinds=KINDS, port=0):
     """Return both ends of a new connection."""
-    family, address, family_from, to = KINDS[kind]
+    family, address, family_from, to = kinds[kind]
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind((address, 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
         listener.listen()
         a = socket.socket(family_from, socket.SOCK_STREAM)
         a.connect((to, listener.getsockname()[1]))

@@ -116,6 +116,12 @@ fn fcntls() -> Result<Vec<SeccompRule>> {
     FCNTLS.iter().map(rule).collect()
 }
 
+/// What a socket has not sent.
+fn ioctls() -> Result<Vec<SeccompRule>> {
+    let unsent = argument(1, SeccompCmpOp::Eq, libc::TIOCOUTQ)?;
+    Ok(vec![SeccompRule::new(vec![unsent])?])
+}
+
 /// Signals to the program itself alone: others may have the same user.
 fn signals() -> Result<Vec<SeccompRule>> {
     let own = argument(0, SeccompCmpOp::Eq, u64::from(std::process::id()))?;
@@ -135,6 +141,7 @@ fn program() -> Result<BpfProgram> {
     rules.insert(libc::SYS_socket, sockets()?);
     rules.insert(libc::SYS_setsockopt, options()?);
     rules.insert(libc::SYS_fcntl, fcntls()?);
+    rules.insert(libc::SYS_ioctl, ioctls()?);
     rules.insert(libc::SYS_tgkill, signals()?);
     rules.insert(libc::SYS_mmap, memory()?);
     rules.insert(libc::SYS_mprotect, memory()?);

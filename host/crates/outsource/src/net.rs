@@ -164,11 +164,13 @@ fn count(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno::last())
 }
 
-/// Sends bytes of a ring.
-pub fn send(socket: &TcpStream, runs: &Runs) -> Result<usize, Errno> {
+/// Sends bytes of a ring. `is_last`: no more follow at once, so that a segment that is
+/// not full may go.
+pub fn send(socket: &TcpStream, runs: &Runs, is_last: bool) -> Result<usize, Errno> {
     let mut vectors = vectors(runs);
     let header = header(&mut vectors);
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let more = if is_last { 0 } else { libc::MSG_MORE };
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
     // SAFETY: the runs lie in a mapping that the ring's end keeps. The kernel alone
     // reads them, and copies what it finds: that others write them harms nothing.
     count(unsafe { libc::sendmsg(socket.as_raw_fd(), &header, flags) })

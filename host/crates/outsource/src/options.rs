@@ -28,11 +28,41 @@ pub const OPTIONS: [(c_int, c_int); abi::OPTION_MAX as usize + 1] = {
     all
 };
 
+/// Whether an option has the kernel hold bytes back. Where it changes it also lets go of
+/// those that it holds, also where it has the value of before again.
+pub fn holds_bytes(number: usize) -> bool {
+    number == abi::OPTION_CORK as usize || number == abi::OPTION_NODELAY as usize
+}
+
 /// Sets an option by its number. Where the host's kernel refuses, the connection goes on
 /// without it, as with IPV6_TCLASS on the IPv4 socket behind a mapped address.
 pub fn set(socket: &impl AsFd, number: usize, value: i32) {
-    if let Some((level, name)) = OPTIONS.get(number) {
-        net::set_option(socket, *level, *name, value);
+    let Some((level, name)) = OPTIONS.get(number) else {
+        return;
+    };
+    if holds_bytes(number) {
+        let let_go = i32::from(number == abi::OPTION_NODELAY as usize);
+        net::set_option(socket, *level, *name, let_go);
+    }
+    net::set_option(socket, *level, *name, value);
+}
+
+/// Prepares a socket for being closed while the kernel still sends: how long that may
+/// take is then not the guest's choice.
+pub fn orphan(socket: &impl AsFd) {
+    set(socket, abi::OPTION_USER_TIMEOUT as usize, 0);
+}
+
+/// Bytes that are sent, or are to be, and that the other end's kernel has not acknowledged.
+/// A FIN counts as one.
+pub fn count_unacked(socket: &impl AsFd) -> u32 {
+    let mut count: c_int = 0;
+    // SAFETY: the kernel writes an int, which lives until the call returns.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    if result == 0 {
+        count.max(0) as u32
+    } else {
+        0
     }
 }
 

@@ -102,8 +102,9 @@ impl Stream {
         if self.stage != Stage::Open || self.socket.is_none() {
             return false;
         }
-        self.serve_options(peer);
-        let sent = self.pump_to_network(peer, counts);
+        let sent = self
+            .serve_options(peer, counts)
+            .and_then(|()| self.pump_to_network(peer, counts));
         let received = match sent {
             Ok(_) => self.pump_to_guest(peer, counts),
             Err(_) => Ok(false),
@@ -120,18 +121,31 @@ impl Stream {
         }
     }
 
-    /// Sets the options that the guest has changed, and tells what it asks for.
-    fn serve_options(&mut self, peer: &mut Peer) {
-        let (Some(socket), Some(ring)) = (&self.socket, &mut self.from_guest) else {
-            return;
+    /// Sets the options that the guest has changed, and answers what it asks for.
+    fn serve_options(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<(), Failure> {
+        let Some(ring) = &self.from_guest else {
+            return Ok(());
         };
-        for (number, value) in ring.take_options() {
+        let changed: Vec<_> = ring.take_options().collect();
+        // The bytes that are there were mostly written before.
+        if changed
+            .iter()
+            .any(|(number, _)| options::holds_bytes(*number))
+        {
+            self.pump_to_network(peer, counts)?;
+        }
+        let (Some(socket), Some(ring)) = (&self.socket, &mut self.from_guest) else {
+            return Ok(());
+        };
+        for (number, value) in changed {
             options::set(socket, number, value);
         }
         if let Some(question) = ring.question() {
-            ring.answer(question, &options::read_info(socket));
+            let unacked = options::count_unacked(socket);
+            ring.answer(question, unacked, &options::read_info(socket));
             peer.mark(self.its);
         }
+        Ok(())
     }
 
     fn pump_to_network(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<bool, Failure> {
@@ -144,7 +158,8 @@ impl Stream {
             if runs.is_empty() {
                 break;
             }
-            match net::send(socket, &runs) {
+            let is_last = runs.len() == bytes.count_used() as usize;
+            match net::send(socket, &runs, is_last) {
                 Ok(count) => {
                     if bytes.consume(count as u32) {
                         ring(self.its, count, peer);
@@ -225,7 +240,9 @@ impl Stream {
     /// more, the kernel resets it if bytes arrive yet.
     fn finish_sent(&mut self, peer: &mut Peer) {
         if self.is_sent && (self.is_received || self.to_guest.is_none()) {
-            self.socket = None;
+            if let Some(socket) = self.socket.take() {
+                options::orphan(&socket);
+            }
             self.send_done(0, peer);
         }
     }

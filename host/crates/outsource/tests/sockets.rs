@@ -7,10 +7,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{free_port, pattern, policy, Host, Vm};
 use hallway_abi::message as abi;
+use hallway_abi::ring::OPTION_CORK;
 use hallway_outsource::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy};
 use nix::sys::socket::{listen, send, Backlog, MsgFlags};
@@ -416,4 +417,26 @@ fn bytes_after_urgent_data_are_read() {
     host.wait_report(|report| report.received == u64::from(conn.offer.ring_size));
     let back = vm.read_exact(&mut conn, bytes.len() + 5);
     assert!(back[..bytes.len()] == bytes && back.ends_with(b"after"));
+}
+
+#[test]
+fn bytes_held_back_leave_when_the_cork_is_pulled_and_put_back() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    let mut fastest = PATIENCE;
+    for round in 1..=10 {
+        host.set_option(&mut vm, &conn, OPTION_CORK, 1);
+        host.report();
+        vm.write_all(&mut conn, b"held");
+        host.wait_report(|report| report.sent == 4 * round);
+        let start = Instant::now();
+        host.set_option(&mut vm, &conn, OPTION_CORK, 1);
+        stream.read_exact(&mut [0; 4]).unwrap();
+        fastest = fastest.min(start.elapsed());
+    }
+    // The kernel lets go by itself after 200 ms.
+    assert!(fastest < Duration::from_millis(60), "{fastest:?}");
 }

@@ -14,6 +14,7 @@ const CHANGED: usize = OPTIONS + offset_of!(abi::Options, changed);
 const ASKED: usize = OPTIONS + offset_of!(abi::Options, asked);
 const ANSWERED: usize = OPTIONS + offset_of!(abi::Options, answered);
 const INFO_SIZE: usize = OPTIONS + offset_of!(abi::Options, info_size);
+const UNACKED: usize = OPTIONS + offset_of!(abi::Options, unacked);
 const VALUE: usize = OPTIONS + offset_of!(abi::Options, value);
 const INFO: usize = OPTIONS + offset_of!(abi::Options, info);
 
@@ -39,12 +40,14 @@ impl Receiver {
         (asked != self.answered).then_some(asked)
     }
 
-    /// Answers it; bytes for which there is no place are left out.
-    pub fn answer(&mut self, question: u32, info: &[u8]) {
+    /// Answers it: bytes that are not acknowledged, and the kernel's `struct tcp_info`.
+    /// Bytes of that for which there is no place are left out.
+    pub fn answer(&mut self, question: u32, unacked: u32, info: &[u8]) {
         let info = &info[..info.len().min(abi::INFO_MAX)];
         let (memory, at) = (&self.ring.memory, self.ring.at);
         memory.write_bytes(at + INFO, info);
         memory.write_u32(at + INFO_SIZE, info.len() as u32);
+        memory.write_u32(at + UNACKED, unacked);
         fence(Ordering::SeqCst);
         memory.write_u32(at + ANSWERED, question);
         self.answered = question;

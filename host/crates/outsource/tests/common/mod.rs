@@ -8,14 +8,18 @@ mod vm;
 #[allow(unused_imports)] // Each test uses a part.
 pub use vm::{Conn, Vm};
 
+use std::fs::File;
 use std::io::IoSlice;
+use std::mem::offset_of;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use hallway_abi::ring;
 use hallway_outsource::member::{Member, Slice};
 use hallway_outsource::orders::{Order, Policy, Report, CONTROL_FD};
 use hallway_shm::sealed_memory;
@@ -178,6 +182,21 @@ impl Host {
         };
         self.order(&order, &[bell.as_raw_fd()]);
         Vm::new(peer, bell)
+    }
+
+    /// The guest sets an option, also to the value that it has.
+    pub fn set_option(&self, vm: &mut Vm, conn: &Conn, number: u32, value: i32) {
+        let file = File::from(self.region.try_clone().unwrap());
+        let ring = guest_slice(0).offset + conn.handle().offset;
+        let options = ring + offset_of!(ring::Ring, options) as u64;
+        let values = options + offset_of!(ring::Options, value) as u64;
+        file.write_all_at(&value.to_le_bytes(), values + 4 * u64::from(number))
+            .unwrap();
+        let changed = options + offset_of!(ring::Options, changed) as u64;
+        file.write_all_at(&(1_u64 << number).to_le_bytes(), changed)
+            .unwrap();
+        vm.peer.mark(conn.its);
+        vm.peer.flush();
     }
 
     /// hallwayd ends.

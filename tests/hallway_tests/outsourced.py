@@ -1,0 +1,98 @@
+"""A VM with an outsourcer, as tests have it: its module, its host, and what the host says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hallway_lab import outsourcing, topology
+from hallway_lab.outsourcing import HOST, has_arrived
+from hallway_lab.sh import run
+from hallway_lab.vm import VM
+
+from .guests import Delta, healthy, insmod, loaded, rmmod, settle_in
+from .pair import name_logs, sweep
+from .suite import wait_for
+
+PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181"]'
+
+
+@dataclass
+class Outsourced:
+    """A VM with an outsourcer, and a network outside of its host."""
+
+    site: topology.Site
+    vm: VM
+    slow: float  # factor on all timeouts
+
+    @property
+    def vms(self) -> list[VM]:
+        """Every VM."""
+        return self.site.vms
+
+    def healthy(self) -> None:
+        """Fail if the guest complained."""
+        healthy(self.vm)
+
+    def sweep(self) -> None:
+        """End what a failed test has left running in the guest."""
+        sweep(self.vm)
+
+    def report(self) -> dict:
+        """Return what the host says of the VM's outsourcer; nothing if there is none."""
+        machines = self.site.daemon.status()["machines"]
+        machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
+        return machine.get("outsourcer", {})
+
+    def outsourcer(self) -> int | None:
+        """Return the process that executes the VM's sockets."""
+        return self.report().get("pid")
+
+    def kill_outsourcer(self) -> None:
+        """Kill it, and wait for the next one."""
+        pid = self.outsourcer()
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: self.outsourcer() not in (None, pid), "there is another", 30)
+
+    def wait_outsourced(self, count: int) -> None:
+        """Wait until outsourced sockets have sent that many bytes more."""
+        before = Delta(self.vm)
+        wait_for(
+            lambda: before.of(self.vm)["tx_bytes_outsourced"] > count,
+            f"{count} bytes are sent",
+            60 * self.slow,
+        )
+
+    def load(self) -> None:
+        """Load the module again, and wait for the outsourcer."""
+        if loaded(self.vm):
+            rmmod(self.vm)
+        self.vm.run("dmesg -C")
+        insmod(self.vm)
+        wait_for(lambda: has_arrived(self.vm), "the outsourcer arrives", 60 * self.slow)
+
+
+@contextlib.contextmanager
+def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Outsourced]:
+    """Boot the VM, with a daemon and a network outside, for the length of the block."""
+    site, vm = outsourcing.describe(logs, kernel, share=share, boot_timeout=120 * slow)
+    site.daemon.log = logs / "hallwayd.log"
+    site.daemon.log.write_bytes(b"")
+    with outsourcing.running(site, name_logs(vm, logs), PUBLISH):
+        settle_in(vm)
+        yield Outsourced(site, vm, slow)
+
+
+def is_published(port: int) -> bool:
+    """Tell whether something on the host listens on the port."""
+    return bool(run(["ss", "-Hltn", f"sport = :{port}"]).strip())
+
+
+def wait_published(*ports: int) -> None:
+    """Wait until all these ports are published."""
+    wait_for(lambda: all(map(is_published, ports)), f"{ports} are published")
