@@ -155,4 +155,16 @@
 /* Bytes of a handle. */
 #define HALLWAY_HANDLE_SIZE 48
 
+/* socket.h */
+
+/* "HAL". Level of options that a program in a guest sets on a socket. */
+#define HALLWAY_SOL 0x48414c
+/*
+ * Before connect() or listen(): 0 leaves the socket native, 1 has it outsourced
+ * whatever its cgroup is.
+ */
+#define HALLWAY_SO_OUTSOURCE 1
+/* Cgroups that outsourcing can be limited to. */
+#define HALLWAY_CGROUPS_MAX 16
+
 #endif /* HALLWAY_ABI_CONSTANTS_H */

@@ -10,8 +10,8 @@
 #define HALLWAY_CMD_GET 1
 /*
  * Turn promotion on; or turn it off, and demote all that is promoted. Turn
- * outsourcing on; or turn it off for new sockets and listeners. At least one of
- * the two.
+ * outsourcing on, with the cgroups that are given, or for all; or turn it off
+ * for new sockets and listeners. At least one of the two.
  */
 #define HALLWAY_CMD_SET 2
 /* Members of every region, one message each. */
@@ -25,60 +25,65 @@
 #define HALLWAY_A_ENABLED 2
 /* u8: Whether new sockets may be outsourced, 0 or 1. */
 #define HALLWAY_A_OUTSOURCING 3
+/*
+ * binary: Ids of the cgroups whose sockets may be outsourced, and those of
+ * cgroups below them; u64 each. None: all sockets.
+ */
+#define HALLWAY_A_CGROUPS 4
 /* nest, repeated: One counter, as name and value. */
-#define HALLWAY_A_COUNTER 4
+#define HALLWAY_A_COUNTER 5
 /* string: Name of a counter, or host name of a member. */
-#define HALLWAY_A_NAME 5
+#define HALLWAY_A_NAME 6
 /* u64: Value of a counter. */
-#define HALLWAY_A_VALUE 6
+#define HALLWAY_A_VALUE 7
 /* string: Transport that reaches a member, such as ivshmem or loopback. */
-#define HALLWAY_A_TRANSPORT 7
+#define HALLWAY_A_TRANSPORT 8
 /* u32: Slot of a member in its region. */
-#define HALLWAY_A_SLOT 8
+#define HALLWAY_A_SLOT 9
 /* 16 bytes: UUID of a member's VM, in RFC 4122 order. */
-#define HALLWAY_A_UUID 9
+#define HALLWAY_A_UUID 10
 /* u32: Generation of a member; each join gives it a new one. */
-#define HALLWAY_A_GENERATION 10
+#define HALLWAY_A_GENERATION 11
 /* flag: The member is this guest. */
-#define HALLWAY_A_SELF 11
+#define HALLWAY_A_SELF 12
 /* 16 bytes, repeated: Address of a member; IPv6, or IPv4 mapped. */
-#define HALLWAY_A_ADDRESS 12
+#define HALLWAY_A_ADDRESS 13
 /* 16 bytes: Address of this end; IPv6, or IPv4 mapped. */
-#define HALLWAY_A_LOCAL 13
+#define HALLWAY_A_LOCAL 14
 /* 16 bytes: Address of the other end; IPv6, or IPv4 mapped. */
-#define HALLWAY_A_REMOTE 14
+#define HALLWAY_A_REMOTE 15
 /* u16: Port of this end, in host order. */
-#define HALLWAY_A_LOCAL_PORT 15
+#define HALLWAY_A_LOCAL_PORT 16
 /* u16: Port of the other end, in host order. */
-#define HALLWAY_A_REMOTE_PORT 16
+#define HALLWAY_A_REMOTE_PORT 17
 /* u32: Carrier of the bytes sent; even is TCP, odd is a ring. */
-#define HALLWAY_A_TX_CARRIER 17
+#define HALLWAY_A_TX_CARRIER 18
 /* u32: Carrier of the bytes received; even is TCP, odd is a ring. */
-#define HALLWAY_A_RX_CARRIER 18
+#define HALLWAY_A_RX_CARRIER 19
 /* u64: Bytes sent over TCP. */
-#define HALLWAY_A_TX_TCP 19
+#define HALLWAY_A_TX_TCP 20
 /* u64: Bytes sent through rings. */
-#define HALLWAY_A_TX_RING 20
+#define HALLWAY_A_TX_RING 21
 /* u64: Bytes received over TCP. */
-#define HALLWAY_A_RX_TCP 21
+#define HALLWAY_A_RX_TCP 22
 /* u64: Bytes received through rings. */
-#define HALLWAY_A_RX_RING 22
+#define HALLWAY_A_RX_RING 23
 /* u32: Why the connection is not on a ring, or was demoted. */
-#define HALLWAY_A_REASON 23
+#define HALLWAY_A_REASON 24
 /* string: Text of the reason. */
-#define HALLWAY_A_REASON_TEXT 24
+#define HALLWAY_A_REASON_TEXT 25
 /* u8: State of TCP, as in /proc/net/tcp. */
-#define HALLWAY_A_STATE 25
+#define HALLWAY_A_STATE 26
 /* u32: Inode number of the connection's network namespace. */
-#define HALLWAY_A_NETNS 26
+#define HALLWAY_A_NETNS 27
 /*
  * flag: The host executes the socket: its bytes are those of rings, and its
  * peer is the outsourcer. The state is what TCP's would be.
  */
-#define HALLWAY_A_OUTSOURCED 27
+#define HALLWAY_A_OUTSOURCED 28
 /* pad: Alignment of u64 attributes. */
-#define HALLWAY_A_PAD 28
+#define HALLWAY_A_PAD 29
 /* The highest attribute. */
-#define HALLWAY_A_MAX 28
+#define HALLWAY_A_MAX 29
 
 #endif /* HALLWAY_ABI_NETLINK_H */

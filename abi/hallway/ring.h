@@ -41,7 +41,7 @@ struct hallway_options {
 	__u32 asked;		/* the guest */
 	__u32 answered;		/* the outsourcer, and all below but value */
 	__u32 info_size;	/* bytes of info; 0: there is none */
-	__u32 unacked;		/* bytes of which the host has no ACK yet */
+	__u32 unacked;		/* bytes of which the host has no ACK; with info */
 	__s32 value[HALLWAY_OPTIONS];	/* the guest */
 	__u8 info[HALLWAY_INFO_MAX];	/* struct tcp_info of the host */
 };

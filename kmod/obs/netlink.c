@@ -13,6 +13,7 @@
 
 #include <hallway/netlink.h>
 #include <hallway/reason.h>
+#include <hallway/socket.h>
 
 #include "../outsource/room.h"
 #include "../sock/lookup.h"
@@ -337,6 +338,14 @@ static int put_counter(struct sk_buff *skb, enum hall_counter counter)
 	return 0;
 }
 
+static int put_cgroups(struct sk_buff *skb)
+{
+	u64 id[HALLWAY_CGROUPS_MAX];
+	unsigned int count = hall_outsource_get_cgroups(id);
+
+	return nla_put(skb, HALLWAY_A_CGROUPS, count * sizeof(*id), id);
+}
+
 static int get(struct sk_buff *request, struct genl_info *info)
 {
 	struct sk_buff *skb = genlmsg_new(NLMSG_GOODSIZE, GFP_KERNEL);
@@ -349,7 +358,8 @@ static int get(struct sk_buff *request, struct genl_info *info)
 	err = !header ? -EMSGSIZE :
 	      nla_put_string(skb, HALLWAY_A_VERSION, THIS_MODULE->version) ?:
 	      nla_put_u8(skb, HALLWAY_A_ENABLED, READ_ONCE(hall_enabled)) ?:
-	      nla_put_u8(skb, HALLWAY_A_OUTSOURCING, READ_ONCE(hall_outsourcing));
+	      nla_put_u8(skb, HALLWAY_A_OUTSOURCING, READ_ONCE(hall_outsourcing)) ?:
+	      put_cgroups(skb);
 	for (i = 0; !err && i < HALL_COUNTER_COUNT; i++)
 		err = put_counter(skb, i);
 	if (err) {
@@ -364,6 +374,9 @@ static int set(struct sk_buff *request, struct genl_info *info)
 {
 	struct nlattr *enabled = info->attrs[HALLWAY_A_ENABLED];
 	struct nlattr *outsourcing = info->attrs[HALLWAY_A_OUTSOURCING];
+	struct nlattr *cgroups = info->attrs[HALLWAY_A_CGROUPS];
+	u64 id[HALLWAY_CGROUPS_MAX];
+	unsigned int length = 0;
 
 	if (!enabled && !outsourcing) {
 		NL_SET_ERR_MSG(info->extack, "what to switch is missing");
@@ -371,14 +384,21 @@ static int set(struct sk_buff *request, struct genl_info *info)
 	}
 	if (enabled)
 		hall_switch_set(nla_get_u8(enabled), HALLWAY_REASON_OFF);
-	if (outsourcing)
-		hall_outsource_set(nla_get_u8(outsourcing));
-	return 0;
+	if (cgroups)
+		length = nla_memcpy(id, cgroups, sizeof(id));
+	if (length % sizeof(*id)) {
+		NL_SET_ERR_MSG(info->extack, "ids of cgroups have 8 bytes each");
+		return -EINVAL;
+	}
+	return outsourcing ? hall_outsource_set(nla_get_u8(outsourcing), id,
+						length / sizeof(*id)) : 0;
 }
 
 static const struct nla_policy policy[HALLWAY_A_MAX + 1] = {
 	[HALLWAY_A_ENABLED] = NLA_POLICY_MAX(NLA_U8, 1),
 	[HALLWAY_A_OUTSOURCING] = NLA_POLICY_MAX(NLA_U8, 1),
+	[HALLWAY_A_CGROUPS] = { .type = NLA_BINARY,
+				.len = HALLWAY_CGROUPS_MAX * sizeof(u64) },
 };
 
 static const struct genl_ops ops[] = {

@@ -53,6 +53,7 @@ static void close_stream(struct hall_out *out, u32 reason)
 	if (out->closed)
 		return;
 	out->closed = true;
+	wake_up_all(&out->answers);
 	if (out->state == HALL_OUT_CONNECTED) {
 		if (!reason)
 			reason = find_close_reason(out);
@@ -99,7 +100,7 @@ static void linger(struct hall_out *out)
 	/* With bytes unread it is a reset. */
 	while (!unread && jiffies - begin < sk->sk_lingertime &&
 	       !READ_ONCE(out->closed) && !READ_ONCE(sk->sk_err) &&
-	       !signal_pending(current) && hall_out_count_unsent(out, false) > 0)
+	       !signal_pending(current) && hall_out_count_unsent(out, false))
 		schedule_timeout_interruptible(LINGER_LOOK);
 }
 
@@ -170,10 +171,10 @@ int hall_out_disconnect(struct socket *sock)
 		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	lock_sock(sk);
 	/* As tcp_disconnect() leaves it; the next connect() clears it. */
-	WRITE_ONCE(sk->sk_err, ECONNRESET);
+	WRITE_ONCE(sk->sk_err, sk->sk_shutdown == SHUTDOWN_MASK ? 0 : ECONNRESET);
 	WRITE_ONCE(sk->sk_shutdown, 0);
 	sock->state = SS_UNCONNECTED;
-	smp_store_release(&sock->ops, &hall_tables_of(sk)->watched);
+	hall_out_watch_again(out, sock);
 	release_sock(sk);
 	hall_out_unlock(out);
 	sk->sk_state_change(sk);

@@ -43,6 +43,7 @@ static struct hall_out *take_over(struct socket *sock,
 	len = min_t(int, len, sizeof(out->address));
 	memcpy(&out->address, address, len);
 	out->address_len = len;
+	out->chosen = READ_ONCE(sock->ops) == &hall_tables_of(sock->sk)->chosen;
 	WRITE_ONCE(sock->sk->sk_err, 0);
 	hall_out_publish(out, sock->sk);
 	sock->state = SS_CONNECTING;
@@ -109,6 +110,14 @@ static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 		release_sock(sk);
 		return err;
 	}
+}
+
+void hall_out_watch_again(struct hall_out *out, struct socket *sock)
+{
+	struct hall_tables *tables = hall_tables_of(sock->sk);
+
+	smp_store_release(&sock->ops, out->chosen ? &tables->chosen :
+						    &tables->watched);
 }
 
 static bool is_unspecified(const struct hall_sockaddr *address, int len)
@@ -267,7 +276,7 @@ void hall_out_take_refusal(struct hall_out *out, int error)
 	} else {
 		sock->state = SS_UNCONNECTED;
 		WRITE_ONCE(sk->sk_shutdown, SHUTDOWN_MASK);
-		smp_store_release(&sock->ops, &hall_tables_of(sk)->watched);
+		hall_out_watch_again(out, sock);
 		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	}
 	if (error)

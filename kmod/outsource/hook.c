@@ -58,14 +58,17 @@ static struct hook hooks[HOOKS] = {
 #endif
 };
 
-const struct hall_tables *hall_tables_of(const struct sock *sk)
+struct hall_tables *hall_tables_of(const struct sock *sk)
 {
 	return hooks[sk->sk_family == AF_INET6 ? V6 : V4].tables;
 }
 
 bool hall_is_watched(const struct socket *sock)
 {
-	return READ_ONCE(sock->ops) == &hall_tables_of(sock->sk)->watched;
+	const struct proto_ops *ops = READ_ONCE(sock->ops);
+	const struct hall_tables *tables = hall_tables_of(sock->sk);
+
+	return ops == &tables->watched || ops == &tables->chosen;
 }
 
 /* A socket is being made; its proto is a copy of ours. */
@@ -129,6 +132,10 @@ static void fill_tables(struct hall_tables *tables, const struct hook *hook)
 	watched->poll = hall_out_poll;
 	watched->shutdown = hall_watched_shutdown;
 	watched->release = hall_watched_release;
+	watched->setsockopt = hall_watched_setsockopt;
+	tables->chosen = *watched;
+	tables->excluded = *tables->native;
+	tables->excluded.setsockopt = hall_watched_setsockopt;
 	*stream = *tables->native;
 	stream->bind = hall_out_bind;
 	stream->connect = hall_out_connect;
@@ -221,6 +228,8 @@ void hall_hook_uninit(void)
 		tables = hooks[n].tables;
 		WRITE_ONCE(tables->prot.init, tables->native_prot->init);
 		restore_ops(&tables->watched, tables->native);
+		restore_ops(&tables->chosen, tables->native);
+		restore_ops(&tables->excluded, tables->native);
 		restore_ops(&tables->stream, tables->native);
 	}
 	synchronize_rcu();

@@ -56,10 +56,10 @@ int hall_out_count_unsent(struct hall_out *out, bool unsent)
 	if (hall_out_state(out) != HALL_OUT_CONNECTED)
 		return 0;
 	/* First: what leaves the ring meanwhile is then counted twice, not never. */
-	mutex_lock(&out->mutex);
+	spin_lock_bh(&out->channel.lock);
 	if (out->memory.ring)
 		on_ring = hall_ring_count_unread(&out->tx);
-	hall_out_unlock(out);
+	spin_unlock_bh(&out->channel.lock);
 	n = hall_options_count_unacked(out, unsent);
 	return n < 0 ? n : n + on_ring;
 }

@@ -334,6 +334,8 @@ static int get_info(struct hall_out *out, int name, char __user *value,
 	if (size < 0)
 		return -EINVAL;
 	answer = await_answer(out, &err);
+	if (!err && !answer->size)
+		err = HALL_NATIVE;
 	mss = answer ? answer->info.tcpi_snd_mss : 0;
 	if (!err && name == TCP_MAXSEG) {
 		size = min_t(u32, size, sizeof(mss));

@@ -33,15 +33,21 @@ void hall_outsource_init(void)
 	hall_discovery_handler.outsourcer = take_outsourcer;
 }
 
-void hall_outsource_set(bool on)
+int hall_outsource_set(bool on, const u64 *cgroup, unsigned int cgroups)
 {
+	int err = 0;
+
 	mutex_lock(&mutex);
-	WRITE_ONCE(hall_outsourcing, on);
-	if (!on)
+	if (on)
+		err = hall_scope_set(cgroup, cgroups);
+	if (!err) {
+		WRITE_ONCE(hall_outsourcing, on);
 		hall_withdraw_listeners();
-	else if (hooked)
-		hall_publish_listeners();
+		if (on && hooked)
+			hall_publish_listeners();
+	}
 	mutex_unlock(&mutex);
+	return err;
 }
 
 static void abandon_all(void)
@@ -87,6 +93,7 @@ void hall_outsource_uninit(void)
 	}
 	/* A departure may have queued it once more. */
 	hall_publish_stop();
+	hall_scope_set(NULL, 0);
 	synchronize_rcu_tasks();
 	rcu_barrier();
 }

@@ -58,6 +58,7 @@ struct hall_out {
 	bool closed;			/* by the program, or by unloading */
 	bool awaited;			/* the work item waits for the mutex */
 	bool held;			/* the member: see hall_channel_hold() */
+	bool chosen;			/* by the program: scope.c */
 
 	/* Set before CONNECTED. IPv4 mapped; ports in host order. */
 	struct in6_addr local, remote;
@@ -104,13 +105,15 @@ static inline enum hall_out_state hall_out_state(const struct hall_out *out)
 struct hall_tables {
 	struct proto prot;		/* of sockets that are being made */
 	struct proto_ops watched;
+	struct proto_ops chosen;	/* watched, whatever the cgroup is: scope.c */
+	struct proto_ops excluded;	/* native, by the program's choice */
 	struct proto_ops stream;	/* of outsourced sockets */
 	struct proto *native_prot;
 	const struct proto_ops *native;
 };
 
 /* The tables of the socket's family. */
-const struct hall_tables *hall_tables_of(const struct sock *sk);
+struct hall_tables *hall_tables_of(const struct sock *sk);
 bool hall_is_watched(const struct socket *sock);
 
 /* Events besides those of hall_channel_event. The listener has closed. */
@@ -180,6 +183,13 @@ bool hall_outsource_may_publish(struct sock *sk);
 bool hall_read_address(const struct hall_sockaddr *from, int len,
 		       struct in6_addr *address, u16 *port);
 
+/* scope.c: is the program, or the socket, one of those that are outsourced? */
+bool hall_scope_has(const struct socket *sock);
+/* Ids of cgroups; none: all programs. 0 or -ENOMEM. */
+int hall_scope_set(const u64 *id, unsigned int count);
+int hall_watched_setsockopt(struct socket *sock, int level, int name,
+			    sockptr_t value, unsigned int length);
+
 /* Calls of the shared tables. */
 int hall_watched_connect(struct socket *sock, struct hall_sockaddr *address,
 			 int len, int flags);
@@ -190,6 +200,8 @@ int hall_out_connect(struct socket *sock, struct hall_sockaddr *address, int len
  * and the like. No lock.
  */
 int hall_out_await_answer(struct hall_out *out, long timeo);
+/* The socket is unconnected again: its next connect() decides anew. lock_sock(). */
+void hall_out_watch_again(struct hall_out *out, struct socket *sock);
 /* connect() to AF_UNSPEC: resets the connection; the socket is watched again. */
 int hall_out_disconnect(struct socket *sock);
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len);
@@ -271,7 +283,7 @@ bool hall_accept_is_native(struct sock *sk);
 /* Asks the outsourcer for all listeners that it does not publish. Any context. */
 void hall_publish_listeners(void);
 void hall_publish_stop(void);
-/* Ends all published listeners. Process context. */
+/* Ends the published listeners that may not be any more. Process context. */
 void hall_withdraw_listeners(void);
 /* A program's call on a listener. Any context. */
 static inline void hall_listener_note_call(struct hall_out *out)

@@ -57,7 +57,7 @@ static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gf
 	struct hall_out *out;
 
 	if (!hall_is_watched(sock) || sk->sk_state != TCP_LISTEN ||
-	    !hall_outsource_may_publish(sk))
+	    !hall_outsource_may_publish(sk) || !hall_scope_has(sock))
 		return NULL;
 	out = hall_out_get(sk);
 	if (out) {
@@ -226,7 +226,7 @@ static bool may_be_in_accept(struct sock *sk, bool native_till_now)
 /* Under its spinlock, and not owned. */
 static struct hall_out *find_unpublished(struct sock *sk)
 {
-	const struct hall_tables *tables = hall_tables_of(sk);
+	struct hall_tables *tables = hall_tables_of(sk);
 	struct socket *sock = sk->sk_socket;
 	bool native_till_now;
 	struct hall_out *out;
@@ -333,9 +333,23 @@ void hall_publish_stop(void)
 	cancel_delayed_work_sync(&publish_work);
 }
 
+/* Of a listener whose program has closed it nothing is left to withdraw. */
+static bool is_in_scope(const struct sock *sk)
+{
+	const struct socket *sock;
+	bool in;
+
+	rcu_read_lock();
+	sock = READ_ONCE(sk->sk_socket);
+	in = !sock || hall_scope_has(sock);
+	rcu_read_unlock();
+	return in;
+}
+
 static void withdraw_one(struct hall_out *out, void *data)
 {
-	if (out->channel.kind == &hall_out_listener)
+	if (out->channel.kind == &hall_out_listener &&
+	    !(READ_ONCE(hall_outsourcing) && is_in_scope(out->sk)))
 		hall_listener_forget(out->sk);
 }
 

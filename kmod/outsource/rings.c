@@ -78,6 +78,8 @@ void hall_out_free_tx(struct hall_out *out)
 	spin_unlock_bh(&out->channel.lock);
 	if (memory.ring)
 		hall_memory_free(out->channel.member, &memory);
+	/* No question is answered any more. */
+	wake_up_all(&out->answers);
 }
 
 void hall_out_end(struct hall_out *out)

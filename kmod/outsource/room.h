@@ -25,10 +25,13 @@ void hall_outsource_walk(void (*fn)(const struct hall_outsourced *one, void *dat
 			 void *data);
 
 /*
- * on: new sockets may be outsourced. Off: none, and no listener is published; those
- * that are connected remain. Process context.
+ * on: new sockets may be outsourced: those of programs in these cgroups, by their ids, or
+ * all if there are none. Off: none, and no listener is published; those that are connected
+ * remain. 0 or -ENOMEM. Process context.
  */
-void hall_outsource_set(bool on);
+int hall_outsource_set(bool on, const u64 *cgroup, unsigned int cgroups);
+/* Writes up to HALLWAY_CGROUPS_MAX ids, and returns their count. */
+unsigned int hall_outsource_get_cgroups(u64 *id);
 extern bool hall_outsourcing;
 
 #endif /* HALL_OUTSOURCE_ROOM_H */

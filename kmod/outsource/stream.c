@@ -243,11 +243,14 @@ static int read_ring(struct hall_out *out, struct msghdr *msg, size_t len,
 static bool arm_bytes(struct hall_out *out, u32 seen)
 {
 	bool ready = true;
+	u32 used;
 
 	spin_lock_bh(&out->channel.lock);
-	if (out->mapped)
-		ready = hall_ring_arm_head(&out->rx, seen + 1) ||
-			READ_ONCE(out->rx.shared->end);
+	if (out->mapped) {
+		used = hall_ring_count_used(&out->rx);
+		ready = used > seen || READ_ONCE(out->rx.shared->end) ||
+			hall_ring_arm_head(&out->rx, used + 1);
+	}
 	spin_unlock_bh(&out->channel.lock);
 	return ready || READ_ONCE(out->sk->sk_err) ||
 	       (READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN);

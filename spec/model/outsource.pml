@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Outsourced connections, one after another: connect, given up or not, bytes both
- * ways, ends, resets and the death of the outsourcer, at any moment. The model checks
- * section 7 of ../protocol.md.
+ * Outsourced connections, one after another: connect, given up or not, or with ACCEPT
+ * connections that arrive at a listener, accepted or not; bytes both ways, ends, resets
+ * and the death of the outsourcer, at any moment. The model checks section 7 of
+ * ../protocol.md.
  *
  * Both sides have one endpoint number and one piece of ring memory, which the next
  * connection uses at once. Messages and accesses name the connection that they are
@@ -21,7 +22,8 @@
 #endif
 
 mtype = { NONE, CALLING, CONNECTED, REFUSED };		/* of a side */
-mtype = { CALL, GIVE_UP, ANSWER, DECLINE, DONE };		/* messages */
+mtype = { OFFERED };						/* of the outsourcer */
+mtype = { CALL, GIVE_UP, ARRIVE, ANSWER, DECLINE, DONE };	/* messages */
 
 /* Message, connection, position, and whether the reason is an errno. */
 chan to_host = [4] of { mtype, byte, byte, bool };
@@ -87,23 +89,61 @@ inline close_socket(reset)
 	free_number()
 }
 
+inline begin_socket(conn)
+{
+	g_conn = conn;
+	g_read = 0; g_mapped = false; g_ended = false; g_closed = false;
+	g_failed = false; g_eof = false; g_shut = false; g_resets = false;
+	declined = false;
+	if :: patient = true :: patient = false fi;
+	g_state = CALLING
+}
+
+inline make_ring()
+{
+	assert(g_owner == 0);
+	g_owner = g_conn; g_head = 0; g_end = false
+}
+
 active proctype Guest()
 {
 	byte c, position;
 	bool error;
 
 	do
+#ifndef ACCEPT
 	:: atomic { g_state == NONE && connections < CONNECTIONS && !departed ->
 		connections++;
-		g_conn = connections;
-		assert(g_owner == 0);
-		g_owner = g_conn; g_head = 0; g_end = false;
-		g_read = 0; g_mapped = false; g_ended = false; g_closed = false;
-		g_failed = false; g_eof = false; g_shut = false; g_resets = false;
-		declined = false;
-		if :: patient = true :: patient = false fi;
-		g_state = CALLING;
+		begin_socket(connections);
+		make_ring();
 		to_host!CALL, g_conn, 0, false }
+	:: atomic { g_state == CALLING && !g_closed && !patient ->
+		g_closed = true;
+		to_host!GIVE_UP, g_conn, 0, false }
+	:: g_state == NONE && (connections == CONNECTIONS || departed) -> break
+#else
+	/* It waits for accept() then. */
+	:: atomic { !dead && to_guest?[ARRIVE] ->
+		to_guest?ARRIVE, c, position, error;
+		assert(g_state == NONE);
+		begin_socket(c);
+		g_mapped = true }
+	:: atomic { g_state == CALLING && !departed ->
+		make_ring();
+		g_state = CONNECTED;
+		to_host!ANSWER, g_conn, 0, false }
+	/* The listener is closed, or full. */
+	:: atomic { g_state == CALLING && !departed ->
+		g_closed = true;
+#ifndef DECLINE_AND_READ
+		g_mapped = false;
+#endif
+		g_state = REFUSED;
+		to_host!DECLINE, g_conn, 0, true;
+		free_number() }
+	:: atomic { g_state == NONE &&
+		    (departed || (connections == CONNECTIONS && empty(to_guest))) -> break }
+#endif
 
 	/* The program. */
 	:: atomic { g_state == CONNECTED && !g_closed && !g_failed && !g_ended &&
@@ -124,9 +164,6 @@ active proctype Guest()
 		:: else -> if :: error = true :: error = false fi
 		fi;
 		close_socket(error) }
-	:: atomic { g_state == CALLING && !g_closed && !patient ->
-		g_closed = true;
-		to_host!GIVE_UP, g_conn, 0, false }
 
 	/* The work item. */
 	:: atomic { !dead && to_guest?[ANSWER] ->
@@ -161,13 +198,12 @@ active proctype Guest()
 		departed = true;
 		g_owner = 0;
 		if
-		:: g_state == CALLING -> g_state = REFUSED
+		:: g_state == CALLING -> g_state = REFUSED; g_mapped = false
 		:: g_state == CONNECTED && !g_closed -> g_failed = true
 		:: else
 		fi;
 		if :: g_closed -> g_mapped = false :: else fi;
 		free_number() }
-	:: g_state == NONE && (connections == CONNECTIONS || departed) -> break
 	od
 }
 
@@ -185,6 +221,18 @@ inline reset_network()
 	fi
 }
 
+inline take_socket(conn)
+{
+	h_conn = conn; h_read = 0;
+	net_in_ended = false; net_failed = false; net_fin = false; net_reset = false
+}
+
+inline make_own_ring()
+{
+	assert(h_owner == 0);
+	h_owner = h_conn; h_head = 0; h_end = false
+}
+
 active proctype Outsourcer()
 {
 	byte c, position;
@@ -195,18 +243,32 @@ end:	do
 #ifdef DEATH
 	:: atomic { !dead -> dead = true }
 #endif
+#ifdef ACCEPT
+	/* The guest has one place. */
+	:: atomic { !dead && h_state == NONE && g_state == NONE &&
+		    connections < CONNECTIONS ->
+		connections++;
+		take_socket(connections);
+		make_own_ring();
+		h_state = OFFERED;
+		to_guest!ARRIVE, h_conn, 0, false }
+	:: atomic { !dead && to_host?[ANSWER] ->
+		to_host?ANSWER, c, position, error;
+		assert(h_state == OFFERED && c == h_conn);
+		h_maps = true;
+		h_state = CONNECTED }
+#endif
 	:: atomic { !dead && to_host?[CALL] ->
 		to_host?CALL, c, position, error;
 		assert(h_state == NONE);
-		h_conn = c; h_read = 0; h_maps = true;
-		net_in_ended = false; net_failed = false; net_fin = false; net_reset = false;
+		take_socket(c);
+		h_maps = true;
 		h_state = CALLING }
 	:: atomic { !dead && h_state == CALLING ->
 		h_maps = false; h_state = NONE;
 		to_guest!DECLINE, h_conn, 0, true }
 	:: atomic { !dead && h_state == CALLING ->
-		assert(h_owner == 0);
-		h_owner = h_conn; h_head = 0; h_end = false;
+		make_own_ring();
 		h_state = CONNECTED;
 		to_guest!ANSWER, h_conn, 0, false }
 	:: atomic { !dead && to_host?[GIVE_UP] ->
@@ -225,8 +287,11 @@ end:	do
 		fi }
 	:: atomic { !dead && to_host?[DECLINE] ->
 		to_host?DECLINE, c, position, error;
-		assert(h_state == CONNECTED && c == h_conn);
+		assert((h_state == CONNECTED || h_state == OFFERED) && c == h_conn);
+#ifndef KEEP_DECLINED
 		h_owner = 0;
+#endif
+		h_state = CONNECTED;
 		reset_network();
 		end_socket() }
 	:: atomic { !dead && to_host?[DONE] ->

@@ -200,6 +200,55 @@ def test_switch(outsourced: Outsourced) -> None:
     job.kill()
 
 
+CGROUP = "/sys/fs/cgroup/chosen"
+# Connects with or without a choice of its own, and says from where.
+CHOOSER = """
+import socket, sys
+sock = socket.socket()
+if sys.argv[3:]:
+    sock.setsockopt(0x48414c, 1, int(sys.argv[3]))
+sock.connect((sys.argv[1], int(sys.argv[2])))
+print(sock.getsockname()[0])
+"""
+
+
+def test_scope(outsourced: Outsourced) -> None:
+    """Sockets are outsourced of programs in chosen cgroups, of `hallway exec`, and as each socket asks."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(SERVER, "/tmp/server.py")
+    vm.put(CHOOSER, "/tmp/chooser.py")
+    choose = f"python3 -B /tmp/chooser.py {OUTSIDE} 7013"
+    vm.run(f"mkdir -p {CGROUP}/below")
+
+    def address(words: str, choice: str = "") -> str:
+        return vm.run(f"{words} {choose} {choice}").out.strip()
+
+    inside = f"sh -c 'echo $$ > {CGROUP}/below/cgroup.procs; exec \"$@\"' sh"
+    with served(OUTSIDE, 7013, "outside"):
+        assert [address("", choice) for choice in ("", "0", "1")] == [HOST, vm.ip4, HOST]
+        job = vm.spawn("exec python3 -B /tmp/server.py 0.0.0.0 8080")
+        wait_published(8080)
+        vm.run(f"hallway outsource on --cgroup {CGROUP}")
+        wait_for(lambda: not is_published(8080), "the listener is out of scope", 60 * outsourced.slow)
+        assert "outsourcing on in 1 cgroups" in vm.run("hallway status").out
+        assert [address("", choice) for choice in ("", "0", "1")] == [vm.ip4, vm.ip4, HOST]
+        assert [address(inside, choice) for choice in ("", "0")] == [HOST, vm.ip4]
+        assert address("hallway exec") == HOST
+        assert (address(""), address(inside)) == (vm.ip4, HOST)
+        vm.run("hallway outsource off")
+        assert address("", "1") == vm.ip4
+        assert address("hallway exec") == HOST
+        vm.run("hallway outsource on")
+        wait_published(8080)
+        job.kill()
+        assert address("") == HOST
+    refused = vm.run("hallway outsource on --cgroup /tmp", check=False)
+    assert refused.code and "/tmp is no cgroup" in refused.err
+    refused = vm.run(f"hallway outsource off --cgroup {CGROUP}", check=False)
+    assert refused.code and "does not go with off" in refused.err
+
+
 ERRORS = """
 import errno, json, select, socket, sys
 address, closed, silent = sys.argv[1], 9, int(sys.argv[2])
@@ -341,7 +390,7 @@ def test_daemon_restarted(outsourced: Outsourced) -> None:
     vm.put(ECHO, "/tmp/echo.py")
     vm.run("rm -f /tmp/talked")
     with served(OUTSIDE, 7012, "outside", ECHO):
-        vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 8080")
+        echo = vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 8080")
         talker = vm.spawn(f"exec python3 -B /tmp/talker.py {OUTSIDE} 7012 /tmp/talked")
         wait_published(8080)
         before = outsourced.outsourcer()
@@ -357,6 +406,7 @@ def test_daemon_restarted(outsourced: Outsourced) -> None:
         wait_for(lambda: outsourced.report().get("sent_bytes"), "the outsourcer reports", 60)
         outsourced.wait_outsourced(30_000)
         talker.kill()
+        echo.kill()
         assert talker.wait(20).err == "", "the talker failed"
     count, failed = talked(vm)
     assert count and not failed
@@ -404,7 +454,7 @@ def test_unread_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
 
 
 def test_unloading(outsourced: Outsourced) -> None:
-    """The module is unloaded ten times under load, with an outsourced stream and a published listener."""
+    """The module is unloaded twenty times under load, with an outsourced stream and a published listener."""
     vm = outsourced.vm
     outsourced.load()
     vm.put(TALKER, "/tmp/talker.py")
@@ -414,7 +464,7 @@ def test_unloading(outsourced: Outsourced) -> None:
             vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 8081"),
             vm.spawn(f"exec python3 -B /tmp/talker.py {OUTSIDE} 7004 /tmp/talked"),
         ]
-        for _ in range(10):
+        for _ in range(20):
             outsourced.wait_outsourced(30_000)
             rmmod(vm)
             outsourced.load()
@@ -576,7 +626,7 @@ listener.accept()
 """
     vm.put(program, "/tmp/marked.py")
     vm.run("rm -f /tmp/mark /tmp/marked")
-    job = vm.spawn("python3 -B /tmp/marked.py")
+    job = vm.spawn("exec python3 -B /tmp/marked.py")
     wait_published(8080)
     vm.run("touch /tmp/mark")
     wait_for(lambda: vm.run("ls /tmp/marked", check=False).out, "it is marked", 60 * outsourced.slow)
@@ -584,6 +634,7 @@ listener.accept()
         client.recv(1)
     wait_for(lambda: not is_published(8080), "it is published no more", 20 * outsourced.slow)
     assert job.poll() is None, "accept() returned"
+    job.kill()
 
 
 NOBODY = "10.78.0.99"  # beside the server outside

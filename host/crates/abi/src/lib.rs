@@ -16,3 +16,4 @@ pub mod netlink;
 pub mod reason;
 pub mod region;
 pub mod ring;
+pub mod socket;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{bail, Result};
-use hallway_netlink::{Client, Connection, Direction, Error, Member, Module, Switch};
+use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
 use serde::Serialize;
 
 use crate::print_json;
@@ -14,7 +14,8 @@ use crate::table::{addresses, bytes, or_dash, Table};
 /// PCI vendor (Red Hat) and device number of ivshmem.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
 
-fn client() -> Result<Client> {
+/// The module's socket; an error that says what to do if there is none.
+pub fn client() -> Result<Client> {
     match Client::new() {
         Ok(client) => Ok(client),
         Err(Error::NotLoaded) => bail!("{}", not_loaded()),
@@ -114,10 +115,14 @@ pub fn status(json: bool) -> Result<()> {
     } = status;
     members.sort_by(|a, b| (&a.transport, a.slot).cmp(&(&b.transport, b.slot)));
     let word = |on| if on { "on" } else { "off" };
+    let scope = match module.cgroups.len() {
+        0 => String::new(),
+        count => format!(" in {count} cgroups"),
+    };
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "module hallway {}, switched {}, outsourcing {}\n",
+        "module hallway {}, switched {}, outsourcing {}{scope}\n",
         module.version,
         word(module.enabled),
         word(module.outsourcing)
@@ -237,27 +242,13 @@ fn row(connection: &Connection) -> Vec<String> {
 
 /// Switches the module.
 pub fn switch(on: bool) -> Result<()> {
-    client()?.set(Switch::Promotion, on)?;
+    client()?.set_promotion(on)?;
     println!(
         "hallway is {}",
         if on {
             "on"
         } else {
             "off: all connections go by plain TCP"
-        }
-    );
-    Ok(())
-}
-
-/// Turns outsourcing of new sockets on or off.
-pub fn switch_outsourcing(on: bool) -> Result<()> {
-    client()?.set(Switch::Outsourcing, on)?;
-    println!(
-        "outsourcing is {}",
-        if on {
-            "on, for what the host's policy allows"
-        } else {
-            "off: new sockets are native, and no port is published; those that are connected remain"
         }
     );
     Ok(())

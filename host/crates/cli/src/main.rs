@@ -4,8 +4,10 @@
 mod guest;
 mod host;
 mod migrate;
+mod outsource;
 mod table;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,6 +80,16 @@ enum Command {
     Outsource {
         /// What to turn it
         setting: Setting,
+        /// Only for programs in this cgroup or below it, such as /sys/fs/cgroup/system.slice;
+        /// may be given more than once
+        #[arg(long, value_name = "DIR")]
+        cgroup: Vec<PathBuf>,
+    },
+    /// Run a program in the cgroup hallway.exec, and outsource its sockets
+    Exec {
+        /// The program, and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
     },
     /// Show the module's counters
     Counters {
@@ -139,7 +151,10 @@ fn run(options: Options) -> Result<()> {
         Command::Connections { json } => guest::connections(json),
         Command::On => guest::switch(true),
         Command::Off => guest::switch(false),
-        Command::Outsource { setting } => guest::switch_outsourcing(setting == Setting::On),
+        Command::Outsource { setting, cgroup } => {
+            outsource::switch(setting == Setting::On, &cgroup)
+        }
+        Command::Exec { command } => outsource::execute(&command),
         Command::Counters { json } => guest::counters(json),
     }
 }

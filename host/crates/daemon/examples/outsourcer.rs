@@ -105,9 +105,14 @@ fn main() {
             Order::Departed => guest = None,
             Order::Policy { .. } => {}
             // Its answer is what the test has written there.
-            Order::Report => {
-                let report = std::fs::read(&report).unwrap_or_else(|_| b"{}".to_vec());
-                nix::unistd::write(&control, &report).unwrap();
+            Order::Report { number } => {
+                let report = std::fs::read_to_string(&report).unwrap_or_else(|_| "{}".into());
+                let mut numbered = report.clone();
+                if let Ok(mut fields) = serde_json::from_str::<serde_json::Map<_, _>>(&report) {
+                    fields.insert("number".into(), number.into());
+                    numbered = serde_json::Value::Object(fields).to_string();
+                }
+                nix::unistd::write(&control, numbered.as_bytes()).unwrap();
                 continue;
             }
         }

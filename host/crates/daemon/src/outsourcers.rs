@@ -163,6 +163,13 @@ impl Outsourcers {
             let fits = |geometry| served.region.geometry() == geometry;
             let outsource = outsource.filter(|outsource| fits(outsource.geometry));
             let mut one = Outsourced::new(served.name.clone(), outsource.is_none());
+            // The first commit says so: its guest may have to read what is left.
+            let members = &served.region.header.members;
+            if members.get(OUTSOURCER_SLOT).is_some_and(|one| one.present) {
+                one.state = State::Down {
+                    left: Left::Unknown,
+                };
+            }
             let its = saved.iter().find(|saved| saved.region == served.name);
             let bell = connections.outsourcer_bell(&served.name);
             if let (Some(outsource), Some(its), Some(_)) = (outsource, its, bell) {
@@ -236,11 +243,11 @@ impl Outsourcers {
         self.unsaved = false;
     }
 
-    /// Leaves the processes to the next daemon.
-    pub fn hand_over(&mut self) {
-        for (_, one) in std::mem::take(&mut self.all) {
-            if let State::Up { process, .. } = one.state {
-                process.hand_over();
+    /// Has a holder keep the processes that it does not keep yet.
+    pub fn keep(&mut self, holder: &Holder) {
+        for one in self.all.values_mut() {
+            if let State::Up { process, .. } = &mut one.state {
+                keep(process, Some(holder));
             }
         }
     }
@@ -504,7 +511,7 @@ impl Outsourcers {
         effects
     }
 
-    /// Has the holder keep nothing yet: it is another one.
+    /// The holder keeps nothing: it has ended, or is another one.
     pub fn keep_again(&mut self) {
         for one in self.all.values_mut() {
             if let State::Up { process, .. } = &mut one.state {

@@ -115,6 +115,7 @@ impl Server {
             }
             Source::Holder => {
                 self.keeper.lose_holder(&self.poller);
+                self.picture.outsourcers.keep_again();
                 self.replace_holder();
             }
             Source::Monitors => self.picture.hear_monitors(),
@@ -217,7 +218,6 @@ impl Server {
         if is_handover {
             // Of an outsourcer that was just started the holder may not know all.
             self.commit();
-            self.picture.outsourcers.hand_over();
         } else {
             let effects = self.picture.outsourcers.end(&self.picture.config);
             self.picture.apply(effects);

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use hallway_abi::netlink as abi;
 use hallway_abi::reason;
+pub use hallway_abi::socket::CGROUPS_MAX;
 use hallway_membership::{Uuid, HOST_SLOT};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_generic::GenlMessage;
@@ -59,17 +60,10 @@ pub struct Module {
     pub enabled: bool,
     /// Whether new sockets may be outsourced.
     pub outsourcing: bool,
+    /// Ids of the cgroups whose sockets may be; none: all.
+    pub cgroups: Vec<u64>,
     /// In the module's order.
     pub counters: Vec<Counter>,
-}
-
-/// What [`Client::set`] switches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Switch {
-    /// Promotion; off demotes what is promoted.
-    Promotion,
-    /// Outsourcing of new sockets; off ends published listeners, too.
-    Outsourcing,
 }
 
 /// A counter of the module: `docs/counters.md`.
@@ -186,19 +180,27 @@ impl Client {
         Ok(module(&answer))
     }
 
-    /// Turns a switch on or off; fails with EPERM unless the caller administrates.
-    pub fn set(&mut self, switch: Switch, on: bool) -> Result<()> {
-        let kind = match switch {
-            Switch::Promotion => abi::A_ENABLED,
-            Switch::Outsourcing => abi::A_OUTSOURCING,
-        };
-        let attribute = Attribute::new(kind, vec![u8::from(on)]);
-        self.exchange(
-            abi::CMD_SET,
-            abi::GENL_VERSION,
-            NLM_F_REQUEST | NLM_F_ACK,
-            vec![attribute],
-        )?;
+    /// Turns promotion on or off, which demotes what is promoted. Fails with EPERM unless
+    /// the caller administrates.
+    pub fn set_promotion(&mut self, on: bool) -> Result<()> {
+        self.set(vec![Attribute::new(abi::A_ENABLED, vec![u8::from(on)])])
+    }
+
+    /// Turns outsourcing on for the new sockets of programs in these cgroups, by their ids,
+    /// or of all; or off, which ends published listeners, too. Fails with EPERM unless the
+    /// caller administrates, with ERANGE or EINVAL where there are more than
+    /// [`CGROUPS_MAX`].
+    pub fn set_outsourcing(&mut self, on: bool, cgroups: &[u64]) -> Result<()> {
+        let ids = cgroups.iter().flat_map(|id| id.to_ne_bytes()).collect();
+        self.set(vec![
+            Attribute::new(abi::A_OUTSOURCING, vec![u8::from(on)]),
+            Attribute::new(abi::A_CGROUPS, ids),
+        ])
+    }
+
+    fn set(&mut self, attributes: Vec<Attribute>) -> Result<()> {
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        self.exchange(abi::CMD_SET, abi::GENL_VERSION, flags, attributes)?;
         Ok(())
     }
 
@@ -301,6 +303,7 @@ fn module(answer: &Attributes) -> Module {
         version: answer.text(abi::A_VERSION),
         enabled: answer.u8(abi::A_ENABLED).unwrap_or_default() != 0,
         outsourcing: answer.u8(abi::A_OUTSOURCING).unwrap_or_default() != 0,
+        cgroups: answer.u64s(abi::A_CGROUPS),
         counters: answer
             .nests(abi::A_COUNTER)
             .map(|nest| Counter {

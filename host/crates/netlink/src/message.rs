@@ -137,6 +137,15 @@ impl Attributes {
         self.bytes(kind).map(u64::from_ne_bytes)
     }
 
+    /// The numbers in an attribute; none if it is not there.
+    pub fn u64s(&self, kind: u16) -> Vec<u64> {
+        let bytes = self.all(kind).next().unwrap_or_default();
+        let numbers = bytes.chunks_exact(size_of::<u64>());
+        numbers
+            .filter_map(|number| number.try_into().ok().map(u64::from_ne_bytes))
+            .collect()
+    }
+
     /// Values of the attributes of this kind that have 16 bytes.
     pub fn bytes16(&self, kind: u16) -> impl Iterator<Item = [u8; 16]> + '_ {
         self.all(kind).filter_map(|value| value.try_into().ok())

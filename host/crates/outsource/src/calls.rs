@@ -314,6 +314,7 @@ impl Guest<'_> {
             carrier: offer.carrier,
             flags: offer.flags,
             local,
+            at: (at, is_v6_only),
             backlog,
             unanswered: 0,
             is_readable: true,

@@ -29,6 +29,8 @@ pub struct Listener {
     pub flags: u32,
     /// Where it listens in the guest.
     pub local: SocketAddr,
+    /// Where it listens on the host, and whether it takes no IPv4 connections there.
+    pub at: (SocketAddr, bool),
     /// Connections that may wait for the guest's answer.
     pub backlog: u32,
     /// Connections that wait for it.
@@ -139,14 +141,14 @@ impl Guest<'_> {
         }
     }
 
-    /// Closes the listeners that the policy does not publish any more.
+    /// Closes the listeners that the policy does not publish any more, or elsewhere.
     pub fn check_listeners(&mut self) {
         for own in self.table.listeners() {
             let Some(listener) = self.table.listener(own) else {
                 continue;
             };
-            let (local, flags) = (listener.local, listener.flags);
-            if policy::find_published(self.policy, local, flags).is_none() {
+            let (local, flags, at) = (listener.local, listener.flags, listener.at);
+            if policy::find_published(self.policy, local, flags) != Some(at) {
                 self.close_listener(own, libc::EACCES);
             }
         }

@@ -59,7 +59,11 @@ pub enum Order {
         policy: Policy,
     },
     /// Asks for one [`Report`].
-    Report,
+    Report {
+        /// The report has it, too.
+        #[serde(default)]
+        number: u64,
+    },
 }
 
 /// What the guest may do. By default that is nothing.
@@ -107,6 +111,8 @@ pub struct Publish {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
+    /// Of the order that asked for it.
+    pub number: u64,
     /// Connections, also those that are being made or ended.
     pub sockets: u32,
     /// Listeners.
@@ -335,7 +341,7 @@ mod tests {
         assert!(!policy.connect[0].allow && policy.sockets == 0);
         let text = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order);
-        let text = serde_json::to_string(&Order::Report).unwrap();
-        assert_eq!(text, r#"{"order":"report"}"#);
+        let text = serde_json::to_string(&Order::Report { number: 7 }).unwrap();
+        assert_eq!(text, r#"{"order":"report","number":7}"#);
     }
 }

@@ -268,8 +268,8 @@ impl Server {
                     guest.wake_listeners();
                 }
             }
-            Order::Report => {
-                let report = self.report();
+            Order::Report { number } => {
+                let report = self.report(number);
                 if let Some(control) = &self.control {
                     control.report(&report)?;
                 }
@@ -283,9 +283,10 @@ impl Server {
         self.peer = None;
     }
 
-    fn report(&self) -> Report {
+    fn report(&self, number: u64) -> Report {
         let refused = &self.counts.refused;
         Report {
+            number,
             sockets: self.table.count_streams(),
             listeners: self.table.count_listeners(),
             sent: self.counts.sent,

@@ -105,6 +105,7 @@ impl Stream {
         let sent = self
             .serve_options(peer, counts)
             .and_then(|()| self.pump_to_network(peer, counts));
+        self.answer_question(peer);
         let received = match sent {
             Ok(_) => self.pump_to_guest(peer, counts),
             Err(_) => Ok(false),
@@ -121,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// Sets the options that the guest has changed, and answers what it asks for.
+    /// Sets the options that the guest has changed.
     fn serve_options(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<(), Failure> {
         let Some(ring) = &self.from_guest else {
             return Ok(());
@@ -134,18 +135,25 @@ impl Stream {
         {
             self.pump_to_network(peer, counts)?;
         }
-        let (Some(socket), Some(ring)) = (&self.socket, &mut self.from_guest) else {
+        let Some(socket) = &self.socket else {
             return Ok(());
         };
         for (number, value) in changed {
             options::set(socket, number, value);
         }
+        Ok(())
+    }
+
+    /// Answers what the guest asks for, after what it has sent before.
+    fn answer_question(&mut self, peer: &mut Peer) {
+        let (Some(socket), Some(ring)) = (&self.socket, &mut self.from_guest) else {
+            return;
+        };
         if let Some(question) = ring.question() {
             let unacked = options::count_unacked(socket);
             ring.answer(question, unacked, &options::read_info(socket));
             peer.mark(self.its);
         }
-        Ok(())
     }
 
     fn pump_to_network(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<bool, Failure> {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use hallway_abi::region::ENDPOINTS_MAX;
@@ -57,6 +57,8 @@ pub struct Process {
     heard: Option<Instant>,
     /// Whether it was asked since for another report.
     asked: bool,
+    /// Number of the last report that it was asked for. Earlier ones do not count.
+    number_asked: u64,
     /// Until then it has a policy that allows no more connections.
     drains: Option<Instant>,
     control: OwnedFd,
@@ -92,6 +94,7 @@ impl Process {
             report: Report::default(),
             heard: None,
             asked: false,
+            number_asked: first_number(),
             drains: None,
             control,
             pidfd: opened.context("pidfd_open")?,
@@ -110,10 +113,12 @@ impl Process {
             number,
             pid,
             started: Instant::now(),
-            kept: false,
+            // Till it is found to fit, and `kill_outsourcers` does not.
+            kept: true,
             report: Report::default(),
             heard: None,
             asked: false,
+            number_asked: first_number(),
             drains: None,
             control,
             pidfd,
@@ -143,6 +148,10 @@ impl Process {
     pub fn drain(&mut self, policy: &Policy) -> Result<()> {
         if self.drains.is_none() {
             self.change_policy(policy)?;
+            // Connections that began since the last report are not in it.
+            self.heard = None;
+            self.asked = false;
+            self.ask_report()?;
         }
         self.drains = Some(Instant::now() + DRAIN_LEASE);
         Ok(())
@@ -194,14 +203,18 @@ impl Process {
             Ok(0) => return Ok(()),
             Ok(length) => {
                 self.report = serde_json::from_slice(&text[..length]).context("its report")?;
-                self.heard = Some(Instant::now());
-                self.asked = false;
+                if self.report.number == self.number_asked {
+                    self.heard = Some(Instant::now());
+                    self.asked = false;
+                }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
         if !self.asked {
-            self.send(&Order::Report, &[])?;
+            self.number_asked += 1;
+            let number = self.number_asked;
+            self.send(&Order::Report { number }, &[])?;
             self.asked = true;
         }
         Ok(())
@@ -218,14 +231,6 @@ impl Process {
         self.report.sockets = 0;
         self.report.listeners = 0;
         self.heard = None;
-    }
-
-    /// Leaves it to the next daemon, if the holder keeps it for that.
-    pub fn hand_over(self) {
-        if self.kept {
-            // Nothing is lost: the daemon ends.
-            std::mem::forget(self);
-        }
     }
 
     /// Has it end.
@@ -264,14 +269,21 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// One that is dropped before it has ended is of no use.
+    /// One that the holder does not keep would be lost: it is ended. The others go on,
+    /// however the daemon ends.
     fn drop(&mut self) {
-        if pidfd::wait(self.pidfd.as_fd(), Duration::ZERO) {
+        if self.kept || pidfd::wait(self.pidfd.as_fd(), Duration::ZERO) {
             return;
         }
         self.kill();
         self.wait();
     }
+}
+
+/// Another one than any daemon before asked for.
+fn first_number() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_micros() as u64)
 }
 
 /// Name of a process at the holder.

@@ -58,6 +58,7 @@ impl Server {
         let regions = &mut self.picture.regions;
         connections.keep(self.keeper.holder())?;
         regions.keep(self.keeper.holder())?;
+        self.picture.outsourcers.keep(self.keeper.holder());
         self.keeper.save(&state)?;
         connections.on_saved(self.keeper.holder());
         regions.on_saved(self.keeper.holder());

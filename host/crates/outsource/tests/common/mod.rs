@@ -153,7 +153,7 @@ impl Host {
     }
 
     pub fn report(&self) -> Report {
-        self.order(&Order::Report, &[]);
+        self.order(&Order::Report { number: 1 }, &[]);
         assert!(wait_readable(&self.control, PATIENCE), "no report");
         let mut text = vec![0; 65536];
         let length = recv(self.control.as_raw_fd(), &mut text, MsgFlags::empty()).unwrap();
