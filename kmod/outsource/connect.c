@@ -112,14 +112,6 @@ static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 	}
 }
 
-void hall_out_watch_again(struct hall_out *out, struct socket *sock)
-{
-	struct hall_tables *tables = hall_tables_of(sock->sk);
-
-	smp_store_release(&sock->ops, out->chosen ? &tables->chosen :
-						    &tables->watched);
-}
-
 static bool is_unspecified(const struct hall_sockaddr *address, int len)
 {
 	return len < (int)sizeof(address->sa_family) ||

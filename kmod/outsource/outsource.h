@@ -187,6 +187,8 @@ bool hall_read_address(const struct hall_sockaddr *from, int len,
 bool hall_scope_has(const struct socket *sock);
 /* Ids of cgroups; none: all programs. 0 or -ENOMEM. */
 int hall_scope_set(const u64 *id, unsigned int count);
+/* The socket is unconnected: its next connect() decides again. lock_sock(). */
+void hall_out_watch_again(struct hall_out *out, struct socket *sock);
 int hall_watched_setsockopt(struct socket *sock, int level, int name,
 			    sockptr_t value, unsigned int length);
 
@@ -200,8 +202,6 @@ int hall_out_connect(struct socket *sock, struct hall_sockaddr *address, int len
  * and the like. No lock.
  */
 int hall_out_await_answer(struct hall_out *out, long timeo);
-/* The socket is unconnected again: its next connect() decides anew. lock_sock(). */
-void hall_out_watch_again(struct hall_out *out, struct socket *sock);
 /* connect() to AF_UNSPEC: resets the connection; the socket is watched again. */
 int hall_out_disconnect(struct socket *sock);
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len);

@@ -127,6 +127,14 @@ static int set_choice(struct socket *sock, sockptr_t from, unsigned int length)
 	return err;
 }
 
+void hall_out_watch_again(struct hall_out *out, struct socket *sock)
+{
+	struct hall_tables *tables = hall_tables_of(sock->sk);
+
+	smp_store_release(&sock->ops, out->chosen ? &tables->chosen :
+						    &tables->watched);
+}
+
 int hall_watched_setsockopt(struct socket *sock, int level, int name,
 			    sockptr_t value, unsigned int length)
 {
