@@ -382,14 +382,18 @@ static int set(struct sk_buff *request, struct genl_info *info)
 		NL_SET_ERR_MSG(info->extack, "what to switch is missing");
 		return -EINVAL;
 	}
-	if (enabled)
-		hall_switch_set(nla_get_u8(enabled), HALLWAY_REASON_OFF);
 	if (cgroups)
 		length = nla_memcpy(id, cgroups, sizeof(id));
 	if (length % sizeof(*id)) {
 		NL_SET_ERR_MSG(info->extack, "ids of cgroups have 8 bytes each");
 		return -EINVAL;
 	}
+	if (length && !(outsourcing && nla_get_u8(outsourcing))) {
+		NL_SET_ERR_MSG(info->extack, "cgroups go with outsourcing on");
+		return -EINVAL;
+	}
+	if (enabled)
+		hall_switch_set(nla_get_u8(enabled), HALLWAY_REASON_OFF);
 	return outsourcing ? hall_outsource_set(nla_get_u8(outsourcing), id,
 						length / sizeof(*id)) : 0;
 }

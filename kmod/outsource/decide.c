@@ -129,7 +129,7 @@ bool hall_outsource_may_connect(struct socket *sock,
 	u16 port;
 
 	/* The host's packets pass no rule of this guest. */
-	return READ_ONCE(hall_outsourcing) && hall_scope_has(sock) &&
+	return READ_ONCE(hall_outsourcing) && hall_scope_has(sk, READ_ONCE(sock->ops)) &&
 	       sock->state == SS_UNCONNECTED && sk->sk_state == TCP_CLOSE &&
 	       is_plain(sk) &&
 	       hall_read_address(address, len, &remote, &port) && port &&

@@ -58,7 +58,7 @@ struct hall_out {
 	bool closed;			/* by the program, or by unloading */
 	bool awaited;			/* the work item waits for the mutex */
 	bool held;			/* the member: see hall_channel_hold() */
-	bool chosen;			/* by the program: scope.c */
+	bool chosen;			/* by the program: choice.c */
 
 	/* Set before CONNECTED. IPv4 mapped; ports in host order. */
 	struct in6_addr local, remote;
@@ -105,7 +105,7 @@ static inline enum hall_out_state hall_out_state(const struct hall_out *out)
 struct hall_tables {
 	struct proto prot;		/* of sockets that are being made */
 	struct proto_ops watched;
-	struct proto_ops chosen;	/* watched, whatever the cgroup is: scope.c */
+	struct proto_ops chosen;	/* watched, whatever the cgroup is: choice.c */
 	struct proto_ops excluded;	/* native, by the program's choice */
 	struct proto_ops stream;	/* of outsourced sockets */
 	struct proto *native_prot;
@@ -184,9 +184,11 @@ bool hall_read_address(const struct hall_sockaddr *from, int len,
 		       struct in6_addr *address, u16 *port);
 
 /* scope.c: is the program, or the socket, one of those that are outsourced? */
-bool hall_scope_has(const struct socket *sock);
-/* Ids of cgroups; none: all programs. 0 or -ENOMEM. */
+bool hall_scope_has(struct sock *sk, const struct proto_ops *ops);
+/* Ids of cgroups; none: all programs. 0, -ENOMEM, or -EOPNOTSUPP. */
 int hall_scope_set(const u64 *id, unsigned int count);
+
+/* choice.c */
 /* The socket is unconnected: its next connect() decides again. lock_sock(). */
 void hall_out_watch_again(struct hall_out *out, struct socket *sock);
 int hall_watched_setsockopt(struct socket *sock, int level, int name,

@@ -57,7 +57,8 @@ static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gf
 	struct hall_out *out;
 
 	if (!hall_is_watched(sock) || sk->sk_state != TCP_LISTEN ||
-	    !hall_outsource_may_publish(sk) || !hall_scope_has(sock))
+	    !hall_outsource_may_publish(sk) ||
+	    !hall_scope_has(sk, READ_ONCE(sock->ops)))
 		return NULL;
 	out = hall_out_get(sk);
 	if (out) {
@@ -77,6 +78,19 @@ static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gf
 	return out;
 }
 
+/* Of a listener whose program has closed it nothing is left to withdraw. */
+static bool is_in_scope(struct sock *sk)
+{
+	const struct socket *sock;
+	bool in;
+
+	rcu_read_lock();
+	sock = READ_ONCE(sk->sk_socket);
+	in = !sock || hall_scope_has(sk, READ_ONCE(sock->ops));
+	rcu_read_unlock();
+	return in;
+}
+
 /* Mutex. The answer is the work item's. */
 static void ask_outsourcer(struct hall_out *out)
 {
@@ -89,7 +103,8 @@ static void ask_outsourcer(struct hall_out *out)
 		return;
 	describe_listener(out, out->sk, &call);
 	/* Without a number it is as if the policy did not publish the port. */
-	if (!READ_ONCE(hall_outsourcing) || hall_channel_open(&out->channel)) {
+	if (!READ_ONCE(hall_outsourcing) || !is_in_scope(out->sk) ||
+	    hall_channel_open(&out->channel)) {
 		hall_listener_end(out, EACCES);
 		/* No DEPARTED comes for a channel without a number. */
 		if (READ_ONCE(out->channel.member->departed))
@@ -331,19 +346,6 @@ void hall_publish_listeners(void)
 void hall_publish_stop(void)
 {
 	cancel_delayed_work_sync(&publish_work);
-}
-
-/* Of a listener whose program has closed it nothing is left to withdraw. */
-static bool is_in_scope(const struct sock *sk)
-{
-	const struct socket *sock;
-	bool in;
-
-	rcu_read_lock();
-	sock = READ_ONCE(sk->sk_socket);
-	in = !sock || hall_scope_has(sock);
-	rcu_read_unlock();
-	return in;
 }
 
 static void withdraw_one(struct hall_out *out, void *data)

@@ -27,7 +27,7 @@ void hall_outsource_walk(void (*fn)(const struct hall_outsourced *one, void *dat
 /*
  * on: new sockets may be outsourced: those of programs in these cgroups, by their ids, or
  * all if there are none. Off: none, and no listener is published; those that are connected
- * remain. 0 or -ENOMEM. Process context.
+ * remain. 0, -ENOMEM or -EOPNOTSUPP. Process context.
  */
 int hall_outsource_set(bool on, const u64 *cgroup, unsigned int cgroups);
 /* Writes up to HALLWAY_CGROUPS_MAX ids, and returns their count. */

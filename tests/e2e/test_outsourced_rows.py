@@ -42,8 +42,8 @@ OPTIONS: dict[str, set] = {
 PACKETS = {"filtered", "keepalive", "linger_wait", "timestamps", "user_timeout"}
 # Rows that fill what lies between the ends: the host's socket and two rings hold more.
 FULL = {"interrupted_send", "sendfile"}
-# splice() is recvmsg() here, which waits for as many bytes.
-LOWAT = {"splice_lowat"}
+# splice() is recvmsg() here, which waits for as many bytes. It takes them as they come: SIOCINQ shows that.
+LOWAT = {"rcvlowat", "splice_lowat"}
 # Rows that stay native: with connections of their own within the guest, or BPF programs that see them.
 NATIVE = {
     *("defer_accept", "fastopen", "mptcp", "namespaces", "self_connected"),

@@ -637,6 +637,40 @@ listener.accept()
     job.kill()
 
 
+# Accepts, and reads nothing.
+SILENT = """
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+socks = []
+while True:
+    socks.append(listener.accept()[0])
+"""
+# Sends a number of pieces, or until nothing more is taken; says how long close() took.
+LINGERER = """
+import contextlib, socket, struct, sys, time
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, int(sys.argv[3])))
+sock.settimeout(2)
+with contextlib.suppress(TimeoutError):
+    for _ in range(int(sys.argv[4])):
+        sock.sendall(bytes(100_000))
+start = time.monotonic()
+sock.close()
+print(time.monotonic() - start)
+"""
+
+
+def test_linger(outsourced: Outsourced) -> None:
+    """close() waits until the other end's kernel has all, but no longer than SO_LINGER says."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(LINGERER, "/tmp/lingerer.py")
+    linger = f"python3 -B /tmp/lingerer.py {OUTSIDE}"
+    with served(OUTSIDE, 7014, "outside", SILENT), served(OUTSIDE, 7015, "outside"):
+        assert 2.9 < float(vm.run(f"{linger} 7014 3 1000", timeout=120).out) < 60
+        assert float(vm.run(f"{linger} 7015 100 1", timeout=120).out) < 60
+
+
 NOBODY = "10.78.0.99"  # beside the server outside
 
 

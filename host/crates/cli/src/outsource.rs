@@ -23,7 +23,8 @@ const EXEC: &str = "/sys/fs/cgroup/hallway.exec";
 fn find_id(cgroup: &Path) -> Result<u64> {
     let shown = cgroup.display();
     ensure!(
-        cgroup.join("cgroup.procs").is_file(),
+        // Those of version 1 have none.
+        cgroup.join("cgroup.controllers").is_file(),
         "{shown} is no cgroup of version 2: give a directory below {ROOT}"
     );
     Ok(fs::metadata(cgroup)
@@ -83,6 +84,7 @@ pub fn execute(command: &[OsString]) -> Result<()> {
     let [program, arguments @ ..] = command else {
         bail!("no program is given");
     };
+    find_id(Path::new(ROOT))?;
     match fs::create_dir(EXEC) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(error).with_context(|| format!("{EXEC} (a cgroup of version 2)"))

@@ -440,3 +440,28 @@ fn bytes_held_back_leave_when_the_cork_is_pulled_and_put_back() {
     // The kernel lets go by itself after 200 ms.
     assert!(fastest < Duration::from_millis(60), "{fastest:?}");
 }
+
+#[test]
+fn a_listener_that_is_to_be_elsewhere_is_closed() {
+    let port = free_port();
+    let host = Host::start(policy(&[port]));
+    let mut vm = host.join(21);
+    let own = vm.next_endpoint();
+    vm.listen(own, port, 5).unwrap();
+    let change = |policy| {
+        host.order(&Order::Policy { policy }, &[]);
+        host.report();
+    };
+    change(Policy {
+        sockets: 50,
+        ..policy(&[port])
+    });
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+    change(Policy {
+        publish: vec![format!("tcp/{port}=127.0.0.2:{port}").parse().unwrap()],
+        ..policy(&[])
+    });
+    let done = vm.wait_other(abi::DONE, own);
+    assert_eq!(done.reason, libc::EACCES as u32);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+}

@@ -55,8 +55,8 @@ pub struct Process {
     pub report: Report,
     /// When that was; nothing before the first time.
     heard: Option<Instant>,
-    /// Whether it was asked since for another report.
-    asked: bool,
+    /// When it was asked for the report that has not come.
+    asked: Option<Instant>,
     /// Number of the last report that it was asked for. Earlier ones do not count.
     number_asked: u64,
     /// Until then it has a policy that allows no more connections.
@@ -93,7 +93,7 @@ impl Process {
             kept: false,
             report: Report::default(),
             heard: None,
-            asked: false,
+            asked: None,
             number_asked: first_number(),
             drains: None,
             control,
@@ -117,7 +117,7 @@ impl Process {
             kept: true,
             report: Report::default(),
             heard: None,
-            asked: false,
+            asked: None,
             number_asked: first_number(),
             drains: None,
             control,
@@ -149,12 +149,10 @@ impl Process {
         if self.drains.is_none() {
             self.change_policy(policy)?;
             // Connections that began since the last report are not in it.
-            self.heard = None;
-            self.asked = false;
-            self.ask_report()?;
+            self.outdate_reports();
         }
         self.drains = Some(Instant::now() + DRAIN_LEASE);
-        Ok(())
+        self.ask_report()
     }
 
     /// Gives it its own policy back, if that time is over.
@@ -195,29 +193,42 @@ impl Process {
         }
     }
 
-    /// Takes in its report, if it has come, and asks for the next one.
+    /// Takes in its reports that have come, and asks for the next one.
     pub fn ask_report(&mut self) -> Result<()> {
         let mut text = vec![0; PACKET_MAX];
-        match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
-            // Its end, of which the pidfd tells.
-            Ok(0) => return Ok(()),
-            Ok(length) => {
-                self.report = serde_json::from_slice(&text[..length]).context("its report")?;
-                if self.report.number == self.number_asked {
-                    self.heard = Some(Instant::now());
-                    self.asked = false;
-                }
+        loop {
+            match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
+                // Its end, of which the pidfd tells.
+                Ok(0) => return Ok(()),
+                Ok(length) => self.take_report(&text[..length])?,
+                Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
         }
-        if !self.asked {
+        if self.asked.is_none_or(|at| at.elapsed() >= FRESH) {
             self.number_asked += 1;
             let number = self.number_asked;
             self.send(&Order::Report { number }, &[])?;
-            self.asked = true;
+            self.asked = Some(Instant::now());
         }
         Ok(())
+    }
+
+    fn take_report(&mut self, text: &[u8]) -> Result<()> {
+        self.report = serde_json::from_slice(text).context("its report")?;
+        if self.report.number == self.number_asked {
+            self.heard = Some(Instant::now());
+            self.asked = None;
+        }
+        Ok(())
+    }
+
+    /// No report that it was asked for till now says what is.
+    fn outdate_reports(&mut self) {
+        self.number_asked += 1;
+        self.heard = None;
+        self.asked = None;
     }
 
     /// Connections that it has; nothing if it has not said so lately.
@@ -230,7 +241,7 @@ impl Process {
     pub fn forget_guest(&mut self) {
         self.report.sockets = 0;
         self.report.listeners = 0;
-        self.heard = None;
+        self.outdate_reports();
     }
 
     /// Has it end.
