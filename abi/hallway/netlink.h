@@ -26,7 +26,7 @@
 /* u8: Whether new sockets may be outsourced, 0 or 1. */
 #define HALLWAY_A_OUTSOURCING 3
 /*
- * binary: Ids of the cgroups whose sockets may be outsourced, and those of
+ * binary: Ids of the cgroups that may have sockets outsourced, and those of
  * cgroups below them; u64 each. None: all sockets.
  */
 #define HALLWAY_A_CGROUPS 4

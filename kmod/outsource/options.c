@@ -327,7 +327,9 @@ static int get_info(struct hall_out *out, int name, char __user *value,
 		    int __user *length)
 {
 	struct answer *answer;
-	int size, err, mss;
+	const void *from;
+	int size, err;
+	u32 has;
 
 	if (get_user(size, length))
 		return -EFAULT;
@@ -336,15 +338,16 @@ static int get_info(struct hall_out *out, int name, char __user *value,
 	answer = await_answer(out, &err);
 	if (!err && !answer->size)
 		err = HALL_NATIVE;
-	mss = answer ? answer->info.tcpi_snd_mss : 0;
-	if (!err && name == TCP_MAXSEG) {
-		size = min_t(u32, size, sizeof(mss));
-		err = put_user(size, length) ||
-		      copy_to_user(value, &mss, size) ? -EFAULT : 0;
-	} else if (!err) {
-		size = min_t(u32, size, answer->size);
-		err = put_user(size, length) ||
-		      copy_to_user(value, answer->bytes, size) ? -EFAULT : 0;
+	if (!err) {
+		from = answer->bytes;
+		has = answer->size;
+		if (name == TCP_MAXSEG) {
+			from = &answer->info.tcpi_snd_mss;
+			has = sizeof(answer->info.tcpi_snd_mss);
+		}
+		size = min_t(u32, size, has);
+		if (put_user(size, length) || copy_to_user(value, from, size))
+			err = -EFAULT;
 	}
 	kfree(answer);
 	return err;

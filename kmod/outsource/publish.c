@@ -45,6 +45,19 @@ static void describe_listener(struct hall_out *out, const struct sock *sk,
 	out->local_port = inet->inet_num;
 }
 
+/* A listener that its program has closed is in scope: nothing is left to withdraw. */
+static bool is_in_scope(struct sock *sk)
+{
+	const struct socket *sock;
+	bool in;
+
+	rcu_read_lock();
+	sock = READ_ONCE(sk->sk_socket);
+	in = !sock || hall_scope_has(sk, READ_ONCE(sock->ops));
+	rcu_read_unlock();
+	return in;
+}
+
 /*
  * The listener's object, in the hash, or NULL: it is no listener any more, another
  * thread has published it, or there is no outsourcer. Under lock_sock(), or its
@@ -57,8 +70,7 @@ static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gf
 	struct hall_out *out;
 
 	if (!hall_is_watched(sock) || sk->sk_state != TCP_LISTEN ||
-	    !hall_outsource_may_publish(sk) ||
-	    !hall_scope_has(sk, READ_ONCE(sock->ops)))
+	    !hall_outsource_may_publish(sk) || !is_in_scope(sk))
 		return NULL;
 	out = hall_out_get(sk);
 	if (out) {
@@ -76,19 +88,6 @@ static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gf
 	out->backlog = max(backlog, 1);
 	hall_out_publish(out, sk);
 	return out;
-}
-
-/* Of a listener whose program has closed it nothing is left to withdraw. */
-static bool is_in_scope(struct sock *sk)
-{
-	const struct socket *sock;
-	bool in;
-
-	rcu_read_lock();
-	sock = READ_ONCE(sk->sk_socket);
-	in = !sock || hall_scope_has(sk, READ_ONCE(sock->ops));
-	rcu_read_unlock();
-	return in;
 }
 
 /* Mutex. The answer is the work item's. */

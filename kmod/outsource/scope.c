@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Whose sockets may be outsourced: those of all programs, or of programs in some cgroups.
+ * The programs that may have sockets outsourced: all, or those in some cgroups.
  * A program can also choose for each socket: choice.c.
  *
  * A cgroup is its id, so that nothing keeps it: one that is removed matches no more.

@@ -22,7 +22,7 @@ pub const A_VERSION: u16 = 1;
 pub const A_ENABLED: u16 = 2;
 /// u8: Whether new sockets may be outsourced, 0 or 1.
 pub const A_OUTSOURCING: u16 = 3;
-/// binary: Ids of the cgroups whose sockets may be outsourced, and those of cgroups below them; u64 each. None: all sockets.
+/// binary: Ids of the cgroups that may have sockets outsourced, and those of cgroups below them; u64 each. None: all sockets.
 pub const A_CGROUPS: u16 = 4;
 /// nest, repeated: One counter, as name and value.
 pub const A_COUNTER: u16 = 5;

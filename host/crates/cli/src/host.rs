@@ -16,14 +16,21 @@ use crate::table::{addresses, bytes, or_dash, Table};
 pub fn status(run_dir: &Path, json: bool) -> Result<()> {
     let status = match ask(run_dir, Query::Status)? {
         Answer::Status(status) => status,
-        Answer::Error { message } => bail!("hallwayd: {message}"),
-        Answer::Stopping | Answer::Migration(_) => bail!("hallwayd answers something else"),
+        other => return refuse(other),
     };
     if json {
         return print_json(&status);
     }
     show(&status)?;
     Ok(())
+}
+
+/// The error of an answer that is no answer to the query.
+pub fn refuse<T>(answer: Answer) -> Result<T> {
+    match answer {
+        Answer::Error { message } => bail!("hallwayd: {message}"),
+        _ => bail!("hallwayd answers something else"),
+    }
 }
 
 fn show(status: &Status) -> io::Result<()> {

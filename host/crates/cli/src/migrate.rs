@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Migration, Query};
 
+use crate::host::refuse;
+
 /// Time between two looks at its stage.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a hallwayd that ended may take until the next one runs and has found
@@ -20,9 +22,9 @@ fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     let mut said = None;
     while Instant::now() < deadline {
-        let left = match answer(run_dir, Query::Drain { vm: vm.into() })? {
-            Migration::Draining { connections } => connections,
-            other => bail!("hallwayd answers {other:?}"),
+        let left = match ask(run_dir, Query::Drain { vm: vm.into() })? {
+            Answer::Draining { connections } => connections,
+            other => return refuse(other),
         };
         if left == 0 {
             break;
@@ -50,9 +52,6 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64
     let mut now = answer(run_dir, begin)?;
     loop {
         let line = match &now {
-            Migration::Draining { connections } => {
-                format!("{connections} outsourced connections have not ended")
-            }
             Migration::Unplugging => "its ring memory is taken out".into(),
             Migration::Moving { status } => format!("QEMU migrates it ({status})"),
             Migration::Done {
@@ -100,7 +99,6 @@ pub fn cancel(run_dir: &Path, vm: &str) -> Result<()> {
 fn answer(run_dir: &Path, query: Query) -> Result<Migration> {
     match ask(run_dir, query)? {
         Answer::Migration(migration) => Ok(migration),
-        Answer::Error { message } => bail!("hallwayd: {message}"),
-        Answer::Status(_) | Answer::Stopping => bail!("hallwayd answers something else"),
+        other => refuse(other),
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! In a guest: whose sockets may be outsourced. `hallway outsource`, `hallway exec`.
+//! In a guest: the programs that may have sockets outsourced. `hallway outsource`, `hallway exec`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -61,15 +61,13 @@ fn include_exec() -> Result<()> {
     let mut client = client()?;
     let module = client.get()?;
     let id = find_id(Path::new(EXEC))?;
-    let is_on = module.outsourcing && (module.cgroups.is_empty() || module.cgroups.contains(&id));
-    if is_on {
-        return Ok(());
+    let mut cgroups = Vec::new();
+    if module.outsourcing {
+        cgroups = module.cgroups;
+        if cgroups.is_empty() || cgroups.contains(&id) {
+            return Ok(());
+        }
     }
-    let mut cgroups = if module.outsourcing {
-        module.cgroups
-    } else {
-        Vec::new()
-    };
     ensure!(
         cgroups.len() < CGROUPS_MAX,
         "outsourcing is on for {CGROUPS_MAX} cgroups, the most: turn it on for fewer, or for all"
@@ -79,7 +77,7 @@ fn include_exec() -> Result<()> {
     Ok(())
 }
 
-/// Becomes a program whose sockets may be outsourced.
+/// Becomes a program that may have its sockets outsourced.
 pub fn execute(command: &[OsString]) -> Result<()> {
     let [program, arguments @ ..] = command else {
         bail!("no program is given");

@@ -82,6 +82,11 @@ pub enum Answer {
     Stopping,
     /// To the queries about a migration: its stage.
     Migration(Migration),
+    /// To [`Query::Drain`]: the VM gets no more outsourced connections.
+    Draining {
+        /// Those that it has.
+        connections: u32,
+    },
     /// The query failed.
     Error {
         /// Why, and what to do.
@@ -119,11 +124,6 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stage")]
 pub enum Migration {
-    /// It is not begun: the VM gets no more outsourced connections.
-    Draining {
-        /// Those that it has.
-        connections: u32,
-    },
     /// The guest lets its ring memory go.
     Unplugging,
     /// QEMU migrates.

@@ -499,7 +499,7 @@ impl Outsourcers {
                         }
                     }
                 }
-                State::Up { process, .. } => keep(process, holder),
+                State::Up { .. } => {}
             }
             if let State::Up { process, knows, .. } = &mut one.state {
                 if let Err(error) = tell(process, knows, &one.region, served, connections) {

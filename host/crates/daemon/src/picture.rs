@@ -14,7 +14,6 @@
 //! [`Picture::apply`] is the one place, or a plain answer. Nothing here is seen
 //! from outside before the loop's commit carries it there.
 
-use hallway_control::Migration;
 use hallway_membership::Uuid;
 use tracing::{error, info, warn};
 
@@ -207,11 +206,10 @@ impl Picture {
         })
     }
 
-    /// Has a VM get no more outsourced connections for a while.
-    pub fn drain_outsourced(&mut self, vm: &str) -> Result<Migration, String> {
+    /// Has a VM get no more outsourced connections for a while. Returns how many it has.
+    pub fn drain_outsourced(&mut self, vm: &str) -> Result<u32, String> {
         let number = self.vms.number(vm)?;
-        let connections = self.outsourcers.drain(number, &self.config)?;
-        Ok(Migration::Draining { connections })
+        self.outsourcers.drain(number, &self.config)
     }
 
     /// Has the regions plugged in that VMs lack, and those out that they may not have.

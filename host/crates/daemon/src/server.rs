@@ -173,7 +173,10 @@ impl Server {
         let vms = &mut self.picture.vms;
         match query {
             Query::Status => Answer::Status(self.status()),
-            Query::Drain { vm } => migration(self.picture.drain_outsourced(&vm)),
+            Query::Drain { vm } => match self.picture.drain_outsourced(&vm) {
+                Ok(connections) => Answer::Draining { connections },
+                Err(message) => Answer::Error { message },
+            },
             Query::Migrate {
                 vm,
                 uri,

@@ -545,7 +545,7 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
         orders.filter_map(policy).collect::<Vec<_>>()
     };
     let drain = || ask(&daemon.run(), Query::Drain { vm: "a".into() }).unwrap();
-    let draining = |connections| Answer::Migration(Migration::Draining { connections });
+    let draining = |connections| Answer::Draining { connections };
     // What it reported before does not count.
     assert_eq!(drain(), draining(1));
     until("it reports again", || drain() == draining(3));

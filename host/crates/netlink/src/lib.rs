@@ -60,7 +60,7 @@ pub struct Module {
     pub enabled: bool,
     /// Whether new sockets may be outsourced.
     pub outsourcing: bool,
-    /// Ids of the cgroups whose sockets may be; none: all.
+    /// Ids of the cgroups that may have outsourced sockets; none: all.
     pub cgroups: Vec<u64>,
     /// In the module's order.
     pub counters: Vec<Counter>,

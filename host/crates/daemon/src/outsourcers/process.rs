@@ -86,19 +86,12 @@ impl Process {
             let _ = child.kill();
             let _ = child.wait();
         }
-        Ok(Self {
+        Ok(Self::new(
             number,
             pid,
-            started: Instant::now(),
-            kept: false,
-            report: Report::default(),
-            heard: None,
-            asked: None,
-            number_asked: first_number(),
-            drains: None,
             control,
-            pidfd: opened.context("pidfd_open")?,
-        })
+            opened.context("pidfd_open")?,
+        ))
     }
 
     /// Goes on with a process of the daemon before. Nothing: it has ended, or the holder
@@ -109,12 +102,18 @@ impl Process {
         if pidfd::wait(pidfd.as_fd(), Duration::ZERO) {
             return None;
         }
-        Some(Self {
+        let mut process = Self::new(number, pid, control, pidfd);
+        // Till it is found to fit, and `kill_outsourcers` does not.
+        process.kept = true;
+        Some(process)
+    }
+
+    fn new(number: u64, pid: u32, control: OwnedFd, pidfd: OwnedFd) -> Self {
+        Self {
             number,
             pid,
             started: Instant::now(),
-            // Till it is found to fit, and `kill_outsourcers` does not.
-            kept: true,
+            kept: false,
             report: Report::default(),
             heard: None,
             asked: None,
@@ -122,7 +121,7 @@ impl Process {
             drains: None,
             control,
             pidfd,
-        })
+        }
     }
 
     /// Takes it out of what is left of the daemon before.
@@ -198,7 +197,7 @@ impl Process {
         let mut text = vec![0; PACKET_MAX];
         loop {
             match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
-                // Its end, of which the pidfd tells.
+                // It has ended: the pidfd shows that too.
                 Ok(0) => return Ok(()),
                 Ok(length) => self.take_report(&text[..length])?,
                 Err(Errno::EAGAIN) => break,
