@@ -235,6 +235,14 @@ void hall_out_take_answer(struct hall_out *out, struct hallway_message *offer)
 	sk_wake_async(sk, SOCK_WAKE_IO, POLL_OUT);
 }
 
+/* Before what closes the socket: a poller that finds it closed finds the reason, too. */
+static void set_error(struct sock *sk, int error)
+{
+	if (error)
+		WRITE_ONCE(sk->sk_err, error);
+	smp_wmb();
+}
+
 /*
  * The socket is unconnected again. If the outsourcer may not have it, it is the native
  * stack's, which begins to connect.
@@ -262,17 +270,17 @@ void hall_out_take_refusal(struct hall_out *out, int error)
 					       out->address_len, O_NONBLOCK, 0);
 		if (error == EINPROGRESS)
 			error = 0;
+		set_error(sk, error);
 		/* Not before: poll() would find a socket that does not connect. */
 		give_back(sock);
 		smp_store_release(&out->state, HALL_OUT_NATIVE);
 	} else {
+		set_error(sk, error);
 		sock->state = SS_UNCONNECTED;
 		WRITE_ONCE(sk->sk_shutdown, SHUTDOWN_MASK);
 		hall_out_watch_again(out, sock);
 		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	}
-	if (error)
-		WRITE_ONCE(sk->sk_err, error);
 	hall_out_unpublish(out);
 	release_sock(sk);
 	sk->sk_state_change(sk);

@@ -70,11 +70,19 @@ static __poll_t poll_stream(struct hall_out *out, struct socket *sock)
 static __poll_t poll_socket(struct hall_out *out, struct file *file,
 			    struct socket *sock, poll_table *wait)
 {
-	__poll_t mask = 0;
+	__poll_t mask;
 
 	sock_poll_wait(file, sock, wait);
-	if (hall_out_state(out) == HALL_OUT_CONNECTED)
+	switch (hall_out_state(out)) {
+	case HALL_OUT_CALLING:
+		return 0;
+	case HALL_OUT_CONNECTED:
 		mask = poll_stream(out, sock);
+		break;
+	default:
+		/* Another thread is about to take it out of the hash. */
+		return hall_tables_of(sock->sk)->native->poll(file, sock, NULL);
+	}
 	/* An error may be set while we look. */
 	smp_rmb();
 	if (READ_ONCE(sock->sk->sk_err))
