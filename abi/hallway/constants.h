@@ -141,8 +141,13 @@
  * outsourcer publishes.
  */
 #define HALLWAY_KIND_LISTENER 3
+/*
+ * hallway_message.offer.kind: A direction of a UDP socket that the outsourcer
+ * executes.
+ */
+#define HALLWAY_KIND_DATAGRAM 4
 /* hallway_message.offer.kind: the highest. */
-#define HALLWAY_KIND_MAX 3
+#define HALLWAY_KIND_MAX 4
 /* In flags of a SOCKET or LISTENER: the guest's socket is of AF_INET6. */
 #define HALLWAY_SOCKET_IPV6 1
 /* In flags of a LISTENER: it takes no IPv4 connection. */
@@ -154,6 +159,25 @@
 #define HALLWAY_SOCKET_REUSEPORT 4
 /* Bytes of a handle. */
 #define HALLWAY_HANDLE_SIZE 48
+
+/* datagram.h */
+
+/* hallway_datagram.type: To send to the other end; or it came from there. */
+#define HALLWAY_DATAGRAM_DATA 1
+/*
+ * hallway_datagram.type: Of the outsourcer: the host's policy does not allow
+ * it. The guest sends it natively.
+ */
+#define HALLWAY_DATAGRAM_RETURNED 2
+/*
+ * hallway_datagram.type: Of the outsourcer: one to the other end failed. There
+ * is no payload.
+ */
+#define HALLWAY_DATAGRAM_ERROR 3
+/* Bytes of payload, at most. */
+#define HALLWAY_DATAGRAM_MAX 65527
+/* Positions of records in a ring are multiples of it. */
+#define HALLWAY_DATAGRAM_ALIGN 8
 
 /* socket.h */
 

@@ -96,6 +96,12 @@ enum hall_counter {
 	HALL_OUTSOURCE_LISTENERS,
 	/* Connections at published listeners that were accepted. */
 	HALL_OUTSOURCE_ARRIVALS,
+	/*
+	 * UDP sockets for which the outsourcer was asked for one of the host.
+	 */
+	HALL_OUTSOURCE_DATAGRAM_SOCKETS,
+	/* Datagrams that the host's policy left to the native stack. */
+	HALL_OUTSOURCE_RETURNED,
 	/* Outsourced sockets that failed. */
 	HALL_OUTSOURCE_RESETS,
 	/* Bytes that outsourced sockets sent. */

@@ -48,6 +48,8 @@ const char *hall_counter_name(enum hall_counter counter)
 		[HALL_OUTSOURCE_CONNECTIONS] = "outsource_connections",
 		[HALL_OUTSOURCE_LISTENERS] = "outsource_listeners",
 		[HALL_OUTSOURCE_ARRIVALS] = "outsource_arrivals",
+		[HALL_OUTSOURCE_DATAGRAM_SOCKETS] = "outsource_datagram_sockets",
+		[HALL_OUTSOURCE_RETURNED] = "outsource_returned",
 		[HALL_OUTSOURCE_RESETS] = "outsource_resets",
 		[HALL_TX_BYTES_OUTSOURCED] = "tx_bytes_outsourced",
 		[HALL_RX_BYTES_OUTSOURCED] = "rx_bytes_outsourced",

@@ -41,8 +41,10 @@ static noinline int set_choice(struct socket *sock, sockptr_t from, unsigned int
 	lock_sock(sock->sk);
 	err = choose_table(sock, value);
 	release_sock(sock->sk);
-	/* Another thread's listen() may have had it published. */
-	if (!err && !value)
+	/* Another thread's call may have been faster. */
+	if (!err && !value && sock->sk->sk_type == SOCK_DGRAM)
+		hall_datagram_forget(sock->sk);
+	else if (!err && !value)
 		hall_listener_forget(sock->sk);
 	return err;
 }

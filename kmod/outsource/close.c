@@ -136,6 +136,8 @@ void hall_out_abandon(struct hall_out *out)
 	mutex_lock(&out->mutex);
 	if (out->channel.kind == &hall_out_listener) {
 		hall_listener_close(out);
+	} else if (out->channel.kind == &hall_out_datagram) {
+		hall_datagram_close(out, 0);
 	} else if (!out->closed && (out->state == HALL_OUT_CALLING ||
 				    out->state == HALL_OUT_CONNECTED)) {
 		hall_out_fail(out, ECONNRESET);

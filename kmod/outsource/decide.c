@@ -6,11 +6,13 @@
 #include "outsource.h"
 
 #include <linux/bpf-cgroup.h>
+#include <linux/errqueue.h>
 #include <linux/inetdevice.h>
 #include <net/addrconf.h>
 #include <net/ipv6.h>
 #include <net/route.h>
 #include <net/tcp.h>
+#include <net/udp.h>
 
 #include "../switch/switch.h"
 
@@ -59,9 +61,8 @@ static bool is_member(const struct in6_addr *address)
 }
 
 /* Options that the outsourcer does not get: see options.c. */
-static bool has_own_options(const struct sock *sk)
+static bool has_tcp_options(const struct sock *sk)
 {
-	const struct inet_sock *inet = inet_sk(sk);
 	const struct tcp_sock *tp = tcp_sk(sk);
 
 #ifdef CONFIG_TCP_MD5SIG
@@ -72,6 +73,14 @@ static bool has_own_options(const struct sock *sk)
 	if (rcu_access_pointer(tp->ao_info))
 		return true;
 #endif
+	return tp->repair || tp->tcp_tx_delay || tp->fastopen_connect ||
+	       inet_csk(sk)->icsk_ca_setsockopt || inet_csk(sk)->icsk_ulp_ops;
+}
+
+static bool has_ip_options(const struct sock *sk)
+{
+	const struct inet_sock *inet = inet_sk(sk);
+
 #ifdef CONFIG_XFRM
 	if (rcu_access_pointer(sk->sk_policy[0]) ||
 	    rcu_access_pointer(sk->sk_policy[1]))
@@ -83,9 +92,7 @@ static bool has_own_options(const struct sock *sk)
 	     inet6_sk(sk)->min_hopcount))
 		return true;
 #endif
-	return tp->repair || tp->tcp_tx_delay || tp->fastopen_connect ||
-	       inet_csk(sk)->icsk_ca_setsockopt || inet->min_ttl ||
-	       rcu_access_pointer(inet->inet_opt) ||
+	return inet->min_ttl || rcu_access_pointer(inet->inet_opt) ||
 	       sk->sk_max_pacing_rate != ~0UL;
 }
 
@@ -100,15 +107,27 @@ static bool has_sock_ops(struct sock *sk)
 #endif
 }
 
-/* Is there anything about the socket that the host's one could not have? */
-static bool is_plain(struct sock *sk)
+/* Is there nothing about the socket that the host's one could not have? */
+static bool is_plain(const struct sock *sk)
 {
 	return sock_net(sk) == &init_net && !sk->sk_bound_dev_if &&
 	       !sk->sk_user_data && !sk->sk_mark &&
 	       !sock_flag(sk, SOCK_ZEROCOPY) &&
 	       !rcu_access_pointer(sk->sk_filter) && !inet_sk_transparent(sk) &&
-	       !has_own_options(sk) && !inet_csk(sk)->icsk_ulp_ops &&
-	       !has_sock_ops(sk);
+	       !has_ip_options(sk);
+}
+
+static bool is_plain_tcp(struct sock *sk)
+{
+	return is_plain(sk) && !has_tcp_options(sk) && !has_sock_ops(sk);
+}
+
+static bool is_plain_udp(struct sock *sk)
+{
+	return is_plain(sk) && !READ_ONCE(udp_sk(sk)->encap_type) &&
+	       !READ_ONCE(udp_sk(sk)->pending) && !udp_test_bit(CORK, sk) &&
+	       !sock_flag(sk, SOCK_TXTIME) &&
+	       !(READ_ONCE(sk->sk_tsflags) & SOF_TIMESTAMPING_TX_RECORD_MASK);
 }
 
 /* To an address that the host may not have. */
@@ -131,7 +150,7 @@ bool hall_outsource_may_connect(struct socket *sock,
 	/* The host's packets pass no rule of this guest. */
 	return READ_ONCE(hall_outsourcing) && hall_scope_has(sk, READ_ONCE(sock->ops)) &&
 	       sock->state == SS_UNCONNECTED && sk->sk_state == TCP_CLOSE &&
-	       is_plain(sk) &&
+	       is_plain_tcp(sk) &&
 	       hall_read_address(address, len, &remote, &port) && port &&
 	       sk->sk_family == address->sa_family && !is_bound(sk) &&
 	       !(ipv6_addr_v4mapped(&remote) && sk->sk_family == AF_INET6 &&
@@ -141,9 +160,21 @@ bool hall_outsource_may_connect(struct socket *sock,
 	       !hall_filters_apply(sk, ipv6_addr_v4mapped(&remote));
 }
 
+bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote)
+{
+	bool v4 = ipv6_addr_v4mapped(remote);
+
+	/* A program that has chosen its port is known by it. */
+	return !(sk->sk_userlocks & (SOCK_BINDPORT_LOCK | SOCK_BINDADDR_LOCK)) &&
+	       !(v4 && sk->sk_family == AF_INET6 && ipv6_only_sock(sk)) &&
+	       is_plain_udp(sk) && leads_out(sock_net(sk), remote) &&
+	       !is_member(remote) && !hall_filters_apply_connect(sk) &&
+	       !hall_filters_apply_sendmsg(sk) && !hall_filters_apply(sk, v4);
+}
+
 bool hall_outsource_may_publish(struct sock *sk)
 {
-	if (!READ_ONCE(hall_outsourcing) || !is_plain(sk) ||
+	if (!READ_ONCE(hall_outsourcing) || !is_plain_tcp(sk) ||
 	    hall_filters_apply(sk, true) ||
 	    hall_filters_apply(sk, false))
 		return false;

@@ -7,10 +7,17 @@
 
 #include <linux/mm.h>
 
+#include <hallway/reason.h>
+
 #include "../obs/counters.h"
 
 /* The last one that programs know. */
 #define ERRNO_MAX	EHWPOISON
+
+static bool is_datagram(const struct hall_out *out)
+{
+	return out->channel.kind == &hall_out_datagram;
+}
 
 /* Has a program a connection by it? */
 static bool is_live(const struct hall_out *out)
@@ -33,6 +40,10 @@ static void on_done(struct hall_out *out)
 	if (!good)
 		return;
 	hall_out_free_tx(out);
+	if (is_datagram(out)) {
+		hall_datagram_close(out, 0);
+		return;
+	}
 	if (!done.reason && (lost || !out->ended))
 		done.reason = ECONNRESET;
 	if (done.reason > ERRNO_MAX)
@@ -66,6 +77,25 @@ static void save_rest(struct hall_out *out)
 		out->rest_len = 0;
 }
 
+/* The outsourcer has a socket. */
+static void on_socket(struct hall_out *out, const struct hallway_message *offer)
+{
+	if (out->state != HALL_OUT_CALLING || hall_out_map(out, offer)) {
+		hall_channel_decline(out->channel.member, offer,
+				     HALLWAY_REASON_STATE);
+		hall_datagram_close(out, ECONNRESET);
+		return;
+	}
+	smp_store_release(&out->state, HALL_OUT_CONNECTED);
+	/* Till now no doorbell could ring. */
+	hall_channel_notify_receiver(&out->channel);
+	/* The program has closed it meanwhile: what is in our ring is sent. */
+	if (out->closed)
+		hall_out_finish_rx(out, 0);
+	else
+		hall_datagram_deliver(out);
+}
+
 static bool is_listener(const struct hall_out *out)
 {
 	return out->channel.kind == &hall_out_listener;
@@ -82,10 +112,13 @@ static void on_departed(struct hall_out *out)
 			hall_publish_listeners();
 		return;
 	}
-	save_rest(out);
+	if (!is_datagram(out))
+		save_rest(out);
 	hall_out_unmap(out);
 	hall_out_free_tx(out);
-	if (out->state == HALL_OUT_CALLING)
+	if (is_datagram(out))
+		hall_datagram_close(out, 0);
+	else if (out->state == HALL_OUT_CALLING)
 		hall_out_take_refusal(out, ENETUNREACH);
 	else if (is_live(out))
 		hall_out_fail(out, ECONNRESET);
@@ -109,7 +142,9 @@ static void on_offer(struct hall_out *out)
 
 	if (!offer)
 		return;
-	if (out->listener && !out->sk)
+	if (is_datagram(out))
+		on_socket(out, offer);
+	else if (out->listener && !out->sk)
 		hall_listener_take(out, offer);
 	else
 		hall_out_take_answer(out, offer);
@@ -149,6 +184,12 @@ static void on_decline(struct hall_out *out)
 		hall_listener_end(out, error);
 		return;
 	}
+	if (is_datagram(out)) {
+		hall_datagram_take_refusal(out);
+		hall_out_free_tx(out);
+		hall_datagram_close(out, 0);
+		return;
+	}
 	hall_out_free_tx(out);
 	/* Its answer to accept() came too late. */
 	if (out->state == HALL_OUT_CONNECTED) {
@@ -169,9 +210,10 @@ static struct hall_channel *meet_offer(struct hall_member *member,
 	if (!member->outsourcer)
 		return NULL;
 	if (!offer->offer.call.answers)
-		return hall_listener_meet(member, offer);
+		return offer->offer.kind == HALLWAY_KIND_SOCKET ?
+			       hall_listener_meet(member, offer) : NULL;
 	channel = hall_channel_find(member, offer->offer.call.answers);
-	if (channel && channel->kind != &hall_out_socket) {
+	if (channel && channel->kind->number != offer->offer.kind) {
 		hall_channel_put(channel);
 		return NULL;
 	}
@@ -195,6 +237,19 @@ const struct hall_channel_kind hall_out_socket = {
 	.offer = meet_offer,
 	.raised = hall_out_queue_work,
 	.wake = wake_channel,
+	.release = hall_out_release_channel,
+};
+
+static void wake_datagram(struct hall_channel *channel)
+{
+	hall_datagram_wake(hall_out_of(channel));
+}
+
+const struct hall_channel_kind hall_out_datagram = {
+	.number = HALLWAY_KIND_DATAGRAM,
+	.offer = meet_offer,
+	.raised = hall_out_queue_work,
+	.wake = wake_datagram,
 	.release = hall_out_release_channel,
 };
 
@@ -227,6 +282,14 @@ static void take_events(struct hall_out *out, unsigned long events)
 		hall_listener_drop(out);
 	if (events & BIT(HALL_EVENT_CALLED))
 		hall_listener_ask(out);
+	if (events & BIT(HALL_EVENT_RECORDS))
+		hall_datagram_deliver(out);
+	if (events & BIT(HALL_EVENT_RETURNED))
+		hall_datagram_send_returned(out);
+	if (events & BIT(HALL_EVENT_CORRUPT)) {
+		hall_count(HALL_CORRUPT_RINGS);
+		hall_datagram_close(out, ECONNRESET);
+	}
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		on_departed(out);
 	hall_out_close_channel(out);
@@ -237,4 +300,5 @@ void hall_out_init(void)
 	hall_out_run_events = take_events;
 	hall_channel_register(&hall_out_socket);
 	hall_channel_register(&hall_out_listener);
+	hall_channel_register(&hall_out_datagram);
 }

@@ -2,9 +2,9 @@
 /*
  * How sockets come to be watched.
  *
- * The socket layer finds TCP's proto in a list of struct inet_protosw, and calls its
- * init() for each new socket, in process context. No module can replace TCP's entry,
- * which is permanent. But the entry is not constant: its proto is exchanged for a
+ * The socket layer finds TCP's or UDP's proto in a list of struct inet_protosw, and calls its
+ * init() for each new socket, in process context. No module can replace their entries,
+ * which are permanent. But an entry is not constant: its proto is exchanged for a
  * copy with another init(), which first gives the socket the native proto back. So
  * nothing of ours is in a socket but its table of operations. To find the entry,
  * another one is registered for an instant: it lies in the same list.
@@ -21,6 +21,7 @@
 #include <net/protocol.h>
 #include <net/tcp.h>
 #include <net/transp_v6.h>
+#include <net/udp.h>
 
 /* A protocol number for experiments (RFC 3692). */
 #define MARKER_PROTOCOL	253
@@ -28,6 +29,8 @@
 #define LOOK_MAX	16
 
 struct hook {
+	unsigned short type;		/* SOCK_* */
+	unsigned short protocol;
 	struct inet_protosw *entry;
 	struct hall_tables *tables;
 	struct proto *native;
@@ -47,20 +50,29 @@ static void add_v6(struct inet_protosw *entry)
 }
 #endif
 
-enum { V4, V6, HOOKS };
+enum { TCP4, TCP6, UDP4, UDP6, HOOKS };
 
 static struct hook hooks[HOOKS] = {
-	[V4] = { .native = &tcp_prot, .add = add_v4,
-		 .remove = inet_unregister_protosw },
+	[TCP4] = { .type = SOCK_STREAM, .protocol = IPPROTO_TCP, .native = &tcp_prot,
+		   .add = add_v4, .remove = inet_unregister_protosw },
+	[UDP4] = { .type = SOCK_DGRAM, .protocol = IPPROTO_UDP, .native = &udp_prot,
+		   .add = add_v4, .remove = inet_unregister_protosw },
 #if IS_ENABLED(CONFIG_IPV6)
-	[V6] = { .native = &tcpv6_prot, .add = add_v6,
-		 .remove = inet6_unregister_protosw },
+	[TCP6] = { .type = SOCK_STREAM, .protocol = IPPROTO_TCP, .native = &tcpv6_prot,
+		   .add = add_v6, .remove = inet6_unregister_protosw },
+	/* Its proto is not exported: see find_udpv6(). */
+	[UDP6] = { .type = SOCK_DGRAM, .protocol = IPPROTO_UDP,
+		   .add = add_v6, .remove = inet6_unregister_protosw },
 #endif
 };
 
 struct hall_tables *hall_tables_of(const struct sock *sk)
 {
-	return hooks[sk->sk_family == AF_INET6 ? V6 : V4].tables;
+	bool v6 = sk->sk_family == AF_INET6;
+
+	if (sk->sk_type == SOCK_DGRAM)
+		return hooks[v6 ? UDP6 : UDP4].tables;
+	return hooks[v6 ? TCP6 : TCP4].tables;
 }
 
 bool hall_is_watched(const struct socket *sock)
@@ -89,7 +101,7 @@ static int init_sock(struct sock *sk)
 static struct inet_protosw *find_entry(const struct hook *hook)
 {
 	struct inet_protosw marker = {
-		.type = SOCK_STREAM,
+		.type = hook->type,
 		.protocol = MARKER_PROTOCOL,
 		.prot = hook->native,
 		.ops = &inet_stream_ops,
@@ -100,11 +112,12 @@ static struct inet_protosw *find_entry(const struct hook *hook)
 
 	INIT_LIST_HEAD(&marker.list);
 	hook->add(&marker);
-	/* A list's head is no entry; TCP's is before the marker, and so found first. */
+	/* A list's head is no entry; ours is before the marker, and so found first. */
 	for (at = marker.list.prev, n = 0;
 	     at != &marker.list && n < LOOK_MAX && !found; at = at->prev, n++) {
 		entry = list_entry(at, struct inet_protosw, list);
-		if (entry->type == SOCK_STREAM && entry->protocol == IPPROTO_TCP &&
+		if (entry->type == hook->type &&
+		    entry->protocol == hook->protocol &&
 		    entry->prot == hook->native)
 			found = entry;
 	}
@@ -112,19 +125,10 @@ static struct inet_protosw *find_entry(const struct hook *hook)
 	return found;
 }
 
-static void fill_tables(struct hall_tables *tables, const struct hook *hook)
+static void fill_stream_tables(struct hall_tables *tables)
 {
 	struct proto_ops *watched = &tables->watched, *stream = &tables->stream;
 
-	tables->native_prot = hook->native;
-	tables->native = hook->entry->ops;
-	tables->prot = *hook->native;
-	/*
-	 * The owner stays native's: while the module goes, no reference to it can be
-	 * had, and no socket could be made. init_sock() does not sleep.
-	 */
-	tables->prot.init = init_sock;
-	*watched = *tables->native;
 	watched->connect = hall_watched_connect;
 	watched->listen = hall_watched_listen;
 	watched->accept = hall_watched_accept;
@@ -132,11 +136,6 @@ static void fill_tables(struct hall_tables *tables, const struct hook *hook)
 	watched->poll = hall_out_poll;
 	watched->shutdown = hall_watched_shutdown;
 	watched->release = hall_watched_release;
-	watched->setsockopt = hall_watched_setsockopt;
-	tables->chosen = *watched;
-	tables->excluded = *tables->native;
-	tables->excluded.setsockopt = hall_watched_setsockopt;
-	*stream = *tables->native;
 	stream->bind = hall_out_bind;
 	stream->connect = hall_out_connect;
 	stream->accept = sock_no_accept;
@@ -160,6 +159,41 @@ static void fill_tables(struct hall_tables *tables, const struct hook *hook)
 #endif
 }
 
+static void fill_datagram_tables(struct hall_tables *tables)
+{
+	struct proto_ops *watched = &tables->watched;
+
+	watched->sendmsg = hall_datagram_sendmsg;
+	watched->poll = hall_datagram_poll;
+	watched->release = hall_datagram_release;
+#ifdef HALL_HAS_SENDPAGE
+	/* By sendmsg(). */
+	watched->sendpage = sock_no_sendpage;
+#endif
+}
+
+static void fill_tables(struct hall_tables *tables, const struct hook *hook)
+{
+	tables->native_prot = hook->native;
+	tables->native = hook->entry->ops;
+	tables->prot = *hook->native;
+	/*
+	 * The owner stays native's: while the module goes, no reference to it can be
+	 * had, and no socket could be made. init_sock() does not sleep.
+	 */
+	tables->prot.init = init_sock;
+	tables->watched = *tables->native;
+	tables->stream = *tables->native;
+	if (hook->type == SOCK_DGRAM)
+		fill_datagram_tables(tables);
+	else
+		fill_stream_tables(tables);
+	tables->watched.setsockopt = hall_watched_setsockopt;
+	tables->chosen = tables->watched;
+	tables->excluded = *tables->native;
+	tables->excluded.setsockopt = hall_watched_setsockopt;
+}
+
 static int set_hook(struct hook *hook)
 {
 	struct hall_tables *tables;
@@ -178,11 +212,26 @@ static int set_hook(struct hook *hook)
 	return 0;
 }
 
+/* The proto that a fresh socket has. Without IPv6 there is none. */
+static struct proto *find_udpv6(void)
+{
+	struct proto *prot = NULL;
+	struct socket *sock;
+
+	if (!sock_create_kern(&init_net, AF_INET6, SOCK_DGRAM, IPPROTO_UDP, &sock)) {
+		prot = sock->sk->sk_prot;
+		sock_release(sock);
+	}
+	return prot;
+}
+
 int hall_hook_init(void)
 {
 	unsigned int n;
 	int err;
 
+	if (hooks[UDP6].add && !hooks[UDP6].native)
+		hooks[UDP6].native = find_udpv6();
 	for (n = 0; n < HOOKS; n++) {
 		if (!hooks[n].native || hooks[n].entry)
 			continue;

@@ -72,6 +72,9 @@ static bool describe(const struct hall_out *out, struct hall_outsourced *to)
 	enum hall_out_state state = hall_out_state(out);
 	bool listens = out->channel.kind == &hall_out_listener;
 
+	/* A UDP socket has no connection. */
+	if (out->datagrams)
+		return false;
 	if (state != HALL_OUT_CONNECTED && (listens || state != HALL_OUT_CALLING))
 		return false;
 	to->local = out->local;
@@ -163,6 +166,9 @@ static void free_out(struct rcu_head *rcu)
 	struct hall_out *out = container_of(rcu, struct hall_out, rcu);
 
 	kvfree(out->rest);
+	if (out->datagrams)
+		__skb_queue_purge(&out->datagrams->returned);
+	kfree(out->datagrams);
 	kfree(out);
 }
 

@@ -28,9 +28,12 @@
 
 #include <linux/mutex.h>
 #include <linux/net.h>
+#include <linux/skbuff.h>
 #include <linux/socket.h>
 #include <linux/workqueue.h>
 #include <net/sock.h>
+
+#include <hallway/datagram.h>
 
 #include "../channel/channel.h"
 #include "../compat/address.h"
@@ -87,8 +90,27 @@ struct hall_out {
 	struct list_head arrival;	/* the place there of one that waits */
 	struct hall_out *listener;	/* of one that arrives; referenced */
 
+	struct hall_datagrams *datagrams;	/* of a UDP socket; allocated */
+
 	struct work_struct work;
 	struct rcu_head rcu;
+};
+
+/* Where a datagram goes. */
+struct hall_destination {
+	struct in6_addr address;	/* IPv4 mapped */
+	u16 port;			/* host order */
+	bool native;			/* the host's policy does not allow it */
+};
+
+/* Destinations of one socket that are kept at a time. */
+#define HALL_DESTINATIONS	16
+
+/* Under channel.lock. */
+struct hall_datagrams {
+	struct hall_destination known[HALL_DESTINATIONS];	/* port 0: none */
+	unsigned int next;		/* of known, to be replaced */
+	struct sk_buff_head returned;	/* to be sent natively; bounded */
 };
 
 static inline struct hall_out *hall_out_of(struct hall_channel *channel)
@@ -120,9 +142,14 @@ bool hall_is_watched(const struct socket *sock);
 #define HALL_EVENT_ABANDONED	HALL_EVENT_KIND
 /* Of a listener: a call has come through our table. */
 #define HALL_EVENT_CALLED	(HALL_EVENT_KIND + 1)
+/* Of a UDP socket: there are more records; some have come back; the ring is corrupt. */
+#define HALL_EVENT_RECORDS	(HALL_EVENT_KIND + 2)
+#define HALL_EVENT_RETURNED	(HALL_EVENT_KIND + 3)
+#define HALL_EVENT_CORRUPT	(HALL_EVENT_KIND + 4)
 
 /* life.c */
-extern const struct hall_channel_kind hall_out_socket, hall_out_listener;
+extern const struct hall_channel_kind hall_out_socket, hall_out_listener,
+				      hall_out_datagram;
 
 /* events.c: under the mutex. Set before the first transport starts. */
 extern void (*hall_out_run_events)(struct hall_out *out, unsigned long events);
@@ -179,6 +206,8 @@ void hall_out_fail(struct hall_out *out, int error);
 bool hall_outsource_may_connect(struct socket *sock,
 				const struct hall_sockaddr *address, int len);
 bool hall_outsource_may_publish(struct sock *sk);
+/* May it execute a datagram's sending? No lock. */
+bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote);
 /* IPv4 mapped. False: another family, or too short. */
 bool hall_read_address(const struct hall_sockaddr *from, int len,
 		       struct in6_addr *address, u16 *port);
@@ -255,6 +284,52 @@ int hall_out_setsockopt(struct socket *sock, int level, int name, sockptr_t valu
 			unsigned int length);
 int hall_out_getsockopt(struct socket *sock, int level, int name,
 			char __user *value, int __user *length);
+
+/* record.c: the caller serialises, as for the ring. */
+/* Bytes of a record with this much payload. */
+u32 hall_record_size(u32 length);
+/* Into free space that suffices; the caller publishes it. 0 or -EFAULT. */
+int hall_record_write(struct hall_tx_ring *tx, const struct hallway_datagram *head,
+		      struct iov_iter *payload);
+/* The next one: 1, 0: there is none, -EPROTO: what is there is no record. */
+int hall_record_find(struct hall_rx_ring *rx, struct hallway_datagram *head);
+/* Hands out the bytes from `at` on, piece by piece. */
+void hall_record_read(struct hall_rx_ring *rx, u32 at, u32 len,
+		      void (*take)(void *to, u32 at, const u8 *from, u32 len), void *to);
+/* A way to take them: to memory. */
+void hall_record_copy(void *to, u32 at, const u8 *from, u32 len);
+
+/* datagram.c */
+int hall_datagram_sendmsg(struct socket *sock, struct msghdr *msg, size_t size);
+__poll_t hall_datagram_poll(struct file *file, struct socket *sock,
+			    struct poll_table_struct *wait);
+int hall_datagram_release(struct socket *sock);
+/* The program, or the outsourcer, wants no more. Mutex. */
+void hall_datagram_close(struct hall_out *out, u32 reason);
+/* Ends the socket's part on the host, if there is one. */
+void hall_datagram_forget(const struct sock *sk);
+
+/* returned.c */
+/* Keeps a destination in mind. False: what goes there is native. Process context. */
+bool hall_datagram_note(struct hall_out *out, const struct hall_destination *to);
+/* Is it one of those? channel.lock */
+bool hall_datagram_knows(struct hall_out *out, const struct hallway_datagram *head);
+/* The next record of rx has come back. channel.lock */
+void hall_datagram_take_returned(struct hall_out *out,
+				 const struct hallway_datagram *head);
+/* Sends what has come back. Mutex. */
+void hall_datagram_send_returned(struct hall_out *out);
+/* The outsourcer has no socket: what is in our ring is sent natively. Mutex. */
+void hall_datagram_take_refusal(struct hall_out *out);
+
+/* deliver.c */
+/*
+ * Hands records of the outsourcer to the socket, and has the rest handed on later. Any
+ * context.
+ */
+void hall_datagram_deliver(struct hall_out *out);
+/* The same after a doorbell; also wakes writers. Softirq, RCU. */
+void hall_datagram_wake(struct hall_out *out);
 
 int hall_watched_listen(struct socket *sock, int backlog);
 #ifdef HALL_HAS_ACCEPT_ARG

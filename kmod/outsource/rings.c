@@ -26,7 +26,8 @@ int hall_out_offer(struct hall_out *out, const struct sock *sk,
 	}
 	hall_ring_init_tx(&out->tx, memory.ring, RING_BYTES, HALL_OUT_CARRIER);
 	hall_ring_set_start(&out->tx, 0);
-	hall_options_init(out, memory.ring, sk);
+	if (channel->kind == &hall_out_socket)
+		hall_options_init(out, memory.ring, sk);
 	spin_lock_bh(&channel->lock);
 	out->memory = memory;
 	spin_unlock_bh(&channel->lock);
@@ -119,7 +120,7 @@ void hall_out_finish_rx(struct hall_out *out, u32 reason)
 void hall_out_close_channel(struct hall_out *out)
 {
 	if (!out->memory.ring && !out->mapped &&
-	    out->channel.kind == &hall_out_socket)
+	    out->channel.kind != &hall_out_listener)
 		hall_channel_close(&out->channel);
 }
 

@@ -32,8 +32,8 @@ static int write_ring(struct hall_out *out, struct msghdr *msg)
 	if (is_closed_for_sending(out) || !out->memory.ring)
 		return -EPIPE;
 	spin_lock_bh(&out->channel.lock);
-	span = hall_ring_get_tx_span(&out->tx, min_t(size_t, msg_data_left(msg),
-						     out->tx.size));
+	span = hall_ring_get_tx_span(&out->tx, 0, min_t(size_t, msg_data_left(msg),
+							out->tx.size));
 	spin_unlock_bh(&out->channel.lock);
 	if (out->tx.broken) {
 		hall_count(HALL_CORRUPT_RINGS);

@@ -91,14 +91,16 @@ u32 hall_ring_count_space(struct hall_tx_ring *tx)
 	return tx->broken ? 0 : tx->size - unread;
 }
 
-struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 max)
+struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 offset,
+				       u32 max)
 {
-	u32 at = tx->head & (tx->size - 1);
+	u32 at = (tx->head + offset) & (tx->size - 1);
 	u32 space = tx->broken ? 0 : tx->size - (u32)(tx->head - tx->tail);
 
 	/* The copy of tail may be old: look again only if it is too small. */
-	if (space < max)
+	if (space < offset + max)
 		space = hall_ring_count_space(tx);
+	space -= min_t(u32, space, offset);
 	return (struct hall_span){
 		.data = tx->shared->data + at,
 		.len = min_t(u32, min_t(u32, space, max), tx->size - at),

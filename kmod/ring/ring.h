@@ -67,8 +67,9 @@ bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 u32 hall_ring_count_space(struct hall_tx_ring *tx);
 /* Sender: bytes that the receiver has not consumed yet. */
 u32 hall_ring_count_unread(struct hall_tx_ring *tx);
-/* Sender: the next free run, at most max bytes; len 0 if the ring is full. */
-struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 max);
+/* Sender: a free run, offset bytes ahead, at most max bytes; len 0 if there is none. */
+struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 offset,
+				       u32 max);
 /* Sender: the first n bytes of the span are written. True: ring the doorbell. */
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
 /*

@@ -30,8 +30,8 @@ static int write_ring(struct hall_sock *hs, struct msghdr *msg)
 
 	/* A doorbell between the load of tail and its check would look like fraud. */
 	spin_lock_bh(&hs->channel.lock);
-	span = hall_ring_get_tx_span(ring, min_t(size_t, msg_data_left(msg),
-						 ring->size));
+	span = hall_ring_get_tx_span(ring, 0, min_t(size_t, msg_data_left(msg),
+						    ring->size));
 	spin_unlock_bh(&hs->channel.lock);
 	if (ring->broken) {
 		hall_sock_break(hs);

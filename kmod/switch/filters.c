@@ -103,6 +103,18 @@ bool hall_filters_apply_connect(struct sock *sk)
 	return READ_ONCE(honour_filters) && programmed;
 }
 
+bool hall_filters_apply_sendmsg(struct sock *sk)
+{
+	bool programmed = false;
+#ifdef CONFIG_CGROUP_BPF
+	programmed = (cgroup_bpf_enabled(CGROUP_UDP4_SENDMSG) &&
+		      cgroup_bpf_sock_enabled(sk, CGROUP_UDP4_SENDMSG)) ||
+		     (cgroup_bpf_enabled(CGROUP_UDP6_SENDMSG) &&
+		      cgroup_bpf_sock_enabled(sk, CGROUP_UDP6_SENDMSG));
+#endif
+	return READ_ONCE(honour_filters) && programmed;
+}
+
 void hall_filters_check(struct hall_sock *hs)
 {
 	if ((READ_ONCE(hs->tx.state) != HALL_TX_RING &&

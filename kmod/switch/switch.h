@@ -58,6 +58,8 @@ void hall_policy_check(struct hall_sock *hs);
 bool hall_filters_apply(struct sock *sk, bool v4);
 /* Do programs of the cgroup decide about its connect()? Any context. */
 bool hall_filters_apply_connect(struct sock *sk);
+/* The same about its datagrams. */
+bool hall_filters_apply_sendmsg(struct sock *sk);
 /* Once a second: if they do, has the socket demoted and detached. No lock held. */
 void hall_filters_check(struct hall_sock *hs);
 

@@ -153,7 +153,7 @@ static void tx_write(void)
 {
 	u32 max = number(2), n;
 	bool was = tx.broken;
-	struct hall_span span = hall_ring_get_tx_span(&tx, max);
+	struct hall_span span = hall_ring_get_tx_span(&tx, 0, max);
 	u64 head = tx.head;
 
 	check();

@@ -254,7 +254,7 @@ static void tx_ring(void)
 	}
 	if (want > left)
 		want = left;
-	span = hall_ring_get_tx_span(&w.tx.ring, want);
+	span = hall_ring_get_tx_span(&w.tx.ring, 0, want);
 	CHECK(!w.tx.ring.broken);
 	CHECK(span.len <= want);
 	if (!span.len) {

@@ -109,7 +109,7 @@ static void *sender(void *unused)
 		want = 1 + random_below(&rng, 1 << random_below(&rng, 14));
 		if (want > total - wrote)
 			want = total - wrote;
-		span = hall_ring_get_tx_span(&tx, want);
+		span = hall_ring_get_tx_span(&tx, 0, want);
 		if (!span.len) {
 			u32 least = 1 + random_below(&rng, ring_size / 2);
 			u32 room = least + random_below(&rng, ring_size / 2 - least + 1);

@@ -95,7 +95,7 @@ static void spans(void)
 		fresh(4096, start);
 		wrote = took = start;
 		for (n = 0; n < 40; n++) {
-			span = hall_ring_get_tx_span(&tx, steps[i_s]);
+			span = hall_ring_get_tx_span(&tx, 0, steps[i_s]);
 			i = 4096 - (u32)(wrote - took);
 			if (i > steps[i_s])
 				i = steps[i_s];
@@ -133,14 +133,14 @@ static void full_and_empty(void)
 		CHECK(!hall_ring_get_rx_span(&rx, 0, 4096).len);
 		CHECK(hall_ring_count_space(&tx) == 4096);
 		/* At most two spans fill it. */
-		first = hall_ring_get_tx_span(&tx, 4096).len;
+		first = hall_ring_get_tx_span(&tx, 0, 4096).len;
 		hall_ring_publish(&tx, first);
 		if (first < 4096) {
-			CHECK(hall_ring_get_tx_span(&tx, 4096).len == 4096 - first);
+			CHECK(hall_ring_get_tx_span(&tx, 0, 4096).len == 4096 - first);
 			hall_ring_publish(&tx, 4096 - first);
 		}
 		CHECK(!hall_ring_count_space(&tx));
-		CHECK(!hall_ring_get_tx_span(&tx, 1).len);
+		CHECK(!hall_ring_get_tx_span(&tx, 0, 1).len);
 		CHECK(hall_ring_count_used(&rx) == 4096);
 		hall_ring_consume(&rx, 4096);
 		CHECK(!hall_ring_count_used(&rx));
@@ -320,7 +320,7 @@ static void check_tx_broken(void)
 {
 	CHECK(tx.broken);
 	CHECK(!hall_ring_count_space(&tx));
-	CHECK(!hall_ring_get_tx_span(&tx, 100).len);
+	CHECK(!hall_ring_get_tx_span(&tx, 0, 100).len);
 	CHECK(hall_ring_arm_tail(&tx, 1, 1), "asleep on a broken ring");
 	CHECK(tx.broken);
 }
@@ -351,7 +351,7 @@ static void broken_tail(void)
 		fresh(4096, tail);
 		hall_ring_publish(&tx, fills[i_f]);
 		shared->tail = bad;
-		CHECK(!hall_ring_get_tx_span(&tx, 4096).len || fills[i_f] == 0);
+		CHECK(!hall_ring_get_tx_span(&tx, 0, 4096).len || fills[i_f] == 0);
 		CHECK(tx.broken || fills[i_f] == 0);
 	}
 }
@@ -403,8 +403,8 @@ static void private_geometry(void)
 	CHECK(!hall_ring_count_used(&rx) && rx.broken);
 	fresh(4096, 4096 + 4000);
 	shared->size = 1 << 20;
-	CHECK(hall_ring_get_tx_span(&tx, 4096).len == 96);
-	CHECK(hall_ring_get_tx_span(&tx, 4096).data == shared->data + 4000);
+	CHECK(hall_ring_get_tx_span(&tx, 0, 4096).len == 96);
+	CHECK(hall_ring_get_tx_span(&tx, 0, 4096).data == shared->data + 4000);
 	CHECK(hall_ring_count_space(&tx) == 4096);
 	/* An own index that the peer overwrites is not read back. */
 	shared->head = shared->tail = 12;
@@ -428,7 +428,7 @@ static void head_after_end(void)
 
 static void put(u8 byte)
 {
-	struct hall_span span = hall_ring_get_tx_span(&tx, 1);
+	struct hall_span span = hall_ring_get_tx_span(&tx, 0, 1);
 
 	span.data[0] = byte;
 	hall_ring_publish(&tx, 1);

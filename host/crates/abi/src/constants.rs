@@ -136,8 +136,10 @@ pub mod message {
     pub const KIND_SOCKET: u16 = 2;
     /// hallway_message.offer.kind: A listening socket of the guest that the outsourcer publishes.
     pub const KIND_LISTENER: u16 = 3;
+    /// hallway_message.offer.kind: A direction of a UDP socket that the outsourcer executes.
+    pub const KIND_DATAGRAM: u16 = 4;
     /// hallway_message.offer.kind: the highest.
-    pub const KIND_MAX: u16 = 3;
+    pub const KIND_MAX: u16 = 4;
     /// In flags of a SOCKET or LISTENER: the guest's socket is of AF_INET6.
     pub const SOCKET_IPV6: u32 = 1;
     /// In flags of a LISTENER: it takes no IPv4 connection.
@@ -146,6 +148,20 @@ pub mod message {
     pub const SOCKET_REUSEPORT: u32 = 4;
     /// Bytes of a handle.
     pub const HANDLE_SIZE: usize = 48;
+}
+
+/// Of `datagram.h`.
+pub mod datagram {
+    /// hallway_datagram.type: To send to the other end; or it came from there.
+    pub const DATAGRAM_DATA: u16 = 1;
+    /// hallway_datagram.type: Of the outsourcer: the host's policy does not allow it. The guest sends it natively.
+    pub const DATAGRAM_RETURNED: u16 = 2;
+    /// hallway_datagram.type: Of the outsourcer: one to the other end failed. There is no payload.
+    pub const DATAGRAM_ERROR: u16 = 3;
+    /// Bytes of payload, at most.
+    pub const DATAGRAM_MAX: u32 = 65527;
+    /// Positions of records in a ring are multiples of it.
+    pub const DATAGRAM_ALIGN: u32 = 8;
 }
 
 /// Of `socket.h`.

@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-use hallway_abi::{message, region, ring};
+use hallway_abi::{datagram, message, region, ring};
 
 /// C expressions of integer type, each with the value that Rust has for it.
 fn expectations() -> Vec<(String, u64)> {
@@ -44,6 +44,13 @@ fn expectations() -> Vec<(String, u64)> {
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4 options reserved5);
     layout!("hallway_options", ring::Options: changed asked answered info_size unacked value info);
+    layout!("hallway_datagram", datagram::Datagram:
+        length port address tos hops discover origin icmp_type icmp_code segment error info
+        offender);
+    all.push((
+        "offsetof(struct hallway_datagram, type)".into(),
+        offset_of!(datagram::Datagram, r#type) as u64,
+    ));
     layout!("hallway_call", message::Call: answers listener flags reserved);
     for (name, value) in [
         ("type", offset_of!(message::Head, r#type)),
@@ -86,8 +93,8 @@ fn expectations() -> Vec<(String, u64)> {
 fn rust_and_c_agree() {
     let all = expectations();
     let mut source = String::from(
-        "#include <stdio.h>\n#include \"message.h\"\n#include \"region.h\"\n\
-         #include \"ring.h\"\nint main(void)\n{\n",
+        "#include <stdio.h>\n#include \"datagram.h\"\n#include \"message.h\"\n\
+         #include \"region.h\"\n#include \"ring.h\"\nint main(void)\n{\n",
     );
     for (expression, _) in &all {
         writeln!(

@@ -63,6 +63,8 @@ impl Guest<'_> {
             abi::KIND_SOCKET if offer.answers != 0 => self.take_answer(offer),
             abi::KIND_SOCKET => self.connect(offer),
             abi::KIND_LISTENER => self.listen(offer),
+            abi::KIND_DATAGRAM if offer.carrier != CARRIER => Err(libc::EINVAL),
+            abi::KIND_DATAGRAM => self.open_datagrams(offer),
             _ => return self.send_decline(offer.from, offer.carrier, 0, REASON_KIND),
         };
         if let Err(errno) = result {
@@ -80,7 +82,8 @@ impl Guest<'_> {
         if let Err(cause) = policy::check_connect(self.policy, to, net::is_own) {
             return Err(self.refuse(cause, &format!("connection to {to}"), libc::EACCES));
         }
-        if self.table.count_streams() >= self.policy.sockets || !self.table.has_free() {
+        let used = self.table.count_streams() + self.table.count_datagrams();
+        if used >= self.policy.sockets || !self.table.has_free() {
             return Err(self.refuse("limit of sockets", "connection", libc::ENOBUFS));
         }
         let wanted = offer.local.ip();
@@ -127,7 +130,7 @@ impl Guest<'_> {
 
     /// Connections that the guest may have besides those that it has and the next one.
     pub fn count_others(&self) -> u32 {
-        let taken = self.table.count_streams() + 1;
+        let taken = self.table.count_streams() + self.table.count_datagrams() + 1;
         self.policy.sockets.saturating_sub(taken)
     }
 
@@ -246,6 +249,14 @@ impl Guest<'_> {
             }
             return;
         }
+        if let Some(Entry::Datagrams(datagrams)) = self.table.get(own) {
+            if decline.from == 0 || decline.from == datagrams.its {
+                datagrams.drop_ring(self.peer);
+                datagrams.close(0, self.peer);
+            }
+            self.remove_if_over(own);
+            return;
+        }
         let Some(stream) = self.table.stream(own) else {
             return;
         };
@@ -276,6 +287,11 @@ impl Guest<'_> {
                 self.table.push(Queue::Ready, own);
                 self.remove_if_over(own);
             }
+            Some(Entry::Datagrams(datagrams)) if datagrams.its == done.from => {
+                datagrams.take_done(done, self.peer, self.counts);
+                self.table.push(Queue::Ready, own);
+                self.remove_if_over(own);
+            }
             Some(Entry::Listener(listener)) if listener.its == done.from => {
                 self.close_listener(own, 0);
                 self.table.remove(own);
@@ -284,13 +300,14 @@ impl Guest<'_> {
         }
     }
 
-    /// Removes a connection that both sides have ended.
+    /// Removes a connection or UDP socket that both sides have ended.
     pub fn remove_if_over(&mut self, own: u32) {
-        if self
-            .table
-            .stream(own)
-            .is_some_and(|stream| stream.is_over())
-        {
+        let is_over = match self.table.get(own) {
+            Some(Entry::Stream(stream)) => stream.is_over(),
+            Some(Entry::Datagrams(datagrams)) => datagrams.is_over(),
+            _ => false,
+        };
+        if is_over {
             self.table.remove(own);
         }
     }

@@ -64,16 +64,22 @@ fn argument(index: u8, operation: SeccompCmpOp, value: u64) -> Result<SeccompCon
     Ok(SeccompCondition::new(index, length, operation, value)?)
 }
 
-/// TCP sockets alone.
+/// TCP and UDP sockets alone.
 fn sockets() -> Result<Vec<SeccompRule>> {
-    let rule = |family: libc::c_int| -> Result<SeccompRule> {
-        Ok(SeccompRule::new(vec![
-            argument(0, SeccompCmpOp::Eq, family as u64)?,
-            argument(1, SeccompCmpOp::MaskedEq(0xf), libc::SOCK_STREAM as u64)?,
-            argument(2, SeccompCmpOp::Eq, libc::IPPROTO_TCP as u64)?,
-        ])?)
-    };
-    Ok(vec![rule(libc::AF_INET)?, rule(libc::AF_INET6)?])
+    let mut rules = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for (kind, protocol) in [
+            (libc::SOCK_STREAM, libc::IPPROTO_TCP),
+            (libc::SOCK_DGRAM, libc::IPPROTO_UDP),
+        ] {
+            rules.push(SeccompRule::new(vec![
+                argument(0, SeccompCmpOp::Eq, family as u64)?,
+                argument(1, SeccompCmpOp::MaskedEq(0xf), kind as u64)?,
+                argument(2, SeccompCmpOp::Eq, protocol as u64)?,
+            ])?);
+        }
+    }
+    Ok(rules)
 }
 
 /// Options of sockets that the program sets, besides those that the guest chooses.
@@ -82,7 +88,15 @@ const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
 ];
 
 fn options() -> Result<Vec<SeccompRule>> {
@@ -215,8 +229,8 @@ mod tests {
                     libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0),
                     0
                 );
-                let udp = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP);
-                refused.push(is_refused(udp.into()));
+                let raw = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP);
+                refused.push(is_refused(raw.into()));
                 refused.push(is_refused(libc::syscall(libc::SYS_getppid)));
             }
             refused

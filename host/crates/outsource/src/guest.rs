@@ -67,6 +67,7 @@ impl Guest<'_> {
                     return;
                 }
             }
+            Some(Entry::Datagrams(datagrams)) => datagrams.take_event(is_in, is_out, is_error),
             None => {}
         }
         self.table.push(Queue::Ready, own);
@@ -86,11 +87,24 @@ impl Guest<'_> {
                     }
                     self.remove_if_over(own);
                 }
+                Some(Entry::Datagrams(_)) => {
+                    let queue = match self.pump_datagrams(own) {
+                        true => Queue::Ready,
+                        false => Queue::Dry,
+                    };
+                    self.table.push(queue, own);
+                    self.remove_if_over(own);
+                }
                 None => {}
             }
         }
         for own in self.table.take(Queue::Dry) {
-            if self.table.stream(own).is_some_and(|stream| stream.arm()) {
+            let has_news = match self.table.get(own) {
+                Some(Entry::Stream(stream)) => stream.arm(),
+                Some(Entry::Datagrams(datagrams)) => datagrams.arm(),
+                _ => false,
+            };
+            if has_news {
                 self.table.push(Queue::Ready, own);
             }
         }

@@ -8,13 +8,14 @@
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`policy`] | what the guest may connect to and publish |
 //! | [`member`], [`mailbox`], [`memory`], [`message`] | the region: the own slice, and the guest as a peer |
-//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`table`] | what is executed for the guest |
-//! | [`net`], [`poller`], [`control`], [`confine`] | the host's kernel |
+//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`datagrams`], [`record`], [`table`] | what is executed for the guest |
+//! | [`net`], [`udp`], [`poller`], [`control`], [`confine`] | the host's kernel |
 //! | [`lines`] | counts, and bounds for the log |
 
 pub mod calls;
 pub mod confine;
 pub mod control;
+pub mod datagrams;
 pub mod guest;
 pub mod lines;
 pub mod listener;
@@ -27,6 +28,8 @@ pub mod options;
 pub mod orders;
 pub mod policy;
 pub mod poller;
+pub mod record;
 pub mod server;
 pub mod stream;
 pub mod table;
+pub mod udp;

@@ -59,7 +59,9 @@ impl Guest<'_> {
     }
 
     fn accept_one(&mut self, own: u32, tag: u64) -> bool {
-        let has_place = self.table.count_streams() < self.policy.sockets && self.table.has_free();
+        let has_place = self.table.count_streams() + self.table.count_datagrams()
+            < self.policy.sockets
+            && self.table.has_free();
         let others = self.count_others();
         let Some(listener) = self.table.listener(own) else {
             return false;

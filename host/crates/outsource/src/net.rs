@@ -32,7 +32,7 @@ fn open(is_v4: bool) -> nix::Result<OwnedFd> {
     socket(family, SockType::Stream, flags, SockProtocol::Tcp)
 }
 
-fn at(address: SocketAddr) -> Box<dyn SockaddrLike> {
+pub(crate) fn at(address: SocketAddr) -> Box<dyn SockaddrLike> {
     match address {
         SocketAddr::V4(address) => Box::new(SockaddrIn::from(address)),
         SocketAddr::V6(address) => Box::new(SockaddrIn6::from(address)),
@@ -145,14 +145,14 @@ pub fn take_error(socket: &TcpStream) -> i32 {
     }
 }
 
-fn vectors(runs: &Runs) -> [libc::iovec; 2] {
+pub(crate) fn vectors(runs: &Runs) -> [libc::iovec; 2] {
     runs.0.map(|(base, length)| libc::iovec {
         iov_base: base.cast(),
         iov_len: length,
     })
 }
 
-fn header(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
+pub(crate) fn header(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
     // SAFETY: a msghdr of zeros is one without name, vectors and control data.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vectors.as_mut_ptr();
@@ -160,7 +160,7 @@ fn header(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
     header
 }
 
-fn count(result: isize) -> Result<usize, Errno> {
+pub(crate) fn count(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno::last())
 }
 

@@ -263,6 +263,7 @@ impl Server {
             }
             Order::Policy { policy } => {
                 self.policy = policy;
+                self.table.forget_destinations();
                 if let Some(mut guest) = self.guest() {
                     guest.check_listeners();
                     guest.wake_listeners();

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use hallway_abi::region::ENDPOINTS_MAX;
 
+use crate::datagrams::Datagrams;
 use crate::listener::Listener;
 use crate::stream::{Stage, Stream};
 
@@ -14,6 +15,8 @@ pub enum Entry {
     Stream(Stream),
     /// A listener.
     Listener(Listener),
+    /// A UDP socket.
+    Datagrams(Box<Datagrams>),
 }
 
 struct Place {
@@ -43,6 +46,7 @@ pub struct Table {
     serial: u64,
     listeners: Vec<u32>,
     used: u32,
+    datagrams: u32,
     /// Something was freed that a listener may wait for.
     pub is_freed: bool,
 }
@@ -56,6 +60,7 @@ impl Default for Table {
             serial: 0,
             listeners: Vec::new(),
             used: 0,
+            datagrams: 0,
             is_freed: false,
         }
     }
@@ -69,7 +74,12 @@ impl Table {
 
     /// Number of connections.
     pub fn count_streams(&self) -> u32 {
-        self.used - self.count_listeners()
+        self.used - self.count_listeners() - self.datagrams
+    }
+
+    /// Number of UDP sockets.
+    pub fn count_datagrams(&self) -> u32 {
+        self.datagrams
     }
 
     /// Number of listeners.
@@ -85,6 +95,7 @@ impl Table {
         if matches!(entry, Entry::Listener(_)) {
             self.listeners.push(endpoint);
         }
+        self.datagrams += u32::from(matches!(entry, Entry::Datagrams(_)));
         self.places[endpoint as usize] = Some(Place {
             entry,
             serial: self.serial,
@@ -113,7 +124,7 @@ impl Table {
     pub fn stream(&mut self, endpoint: u32) -> Option<&mut Stream> {
         match self.get(endpoint)? {
             Entry::Stream(stream) => Some(stream),
-            Entry::Listener(_) => None,
+            _ => None,
         }
     }
 
@@ -121,7 +132,7 @@ impl Table {
     pub fn listener(&mut self, endpoint: u32) -> Option<&mut Listener> {
         match self.get(endpoint)? {
             Entry::Listener(listener) => Some(listener),
-            Entry::Stream(_) => None,
+            _ => None,
         }
     }
 
@@ -149,6 +160,7 @@ impl Table {
     pub fn remove(&mut self, endpoint: u32) -> Option<Entry> {
         let place = self.places.get_mut(endpoint as usize)?.take()?;
         self.used -= 1;
+        self.datagrams -= u32::from(matches!(place.entry, Entry::Datagrams(_)));
         self.free.push_back(endpoint);
         self.listeners.retain(|listener| *listener != endpoint);
         self.is_freed = true;
@@ -164,6 +176,15 @@ impl Table {
         };
         let full = std::mem::replace(self, empty);
         full.places.into_iter().flatten().map(|place| place.entry)
+    }
+
+    /// What was found out about the policy before is outdated.
+    pub fn forget_destinations(&mut self) {
+        for place in self.places.iter_mut().flatten() {
+            if let Entry::Datagrams(datagrams) = &mut place.entry {
+                datagrams.known.clear();
+            }
+        }
     }
 
     /// Endpoints of all listeners.

@@ -54,6 +54,43 @@ impl Runs {
         self.0[0].1 + self.0[1].1
     }
 
+    /// The runs of a part. Panics if there are fewer bytes.
+    pub fn part(&self, offset: usize, length: usize) -> Self {
+        assert!(offset <= self.len() && length <= self.len() - offset);
+        let [(first, first_length), (second, _)] = self.0;
+        let skipped = offset.min(first_length);
+        let taken = length.min(first_length - skipped);
+        Self([
+            (first.wrapping_add(skipped), taken),
+            (second.wrapping_add(offset - skipped), length - taken),
+        ])
+    }
+
+    fn bytes(&self) -> impl Iterator<Item = *mut u8> + '_ {
+        let run =
+            |(base, length): (*mut u8, usize)| (0..length).map(move |at| base.wrapping_add(at));
+        self.0.into_iter().flat_map(run)
+    }
+
+    /// Copies the bytes. `to` has as many.
+    pub fn read(&self, to: &mut [u8]) {
+        assert!(to.len() == self.len());
+        for (byte, at) in to.iter_mut().zip(self.bytes()) {
+            // SAFETY: the runs lie in a mapping that the ring's end keeps; each byte is
+            // loaded once.
+            *byte = unsafe { at.read_volatile() };
+        }
+    }
+
+    /// Overwrites the bytes, which are free ones of the own ring. `from` has as many.
+    pub fn write(&self, from: &[u8]) {
+        assert!(from.len() == self.len());
+        for (byte, at) in from.iter().zip(self.bytes()) {
+            // SAFETY: as in `read`; no reference to the byte exists.
+            unsafe { at.write_volatile(*byte) };
+        }
+    }
+
     /// Whether there is no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -124,6 +124,18 @@ impl Sender {
         self.count_space() > 0 || self.broken
     }
 
+    /// Asks for a doorbell once `want` bytes are free. True: don't sleep, they are free now,
+    /// or the ring is broken.
+    pub fn arm_for(&mut self, want: u32) -> bool {
+        let want = want.clamp(1, self.ring.size);
+        let event = (self.head + u64::from(want))
+            .wrapping_sub(u64::from(self.ring.size))
+            .wrapping_sub(1);
+        self.ring.memory.write_u64(self.ring.at + TAIL_EVENT, event);
+        fence(Ordering::SeqCst);
+        self.count_space() >= want || self.broken
+    }
+
     /// Sets the end mark: no byte follows. True: ring the peer.
     pub fn end(&mut self) -> bool {
         if self.ended || self.broken {

@@ -31,7 +31,7 @@ use nix::sys::socket::{
 
 pub const SIZE: u64 = 32 << 20;
 const SLOTS: u32 = 3;
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn own_slice() -> Slice {
     Slice {

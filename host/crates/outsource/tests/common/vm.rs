@@ -102,9 +102,16 @@ impl Vm {
 
     /// Connects; the error is the errno.
     pub fn connect(&mut self, remote: SocketAddr) -> Result<Conn, u64> {
+        self.call(abi::KIND_SOCKET, remote)
+    }
+
+    fn call(&mut self, kind: u16, remote: SocketAddr) -> Result<Conn, u64> {
         let own = self.next_endpoint();
         let (tx, handle) = self.peer.make_ring_of(65536).unwrap();
-        self.offer(Self::socket_offer(own, remote, &tx, handle));
+        self.offer(Offer {
+            kind,
+            ..Self::socket_offer(own, remote, &tx, handle)
+        });
         let answer = self.wait_message(|message| match message {
             Message::Offer(offer) => offer.answers == own,
             Message::Other(other) => other.to == own,
@@ -117,6 +124,12 @@ impl Vm {
                 Err(other.position)
             }
         }
+    }
+
+    /// Opens a UDP socket.
+    pub fn open_datagrams(&mut self) -> Result<Conn, u64> {
+        let kind = abi::KIND_DATAGRAM;
+        self.call(kind, "[::]:0".parse().unwrap())
     }
 
     /// Takes the ring of an OFFER up.

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Records in rings of kind DATAGRAM (`abi/hallway/datagram.h`).
+
+use std::mem::{offset_of, size_of};
+
+pub use crate::constants::datagram::*;
+
+/// The head of a record; the payload follows.
+#[repr(C)]
+pub struct Datagram {
+    /// Bytes of payload.
+    pub length: u32,
+    /// `DATAGRAM_*`.
+    pub r#type: u16,
+    /// Of the other end.
+    pub port: u16,
+    /// Of the other end: IPv6, or IPv4 mapped.
+    pub address: [u8; 16],
+    /// Or traffic class.
+    pub tos: u8,
+    /// TTL or hop limit; 0: the host's default.
+    pub hops: u8,
+    /// Of the guest: `IP_PMTUDISC_*` of Linux.
+    pub discover: u8,
+    /// Of an error: as in `struct sock_extended_err` of Linux.
+    pub origin: u8,
+    /// The same.
+    pub icmp_type: u8,
+    /// The same.
+    pub icmp_code: u8,
+    /// Of the guest: the payload is datagrams of this size, the last may be shorter;
+    /// 0: one.
+    pub segment: u16,
+    /// Of an error: the errno.
+    pub error: u32,
+    /// Of an error: `ee_info`.
+    pub info: u32,
+    /// Of an error: the machine that reports it; 0: none.
+    pub offender: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<Datagram>() == 56);
+    assert!(offset_of!(Datagram, address) == 8);
+    assert!(offset_of!(Datagram, segment) == 30);
+    assert!(offset_of!(Datagram, offender) == 40);
+};

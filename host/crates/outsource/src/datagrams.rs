@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A UDP socket of the guest: a socket of the host for each family, and a ring each way.
+//!
+//! Each datagram is sent from where it lies in the guest's ring, if the policy allows its
+//! destination; else it goes back. Only answers are handed on: what comes from an address
+//! and port to which the guest has sent.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use hallway_abi::{datagram as abi, message};
+use hallway_ring::{Receiver, Sender};
+use nix::errno::Errno;
+
+use crate::guest::Guest;
+use crate::lines::Counts;
+use crate::member::Peer;
+use crate::message::{Handle, Message, Offer, Other, CARRIER};
+use crate::orders::Policy;
+use crate::poller::Poller;
+use crate::record::{self, Corrupt, Error, Head, HEAD};
+use crate::table::{Entry, Queue};
+use crate::{net, policy, udp};
+
+/// Records of one direction in one turn at most.
+const TURN: usize = 64;
+/// Destinations that are known at a time.
+const KNOWN: usize = 1024;
+/// Space for the longest record.
+const LONGEST: usize = (HEAD + abi::DATAGRAM_MAX as usize).next_multiple_of(8);
+
+/// A socket of the host.
+struct Socket {
+    fd: OwnedFd,
+    is_readable: bool,
+    is_writable: bool,
+    has_errors: bool,
+    /// `IP_MTU_DISCOVER` of it; nothing: the default.
+    discover: Option<u8>,
+}
+
+/// A UDP socket of the guest.
+pub struct Datagrams {
+    /// Of IPv4 and IPv6, from the first datagram on.
+    sockets: [Option<Socket>; 2],
+    /// Own endpoint.
+    own: u32,
+    /// Endpoint of the guest.
+    pub its: u32,
+    /// Of the own events.
+    tag: u64,
+    from_guest: Option<Receiver>,
+    /// Nothing: the guest reads no more.
+    to_guest: Option<Sender>,
+    handle: Handle,
+    /// Whether the policy allows these destinations.
+    pub known: HashMap<SocketAddr, bool>,
+}
+
+/// What the work of one turn needs.
+pub struct Turn<'a> {
+    /// The guest.
+    pub peer: &'a mut Peer,
+    /// What it may do.
+    pub policy: &'a Policy,
+    /// What it did.
+    pub counts: &'a mut Counts,
+    /// Watches the sockets.
+    pub poller: &'a Poller,
+}
+
+/// How the sending of a record went.
+enum Sent {
+    /// It is done with.
+    Done,
+    /// There is no space now: in the own ring, or the socket.
+    Later,
+}
+
+impl Datagrams {
+    /// The kernel reports something of a socket.
+    pub fn take_event(&mut self, is_in: bool, is_out: bool, is_error: bool) {
+        for socket in self.sockets.iter_mut().flatten() {
+            socket.is_readable |= is_in;
+            socket.is_writable |= is_out;
+            socket.has_errors |= is_error;
+        }
+    }
+
+    /// Moves datagrams both ways. True: there may be more.
+    pub fn pump(&mut self, turn: &mut Turn<'_>) -> bool {
+        let sent = self.pump_to_network(turn);
+        if sent.is_err() || self.to_guest.as_ref().is_some_and(Sender::is_broken) {
+            turn.counts.corrupt("a record of a datagram");
+            self.close(libc::ECONNRESET, turn.peer);
+            return false;
+        }
+        let is_finished = self.from_guest.as_ref().is_some_and(Receiver::is_finished);
+        if self.to_guest.is_none() && is_finished {
+            self.close(0, turn.peer);
+            return false;
+        }
+        let received = self.pump_to_guest(turn);
+        sent.unwrap_or(false) || received
+    }
+
+    fn pump_to_network(&mut self, turn: &mut Turn<'_>) -> Result<bool, Corrupt> {
+        for _ in 0..TURN {
+            let Some(ring) = &mut self.from_guest else {
+                return Ok(false);
+            };
+            let head = record::find(ring);
+            if ring.is_broken() {
+                return Err(Corrupt);
+            }
+            let Some(head) = head? else {
+                return Ok(false);
+            };
+            if let Sent::Later = self.send(&head, turn) {
+                return Ok(false);
+            }
+            if let Some(ring) = &mut self.from_guest {
+                if ring.consume(head.total() as u32) {
+                    turn.peer.mark(self.its);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn allows(&mut self, to: SocketAddr, turn: &mut Turn<'_>) -> bool {
+        if let Some(known) = self.known.get(&to) {
+            return *known;
+        }
+        let allowed = match to.port() {
+            0 => Err("port 0".into()),
+            _ => policy::check_connect(turn.policy, to, net::is_own),
+        };
+        if self.known.len() >= KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(to, allowed.is_ok());
+        if let Err(cause) = allowed {
+            turn.counts.refuse(cause, &format!("datagram to {to}"));
+            return false;
+        }
+        true
+    }
+
+    fn send(&mut self, head: &Head, turn: &mut Turn<'_>) -> Sent {
+        if !self.allows(head.address, turn) {
+            return self.send_back(head, turn.peer);
+        }
+        match self.try_send(head, turn) {
+            Ok(()) => Sent::Done,
+            Err(Errno::EAGAIN) => Sent::Later,
+            Err(errno) => {
+                let error = Error {
+                    errno: errno as u32,
+                    origin: libc::SO_EE_ORIGIN_LOCAL,
+                    ..Error::default()
+                };
+                self.report(head.address, error, turn.peer);
+                Sent::Done
+            }
+        }
+    }
+
+    fn try_send(&mut self, head: &Head, turn: &mut Turn<'_>) -> Result<(), Errno> {
+        let is_v4 = head.address.is_ipv4();
+        let place = &mut self.sockets[usize::from(!is_v4)];
+        if place.is_none() {
+            *place = Some(open(is_v4, self.tag, turn)?);
+        }
+        let (Some(socket), Some(ring)) = (place, &mut self.from_guest) else {
+            return Ok(());
+        };
+        if !socket.is_writable {
+            return Err(Errno::EAGAIN);
+        }
+        if socket.discover.unwrap_or(udp::DISCOVER_DEFAULT) != head.discover {
+            udp::set_discover(&socket.fd, is_v4, head.discover);
+            socket.discover = Some(head.discover);
+        }
+        let runs = ring.used_runs((HEAD + head.length) as u32);
+        let payload = runs.part(HEAD, head.length);
+        // The first call may give an error of an earlier datagram, which has its own report.
+        let mut result = udp::send(&socket.fd, &payload, head);
+        if matches!(result, Err(errno) if errno != Errno::EAGAIN) {
+            socket.has_errors = true;
+            result = udp::send(&socket.fd, &payload, head);
+        }
+        match result {
+            Ok(_) => turn.counts.sent += head.length as u64,
+            Err(Errno::EAGAIN) => socket.is_writable = false,
+            Err(_) => {}
+        }
+        result.map(drop)
+    }
+
+    /// Has the guest send it natively.
+    fn send_back(&mut self, head: &Head, peer: &mut Peer) -> Sent {
+        let (Some(from), Some(to)) = (&mut self.from_guest, &mut self.to_guest) else {
+            return Sent::Done;
+        };
+        let free = to.free_runs(head.total() as u32);
+        if free.len() < head.total() {
+            // Never, in a small ring.
+            return match head.total() > to.size() as usize {
+                true => Sent::Done,
+                false => Sent::Later,
+            };
+        }
+        let mut payload = vec![0; head.total() - HEAD];
+        let runs = from.used_runs(head.total() as u32);
+        runs.part(HEAD, payload.len()).read(&mut payload);
+        let head = Head {
+            r#type: abi::DATAGRAM_RETURNED,
+            ..*head
+        };
+        free.part(0, HEAD).write(&head.write());
+        free.part(HEAD, payload.len()).write(&payload);
+        if to.publish(head.total() as u32) {
+            peer.mark(self.its);
+        }
+        Sent::Done
+    }
+
+    /// An error about an address; it is lost where there is no space for it.
+    fn report(&mut self, address: SocketAddr, error: Error, peer: &mut Peer) {
+        let Some(ring) = &mut self.to_guest else {
+            return;
+        };
+        let head = Head {
+            error,
+            ..Head::new(abi::DATAGRAM_ERROR, address, 0)
+        };
+        let free = ring.free_runs(HEAD as u32);
+        if free.len() == HEAD {
+            free.write(&head.write());
+            if ring.publish(HEAD as u32) {
+                peer.mark(self.its);
+            }
+        }
+    }
+
+    fn pump_to_guest(&mut self, turn: &mut Turn<'_>) -> bool {
+        let mut has_more = false;
+        for number in 0..self.sockets.len() {
+            for _ in 0..TURN {
+                let Some(socket) = &mut self.sockets[number] else {
+                    break;
+                };
+                if !socket.has_errors {
+                    break;
+                }
+                match udp::receive_error(&socket.fd) {
+                    Some((address, error)) => self.report(address, error, turn.peer),
+                    None => socket.has_errors = false,
+                }
+            }
+            let mut left = TURN;
+            while left > 0 && self.receive(number, turn) {
+                left -= 1;
+            }
+            has_more |= left == 0;
+        }
+        has_more
+    }
+
+    /// True: there may be more.
+    fn receive(&mut self, number: usize, turn: &mut Turn<'_>) -> bool {
+        let (Some(socket), Some(ring)) = (&mut self.sockets[number], &mut self.to_guest) else {
+            return false;
+        };
+        let needed = LONGEST.min(ring.size() as usize);
+        let free = ring.free_runs(needed as u32);
+        if !socket.is_readable || free.len() < needed {
+            return false;
+        }
+        let space = free.part(HEAD, needed - HEAD);
+        let received = match udp::receive(&socket.fd, &space) {
+            Ok(received) => received,
+            Err(Errno::EAGAIN) => {
+                socket.is_readable = false;
+                return false;
+            }
+            // The report of an error of a datagram before.
+            Err(_) => {
+                socket.has_errors = true;
+                return true;
+            }
+        };
+        if received.is_truncated || self.known.get(&received.from) != Some(&true) {
+            return true;
+        }
+        let head = Head {
+            tos: received.tos,
+            hops: received.hops,
+            ..Head::new(abi::DATAGRAM_DATA, received.from, received.length)
+        };
+        let padding = head.total() - HEAD - head.length;
+        free.part(0, HEAD).write(&head.write());
+        free.part(HEAD + head.length, padding)
+            .write(&[0; 8][..padding]);
+        if ring.publish(head.total() as u32) {
+            turn.peer.mark(self.its);
+        }
+        turn.counts.received += head.length as u64;
+        true
+    }
+
+    /// The guest reads no more of the own ring.
+    pub fn take_done(&mut self, done: &Other, peer: &mut Peer, counts: &mut Counts) {
+        let Some(mut ring) = self.to_guest.take() else {
+            return;
+        };
+        let was_broken = ring.is_broken();
+        if ring.finish(done.position).is_none() && !was_broken {
+            counts.corrupt("the position of a DONE");
+        }
+        peer.free_ring(self.handle);
+        if done.reason != 0 {
+            self.close(0, peer);
+        }
+    }
+
+    /// Closes the sockets, and reads no more of the guest's ring. The own one stays until
+    /// the guest's DONE.
+    pub fn close(&mut self, errno: i32, peer: &mut Peer) {
+        self.sockets = [None, None];
+        if let Some(ring) = self.from_guest.take() {
+            peer.send(&Message::Other(Other {
+                r#type: message::DONE,
+                from: self.own,
+                to: self.its,
+                carrier: CARRIER,
+                position: ring.position(),
+                reason: errno as u32,
+            }));
+        }
+    }
+
+    /// The guest does not take the own ring.
+    pub fn drop_ring(&mut self, peer: &mut Peer) {
+        if self.to_guest.take().is_some() {
+            peer.free_ring(self.handle);
+        }
+    }
+
+    /// Whether both sides have ended it.
+    pub fn is_over(&self) -> bool {
+        self.from_guest.is_none() && self.to_guest.is_none()
+    }
+
+    /// Asks for doorbells of what it waits for. True: there is something already.
+    pub fn arm(&mut self) -> bool {
+        let is_blocked =
+            |socket: &Option<Socket>| socket.as_ref().is_some_and(|one| !one.is_writable);
+        let is_readable =
+            |socket: &Option<Socket>| socket.as_ref().is_some_and(|one| one.is_readable);
+        let mut has_news = false;
+        if let Some(ring) = &mut self.from_guest {
+            let waits = ring.count_used() > 0 || ring.is_finished();
+            // What is there waits for a socket, or for space in the own ring.
+            has_news |= !waits && ring.arm();
+        }
+        let waits = self.sockets.iter().any(is_readable) || !self.sockets.iter().any(is_blocked);
+        if let (true, Some(ring)) = (waits, &mut self.to_guest) {
+            let needed = LONGEST.min(ring.size() as usize) as u32;
+            if ring.count_space() < needed {
+                has_news |= ring.arm_for(needed);
+            }
+        }
+        has_news
+    }
+}
+
+/// Opens a socket, and watches it.
+fn open(is_v4: bool, tag: u64, turn: &Turn<'_>) -> Result<Socket, Errno> {
+    let any = Ipv6Addr::UNSPECIFIED.into();
+    let source = policy::choose_source(turn.policy, any, is_v4)?;
+    let fd = udp::open(is_v4, source)?;
+    turn.poller.watch_edges(&fd, tag)?;
+    Ok(Socket {
+        fd,
+        is_readable: true,
+        is_writable: true,
+        has_errors: false,
+        discover: None,
+    })
+}
+
+impl Guest<'_> {
+    /// The guest asks for a UDP socket.
+    pub fn open_datagrams(&mut self, offer: &Offer) -> Result<(), i32> {
+        if offer.answers != 0 || offer.local.port() != 0 {
+            self.counts.refuse("not published".into(), "UDP socket");
+            return Err(libc::EACCES);
+        }
+        let used = self.table.count_streams() + self.table.count_datagrams();
+        if used >= self.policy.sockets || !self.table.has_free() {
+            self.counts.refuse("limit of sockets".into(), "UDP socket");
+            return Err(libc::ENOBUFS);
+        }
+        let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
+            self.counts.corrupt("an OFFER without a ring");
+            return Err(libc::EINVAL);
+        };
+        let Some((to_guest, handle)) = self.peer.make_ring(self.count_others()) else {
+            self.counts.refuse("memory".into(), "UDP socket");
+            return Err(libc::ENOBUFS);
+        };
+        let ring_size = to_guest.size();
+        let datagrams = Datagrams {
+            sockets: [None, None],
+            own: 0,
+            its: offer.from,
+            tag: 0,
+            from_guest: Some(from_guest),
+            to_guest: Some(to_guest),
+            handle,
+            known: HashMap::new(),
+        };
+        let entry = Entry::Datagrams(Box::new(datagrams));
+        let Some((own, tag)) = self.table.insert(entry) else {
+            self.peer.free_ring(handle);
+            return Err(libc::ENOBUFS);
+        };
+        if let Some(Entry::Datagrams(datagrams)) = self.table.get(own) {
+            (datagrams.own, datagrams.tag) = (own, tag);
+        }
+        let unspecified = SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), 0);
+        self.peer.send(&Message::Offer(Offer {
+            from: own,
+            to: 0,
+            carrier: CARRIER,
+            kind: message::KIND_DATAGRAM,
+            answers: offer.from,
+            listener: 0,
+            flags: 0,
+            local: unspecified,
+            remote: unspecified,
+            ring_size,
+            handle,
+        }));
+        self.table.push(Queue::Ready, own);
+        Ok(())
+    }
+
+    /// Gives a UDP socket a turn. True: there may be more to do.
+    pub fn pump_datagrams(&mut self, own: u32) -> bool {
+        let mut turn = Turn {
+            peer: self.peer,
+            policy: self.policy,
+            counts: self.counts,
+            poller: self.poller,
+        };
+        match self.table.get(own) {
+            Some(Entry::Datagrams(datagrams)) => datagrams.pump(&mut turn),
+            _ => false,
+        }
+    }
+}

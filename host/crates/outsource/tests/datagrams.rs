@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! UDP sockets of a guest, which the test plays, against sockets of this machine.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+
+use common::{policy, Conn, Host, Vm, PATIENCE};
+use hallway_abi::{datagram, message as abi};
+use hallway_outsource::record::{Head, HEAD};
+
+/// An address that no rule of the policy names.
+const REFUSED: &str = "127.0.0.2:9";
+
+fn server() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+fn write(vm: &mut Vm, conn: &mut Conn, raw: &[u8]) {
+    let runs = conn.tx.free_runs(raw.len() as u32);
+    runs.write(raw);
+    if conn.tx.publish(raw.len() as u32) {
+        vm.peer.mark(conn.its);
+    }
+    vm.peer.flush();
+}
+
+fn record(head: &Head, payload: &[u8]) -> Vec<u8> {
+    let mut raw = head.write().to_vec();
+    raw.extend(payload);
+    raw.resize(head.total(), 0);
+    raw
+}
+
+fn send(vm: &mut Vm, conn: &mut Conn, to: SocketAddr, payload: &[u8]) {
+    let head = Head::new(datagram::DATAGRAM_DATA, to, payload.len());
+    write(vm, conn, &record(&head, payload));
+}
+
+/// The next record of the program: its head as it lies there, and its payload.
+fn receive(vm: &mut Vm, conn: &mut Conn) -> (Vec<u8>, Vec<u8>) {
+    while !conn.rx.arm() {
+        vm.sleep();
+    }
+    let mut head = vec![0; HEAD];
+    conn.rx.used_runs(HEAD as u32).read(&mut head);
+    let length = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
+    let total = (HEAD + length).next_multiple_of(8);
+    let mut payload = vec![0; length];
+    let runs = conn.rx.used_runs(total as u32);
+    runs.part(HEAD, length).read(&mut payload);
+    if conn.rx.consume(total as u32) {
+        vm.peer.mark(conn.its);
+    }
+    (head, payload)
+}
+
+#[test]
+fn datagrams_go_and_answers_come_back_over_many_rounds_of_the_ring() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    let (server, address) = server();
+    for round in 0..40_u8 {
+        let payload = vec![round; 3000 + usize::from(round)];
+        send(&mut vm, &mut conn, address, &payload);
+        let mut buffer = [0; 9000];
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        assert!(buffer[..length] == payload);
+        server.send_to(&buffer[..length], from).unwrap();
+        let (head, back) = receive(&mut vm, &mut conn);
+        let expected = Head::new(datagram::DATAGRAM_DATA, address, length).write();
+        assert_eq!(head[..24], expected[..24]);
+        assert!(back == payload);
+    }
+}
+
+#[test]
+fn what_the_policy_refuses_comes_back() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    let to = REFUSED.parse().unwrap();
+    send(&mut vm, &mut conn, to, b"hello");
+    let (head, back) = receive(&mut vm, &mut conn);
+    let expected = Head::new(datagram::DATAGRAM_RETURNED, to, 5).write();
+    assert_eq!((&head[..24], &back[..]), (&expected[..24], &b"hello"[..]));
+}
+
+#[test]
+fn a_stranger_is_not_heard() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    let ((server, address), (stranger, _)) = (self::server(), self::server());
+    send(&mut vm, &mut conn, address, b"1");
+    let (_, from) = server.recv_from(&mut [0; 9]).unwrap();
+    stranger.send_to(b"2", from).unwrap();
+    server.send_to(b"3", from).unwrap();
+    assert_eq!(receive(&mut vm, &mut conn).1, b"3");
+}
+
+#[test]
+fn a_port_that_nothing_has_is_an_error() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    let (server, address) = server();
+    drop(server);
+    send(&mut vm, &mut conn, address, b"1");
+    let (head, _) = receive(&mut vm, &mut conn);
+    let expected = Head::new(datagram::DATAGRAM_ERROR, address, 0).write();
+    assert_eq!(head[..24], expected[..24]);
+    assert_eq!(head[32], libc::ECONNREFUSED as u8);
+}
+
+#[test]
+fn what_is_in_the_ring_at_the_end_is_sent() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    let (server, address) = server();
+    send(&mut vm, &mut conn, address, b"last");
+    conn.tx.end();
+    vm.send_done(&conn, 0);
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!((done.reason, conn.tx.finish(done.position)), (0, Some(0)));
+    let mut buffer = [0; 9];
+    assert_eq!(server.recv(&mut buffer).unwrap(), 4);
+    host.wait_report(|report| report.corrupt == 0);
+}
+
+#[test]
+fn records_that_are_impossible_end_the_socket() {
+    let to = REFUSED.parse().unwrap();
+    let good = Head::new(datagram::DATAGRAM_DATA, to, 8);
+    let long = Head {
+        length: datagram::DATAGRAM_MAX as usize + 1,
+        ..good
+    };
+    let partial = Head { length: 16, ..good };
+    let of_outsourcer = Head {
+        r#type: datagram::DATAGRAM_RETURNED,
+        ..good
+    };
+    let unknown = Head { r#type: 0, ..good };
+    for head in [long, partial, of_outsourcer, unknown] {
+        let host = Host::start(policy(&[]));
+        let mut vm = host.join(21);
+        let mut conn = vm.open_datagrams().unwrap();
+        let mut raw = head.write().to_vec();
+        raw.extend([0; 8]);
+        write(&mut vm, &mut conn, &raw);
+        let done = vm.wait_other(abi::DONE, conn.own);
+        assert_eq!(done.reason, libc::ECONNRESET as u32);
+        host.wait_report(|report| report.corrupt == 1);
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Datagrams that the outsourcer does not send: the host's policy is against it, or it has
+ * no socket for them. They are sent natively, as are all later ones to there.
+ *
+ * An outsourcer that breaks the rules must not have this guest send what it likes: only
+ * where the program has sent to itself does anything go.
+ */
+#include "outsource.h"
+
+#include <net/ipv6.h>
+
+#include "../obs/counters.h"
+
+/* Datagrams that wait to be sent. */
+#define WAITING	64
+
+static struct hall_destination *find_known(struct hall_datagrams *datagrams,
+					   const struct in6_addr *address, u16 port)
+{
+	struct hall_destination *one;
+
+	for (one = datagrams->known; one < datagrams->known + HALL_DESTINATIONS; one++)
+		if (one->port == port && ipv6_addr_equal(&one->address, address))
+			return one;
+	return NULL;
+}
+
+bool hall_datagram_note(struct hall_out *out, const struct hall_destination *to)
+{
+	struct hall_datagrams *datagrams = out->datagrams;
+	struct hall_destination *known;
+	bool native;
+
+	spin_lock_bh(&out->channel.lock);
+	known = find_known(datagrams, &to->address, to->port);
+	if (!known) {
+		known = &datagrams->known[datagrams->next++ % HALL_DESTINATIONS];
+		*known = *to;
+		known->native = false;
+	}
+	native = known->native;
+	spin_unlock_bh(&out->channel.lock);
+	return !native;
+}
+
+bool hall_datagram_knows(struct hall_out *out, const struct hallway_datagram *head)
+{
+	struct in6_addr address;
+
+	memcpy(&address, head->address, sizeof(address));
+	return head->port && find_known(out->datagrams, &address, head->port);
+}
+
+/* channel.lock */
+static struct sk_buff *copy_record(struct hall_rx_ring *rx,
+				   const struct hallway_datagram *head)
+{
+	struct sk_buff *skb = alloc_skb(max(head->length, 1U), GFP_ATOMIC | __GFP_NOWARN);
+	struct hall_destination *to;
+
+	if (!skb)
+		return NULL;
+	BUILD_BUG_ON(sizeof(*to) > sizeof(skb->cb));
+	to = (struct hall_destination *)skb->cb;
+	memcpy(&to->address, head->address, sizeof(to->address));
+	to->port = head->port;
+	hall_record_read(rx, sizeof(*head), head->length, hall_record_copy,
+			 skb_put(skb, head->length));
+	return skb;
+}
+
+void hall_datagram_take_returned(struct hall_out *out,
+				 const struct hallway_datagram *head)
+{
+	struct hall_datagrams *datagrams = out->datagrams;
+	struct hall_destination *known;
+	struct in6_addr address;
+	struct sk_buff *skb;
+
+	memcpy(&address, head->address, sizeof(address));
+	known = head->port ? find_known(datagrams, &address, head->port) : NULL;
+	if (!known)
+		return;
+	known->native = true;
+	skb = skb_queue_len(&datagrams->returned) < WAITING ?
+		      copy_record(&out->rx, head) : NULL;
+	if (!skb)
+		return;
+	__skb_queue_tail(&datagrams->returned, skb);
+	hall_channel_raise(&out->channel, HALL_EVENT_RETURNED);
+}
+
+static void send_natively(struct sock *sk, struct sk_buff *skb)
+{
+	const struct hall_destination *to = (const void *)skb->cb;
+	struct sockaddr_in v4 = {
+		.sin_family = AF_INET,
+		.sin_port = htons(to->port),
+		.sin_addr.s_addr = to->address.s6_addr32[3],
+	};
+	struct sockaddr_in6 v6 = {
+		.sin6_family = AF_INET6,
+		.sin6_port = htons(to->port),
+		.sin6_addr = to->address,
+	};
+	struct msghdr msg = { .msg_flags = MSG_DONTWAIT | MSG_NOSIGNAL };
+	struct kvec vector = { .iov_base = skb->data, .iov_len = skb->len };
+
+	msg.msg_name = &v4;
+	msg.msg_namelen = sizeof(v4);
+	if (sk->sk_family == AF_INET6) {
+		msg.msg_name = &v6;
+		msg.msg_namelen = sizeof(v6);
+	}
+	iov_iter_kvec(&msg.msg_iter, WRITE, &vector, 1, skb->len);
+	hall_count(HALL_OUTSOURCE_RETURNED);
+	/* A datagram that finds no way is lost. */
+	sk->sk_prot->sendmsg(sk, &msg, skb->len);
+}
+
+void hall_datagram_send_returned(struct hall_out *out)
+{
+	struct sk_buff *skb;
+
+	do {
+		spin_lock_bh(&out->channel.lock);
+		skb = __skb_dequeue(&out->datagrams->returned);
+		spin_unlock_bh(&out->channel.lock);
+		if (skb && !out->closed)
+			send_natively(out->sk, skb);
+		kfree_skb(skb);
+	} while (skb);
+}
+
+/* The socket is a stock one from now on. */
+static void give_back(struct sock *sk)
+{
+	struct socket *sock;
+
+	lock_sock(sk);
+	sock = sk->sk_socket;
+	if (sock && hall_is_watched(sock))
+		smp_store_release(&sock->ops, hall_tables_of(sk)->native);
+	release_sock(sk);
+}
+
+void hall_datagram_take_refusal(struct hall_out *out)
+{
+	struct hallway_datagram head;
+	struct sk_buff *skb;
+	struct hall_rx_ring rx;
+
+	give_back(out->sk);
+	if (!out->memory.ring ||
+	    !hall_ring_init_rx(&rx, out->memory.ring, out->tx.size, HALL_OUT_CARRIER))
+		return;
+	while (hall_record_find(&rx, &head) > 0) {
+		skb = hall_datagram_knows(out, &head) ? copy_record(&rx, &head) : NULL;
+		hall_ring_consume(&rx, hall_record_size(head.length));
+		if (skb)
+			send_natively(out->sk, skb);
+		kfree_skb(skb);
+	}
+}

@@ -1,0 +1,203 @@
+"""UDP sockets of a guest that the host executes: unmodified programs, to a server outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from hallway_lab import isolate
+from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6
+from hallway_lab.sh import run
+from hallway_tests.guests import Delta, rmmod
+from hallway_tests.outsourced import Outsourced
+from hallway_tests.suite import wait_for
+
+pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
+
+REFUSED = "10.77.0.254"  # the host's own, which no rule names
+# Answers each datagram with its sender's address and its bytes in reverse.
+SERVER = """
+import json, socket, sys
+sock = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind((sys.argv[1], int(sys.argv[2])))
+while True:
+    data, sender = sock.recvfrom(65536)
+    sock.sendto(json.dumps(sender[:2]).encode() + b"\\n" + data[::-1], sender)
+"""
+# Sends to each address in turns, and says which addresses the servers have seen.
+CLIENT = """
+import json, random, socket, sys
+how, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(20)
+if how == "connected":
+    sock.connect((address, port))
+seen = set()
+for size in (0, 1, 1400, 9000, 60000, *[100] * 200):
+    data = random.randbytes(size)
+    sock.send(data) if how == "connected" else sock.sendto(data, (address, port))
+    answer, sender = sock.recvfrom(65536)
+    assert sender[:2] == (address, port), sender
+    name, _, back = answer.partition(b"\\n")
+    assert back[::-1] == data
+    seen.add(tuple(json.loads(name)))
+print(json.dumps(sorted(seen)))
+"""
+BYTES = 1 + 1400 + 9000 + 60000 + 100 * 200
+
+
+@contextlib.contextmanager
+def served(address: str, port: int, netns: str | None) -> Iterator[None]:
+    """Run the server on the host, or outside, in the block."""
+    inside = isolate.on_host(netns)
+    with subprocess.Popen([*inside, "python3", "-B", "-c", SERVER, address, str(port)]) as server:
+        try:
+            wait_for(lambda: run([*inside, "ss", "-Hlun", f"sport = :{port}"]), "the server is there", 20)
+            yield
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize("how", ["connected", "unconnected"])
+@pytest.mark.parametrize(("own", "peer"), [(HOST, OUTSIDE), (HOST6, OUTSIDE6)], ids=["v4", "v6"])
+def test_datagrams(outsourced: Outsourced, own: str, peer: str, how: str) -> None:
+    """Every datagram goes by one socket of the host, and every answer comes back by it."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CLIENT, "/tmp/datagrams.py")
+    with served(peer, 7020, "outside"):
+        said = json.loads(vm.run(f"python3 -B /tmp/datagrams.py {how} {peer} 7020", timeout=120).out)
+    assert [address for address, _ in said] == [own]
+    moved = delta.of(vm)
+    assert (moved["outsource_datagram_sockets"], moved["outsource_returned"]) == (1, 0)
+    assert moved["tx_bytes_outsourced"] == BYTES
+    assert moved["rx_bytes_outsourced"] > BYTES
+
+
+def test_not_allowed(outsourced: Outsourced) -> None:
+    """The first datagram comes back; it and the others go by the guest's own stack."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CLIENT, "/tmp/datagrams.py")
+    with served(REFUSED, 7021, None):
+        said = json.loads(vm.run(f"python3 -B /tmp/datagrams.py unconnected {REFUSED} 7021", timeout=120).out)
+    assert [address for address, _ in said] == [vm.ip4]
+    moved = delta.of(vm)
+    assert (moved["outsource_datagram_sockets"], moved["outsource_returned"]) == (1, 1)
+    assert not moved["rx_bytes_outsourced"]
+
+
+# What a port that nothing has gives to a program, by each way to learn of it.
+ERRORS = """
+import errno, json, select, socket, struct, sys
+address, port = sys.argv[1], int(sys.argv[2])
+def name(call):
+    try:
+        return repr(call())
+    except OSError as error:
+        return errno.errorcode[error.errno]
+said = []
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(20)
+sock.connect((address, port))
+sock.send(b"1")
+said.append(name(lambda: sock.recv(1)))
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.setsockopt(socket.IPPROTO_IP, 11, 1)  # IP_RECVERR
+sock.sendto(b"2", (address, port))
+poll = select.poll()
+poll.register(sock, 0)
+said.append(poll.poll(20000)[0][1])
+data, control, flags, sender = sock.recvmsg(100, 1000, socket.MSG_ERRQUEUE)
+said += [flags, list(sender), struct.unpack_from("IBBB", control[0][2])]
+said.append(name(lambda: sock.recv(1, socket.MSG_DONTWAIT)))
+print(json.dumps(said))
+"""
+
+
+def test_errors(outsourced: Outsourced) -> None:
+    """ICMP errors reach the program as natively."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(ERRORS, "/tmp/errors.py")
+    delta = Delta(vm)
+    said = json.loads(vm.run(f"python3 -B /tmp/errors.py {OUTSIDE} 7022", timeout=120).out)
+    assert delta.of(vm)["tx_bytes_outsourced"] == 2
+    # The same in a socket that has chosen to be native.
+    chosen = "import socket\ndef chosen(sock):\n    sock.setsockopt(0x48414C, 1, 0)\n    return sock\n"
+    choice = "socket.socket = lambda *a, make=socket.socket: chosen(make(*a))\n"
+    vm.put(chosen + choice + ERRORS, "/tmp/native.py")
+    native = json.loads(vm.run(f"python3 -B /tmp/native.py {OUTSIDE} 7022", timeout=120).out)
+    assert said == native
+    assert delta.of(vm)["tx_bytes_outsourced"] == 2
+
+
+def test_sent_before_close(outsourced: Outsourced) -> None:
+    """What a program sends before it ends arrives, though the host has not answered then."""
+    vm = outsourced.vm
+    outsourced.load()
+    program = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('%s', 7023))"
+    inside = isolate.on_host("outside")
+    take = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('%s', 7023));"
+    words = [*inside, "timeout", "60", "python3", "-c", take % OUTSIDE + "print(s.recv(9), s.recv(9))"]
+    delta = Delta(vm)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        wait_for(lambda: run([*inside, "ss", "-Hlun", "sport = :7023"]), "the server is there", 20)
+        for _ in range(2):
+            vm.run(f'python3 -c "{program % OUTSIDE}"')
+        assert server.communicate()[0] == "b'x' b'x'\n"
+    assert delta.of(vm)["tx_bytes_outsourced"] == 2
+
+
+# Asks again and again, and counts the answers.
+ASKER = """
+import contextlib, os, socket, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(1)
+answers = 0
+while True:
+    with contextlib.suppress(TimeoutError):
+        sock.sendto(b"x", (sys.argv[1], int(sys.argv[2])))
+        sock.recv(100)
+        answers += 1
+    with open("/tmp/answers.new", "w") as file:
+        file.write(str(answers))
+    os.rename("/tmp/answers.new", "/tmp/answers")
+    time.sleep(0.05)
+"""
+
+
+def test_outsourcer_killed(outsourced: Outsourced) -> None:
+    """A socket goes on with the next outsourcer, and natively without the module."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(ASKER, "/tmp/asker.py")
+    vm.run("rm -f /tmp/answers")
+
+    def count() -> int:
+        return int(vm.run("cat /tmp/answers", check=False).out or 0)
+
+    def wait_sockets(number: int) -> None:
+        opened = "outsource_datagram_sockets"
+        wait_for(lambda: delta.of(vm)[opened] == number, f"{number} sockets", 60 * outsourced.slow)
+
+    def wait_answers() -> None:
+        before = count()
+        wait_for(lambda: count() > before + 1, "it has answers", 60 * outsourced.slow)
+
+    with served(OUTSIDE, 7024, "outside"):
+        job = vm.spawn(f"exec python3 -B /tmp/asker.py {OUTSIDE} 7024")
+        wait_sockets(1)
+        wait_answers()
+        outsourced.kill_outsourcer()
+        wait_sockets(2)
+        wait_answers()
+        rmmod(vm)
+        wait_answers()
+        job.kill()
