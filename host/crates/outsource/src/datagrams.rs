@@ -90,6 +90,10 @@ impl Datagrams {
 
     /// Moves datagrams both ways. True: there may be more.
     pub fn pump(&mut self, turn: &mut Turn<'_>) -> bool {
+        // It is closed: the own ring waits for the guest's DONE, whatever is in it.
+        if self.from_guest.is_none() {
+            return false;
+        }
         let sent = self.pump_to_network(turn);
         if sent.is_err() || self.to_guest.as_ref().is_some_and(Sender::is_broken) {
             turn.counts.corrupt("a record of a datagram");
@@ -256,6 +260,8 @@ impl Datagrams {
                     break;
                 }
                 match udp::receive_error(&socket.fd) {
+                    // The call that sent it has given that one, with the port that it has not.
+                    Some((_, error)) if error.origin == libc::SO_EE_ORIGIN_LOCAL => {}
                     Some((address, error)) => self.report(address, error, turn.peer),
                     None => socket.has_errors = false,
                 }
@@ -317,11 +323,15 @@ impl Datagrams {
             return;
         };
         let was_broken = ring.is_broken();
+        peer.free_ring(self.handle);
         if ring.finish(done.position).is_none() && !was_broken {
             counts.corrupt("the position of a DONE");
+            self.close(libc::ECONNRESET, peer);
+            return;
         }
-        peer.free_ring(self.handle);
-        if done.reason != 0 {
+        // Without an end mark nothing would show when the last record is sent.
+        let is_ended = self.from_guest.as_mut().is_some_and(Receiver::is_ended);
+        if done.reason != 0 || !is_ended {
             self.close(0, peer);
         }
     }
@@ -356,6 +366,9 @@ impl Datagrams {
 
     /// Asks for doorbells of what it waits for. True: there is something already.
     pub fn arm(&mut self) -> bool {
+        if self.from_guest.is_none() {
+            return false;
+        }
         let is_blocked =
             |socket: &Option<Socket>| socket.as_ref().is_some_and(|one| !one.is_writable);
         let is_readable =

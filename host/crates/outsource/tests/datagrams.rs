@@ -4,10 +4,13 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 
-use common::{policy, Conn, Host, Vm, PATIENCE};
+use common::{own_slice, policy, Conn, Host, Vm, PATIENCE, SIZE};
 use hallway_abi::{datagram, message as abi};
+use hallway_outsource::message::{Message, Other, CARRIER};
 use hallway_outsource::record::{Head, HEAD};
+use hallway_shm::Mapping;
 
 /// An address that no rule of the policy names.
 const REFUSED: &str = "127.0.0.2:9";
@@ -158,4 +161,77 @@ fn records_that_are_impossible_end_the_socket() {
         assert_eq!(done.reason, libc::ECONNRESET as u32);
         host.wait_report(|report| report.corrupt == 1);
     }
+}
+
+#[test]
+fn an_impossible_index_is_counted_once_and_costs_nothing_more() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let conn = vm.open_datagrams().unwrap();
+    let memory = Mapping::new(host.region.as_fd(), SIZE as usize).unwrap();
+    let tail = (own_slice().offset + conn.offer.handle.offset) as usize
+        + std::mem::offset_of!(hallway_abi::ring::Ring, tail);
+    memory.write_u64(tail, 1 << 40);
+    vm.peer.mark(conn.its);
+    vm.peer.flush();
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+    // The guest never sends DONE. Each doorbell of it is a turn that finds nothing.
+    for _ in 0..100 {
+        vm.peer.mark(conn.its);
+        vm.peer.flush();
+        assert_eq!(host.report().corrupt, 1);
+    }
+}
+
+#[test]
+fn done_without_an_end_mark_ends_the_socket() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let conn = vm.open_datagrams().unwrap();
+    vm.send_done(&conn, 0);
+    vm.wait_other(abi::DONE, conn.own);
+}
+
+#[test]
+fn done_with_an_impossible_position_ends_the_socket() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    conn.tx.end();
+    vm.peer.send(&Message::Other(Other {
+        r#type: abi::DONE,
+        from: conn.own,
+        to: conn.its,
+        carrier: CARRIER,
+        position: 1 << 40,
+        reason: 0,
+    }));
+    vm.peer.flush();
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+    host.wait_report(|report| report.corrupt == 1);
+}
+
+#[test]
+fn a_datagram_that_is_too_long_is_one_error() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_large_datagrams();
+    let (server, address) = server();
+    let head = Head::new(
+        datagram::DATAGRAM_DATA,
+        address,
+        datagram::DATAGRAM_MAX as usize,
+    );
+    write(&mut vm, &mut conn, &record(&head, &[0; 65527]));
+    let (head, _) = receive(&mut vm, &mut conn);
+    let expected = Head::new(datagram::DATAGRAM_ERROR, address, 0).write();
+    assert_eq!(head[..24], expected[..24]);
+    assert_eq!(head[32], libc::EMSGSIZE as u8);
+    // The next record is the answer to a good one.
+    send(&mut vm, &mut conn, address, b"1");
+    let (_, from) = server.recv_from(&mut [0; 9]).unwrap();
+    server.send_to(b"2", from).unwrap();
+    assert_eq!(receive(&mut vm, &mut conn).1, b"2");
 }

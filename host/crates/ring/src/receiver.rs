@@ -59,6 +59,12 @@ impl Receiver {
         self.ended && !self.broken && self.head == self.tail
     }
 
+    /// Whether the end mark is set: no byte follows those that are there.
+    pub fn is_ended(&mut self) -> bool {
+        self.look();
+        self.ended
+    }
+
     fn look(&mut self) {
         if self.broken || self.ended {
             return;

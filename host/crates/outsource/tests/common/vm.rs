@@ -102,12 +102,12 @@ impl Vm {
 
     /// Connects; the error is the errno.
     pub fn connect(&mut self, remote: SocketAddr) -> Result<Conn, u64> {
-        self.call(abi::KIND_SOCKET, remote)
+        self.call(abi::KIND_SOCKET, remote, 65536)
     }
 
-    fn call(&mut self, kind: u16, remote: SocketAddr) -> Result<Conn, u64> {
+    fn call(&mut self, kind: u16, remote: SocketAddr, size: u32) -> Result<Conn, u64> {
         let own = self.next_endpoint();
-        let (tx, handle) = self.peer.make_ring_of(65536).unwrap();
+        let (tx, handle) = self.peer.make_ring_of(size).unwrap();
         self.offer(Offer {
             kind,
             ..Self::socket_offer(own, remote, &tx, handle)
@@ -129,7 +129,13 @@ impl Vm {
     /// Opens a UDP socket.
     pub fn open_datagrams(&mut self) -> Result<Conn, u64> {
         let kind = abi::KIND_DATAGRAM;
-        self.call(kind, "[::]:0".parse().unwrap())
+        self.call(kind, "[::]:0".parse().unwrap(), 65536)
+    }
+
+    /// The same, with a ring for the longest datagram.
+    pub fn open_large_datagrams(&mut self) -> Conn {
+        let to = "[::]:0".parse().unwrap();
+        self.call(abi::KIND_DATAGRAM, to, 262_144).unwrap()
     }
 
     /// Takes the ring of an OFFER up.
