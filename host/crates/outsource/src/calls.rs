@@ -82,8 +82,7 @@ impl Guest<'_> {
         if let Err(cause) = policy::check_connect(self.policy, to, net::is_own) {
             return Err(self.refuse(cause, &format!("connection to {to}"), libc::EACCES));
         }
-        let used = self.table.count_streams() + self.table.count_datagrams();
-        if used >= self.policy.sockets || !self.table.has_free() {
+        if !self.has_place() {
             return Err(self.refuse("limit of sockets", "connection", libc::ENOBUFS));
         }
         let wanted = offer.local.ip();
@@ -128,9 +127,14 @@ impl Guest<'_> {
             .map_err(|errno| errno as i32)
     }
 
-    /// Connections that the guest may have besides those that it has and the next one.
+    /// Whether the guest may have one more socket.
+    pub fn has_place(&self) -> bool {
+        self.table.count_sockets() < self.policy.sockets && self.table.has_free()
+    }
+
+    /// Sockets that the guest may have besides those that it has and the next one.
     pub fn count_others(&self) -> u32 {
-        let taken = self.table.count_streams() + self.table.count_datagrams() + 1;
+        let taken = self.table.count_sockets() + 1;
         self.policy.sockets.saturating_sub(taken)
     }
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use hallway_abi::{datagram as abi, message};
-use hallway_ring::{Receiver, Sender};
+use hallway_ring::{Receiver, Runs, Sender};
 use nix::errno::Errno;
 
 use crate::guest::Guest;
@@ -51,6 +51,8 @@ pub struct Datagrams {
     /// Of the own events.
     tag: u64,
     from_guest: Option<Receiver>,
+    /// The next record waits for space: in the own ring, or a socket.
+    is_blocked: bool,
     /// Nothing: the guest reads no more.
     to_guest: Option<Sender>,
     handle: Handle,
@@ -110,18 +112,22 @@ impl Datagrams {
     }
 
     fn pump_to_network(&mut self, turn: &mut Turn<'_>) -> Result<bool, Corrupt> {
+        self.is_blocked = false;
         for _ in 0..TURN {
             let Some(ring) = &mut self.from_guest else {
                 return Ok(false);
             };
-            let head = record::find(ring);
+            // One look for all of the record: in the next one the ring may be broken.
+            let runs = ring.used_runs(LONGEST as u32);
             if ring.is_broken() {
                 return Err(Corrupt);
             }
-            let Some(head) = head? else {
+            if runs.is_empty() {
                 return Ok(false);
-            };
-            if let Sent::Later = self.send(&head, turn) {
+            }
+            let head = record::read(&runs)?;
+            if let Sent::Later = self.send(&head, &runs, turn) {
+                self.is_blocked = true;
                 return Ok(false);
             }
             if let Some(ring) = &mut self.from_guest {
@@ -152,11 +158,13 @@ impl Datagrams {
         true
     }
 
-    fn send(&mut self, head: &Head, turn: &mut Turn<'_>) -> Sent {
+    /// `runs` begin with the record.
+    fn send(&mut self, head: &Head, runs: &Runs, turn: &mut Turn<'_>) -> Sent {
         if !self.allows(head.address, turn) {
-            return self.send_back(head, turn.peer);
+            return self.send_back(head, runs, turn.peer);
         }
-        match self.try_send(head, turn) {
+        let payload = runs.part(HEAD, head.length);
+        match self.try_send(head, &payload, turn) {
             Ok(()) => Sent::Done,
             Err(Errno::EAGAIN) => Sent::Later,
             Err(errno) => {
@@ -171,13 +179,13 @@ impl Datagrams {
         }
     }
 
-    fn try_send(&mut self, head: &Head, turn: &mut Turn<'_>) -> Result<(), Errno> {
+    fn try_send(&mut self, head: &Head, payload: &Runs, turn: &mut Turn<'_>) -> Result<(), Errno> {
         let is_v4 = head.address.is_ipv4();
         let place = &mut self.sockets[usize::from(!is_v4)];
         if place.is_none() {
             *place = Some(open(is_v4, self.tag, turn)?);
         }
-        let (Some(socket), Some(ring)) = (place, &mut self.from_guest) else {
+        let Some(socket) = place else {
             return Ok(());
         };
         if !socket.is_writable {
@@ -187,13 +195,11 @@ impl Datagrams {
             udp::set_discover(&socket.fd, is_v4, head.discover);
             socket.discover = Some(head.discover);
         }
-        let runs = ring.used_runs((HEAD + head.length) as u32);
-        let payload = runs.part(HEAD, head.length);
         // The first call may give an error of an earlier datagram, which has its own report.
-        let mut result = udp::send(&socket.fd, &payload, head);
+        let mut result = udp::send(&socket.fd, payload, head);
         if matches!(result, Err(errno) if errno != Errno::EAGAIN) {
             socket.has_errors = true;
-            result = udp::send(&socket.fd, &payload, head);
+            result = udp::send(&socket.fd, payload, head);
         }
         match result {
             Ok(_) => turn.counts.sent += head.length as u64,
@@ -204,8 +210,8 @@ impl Datagrams {
     }
 
     /// Has the guest send it natively.
-    fn send_back(&mut self, head: &Head, peer: &mut Peer) -> Sent {
-        let (Some(from), Some(to)) = (&mut self.from_guest, &mut self.to_guest) else {
+    fn send_back(&mut self, head: &Head, runs: &Runs, peer: &mut Peer) -> Sent {
+        let Some(to) = &mut self.to_guest else {
             return Sent::Done;
         };
         let free = to.free_runs(head.total() as u32);
@@ -217,7 +223,6 @@ impl Datagrams {
             };
         }
         let mut payload = vec![0; head.total() - HEAD];
-        let runs = from.used_runs(head.total() as u32);
         runs.part(HEAD, payload.len()).read(&mut payload);
         let head = Head {
             r#type: abi::DATAGRAM_RETURNED,
@@ -270,7 +275,10 @@ impl Datagrams {
             while left > 0 && self.receive(number, turn) {
                 left -= 1;
             }
-            has_more |= left == 0;
+            let has_errors = self.sockets[number]
+                .as_ref()
+                .is_some_and(|one| one.has_errors);
+            has_more |= left == 0 || has_errors;
         }
         has_more
     }
@@ -341,14 +349,8 @@ impl Datagrams {
     pub fn close(&mut self, errno: i32, peer: &mut Peer) {
         self.sockets = [None, None];
         if let Some(ring) = self.from_guest.take() {
-            peer.send(&Message::Other(Other {
-                r#type: message::DONE,
-                from: self.own,
-                to: self.its,
-                carrier: CARRIER,
-                position: ring.position(),
-                reason: errno as u32,
-            }));
+            let position = ring.position();
+            peer.send(&Message::done(self.own, self.its, CARRIER, position, errno));
         }
     }
 
@@ -369,21 +371,14 @@ impl Datagrams {
         if self.from_guest.is_none() {
             return false;
         }
-        let is_blocked =
-            |socket: &Option<Socket>| socket.as_ref().is_some_and(|one| !one.is_writable);
-        let is_readable =
-            |socket: &Option<Socket>| socket.as_ref().is_some_and(|one| one.is_readable);
         let mut has_news = false;
-        if let Some(ring) = &mut self.from_guest {
-            let waits = ring.count_used() > 0 || ring.is_finished();
-            // What is there waits for a socket, or for space in the own ring.
-            has_news |= !waits && ring.arm();
+        if let (false, Some(ring)) = (self.is_blocked, &mut self.from_guest) {
+            has_news |= !ring.is_finished() && ring.arm();
         }
-        let waits = self.sockets.iter().any(is_readable) || !self.sockets.iter().any(is_blocked);
-        if let (true, Some(ring)) = (waits, &mut self.to_guest) {
+        if let Some(ring) = &mut self.to_guest {
             let needed = LONGEST.min(ring.size() as usize) as u32;
             if ring.count_space() < needed {
-                has_news |= ring.arm_for(needed);
+                has_news |= ring.arm(needed, needed);
             }
         }
         has_news
@@ -412,8 +407,7 @@ impl Guest<'_> {
             self.counts.refuse("not published".into(), "UDP socket");
             return Err(libc::EACCES);
         }
-        let used = self.table.count_streams() + self.table.count_datagrams();
-        if used >= self.policy.sockets || !self.table.has_free() {
+        if !self.has_place() {
             self.counts.refuse("limit of sockets".into(), "UDP socket");
             return Err(libc::ENOBUFS);
         }
@@ -432,6 +426,7 @@ impl Guest<'_> {
             its: offer.from,
             tag: 0,
             from_guest: Some(from_guest),
+            is_blocked: false,
             to_guest: Some(to_guest),
             handle,
             known: HashMap::new(),

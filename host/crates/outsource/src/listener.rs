@@ -4,11 +4,10 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use hallway_abi::message as abi;
 use nix::errno::Errno;
 
 use crate::guest::Guest;
-use crate::message::{Message, Other};
+use crate::message::Message;
 use crate::net;
 use crate::policy;
 use crate::stream::{Stage, Stream};
@@ -59,9 +58,7 @@ impl Guest<'_> {
     }
 
     fn accept_one(&mut self, own: u32, tag: u64) -> bool {
-        let has_place = self.table.count_streams() + self.table.count_datagrams()
-            < self.policy.sockets
-            && self.table.has_free();
+        let has_place = self.has_place();
         let others = self.count_others();
         let Some(listener) = self.table.listener(own) else {
             return false;
@@ -131,15 +128,8 @@ impl Guest<'_> {
             return;
         };
         if listener.socket.take().is_some() {
-            let done = Other {
-                r#type: abi::DONE,
-                from: own,
-                to: listener.its,
-                carrier: listener.carrier,
-                position: 0,
-                reason: errno as u32,
-            };
-            self.peer.send(&Message::Other(done));
+            let done = Message::done(own, listener.its, listener.carrier, 0, errno);
+            self.peer.send(&done);
         }
     }
 

@@ -118,6 +118,18 @@ const CALL: usize = offset_of!(abi::Offer, token);
 const HANDLE: usize = offset_of!(abi::Offer, handle);
 
 impl Message {
+    /// DONE of an end of a channel: nothing from `position` on is read; errno, or 0.
+    pub fn done(from: u32, to: u32, carrier: u32, position: u64, errno: i32) -> Self {
+        Self::Other(Other {
+            r#type: abi::DONE,
+            from,
+            to,
+            carrier,
+            position,
+            reason: errno as u32,
+        })
+    }
+
     /// Reads a private copy of a message. Any bytes give one.
     pub fn read(raw: &Raw) -> Self {
         let r#type = u16_at(raw, offset_of!(abi::Head, r#type));

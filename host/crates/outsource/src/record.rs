@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use hallway_abi::datagram as abi;
-use hallway_ring::Receiver;
+use hallway_ring::Runs;
 
 /// Bytes before the payload.
 pub const HEAD: usize = size_of::<abi::Datagram>();
@@ -142,21 +142,18 @@ impl Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// The next record of the guest; nothing: there is none.
-pub fn find(ring: &mut Receiver) -> Result<Option<Head>, Corrupt> {
-    let used = ring.count_used() as usize;
-    if used == 0 {
-        return Ok(None);
-    }
+/// Reads the head of the record with which the bytes of the guest's ring begin. All of the
+/// record is there.
+pub fn read(runs: &Runs) -> Result<Head, Corrupt> {
     // A record is published in one step.
-    if used < HEAD {
+    if runs.len() < HEAD {
         return Err(Corrupt);
     }
     let mut raw = [0; HEAD];
-    ring.used_runs(HEAD as u32).read(&mut raw);
+    runs.part(0, HEAD).read(&mut raw);
     let head = Head::read(&raw);
     let is_good = head.r#type == abi::DATAGRAM_DATA
         && head.length <= abi::DATAGRAM_MAX as usize
-        && head.total() <= used;
-    is_good.then_some(Some(head)).ok_or(Corrupt)
+        && head.total() <= runs.len();
+    is_good.then_some(head).ok_or(Corrupt)
 }

@@ -9,7 +9,6 @@
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use hallway_abi::message as abi;
 use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
 
@@ -293,14 +292,8 @@ impl Stream {
 
     fn send_done(&mut self, errno: i32, peer: &mut Peer) {
         if let Some(ring) = self.from_guest.take() {
-            peer.send(&Message::Other(Other {
-                r#type: abi::DONE,
-                from: self.own,
-                to: self.its,
-                carrier: CARRIER,
-                position: ring.position(),
-                reason: errno as u32,
-            }));
+            let position = ring.position();
+            peer.send(&Message::done(self.own, self.its, CARRIER, position, errno));
         }
     }
 
@@ -344,7 +337,7 @@ impl Stream {
         if self.is_readable && !self.is_received {
             // Not for each byte that the guest reads.
             has_news |= match &mut self.to_guest {
-                Some(ring) => ring.arm(ring.size() / 4),
+                Some(ring) => ring.arm(1, ring.size() / 4),
                 None => true,
             };
         }

@@ -74,12 +74,12 @@ impl Table {
 
     /// Number of connections.
     pub fn count_streams(&self) -> u32 {
-        self.used - self.count_listeners() - self.datagrams
+        self.count_sockets() - self.datagrams
     }
 
-    /// Number of UDP sockets.
-    pub fn count_datagrams(&self) -> u32 {
-        self.datagrams
+    /// Number of connections and UDP sockets.
+    pub fn count_sockets(&self) -> u32 {
+        self.used - self.count_listeners()
     }
 
     /// Number of listeners.

@@ -5,8 +5,11 @@ mod common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
 
-use common::{own_slice, policy, Conn, Host, Vm, PATIENCE, SIZE};
+use common::{guest_slice, own_slice, policy, Conn, Host, Vm, PATIENCE, SIZE};
 use hallway_abi::{datagram, message as abi};
 use hallway_outsource::message::{Message, Other, CARRIER};
 use hallway_outsource::record::{Head, HEAD};
@@ -234,4 +237,63 @@ fn a_datagram_that_is_too_long_is_one_error() {
     let (_, from) = server.recv_from(&mut [0; 9]).unwrap();
     server.send_to(b"2", from).unwrap();
     assert_eq!(receive(&mut vm, &mut conn).1, b"2");
+}
+
+#[test]
+fn an_index_that_changes_all_the_time_ends_the_socket_alone() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let to = REFUSED.parse().unwrap();
+    for round in 1..=2000 {
+        let mut conn = vm.open_datagrams().unwrap();
+        let raw = record(&Head::new(datagram::DATAGRAM_DATA, to, 8), &[0; 8]);
+        let runs = conn.tx.free_runs(raw.len() as u32);
+        runs.write(&raw);
+        let head = (guest_slice(21).offset + conn.handle().offset) as usize
+            + std::mem::offset_of!(hallway_abi::ring::Ring, head);
+        let is_over = AtomicBool::new(false);
+        let region = host.region.as_fd();
+        let is_over = &is_over;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let memory = Mapping::new(region, SIZE as usize).unwrap();
+                let start = Instant::now();
+                while !is_over.load(Ordering::Relaxed) && start.elapsed() < 2 * PATIENCE {
+                    for index in [raw.len() as u64, 1 << 40] {
+                        memory.write_u64(head, index);
+                        (0..round % 200).for_each(|_| std::hint::spin_loop());
+                    }
+                }
+            });
+            // The program may find the good index each time that it looks.
+            while host.report().corrupt < round {
+                vm.peer.mark(conn.its);
+                vm.peer.flush();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let done = vm.wait_other(abi::DONE, conn.own);
+        assert_eq!(done.reason, libc::ECONNRESET as u32);
+        vm.send_done(&conn, 0);
+        vm.free(&conn);
+        assert_eq!(host.report().corrupt, round);
+    }
+}
+
+#[test]
+fn no_record_waits_for_the_next_one() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    // No event of a socket hides a doorbell that is missed.
+    let to = REFUSED.parse().unwrap();
+    for round in 0..50_000_u32 {
+        // The second one comes at each point of the work on the first.
+        send(&mut vm, &mut conn, to, &round.to_le_bytes());
+        (0..round % 5000).for_each(|_| std::hint::spin_loop());
+        send(&mut vm, &mut conn, to, &round.to_be_bytes());
+        for expected in [round.to_le_bytes(), round.to_be_bytes()] {
+            assert_eq!(receive(&mut vm, &mut conn).1, expected);
+        }
+    }
 }

@@ -73,7 +73,7 @@ impl Transfer {
 
     /// Asks for doorbells. True: there is something to do.
     fn arm(&mut self) -> bool {
-        let may_write = self.sent < self.out.len() && self.conn.tx.arm(2048);
+        let may_write = self.sent < self.out.len() && self.conn.tx.arm(1, 2048);
         let may_read = !self.conn.rx.is_finished() && self.conn.rx.arm();
         may_write || may_read
     }

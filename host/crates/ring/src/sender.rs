@@ -108,32 +108,20 @@ impl Sender {
         passes(memory.read_u64(at + HEAD_EVENT), self.head, old)
     }
 
-    /// Asks for a doorbell once `want` bytes are free, unless one byte is free now.
-    /// True: don't sleep, there is space or the ring is broken.
-    pub fn arm(&mut self, want: u32) -> bool {
-        if self.count_space() > 0 || self.broken {
+    /// Asks for a doorbell once `want` bytes are free, unless `least` are free now.
+    /// True: don't sleep, they are, or the ring is broken.
+    pub fn arm(&mut self, least: u32, want: u32) -> bool {
+        if self.count_space() >= least || self.broken {
             return true;
         }
-        let want = want.clamp(1, self.ring.size);
+        let want = want.clamp(least, self.ring.size);
         // As many are free when tail passes this position.
         let event = (self.head + u64::from(want))
             .wrapping_sub(u64::from(self.ring.size))
             .wrapping_sub(1);
         self.ring.memory.write_u64(self.ring.at + TAIL_EVENT, event);
         fence(Ordering::SeqCst);
-        self.count_space() > 0 || self.broken
-    }
-
-    /// Asks for a doorbell once `want` bytes are free. True: don't sleep, they are free now,
-    /// or the ring is broken.
-    pub fn arm_for(&mut self, want: u32) -> bool {
-        let want = want.clamp(1, self.ring.size);
-        let event = (self.head + u64::from(want))
-            .wrapping_sub(u64::from(self.ring.size))
-            .wrapping_sub(1);
-        self.ring.memory.write_u64(self.ring.at + TAIL_EVENT, event);
-        fence(Ordering::SeqCst);
-        self.count_space() >= want || self.broken
+        self.count_space() >= least || self.broken
     }
 
     /// Sets the end mark: no byte follows. True: ring the peer.

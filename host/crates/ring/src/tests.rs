@@ -85,12 +85,12 @@ fn doorbells_ring_at_the_position_that_was_asked_for() {
     assert!(write(&mut sender, b"c").1);
     assert!(receiver.arm(), "a byte is there");
     write(&mut sender, &[0; 4096]);
-    assert!(!sender.arm(100));
+    assert!(!sender.arm(1, 100));
     assert!(!read(&mut receiver, 99).1);
-    assert!(sender.arm(1), "99 bytes are free");
+    assert!(sender.arm(1, 1), "99 bytes are free");
     assert!(read(&mut receiver, 1).1);
     write(&mut sender, &[0; 4096]);
-    assert!(!sender.arm(4096));
+    assert!(!sender.arm(1, 4096));
     assert!(!read(&mut receiver, 4095).1);
     assert!(read(&mut receiver, 1).1);
 }
@@ -136,7 +136,7 @@ fn an_impossible_tail_breaks_the_sender_for_ever() {
         memory.write_u64(AT + TAIL, tail);
         assert_eq!(sender.count_space(), 0);
         memory.write_u64(AT + TAIL, 4);
-        assert!(sender.is_broken() && sender.arm(1) && !sender.end());
+        assert!(sender.is_broken() && sender.arm(1, 1) && !sender.end());
         assert!(sender.free_runs(10).is_empty() && !sender.publish(0));
     }
     let (mut sender, mut receiver, memory) = ends();

@@ -280,7 +280,7 @@ impl Vm {
             }
             assert!(!conn.rx.is_broken() && !conn.tx.is_broken());
             if sent == 0 && read == 0 {
-                let may_write = !out.is_empty() && conn.tx.arm(16384);
+                let may_write = !out.is_empty() && conn.tx.arm(1, 16384);
                 let may_read = !conn.rx.is_finished() && conn.rx.arm();
                 if !may_write && !may_read {
                     self.sleep();
@@ -323,7 +323,7 @@ impl Vm {
             let sent = self.write(conn, bytes);
             bytes = &bytes[sent..];
             self.peer.flush();
-            if sent == 0 && !conn.tx.arm(4096) {
+            if sent == 0 && !conn.tx.arm(1, 4096) {
                 self.sleep();
             }
         }
