@@ -21,7 +21,7 @@
 #include "../obs/counters.h"
 
 /* A ring is writable while the longest datagram fits, and wakes a writer at half. */
-#define LEAST_SPACE	(64 << 10)
+#define LEAST_SPACE	hall_record_size(HALLWAY_DATAGRAM_MAX)
 #define WAKE_SPACE	(128 << 10)
 /* Datagrams of one call, with UDP_SEGMENT. */
 #define SEGMENTS	64
@@ -171,21 +171,25 @@ static bool open_on_host(struct hall_out *out, struct socket *sock)
 static struct hall_out *get_object(struct socket *sock)
 {
 	struct hall_out *out = hall_out_get(sock->sk);
+	bool good;
 
 	if (out || !READ_ONCE(hall_outsourcing) || !hall_is_watched(sock) ||
 	    !hall_scope_has(sock->sk, READ_ONCE(sock->ops)))
 		return out;
+	/* It sleeps before there is an object. */
+	hall_out_enter();
 	out = make_object();
-	if (!out)
-		return NULL;
-	mutex_lock(&out->mutex);
-	if (open_on_host(out, sock)) {
+	if (out) {
+		mutex_lock(&out->mutex);
+		good = open_on_host(out, sock);
 		hall_out_unlock(out);
-		return out;
+		if (!good) {
+			hall_out_put(out);
+			out = hall_out_get(sock->sk);
+		}
 	}
-	hall_out_unlock(out);
-	hall_out_put(out);
-	return hall_out_get(sock->sk);
+	hall_out_leave();
+	return out;
 }
 
 /* Bytes, 0 if the ring has no space, HALL_NATIVE, or an error. Mutex. */
@@ -195,23 +199,23 @@ static int write_datagram(struct hall_out *out, struct msghdr *msg,
 {
 	u32 total = hall_record_size(head->length);
 	struct iov_iter payload = msg->msg_iter;
-	bool ringing;
-	u32 space;
+	struct hall_span space[2];
+	bool fits, ringing;
 	int err;
 
 	if (out->closed || !out->memory.ring || !hall_datagram_note(out, to))
 		return HALL_NATIVE;
 	spin_lock_bh(&out->channel.lock);
-	space = hall_ring_count_space(&out->tx);
+	fits = hall_record_reserve(&out->tx, total, space);
 	spin_unlock_bh(&out->channel.lock);
 	if (out->tx.broken) {
 		hall_count(HALL_CORRUPT_RINGS);
 		hall_datagram_close(out, ECONNRESET);
 		return HALL_NATIVE;
 	}
-	if (space < total)
+	if (!fits)
 		return 0;
-	err = hall_record_write(&out->tx, head, &payload);
+	err = hall_record_write(space, head, &payload);
 	if (err)
 		return err;
 	iov_iter_advance(&msg->msg_iter, head->length);
@@ -287,12 +291,8 @@ static noinline int send_datagram(struct socket *sock, struct msghdr *msg, size_
 
 int hall_datagram_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
 {
-	int ret;
+	int ret = send_datagram(sock, msg, size);
 
-	/* It may sleep before there is an object. */
-	hall_out_enter();
-	ret = send_datagram(sock, msg, size);
-	hall_out_leave();
 	if (ret != HALL_NATIVE)
 		return ret;
 	return hall_tables_of(sock->sk)->native->sendmsg(sock, msg, size);

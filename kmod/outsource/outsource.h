@@ -288,8 +288,13 @@ int hall_out_getsockopt(struct socket *sock, int level, int name,
 /* record.c: the caller serialises, as for the ring. */
 /* Bytes of a record with this much payload. */
 u32 hall_record_size(u32 length);
-/* Into free space that suffices; the caller publishes it. 0 or -EFAULT. */
-int hall_record_write(struct hall_tx_ring *tx, const struct hallway_datagram *head,
+/* Finds space for a record of this size: one run, or two. False: there is too little. */
+bool hall_record_reserve(struct hall_tx_ring *tx, u32 total, struct hall_span space[2]);
+/*
+ * Into such space, without a look at the ring, which its reader may break meanwhile. No
+ * lock; the caller publishes it. 0 or -EFAULT.
+ */
+int hall_record_write(struct hall_span space[2], const struct hallway_datagram *head,
 		      struct iov_iter *payload);
 /* The next one: 1, 0: there is none, -EPROTO: what is there is no record. */
 int hall_record_find(struct hall_rx_ring *rx, struct hallway_datagram *head);
@@ -312,7 +317,7 @@ void hall_datagram_forget(const struct sock *sk);
 /* returned.c */
 /* Keeps a destination in mind. False: what goes there is native. Process context. */
 bool hall_datagram_note(struct hall_out *out, const struct hall_destination *to);
-/* Is it one of those? channel.lock */
+/* Is it one of those? channel.lock or mutex */
 bool hall_datagram_knows(struct hall_out *out, const struct hallway_datagram *head);
 /* The next record of rx has come back. channel.lock */
 void hall_datagram_take_returned(struct hall_out *out,

@@ -9,33 +9,50 @@ u32 hall_record_size(u32 length)
 	return ALIGN(sizeof(struct hallway_datagram) + length, HALLWAY_DATAGRAM_ALIGN);
 }
 
-static void put_bytes(struct hall_tx_ring *tx, u32 at, const void *from, u32 len)
+bool hall_record_reserve(struct hall_tx_ring *tx, u32 total, struct hall_span space[2])
 {
-	struct hall_span span;
+	space[0] = hall_ring_get_tx_span(tx, 0, total);
+	space[1] = hall_ring_get_tx_span(tx, space[0].len, total - space[0].len);
+	return space[0].len + space[1].len == total;
+}
 
-	for (; len; len -= span.len, at += span.len, from += span.len) {
-		span = hall_ring_get_tx_span(tx, at, len);
-		memcpy(span.data, from, span.len);
+/* The next run of the space, which has at least len bytes. */
+static struct hall_span take_run(struct hall_span space[2], u32 len)
+{
+	struct hall_span run;
+
+	if (!space[0].len)
+		swap(space[0], space[1]);
+	run = (struct hall_span){ space[0].data, min(len, space[0].len) };
+	space[0].data += run.len;
+	space[0].len -= run.len;
+	return run;
+}
+
+static void put_bytes(struct hall_span space[2], const void *from, u32 len)
+{
+	struct hall_span run;
+
+	for (; len; len -= run.len, from += run.len) {
+		run = take_run(space, len);
+		memcpy(run.data, from, run.len);
 	}
 }
 
-int hall_record_write(struct hall_tx_ring *tx, const struct hallway_datagram *head,
+int hall_record_write(struct hall_span space[2], const struct hallway_datagram *head,
 		      struct iov_iter *payload)
 {
 	static const u8 zeros[HALLWAY_DATAGRAM_ALIGN];
-	u32 at = sizeof(*head), end = at + head->length;
-	struct hall_span span;
-	size_t copied;
+	u32 used = sizeof(*head) + head->length, left;
+	struct hall_span run;
 
-	put_bytes(tx, 0, head, sizeof(*head));
-	while (at < end) {
-		span = hall_ring_get_tx_span(tx, at, end - at);
-		copied = _copy_from_iter(span.data, span.len, payload);
-		if (copied < span.len)
+	put_bytes(space, head, sizeof(*head));
+	for (left = head->length; left; left -= run.len) {
+		run = take_run(space, left);
+		if (_copy_from_iter(run.data, run.len, payload) < run.len)
 			return -EFAULT;
-		at += copied;
 	}
-	put_bytes(tx, end, zeros, hall_record_size(head->length) - end);
+	put_bytes(space, zeros, hall_record_size(head->length) - used);
 	return 0;
 }
 

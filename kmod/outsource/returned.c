@@ -147,13 +147,18 @@ static void give_back(struct sock *sk)
 
 void hall_datagram_take_refusal(struct hall_out *out)
 {
+	/* Our own ring, up to where we have written: the peer can write its head. */
+	struct hall_rx_ring rx = {
+		.shared = out->memory.ring,
+		.size = out->tx.size,
+		.head = out->tx.head,
+		.ended = true,
+	};
 	struct hallway_datagram head;
 	struct sk_buff *skb;
-	struct hall_rx_ring rx;
 
 	give_back(out->sk);
-	if (!out->memory.ring ||
-	    !hall_ring_init_rx(&rx, out->memory.ring, out->tx.size, HALL_OUT_CARRIER))
+	if (!rx.shared)
 		return;
 	while (hall_record_find(&rx, &head) > 0) {
 		skb = hall_datagram_knows(out, &head) ? copy_record(&rx, &head) : NULL;

@@ -73,46 +73,30 @@ static bool has_rules(const struct sock *sk, bool v4)
 }
 #endif
 
-static bool has_programs(struct sock *sk)
-{
-	bool programmed = false;
+/* Of the socket's cgroup, of one type. */
 #ifdef CONFIG_CGROUP_BPF
-	programmed = (cgroup_bpf_enabled(CGROUP_INET_INGRESS) &&
-		      cgroup_bpf_sock_enabled(sk, CGROUP_INET_INGRESS)) ||
-		     (cgroup_bpf_enabled(CGROUP_INET_EGRESS) &&
-		      cgroup_bpf_sock_enabled(sk, CGROUP_INET_EGRESS));
+#define HAS_PROGRAM(sk, type)	(cgroup_bpf_enabled(type) && cgroup_bpf_sock_enabled(sk, type))
+#else
+#define HAS_PROGRAM(sk, type)	false
 #endif
-	return programmed;
-}
 
 bool hall_filters_apply(struct sock *sk, bool v4)
 {
 	return READ_ONCE(honour_filters) &&
-	       (has_rules(sk, v4) || has_programs(sk));
+	       (has_rules(sk, v4) || HAS_PROGRAM(sk, CGROUP_INET_INGRESS) ||
+		HAS_PROGRAM(sk, CGROUP_INET_EGRESS));
 }
 
 bool hall_filters_apply_connect(struct sock *sk)
 {
-	bool programmed = false;
-#ifdef CONFIG_CGROUP_BPF
-	programmed = (cgroup_bpf_enabled(CGROUP_INET4_CONNECT) &&
-		      cgroup_bpf_sock_enabled(sk, CGROUP_INET4_CONNECT)) ||
-		     (cgroup_bpf_enabled(CGROUP_INET6_CONNECT) &&
-		      cgroup_bpf_sock_enabled(sk, CGROUP_INET6_CONNECT));
-#endif
-	return READ_ONCE(honour_filters) && programmed;
+	return READ_ONCE(honour_filters) && (HAS_PROGRAM(sk, CGROUP_INET4_CONNECT) ||
+					     HAS_PROGRAM(sk, CGROUP_INET6_CONNECT));
 }
 
 bool hall_filters_apply_sendmsg(struct sock *sk)
 {
-	bool programmed = false;
-#ifdef CONFIG_CGROUP_BPF
-	programmed = (cgroup_bpf_enabled(CGROUP_UDP4_SENDMSG) &&
-		      cgroup_bpf_sock_enabled(sk, CGROUP_UDP4_SENDMSG)) ||
-		     (cgroup_bpf_enabled(CGROUP_UDP6_SENDMSG) &&
-		      cgroup_bpf_sock_enabled(sk, CGROUP_UDP6_SENDMSG));
-#endif
-	return READ_ONCE(honour_filters) && programmed;
+	return READ_ONCE(honour_filters) && (HAS_PROGRAM(sk, CGROUP_UDP4_SENDMSG) ||
+					     HAS_PROGRAM(sk, CGROUP_UDP6_SENDMSG));
 }
 
 void hall_filters_check(struct hall_sock *hs)
