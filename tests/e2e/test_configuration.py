@@ -271,6 +271,7 @@ def test_config_reset(configured: Configured) -> None:
     _check_back(configured, a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.not_on("debug", "the kernel has no kexec")
 def test_config_kexec(configured: Configured) -> None:
     """A VM whose kernel starts another one leaves before, and is back when its module runs again."""

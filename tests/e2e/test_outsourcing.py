@@ -453,8 +453,9 @@ def test_unread_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
     assert said == {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), "errno": errno.ECONNRESET}
 
 
-def test_unloading(outsourced: Outsourced) -> None:
-    """The module is unloaded twenty times under load, with an outsourced stream and a published listener."""
+@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_unloading(outsourced: Outsourced, times: int) -> None:
+    """The module is unloaded repeatedly under load, with an outsourced stream and a published listener."""
     vm = outsourced.vm
     outsourced.load()
     vm.put(TALKER, "/tmp/talker.py")
@@ -464,7 +465,7 @@ def test_unloading(outsourced: Outsourced) -> None:
             vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 8081"),
             vm.spawn(f"exec python3 -B /tmp/talker.py {OUTSIDE} 7004 /tmp/talked"),
         ]
-        for _ in range(20):
+        for _ in range(times):
             outsourced.wait_outsourced(30_000)
             rmmod(vm)
             outsourced.load()

@@ -15,10 +15,8 @@ from .builds import CARGO
 
 REPO = Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed$", re.M)
-PROGRAMS = (
-    *("unit", "model", "threads", "discovery", "channel", "candidates", "transport", "tsan"),
-    *("fuzz_ring", "fuzz_message", "fuzz_transport"),
-)
+PROGRAMS = ("unit", "model", "threads", "discovery", "channel", "candidates", "transport", "tsan")
+FUZZERS = ("fuzz_ring", "fuzz_message", "fuzz_transport")
 Run = Callable[..., str]
 
 
@@ -47,9 +45,18 @@ def run(record_property: Callable[[str, object], None], pytestconfig: pytest.Con
 
 
 @pytest.mark.xdist_group("ring")
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", PROGRAMS + FUZZERS)
 def test_ring(run: Run, program: str) -> None:
     """Ring, messages and members in user space: a program of tests/ring."""
+    said = run(REPO / "tests/ring/run", program)
+    assert SUMMARY.search(said), "ended before its summary"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", FUZZERS)
+def test_fuzz(run: Run, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fuzzers again, for two minutes each."""
+    monkeypatch.setenv("FUZZ_SECONDS", "120")
     said = run(REPO / "tests/ring/run", program)
     assert SUMMARY.search(said), "ended before its summary"
 
