@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out and skip what is not on a kernel; give tests on the debug kernel more time."""
+    """Leave out, skip and mark what differs by kernel; give tests on the debug kernel more time."""
     left_out = [item for item in items if kernel_of(item) not in ("", *kernels(config))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             name, reason = mark.args
             if kernel_of(item) == name:
                 item.add_marker(pytest.mark.skip(f"not on {name}: {reason}"))
+        if any(kernel_of(item) in mark.args for mark in item.iter_markers("slow_on")):
+            item.add_marker("slow")
         if kernel_of(item) == "debug":
             mark = item.get_closest_marker("timeout")
             limit = mark.args[0] if mark else float(config.getini("timeout"))

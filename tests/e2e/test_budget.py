@@ -14,6 +14,7 @@ RING = 16384 + 4096  # bytes that the smallest ring takes of a slice
 MUCH = 32 << 20  # bytes: several laps of a ring that grew
 
 
+@pytest.mark.slow_on("6.1")
 def test_budget_crowd(pair: Pair) -> None:
     """500 idle connections and 10 busy ones, with memory for 100 small rings (125 and 25, debug kernel)."""
     crowd(pair, int(500 / pair.slow), 10, memory_bytes=int(100 / pair.slow) * RING)

@@ -42,6 +42,7 @@ def test_status_names_all(pair: Pair) -> None:
         assert {vm.ip4, vm.ip6} <= set(own[0]["addresses"]), vm.name
 
 
+@pytest.mark.slow_on("6.1")
 def test_daemon_restart(pair: Pair) -> None:
     """hallwayd is killed and restarted: streams continue, and a VM that boots then is promoted with both."""
     pair.load(**AT_ONCE)
@@ -100,6 +101,7 @@ def test_region_full(pair: Pair) -> None:
     assert b.run("dmesg").out.count("no slot is left") == 1
 
 
+@pytest.mark.slow_on("6.1")
 def test_region_twice(pair: Pair) -> None:
     """A region that is plugged in a second time is refused, and its streams go on."""
     pair.load(**AT_ONCE)

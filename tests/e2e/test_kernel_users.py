@@ -28,6 +28,7 @@ cp /tmp/written /mnt/file && sync /mnt/file
 COMPARE = "echo 3 > /proc/sys/vm/drop_caches && cmp /tmp/written /mnt/file"
 
 
+@pytest.mark.slow_on("6.1")
 @pytest.mark.not_on("debug", "the kernel has no NFS")
 def test_nfs(pair: Pair) -> None:
     """NFS's client and server are promoted; files survive off, on, and unloading under a live mount."""

@@ -51,6 +51,7 @@ def test_peer_killed(pair: Pair) -> None:
         rmmod(vm)
 
 
+@pytest.mark.slow_on("6.1")
 def test_peer_killed_in_fault(pair: Pair) -> None:
     """A peer is killed while a call that sends to it is in a page fault: others still arrive and depart."""
     pair.load(**AT_ONCE)
@@ -77,6 +78,7 @@ def test_peer_killed_in_fault(pair: Pair) -> None:
     stream.finish(60 * pair.slow)
 
 
+@pytest.mark.slow_on("6.1")
 def test_place_lost_in_fault(pair: Pair) -> None:
     """A peer overwrites a VM's place while a call of the VM is in a page fault: other regions are joined."""
     pair.load(**AT_ONCE)

@@ -54,6 +54,7 @@ def test_joins_later(pair: Pair) -> None:
     assert counters(pair.a)["tx_promoted"] >= 6
 
 
+@pytest.mark.slow_on("6.1")
 def test_address_moves(pair: Pair) -> None:
     """An address is added, removed from under a stream, added again, and moves: rings for its present VM."""
     pair.load(**AT_ONCE)
@@ -79,6 +80,7 @@ def test_address_moves(pair: Pair) -> None:
         pair.check_through_rings(delta, 0.5)
 
 
+@pytest.mark.slow_on("6.1")
 def test_many(pair: Pair) -> None:
     """200 connections at once (50 on the debug kernel) each get a ring."""
     count = int(200 / pair.slow)

@@ -72,6 +72,7 @@ def _losing_packets(sender: VM, receiver: VM) -> Iterator[None]:
         sender.run(f"ip neigh del {receiver.ip4} dev eth0")
 
 
+@pytest.mark.slow_on("6.1")
 def test_unplug_from_unresponsive(pair: Pair) -> None:
     """A region whose peer stands still is unplugged: the VM gives it time to read, and stays alive itself."""
     pair.load(**AT_ONCE)
