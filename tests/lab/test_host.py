@@ -25,6 +25,7 @@ from hallway_tests.suite import wait_for
 
 NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
+RULES = REPO / "host/apparmor/libvirt-qemu"
 
 
 def _qemu(run: Path, region: Path, gid: int) -> subprocess.CompletedProcess[str]:
@@ -199,6 +200,16 @@ def test_filled_memory() -> None:
                 assert not (shm / "more").exists()
         finally:
             subprocess.run(["umount", shm], check=True)
+
+
+def test_apparmor() -> None:
+    """AppArmor's parser takes the rules for libvirt's QEMUs, which a profile includes."""
+    if not shutil.which("apparmor_parser"):
+        pytest.skip("apparmor_parser is not installed")
+    profile = f"profile hallway_test flags=(attach_disconnected) {{\n{RULES.read_text()}}}\n"
+    words = ["apparmor_parser", "--skip-kernel-load", "--skip-cache"]
+    said = subprocess.run(words, input=profile, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
 
 
 @pytest.mark.needs("host")
