@@ -11,7 +11,7 @@
 //! | [`keeper`] | the holder process, and the state that it keeps |
 //! | [`clients`] | the control socket |
 //! | [`options`], [`config`], [`access`], [`run`] | what people give; what lies in the file system |
-//! | [`lines`] | bounds for the log |
+//! | [`lines`], [`notify`] | bounds for the log; word to the service manager |
 //! | [`stop`] | `hallwayd --stop` |
 
 mod access;
@@ -21,6 +21,7 @@ mod connections;
 mod effect;
 mod keeper;
 mod lines;
+mod notify;
 mod options;
 mod outsourcers;
 mod pairs;

@@ -37,6 +37,7 @@ use tracing::{info, warn};
 
 use crate::clients::Clients;
 use crate::keeper::Keeper;
+use crate::notify;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
 use crate::requests;
@@ -71,6 +72,7 @@ impl Server {
         self.every_second();
         self.commit();
         info!(socket = %self.keeper.socket.display(), pid = std::process::id(), "ready");
+        notify::tell_ready();
         while self.stopping.is_none() {
             for source in self.poller.wait(self.timeout())? {
                 self.handle(source);

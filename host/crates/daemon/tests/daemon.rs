@@ -8,7 +8,7 @@ mod common;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -600,6 +600,19 @@ fn a_hangup_of_the_terminal_ends_nothing() {
     daemon.signal(Signal::SIGHUP);
     until("the signal is heard", || daemon.log().contains("SIGHUP"));
     assert_eq!(daemon.status().pid, daemon.child.id());
+}
+
+#[test]
+fn the_service_manager_is_told_when_qemu_can_connect() {
+    let mut daemon = Daemon::new();
+    daemon.kill();
+    let manager = UnixDatagram::bind(daemon.dir.join("notify.sock")).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    manager.set_read_timeout(patience).unwrap();
+    daemon.start();
+    let mut message = [0; 100];
+    let length = manager.recv(&mut message).unwrap();
+    assert_eq!(&message[..length], b"READY=1");
 }
 
 #[test]

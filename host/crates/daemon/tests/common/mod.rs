@@ -58,6 +58,9 @@ fn command(dir: &Path, mem: &str, regions: &[&str]) -> Command {
     if dir.join("hallwayd.toml").exists() {
         command.arg("--config").arg(dir.join("hallwayd.toml"));
     }
+    if dir.join("notify.sock").exists() {
+        command.env("NOTIFY_SOCKET", dir.join("notify.sock"));
+    }
     command.args(["--log-level", "debug"]);
     let outsourcer = dir.join("out/hallway-outsource");
     command.env("HALLWAY_OUTSOURCE", outsourcer);
