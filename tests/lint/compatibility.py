@@ -53,7 +53,7 @@ print(json.dumps({"groups": rows.GROUPS, "rows": [
     "differences": [[one.what, one.tcp, one.ring, one.test.__doc__, one.name] for one in rows.DIFFERENCES]}))
 """
 
-# What needs two VMs, and the tests that hold it.
+# What has no row, and the tests that hold it.
 ELSEWHERE = (
     ("NFS, client and server in the kernel", "ring", "e2e/test_kernel_users.py", "test_nfs"),
     ("NBD, client in the kernel", "ring", "e2e/test_unloading.py", "test_asleep_in_calls"),
@@ -61,6 +61,7 @@ ELSEWHERE = (
     ("iSCSI, client in the kernel: it reads TCP's queue", "TCP", "e2e/test_kernel_users.py", "test_iscsi"),
     ("AF_SMC, which falls back to TCP", "ring", "e2e/test_kernel_users.py", "test_family"),
     ("AF_RDS: it reads TCP's queue", "TCP", "e2e/test_kernel_users.py", "test_family"),
+    ("AF_KCM: it reads TCP's queue", "TCP", "module/guest/test_moves.py", "test_kcm"),
     (
         "TCP_USER_TIMEOUT, when a peer is unresponsive",
         "ring",
@@ -92,7 +93,7 @@ def text() -> str:
     document += DIFFERENCES
     for what, tcp, ring, words, name in declared["differences"]:
         document += f"| {what} | {tcp} | {ring} | {words.splitlines()[0]} | `{name}` |\n"
-    document += "\n## Between two VMs\n\n| what | carrier | test |\n| --- | --- | --- |\n"
+    document += "\n## Kernel users, and peers that die\n\n| what | carrier | test |\n| --- | --- | --- |\n"
     for what, ring, path, name in ELSEWHERE:
         document += f"| {what} | {ring} | `tests/{path}`: `{name}` |\n"
     return document
