@@ -33,8 +33,10 @@ struct candidates {
 	struct candidate at[HALLWAY_CANDIDATES_MAX];
 };
 
-static DEFINE_MUTEX(mutex);		/* of writers of the lists, and of counting */
+static DEFINE_MUTEX(mutex);		/* of writers of the lists */
 static LIST_HEAD(lists);
+static unsigned int changes;		/* of the lists */
+static unsigned int counting;		/* changes, when counting began */
 
 static void ask(struct work_struct *work);
 static DECLARE_DELAYED_WORK(ask_work, ask);
@@ -170,6 +172,7 @@ static void set_candidates(const struct hall_transport *transport,
 		list = create(transport, address, count);
 	mutex_lock(&mutex);
 	old = list_of(transport);
+	changes++;
 	if (list && old)
 		take_over(list, old);
 	if (list)
@@ -185,20 +188,25 @@ static void set_candidates(const struct hall_transport *transport,
 		hall_discovery_handler.candidates();
 }
 
+/*
+ * Counting takes as long as TCP's tables are large, and a transport that reports its
+ * list waits for the mutex with its own one held: so it is not held between begin
+ * and end.
+ */
 bool hall_candidates_count_begin(void)
 {
 	struct candidates *list;
 	unsigned int i;
+	bool some;
 
 	mutex_lock(&mutex);
-	if (list_empty(&lists)) {
-		mutex_unlock(&mutex);
-		return false;
-	}
+	counting = changes;
+	some = !list_empty(&lists);
 	list_for_each_entry(list, &lists, list)
 		for (i = 0; i < list->number; i++)
 			list->at[i].count = 0;
-	return true;
+	mutex_unlock(&mutex);
+	return some;
 }
 
 void hall_candidates_count(const struct in6_addr *address, u64 bytes)
@@ -206,11 +214,13 @@ void hall_candidates_count(const struct in6_addr *address, u64 bytes)
 	struct candidate *candidate;
 	struct candidates *list;
 
-	list_for_each_entry(list, &lists, list) {
+	rcu_read_lock();
+	list_for_each_entry_rcu(list, &lists, list) {
 		candidate = find(list, address);
 		if (candidate)
 			candidate->count += bytes;
 	}
+	rcu_read_unlock();
 }
 
 void hall_candidates_count_end(u64 enough)
@@ -219,6 +229,10 @@ void hall_candidates_count_end(u64 enough)
 	struct candidates *list;
 	unsigned int i;
 
+	mutex_lock(&mutex);
+	/* A list that is new has a part of the count. */
+	if (counting != changes)
+		goto unlock;
 	list_for_each_entry(list, &lists, list) {
 		for (i = 0; i < list->number; i++) {
 			candidate = &list->at[i];
@@ -229,6 +243,7 @@ void hall_candidates_count_end(u64 enough)
 			candidate->counted = candidate->count;
 		}
 	}
+unlock:
 	mutex_unlock(&mutex);
 }
 

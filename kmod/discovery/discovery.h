@@ -61,8 +61,8 @@ void hall_candidates_meet(const struct in6_addr *address);
 /*
  * Counts the bytes of connections that exist: begin, then count for each, then
  * end; candidates whose bytes grew by enough are met. False from begin: there are
- * no candidates, and nothing to end. Process context; a mutex is held from begin
- * to end.
+ * no candidates, and nothing to end. One count at a time. Process context; count:
+ * any context.
  */
 bool hall_candidates_count_begin(void);
 void hall_candidates_count(const struct in6_addr *address, u64 bytes);

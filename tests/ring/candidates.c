@@ -20,7 +20,7 @@ struct hall_discovery_handler hall_discovery_handler;
 static const struct hall_transport one, other;
 static struct in6_addr member;
 static u8 wanted_last[2 * HALLWAY_CANDIDATES_MAX];
-static unsigned int wants, changes, wanted_count;
+static unsigned int wants, reports, wanted_count;
 
 void shim_hook(void)
 {
@@ -42,7 +42,7 @@ void hall_transport_want(const struct in6_addr *address, unsigned int count)
 
 static void on_candidates(void)
 {
-	changes++;
+	reports++;
 }
 
 static struct in6_addr numbered(u8 number)
@@ -77,7 +77,7 @@ static bool wants_number(u8 number)
 static void begin(void)
 {
 	member = numbered(0);
-	changes = wants = wanted_count = 0;
+	reports = wants = wanted_count = 0;
 	hall_candidates_init();
 	hall_discovery_handler.candidates = on_candidates;
 }
@@ -97,7 +97,7 @@ static void lists_apart(void)
 	begin();
 	report(&one, 1, 3);
 	report(&other, 11, 3);
-	CHECK(changes == 2);
+	CHECK(reports == 2);
 	meet_number(2);
 	meet_number(12);
 	shim_pass(0);
@@ -196,6 +196,26 @@ static void bytes_meet(void)
 	end();
 }
 
+/* A list may change while connections are counted; that count is for nothing. */
+static void changed_while_counted(void)
+{
+	struct in6_addr address = numbered(2);
+
+	begin();
+	report(&one, 1, 2);
+	counted(2, 5000);
+	MUST(hall_candidates_count_begin());
+	hall_candidates_count(&address, 1);
+	report(&one, 1, 3);
+	hall_candidates_count(&address, 1);
+	hall_candidates_count_end(1000);
+	counted(2, 5999);
+	CHECK(!wanted_count);
+	counted(2, 6999);
+	CHECK(wanted_count == 1 && wants_number(2));
+	end();
+}
+
 static void no_memory(void)
 {
 	begin();
@@ -218,6 +238,7 @@ int main(void)
 	TEST(in_both);
 	TEST(full_lists);
 	TEST(bytes_meet);
+	TEST(changed_while_counted);
 	TEST(no_memory);
 	return tests_done();
 }
