@@ -11,6 +11,7 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "lock.h"
 #include "requeue.h"
 #include "resend.h"
 #include "stream.h"
@@ -273,14 +274,18 @@ void hall_sock_break(struct hall_sock *hs)
 
 /*
  * tcp_abort() waits for the socket's lock, which a thread in a page fault may hold
- * without limit. Resets have a queue of their own, so that they hold up no others.
+ * without limit. So a reset that finds the lock taken ends, and the work item queues
+ * it again. A thread may still come between that look and tcp_abort(). So resets
+ * have a queue of their own, too: not even many of those hold up other work.
  */
 static struct workqueue_struct *resets;
+
+#define RESETS	512	/* at once; kernels have other defaults each */
 
 int hall_reset_init(void)
 {
 	resets = alloc_workqueue("hallway_reset", WQ_UNBOUND | WQ_MEM_RECLAIM,
-				 WQ_MAX_ACTIVE);
+				 RESETS);
 	return resets ? 0 : -ENOMEM;
 }
 
@@ -317,6 +322,9 @@ void hall_sock_run_reset(struct work_struct *work)
 {
 	struct hall_sock *hs = container_of(work, struct hall_sock, reset);
 
-	reset(hs);
+	if (!hall_sock_is_taken(hs)) {
+		reset(hs);
+		WRITE_ONCE(hs->reset_error, 0);
+	}
 	hall_channel_put(&hs->channel);
 }

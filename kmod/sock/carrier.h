@@ -56,8 +56,8 @@ void hall_sock_close_channel(struct hall_sock *hs);
 /* The peer broke the rules: ends both rings for good and has the socket reset. */
 void hall_sock_break(struct hall_sock *hs);
 /*
- * Has the connection reset, as an RST from the peer would: in a work item, which
- * waits for the socket's lock. Any context.
+ * Has the connection reset, as an RST from the peer would: in a work item, once the
+ * socket's lock is free. Any context.
  */
 void hall_sock_reset(struct hall_sock *hs, int err);
 void hall_sock_run_reset(struct work_struct *work);

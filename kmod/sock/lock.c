@@ -33,19 +33,39 @@ void hall_sock_init_locks(struct hall_sock *hs)
 	INIT_LIST_HEAD(&hs->turn.entry);
 }
 
+/* Is the lock taken? Its release queues the work item then. slock. */
+static bool is_taken(struct hall_sock *hs)
+{
+	struct sock *sk = hs->sk;
+
+	if (!sock_owned_by_user(sk))
+		return false;
+	if (list_empty(&hs->turn.entry)) {
+		refcount_inc(&hs->channel.refs);
+		add_wait_queue(&sk->sk_lock.wq, &hs->turn);
+	}
+	return true;
+}
+
+bool hall_sock_is_taken(struct hall_sock *hs)
+{
+	bool taken;
+
+	spin_lock_bh(&hs->sk->sk_lock.slock);
+	taken = is_taken(hs);
+	spin_unlock_bh(&hs->sk->sk_lock.slock);
+	return taken;
+}
+
 static bool trylock_sock(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 	bool taken;
 
 	spin_lock_bh(&sk->sk_lock.slock);
-	taken = sock_owned_by_user(sk);
-	if (!taken) {
+	taken = is_taken(hs);
+	if (!taken)
 		sk->sk_lock.owned = 1;
-	} else if (list_empty(&hs->turn.entry)) {
-		refcount_inc(&hs->channel.refs);
-		add_wait_queue(&sk->sk_lock.wq, &hs->turn);
-	}
 	spin_unlock_bh(&sk->sk_lock.slock);
 	if (taken)
 		return false;

@@ -12,6 +12,8 @@ void hall_sock_init_locks(struct hall_sock *hs);
  */
 bool hall_sock_trylock(struct hall_sock *hs);
 void hall_sock_unlock(struct hall_sock *hs);
+/* Is lock_sock() taken? The work item runs again when it is released. No lock held. */
+bool hall_sock_is_taken(struct hall_sock *hs);
 /* Releases the rx_mutex of a reader. */
 void hall_rx_unlock(struct hall_sock *hs);
 

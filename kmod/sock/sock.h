@@ -159,7 +159,7 @@ struct hall_sock {
 
 	struct delayed_work work;
 	struct work_struct reset;
-	int reset_error;
+	int reset_error;		/* of a reset that is due, or 0 */
 	struct rcu_head rcu;
 };
 

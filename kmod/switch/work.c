@@ -466,6 +466,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	hall_sock_unlock(hs);
 	hall_call_end(hs, &call);
 
+	err = err ?: READ_ONCE(hs->reset_error);
 	if (err)
 		hall_sock_reset(hs, err);
 	if (again || (hs->detaching && !READ_ONCE(hs->detached)))

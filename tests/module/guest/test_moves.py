@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 
 import nft
@@ -49,6 +50,8 @@ AF_KCM, SIOCKCMATTACH = 41, 0x89E0
 EXPOSURE = 2  # seconds in which a fault would show
 LARGE = 4 << 20  # bytes that a ring grows to by default
 CROWD = 300  # a queue of the kernel runs 256 work items at once
+CROWD_RESET = 520  # the queue of resets: 512
+ULP_PATIENCE = 6  # seconds after which setsockopt(TCP_ULP) has reset the socket
 
 
 @contextlib.contextmanager
@@ -218,6 +221,58 @@ def test_off_while_many_locked():
             assert writer.result() == 100, "send() returned another count"
             assert take(b, 100) == bytes(100), "other bytes came than were sent"
         wait_for(lambda: not connections(), "all have left")
+
+
+def end_rings(*socks):
+    """Have sockets send into rings and end those; TCP brings nothing, also not what comes before them."""
+
+    def on_rings():
+        for one in socks:
+            one.sendall(b"x")
+        ports = ports_of(*socks)
+        return all(c["tx"]["carrier"] % 2 for c in connections() if c["local_port"] in ports)
+
+    wait_for(on_rings, "bytes go into the rings")
+    for one in socks:
+        one.sendall(b"unread")
+        one.send(b"!", socket.MSG_OOB)
+
+
+def test_reset_beside_many_locked():
+    """While more resets than can run at once find their sockets locked, another connection is reset."""
+    with contextlib.ExitStack() as stack:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4 * CROWD_RESET, max(4 * CROWD_RESET, limits[1])))
+        crowd = [connect() for _ in range(CROWD_RESET + 1)]
+        for ends in crowd:
+            for end in ends:
+                stack.enter_context(end)
+        stack.enter_context(no_packets())
+        delta = Delta()
+        a, b = crowd.pop()
+        end_rings(a, *(one for one, _ in crowd))
+        threading.stack_size(128 << 10)
+        stack.callback(threading.stack_size, 0)
+        with contextlib.closing(Unpaged()) as memory:
+            sleepers = []
+            for _, one in crowd:
+                words = (one.fileno(), socket.IPPROTO_TCP, TCP_ULP, b"tls", 3)
+                sleepers.append(Sleeper(checked, "setsockopt", *words).asleep("setsockopt"))
+                sleepers.append(Sleeper(memory.send, one, 100))
+            sleepers[-1].asleep("send")
+            time.sleep(ULP_PATIENCE)
+            b.close()
+            a.settimeout(PATIENCE / 6)
+            try:
+                got = a.recv(1)
+                pytest.fail(f"recv() returned {got!r}, not ECONNRESET")
+            except ConnectionResetError:
+                pass
+        for sleeper in sleepers:
+            with contextlib.suppress(OSError):
+                sleeper.result()
+        wait_for(lambda: delta()["resets"] > CROWD_RESET, "the others are reset once they are not locked")
 
 
 def sockets_used():
