@@ -140,6 +140,8 @@ struct hall_sock {
 	u64 active_bytes;		/* moved over TCP until then */
 	unsigned long demote_by;	/* jiffies; the peer's end mark is due */
 	unsigned long give_up_at;	/* jiffies, or 0; see switch/timeout.c */
+	unsigned long requeue_at;	/* jiffies; memory was short before */
+	unsigned long requeue_by;	/* jiffies, or 0; a departed peer's bytes wait */
 	struct rcu_head grace;
 	struct list_head calls;		/* hall_call, until quiet; channel.lock */
 	const void *foreign;		/* the task in one, if watched; channel.lock */

@@ -25,8 +25,14 @@
 #include "../sock/stream.h"
 #include "../sock/wake.h"
 
-/* How soon to look again for bytes below the mark, or for memory. */
+/* How soon to look again for bytes below the mark. */
 #define RETRY		msecs_to_jiffies(5)
+
+/* How soon to try again where memory was short: each try copies what is unread. */
+#define MEMORY		(HZ / 10)
+
+/* For which the bytes of a departed peer wait for memory of TCP's. */
+#define REQUEUE		(10 * HZ)
 
 static void copy_answer(struct hall_sock *hs, const struct hall_answer *answer,
 			struct hall_answer *copy)
@@ -58,6 +64,8 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 	hall_rx_find_source(hs, &n);
 	if (!rest && !hs->rx.ring.ended && !is_stream_over(hs->sk))
 		return true;
+	if (time_before(jiffies, hs->requeue_at))
+		return false;
 	switch (hall_rx_requeue(hs, GFP_KERNEL)) {
 	case 0:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
@@ -72,6 +80,7 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 		hall_rx_release(hs, HALLWAY_REASON_STATE);
 		return true;
 	default:
+		hs->requeue_at = jiffies + MEMORY;
 		return false;
 	}
 }
@@ -309,6 +318,20 @@ static bool may_reattach(struct hall_sock *hs, u32 reason)
 	return found;
 }
 
+/*
+ * Has TCP no memory for the bytes that came? A departed peer's memory stays as it
+ * was until another member has its place. So the bytes wait in the ring for a while,
+ * where the program may read them.
+ */
+static bool may_wait_for_memory(struct hall_sock *hs)
+{
+	if (hall_rx_lacks_tcp(hs))
+		return false;
+	if (!hs->requeue_by)
+		hs->requeue_by = jiffies + REQUEUE;
+	return time_before(jiffies, hs->requeue_by);
+}
+
 static int on_departed(struct hall_sock *hs)
 {
 	bool lost;
@@ -317,10 +340,13 @@ static int on_departed(struct hall_sock *hs)
 	lost = hall_tx_count_unread(hs);
 	/* Bytes that came are delivered; those that can't be put in order are lost. */
 	if (!finish_rx(hs, true)) {
+		if (!lost && may_wait_for_memory(hs))
+			return 0;
 		lost = true;
 		if (!hall_rx_lacks_tcp(hs))
 			hall_rx_discard_queue(hs->sk);
 	}
+	hs->requeue_by = 0;
 	hall_rx_release(hs, HALLWAY_REASON_PEER_LEFT);
 	hall_tx_release(hs);
 	hall_detach(hs, HALLWAY_REASON_PEER_LEFT);
@@ -454,8 +480,9 @@ void hall_switch_run_work(struct hall_sock *hs)
 		hall_callbacks_call(hs, sk);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs);
-	if (events & BIT(HALL_EVENT_DEPARTED))
+	if (events & BIT(HALL_EVENT_DEPARTED) || hs->requeue_by)
 		err = on_departed(hs);
+	again |= hs->requeue_by;
 	continue_detaching(hs);
 	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;

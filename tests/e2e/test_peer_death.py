@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import struct
 import uuid
@@ -9,9 +10,15 @@ from pathlib import Path
 
 import pytest
 from hallway_lab.vm import VM, Job, Plain
-from hallway_tests.doomed import Doomed, last_words_heard, prepare_last_words, stopped_qemu
+from hallway_tests.doomed import (
+    Doomed,
+    last_words_heard,
+    prepare_last_words,
+    say_last_words,
+    stopped_qemu,
+)
 from hallway_tests.guests import AT_ONCE, Delta, Stream, insmod, members, odd, rmmod, wait_members
-from hallway_tests.pair import TINY, Pair, count_on_rings
+from hallway_tests.pair import TINY, Pair, connections_with, count_on_rings
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
 
@@ -20,6 +27,8 @@ pytestmark = pytest.mark.xdist_group("e2e-peers")
 # Seconds after a death in which TCP_USER_TIMEOUT (2.5) ends a connection with unread bytes.
 HASTY, HASTY_ENDS = 2.5, 3.5
 MIB = 1 << 20
+# More than TCP counts in advance on each CPU, so that its limit is felt.
+UNREAD = 3 * MIB
 
 
 def test_peer_killed(pair: Pair) -> None:
@@ -49,6 +58,37 @@ def test_peer_killed(pair: Pair) -> None:
     # With ring memory or a context left behind this would not return.
     for vm in pair.both:
         rmmod(vm)
+
+
+@pytest.mark.slow_on("6.1")
+def test_peer_killed_without_memory(pair: Pair) -> None:
+    """A peer is killed while TCP has no memory for what it sent: it is read when there is some."""
+    rings = {"ring_bytes": 4 * MIB, "ring_bytes_max": 4 * MIB}
+    pair.load(**AT_ONCE, **rings)
+    a, third = pair.a, pair.third()
+    hearer = a.spawn("python3 -B /hallway/guest/unread.py hear 4902")
+    wait_for(lambda: a.run("ss -Hltn sport = :4902").out, "port 4902 is open", 60 * pair.slow)
+    limits = a.run("cat /proc/sys/net/ipv4/tcp_mem").out.strip()
+    with pair.site.join(third):
+        insmod(third, **AT_ONCE, **rings)
+        wait_members(*pair.both, third)
+        third.spawn(f"python3 -B /hallway/guest/unread.py say 4902 {a.ip4} {UNREAD}")
+        wait_for(lambda: count_on_rings(a, third) == 1, "it is on rings", 20 * pair.slow)
+        say_last_words(third, pair.slow)
+        delta = Delta(a)
+        a.run("dmesg -C; sysctl -q net.ipv4.tcp_mem='1 1 1'")
+        third.stop()
+        wait_for(lambda: f"({third.name}) left" in a.run("dmesg").out, "the dead peer has departed")
+        assert connections_with(a, third), "its bytes are given up at once"
+        a.run(f"sysctl -q net.ipv4.tcp_mem='{limits}'")
+        wait_for(lambda: not connections_with(a, third), "it is detached")
+    a.run("touch /tmp/killed")
+    heard = json.loads(hearer.wait(20 * pair.slow).out)
+    a.run("rm /tmp/killed")
+    assert heard == {"got": UNREAD, "right": True}, f"what it sent: {heard}"
+    moved = delta.of(a)
+    assert not moved["resets"], "it was reset"
+    assert moved["rx_bytes_requeued"] >= UNREAD, f"{moved['rx_bytes_requeued']} bytes were requeued"
 
 
 @pytest.mark.slow_on("6.1")
