@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
+import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hallway_lab.vm import Plain
+from hallway_lab.vm import VM, Plain
 from hallway_tests.guests import (
     AT_ONCE,
     REPO,
@@ -25,6 +28,7 @@ from hallway_tests.suite import wait_for
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
 MIB = 1 << 20
+WRITING = 4  # seconds; a guest that is not let in asks once a second
 
 
 def test_status_names_all(pair: Pair) -> None:
@@ -79,7 +83,7 @@ def test_daemon_restart(pair: Pair) -> None:
 
 
 def test_region_full(pair: Pair) -> None:
-    """A guest that finds a region full says so once, and joins when another one has left."""
+    """A guest that finds a region full says so once, asks seldom, and joins when another one has left."""
     a, b = pair.both
     tiny = Plain(pair.site.daemon.region.path.with_name(TINY), 8 * MIB, TINY)
 
@@ -95,10 +99,27 @@ def test_region_full(pair: Pair) -> None:
     b.plug(tiny)
     wait_for(lambda: "no slot is left" in b.run("dmesg").out, f"{b.name} is refused", 20 * pair.slow)
     assert b.uuid not in inside()
+    requests = _count_requests(pair, b)
+    _write_changes(tiny.path, WRITING)
+    assert _count_requests(pair, b) - requests <= 2 * WRITING, "others have it ask all the time"
     a.unplug(TINY)
     wait_for(lambda: b.uuid in inside(), f"{b.name} is a member", 20 * pair.slow)
     b.unplug(TINY)
     assert b.run("dmesg").out.count("no slot is left") == 1
+
+
+def _count_requests(pair: Pair, vm: VM) -> int:
+    connections = pair.site.daemon.status()["vms"]
+    return next(one["requests"] for one in connections if one["uuid"] == vm.uuid)
+
+
+def _write_changes(region: Path, seconds: int) -> None:
+    """Have a region say without end that its table has changed, as any member can."""
+    until = time.monotonic() + seconds
+    with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        while time.monotonic() < until:
+            (change,) = struct.unpack_from("<I", memory, 60)
+            struct.pack_into("<I", memory, 60, (change + 1) % (1 << 32))
 
 
 @pytest.mark.slow_on("6.1")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import struct
+import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +63,6 @@ def test_peer_killed(pair: Pair) -> None:
         rmmod(vm)
 
 
-@pytest.mark.slow_on("6.1")
 def test_peer_killed_without_memory(pair: Pair) -> None:
     """A peer is killed while TCP has no memory for what it sent: it is read when there is some."""
     rings = {"ring_bytes": 4 * MIB, "ring_bytes_max": 4 * MIB}
@@ -141,6 +143,46 @@ def test_place_lost_in_fault(pair: Pair) -> None:
     wait_members(a, b)
     hearer.kill(9)
     a.run("rm /tmp/fault")
+
+
+@pytest.mark.slow_on("6.1")
+def test_place_overwritten(pair: Pair) -> None:
+    """A member overwrites a VM's place while that VM joins: it joins once the member stops."""
+    pair.load(**AT_ONCE)
+    a, b = pair.both
+    region = pair.site.daemon.region.path
+    rmmod(a)
+    a.run("dmesg -C")
+    with _overwriting_generations(region):
+        insmod(a, **AT_ONCE)
+        wait_for(lambda: "impossible slot" in a.run("dmesg").out, "its place is impossible", 20 * pair.slow)
+    wait_members(a, b)
+
+
+@contextlib.contextmanager
+def _overwriting_generations(region: Path) -> Iterator[None]:
+    """Have the table say that all places have another generation, as any of its members can.
+
+    A VM that has joined before it was overwritten loses its place, and joins again.
+    """
+    done = threading.Event()
+
+    def write() -> None:
+        with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            (slots,) = struct.unpack_from("<I", memory, 56)
+            while not done.is_set():
+                for slot in range(1, slots):
+                    struct.pack_into("<I", memory, 128 + 128 * slot + 16, 4711)
+                (change,) = struct.unpack_from("<I", memory, 60)
+                struct.pack_into("<I", memory, 60, (change + 1) % (1 << 32))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()
 
 
 def _send_in_fault(pair: Pair, peer: VM) -> tuple[Job, Job]:

@@ -20,7 +20,10 @@
 #include "../transports.h"
 
 #define ANSWER_DUE	10	/* looks until a missing answer is reported */
-/* Members can have this guest lose its place in the table, as often as they like. */
+/*
+ * Members can have this guest lose its place in the table, not find it there, or
+ * believe that another one is free, as often as they like.
+ */
 #define ASK_AGAIN	HZ
 
 LIST_HEAD(ivshmem_regions);
@@ -326,6 +329,7 @@ static void take_refusal(struct region *region, u32 status,
 		       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
 		       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
 	region->full_reported = full;
+	region->ask_at = jiffies + ASK_AGAIN;
 	region->state = full ? REGION_FULL : REGION_REFUSED;
 }
 
@@ -358,8 +362,10 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 	ivshmem_region_ring_all(region);
 	return;
 invalid:
-	pr_err("hallwayd gave this VM an impossible slot or slice\n");
-	region->state = REGION_REFUSED;
+	/* A member may have overwritten the table, which hallwayd writes again. */
+	pr_err_ratelimited("hallwayd gave this VM an impossible slot or slice: asking again\n");
+	region->ask_at = jiffies + ASK_AGAIN;
+	region->state = REGION_IDLE;
 }
 
 void ivshmem_region_take_answer(struct region *region)
