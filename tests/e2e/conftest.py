@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hallway_lab.emulator import FAST
 from hallway_tests import outsourced as outsourcing
 from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair, booted
@@ -26,9 +27,10 @@ Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 
 
 @pytest.fixture
-def pair(site: Site, kernel: str, share: Path, slow: float) -> Pair:
+def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Pair:
     """Return the pair of VMs of this group."""
-    return site(lambda logs: booted(kernel, share, logs, slow))
+    qemu = FAST if _is_fast(request.node) else None
+    return site(lambda logs: booted(kernel, share, logs, slow, qemu=qemu))
 
 
 @pytest.fixture
@@ -37,6 +39,14 @@ def outsourced(site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
     return site(lambda logs: outsourcing.booted(kernel, share, logs, slow))
 
 
+def _is_fast(item: pytest.Item) -> bool:
+    """Tell whether a test is about connections alone: any QEMU does."""
+    mark = item.get_closest_marker("xdist_group")
+    return mark is not None and mark.args[0] == "e2e-streams"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that are marked `last` after all others of their group."""
+    """Say what tests need; run those that are marked `last` after all others of their group."""
+    for item in filter(_is_fast, items):
+        item.add_marker(pytest.mark.needs(f"qemu {FAST}"))
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)

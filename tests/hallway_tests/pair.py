@@ -183,8 +183,10 @@ def name_logs(vm: VM, folder: Path) -> VM:
 
 
 @contextlib.contextmanager
-def booted(kernel: str, share: Path, logs: Path, slow: float, **region: int) -> Iterator[Pair]:
-    """Run a daemon and two VMs for the length of the block."""
+def booted(
+    kernel: str, share: Path, logs: Path, slow: float, *, qemu: str | None = None, **region: int
+) -> Iterator[Pair]:
+    """Run a daemon and two VMs, on the kernel's own QEMU or on that one, for the length of the block."""
     daemon = topology.Daemon(f"--region={TINY}:8M:2", **region)
     logs.mkdir(parents=True, exist_ok=True)
     daemon.log = logs / "hallwayd.log"
@@ -193,7 +195,8 @@ def booted(kernel: str, share: Path, logs: Path, slow: float, **region: int) -> 
     daemon.region.path.unlink(missing_ok=True)  # that of another site may have another size
     daemon.start()
     try:
-        vms = [name_logs(site.vm(n, kernel, share=share, boot_timeout=120 * slow), logs) for n in (1, 2)]
+        options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow}
+        vms = [name_logs(site.vm(n, kernel, **options), logs) for n in (1, 2)]
         with site.join(*vms):
             for vm in vms:
                 settle_in(vm)

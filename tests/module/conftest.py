@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hallway_lab.emulator import FAST
 from hallway_tests.guests import SLOWER, share_folder
 from hallway_tests.site import group_of, kernel_of, site_of
 from hallway_tests.suite import GuestLost
@@ -42,6 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests in one guest are a group."""
     for item in filter(_in_guest, items):
         item.add_marker(pytest.mark.xdist_group("module"))
+        item.add_marker(pytest.mark.needs(f"qemu {FAST}"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hallway_lab.emulator import FAST
 from hallway_lab.sh import LabError
 from hallway_lab.vm import VM, Job
 from hallway_tests.guests import settle_in
@@ -137,10 +138,21 @@ class Guest:
 def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Guest]:
     """Boot a guest with the tests and pytest on its disk, for the length of the block."""
     lay_libraries(share)
-    vm = VM(number=1, kernel=kernel, share=share, cpus=2, network=False, boot_timeout=120 * slow)
+    vm = VM(
+        number=1,
+        kernel=kernel,
+        qemu=FAST,
+        share=share,
+        cpus=2,
+        network=False,
+        boot_timeout=120 * slow,
+    )
     name_logs(vm, logs)
     with vm:
         settle_in(vm)
         vm.run("mkdir -p /tmp/tests/module /tmp/pytest && cp -r /hallway/tests /tmp/tests/module/guest")
-        vm.run("tar -x -f /hallway/pytest.tar -C /tmp/pytest; ip link set lo up", timeout=60 * slow)
+        vm.run(
+            "tar -x -f /hallway/pytest.tar -C /tmp/pytest; ip link set lo up",
+            timeout=60 * slow,
+        )
         yield Guest(vm, slow)
