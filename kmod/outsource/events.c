@@ -220,10 +220,15 @@ static struct hall_channel *meet_offer(struct hall_member *member,
 	return channel;
 }
 
-/* The outsourcer offers no listener. */
-static struct hall_channel *meet_none(struct hall_member *member,
-				      const struct hallway_message *offer)
+/*
+ * The outsourcer offers no listener, but asks by an OFFER for those of this guest. A
+ * DECLINE is the answer, and the listeners that follow.
+ */
+static struct hall_channel *meet_question(struct hall_member *member,
+					  const struct hallway_message *offer)
 {
+	if (member->outsourcer)
+		hall_publish_by_policy();
 	return NULL;
 }
 
@@ -255,7 +260,7 @@ const struct hall_channel_kind hall_out_datagram = {
 
 const struct hall_channel_kind hall_out_listener = {
 	.number = HALLWAY_KIND_LISTENER,
-	.offer = meet_none,
+	.offer = meet_question,
 	.raised = hall_out_queue_work,
 	.wake = wake_channel,
 	.release = hall_out_release_channel,

@@ -87,6 +87,7 @@ struct hall_out {
 	struct list_head arrivals;
 	unsigned int arrived, backlog;
 	bool pending;			/* not asked for yet: see publish.c */
+	unsigned int policy;		/* of the host, when it was asked for */
 	struct list_head arrival;	/* the place there of one that waits */
 	struct hall_out *listener;	/* of one that arrives; referenced */
 
@@ -364,6 +365,8 @@ bool hall_accept_is_native(struct sock *sk);
 /* publish.c */
 /* Asks the outsourcer for all listeners that it does not publish. Any context. */
 void hall_publish_listeners(void);
+/* The same soon: the host's policy has become another one. */
+void hall_publish_by_policy(void);
 void hall_publish_stop(void);
 /* Ends the published listeners that may not be any more. Process context. */
 void hall_withdraw_listeners(void);

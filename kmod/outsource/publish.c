@@ -10,6 +10,10 @@
  * was made before the first outsourcer may have a thread in the native accept(), which
  * does not look at our queue: it is asked for when a call comes through our table,
  * unless all that wait for it are pollers.
+ *
+ * The same listeners are looked for when the outsourcer says that its policy publishes
+ * other ports. One for which it was asked under the policy before may be refused after
+ * that: they are looked for once more then.
  */
 #include "outsource.h"
 
@@ -25,6 +29,14 @@
 #define BATCH		32
 /* How soon to look again at sockets that were locked. */
 #define AGAIN		(HZ / 4)
+/* Between two times that the host has all listeners looked for, at least. */
+#define POLICY		(HZ / 5)
+
+static unsigned int policy;	/* counts those of which the outsourcer has said so */
+static bool stopped;
+
+static void publish_all(struct work_struct *work);
+static DECLARE_DELAYED_WORK(publish_work, publish_all);
 
 static void describe_listener(struct hall_out *out, const struct sock *sk,
 			      struct hallway_call *call)
@@ -97,6 +109,7 @@ static void ask_outsourcer(struct hall_out *out)
 	struct hallway_call call = { };
 
 	out->pending = false;
+	out->policy = READ_ONCE(policy);
 	/* Asked already, for a call that came meanwhile? */
 	if (out->closed || out->channel.endpoint)
 		return;
@@ -129,6 +142,8 @@ void hall_listener_end(struct hall_out *out, int error)
 	hall_listener_close(out);
 	hall_out_unpublish(out);
 	hall_channel_close(&out->channel);
+	if (out->policy != READ_ONCE(policy))
+		queue_delayed_work(hall_control_queue, &publish_work, POLICY);
 }
 
 void hall_listener_forget(const struct sock *sk)
@@ -328,12 +343,10 @@ static unsigned int walk_listeners(void)
 	return locked;
 }
 
-static void publish_all(struct work_struct *work);
-static DECLARE_DELAYED_WORK(publish_work, publish_all);
-
 static void publish_all(struct work_struct *work)
 {
-	if (READ_ONCE(hall_outsourcing) && walk_listeners())
+	/* The outsourcer may ask for them till the transports have stopped. */
+	if (READ_ONCE(hall_outsourcing) && !READ_ONCE(stopped) && walk_listeners())
 		queue_delayed_work(hall_control_queue, &publish_work, AGAIN);
 }
 
@@ -342,8 +355,16 @@ void hall_publish_listeners(void)
 	mod_delayed_work(hall_control_queue, &publish_work, 0);
 }
 
+/* Softirq: one CPU alone hears of the outsourcer's messages at a time. */
+void hall_publish_by_policy(void)
+{
+	WRITE_ONCE(policy, policy + 1);
+	queue_delayed_work(hall_control_queue, &publish_work, POLICY);
+}
+
 void hall_publish_stop(void)
 {
+	WRITE_ONCE(stopped, true);
 	cancel_delayed_work_sync(&publish_work);
 }
 

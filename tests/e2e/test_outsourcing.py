@@ -412,6 +412,35 @@ def test_daemon_restarted(outsourced: Outsourced) -> None:
     assert count and not failed
 
 
+def test_newly_published(outsourced: Outsourced) -> None:
+    """Another configuration publishes other listeners that are there: connections stay."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(ECHO, "/tmp/echo.py")
+    jobs = [vm.spawn(f"exec python3 -B /tmp/echo.py 0.0.0.0 {port}") for port in (8080, 8082)]
+    wait_for(lambda: vm.run("ss -Hltn sport = :8082").out, "port 8082 is open")
+    wait_published(8080)
+    assert not is_published(8082)
+    before, delta = outsourced.outsourcer(), Delta(vm)
+    with socket.create_connection((HOST, 8080), 60) as client:
+        client.sendall(b"first")
+        assert client.recv(5, socket.MSG_WAITALL) == b"first"
+        with outsourced.configured('publish = ["tcp/8082"]'):
+            wait_published(8082)
+            wait_for(lambda: not is_published(8080), "port 8080 is closed")
+            with socket.create_connection((HOST, 8082), 60) as other:
+                other.sendall(b"other")
+                assert other.recv(5, socket.MSG_WAITALL) == b"other"
+            client.sendall(b"still there?")
+            assert client.recv(12, socket.MSG_WAITALL) == b"still there?"
+        wait_published(8080)
+        wait_for(lambda: not is_published(8082), "port 8082 is closed")
+        assert outsourced.outsourcer() == before
+    assert delta.of(vm)["outsource_arrivals"] == 2
+    for job in jobs:
+        job.kill()
+
+
 UNREAD = 100_096  # bytes, fewer than the ring holds
 # Sends them at once, and no end.
 TELLER = f"""

@@ -48,6 +48,23 @@ class Outsourced:
         machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
         return machine.get("outsourcer", {})
 
+    @contextlib.contextmanager
+    def configured(self, rules: str) -> Iterator[None]:
+        """Have other rules in the block: hallwayd is killed and started with them, and so at the end."""
+        config = self.site.daemon.config
+        assert config
+        before = config.read_text()
+        self._restart(before.replace(PUBLISH, rules))
+        yield
+        self._restart(before)
+
+    def _restart(self, config: str) -> None:
+        daemon = self.site.daemon
+        assert daemon.config
+        daemon.kill()
+        daemon.config.write_text(config)
+        daemon.start()
+
     def outsourcer(self) -> int | None:
         """Return the process that executes the VM's sockets."""
         return self.report().get("pid")

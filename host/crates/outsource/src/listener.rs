@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Listeners of the guest that the host publishes.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
+use hallway_abi::message as abi;
 use nix::errno::Errno;
 
 use crate::guest::Guest;
-use crate::message::Message;
+use crate::message::{Handle, Message, Offer, CARRIER};
 use crate::net;
 use crate::policy;
 use crate::stream::{Stage, Stream};
-use crate::table::Queue;
+use crate::table::{Queue, QUESTION};
 
 /// Connections that one turn takes at most.
 const TURN: usize = 32;
@@ -131,6 +132,24 @@ impl Guest<'_> {
             let done = Message::done(own, listener.its, listener.carrier, 0, errno);
             self.peer.send(&done);
         }
+    }
+
+    /// Asks the guest for its listeners: the policy may publish some that it refused.
+    pub fn ask_for_listeners(&mut self) {
+        let unspecified = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        self.peer.send(&Message::Offer(Offer {
+            from: QUESTION,
+            to: 0,
+            carrier: CARRIER,
+            kind: abi::KIND_LISTENER,
+            answers: 0,
+            listener: 0,
+            flags: 0,
+            local: unspecified,
+            remote: unspecified,
+            ring_size: 0,
+            handle: Handle::default(),
+        }));
     }
 
     /// Closes the listeners that the policy does not publish any more, or elsewhere.

@@ -262,10 +262,16 @@ impl Server {
                 }
             }
             Order::Policy { policy } => {
+                let (publish, listeners) = (&policy.publish, policy.listeners);
+                let is_other =
+                    *publish != self.policy.publish || listeners > self.policy.listeners;
                 self.policy = policy;
                 self.table.forget_destinations();
                 if let Some(mut guest) = self.guest() {
                     guest.check_listeners();
+                    if is_other {
+                        guest.ask_for_listeners();
+                    }
                     guest.wake_listeners();
                 }
             }

@@ -9,6 +9,9 @@ use crate::datagrams::Datagrams;
 use crate::listener::Listener;
 use crate::stream::{Stage, Stream};
 
+/// Endpoint that asks the guest for its listeners; no entry has it.
+pub const QUESTION: u32 = ENDPOINTS_MAX as u32 - 1;
+
 /// What an endpoint stands for.
 pub enum Entry {
     /// A connection.
@@ -55,7 +58,7 @@ impl Default for Table {
     fn default() -> Self {
         Self {
             places: (0..ENDPOINTS_MAX).map(|_| None).collect(),
-            free: (1..ENDPOINTS_MAX as u32).collect(),
+            free: (1..QUESTION).collect(),
             queues: Default::default(),
             serial: 0,
             listeners: Vec::new(),

@@ -465,3 +465,40 @@ fn a_listener_that_is_to_be_elsewhere_is_closed() {
     assert_eq!(done.reason, libc::EACCES as u32);
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
+
+#[test]
+fn the_guest_is_asked_for_listeners_once_others_are_published() {
+    let port = free_port();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let own = vm.next_endpoint();
+    assert_eq!(vm.listen(own, port, 5), Err(libc::EACCES as u64));
+    let change = |policy| host.order(&Order::Policy { policy }, &[]);
+    // What publishes no others asks for nothing.
+    change(Policy {
+        sockets: 50,
+        ..policy(&[])
+    });
+    change(policy(&[port]));
+    let is_question = |message: &Message| matches!(message, Message::Offer(offer) if offer.kind == abi::KIND_LISTENER);
+    let Message::Offer(question) = vm.wait_message(is_question) else {
+        unreachable!()
+    };
+    vm.send_other(Other {
+        r#type: abi::DECLINE,
+        to: question.from,
+        ..Other::default()
+    });
+    vm.listen(own, port, 5).unwrap();
+    let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    vm.wait_offer(own);
+    change(Policy {
+        listeners: 11,
+        ..policy(&[port])
+    });
+    vm.wait_message(is_question);
+    vm.connect(server().1).unwrap();
+    assert!(!vm.has_message(is_question));
+    assert_eq!(host.report().corrupt, 0);
+    drop(client);
+}

@@ -71,6 +71,11 @@ impl Vm {
         }
     }
 
+    /// Whether a message has come that was not waited for.
+    pub fn has_message(&self, is_it: impl Fn(&Message) -> bool) -> bool {
+        self.messages.iter().any(is_it)
+    }
+
     pub fn wait_other(&mut self, r#type: u16, to: u32) -> Other {
         let is_it = |message: &Message| matches!(message, Message::Other(other) if other.r#type == r#type && other.to == to);
         match self.wait_message(is_it) {
