@@ -21,7 +21,7 @@ from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
 from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod
-from hallway_tests.outsourced import Outsourced, is_published, wait_published
+from hallway_tests.outsourced import PUBLISH, Outsourced, is_published, wait_published
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
@@ -439,6 +439,46 @@ def test_newly_published(outsourced: Outsourced) -> None:
     assert delta.of(vm)["outsource_arrivals"] == 2
     for job in jobs:
         job.kill()
+
+
+# Begins connections at once, and says how each ended.
+CROWD = """
+import errno, json, select, socket, sys, time
+socks, poll = [socket.socket() for _ in range(14)], select.poll()
+start = time.monotonic()
+for sock in socks:
+    sock.setblocking(False)
+    assert sock.connect_ex((sys.argv[1], int(sys.argv[2]))) == errno.EINPROGRESS
+    poll.register(sock, select.POLLOUT)
+ends = {}
+while len(ends) < len(socks):
+    for number, _ in poll.poll():
+        sock = next(sock for sock in socks if sock.fileno() == number)
+        ends[number] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        poll.unregister(sock)
+print(json.dumps({"ends": list(ends.values()), "took": time.monotonic() - start}))
+"""
+
+
+def test_rate(outsourced: Outsourced) -> None:
+    """Connections above the rate wait for their turn, some for too long: that is ETIMEDOUT, and counted."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(CROWD, "/tmp/crowd.py")
+    before, delta = outsourced.report(), Delta(vm)
+    with outsourced.configured(PUBLISH + "\nrate = 1\nburst = 1"), served(OUTSIDE, 7016, "outside", SILENT):
+        said = json.loads(vm.run(f"python3 -B /tmp/crowd.py {OUTSIDE} 7016", timeout=120).out)
+        late = said["ends"].count(errno.ETIMEDOUT)
+        assert said["ends"] == [0] * (14 - late) + [errno.ETIMEDOUT] * late, said
+        assert 1 <= late <= 5
+        assert 9.5 < said["took"] < 40
+        refused = late + before["refused"].get("rate", 0)
+        wait_for(lambda: outsourced.report()["refused"].get("rate") == refused, "the host counts them", 60)
+        assert outsourced.report()["delayed"] >= 10 + before["delayed"]
+        daemon = outsourced.site.daemon
+        shown = run([daemon.binaries / "hallway", "status", "--run-dir", daemon.run_dir])
+        assert "connections: rate" in shown and f"refused {refused} times: rate" in shown, shown
+    assert delta.of(vm)["outsource_connections"] == 14 - late
 
 
 UNREAD = 100_096  # bytes, fewer than the ring holds

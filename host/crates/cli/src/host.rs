@@ -210,6 +210,13 @@ fn print_outsourcer(vm: &str, outsourcer: &Outsourcer) -> io::Result<()> {
     for (cause, count) in &outsourcer.refused {
         writeln!(out, "  {vm}: refused {count} times: {cause}")?;
     }
+    if outsourcer.delayed != 0 {
+        writeln!(
+            out,
+            "  {vm}: delayed {} connections: rate",
+            outsourcer.delayed
+        )?;
+    }
     if outsourcer.corrupt != 0 {
         writeln!(
             out,

@@ -186,6 +186,9 @@ pub struct Outsourcer {
     pub received_bytes: u64,
     /// How often each rule or cause refused the guest something.
     pub refused: BTreeMap<String, u64>,
+    /// Connections that had to wait, since the guest makes no more in a second.
+    #[serde(default)]
+    pub delayed: u64,
     /// How often the guest broke the protocol.
     pub corrupt: u64,
 }

@@ -32,6 +32,8 @@ const OUTSOURCED_MEMORY: &str = "64M";
 const OUTSOURCER_USER: &str = "nobody";
 const OUTSOURCED_SOCKETS: u32 = 1024;
 const OUTSOURCED_LISTENERS: u32 = 32;
+/// A higher rate is none.
+const RATE_MAX: u32 = 1_000_000;
 /// Most entries of each list of a policy: it travels in one packet.
 const POLICY_MAX: usize = 256;
 
@@ -165,6 +167,8 @@ struct RawOutsource {
     publish: Vec<Spanned<String>>,
     sockets: Option<Spanned<u32>>,
     listeners: Option<Spanned<u32>>,
+    rate: Option<Spanned<u32>>,
+    burst: Option<Spanned<u32>>,
     memory: Option<Spanned<String>>,
 }
 
@@ -606,11 +610,15 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
     });
     let user = outsourcer_user(whole)?;
     let most = ENDPOINTS_MAX as u32 / 2;
-    let count = |raw: &Option<Spanned<u32>>, without| match raw {
+    let number = |raw: &Option<Spanned<u32>>, without, most| match raw {
         None => Ok(without),
         Some(raw) if (1..=most).contains(raw.get_ref()) => Ok(*raw.get_ref()),
         Some(raw) => Err(fault(raw, format!("give a number from 1 to {most}"))),
     };
+    let rate = number(&raw.rate, 0, RATE_MAX)?;
+    if let Some(burst) = raw.burst.as_ref().filter(|_| rate == 0) {
+        return Err(fault(burst, "burst goes with rate"));
+    }
     Ok(Some(Outsource {
         netns: netns.transpose()?,
         user: user.uid,
@@ -629,8 +637,10 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
                 text.parse()
                     .map_err(|why| format!("{why}: write tcp/8080, or tcp/80=10.0.0.5:8080"))
             })?,
-            sockets: count(&raw.sockets, OUTSOURCED_SOCKETS)?,
-            listeners: count(&raw.listeners, OUTSOURCED_LISTENERS)?,
+            sockets: number(&raw.sockets, OUTSOURCED_SOCKETS, most)?,
+            listeners: number(&raw.listeners, OUTSOURCED_LISTENERS, most)?,
+            rate,
+            burst: number(&raw.burst, rate, RATE_MAX)?,
         },
     }))
 }
@@ -939,6 +949,8 @@ mod tests {
             (out("publish = [\"8080\"]"), 11, "write tcp/8080"),
             (out("sockets = 0"), 11, "from 1 to 2048"),
             (out("listeners = 3000"), 11, "from 1 to 2048"),
+            (out("rate = 0"), 11, "from 1 to 1000000"),
+            (out("burst = 5"), 11, "goes with rate"),
             (out("memory = \"5M\""), 11, "power of two"),
             (out("memory = \"2M\""), 11, "less than 2 MiB"),
             (out("net = \"x\""), 11, "expected one of"),

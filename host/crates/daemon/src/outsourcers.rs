@@ -279,6 +279,7 @@ impl Outsourcers {
             refused: causes
                 .map(|(cause, count)| (printable(cause.as_bytes()), *count))
                 .collect(),
+            delayed: report.delayed,
             corrupt: report.corrupt,
         })
     }

@@ -508,6 +508,7 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
     let refused = "!10.0.0.1/32\u{1b}[31m";
     let report = serde_json::json!({
         "sockets": 3, "listeners": 1, "sent": 10, "received": 20, "refused": [[refused, 2]],
+        "delayed": 4,
     });
     let path = daemon.dir.join("out/report");
     std::fs::write(&path, report.to_string()).unwrap();
@@ -515,8 +516,13 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
     until("it is shown", || shown().sockets == 3);
     let one = shown();
     assert_eq!(
-        (one.listeners, one.sent_bytes, one.received_bytes),
-        (1, 10, 20)
+        (
+            one.listeners,
+            one.sent_bytes,
+            one.received_bytes,
+            one.delayed
+        ),
+        (1, 10, 20, 4)
     );
     assert_eq!(one.refused, [("!10.0.0.1/32?[31m".into(), 2)].into());
 

@@ -3,9 +3,11 @@
 
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use hallway_abi::message as abi;
 use hallway_abi::region::ENDPOINTS_MAX;
+use hallway_ring::Receiver;
 use nix::errno::Errno;
 
 use crate::guest::Guest;
@@ -14,6 +16,7 @@ use crate::message::{Message, Offer, Other, CARRIER};
 use crate::net::{self, Route};
 use crate::options;
 use crate::policy;
+use crate::rate::Waiting;
 use crate::stream::{Stage, Stream};
 use crate::table::{Entry, Queue};
 
@@ -97,17 +100,11 @@ impl Guest<'_> {
             port: offer.local.port(),
             to,
         };
-        let prepare = |socket: &OwnedFd| {
-            for (number, value) in from_guest.take_options() {
-                options::set(socket, number, value);
-            }
-        };
-        let socket = net::start_connect(&route, prepare).map_err(|errno| errno as i32)?;
         let Some((to_guest, handle)) = self.peer.make_ring(self.count_others()) else {
             return Err(self.refuse("memory", "connection", libc::ENOBUFS));
         };
         let stream = Stream {
-            socket: Some(socket),
+            socket: None,
             stage: Stage::Connecting,
             remote: to,
             own: 0,
@@ -122,9 +119,37 @@ impl Guest<'_> {
             is_failed: false,
             stops_short: false,
         };
-        self.insert_stream(stream)
-            .map(drop)
-            .map_err(|errno| errno as i32)
+        let own = self.insert_stream(stream).map_err(|errno| errno as i32)?;
+        if self.may_start() {
+            self.start(own, &route);
+        } else {
+            self.counts.delayed += 1;
+            self.rate.waiting.push_back(Waiting {
+                tag: self.table.tag(own),
+                route,
+                since: Instant::now(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Starts a connect on the host, or ends it.
+    pub fn start(&mut self, own: u32, route: &Route) {
+        if let Err(errno) = self.try_start(own, route) {
+            self.end_connect(own, errno as i32);
+        }
+    }
+
+    fn try_start(&mut self, own: u32, route: &Route) -> Result<(), Errno> {
+        let stream = self.table.stream(own).ok_or(Errno::EINVAL)?;
+        let options = stream.from_guest.as_ref().map(Receiver::take_options);
+        let prepare = |socket: &OwnedFd| {
+            for (number, value) in options.into_iter().flatten() {
+                options::set(socket, number, value);
+            }
+        };
+        stream.socket = Some(net::start_connect(route, prepare)?);
+        self.watch(own)
     }
 
     /// Whether the guest may have one more socket.
@@ -138,26 +163,31 @@ impl Guest<'_> {
         self.policy.sockets.saturating_sub(taken)
     }
 
-    /// Takes a connection up, and watches it. Returns its endpoint.
+    /// Takes a connection up, and watches its socket. Returns its endpoint.
     pub fn insert_stream(&mut self, stream: Stream) -> Result<u32, Errno> {
         let handle = stream.handle;
-        let Some((own, tag)) = self.table.insert(Entry::Stream(stream)) else {
+        let Some((own, _)) = self.table.insert(Entry::Stream(stream)) else {
             self.peer.free_ring(handle);
             return Err(Errno::ENOBUFS);
         };
-        let mut watched = Err(Errno::EBADF);
         if let Some(stream) = self.table.stream(own) {
             stream.own = own;
-            if let Some(socket) = &stream.socket {
-                watched = self.poller.watch_edges(socket, tag);
-            }
         }
-        if let Err(errno) = watched {
+        if let Err(errno) = self.watch(own) {
             self.table.remove(own);
             self.peer.free_ring(handle);
             return Err(errno);
         }
         Ok(own)
+    }
+
+    /// Watches a connection's socket, if there is one.
+    fn watch(&mut self, own: u32) -> Result<(), Errno> {
+        let tag = self.table.tag(own);
+        match self.table.stream(own).map(|stream| &stream.socket) {
+            Some(Some(socket)) => self.poller.watch_edges(socket, tag),
+            _ => Ok(()),
+        }
     }
 
     /// The network has answered a connect.
@@ -177,7 +207,7 @@ impl Guest<'_> {
     }
 
     /// Ends a connect that has no connection, and says so.
-    fn end_connect(&mut self, own: u32, errno: i32) {
+    pub fn end_connect(&mut self, own: u32, errno: i32) {
         if let Some(Entry::Stream(mut stream)) = self.table.remove(own) {
             stream.drop_ring(self.peer);
             self.decline(stream.its, CARRIER, errno);
@@ -249,6 +279,7 @@ impl Guest<'_> {
         if own == 0 {
             // The program has given up a connect.
             if let Some(own) = self.table.find_connecting(decline.from) {
+                self.rate.forget(self.table.tag(own));
                 self.end_connect(own, libc::ECONNABORTED);
             }
             return;

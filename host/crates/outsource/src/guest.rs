@@ -8,6 +8,7 @@ use crate::member::Peer;
 use crate::net;
 use crate::orders::Policy;
 use crate::poller::Poller;
+use crate::rate::Rate;
 use crate::stream::Stage;
 use crate::table::{Entry, Queue, Table};
 
@@ -19,6 +20,8 @@ pub struct Guest<'a> {
     pub table: &'a mut Table,
     /// What it may do.
     pub policy: &'a Policy,
+    /// How fast it connects.
+    pub rate: &'a mut Rate,
     /// What it did.
     pub counts: &'a mut Counts,
     /// Watches the sockets.
@@ -75,6 +78,7 @@ impl Guest<'_> {
 
     /// Gives each entry that has work a turn.
     pub fn work(&mut self) {
+        self.start_waiting();
         for own in self.table.take(Queue::Ready) {
             let tag = self.table.tag(own);
             match self.table.get(own) {

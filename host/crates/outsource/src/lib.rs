@@ -8,7 +8,7 @@
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`policy`] | what the guest may connect to and publish |
 //! | [`member`], [`mailbox`], [`memory`], [`message`] | the region: the own slice, and the guest as a peer |
-//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`datagrams`], [`record`], [`table`] | what is executed for the guest |
+//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`datagrams`], [`record`], [`rate`], [`table`] | what is executed for the guest |
 //! | [`net`], [`udp`], [`poller`], [`control`], [`confine`] | the host's kernel |
 //! | [`lines`] | counts, and bounds for the log |
 
@@ -28,6 +28,7 @@ pub mod options;
 pub mod orders;
 pub mod policy;
 pub mod poller;
+pub mod rate;
 pub mod record;
 pub mod server;
 pub mod stream;

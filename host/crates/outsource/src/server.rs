@@ -24,6 +24,7 @@ use crate::lines::Counts;
 use crate::member::{Member, Peer, Slice};
 use crate::orders::{Order, Policy, Report};
 use crate::poller::{Poller, CONTROL, DOORBELL, SIGNAL, TIMER};
+use crate::rate::Rate;
 use crate::table::{Queue, Table};
 
 /// Between two beats.
@@ -46,6 +47,7 @@ pub struct Server {
     peer: Option<Peer>,
     table: Table,
     policy: Policy,
+    rate: Rate,
     counts: Counts,
     retry: u16,
     is_confined: bool,
@@ -87,6 +89,7 @@ impl Server {
             peer: None,
             table: Table::default(),
             policy: Policy::default(),
+            rate: Rate::default(),
             counts: Counts::default(),
             retry: 1,
             is_confined,
@@ -121,12 +124,13 @@ impl Server {
         if self.table.has(Queue::Ready) {
             return Some(0);
         }
+        let turn = self.rate.timeout(&self.policy);
         if self.peer.as_ref().is_some_and(Peer::is_waiting) {
             self.retry = (self.retry * 2).min(RETRY_MAX);
-            return Some(self.retry);
+            return Some(turn.unwrap_or(RETRY_MAX).min(self.retry));
         }
         self.retry = 1;
-        None
+        turn
     }
 
     fn guest(&mut self) -> Option<Guest<'_>> {
@@ -134,6 +138,7 @@ impl Server {
             peer: self.peer.as_mut()?,
             table: &mut self.table,
             policy: &self.policy,
+            rate: &mut self.rate,
             counts: &mut self.counts,
             poller: &self.poller,
         })
@@ -263,8 +268,7 @@ impl Server {
             }
             Order::Policy { policy } => {
                 let (publish, listeners) = (&policy.publish, policy.listeners);
-                let is_other =
-                    *publish != self.policy.publish || listeners > self.policy.listeners;
+                let is_other = *publish != self.policy.publish || listeners > self.policy.listeners;
                 self.policy = policy;
                 self.table.forget_destinations();
                 if let Some(mut guest) = self.guest() {
@@ -287,6 +291,7 @@ impl Server {
 
     fn depart(&mut self) {
         reset_all(&mut self.table);
+        self.rate.waiting.clear();
         self.peer = None;
     }
 
@@ -302,6 +307,7 @@ impl Server {
                 .iter()
                 .map(|(cause, count)| (cause.clone(), *count))
                 .collect(),
+            delayed: self.counts.delayed,
             corrupt: self.counts.corrupt,
             pid: std::process::id(),
         }

@@ -502,3 +502,97 @@ fn the_guest_is_asked_for_listeners_once_others_are_published() {
     assert_eq!(host.report().corrupt, 0);
     drop(client);
 }
+
+/// Has the guest begin this many connects at once. Returns their endpoints.
+fn begin(vm: &mut Vm, address: SocketAddr, count: usize) -> Vec<u32> {
+    let one = |_| {
+        let own = vm.next_endpoint();
+        let (tx, handle) = vm.peer.make_ring_of(4096).unwrap();
+        let offer = Vm::socket_offer(own, address, &tx, handle);
+        vm.peer.send(&Message::Offer(offer));
+        own
+    };
+    (0..count).map(one).collect()
+}
+
+/// Waits for the answer to a connect that the guest has begun; the error is the errno.
+fn wait_answer(vm: &mut Vm) -> (u32, Result<(), u64>) {
+    match vm.wait_message(|_| true) {
+        Message::Offer(offer) => (offer.answers, Ok(())),
+        Message::Other(other) => (other.to, Err(other.position)),
+    }
+}
+
+#[test]
+fn connects_above_the_rate_wait_for_their_turn() {
+    let (_listener, address) = server();
+    let host = Host::start(Policy {
+        rate: 10,
+        burst: 2,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let start = Instant::now();
+    for own in begin(&mut vm, address, 6) {
+        assert_eq!(wait_answer(&mut vm), (own, Ok(())));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(390));
+    let report = host.report();
+    assert_eq!((report.delayed, report.refused.len()), (4, 0));
+}
+
+#[test]
+fn a_connect_that_waits_for_too_long_times_out_and_one_that_is_given_up_ends() {
+    let (_listener, address) = server();
+    let host = Host::start(Policy {
+        rate: 1,
+        burst: 1,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let begun = begin(&mut vm, address, 14);
+    assert_eq!(wait_answer(&mut vm), (begun[0], Ok(())));
+    vm.send_other(Other {
+        r#type: abi::DECLINE,
+        from: begun[1],
+        ..Other::default()
+    });
+    let aborted = Err(libc::ECONNABORTED as u64);
+    assert_eq!(wait_answer(&mut vm), (begun[1], aborted));
+    let start = Instant::now();
+    let answers: Vec<_> = begun[2..].iter().map(|_| wait_answer(&mut vm)).collect();
+    let late = answers.iter().filter(|(_, answer)| answer.is_err()).count();
+    for (at, answer) in answers.iter().enumerate() {
+        let expected = if at < answers.len() - late {
+            Ok(())
+        } else {
+            Err(libc::ETIMEDOUT as u64)
+        };
+        assert_eq!(*answer, (begun[at + 2], expected));
+    }
+    assert!((1..=4).contains(&late), "{late}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+    let report = host.report();
+    assert_eq!(report.refused, [("rate".into(), late as u64)]);
+    assert_eq!(report.sockets as usize, 1 + answers.len() - late);
+}
+
+#[test]
+fn a_connect_that_waits_is_native_if_the_policy_forbids_it_meanwhile() {
+    let (_listener, address) = server();
+    let rated = |connect| Policy {
+        rate: 2,
+        burst: 1,
+        connect,
+        ..policy(&[])
+    };
+    let host = Host::start(rated(policy(&[]).connect));
+    let mut vm = host.join(21);
+    let begun = begin(&mut vm, address, 2);
+    assert_eq!(wait_answer(&mut vm), (begun[0], Ok(())));
+    let policy = rated(Vec::new());
+    host.order(&Order::Policy { policy }, &[]);
+    let refused = Err(libc::EACCES as u64);
+    assert_eq!(wait_answer(&mut vm), (begun[1], refused));
+    assert_eq!(host.report().sockets, 1);
+}
