@@ -449,7 +449,8 @@ impl Connections {
     }
 
     /// Gives the outsourcer of a region a doorbell, and has the QEMU of a guest that has
-    /// joined learn of it. It stays the same for each process that serves the region.
+    /// joined learn of it. It stays the same for each process that serves the region, and
+    /// for each region of that name.
     pub fn add_outsourcer(&mut self, region: &str, slot: usize) -> Result<()> {
         if self.outsourcers.contains_key(region) {
             return Ok(());
@@ -479,6 +480,14 @@ impl Connections {
             }
             self.gone_outsourcers.push(outsourcer.number);
             self.unsaved = true;
+        }
+    }
+
+    /// Forgets the outsourcers of other regions.
+    pub fn retain_outsourcers(&mut self, is_kept: impl Fn(&str) -> bool) {
+        let regions: Vec<String> = self.outsourcers.keys().cloned().collect();
+        for region in regions.iter().filter(|region| !is_kept(region)) {
+            self.remove_outsourcer(region);
         }
     }
 

@@ -188,7 +188,10 @@ impl Picture {
         for (vm, region) in leaving {
             if self.vms.plug_out(vm, &region, &self.connections) {
                 self.outsourcers.remove(vm);
-                self.connections.remove_outsourcer(&region);
+                // QEMU keeps a descriptor of each doorbell: the next region has the same.
+                if self.config.vms[vm].outsource.is_none() {
+                    self.connections.remove_outsourcer(&region);
+                }
                 self.vms.forget_plugs(&region);
                 self.regions.remove(&region);
             }

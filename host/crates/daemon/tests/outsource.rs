@@ -354,7 +354,8 @@ fn a_guest_that_is_reset_gets_another_region_and_outsourcer() {
     a.region();
     let region = daemon.region();
     assert_eq!(a.guest().join(region), abi::STATUS_OK);
-    let before = pid(&daemon);
+    a.reaches_outsourcer(&daemon);
+    let (before, doorbell) = (pid(&daemon), a.guest().doorbell(2));
     a.monitor.say("RESET");
     until("its process has ended", || !runs(before));
     until("its region is no more", || {
@@ -371,6 +372,8 @@ fn a_guest_that_is_reset_gets_another_region_and_outsourcer() {
     assert_ne!(daemon.region(), region);
     assert_eq!(a.guest().join(daemon.region()), abi::STATUS_OK);
     a.reaches_outsourcer(&daemon);
+    // QEMU could not forget another one.
+    assert_eq!(a.guest().doorbell(2), doorbell);
 }
 
 #[test]

@@ -58,6 +58,11 @@ impl Server {
         let saved = std::mem::take(&mut state.regions);
         let mut regions = Regions::open(options, &config, access, saved, kept)?;
         let mut connections = Connections::recover(listener, &mut state, kept)?;
+        connections.retain_outsourcers(|region| {
+            config.outsourced_named(region).is_some_and(|vm| {
+                config.vms[vm].outsource.is_some() || regions.get(region).is_some()
+            })
+        });
         let outsourcers =
             Outsourcers::recover(&regions, &connections, &config, &state.outsourcers, kept)?;
         for region in outsourcers.regions() {
