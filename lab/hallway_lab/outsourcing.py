@@ -98,8 +98,13 @@ def running(site: Site, vm: VM, rules: str = "") -> Iterator[None]:
         site.daemon.start()
         stack.callback(site.daemon.kill, 15)
         stack.enter_context(site.join(vm))
-        vm.run("ip route add default via 10.77.0.254; ip -6 route add default via fd77::254")
+        route_outside(vm)
         yield
+
+
+def route_outside(vm: VM) -> None:
+    """Have the guest reach the network outside by its NIC."""
+    vm.run("ip route add default via 10.77.0.254; ip -6 route add default via fd77::254")
 
 
 def has_arrived(vm: VM) -> bool:

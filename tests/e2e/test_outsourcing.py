@@ -21,7 +21,7 @@ from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
 from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod
-from hallway_tests.outsourced import PUBLISH, Outsourced, is_published, wait_published
+from hallway_tests.outsourced import ECHO, PUBLISH, TALKER, Outsourced, is_published, wait_published
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
@@ -146,7 +146,7 @@ def fetch(address: str, port: int) -> None:
 def test_older_listeners(outsourced: Outsourced) -> None:
     """Listeners from before the module are published, one in accept() after its next native connection.
 
-    They are published again for the next outsourcer.
+    They are published again for the next outsourcer, and for the module that is loaded again.
     """
     vm = outsourced.vm
     if loaded(vm):
@@ -172,6 +172,9 @@ def test_older_listeners(outsourced: Outsourced) -> None:
     fetch(HOST, 8080)
     fetch(HOST, 8181)
     assert delta.of(vm)["outsource_arrivals"] == 4
+    outsourced.load()
+    wait_published(8080)
+    fetch(HOST, 8080)
     for job in jobs:
         assert job.poll() is None, "a server ended"
         job.kill()
@@ -313,49 +316,6 @@ def test_errors(outsourced: Outsourced) -> None:
     assert said[1]["refused"] == "ECONNREFUSED"
     moved = delta.of(vm)
     assert (moved["outsource_calls"], moved["outsource_connections"]) == (3, 1)
-
-
-# Talks for ever, on a connection for 50 messages each: meanwhile they may be native ones. Counts those that
-# fail, too.
-TALKER = """
-import os, socket, sys, time
-count = failed = 0
-while True:
-    try:
-        sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)
-        data = bytes(range(256)) * 40
-        for _ in range(50):
-            sock.sendall(data)
-            got = bytearray()
-            while len(got) < len(data):
-                piece = sock.recv(65536)
-                if not piece:
-                    raise ConnectionError("end")
-                got += piece
-            assert got == data, "other bytes came than were sent"
-            count += 1
-            with open(sys.argv[3] + ".new", "w") as file:
-                file.write(f"{count} {failed}")
-            os.replace(sys.argv[3] + ".new", sys.argv[3])
-    except OSError:
-        failed += 1
-        time.sleep(0.02)
-"""
-ECHO = """
-import socket, sys, threading
-def serve(sock):
-    try:
-        while piece := sock.recv(65536):
-            sock.sendall(piece)
-    except OSError:
-        pass
-    sock.close()
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
-while True:
-    if sys.argv[3:] == ["poll"]:
-        select.select([listener], [], [])
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"""
 
 
 def talked(vm: VM) -> tuple[int, int]:

@@ -13,6 +13,8 @@ import hallway_tests.pair
 import pytest
 from hallway_lab.vm import VM
 from hallway_tests import guests, two_hosts
+from hallway_tests import outsourced as outsourcers
+from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair
 from hallway_tests.record import Outcome
 from hallway_tests.two_hosts import Hosts
@@ -34,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the marks of faults."""
     for line in (
         "fault(what, rounds=20): what is done, for the table of results, and how often",
+        "machine(reboots=): what is special about the VM that has an outsourcer",
         "region(slots=, region_mib=): what is special about the region of the pair of VMs",
     ):
         config.addinivalue_line("markers", line)
@@ -83,6 +86,19 @@ def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path) -
         region = mark.kwargs if mark else {}
         with hallway_tests.pair.booted(kernel, share, logs, 1, **region) as two:
             yield Unshared(two, lambda: tuple(two.site.vms))
+
+    return site(boot).stage
+
+
+@pytest.fixture
+def outsourcing(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path) -> Outsourced:
+    """Return a VM with an outsourcer."""
+    mark = request.node.get_closest_marker("machine")
+
+    @contextlib.contextmanager
+    def boot(logs: Path) -> Iterator[Unshared]:
+        with outsourcers.booted(kernel, share, logs, 1, **(mark.kwargs if mark else {})) as one:
+            yield Unshared(one, lambda: (one.vm,))
 
     return site(boot).stage
 

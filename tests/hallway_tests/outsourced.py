@@ -18,6 +18,48 @@ from .guests import Delta, healthy, insmod, loaded, rmmod, settle_in
 from .pair import name_logs, sweep
 from .suite import wait_for
 
+# Talks for ever, on a connection for 50 messages each: meanwhile they may be native ones. Counts those that
+# fail, too.
+TALKER = """
+import os, socket, sys, time
+count = failed = 0
+while True:
+    try:
+        sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)
+        data = bytes(range(256)) * 40
+        for _ in range(50):
+            sock.sendall(data)
+            got = bytearray()
+            while len(got) < len(data):
+                piece = sock.recv(65536)
+                if not piece:
+                    raise ConnectionError("end")
+                got += piece
+            assert got == data, "other bytes came than were sent"
+            count += 1
+            with open(sys.argv[3] + ".new", "w") as file:
+                file.write(f"{count} {failed}")
+            os.replace(sys.argv[3] + ".new", sys.argv[3])
+    except OSError:
+        failed += 1
+        time.sleep(0.02)
+"""
+# "poll" after its address and port has it sleep in select() instead of accept().
+ECHO = """
+import select, socket, sys, threading
+def serve(sock):
+    try:
+        while piece := sock.recv(65536):
+            sock.sendall(piece)
+    except OSError:
+        pass
+    sock.close()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    if sys.argv[3:] == ["poll"]:
+        select.select([listener], [], [])
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
 PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181"]'
 
 
@@ -95,9 +137,9 @@ class Outsourced:
 
 
 @contextlib.contextmanager
-def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Outsourced]:
-    """Boot the VM, with a daemon and a network outside, for the length of the block."""
-    site, vm = outsourcing.describe(logs, kernel, share=share, boot_timeout=120 * slow)
+def booted(kernel: str, share: Path, logs: Path, slow: float, **options: object) -> Iterator[Outsourced]:
+    """Boot the VM, with a daemon and a network outside, for the length of the block. Options go to the VM."""
+    site, vm = outsourcing.describe(logs, kernel, share=share, boot_timeout=120 * slow, **options)
     site.daemon.log = logs / "hallwayd.log"
     site.daemon.log.write_bytes(b"")
     with outsourcing.running(site, name_logs(vm, logs), PUBLISH):
