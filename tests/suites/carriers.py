@@ -1,4 +1,4 @@
-"""The carriers that a suite runs over: TCP alone, rings, and both by turns.
+"""The carriers that a suite runs over: TCP alone, rings, both by turns, and sockets of the host.
 
 Each run of a suite loads the module and unloads it, so that its counters are
 the suite's.
@@ -10,12 +10,15 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from hallway_lab.outsourcing import has_arrived
 from hallway_lab.vm import VM
 from hallway_tests.guests import counters, insmod, odd, rmmod
-from hallway_tests.suite import check
+from hallway_tests.suite import check, wait_for
 
-OFF, STEADY, SWITCHING = "off", "steady", "switching"
+OFF, STEADY, SWITCHING, OUTSOURCED = "off", "steady", "switching", "outsourced"
 CARRIERS = (STEADY, SWITCHING)
+# The counter of what went by a carrier.
+BYTES = {STEADY: "tx_bytes_ring", SWITCHING: "tx_bytes_ring", OUTSOURCED: "tx_bytes_outsourced"}
 # Each connection within the guest is offered a ring before its first byte, which
 # waits a while for the answer: most connections of tests send only once.
 PARAMS = {"loopback": 1, "promote_bytes": 0, "promote_ms": 0, "promote_wait_ms": 40}
@@ -42,7 +45,12 @@ def carrier(vm: VM, mode: str, seed: int) -> Iterator[Traffic]:
     if mode == OFF:
         yield traffic
         return
-    insmod(vm, **PARAMS)
+    if mode == OUTSOURCED:
+        vm.run("dmesg -C")
+        insmod(vm)
+        wait_for(lambda: has_arrived(vm), "the outsourcer arrives", 60)
+    else:
+        insmod(vm, **PARAMS)
     toggle = vm.spawn(f"toggle {seed} {TOGGLE_MS} hallway off on") if mode == SWITCHING else None
     yield traffic
     if toggle:

@@ -22,19 +22,31 @@ Outcomes = dict[str, str]  # a test's name: how it ended
 
 @dataclass(frozen=True)
 class Known:
-    """Tests that fail over TCP as well, always or at times, and why."""
+    """Tests that fail over TCP as well, always or at times; those that change; and why."""
 
     fails: dict[str, str]
+    changes: dict[str, str] = field(default_factory=dict)
 
     def reason(self, test: str) -> str | None:
         """Return why a test fails on both carriers, if that is known."""
-        return next((why for pattern, why in self.fails.items() if fnmatchcase(test, pattern)), None)
+        return _reason(self.fails, test)
+
+    def change(self, test: str) -> str | None:
+        """Return why a test changes, if that is known."""
+        return _reason(self.changes, test)
 
 
-def known(path: Path = KNOWN) -> Known:
-    """Read the list that is kept."""
+def _reason(known: dict[str, str], test: str) -> str | None:
+    return next((why for pattern, why in known.items() if fnmatchcase(test, pattern)), None)
+
+
+def known(carrier: str = "", path: Path = KNOWN) -> Known:
+    """Read the list that is kept; the tests that change are those of a carrier."""
     read = tomllib.loads(path.read_text())
-    return Known({one["test"]: one["reason"] for one in read.get("fails", [])})
+    fails, changes = (
+        {one["test"]: one["reason"] for one in read.get(name, [])} for name in ("fails", f"changes-{carrier}")
+    )
+    return Known(fails, changes)
 
 
 def differing(tcp: Outcomes, ring: Outcomes) -> list[str]:
@@ -92,7 +104,9 @@ class Comparison:
 
     def faults(self, kept: Known) -> list[str]:
         """Return all that keeps the suite from passing, but for what is known."""
-        found = [f"changed: `{test}`: {words}" for test, words in self.changed.items()]
+        found = [
+            f"changed: `{test}`: {words}" for test, words in self.changed.items() if kept.change(test) is None
+        ]
         found += [
             f"unsteady, and known.toml does not say why: `{test}`: {words}"
             for test, words in self.unsteady.items()
@@ -108,6 +122,7 @@ class Comparison:
     def notes(self, kept: Known) -> list[str]:
         """Return what is known of tests that fail on both carriers, or at times."""
         found = [f"`{test}` fails on both carriers: {kept.reason(test)}" for test in self.failing]
+        found += [f"`{test}` changed: {why}" for test in self.changed if (why := kept.change(test))]
         return found + [f"`{test}` is unsteady: {kept.reason(test)}" for test in self.unsteady]
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from hallway_tests.record import Outcome
 
-from .guest import Guest, booted
+from .guest import Guest, booted, booted_outsourced
 from .runner import Runner
 
 LIMIT = 3 * 3600  # seconds for a suite over TCP and on one other carrier, with repeats
@@ -45,4 +45,18 @@ def runner(
 ) -> Runner:
     """Return what runs a suite in this test's guest."""
     guest = site(lambda logs: booted(kernel, share, logs))
+    return Runner(guest, outcome, rng, pytestconfig.option.repeats)
+
+
+@pytest.fixture
+def outsourced_runner(
+    site: Callable[[object], Guest],
+    kernel: str,
+    share: Path,
+    outcome: Outcome,
+    rng: Random,
+    pytestconfig: pytest.Config,
+) -> Runner:
+    """Return what runs a suite in a guest with an outsourcer."""
+    guest = site(lambda logs: booted_outsourced(kernel, share, logs))
     return Runner(guest, outcome, rng, pytestconfig.option.repeats)

@@ -10,17 +10,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hallway_lab import outsourcing
+from hallway_lab.outsourcing import HOST, HOST6
 from hallway_lab.sh import LabError, step
 from hallway_lab.vm import VM
 from hallway_tests.guests import healthy, settle_in
 from hallway_tests.pair import name_logs
 
-from .carriers import OFF, Traffic, carrier
+from .carriers import OFF, OUTSOURCED, Traffic, carrier
 from .compare import Outcomes
 from .suite import IMAGE, Suite
 
+# The ports that the host publishes, and what has the programs of suites use them.
+PORTS = range(20000, 20200)
+MAPPED = (
+    f"LD_PRELOAD=/tmp/suites/mapped.so MAPPED_V4={HOST} MAPPED_V6={HOST6}"
+    f" MAPPED_FIRST={PORTS[0]} MAPPED_LAST={PORTS[-1]}"
+)
+RULES = f"publish = {[f'tcp/{port}' for port in PORTS]}\nlisteners = {len(PORTS)}"
+
 RESULTS = "/tmp/results"
 ONLY = "/tmp/only"
+OPTIONS = {"image": IMAGE, "cpus": 2, "memory_mib": 2048, "boot_timeout": 240}
 
 
 @dataclass
@@ -63,7 +74,7 @@ class Guest:
         again = f": {test}, {times} times alone" if test else ""
         with step(f"{suite.name} ({on}){again}"), carrier(self._vm, on, seed) as made.traffic:
             for _ in range(times):
-                lines = self._once(suite, test)
+                lines = self._once(suite, test, MAPPED if on == OUTSOURCED else "")
                 if not test:
                     path = self._logs / f"{suite.key}-{on}.jsonl"
                     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -72,7 +83,7 @@ class Guest:
         made.seconds = time.monotonic() - begin
         return made
 
-    def _once(self, suite: Suite, test: str) -> list[dict[str, str]]:
+    def _once(self, suite: Suite, test: str, environment: str) -> list[dict[str, str]]:
         """Run a suite, or one of its tests; return what the guest's program wrote of each test's end."""
         vm = self._vm
         if test:
@@ -80,7 +91,7 @@ class Guest:
         only = f"--only {ONLY}" if test else ""
         program, _, what = suite.command.partition(" ")
         command = f"rm -f {RESULTS}*; cd /root/work && {suite.setup or 'true'} && "
-        command += f"python3 -B /tmp/suites/{shlex.quote(program)} --results {RESULTS} {only}"
+        command += f"{environment} python3 -B /tmp/suites/{shlex.quote(program)} --results {RESULTS} {only}"
         command += f" --limit {suite.limit} -- {what}"
         try:
             vm.run(f"({command}) >{RESULTS}.out 2>&1", timeout=suite.whole)
@@ -94,8 +105,22 @@ class Guest:
 @contextlib.contextmanager
 def booted(kernel: str, share: Path, logs: Path) -> Iterator[Guest]:
     """Boot the guest for the length of the block."""
-    vm = VM(number=1, kernel=kernel, share=share, image=IMAGE, cpus=2, memory_mib=2048, boot_timeout=240)
+    vm = VM(number=1, kernel=kernel, share=share, **OPTIONS)
     with name_logs(vm, logs):
-        settle_in(vm)
-        vm.run("cp -r /hallway/suites/guest /tmp/suites; mkdir -p /root/work")
-        yield Guest(vm, logs)
+        yield _ready(vm, logs)
+
+
+@contextlib.contextmanager
+def booted_outsourced(kernel: str, share: Path, logs: Path) -> Iterator[Guest]:
+    """Boot a guest with an outsourcer for the length of the block."""
+    site, vm = outsourcing.describe(logs, kernel, share=share, **OPTIONS)
+    site.daemon.log = logs / "hallwayd.log"
+    site.daemon.log.write_bytes(b"")
+    with outsourcing.running(site, name_logs(vm, logs), RULES):
+        yield _ready(vm, logs)
+
+
+def _ready(vm: VM, logs: Path) -> Guest:
+    settle_in(vm)
+    vm.run("cp -r /hallway/suites/guest /tmp/suites; mkdir -p /root/work")
+    return Guest(vm, logs)

@@ -7,7 +7,7 @@ from random import Random
 from hallway_lab.results import figure
 from hallway_tests.record import Outcome
 
-from .carriers import OFF
+from .carriers import BYTES, OFF
 from .compare import Comparison, Outcomes, compared, known
 from .guest import Guest, Run
 from .suite import Suite
@@ -31,10 +31,10 @@ class Runner:
             lambda test: self._repeat(suite, OFF, test, tcp),
             lambda test: self._repeat(suite, carrier, test, ring),
         )
-        self._describe(found, tcp, ring)
-        faults = found.faults(known()) + ring.traffic.faults
-        if suite.rings and not ring.traffic.counters["tx_bytes_ring"]:
-            faults.append("not one byte went through a ring")
+        self._describe(found, tcp, ring, carrier)
+        faults = found.faults(known(carrier)) + ring.traffic.faults
+        if suite.rings and not ring.traffic.counters[BYTES[carrier]]:
+            faults.append("not one byte went by the carrier")
         self._outcome.check(faults)
 
     def _repeat(self, suite: Suite, on: str, test: str, before: Run) -> list[Outcomes]:
@@ -42,7 +42,7 @@ class Runner:
         before.why = done.why | before.why
         return done.outcomes
 
-    def _describe(self, found: Comparison, tcp: Run, ring: Run) -> None:
+    def _describe(self, found: Comparison, tcp: Run, ring: Run, carrier: str) -> None:
         counters = ring.traffic.counters
         self._outcome.figures |= {
             "tests": figure("", found.tests),
@@ -53,10 +53,10 @@ class Runner:
             "sockets": figure("", counters["attached"]),
             "promoted": figure("", counters["tx_promoted"]),
             "switches": figure("", ring.traffic.switches),
-            "in rings": figure("B", counters["tx_bytes_ring"]),
+            "in rings": figure("B", counters[BYTES[carrier]]),
             "over TCP": figure("B", counters["tx_bytes_tcp"]),
         }
-        self._outcome.notes += found.notes(known())
+        self._outcome.notes += found.notes(known(carrier))
         why = tcp.why | ring.why
         self._outcome.details |= {
             "why": {test: why.get(test, "") for test in [*found.repeats, *found.failing]},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hallway_lab import paths
-from hallway_lab.sh import step
+from hallway_lab.sh import run, step
 
 HERE = Path(__file__).resolve().parent
 IMAGE = "suites"  # of the guests; lab/hallway_lab/image.py lists the Debian packages in it
@@ -36,6 +36,8 @@ def lay_out(kernel: str, *products: Path) -> None:
     """Lay out for the guests of a kernel what runs suites, and what these are made of."""
     folder = paths.OUT / "tests" / f"share-{kernel}" / "suites"
     shutil.copytree(HERE / "guest", folder / "guest", dirs_exist_ok=True)
+    mapped = folder / "guest/mapped.so"
+    run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", mapped, HERE / "guest/mapped.c"])
     for path in products:
         if path.is_dir():
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)

@@ -70,6 +70,14 @@ def test_faults() -> None:
     assert len(changed.faults(Known({"a": "why"}))) == 1
 
 
+def test_known_changes() -> None:
+    """A change with a reason is no fault, and is noted."""
+    changed = Comparison({"a": "pass"}, {"a": "fail"}, {"a": Repeats(["pass"] * 3, ["fail"] * 3)})
+    kept = Known({}, {"a": "why"})
+    assert not changed.faults(kept)
+    assert changed.notes(kept) == ["`a` changed: why"]
+
+
 def test_known() -> None:
     """The list of known failures can be read, and its patterns are a shell's."""
     kept = known()
