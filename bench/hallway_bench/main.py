@@ -12,7 +12,7 @@ import argparse
 import time
 from pathlib import Path
 
-from hallway_lab import isolate, measure, paths, results, summary
+from hallway_lab import isolate, measure, passt, paths, results, summary
 from hallway_lab.measure import describe
 from hallway_lab.results import Record, Store
 from hallway_lab.sample import Row, Samples, sample
@@ -55,10 +55,12 @@ def _bench(options: argparse.Namespace) -> int:
     isolate.enter()
     results.prepare()
     use("plots", MATPLOTLIB)
-    measure.make_ready(options.kernel, *build_programs())
-    store = Store("bench", options.kernel)
     groups = [(group, group.rows()) for group in (Scenarios(options.seconds), Outside(options.seconds))]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
+    if any(row.beside for row in wanted):
+        passt.prepare()
+    measure.make_ready(options.kernel, *build_programs())
+    store = Store("bench", options.kernel)
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
         if mine:

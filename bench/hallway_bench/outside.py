@@ -1,7 +1,8 @@
 """Benchmarks between one VM and peers outside of it, with outsourcing on and off.
 
 The first figures of "Fast Networking with Socket-Outsourcing" (Eiraku et al., SAC 2009) are of this
-kind. With outsourcing off, all bytes pass the VM's NIC.
+kind. With outsourcing off, all bytes pass the VM's NIC. Beside both, the same programs by passt, and
+on the host itself in place of the VM.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
-from hallway_lab import isolate, outsourcing, paths, programs
-from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, Stand
+from hallway_lab import isolate, outsourcing, passt, paths, programs
+from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, WIRE, Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 from hallway_lab.sh import run
@@ -19,6 +20,8 @@ from hallway_lab.sh import run
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
 
 PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
+# Ports of the host, above those of the VM: what passt forwards, and servers of the host.
+BY_PASST, ON_HOST = 1000, 2000
 RULES = f"publish = {json.dumps([f'tcp/{port}' for port in PORTS.values()])}"
 # size of writes, its name, targets out of the VM and into it
 WRITES = (
@@ -37,12 +40,16 @@ class Outside:
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
-        self._started: set[tuple[str, bool]] = set()
+        self._started: set[tuple[str, str]] = set()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VM; it and the servers outside run until the end of the block."""
-        with outsourcing.standing(kernel, RULES) as self.stand:
+        forwarded = {port + BY_PASST: port for port in PORTS.values()}
+        with outsourcing.standing(
+            kernel, RULES, lambda: passt.running(WIRE, forwarded), extra=passt.NIC
+        ) as self.stand:
+            passt.set_up(self.stand.client)
             yield self.stand
 
     def rows(self) -> list[Row]:
@@ -113,25 +120,46 @@ class Outside:
             run=lambda: measure(self._call(program, inward, words)),
             lower_is_better=lower,
             carries=carries,
+            beside=(
+                ("passt", lambda: measure(self._by_passt(program, inward, words))),
+                ("native", lambda: measure(self._native(program, inward, words))),
+            ),
         )
 
     def _call(self, program: str, inward: bool, words: str) -> dict[str, float]:
-        self._serve(program, inward)
-        port = PORTS[program]
+        self._serve(program, "VM" if inward else "outside")
         if inward:
             address = HOST if self.stand.on else self.stand.client.ip4
-            call = [*isolate.on_host(NETNS), paths.out("bench", program), "-c", address, port, *words.split()]
-            return json.loads(run([str(word) for word in call], timeout=self.seconds + 30))
-        command = f"/hallway/{program} -c {OUTSIDE} {port} {words}"
+            return self._run(program, NETNS, address, PORTS[program], words)
+        command = f"/hallway/{program} -c {OUTSIDE} {PORTS[program]} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 30).out)
 
-    def _serve(self, program: str, inward: bool) -> None:
-        if (program, inward) in self._started:
+    def _by_passt(self, program: str, inward: bool, words: str) -> dict[str, float]:
+        with passt.routed(self.stand.client, OUTSIDE):
+            if not inward:
+                return self._call(program, inward, words)
+            self._serve(program, "VM")
+            return self._run(program, NETNS, HOST, PORTS[program] + BY_PASST, words)
+
+    def _native(self, program: str, inward: bool, words: str) -> dict[str, float]:
+        if not inward:
+            self._serve(program, "outside")
+            return self._run(program, None, OUTSIDE, PORTS[program], words)
+        self._serve(program, "host", ON_HOST)
+        return self._run(program, NETNS, HOST, PORTS[program] + ON_HOST, words)
+
+    def _run(self, program: str, netns: str | None, address: str, port: int, words: str) -> dict[str, float]:
+        """Run a client on the host, or outside."""
+        call = [*isolate.on_host(netns), paths.out("bench", program), "-c", address, port, *words.split()]
+        return json.loads(run([str(word) for word in call], timeout=self.seconds + 30))
+
+    def _serve(self, program: str, where: str, more: int = 0) -> None:
+        if (program, where) in self._started:
             return
-        self._started.add((program, inward))
-        port = PORTS[program]
-        if inward:
+        self._started.add((program, where))
+        port = PORTS[program] + more
+        if where == "VM":
             programs.serve(self.stand.client, f"/hallway/{program} -s {port}", port)
         else:
             words = [str(paths.out("bench", program)), "-s", str(port)]
-            self.stand.serve(words, port)
+            self.stand.serve(words, port, NETNS if where == "outside" else None)

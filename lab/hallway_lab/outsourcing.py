@@ -11,7 +11,8 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from . import isolate, paths
@@ -23,6 +24,7 @@ from .vm import VM
 NUMBER = 11
 NETNS = "outside"
 # Ends of the wire: of the host, and outside.
+WIRE = "wan"
 HOST, OUTSIDE = "10.78.0.1", "10.78.0.2"
 HOST6, OUTSIDE6 = "fd78::1", "fd78::2"
 CONFIG = """
@@ -61,8 +63,12 @@ def outside() -> Iterator[None]:
     isolate.need_private()
     run(["ip", "netns", "add", NETNS])
     try:
-        run(["ip", "link", "add", "wan", "type", "veth", "peer", "name", "lan", "netns", NETNS])
-        for words in (f"addr add {HOST}/24 dev wan", f"addr add {HOST6}/64 dev wan nodad", "link set wan up"):
+        run(["ip", "link", "add", WIRE, "type", "veth", "peer", "name", "lan", "netns", NETNS])
+        for words in (
+            f"addr add {HOST}/24 dev {WIRE}",
+            f"addr add {HOST6}/64 dev {WIRE} nodad",
+            f"link set {WIRE} up",
+        ):
             run(["ip", *words.split()])
         for words in (
             "link set lo up",
@@ -86,8 +92,16 @@ def describe(folder: Path, kernel: str, **options: object) -> tuple[Site, VM]:
 
 
 @contextlib.contextmanager
-def running(site: Site, vm: VM, rules: str = "") -> Iterator[None]:
-    """Run what `describe` returned, without the module; rules: more of its [vm.outsource]."""
+def running(
+    site: Site,
+    vm: VM,
+    rules: str = "",
+    beside: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Iterator[None]:
+    """Run what `describe` returned, without the module; rules: more of its [vm.outsource].
+
+    `beside` runs from before the VM boots, when the network outside is there.
+    """
     own = Path("/run/netns/own")
     with outside(), contextlib.ExitStack() as stack:
         own.touch()
@@ -97,6 +111,7 @@ def running(site: Site, vm: VM, rules: str = "") -> Iterator[None]:
         site.daemon.config.write_text(CONFIG.format(vm=vm, netns=own, rules=rules))
         site.daemon.start()
         stack.callback(site.daemon.kill, 15)
+        stack.enter_context(beside())
         stack.enter_context(site.join(vm))
         route_outside(vm)
         yield
@@ -123,9 +138,9 @@ class Stand:
         self.on = True
         self._servers = servers
 
-    def serve(self, words: list[str], port: int) -> None:
-        """Run a server outside until the stand's end."""
-        self._servers.enter_context(serving(words, port))
+    def serve(self, words: list[str], port: int, netns: str | None = NETNS) -> None:
+        """Run a server outside, or on the host, until the stand's end."""
+        self._servers.enter_context(serving(words, port, netns))
 
     def switch(self, on: bool) -> None:
         """Turn outsourcing on or off: without it, bytes go by the NIC."""
@@ -162,13 +177,21 @@ class Stand:
 
 
 @contextlib.contextmanager
-def standing(kernel: str, rules: str = "") -> Iterator[Stand]:
-    """Boot the VM, and wait for its outsourcer; measure.make_ready() comes before."""
+def standing(
+    kernel: str,
+    rules: str = "",
+    beside: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    **options: object,
+) -> Iterator[Stand]:
+    """Boot the VM, and wait for its outsourcer; measure.make_ready() comes before.
+
+    `beside` is as in `running`; more options go to the VM.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(contextlib.ExitStack())
-        site, vm = describe(folder, kernel, share=paths.out("share", kernel))
-        stack.enter_context(running(site, vm, rules))
+        site, vm = describe(folder, kernel, share=paths.out("share", kernel), **options)
+        stack.enter_context(running(site, vm, rules, beside))
         vm.run("insmod /hallway/hallway.ko")
         deadline = time.monotonic() + 60
         while not has_arrived(vm):

@@ -25,6 +25,7 @@ class Row:
     lower_is_better: bool = False
     spin_us: int | None = None  # None: the module's default
     carries: bool = True  # False: too few bytes to be promoted at all
+    beside: tuple[tuple[str, Callable[[], Run]], ...] = ()  # other ways that it is compared with
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Samples:
     row: Row
     tcp: list[float] = field(default_factory=list)
     hallway: list[float] = field(default_factory=list)
+    beside: dict[str, list[float]] = field(default_factory=dict)
     ledger: Ledger | None = None  # of the last run with Hallway on
     faults: list[str] = field(default_factory=list)
 
@@ -50,7 +52,7 @@ class Samples:
         unit = self.row.unit
         found: dict[str, Figure | str] = {
             name: figure(unit, *values)
-            for name, values in (("TCP", self.tcp), ("Hallway", self.hallway))
+            for name, values in (("TCP", self.tcp), ("Hallway", self.hallway), *self.beside.items())
             if values
         }
         if self.ratio is not None:
@@ -61,7 +63,7 @@ class Samples:
 
 
 def sample(stand: Switchable, samples: Samples, *, on_first: bool = False) -> None:
-    """Run a row's program once with Hallway off and once with it on."""
+    """Run a row's program once with Hallway off, once with it on, and once in each way beside."""
     row = samples.row
     stand.spin(row.spin_us)
     for on in (on_first, not on_first):
@@ -80,4 +82,15 @@ def sample(stand: Switchable, samples: Samples, *, on_first: bool = False) -> No
             samples.faults += samples.ledger.faults
         elif not on:
             samples.faults += unwanted(traffic)
+        say(f"  {row.title}, {name}: {number(done.value)} {row.unit}")
+    if row.beside:
+        stand.switch(False)
+    for name, go in row.beside:
+        try:
+            done = go()
+        except LabError as failure:
+            samples.faults.append(f"{name}: {failure}")
+            say(f"  {row.title}, FAILED: {failure}")
+            continue
+        samples.beside.setdefault(name, []).append(done.value)
         say(f"  {row.title}, {name}: {number(done.value)} {row.unit}")
