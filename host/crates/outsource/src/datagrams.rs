@@ -5,7 +5,6 @@
 //! destination; else it goes back. Only answers are handed on: what comes from an address
 //! and port to which the guest has sent.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -14,6 +13,7 @@ use hallway_ring::{Receiver, Runs, Sender};
 use nix::errno::Errno;
 
 use crate::guest::Guest;
+use crate::known::Ends;
 use crate::lines::Counts;
 use crate::member::Peer;
 use crate::message::{Handle, Message, Offer, Other, CARRIER};
@@ -25,8 +25,8 @@ use crate::{net, policy, udp};
 
 /// Records of one direction in one turn at most.
 const TURN: usize = 64;
-/// Destinations that are known at a time.
-const KNOWN: usize = 1024;
+/// Bytes of one direction after which a turn ends.
+const TURN_BYTES: usize = 256 << 10;
 /// Space for the longest record.
 const LONGEST: usize = (HEAD + abi::DATAGRAM_MAX as usize).next_multiple_of(8);
 
@@ -56,8 +56,8 @@ pub struct Datagrams {
     /// Nothing: the guest reads no more.
     to_guest: Option<Sender>,
     handle: Handle,
-    /// Whether the policy allows these destinations.
-    pub known: HashMap<SocketAddr, bool>,
+    /// Where the guest has sent to.
+    pub ends: Ends,
 }
 
 /// What the work of one turn needs.
@@ -72,6 +72,9 @@ pub struct Turn<'a> {
     pub poller: &'a Poller,
 }
 
+/// Errors of a host that has too little: what cannot be sent for these is lost.
+const SHORT: [Errno; 4] = [Errno::ENOBUFS, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE];
+
 /// How the sending of a record went.
 enum Sent {
     /// It is done with.
@@ -82,11 +85,14 @@ enum Sent {
 
 impl Datagrams {
     /// The kernel reports something of a socket.
-    pub fn take_event(&mut self, is_in: bool, is_out: bool, is_error: bool) {
+    pub fn take_event(&mut self, is_in: bool, is_out: bool, is_error: bool, poller: &Poller) {
         for socket in self.sockets.iter_mut().flatten() {
             socket.is_readable |= is_in;
-            socket.is_writable |= is_out;
             socket.has_errors |= is_error;
+            if is_out && !socket.is_writable {
+                socket.is_writable = true;
+                poller.watch_output(&socket.fd, self.tag, false);
+            }
         }
     }
 
@@ -113,7 +119,11 @@ impl Datagrams {
 
     fn pump_to_network(&mut self, turn: &mut Turn<'_>) -> Result<bool, Corrupt> {
         self.is_blocked = false;
+        let mut bytes = 0;
         for _ in 0..TURN {
+            if bytes >= TURN_BYTES {
+                break;
+            }
             let Some(ring) = &mut self.from_guest else {
                 return Ok(false);
             };
@@ -130,6 +140,7 @@ impl Datagrams {
                 self.is_blocked = true;
                 return Ok(false);
             }
+            bytes += head.total();
             if let Some(ring) = &mut self.from_guest {
                 if ring.consume(head.total() as u32) {
                     turn.peer.mark(self.its);
@@ -140,17 +151,14 @@ impl Datagrams {
     }
 
     fn allows(&mut self, to: SocketAddr, turn: &mut Turn<'_>) -> bool {
-        if let Some(known) = self.known.get(&to) {
-            return *known;
+        if let Some(is_allowed) = self.ends.is_allowed(to) {
+            return is_allowed;
         }
         let allowed = match to.port() {
             0 => Err("port 0".into()),
             _ => policy::check_connect(turn.policy, to, net::is_own),
         };
-        if self.known.len() >= KNOWN {
-            self.known.clear();
-        }
-        self.known.insert(to, allowed.is_ok());
+        self.ends.insert(to, allowed.is_ok());
         if let Err(cause) = allowed {
             turn.counts.refuse(cause, &format!("datagram to {to}"));
             return false;
@@ -167,6 +175,7 @@ impl Datagrams {
         match self.try_send(head, &payload, turn) {
             Ok(()) => Sent::Done,
             Err(Errno::EAGAIN) => Sent::Later,
+            Err(errno) if SHORT.contains(&errno) => Sent::Done,
             Err(errno) => {
                 let error = Error {
                     errno: errno as u32,
@@ -203,7 +212,10 @@ impl Datagrams {
         }
         match result {
             Ok(_) => turn.counts.sent += head.length as u64,
-            Err(Errno::EAGAIN) => socket.is_writable = false,
+            Err(Errno::EAGAIN) => {
+                socket.is_writable = false;
+                turn.poller.watch_output(&socket.fd, self.tag, true);
+            }
             Err(_) => {}
         }
         result.map(drop)
@@ -242,6 +254,8 @@ impl Datagrams {
             return;
         };
         let head = Head {
+            tos: error.packet.0,
+            hops: error.packet.1,
             error,
             ..Head::new(abi::DATAGRAM_ERROR, address, 0)
         };
@@ -272,13 +286,15 @@ impl Datagrams {
                 }
             }
             let mut left = TURN;
-            while left > 0 && self.receive(number, turn) {
+            let end = turn.counts.received + TURN_BYTES as u64;
+            while left > 0 && turn.counts.received < end && self.receive(number, turn) {
                 left -= 1;
             }
+            let is_over = left == 0 || turn.counts.received >= end;
             let has_errors = self.sockets[number]
                 .as_ref()
                 .is_some_and(|one| one.has_errors);
-            has_more |= left == 0 || has_errors;
+            has_more |= is_over || has_errors;
         }
         has_more
     }
@@ -306,7 +322,8 @@ impl Datagrams {
                 return true;
             }
         };
-        if received.is_truncated || self.known.get(&received.from) != Some(&true) {
+        let known = self.ends.get(received.from);
+        if received.is_truncated || !known.is_some_and(|known| known.is_allowed) {
             return true;
         }
         let head = Head {
@@ -390,7 +407,7 @@ fn open(is_v4: bool, tag: u64, turn: &Turn<'_>) -> Result<Socket, Errno> {
     let any = Ipv6Addr::UNSPECIFIED.into();
     let source = policy::choose_source(turn.policy, any, is_v4)?;
     let fd = udp::open(is_v4, source)?;
-    turn.poller.watch_edges(&fd, tag)?;
+    turn.poller.watch_input(&fd, tag)?;
     Ok(Socket {
         fd,
         is_readable: true,
@@ -429,7 +446,7 @@ impl Guest<'_> {
             is_blocked: false,
             to_guest: Some(to_guest),
             handle,
-            known: HashMap::new(),
+            ends: Ends::default(),
         };
         let entry = Entry::Datagrams(Box::new(datagrams));
         let Some((own, tag)) = self.table.insert(entry) else {

@@ -70,7 +70,9 @@ impl Guest<'_> {
                     return;
                 }
             }
-            Some(Entry::Datagrams(datagrams)) => datagrams.take_event(is_in, is_out, is_error),
+            Some(Entry::Datagrams(datagrams)) => {
+                datagrams.take_event(is_in, is_out, is_error, self.poller);
+            }
             None => {}
         }
         self.table.push(Queue::Ready, own);

@@ -8,7 +8,7 @@
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`policy`] | what the guest may connect to and publish |
 //! | [`member`], [`mailbox`], [`memory`], [`message`] | the region: the own slice, and the guest as a peer |
-//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`datagrams`], [`record`], [`rate`], [`table`] | what is executed for the guest |
+//! | [`guest`], [`calls`], [`listener`], [`stream`], [`options`], [`datagrams`], [`known`], [`record`], [`rate`], [`table`] | what is executed for the guest |
 //! | [`net`], [`udp`], [`poller`], [`control`], [`confine`] | the host's kernel |
 //! | [`lines`] | counts, and bounds for the log |
 
@@ -17,6 +17,7 @@ pub mod confine;
 pub mod control;
 pub mod datagrams;
 pub mod guest;
+pub mod known;
 pub mod lines;
 pub mod listener;
 pub mod mailbox;

@@ -44,6 +44,8 @@ pub struct Error {
     pub info: u32,
     /// The machine that reports it.
     pub offender: IpAddr,
+    /// TOS or traffic class, and TTL or hop limit, of the message of ICMP.
+    pub packet: (u8, u8),
 }
 
 impl Default for Error {
@@ -54,6 +56,7 @@ impl Default for Error {
             icmp: (0, 0),
             info: 0,
             offender: Ipv6Addr::UNSPECIFIED.into(),
+            packet: (0, 0),
         }
     }
 }
@@ -127,6 +130,10 @@ impl Head {
         );
         put(offset_of!(abi::Datagram, tos), &[self.tos]);
         put(offset_of!(abi::Datagram, hops), &[self.hops]);
+        put(
+            offset_of!(abi::Datagram, segment),
+            &self.segment.to_le_bytes(),
+        );
         let error = &self.error;
         put(offset_of!(abi::Datagram, origin), &[error.origin]);
         put(offset_of!(abi::Datagram, icmp_type), &[error.icmp.0]);
@@ -156,4 +163,67 @@ pub fn read(runs: &Runs) -> Result<Head, Corrupt> {
         && head.length <= abi::DATAGRAM_MAX as usize
         && head.total() <= runs.len();
     is_good.then_some(head).ok_or(Corrupt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes in two runs, of which the first has `first`.
+    fn split(bytes: &mut [u8], first: usize) -> Runs {
+        let (one, two) = bytes.split_at_mut(first);
+        Runs([(one.as_mut_ptr(), one.len()), (two.as_mut_ptr(), two.len())])
+    }
+
+    #[test]
+    fn heads_are_written_and_read() {
+        let address = "[fd00::1]:53".parse().unwrap();
+        let head = Head {
+            tos: 1,
+            hops: 2,
+            segment: 3,
+            ..Head::new(abi::DATAGRAM_DATA, address, 5)
+        };
+        for first in 0..64 {
+            let mut raw = head.write().to_vec();
+            raw.resize(64, 0);
+            assert_eq!(read(&split(&mut raw, first)), Ok(head));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_that_is_there_or_none() {
+        let mut state = 0x1234_5678_9abc_def1_u64;
+        let mut next = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut good = 0;
+        for _ in 0..200_000 {
+            let mut raw = vec![0; (next() % 300) as usize];
+            raw.iter_mut().for_each(|byte| *byte = next() as u8);
+            if raw.len() >= HEAD && next() % 8 != 0 {
+                // Often near to what is possible.
+                let length = match next() % 4 {
+                    0 => next() as u32,
+                    1 => u32::MAX - (next() % 70) as u32,
+                    _ => (next() % 300) as u32,
+                };
+                raw[..4].copy_from_slice(&length.to_le_bytes());
+                raw[4..6].copy_from_slice(&((next() % 4) as u16).to_le_bytes());
+            }
+            let length = raw.len();
+            let first = next() as usize % (length + 1);
+            let runs = split(&mut raw, first);
+            if let Ok(head) = read(&runs) {
+                assert!(head.total() <= length && head.length <= head.total() - HEAD);
+                assert_eq!(head.r#type, abi::DATAGRAM_DATA);
+                assert_eq!(runs.part(HEAD, head.length).len(), head.length);
+                good += 1;
+            }
+        }
+        assert!(good > 1000, "{good}");
+    }
 }

@@ -185,7 +185,7 @@ impl Table {
     pub fn forget_destinations(&mut self) {
         for place in self.places.iter_mut().flatten() {
             if let Entry::Datagrams(datagrams) = &mut place.entry {
-                datagrams.known.clear();
+                datagrams.ends.outdate();
             }
         }
     }

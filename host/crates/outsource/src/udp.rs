@@ -2,7 +2,7 @@
 //! System calls on UDP sockets of the host. None of them blocks.
 
 use std::mem::{offset_of, zeroed};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use hallway_ring::Runs;
@@ -32,7 +32,7 @@ pub struct Received {
     pub is_truncated: bool,
 }
 
-/// Opens a socket that goes out from `source`. It reports what becomes of its datagrams.
+/// Opens a socket that goes out from `source`, at a port of its own. It reports what becomes of its datagrams.
 pub fn open(is_v4: bool, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let (family, options) = match is_v4 {
         true => (
@@ -60,9 +60,14 @@ pub fn open(is_v4: bool, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     if !is_v4 {
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
     }
-    if let Some(source) = source {
-        bind(socket.as_raw_fd(), &*at(SocketAddr::new(source, 0)))?;
-    }
+    let any = match is_v4 {
+        true => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        false => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Without a port, and none left, the first sendmsg() would be EAGAIN, with no event to
+    // wait for.
+    let from = SocketAddr::new(source.unwrap_or(any), 0);
+    bind(socket.as_raw_fd(), &*at(from))?;
     Ok(socket)
 }
 
@@ -185,30 +190,36 @@ fn call(socket: &OwnedFd, space: &Runs, flags: i32) -> Result<Call, Errno> {
     })
 }
 
-/// Receives a datagram to free bytes of a ring.
-pub fn receive(socket: &OwnedFd, space: &Runs) -> Result<Received, Errno> {
-    let call = call(socket, space, 0)?;
-    let mut received = Received {
-        length: call.length,
-        from: call.name.ok_or(Errno::EINVAL)?,
-        tos: 0,
-        hops: 0,
-        is_truncated: call.flags & libc::MSG_TRUNC != 0,
-    };
-    for (level, name, value) in call.control {
+/// TOS or traffic class, and TTL or hop limit, of the packet; 0: they are not known.
+fn read_packet(control: &[(i32, i32, Vec<u8>)]) -> (u8, u8) {
+    let mut packet = (0, 0);
+    for (level, name, value) in control {
         // IP_TOS is one byte, the others are ints: of both the first byte counts.
         let first = value.first().copied().unwrap_or(0);
-        match (level, name) {
+        match (*level, *name) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                received.tos = first;
+                packet.0 = first;
             }
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                received.hops = first;
+                packet.1 = first;
             }
             _ => {}
         }
     }
-    Ok(received)
+    packet
+}
+
+/// Receives a datagram to free bytes of a ring.
+pub fn receive(socket: &OwnedFd, space: &Runs) -> Result<Received, Errno> {
+    let call = call(socket, space, 0)?;
+    let (tos, hops) = read_packet(&call.control);
+    Ok(Received {
+        length: call.length,
+        from: call.name.ok_or(Errno::EINVAL)?,
+        tos,
+        hops,
+        is_truncated: call.flags & libc::MSG_TRUNC != 0,
+    })
 }
 
 /// Takes an error of a datagram that was sent, and where that went. Nothing: there is none.
@@ -246,6 +257,7 @@ pub fn receive_error(socket: &OwnedFd) -> Option<(SocketAddr, Error)> {
         ),
         info: word(offset_of!(libc::sock_extended_err, ee_info)),
         offender: offender.unwrap_or(Ipv6Addr::UNSPECIFIED.into()),
+        packet: read_packet(&call.control),
     };
     Some((address, error))
 }

@@ -9,13 +9,14 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{free_port, guest_slice, own_slice, pattern, policy, Host, Vm, SIZE};
-use hallway_abi::message as abi;
+use common::{free_port, guest_slice, own_slice, pattern, policy, Conn, Host, Vm, SIZE};
 use hallway_abi::region::MAILBOX_MESSAGES;
+use hallway_abi::{datagram, message as abi};
 use hallway_outsource::mailbox::mailbox_at;
 use hallway_outsource::member::Slice;
 use hallway_outsource::message::{Handle, Message, Offer, Other};
 use hallway_outsource::orders::Order;
+use hallway_outsource::record::{Head, HEAD};
 use hallway_shm::Mapping;
 
 /// How long each kind of garbage is written.
@@ -103,11 +104,14 @@ fn random_message(random: &mut Random, address: SocketAddr, port: u16) -> Messag
     }
     let size = 4096 << random.below(6);
     let is_odd = random.below(6) == 0;
+    let kind = random.below(abi::KIND_MAX as u64 + 2) as u16;
+    // A UDP socket has no port of its own.
+    let has_port = (kind == abi::KIND_DATAGRAM) == is_odd;
     Message::Offer(Offer {
         from: number(random),
         to: if random.below(20) == 0 { 1 } else { 0 },
         carrier: if random.below(20) == 0 { 3 } else { 1 },
-        kind: random.below(5) as u16,
+        kind,
         answers: if random.below(2) == 0 {
             0
         } else {
@@ -115,7 +119,7 @@ fn random_message(random: &mut Random, address: SocketAddr, port: u16) -> Messag
         },
         listener: number(random),
         flags: random.below(8) as u32,
-        local: SocketAddr::from(([0, 0, 0, 0], if is_odd { 0 } else { port })),
+        local: SocketAddr::from(([0, 0, 0, 0], if has_port { port } else { 0 })),
         remote: address,
         ring_size: size as u32,
         handle: Handle {
@@ -235,6 +239,87 @@ fn garbage_everywhere() {
         }
     }
     check_alive(&mut host, address, 22);
+}
+
+/// A record of which some fields are garbage, and the bytes of it that are published.
+fn random_record(random: &mut Random, address: SocketAddr) -> (Vec<u8>, usize) {
+    let to = match random.below(4) {
+        0 => SocketAddr::from((random.next().to_ne_bytes().map(u16::from), 9)),
+        1 => SocketAddr::from(([127, 0, 0, 2], random.below(3) as u16)),
+        _ => address,
+    };
+    let length = random.below(3000) as usize;
+    let head = Head {
+        tos: random.next() as u8,
+        hops: random.next() as u8,
+        discover: random.below(8) as u8,
+        segment: random.below(200) as u16,
+        ..Head::new(datagram::DATAGRAM_DATA, to, length)
+    };
+    let mut raw = head.write().to_vec();
+    raw.resize(head.total(), 0x5a);
+    if random.below(8) == 0 {
+        for _ in 0..=random.below(4) {
+            let at = random.below(HEAD as u64) as usize;
+            raw[at] = random.word() as u8;
+        }
+    }
+    let published = match random.below(16) {
+        0 => random.below(raw.len() as u64) as usize,
+        _ => raw.len(),
+    };
+    (raw, published)
+}
+
+/// Writes a record, as far as there is space.
+fn write_record(vm: &mut Vm, conn: &mut Conn, raw: &[u8], published: usize) {
+    let runs = conn.tx.free_runs(raw.len() as u32);
+    if runs.len() < raw.len() {
+        return;
+    }
+    runs.write(raw);
+    if conn.tx.publish(published as u32) {
+        vm.peer.mark(conn.its);
+    }
+}
+
+#[test]
+fn garbage_in_records() {
+    let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let mut host = Host::start(policy(&[]));
+    host.report();
+    let before = host.count_fds();
+    let mut random = Random(0x0dd_ba11_5eed_f00d);
+    let mut vm = host.join(21);
+    let end = Instant::now() + TIME;
+    let mut sockets = 0;
+    while Instant::now() < end {
+        let mut conn = vm.open_datagrams().unwrap();
+        sockets += 1;
+        for _ in 0..50 {
+            let (raw, published) = random_record(&mut random, address);
+            write_record(&mut vm, &mut conn, &raw, published);
+            vm.peer.flush();
+            // Of some sockets nothing that comes is read.
+            let unread = conn.rx.used_runs(u32::MAX).len() as u32;
+            if sockets % 4 != 0 && conn.rx.consume(unread) {
+                vm.peer.mark(conn.its);
+            }
+        }
+        if random.below(2) == 0 {
+            conn.tx.end();
+        }
+        vm.send_done(&conn, 0);
+        vm.wait_other(abi::DONE, conn.own);
+        vm.free(&conn);
+    }
+    let report = host.report();
+    assert!(report.corrupt > 10 && report.sent > 10_000, "{report:?}");
+    host.order(&Order::Departed, &[]);
+    host.report();
+    assert_eq!(host.count_fds(), before);
+    check_alive(&mut host, serve_echo(), 22);
 }
 
 /// Connections that work are broken in the middle, each in another way.

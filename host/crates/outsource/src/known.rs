@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Other ends of a UDP socket: those to which the guest has sent lately.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// What is known of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Whether the policy allows it.
+    pub is_allowed: bool,
+    /// The policy may be another one since.
+    is_outdated: bool,
+}
+
+/// The latest ones. The older half goes at once, where there are too many.
+#[derive(Default)]
+pub struct Ends {
+    new: HashMap<SocketAddr, Known>,
+    old: HashMap<SocketAddr, Known>,
+}
+
+/// In each half.
+const HALF: usize = 512;
+
+impl Ends {
+    /// What is known of an end. It is one of the latest from now on.
+    pub fn get(&mut self, end: SocketAddr) -> Option<Known> {
+        if let Some(known) = self.new.get(&end) {
+            return Some(*known);
+        }
+        let known = self.old.remove(&end)?;
+        self.put(end, known);
+        Some(known)
+    }
+
+    /// Whether the policy allows it, if that is known of the policy as it is.
+    pub fn is_allowed(&mut self, end: SocketAddr) -> Option<bool> {
+        let known = self.get(end)?;
+        (!known.is_outdated).then_some(known.is_allowed)
+    }
+
+    /// Keeps what the policy says of an end.
+    pub fn insert(&mut self, end: SocketAddr, is_allowed: bool) {
+        let known = Known {
+            is_allowed,
+            is_outdated: false,
+        };
+        self.put(end, known);
+    }
+
+    fn put(&mut self, end: SocketAddr, known: Known) {
+        if self.new.len() >= HALF && !self.new.contains_key(&end) {
+            self.old = std::mem::take(&mut self.new);
+        }
+        self.new.insert(end, known);
+    }
+
+    /// The policy is another one. Answers that are on their way still arrive.
+    pub fn outdate(&mut self) {
+        for known in self.new.values_mut().chain(self.old.values_mut()) {
+            known.is_outdated = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(number: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], number))
+    }
+
+    #[test]
+    fn the_latest_half_stays() {
+        let mut ends = Ends::default();
+        for number in 1..=10_000 {
+            ends.insert(end(number), number % 2 == 0);
+            assert!(ends.new.len() <= HALF && ends.old.len() <= HALF);
+            // Two are put in a round: this one, and the one that is looked for.
+            let before = number.saturating_sub(HALF as u16 / 2 - 1).max(1);
+            assert_eq!(ends.is_allowed(end(before)), Some(before % 2 == 0));
+        }
+        assert_eq!(ends.get(end(1)), None);
+    }
+
+    #[test]
+    fn one_that_is_in_use_is_not_forgotten() {
+        let mut ends = Ends::default();
+        ends.insert(end(1), true);
+        for number in 2..=10_000 {
+            ends.insert(end(number), false);
+            assert!(ends.get(end(1)).is_some_and(|known| known.is_allowed));
+        }
+    }
+
+    #[test]
+    fn another_policy_outdates_what_is_known() {
+        let mut ends = Ends::default();
+        ends.insert(end(1), true);
+        ends.outdate();
+        assert_eq!(ends.is_allowed(end(1)), None);
+        assert!(ends.get(end(1)).is_some_and(|known| known.is_allowed));
+    }
+}
