@@ -77,7 +77,8 @@ static bool fill_head(const struct sock *sk, struct msghdr *msg, size_t size,
 	const struct inet_sock *inet = inet_sk(sk);
 	int hops = inet->uc_ttl;
 
-	if ((msg->msg_flags & (MSG_MORE | MSG_OOB | MSG_ZEROCOPY)) ||
+	if ((msg->msg_flags & (MSG_MORE | MSG_OOB | MSG_ZEROCOPY | MSG_PROBE |
+			       MSG_DONTROUTE)) ||
 	    size > HALLWAY_DATAGRAM_MAX || !read_control(msg, &segment))
 		return false;
 	if (size <= segment)
@@ -148,7 +149,8 @@ static bool open_on_host(struct hall_out *out, struct socket *sock)
 	bool good;
 
 	lock_sock(sk);
-	good = hall_is_watched(sock);
+	/* Another thread may have bound it meanwhile. */
+	good = hall_is_watched(sock) && !(sk->sk_userlocks & SOCK_BINDPORT_LOCK);
 	if (good)
 		other = hall_out_get(sk);
 	good = good && !other && bind_port(sk);
@@ -230,7 +232,7 @@ static int write_datagram(struct hall_out *out, struct msghdr *msg,
 	return total;
 }
 
-/* True: there is space, or no ring any more. */
+/* True: there is space, or the ring is used no more. */
 static bool arm_space(struct hall_out *out, u32 least)
 {
 	bool ready = true;
@@ -239,7 +241,8 @@ static bool arm_space(struct hall_out *out, u32 least)
 	if (out->memory.ring)
 		ready = hall_ring_arm_tail(&out->tx, least, max_t(u32, least, WAKE_SPACE));
 	spin_unlock_bh(&out->channel.lock);
-	return ready;
+	/* After the sleeper is in its queue: nothing else wakes it once this is set. */
+	return ready || READ_ONCE(out->closed);
 }
 
 static int wait_for_space(struct hall_out *out, u32 least, long *timeo)
@@ -318,7 +321,7 @@ void hall_datagram_close(struct hall_out *out, u32 reason)
 {
 	if (out->closed)
 		return;
-	out->closed = true;
+	WRITE_ONCE(out->closed, true);
 	/* What is in the ring is sent. */
 	hall_out_end(out);
 	if (out->mapped)

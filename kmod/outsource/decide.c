@@ -35,9 +35,9 @@ bool hall_read_address(const struct hall_sockaddr *from, int len,
 	return false;
 }
 
-/* Does the address lead out of this guest, to one other machine? */
-static bool leads_out(struct net *net, const struct in6_addr *address)
+bool hall_address_leads_out(const struct in6_addr *address)
 {
+	struct net *net = &init_net;
 	int type;
 
 	if (ipv6_addr_v4mapped(address))
@@ -122,11 +122,21 @@ static bool is_plain_tcp(struct sock *sk)
 	return is_plain(sk) && !has_tcp_options(sk) && !has_sock_ops(sk);
 }
 
+/* Has the program chosen the device, or neighbours alone? */
+static bool has_chosen_way(const struct sock *sk)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6 && inet6_sk(sk)->ucast_oif)
+		return true;
+#endif
+	return inet_sk(sk)->uc_index || sock_flag(sk, SOCK_LOCALROUTE);
+}
+
 static bool is_plain_udp(struct sock *sk)
 {
 	return is_plain(sk) && !READ_ONCE(udp_sk(sk)->encap_type) &&
 	       !READ_ONCE(udp_sk(sk)->pending) && !udp_test_bit(CORK, sk) &&
-	       !sock_flag(sk, SOCK_TXTIME) &&
+	       !sock_flag(sk, SOCK_TXTIME) && !has_chosen_way(sk) &&
 	       !(READ_ONCE(sk->sk_tsflags) & SOF_TIMESTAMPING_TX_RECORD_MASK);
 }
 
@@ -155,7 +165,7 @@ bool hall_outsource_may_connect(struct socket *sock,
 	       sk->sk_family == address->sa_family && !is_bound(sk) &&
 	       !(ipv6_addr_v4mapped(&remote) && sk->sk_family == AF_INET6 &&
 		 ipv6_only_sock(sk)) &&
-	       leads_out(sock_net(sk), &remote) && !is_member(&remote) &&
+	       hall_address_leads_out(&remote) && !is_member(&remote) &&
 	       !hall_filters_apply_connect(sk) &&
 	       !hall_filters_apply(sk, ipv6_addr_v4mapped(&remote));
 }
@@ -167,7 +177,7 @@ bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote)
 	/* A program that has chosen its port is known by it. */
 	return !(sk->sk_userlocks & (SOCK_BINDPORT_LOCK | SOCK_BINDADDR_LOCK)) &&
 	       !(v4 && sk->sk_family == AF_INET6 && ipv6_only_sock(sk)) &&
-	       is_plain_udp(sk) && leads_out(sock_net(sk), remote) &&
+	       is_plain_udp(sk) && hall_address_leads_out(remote) &&
 	       !is_member(remote) && !hall_filters_apply_connect(sk) &&
 	       !hall_filters_apply_sendmsg(sk) && !hall_filters_apply(sk, v4);
 }

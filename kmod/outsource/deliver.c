@@ -20,8 +20,9 @@
 
 #include "../obs/counters.h"
 
-/* Records of one turn. */
-#define TURN	64
+/* Records of one turn, and bytes, with bottom halves off. */
+#define TURN		64
+#define TURN_BYTES	(256 << 10)
 #define TTL	64
 /* Payload that is one piece with the headers. */
 #define LINEAR	2048
@@ -148,7 +149,8 @@ static void deliver_data(struct hall_out *out, const struct hallway_datagram *he
 	memcpy(&from, head->address, sizeof(from));
 	v4 = ipv6_addr_v4mapped(&from);
 	ip = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
-	if (!inet_sk(sk)->inet_num ||
+	/* Programs trust addresses of this guest: no network brings datagrams from them. */
+	if (!inet_sk(sk)->inet_num || !hall_address_leads_out(&from) ||
 	    head->length > IP_MAX_MTU - sizeof(struct iphdr) - sizeof(*udp))
 		return;
 	skb = alloc_packet(ip + sizeof(*udp), head->length);
@@ -185,7 +187,10 @@ static bool wants_errors(const struct sock *sk)
 #endif
 }
 
-/* As ip_icmp_error(): the packet has the addresses that recvmsg() looks for. */
+/*
+ * As ip_icmp_error(): the packet has the addresses that recvmsg() looks for, and what
+ * control messages say of the packet of ICMP. Programs can see the rest of its headers.
+ */
 static void queue_error(struct sock *sk, const struct hallway_datagram *head)
 {
 	bool v4 = ipv6_addr_v4mapped((const struct in6_addr *)head->address);
@@ -195,6 +200,7 @@ static void queue_error(struct sock *sk, const struct hallway_datagram *head)
 
 	if (!skb)
 		return;
+	memset(skb->data, 0, skb->len);
 	error = SKB_EXT_ERR(skb);
 	memset(error, 0, sizeof(*error));
 	error->ee.ee_errno = head->error;
@@ -207,11 +213,15 @@ static void queue_error(struct sock *sk, const struct hallway_datagram *head)
 		skb->protocol = htons(ETH_P_IP);
 		memcpy(&ip_hdr(skb)->saddr, head->offender + 12, 4);
 		memcpy(&ip_hdr(skb)->daddr, head->address + 12, 4);
+		ip_hdr(skb)->tos = head->tos;
+		ip_hdr(skb)->ttl = head->hops;
 		error->addr_offset = offsetof(struct iphdr, daddr);
 	} else {
 		skb->protocol = htons(ETH_P_IPV6);
 		memcpy(&ipv6_hdr(skb)->saddr, head->offender, 16);
 		memcpy(&ipv6_hdr(skb)->daddr, head->address, 16);
+		ip6_flow_hdr(ipv6_hdr(skb), head->tos, 0);
+		ipv6_hdr(skb)->hop_limit = head->hops;
 		error->addr_offset = offsetof(struct ipv6hdr, daddr);
 	}
 	/* No payload of it is kept. */
@@ -228,8 +238,6 @@ static bool is_hard(u32 error)
 
 static void report_error(struct sock *sk, const struct hallway_datagram *head)
 {
-	if (!head->error || head->error > EHWPOISON)
-		return;
 	if (wants_errors(sk))
 		queue_error(sk, head);
 	else if (sk->sk_state != TCP_ESTABLISHED || !is_hard(head->error))
@@ -238,19 +246,32 @@ static void report_error(struct sock *sk, const struct hallway_datagram *head)
 	sk_error_report(sk);
 }
 
-static void deliver_record(struct hall_out *out, const struct hallway_datagram *head)
+/* Others have a meaning of their own in an error queue. */
+static bool is_possible_error(const struct hallway_datagram *head)
+{
+	return head->error && head->error <= EHWPOISON &&
+	       (head->origin == SO_EE_ORIGIN_LOCAL ||
+		head->origin == SO_EE_ORIGIN_ICMP || head->origin == SO_EE_ORIGIN_ICMP6);
+}
+
+/* False: it is no record that the outsourcer may write. */
+static bool deliver_record(struct hall_out *out, const struct hallway_datagram *head)
 {
 	switch (head->type) {
 	case HALLWAY_DATAGRAM_DATA:
 		deliver_data(out, head);
-		break;
+		return true;
 	case HALLWAY_DATAGRAM_RETURNED:
 		hall_datagram_take_returned(out, head);
-		break;
+		return true;
 	case HALLWAY_DATAGRAM_ERROR:
+		if (!is_possible_error(head))
+			return false;
 		if (hall_datagram_knows(out, head))
 			report_error(out->sk, head);
-		break;
+		return true;
+	default:
+		return false;
 	}
 }
 
@@ -259,10 +280,10 @@ static bool deliver_some(struct hall_out *out, bool *ringing)
 {
 	struct hall_rx_ring *rx = &out->rx;
 	struct hallway_datagram head;
-	unsigned int n = 0;
+	u32 n = 0, bytes = 0, size;
 	int found = 0;
 
-	while (out->mapped && !rx->broken && n < TURN) {
+	while (out->mapped && !rx->broken && n < TURN && bytes < TURN_BYTES) {
 		found = hall_record_find(rx, &head);
 		if (found < 0)
 			break;
@@ -271,8 +292,13 @@ static bool deliver_some(struct hall_out *out, bool *ringing)
 				return false;
 			continue;
 		}
-		deliver_record(out, &head);
-		*ringing |= hall_ring_consume(rx, hall_record_size(head.length));
+		if (!deliver_record(out, &head)) {
+			rx->broken = true;
+			break;
+		}
+		size = hall_record_size(head.length);
+		*ringing |= hall_ring_consume(rx, size);
+		bytes += size;
 		n++;
 	}
 	if (out->mapped && (found < 0 || rx->broken)) {
@@ -280,7 +306,7 @@ static bool deliver_some(struct hall_out *out, bool *ringing)
 		hall_channel_raise(&out->channel, HALL_EVENT_CORRUPT);
 		return false;
 	}
-	return n == TURN;
+	return n == TURN || bytes >= TURN_BYTES;
 }
 
 void hall_datagram_deliver(struct hall_out *out)

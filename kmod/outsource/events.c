@@ -185,6 +185,10 @@ static void on_decline(struct hall_out *out)
 		return;
 	}
 	if (is_datagram(out)) {
+		/* It reads our ring: only DONE frees that. */
+		if (out->state != HALL_OUT_CALLING)
+			return;
+		smp_store_release(&out->state, HALL_OUT_REFUSED);
 		hall_datagram_take_refusal(out);
 		hall_out_free_tx(out);
 		hall_datagram_close(out, 0);

@@ -39,6 +39,7 @@
 #include "../compat/address.h"
 #include "../compat/native.h"
 #include "../ring/ring.h"
+#include "record.h"
 #include "room.h"
 
 /* The carrier of a socket's only ring in a direction. */
@@ -209,6 +210,8 @@ bool hall_outsource_may_connect(struct socket *sock,
 bool hall_outsource_may_publish(struct sock *sk);
 /* May it execute a datagram's sending? No lock. */
 bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote);
+/* Is it an address of one other machine, not link-local? Any context. */
+bool hall_address_leads_out(const struct in6_addr *address);
 /* IPv4 mapped. False: another family, or too short. */
 bool hall_read_address(const struct hall_sockaddr *from, int len,
 		       struct in6_addr *address, u16 *port);
@@ -285,25 +288,6 @@ int hall_out_setsockopt(struct socket *sock, int level, int name, sockptr_t valu
 			unsigned int length);
 int hall_out_getsockopt(struct socket *sock, int level, int name,
 			char __user *value, int __user *length);
-
-/* record.c: the caller serialises, as for the ring. */
-/* Bytes of a record with this much payload. */
-u32 hall_record_size(u32 length);
-/* Finds space for a record of this size: one run, or two. False: there is too little. */
-bool hall_record_reserve(struct hall_tx_ring *tx, u32 total, struct hall_span space[2]);
-/*
- * Into such space, without a look at the ring, which its reader may break meanwhile. No
- * lock; the caller publishes it. 0 or -EFAULT.
- */
-int hall_record_write(struct hall_span space[2], const struct hallway_datagram *head,
-		      struct iov_iter *payload);
-/* The next one: 1, 0: there is none, -EPROTO: what is there is no record. */
-int hall_record_find(struct hall_rx_ring *rx, struct hallway_datagram *head);
-/* Hands out the bytes from `at` on, piece by piece. */
-void hall_record_read(struct hall_rx_ring *rx, u32 at, u32 len,
-		      void (*take)(void *to, u32 at, const u8 *from, u32 len), void *to);
-/* A way to take them: to memory. */
-void hall_record_copy(void *to, u32 at, const u8 *from, u32 len);
 
 /* datagram.c */
 int hall_datagram_sendmsg(struct socket *sock, struct msghdr *msg, size_t size);

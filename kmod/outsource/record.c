@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Records in rings of UDP sockets (abi/hallway/datagram.h): written, found and read. */
-#include "outsource.h"
+#include "record.h"
 
+#include <linux/align.h>
+#include <linux/minmax.h>
 #include <linux/uio.h>
 
 u32 hall_record_size(u32 length)

@@ -15,6 +15,12 @@
 /* Datagrams that wait to be sent. */
 #define WAITING	64
 
+/* Of one that waits: in its cb. */
+struct returned {
+	struct hall_destination to;
+	u16 segment;		/* as in its record */
+};
+
 static struct hall_destination *find_known(struct hall_datagrams *datagrams,
 					   const struct in6_addr *address, u16 port)
 {
@@ -57,14 +63,15 @@ static struct sk_buff *copy_record(struct hall_rx_ring *rx,
 				   const struct hallway_datagram *head)
 {
 	struct sk_buff *skb = alloc_skb(max(head->length, 1U), GFP_ATOMIC | __GFP_NOWARN);
-	struct hall_destination *to;
+	struct returned *returned;
 
 	if (!skb)
 		return NULL;
-	BUILD_BUG_ON(sizeof(*to) > sizeof(skb->cb));
-	to = (struct hall_destination *)skb->cb;
-	memcpy(&to->address, head->address, sizeof(to->address));
-	to->port = head->port;
+	BUILD_BUG_ON(sizeof(*returned) > sizeof(skb->cb));
+	returned = (struct returned *)skb->cb;
+	memcpy(&returned->to.address, head->address, sizeof(returned->to.address));
+	returned->to.port = head->port;
+	returned->segment = head->segment;
 	hall_record_read(rx, sizeof(*head), head->length, hall_record_copy,
 			 skb_put(skb, head->length));
 	return skb;
@@ -91,9 +98,23 @@ void hall_datagram_take_returned(struct hall_out *out,
 	hall_channel_raise(&out->channel, HALL_EVENT_RETURNED);
 }
 
+static void put_segment(struct msghdr *msg, struct cmsghdr *control, u16 segment)
+{
+	*control = (struct cmsghdr){
+		.cmsg_len = CMSG_LEN(sizeof(segment)),
+		.cmsg_level = SOL_UDP,
+		.cmsg_type = UDP_SEGMENT,
+	};
+	memcpy(CMSG_DATA(control), &segment, sizeof(segment));
+	msg->msg_control = control;
+	msg->msg_controllen = CMSG_SPACE(sizeof(segment));
+}
+
 static void send_natively(struct sock *sk, struct sk_buff *skb)
 {
-	const struct hall_destination *to = (const void *)skb->cb;
+	const struct returned *returned = (const void *)skb->cb;
+	const struct hall_destination *to = &returned->to;
+	u8 control[CMSG_SPACE(sizeof(returned->segment))] __aligned(8);
 	struct sockaddr_in v4 = {
 		.sin_family = AF_INET,
 		.sin_port = htons(to->port),
@@ -114,23 +135,31 @@ static void send_natively(struct sock *sk, struct sk_buff *skb)
 		msg.msg_namelen = sizeof(v6);
 	}
 	iov_iter_kvec(&msg.msg_iter, WRITE, &vector, 1, skb->len);
+	if (returned->segment)
+		put_segment(&msg, (struct cmsghdr *)control, returned->segment);
 	hall_count(HALL_OUTSOURCE_RETURNED);
+	/* It would become a part of the one that the program is making. */
+	if (READ_ONCE(udp_sk(sk)->pending))
+		return;
 	/* A datagram that finds no way is lost. */
 	sk->sk_prot->sendmsg(sk, &msg, skb->len);
 }
 
 void hall_datagram_send_returned(struct hall_out *out)
 {
+	struct sk_buff_head batch;
 	struct sk_buff *skb;
 
-	do {
-		spin_lock_bh(&out->channel.lock);
-		skb = __skb_dequeue(&out->datagrams->returned);
-		spin_unlock_bh(&out->channel.lock);
-		if (skb && !out->closed)
+	/* What comes back meanwhile has another turn. */
+	__skb_queue_head_init(&batch);
+	spin_lock_bh(&out->channel.lock);
+	skb_queue_splice_init(&out->datagrams->returned, &batch);
+	spin_unlock_bh(&out->channel.lock);
+	while ((skb = __skb_dequeue(&batch))) {
+		if (!out->closed)
 			send_natively(out->sk, skb);
 		kfree_skb(skb);
-	} while (skb);
+	}
 }
 
 /* The socket is a stock one from now on. */
@@ -147,11 +176,12 @@ static void give_back(struct sock *sk)
 
 void hall_datagram_take_refusal(struct hall_out *out)
 {
-	/* Our own ring, up to where we have written: the peer can write its head. */
+	/* Our own ring, as we know it: the peer can write its indexes. */
 	struct hall_rx_ring rx = {
 		.shared = out->memory.ring,
 		.size = out->tx.size,
 		.head = out->tx.head,
+		.tail = out->tx.tail,
 		.ended = true,
 	};
 	struct hallway_datagram head;

@@ -137,6 +137,62 @@ def test_errors(outsourced: Outsourced) -> None:
     assert delta.of(vm)["tx_bytes_outsourced"] == 2
 
 
+# Prints the sizes of what comes.
+SIZES = """
+import socket, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind((sys.argv[1], int(sys.argv[2])))
+print(*(len(sock.recv(65536)) for _ in range(4)))
+"""
+# One call with UDP_SEGMENT, while the host has not refused the destination yet.
+SEGMENTS = """
+import socket, struct
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+control = [(17, 103, struct.pack("H", 100))]
+sock.sendmsg([b"x" * 350], control, 0, ("%s", 7025))
+"""
+
+
+def test_returned_segments(outsourced: Outsourced) -> None:
+    """Datagrams of one call with UDP_SEGMENT come back, and are sent natively, as several."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    words = ["timeout", "60", "python3", "-c", SIZES, REFUSED, "7025"]
+    with subprocess.Popen([*isolate.on_host(None), *words], stdout=subprocess.PIPE, text=True) as server:
+        wait_for(lambda: run(["ss", "-Hlun", "sport = :7025"]), "the server is there", 20)
+        vm.put(SEGMENTS % REFUSED, "/tmp/segments.py")
+        vm.run("python3 -B /tmp/segments.py")
+        assert server.communicate()[0] == "100 100 100 50\n"
+    assert delta.of(vm)["outsource_returned"] == 1
+
+
+# What control messages say of a message of ICMP: those of the packet, and nothing else.
+ERROR_CONTROL = """
+import json, select, socket
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for option in (11, 12, 13, 20):  # IP_RECVERR, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR
+    sock.setsockopt(socket.IPPROTO_IP, option, 1)
+sock.sendto(b"1", ("%s", 7026))
+poll = select.poll()
+poll.register(sock, 0)
+poll.poll(20000)
+data, control, flags, sender = sock.recvmsg(100, 1000, socket.MSG_ERRQUEUE)
+print(json.dumps({kind: list(value) for _, kind, value in control}))
+"""
+
+
+def test_control_of_errors(outsourced: Outsourced) -> None:
+    """What a program sees of the message of ICMP is what the host saw, or nothing."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(ERROR_CONTROL % OUTSIDE, "/tmp/control.py")
+    control = json.loads(vm.run("python3 -B /tmp/control.py", timeout=60).out)
+    assert control["2"] == [64, 0, 0, 0]  # IP_TTL: one wire away
+    assert control["1"] == [0xC0]  # IP_TOS: as Linux sends such messages
+    assert control["20"][2:4] == [0, 0]  # the port of IP_ORIGDSTADDR
+
+
 def test_sent_before_close(outsourced: Outsourced) -> None:
     """What a program sends before it ends arrives, though the host has not answered then."""
     vm = outsourced.vm
