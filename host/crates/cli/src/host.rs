@@ -199,10 +199,11 @@ fn print_outsourcer(vm: &str, outsourcer: &Outsourcer) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(
         out,
-        "  {vm}: pid {} executes sockets for it: {} connections, {} published ports, {} sent, {} \
-         received",
+        "  {vm}: pid {} executes sockets for it: {} connections, {} UDP sockets, {} \
+         published ports, {} sent, {} received",
         outsourcer.pid,
         outsourcer.sockets,
+        outsourcer.datagrams,
         outsourcer.listeners,
         bytes(outsourcer.sent_bytes),
         bytes(outsourcer.received_bytes)

@@ -180,6 +180,9 @@ pub struct Outsourcer {
     pub sockets: u32,
     /// Published ports.
     pub listeners: u32,
+    /// UDP sockets, those with a published port too.
+    #[serde(default)]
+    pub datagrams: u32,
     /// Bytes sent to the network.
     pub sent_bytes: u64,
     /// Bytes received from the network.

@@ -634,8 +634,9 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
                     .map_err(|why| format!("{why}: write 10.0.0.0/8:443, ::/0, or !10.0.0.1"))
             })?,
             publish: list(&raw.publish, |text| {
-                text.parse()
-                    .map_err(|why| format!("{why}: write tcp/8080, or tcp/80=10.0.0.5:8080"))
+                text.parse().map_err(|why| {
+                    format!("{why}: write tcp/8080, udp/53, or tcp/80=10.0.0.5:8080")
+                })
             })?,
             sockets: number(&raw.sockets, OUTSOURCED_SOCKETS, most)?,
             listeners: number(&raw.listeners, OUTSOURCED_LISTENERS, most)?,

@@ -274,6 +274,7 @@ impl Outsourcers {
             pid: process.pid,
             sockets: report.sockets,
             listeners: report.listeners,
+            datagrams: report.datagrams,
             sent_bytes: report.sent,
             received_bytes: report.received,
             refused: causes

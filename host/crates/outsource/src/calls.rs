@@ -15,6 +15,7 @@ use crate::listener::Listener;
 use crate::message::{Message, Offer, Other, CARRIER};
 use crate::net::{self, Route};
 use crate::options;
+use crate::orders::Protocol;
 use crate::policy;
 use crate::rate::Waiting;
 use crate::stream::{Stage, Stream};
@@ -155,6 +156,11 @@ impl Guest<'_> {
     /// Whether the guest may have one more socket.
     pub fn has_place(&self) -> bool {
         self.table.count_sockets() < self.policy.sockets && self.table.has_free()
+    }
+
+    /// Listeners, and UDP sockets with a published port.
+    pub fn count_published(&self) -> u32 {
+        self.table.count_listeners() + self.table.published
     }
 
     /// Sockets that the guest may have besides those that it has and the next one.
@@ -349,11 +355,12 @@ impl Guest<'_> {
 
     fn listen(&mut self, offer: &Offer) -> Result<(), i32> {
         let local = offer.local;
-        let Some((at, is_v6_only)) = policy::find_published(self.policy, local, offer.flags) else {
+        let published = policy::find_published(self.policy, Protocol::Tcp, local, offer.flags);
+        let Some((at, is_v6_only)) = published else {
             let what = format!("listener at {local}");
             return Err(self.refuse("not published", &what, libc::EACCES));
         };
-        if self.table.count_listeners() >= self.policy.listeners || !self.table.has_free() {
+        if self.count_published() >= self.policy.listeners || !self.table.has_free() {
             return Err(self.refuse("limit of listeners", "listener", libc::ENOBUFS));
         }
         let is_port_shared = offer.flags & abi::SOCKET_REUSEPORT != 0;

@@ -4,8 +4,11 @@
 //! Each datagram is sent from where it lies in the guest's ring, if the policy allows its
 //! destination; else it goes back. Only answers are handed on: what comes from an address
 //! and port to which the guest has sent.
+//!
+//! A socket with a published port has its host's sockets from the beginning. All that comes
+//! is handed on, and answers alone are sent.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use hallway_abi::{datagram as abi, message};
@@ -17,11 +20,12 @@ use crate::known::Ends;
 use crate::lines::Counts;
 use crate::member::Peer;
 use crate::message::{Handle, Message, Offer, Other, CARRIER};
-use crate::orders::Policy;
+use crate::orders::{Policy, Protocol};
 use crate::poller::Poller;
 use crate::record::{self, Corrupt, Error, Head, HEAD};
 use crate::table::{Entry, Queue};
-use crate::{net, policy, udp};
+use crate::udp::{self, Received};
+use crate::{net, policy};
 
 /// Records of one direction in one turn at most.
 const TURN: usize = 64;
@@ -40,6 +44,17 @@ struct Socket {
     discover: Option<u8>,
 }
 
+/// Why a socket has a published port.
+#[derive(Debug, Clone, Copy)]
+pub struct Published {
+    /// Of the guest's OFFER.
+    local: SocketAddr,
+    /// Of the guest's OFFER: `SOCKET_*`.
+    flags: u32,
+    /// Where it is on the host, and whether it has no IPv4 there.
+    at: (SocketAddr, bool),
+}
+
 /// A UDP socket of the guest.
 pub struct Datagrams {
     /// Of IPv4 and IPv6, from the first datagram on.
@@ -56,8 +71,10 @@ pub struct Datagrams {
     /// Nothing: the guest reads no more.
     to_guest: Option<Sender>,
     handle: Handle,
-    /// Where the guest has sent to.
-    pub ends: Ends,
+    /// Where the guest has sent to, or what has sent to it.
+    ends: Ends,
+    /// Nothing: its port is the host's choice.
+    pub published: Option<Published>,
 }
 
 /// What the work of one turn needs.
@@ -168,7 +185,13 @@ impl Datagrams {
 
     /// `runs` begin with the record.
     fn send(&mut self, head: &Head, runs: &Runs, turn: &mut Turn<'_>) -> Sent {
-        if !self.allows(head.address, turn) {
+        if self.published.is_some() {
+            // The guest sends others natively. This one was forgotten meanwhile.
+            let known = self.ends.get(head.address);
+            if !known.is_some_and(|known| known.is_allowed) {
+                return Sent::Done;
+            }
+        } else if !self.allows(head.address, turn) {
             return self.send_back(head, runs, turn.peer);
         }
         let payload = runs.part(HEAD, head.length);
@@ -190,8 +213,12 @@ impl Datagrams {
 
     fn try_send(&mut self, head: &Head, payload: &Runs, turn: &mut Turn<'_>) -> Result<(), Errno> {
         let is_v4 = head.address.is_ipv4();
+        let from = self.ends.get(head.address).and_then(|known| known.at);
         let place = &mut self.sockets[usize::from(!is_v4)];
         if place.is_none() {
+            if self.published.is_some() {
+                return Ok(());
+            }
             *place = Some(open(is_v4, self.tag, turn)?);
         }
         let Some(socket) = place else {
@@ -205,10 +232,10 @@ impl Datagrams {
             socket.discover = Some(head.discover);
         }
         // The first call may give an error of an earlier datagram, which has its own report.
-        let mut result = udp::send(&socket.fd, payload, head);
+        let mut result = udp::send(&socket.fd, payload, head, from);
         if matches!(result, Err(errno) if errno != Errno::EAGAIN) {
             socket.has_errors = true;
-            result = udp::send(&socket.fd, payload, head);
+            result = udp::send(&socket.fd, payload, head, from);
         }
         match result {
             Ok(_) => turn.counts.sent += head.length as u64,
@@ -322,6 +349,9 @@ impl Datagrams {
                 return true;
             }
         };
+        if self.published.is_some() {
+            meet(&mut self.ends, &received, turn);
+        }
         let known = self.ends.get(received.from);
         if received.is_truncated || !known.is_some_and(|known| known.is_allowed) {
             return true;
@@ -402,32 +432,76 @@ impl Datagrams {
     }
 }
 
+/// An end has sent to a published port.
+fn meet(ends: &mut Ends, received: &Received, turn: &mut Turn<'_>) {
+    let from = received.from;
+    let is_allowed = ends.is_allowed(from).unwrap_or_else(|| {
+        let answer = policy::check_answer(turn.policy, from);
+        let is_allowed = answer.is_ok();
+        if let Err(cause) = answer {
+            let what = format!("datagram from {from}");
+            turn.counts.refuse(cause, &what);
+        }
+        is_allowed
+    });
+    ends.meet(from, received.at, is_allowed);
+}
+
 /// Opens a socket, and watches it.
 fn open(is_v4: bool, tag: u64, turn: &Turn<'_>) -> Result<Socket, Errno> {
-    let any = Ipv6Addr::UNSPECIFIED.into();
+    let any = match is_v4 {
+        true => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        false => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
     let source = policy::choose_source(turn.policy, any, is_v4)?;
-    let fd = udp::open(is_v4, source)?;
+    let fd = udp::open(SocketAddr::new(source.unwrap_or(any), 0), false)?;
     turn.poller.watch_input(&fd, tag)?;
-    Ok(Socket {
-        fd,
-        is_readable: true,
-        is_writable: true,
-        has_errors: false,
-        discover: None,
-    })
+    Ok(Socket::new(fd))
+}
+
+impl Socket {
+    fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            is_readable: true,
+            is_writable: true,
+            has_errors: false,
+            discover: None,
+        }
+    }
+}
+
+/// Opens the sockets of a published port: one of each family that the guest's has.
+fn open_published(published: &Published) -> Result<[Option<Socket>; 2], Errno> {
+    let (at, is_v6_only) = published.at;
+    let is_shared = published.flags & message::SOCKET_REUSEPORT != 0;
+    let open = |at: SocketAddr| Ok(Some(Socket::new(udp::open(at, is_shared)?)));
+    if at.is_ipv4() {
+        return Ok([open(at)?, None]);
+    }
+    // One that is bound to an address of IPv6 has no IPv4, whatever its options are.
+    let v4 = match is_v6_only || !published.local.ip().is_unspecified() {
+        true => None,
+        false => open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port()))?,
+    };
+    Ok([v4, open(at)?])
 }
 
 impl Guest<'_> {
     /// The guest asks for a UDP socket.
     pub fn open_datagrams(&mut self, offer: &Offer) -> Result<(), i32> {
-        if offer.answers != 0 || offer.local.port() != 0 {
-            self.counts.refuse("not published".into(), "UDP socket");
-            return Err(libc::EACCES);
+        if offer.answers != 0 {
+            return Err(libc::EINVAL);
         }
+        let published = self.find_published(offer)?;
         if !self.has_place() {
             self.counts.refuse("limit of sockets".into(), "UDP socket");
             return Err(libc::ENOBUFS);
         }
+        let sockets = match &published {
+            Some(published) => open_published(published).map_err(|errno| errno as i32)?,
+            None => [None, None],
+        };
         let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
             self.counts.corrupt("an OFFER without a ring");
             return Err(libc::EINVAL);
@@ -438,7 +512,7 @@ impl Guest<'_> {
         };
         let ring_size = to_guest.size();
         let datagrams = Datagrams {
-            sockets: [None, None],
+            sockets,
             own: 0,
             its: offer.from,
             tag: 0,
@@ -446,7 +520,8 @@ impl Guest<'_> {
             is_blocked: false,
             to_guest: Some(to_guest),
             handle,
-            ends: Ends::default(),
+            ends: Ends::new(published.is_some()),
+            published,
         };
         let entry = Entry::Datagrams(Box::new(datagrams));
         let Some((own, tag)) = self.table.insert(entry) else {
@@ -455,6 +530,13 @@ impl Guest<'_> {
         };
         if let Some(Entry::Datagrams(datagrams)) = self.table.get(own) {
             (datagrams.own, datagrams.tag) = (own, tag);
+            let mut sockets = datagrams.sockets.iter().flatten();
+            let watched = sockets.try_for_each(|one| self.poller.watch_input(&one.fd, tag));
+            if let Err(errno) = watched {
+                self.table.remove(own);
+                self.peer.free_ring(handle);
+                return Err(errno as i32);
+            }
         }
         let unspecified = SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), 0);
         self.peer.send(&Message::Offer(Offer {
@@ -472,6 +554,40 @@ impl Guest<'_> {
         }));
         self.table.push(Queue::Ready, own);
         Ok(())
+    }
+
+    /// Where the host publishes the port that the guest's OFFER names, if it names one.
+    fn find_published(&mut self, offer: &Offer) -> Result<Option<Published>, i32> {
+        let (local, flags) = (offer.local, offer.flags);
+        if local.port() == 0 {
+            return Ok(None);
+        }
+        let Some(at) = policy::find_published(self.policy, Protocol::Udp, local, flags) else {
+            let what = format!("UDP socket at {local}");
+            self.counts.refuse("not published".into(), &what);
+            return Err(libc::EACCES);
+        };
+        if self.count_published() >= self.policy.listeners {
+            self.counts
+                .refuse("limit of listeners".into(), "UDP socket");
+            return Err(libc::ENOBUFS);
+        }
+        Ok(Some(Published { local, flags, at }))
+    }
+
+    /// The policy is another one: closes the sockets whose ports it does not publish any
+    /// more, or elsewhere. What the others know of it is outdated.
+    pub fn check_datagrams(&mut self) {
+        for datagrams in self.table.datagrams() {
+            datagrams.ends.outdate();
+            let Some(Published { local, flags, at }) = datagrams.published else {
+                continue;
+            };
+            let now = policy::find_published(self.policy, Protocol::Udp, local, flags);
+            if now != Some(at) {
+                datagrams.close(libc::EACCES, self.peer);
+            }
+        }
     }
 
     /// Gives a UDP socket a turn. True: there may be more to do.

@@ -1,29 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Other ends of a UDP socket: those to which the guest has sent lately.
+//! Other ends of a UDP socket: those to which the guest has sent lately, or which have sent
+//! to its published port.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What is known of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// Whether the policy allows it.
     pub is_allowed: bool,
+    /// The host's address to which it has sent, and from which answers go.
+    pub at: Option<IpAddr>,
     /// The policy may be another one since.
     is_outdated: bool,
 }
 
 /// The latest ones. The older half goes at once, where there are too many.
-#[derive(Default)]
 pub struct Ends {
+    /// In each half, at most.
+    half: usize,
     new: HashMap<SocketAddr, Known>,
     old: HashMap<SocketAddr, Known>,
 }
 
-/// In each half.
+/// In each half of those of a socket without a published port.
 const HALF: usize = 512;
+/// And with one.
+const HALF_PUBLISHED: usize = 2048;
 
 impl Ends {
+    /// There are none yet.
+    pub fn new(is_published: bool) -> Self {
+        let half = match is_published {
+            true => HALF_PUBLISHED,
+            false => HALF,
+        };
+        Self {
+            half,
+            new: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
     /// What is known of an end. It is one of the latest from now on.
     pub fn get(&mut self, end: SocketAddr) -> Option<Known> {
         if let Some(known) = self.new.get(&end) {
@@ -44,13 +63,24 @@ impl Ends {
     pub fn insert(&mut self, end: SocketAddr, is_allowed: bool) {
         let known = Known {
             is_allowed,
+            at: None,
+            is_outdated: false,
+        };
+        self.put(end, known);
+    }
+
+    /// An end has sent to this address of the host, with a published port.
+    pub fn meet(&mut self, end: SocketAddr, at: Option<IpAddr>, is_allowed: bool) {
+        let known = Known {
+            is_allowed,
+            at,
             is_outdated: false,
         };
         self.put(end, known);
     }
 
     fn put(&mut self, end: SocketAddr, known: Known) {
-        if self.new.len() >= HALF && !self.new.contains_key(&end) {
+        if self.new.len() >= self.half && !self.new.contains_key(&end) {
             self.old = std::mem::take(&mut self.new);
         }
         self.new.insert(end, known);
@@ -74,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_latest_half_stays() {
-        let mut ends = Ends::default();
+        let mut ends = Ends::new(false);
         for number in 1..=10_000 {
             ends.insert(end(number), number % 2 == 0);
             assert!(ends.new.len() <= HALF && ends.old.len() <= HALF);
@@ -87,7 +117,7 @@ mod tests {
 
     #[test]
     fn one_that_is_in_use_is_not_forgotten() {
-        let mut ends = Ends::default();
+        let mut ends = Ends::new(false);
         ends.insert(end(1), true);
         for number in 2..=10_000 {
             ends.insert(end(number), false);
@@ -97,7 +127,7 @@ mod tests {
 
     #[test]
     fn another_policy_outdates_what_is_known() {
-        let mut ends = Ends::default();
+        let mut ends = Ends::new(false);
         ends.insert(end(1), true);
         ends.outdate();
         assert_eq!(ends.is_allowed(end(1)), None);

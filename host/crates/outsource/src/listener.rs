@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use crate::guest::Guest;
 use crate::message::{Handle, Message, Offer, CARRIER};
 use crate::net;
+use crate::orders::Protocol;
 use crate::policy;
 use crate::stream::{Stage, Stream};
 use crate::table::{Queue, QUESTION};
@@ -159,7 +160,8 @@ impl Guest<'_> {
                 continue;
             };
             let (local, flags, at) = (listener.local, listener.flags, listener.at);
-            if policy::find_published(self.policy, local, flags) != Some(at) {
+            let published = policy::find_published(self.policy, Protocol::Tcp, local, flags);
+            if published != Some(at) {
                 self.close_listener(own, libc::EACCES);
             }
         }

@@ -79,7 +79,7 @@ pub struct Policy {
     pub publish: Vec<Publish>,
     /// Connections that the guest may have at a time.
     pub sockets: u32,
-    /// Listeners that the guest may have at a time.
+    /// Listeners, and UDP sockets with a published port, that the guest may have at a time.
     pub listeners: u32,
     /// Connects that the guest may make in a second; 0: any number.
     pub rate: u32,
@@ -101,10 +101,21 @@ pub struct Rule {
     pub ports: Option<(u16, u16)>,
 }
 
-/// A port of the guest that the host publishes: `tcp/8080`, `tcp/80=10.0.0.5:8080`.
+/// What a published port is one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Listeners.
+    Tcp,
+    /// Sockets that are bound to it.
+    Udp,
+}
+
+/// A port of the guest that the host publishes: `tcp/8080`, `udp/53=10.0.0.5:5353`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Publish {
+    /// Of both.
+    pub protocol: Protocol,
     /// In the guest.
     pub port: u16,
     /// On the host. `[::]` means both families.
@@ -119,8 +130,10 @@ pub struct Report {
     pub number: u64,
     /// Connections, also those that are being made or ended.
     pub sockets: u32,
-    /// Listeners.
+    /// Listeners, and UDP sockets with a published port.
     pub listeners: u32,
+    /// UDP sockets.
+    pub datagrams: u32,
     /// Bytes sent to the network.
     pub sent: u64,
     /// Bytes received from the network.
@@ -228,9 +241,11 @@ impl FromStr for Publish {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let rest = text
-            .strip_prefix("tcp/")
-            .ok_or_else(|| format!("{text:?} does not begin with tcp/"))?;
+        let (protocol, rest) = match text.split_once('/') {
+            Some(("tcp", rest)) => (Protocol::Tcp, rest),
+            Some(("udp", rest)) => (Protocol::Udp, rest),
+            _ => return Err(format!("{text:?} does not begin with tcp/ or udp/")),
+        };
         let (port, address) = match rest.split_once('=') {
             Some((port, address)) => (parse(port, "port")?, Some(parse(address, "address:port")?)),
             None => (parse(rest, "port")?, None),
@@ -243,6 +258,7 @@ impl FromStr for Publish {
             return Err(format!("{text:?}: a port of the host must be named"));
         }
         Ok(Self {
+            protocol,
             port,
             address: address.unwrap_or(everywhere),
         })
@@ -251,7 +267,11 @@ impl FromStr for Publish {
 
 impl fmt::Display for Publish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tcp/{}", self.port)?;
+        let protocol = match self.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        };
+        write!(f, "{protocol}/{}", self.port)?;
         if self.address != SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port)) {
             write!(f, "={}", self.address)?;
         }
@@ -325,8 +345,12 @@ mod tests {
         let publish: Publish = "tcp/80=10.0.0.5:8080".parse().unwrap();
         assert_eq!((publish.port, publish.address.port()), (80, 8080));
         assert_eq!(publish.to_string(), "tcp/80=10.0.0.5:8080");
+        let publish: Publish = "udp/53".parse().unwrap();
+        assert_eq!(publish.protocol, Protocol::Udp);
+        assert_eq!(publish.to_string(), "udp/53");
         for text in [
-            "udp/53",
+            "sctp/53",
+            "udp/0",
             "tcp/",
             "tcp/0",
             "tcp/80=10.0.0.5",

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use hallway_abi::message::{SOCKET_IPV6, SOCKET_V6ONLY};
 use nix::errno::Errno;
 
-use crate::orders::{longest, Policy, Rule};
+use crate::orders::{longest, Policy, Protocol, Publish, Rule};
 
 /// Networks that only a rule about a part of them allows: they are the host's own, or
 /// of its neighbours, and "all addresses" does not mean them. The last ones have an
@@ -53,6 +53,12 @@ fn is_within(address: IpAddr, network: IpAddr, prefix: u8) -> bool {
     }
 }
 
+fn find_special(ip: IpAddr) -> Option<&'static (IpAddr, u8)> {
+    SPECIAL
+        .iter()
+        .find(|(network, prefix)| is_within(ip, *network, *prefix))
+}
+
 fn matches(rule: &Rule, to: SocketAddr, is_own: impl Fn() -> bool) -> bool {
     if !is_within(to.ip(), rule.address, rule.prefix) {
         return false;
@@ -63,10 +69,7 @@ fn matches(rule: &Rule, to: SocketAddr, is_own: impl Fn() -> bool) -> bool {
     {
         return false;
     }
-    let special = SPECIAL
-        .iter()
-        .find(|(network, prefix)| is_within(to.ip(), *network, *prefix));
-    match special {
+    match find_special(to.ip()) {
         Some((network, prefix)) if rule.allow => {
             rule.prefix >= *prefix && is_within(rule.address, *network, *prefix)
         }
@@ -93,6 +96,19 @@ pub fn check_connect(
     }
 }
 
+/// Decides about answers to an end that has sent to a published UDP port. Nothing proves
+/// that it did: anything on its way can write any source. So rules with `!` concern it, and
+/// networks that must be named. Its own addresses the kernel takes from itself alone.
+pub fn check_answer(policy: &Policy, to: SocketAddr) -> Result<(), String> {
+    let mut rules = policy.connect.iter();
+    match rules.find(|rule| matches(rule, to, || false)) {
+        Some(rule) if rule.allow => Ok(()),
+        Some(rule) => Err(rule.to_string()),
+        None if find_special(to.ip()).is_some() => Err("no rule".into()),
+        None => Ok(()),
+    }
+}
+
 /// The address from which a connection goes out; `wanted` is the guest's word. Nothing:
 /// the kernel chooses. An error: the guest may not have the address that it wants.
 pub fn choose_source(
@@ -109,10 +125,11 @@ pub fn choose_source(
         .ok_or(Errno::EADDRNOTAVAIL)
 }
 
-/// Where the host listens for a listener of the guest, and whether an IPv6 socket takes
-/// no IPv4 connections. Nothing: the listener is not published.
+/// Where the host listens for a listener of the guest, or a UDP socket that is bound to
+/// `local`, and whether an IPv6 socket there has no IPv4. Nothing: it is not published.
 pub fn find_published(
     policy: &Policy,
+    protocol: Protocol,
     local: SocketAddr,
     flags: u32,
 ) -> Option<(SocketAddr, bool)> {
@@ -121,7 +138,8 @@ pub fn find_published(
     }
     let takes_v6 = flags & SOCKET_IPV6 != 0;
     let takes_v4 = !takes_v6 || flags & SOCKET_V6ONLY == 0;
-    let published = policy.publish.iter().filter(|one| one.port == local.port());
+    let is_it = |one: &&Publish| one.protocol == protocol && one.port == local.port();
+    let published = policy.publish.iter().filter(is_it);
     published.map(|one| one.address).find_map(|address| {
         if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
             let fits = if address.is_ipv4() {
@@ -166,6 +184,27 @@ mod tests {
         assert!(!allows(&rules, "10.1.0.2:80"));
         assert!(allows(&rules, "[2001:db8::1]:80"));
         assert!(allows(&["0.0.0.0/0"], "8.8.8.8:1"));
+    }
+
+    #[test]
+    fn answers_go_where_no_rule_is_against_it() {
+        let rules = ["!10.1.0.0/16", "127.0.0.1", "10.0.0.0/8", "!fd00::/8"];
+        let policy = policy(&rules, &[]);
+        for (to, is_allowed) in [
+            ("192.0.2.1:5", true),
+            ("[2001:db8::1]:5", true),
+            ("10.2.0.1:5", true),
+            ("10.9.0.1:5", true),
+            ("10.1.0.1:5", false),
+            ("[fd00::1]:5", false),
+            ("127.0.0.1:5", true),
+            ("127.0.0.2:5", false),
+            ("169.254.169.254:80", false),
+            ("[fe80::1]:5", false),
+        ] {
+            let answer = check_answer(&policy, to.parse().unwrap());
+            assert_eq!(answer.is_ok(), is_allowed, "{to}");
+        }
     }
 
     #[test]
@@ -225,9 +264,16 @@ mod tests {
     fn only_named_ports_are_published() {
         let policy = policy(
             &[],
-            &["tcp/80=10.0.0.5:8080", "tcp/80=[fd00::5]:81", "tcp/90"],
+            &[
+                "udp/80",
+                "tcp/80=10.0.0.5:8080",
+                "tcp/80=[fd00::5]:81",
+                "tcp/90",
+            ],
         );
-        let find = |local: &str, flags| find_published(&policy, local.parse().unwrap(), flags);
+        let find = |local: &str, flags| {
+            find_published(&policy, Protocol::Tcp, local.parse().unwrap(), flags)
+        };
         let at = |address: &str, only| Some((address.parse().unwrap(), only));
         assert_eq!(find("0.0.0.0:81", 0), None);
         assert_eq!(find("127.0.0.1:80", 0), None);
@@ -238,6 +284,11 @@ mod tests {
         );
         assert_eq!(find("0.0.0.0:90", 0), at("0.0.0.0:90", true));
         assert_eq!(find("[::]:90", SOCKET_IPV6), at("[::]:90", false));
+        let any = "0.0.0.0:80".parse().unwrap();
+        assert_eq!(
+            find_published(&policy, Protocol::Udp, any, 0),
+            at("0.0.0.0:80", true)
+        );
         assert_eq!(
             find("[::]:90", SOCKET_IPV6 | SOCKET_V6ONLY),
             at("[::]:90", true)

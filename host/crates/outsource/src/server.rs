@@ -270,8 +270,8 @@ impl Server {
                 let (publish, listeners) = (&policy.publish, policy.listeners);
                 let is_other = *publish != self.policy.publish || listeners > self.policy.listeners;
                 self.policy = policy;
-                self.table.forget_destinations();
                 if let Some(mut guest) = self.guest() {
+                    guest.check_datagrams();
                     guest.check_listeners();
                     if is_other {
                         guest.ask_for_listeners();
@@ -300,7 +300,8 @@ impl Server {
         Report {
             number,
             sockets: self.table.count_streams(),
-            listeners: self.table.count_listeners(),
+            listeners: self.table.count_listeners() + self.table.published,
+            datagrams: self.table.count_datagrams(),
             sent: self.counts.sent,
             received: self.counts.received,
             refused: refused

@@ -50,6 +50,8 @@ pub struct Table {
     listeners: Vec<u32>,
     used: u32,
     datagrams: u32,
+    /// UDP sockets with a published port.
+    pub published: u32,
     /// Something was freed that a listener may wait for.
     pub is_freed: bool,
 }
@@ -64,6 +66,7 @@ impl Default for Table {
             listeners: Vec::new(),
             used: 0,
             datagrams: 0,
+            published: 0,
             is_freed: false,
         }
     }
@@ -85,6 +88,11 @@ impl Table {
         self.used - self.count_listeners()
     }
 
+    /// Number of UDP sockets.
+    pub fn count_datagrams(&self) -> u32 {
+        self.datagrams
+    }
+
     /// Number of listeners.
     pub fn count_listeners(&self) -> u32 {
         self.listeners.len() as u32
@@ -98,7 +106,10 @@ impl Table {
         if matches!(entry, Entry::Listener(_)) {
             self.listeners.push(endpoint);
         }
-        self.datagrams += u32::from(matches!(entry, Entry::Datagrams(_)));
+        if let Entry::Datagrams(datagrams) = &entry {
+            self.datagrams += 1;
+            self.published += u32::from(datagrams.published.is_some());
+        }
         self.places[endpoint as usize] = Some(Place {
             entry,
             serial: self.serial,
@@ -163,7 +174,10 @@ impl Table {
     pub fn remove(&mut self, endpoint: u32) -> Option<Entry> {
         let place = self.places.get_mut(endpoint as usize)?.take()?;
         self.used -= 1;
-        self.datagrams -= u32::from(matches!(place.entry, Entry::Datagrams(_)));
+        if let Entry::Datagrams(datagrams) = &place.entry {
+            self.datagrams -= 1;
+            self.published -= u32::from(datagrams.published.is_some());
+        }
         self.free.push_back(endpoint);
         self.listeners.retain(|listener| *listener != endpoint);
         self.is_freed = true;
@@ -181,13 +195,13 @@ impl Table {
         full.places.into_iter().flatten().map(|place| place.entry)
     }
 
-    /// What was found out about the policy before is outdated.
-    pub fn forget_destinations(&mut self) {
-        for place in self.places.iter_mut().flatten() {
-            if let Entry::Datagrams(datagrams) = &mut place.entry {
-                datagrams.ends.outdate();
-            }
-        }
+    /// All UDP sockets.
+    pub fn datagrams(&mut self) -> impl Iterator<Item = &mut Datagrams> {
+        let places = self.places.iter_mut().flatten();
+        places.filter_map(|place| match &mut place.entry {
+            Entry::Datagrams(datagrams) => Some(&mut **datagrams),
+            _ => None,
+        })
     }
 
     /// Endpoints of all listeners.

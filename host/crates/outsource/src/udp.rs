@@ -2,7 +2,7 @@
 //! System calls on UDP sockets of the host. None of them blocks.
 
 use std::mem::{offset_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use hallway_ring::Runs;
@@ -28,12 +28,16 @@ pub struct Received {
     pub tos: u8,
     /// TTL or hop limit.
     pub hops: u8,
+    /// The own address to which it came.
+    pub at: Option<IpAddr>,
     /// It was longer than the space.
     pub is_truncated: bool,
 }
 
-/// Opens a socket that goes out from `source`, at a port of its own. It reports what becomes of its datagrams.
-pub fn open(is_v4: bool, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
+/// Opens a socket at `from`; port 0: at one that is free. It reports what becomes of its
+/// datagrams. `is_shared`: others may have the port, too.
+pub fn open(from: SocketAddr, is_shared: bool) -> Result<OwnedFd, Errno> {
+    let is_v4 = from.is_ipv4();
     let (family, options) = match is_v4 {
         true => (
             AddressFamily::Inet,
@@ -41,6 +45,7 @@ pub fn open(is_v4: bool, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
                 (libc::IPPROTO_IP, libc::IP_RECVERR),
                 (libc::IPPROTO_IP, libc::IP_RECVTOS),
                 (libc::IPPROTO_IP, libc::IP_RECVTTL),
+                (libc::IPPROTO_IP, libc::IP_PKTINFO),
             ],
         ),
         false => (
@@ -49,6 +54,7 @@ pub fn open(is_v4: bool, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
             ],
         ),
     };
@@ -60,13 +66,11 @@ pub fn open(is_v4: bool, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     if !is_v4 {
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
     }
-    let any = match is_v4 {
-        true => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        false => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
+    if is_shared {
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+    }
     // Without a port, and none left, the first sendmsg() would be EAGAIN, with no event to
     // wait for.
-    let from = SocketAddr::new(source.unwrap_or(any), 0);
     bind(socket.as_raw_fd(), &*at(from))?;
     Ok(socket)
 }
@@ -99,8 +103,13 @@ fn put_control(header: &mut libc::msghdr, level: i32, name: i32, value: &[u8]) {
     }
 }
 
-/// Sends the bytes to where the head says.
-pub fn send(socket: &OwnedFd, payload: &Runs, head: &Head) -> Result<usize, Errno> {
+/// Sends the bytes to where the head says, from that address if there is one.
+pub fn send(
+    socket: &OwnedFd,
+    payload: &Runs,
+    head: &Head,
+    from: Option<IpAddr>,
+) -> Result<usize, Errno> {
     let mut vectors = vectors(payload);
     let mut header = header(&mut vectors);
     let mut control: Control = [0; 32];
@@ -113,6 +122,20 @@ pub fn send(socket: &OwnedFd, payload: &Runs, head: &Head) -> Result<usize, Errn
         if value != 0 {
             put_control(&mut header, level, name, &i32::from(value).to_ne_bytes());
         }
+    }
+    // The interface is the kernel's choice, and so is the IPv4 address in the header.
+    match from {
+        Some(IpAddr::V4(ip)) => {
+            let mut value = [0; size_of::<libc::in_pktinfo>()];
+            value[offset_of!(libc::in_pktinfo, ipi_spec_dst)..][..4].copy_from_slice(&ip.octets());
+            put_control(&mut header, libc::IPPROTO_IP, libc::IP_PKTINFO, &value);
+        }
+        Some(IpAddr::V6(ip)) => {
+            let mut value = [0; size_of::<libc::in6_pktinfo>()];
+            value[offset_of!(libc::in6_pktinfo, ipi6_addr)..][..16].copy_from_slice(&ip.octets());
+            put_control(&mut header, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &value);
+        }
+        None => {}
     }
     if head.segment != 0 {
         let segment = head.segment.to_ne_bytes();
@@ -209,6 +232,26 @@ fn read_packet(control: &[(i32, i32, Vec<u8>)]) -> (u8, u8) {
     packet
 }
 
+/// The own address to which it came, from which an answer can go.
+fn read_own(control: &[(i32, i32, Vec<u8>)]) -> Option<IpAddr> {
+    let own = control
+        .iter()
+        .find_map(|(level, name, value)| match (*level, *name) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let at = offset_of!(libc::in_pktinfo, ipi_spec_dst);
+                let bytes: [u8; 4] = value.get(at..at + 4)?.try_into().ok()?;
+                Some(IpAddr::from(bytes))
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let at = offset_of!(libc::in6_pktinfo, ipi6_addr);
+                let bytes: [u8; 16] = value.get(at..at + 16)?.try_into().ok()?;
+                Some(IpAddr::from(bytes))
+            }
+            _ => None,
+        })?;
+    (!own.is_multicast() && !own.is_unspecified()).then_some(own)
+}
+
 /// Receives a datagram to free bytes of a ring.
 pub fn receive(socket: &OwnedFd, space: &Runs) -> Result<Received, Errno> {
     let call = call(socket, space, 0)?;
@@ -218,6 +261,7 @@ pub fn receive(socket: &OwnedFd, space: &Runs) -> Result<Received, Errno> {
         from: call.name.ok_or(Errno::EINVAL)?,
         tos,
         hops,
+        at: read_own(&call.control),
         is_truncated: call.flags & libc::MSG_TRUNC != 0,
     })
 }

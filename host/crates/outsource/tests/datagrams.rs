@@ -12,6 +12,7 @@ use std::time::Instant;
 use common::{guest_slice, own_slice, policy, Conn, Host, Vm, PATIENCE, SIZE};
 use hallway_abi::{datagram, message as abi};
 use hallway_outsource::message::{Message, Other, CARRIER};
+use hallway_outsource::orders::{Order, Policy};
 use hallway_outsource::record::{Head, HEAD};
 use hallway_shm::Mapping;
 
@@ -296,4 +297,144 @@ fn no_record_waits_for_the_next_one() {
             assert_eq!(receive(&mut vm, &mut conn).1, expected);
         }
     }
+}
+
+/// A port of the guest, and a policy that publishes it on all addresses.
+fn published() -> (u16, Policy) {
+    let port = UdpSocket::bind("[::]:0").unwrap().local_addr().unwrap();
+    let port = port.port();
+    let mut policy = policy(&[]);
+    policy.publish = vec![format!("udp/{port}").parse().unwrap()];
+    (port, policy)
+}
+
+fn client(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+#[test]
+fn a_published_port_is_heard_and_answers() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let mut conn = vm.open_datagrams_at(any).unwrap();
+    // Answers leave from the address that was asked.
+    for (number, to) in ["127.0.0.1", "127.0.0.3"].into_iter().enumerate() {
+        let client = client("127.0.0.1");
+        client.send_to(&[7; 3000], (to, port)).unwrap();
+        let (head, payload) = receive(&mut vm, &mut conn);
+        let from = client.local_addr().unwrap();
+        let expected = Head::new(datagram::DATAGRAM_DATA, from, 3000).write();
+        assert_eq!(head[..24], expected[..24]);
+        assert!(payload == [7; 3000]);
+        send(&mut vm, &mut conn, from, b"answer");
+        let mut buffer = [0; 99];
+        let (length, answerer) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"answer");
+        assert_eq!(answerer.to_string(), format!("{to}:{port}"));
+        let report = host.report();
+        assert_eq!((report.datagrams, report.listeners), (1, 1));
+        assert_eq!(report.received, 3000 * (number as u64 + 1));
+    }
+}
+
+#[test]
+fn a_published_socket_of_both_families_has_clients_of_both() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = format!("[::]:{port}").parse().unwrap();
+    let mut conn = vm.open_datagrams_with(any, abi::SOCKET_IPV6).unwrap();
+    for address in ["127.0.0.1", "::1"] {
+        let client = client(address);
+        client.send_to(b"1", (address, port)).unwrap();
+        assert_eq!(receive(&mut vm, &mut conn).1, b"1");
+        let from = client.local_addr().unwrap();
+        send(&mut vm, &mut conn, from, b"2");
+        let (_, answerer) = client.recv_from(&mut [0; 9]).unwrap();
+        assert_eq!(answerer, SocketAddr::new(from.ip(), port));
+    }
+}
+
+#[test]
+fn a_published_socket_answers_and_sends_to_no_other() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let mut conn = vm.open_datagrams_at(any).unwrap();
+    let (stranger, address) = server();
+    send(&mut vm, &mut conn, address, b"1");
+    // Behind it an answer.
+    let client = client("127.0.0.1");
+    client.send_to(b"2", ("127.0.0.1", port)).unwrap();
+    receive(&mut vm, &mut conn);
+    send(&mut vm, &mut conn, client.local_addr().unwrap(), b"3");
+    client.recv_from(&mut [0; 9]).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    stranger.recv_from(&mut [0; 9]).unwrap_err();
+    assert_eq!(host.report().sent, 1);
+}
+
+#[test]
+fn an_end_that_a_rule_is_against_is_not_heard() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let mut conn = vm.open_datagrams_at(any).unwrap();
+    let refused = client("127.0.0.2");
+    refused.send_to(b"1", ("127.0.0.1", port)).unwrap();
+    let heard = client("127.0.0.1");
+    heard.send_to(b"2", ("127.0.0.1", port)).unwrap();
+    assert_eq!(receive(&mut vm, &mut conn).1, b"2");
+    send(&mut vm, &mut conn, refused.local_addr().unwrap(), b"3");
+    send(&mut vm, &mut conn, heard.local_addr().unwrap(), b"4");
+    heard.recv_from(&mut [0; 9]).unwrap();
+    let report = host.report();
+    assert_eq!((report.sent, report.received), (1, 1));
+    assert_eq!(report.refused, [("no rule".to_string(), 1)]);
+}
+
+#[test]
+fn what_is_not_published_or_taken_is_refused() {
+    let (port, mut policy) = published();
+    policy
+        .publish
+        .push(format!("tcp/{}", port ^ 1).parse().unwrap());
+    let host = Host::start(policy.clone());
+    let mut vm = host.join(21);
+    let at = |port| SocketAddr::from(([0, 0, 0, 0], port));
+    let refused = vm.open_datagrams_at(at(port ^ 1)).err();
+    assert_eq!(refused, Some(libc::EACCES as u64));
+    let taken = UdpSocket::bind(at(port)).unwrap();
+    let refused = vm.open_datagrams_at(at(port)).err();
+    assert_eq!(refused, Some(libc::EADDRINUSE as u64));
+    drop(taken);
+    let conn = vm.open_datagrams_at(at(port)).unwrap();
+    UdpSocket::bind(at(port)).unwrap_err();
+    // Another policy takes it away.
+    policy.publish.clear();
+    host.order(&Order::Policy { policy }, &[]);
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::EACCES as u32);
+    UdpSocket::bind(at(port)).unwrap();
+    vm.send_done(&conn, 0);
+    host.wait_report(|report| (report.datagrams, report.listeners) == (0, 0));
+}
+
+#[test]
+fn published_sockets_are_limited() {
+    let (port, mut policy) = published();
+    policy.listeners = 1;
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let flags = abi::SOCKET_REUSEPORT;
+    vm.open_datagrams_with(any, flags).unwrap();
+    let refused = vm.open_datagrams_with(any, flags).err();
+    assert_eq!(refused, Some(libc::ENOBUFS as u64));
 }

@@ -107,14 +107,23 @@ impl Vm {
 
     /// Connects; the error is the errno.
     pub fn connect(&mut self, remote: SocketAddr) -> Result<Conn, u64> {
-        self.call(abi::KIND_SOCKET, remote, 65536)
+        let local = "[::]:0".parse().unwrap();
+        self.call(abi::KIND_SOCKET, (local, 0), remote, 65536)
     }
 
-    fn call(&mut self, kind: u16, remote: SocketAddr, size: u32) -> Result<Conn, u64> {
+    fn call(
+        &mut self,
+        kind: u16,
+        (local, flags): (SocketAddr, u32),
+        remote: SocketAddr,
+        size: u32,
+    ) -> Result<Conn, u64> {
         let own = self.next_endpoint();
         let (tx, handle) = self.peer.make_ring_of(size).unwrap();
         self.offer(Offer {
             kind,
+            local,
+            flags,
             ..Self::socket_offer(own, remote, &tx, handle)
         });
         let answer = self.wait_message(|message| match message {
@@ -133,14 +142,25 @@ impl Vm {
 
     /// Opens a UDP socket.
     pub fn open_datagrams(&mut self) -> Result<Conn, u64> {
-        let kind = abi::KIND_DATAGRAM;
-        self.call(kind, "[::]:0".parse().unwrap(), 65536)
+        self.open_datagrams_at("[::]:0".parse().unwrap())
+    }
+
+    /// The same, for one that is bound to an address and port.
+    pub fn open_datagrams_at(&mut self, local: SocketAddr) -> Result<Conn, u64> {
+        self.open_datagrams_with(local, 0)
+    }
+
+    /// The same, with flags.
+    pub fn open_datagrams_with(&mut self, local: SocketAddr, flags: u32) -> Result<Conn, u64> {
+        let remote = "[::]:0".parse().unwrap();
+        self.call(abi::KIND_DATAGRAM, (local, flags), remote, 65536)
     }
 
     /// The same, with a ring for the longest datagram.
     pub fn open_large_datagrams(&mut self) -> Conn {
-        let to = "[::]:0".parse().unwrap();
-        self.call(abi::KIND_DATAGRAM, to, 262_144).unwrap()
+        let none = "[::]:0".parse().unwrap();
+        self.call(abi::KIND_DATAGRAM, (none, 0), none, 262_144)
+            .unwrap()
     }
 
     /// Takes the ring of an OFFER up.
