@@ -8,8 +8,7 @@
  * the host: the first ones are in the ring before it has answered. What its policy does
  * not allow comes back (returned.c). What arrives there goes the native way (deliver.c).
  *
- * A program that has chosen its address or port is known by them: its socket stays
- * native.
+ * A program that has chosen its address or port is known by them: see bound.c.
  */
 #include "outsource.h"
 
@@ -54,12 +53,26 @@ static bool find_destination(const struct sock *sk, const struct msghdr *msg,
 	return to->port;
 }
 
+static bool is_bound(const struct sock *sk)
+{
+	return sk->sk_userlocks & SOCK_BINDPORT_LOCK;
+}
+
+/* The own address of an answer: that by which the host was asked. */
+static bool is_own_address(const struct cmsghdr *control)
+{
+	return (control->cmsg_level == SOL_IP && control->cmsg_type == IP_PKTINFO) ||
+	       (control->cmsg_level == SOL_IPV6 && control->cmsg_type == IPV6_PKTINFO);
+}
+
 /* UDP_SEGMENT is the one control message that the host gets. */
-static bool read_control(struct msghdr *msg, u16 *segment)
+static bool read_control(const struct sock *sk, struct msghdr *msg, u16 *segment)
 {
 	struct cmsghdr *control;
 
 	for_each_cmsghdr(control, msg) {
+		if (CMSG_OK(msg, control) && is_bound(sk) && is_own_address(control))
+			continue;
 		if (!CMSG_OK(msg, control) || control->cmsg_level != SOL_UDP ||
 		    control->cmsg_type != UDP_SEGMENT ||
 		    control->cmsg_len != CMSG_LEN(sizeof(*segment)))
@@ -79,7 +92,7 @@ static bool fill_head(const struct sock *sk, struct msghdr *msg, size_t size,
 
 	if ((msg->msg_flags & (MSG_MORE | MSG_OOB | MSG_ZEROCOPY | MSG_PROBE |
 			       MSG_DONTROUTE)) ||
-	    size > HALLWAY_DATAGRAM_MAX || !read_control(msg, &segment))
+	    size > HALLWAY_DATAGRAM_MAX || !read_control(sk, msg, &segment))
 		return false;
 	if (size <= segment)
 		segment = 0;
@@ -120,18 +133,18 @@ static bool bind_port(struct sock *sk)
 	return true;
 }
 
-static struct hall_out *make_object(void)
+struct hall_out *hall_datagram_make(gfp_t gfp)
 {
 	struct hall_member *member = hall_members_get_outsourcer();
 	struct hall_out *out;
 
 	if (!member)
 		return NULL;
-	out = hall_out_new(&hall_out_datagram, member, GFP_KERNEL);
+	out = hall_out_new(&hall_out_datagram, member, gfp);
 	hall_member_put(member);
 	if (!out)
 		return NULL;
-	out->datagrams = kzalloc(sizeof(*out->datagrams), GFP_KERNEL);
+	out->datagrams = kzalloc(sizeof(*out->datagrams), gfp);
 	if (!out->datagrams) {
 		hall_out_put(out);
 		return NULL;
@@ -150,7 +163,7 @@ static bool open_on_host(struct hall_out *out, struct socket *sock)
 
 	lock_sock(sk);
 	/* Another thread may have bound it meanwhile. */
-	good = hall_is_watched(sock) && !(sk->sk_userlocks & SOCK_BINDPORT_LOCK);
+	good = hall_is_watched(sock) && !is_bound(sk);
 	if (good)
 		other = hall_out_get(sk);
 	good = good && !other && bind_port(sk);
@@ -175,12 +188,12 @@ static struct hall_out *get_object(struct socket *sock)
 	struct hall_out *out = hall_out_get(sock->sk);
 	bool good;
 
-	if (out || !READ_ONCE(hall_outsourcing) || !hall_is_watched(sock) ||
+	if (out || is_bound(sock->sk) || !READ_ONCE(hall_outsourcing) || !hall_is_watched(sock) ||
 	    !hall_scope_has(sock->sk, READ_ONCE(sock->ops)))
 		return out;
 	/* It sleeps before there is an object. */
 	hall_out_enter();
-	out = make_object();
+	out = hall_datagram_make(GFP_KERNEL);
 	if (out) {
 		mutex_lock(&out->mutex);
 		good = open_on_host(out, sock);
@@ -205,7 +218,8 @@ static int write_datagram(struct hall_out *out, struct msghdr *msg,
 	bool fits, ringing;
 	int err;
 
-	if (out->closed || !out->memory.ring || !hall_datagram_note(out, to))
+	if (out->closed || !out->memory.ring || !hall_datagram_note(out, to) ||
+	    (out->datagrams->published && out->state != HALL_OUT_CONNECTED))
 		return HALL_NATIVE;
 	spin_lock_bh(&out->channel.lock);
 	fits = hall_record_reserve(&out->tx, total, space);
@@ -261,6 +275,15 @@ static int wait_for_space(struct hall_out *out, u32 least, long *timeo)
 	return 0;
 }
 
+/* May the host have what the socket sends to there? */
+static bool may_send(struct sock *sk, const struct hall_destination *to)
+{
+	if (!is_bound(sk))
+		return hall_outsource_may_send(sk, &to->address);
+	return hall_clients_have(inet_sk(sk)->inet_num, to) &&
+	       hall_outsource_may_answer(sk, ipv6_addr_v4mapped(&to->address));
+}
+
 static noinline int send_datagram(struct socket *sock, struct msghdr *msg, size_t size)
 {
 	struct hall_destination to = { };
@@ -272,7 +295,7 @@ static noinline int send_datagram(struct socket *sock, struct msghdr *msg, size_
 
 	if (READ_ONCE(sk->sk_shutdown) & SEND_SHUTDOWN ||
 	    !find_destination(sk, msg, &to) ||
-	    !hall_outsource_may_send(sk, &to.address) ||
+	    !may_send(sk, &to) ||
 	    !fill_head(sk, msg, size, &to, &head))
 		return HALL_NATIVE;
 	out = get_object(sock);
@@ -329,6 +352,14 @@ void hall_datagram_close(struct hall_out *out, u32 reason)
 	hall_out_unpublish(out);
 	hall_out_close_channel(out);
 	hall_out_wake_all(out->sk);
+}
+
+void hall_datagram_refuse(struct hall_out *out, int error)
+{
+	out->error = error;
+	smp_store_release(&out->state, HALL_OUT_REFUSED);
+	hall_out_free_tx(out);
+	hall_datagram_close(out, 0);
 }
 
 void hall_datagram_forget(const struct sock *sk)

@@ -182,9 +182,17 @@ bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote)
 	       !hall_filters_apply_sendmsg(sk) && !hall_filters_apply(sk, v4);
 }
 
+bool hall_outsource_may_answer(struct sock *sk, bool v4)
+{
+	return is_plain_udp(sk) && !hall_filters_apply_sendmsg(sk) &&
+	       !hall_filters_apply(sk, v4);
+}
+
 bool hall_outsource_may_publish(struct sock *sk)
 {
-	if (!READ_ONCE(hall_outsourcing) || !is_plain_tcp(sk) ||
+	bool plain = sk->sk_type == SOCK_DGRAM ? is_plain_udp(sk) : is_plain_tcp(sk);
+
+	if (!READ_ONCE(hall_outsourcing) || !plain ||
 	    hall_filters_apply(sk, true) ||
 	    hall_filters_apply(sk, false))
 		return false;

@@ -139,18 +139,19 @@ static bool fill_v6(struct sk_buff *skb, const struct sock *sk,
 /* A datagram that finds no memory or no way is lost, as on any network. */
 static void deliver_data(struct hall_out *out, const struct hallway_datagram *head)
 {
+	struct hall_destination end = { .port = head->port };
+	const struct in6_addr *from = &end.address;
 	const struct sock *sk = out->sk;
-	struct in6_addr from;
 	struct udphdr *udp;
 	struct sk_buff *skb;
 	bool v4, good;
 	u32 ip;
 
-	memcpy(&from, head->address, sizeof(from));
-	v4 = ipv6_addr_v4mapped(&from);
+	memcpy(&end.address, head->address, sizeof(end.address));
+	v4 = ipv6_addr_v4mapped(from);
 	ip = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	/* Programs trust addresses of this guest: no network brings datagrams from them. */
-	if (!inet_sk(sk)->inet_num || !hall_address_leads_out(&from) ||
+	if (!inet_sk(sk)->inet_num || !hall_address_leads_out(from) ||
 	    head->length > IP_MAX_MTU - sizeof(struct iphdr) - sizeof(*udp))
 		return;
 	skb = alloc_packet(ip + sizeof(*udp), head->length);
@@ -167,11 +168,13 @@ static void deliver_data(struct hall_out *out, const struct hallway_datagram *he
 	skb->ip_summed = CHECKSUM_UNNECESSARY;
 	skb->dev = init_net.loopback_dev;
 	hall_record_read(&out->rx, sizeof(*head), head->length, store_bytes, skb);
-	good = v4 ? fill_v4(skb, sk, head, &from) : fill_v6(skb, sk, head, &from);
+	good = v4 ? fill_v4(skb, sk, head, from) : fill_v6(skb, sk, head, from);
 	if (!good) {
 		kfree_skb(skb);
 		return;
 	}
+	if (out->datagrams->published)
+		hall_clients_note(inet_sk(sk)->inet_num, &end);
 	netif_rx(skb);
 	hall_count_add(HALL_RX_BYTES_OUTSOURCED, head->length);
 	WRITE_ONCE(out->rx_bytes, out->rx_bytes + head->length);
@@ -313,6 +316,10 @@ void hall_datagram_deliver(struct hall_out *out)
 {
 	bool more, ringing = false;
 
+	if (hall_datagram_is_orphan(out)) {
+		hall_channel_raise(&out->channel, HALL_EVENT_ABANDONED);
+		return;
+	}
 	spin_lock_bh(&out->channel.lock);
 	more = deliver_some(out, &ringing);
 	spin_unlock_bh(&out->channel.lock);

@@ -90,10 +90,13 @@ static void on_socket(struct hall_out *out, const struct hallway_message *offer)
 	/* Till now no doorbell could ring. */
 	hall_channel_notify_receiver(&out->channel);
 	/* The program has closed it meanwhile: what is in our ring is sent. */
-	if (out->closed)
+	if (out->closed) {
 		hall_out_finish_rx(out, 0);
-	else
-		hall_datagram_deliver(out);
+		return;
+	}
+	/* Threads in bind(). */
+	hall_out_wake_all(out->sk);
+	hall_datagram_deliver(out);
 }
 
 static bool is_listener(const struct hall_out *out)
@@ -116,12 +119,16 @@ static void on_departed(struct hall_out *out)
 		save_rest(out);
 	hall_out_unmap(out);
 	hall_out_free_tx(out);
-	if (is_datagram(out))
+	if (is_datagram(out) && out->state == HALL_OUT_CALLING)
+		hall_datagram_refuse(out, EACCES);
+	else if (is_datagram(out))
 		hall_datagram_close(out, 0);
 	else if (out->state == HALL_OUT_CALLING)
 		hall_out_take_refusal(out, ENETUNREACH);
 	else if (is_live(out))
 		hall_out_fail(out, ECONNRESET);
+	if (live && is_datagram(out) && out->datagrams->published)
+		hall_publish_listeners();
 	hall_channel_close(&out->channel);
 }
 
@@ -188,10 +195,8 @@ static void on_decline(struct hall_out *out)
 		/* It reads our ring: only DONE frees that. */
 		if (out->state != HALL_OUT_CALLING)
 			return;
-		smp_store_release(&out->state, HALL_OUT_REFUSED);
 		hall_datagram_take_refusal(out);
-		hall_out_free_tx(out);
-		hall_datagram_close(out, 0);
+		hall_datagram_refuse(out, error);
 		return;
 	}
 	hall_out_free_tx(out);
@@ -287,7 +292,9 @@ static void take_events(struct hall_out *out, unsigned long events)
 			on_done(out);
 		}
 	}
-	if (events & BIT(HALL_EVENT_ABANDONED))
+	if ((events & BIT(HALL_EVENT_ABANDONED)) && is_datagram(out))
+		hall_datagram_close(out, 0);
+	else if (events & BIT(HALL_EVENT_ABANDONED))
 		hall_listener_drop(out);
 	if (events & BIT(HALL_EVENT_CALLED))
 		hall_listener_ask(out);

@@ -58,7 +58,7 @@ struct hall_out {
 	struct sock *sk;		/* referenced; NULL: not accepted yet */
 	struct mutex mutex;
 	enum hall_out_state state;	/* acquire and release */
-	int error;			/* errno of a listener that is REFUSED */
+	int error;			/* errno of a listener, or bound socket, that is REFUSED */
 	bool closed;			/* by the program, or by unloading */
 	bool awaited;			/* the work item waits for the mutex */
 	bool held;			/* the member: see hall_channel_hold() */
@@ -110,6 +110,7 @@ struct hall_destination {
 
 /* Under channel.lock. */
 struct hall_datagrams {
+	bool published;		/* bind() has given it a port: bound.c */
 	struct hall_destination known[HALL_DESTINATIONS];	/* port 0: none */
 	unsigned int next;		/* of known, to be replaced */
 	struct sk_buff_head returned;	/* to be sent natively; bounded */
@@ -208,6 +209,8 @@ void hall_out_fail(struct hall_out *out, int error);
 bool hall_outsource_may_connect(struct socket *sock,
 				const struct hall_sockaddr *address, int len);
 bool hall_outsource_may_publish(struct sock *sk);
+/* May it execute an answer to an end of this family, of a published socket? No lock. */
+bool hall_outsource_may_answer(struct sock *sk, bool v4);
 /* May it execute a datagram's sending? No lock. */
 bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote);
 /* Is it an address of one other machine, not link-local? Any context. */
@@ -220,6 +223,13 @@ bool hall_read_address(const struct hall_sockaddr *from, int len,
 bool hall_scope_has(struct sock *sk, const struct proto_ops *ops);
 /* Ids of cgroups; none: all programs. 0, -ENOMEM, or -EOPNOTSUPP. */
 int hall_scope_set(const u64 *id, unsigned int count);
+
+/* publish.c: of a listener, or a UDP socket that is bound. */
+/* Fills in where it is, for its OFFER. */
+void hall_out_describe_bound(struct hall_out *out, const struct sock *sk,
+			     struct hallway_call *call);
+/* Waits for the outsourcer's answer. 0, its errno, or -ETIMEDOUT. No lock. */
+int hall_publish_await(struct hall_out *out);
 
 /* choice.c */
 /* The socket is unconnected: its next connect() decides again. lock_sock(). */
@@ -294,10 +304,32 @@ int hall_datagram_sendmsg(struct socket *sock, struct msghdr *msg, size_t size);
 __poll_t hall_datagram_poll(struct file *file, struct socket *sock,
 			    struct poll_table_struct *wait);
 int hall_datagram_release(struct socket *sock);
+/* An object to the outsourcer, which the caller has, or NULL. */
+struct hall_out *hall_datagram_make(gfp_t gfp);
 /* The program, or the outsourcer, wants no more. Mutex. */
 void hall_datagram_close(struct hall_out *out, u32 reason);
-/* Ends the socket's part on the host, if there is one. */
+/* The outsourcer has no socket for it. Mutex. */
+void hall_datagram_refuse(struct hall_out *out, int error);
+/* Its program has closed it, and hall_datagram_release() was not called. Any context. */
+static inline bool hall_datagram_is_orphan(const struct hall_out *out)
+{
+	return sock_flag(out->sk, SOCK_DEAD);
+}
+/* Ends the socket's part on the host, if there is one. Process context, no lock. */
 void hall_datagram_forget(const struct sock *sk);
+
+/* bound.c */
+int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len);
+/* Asks for the ports of sockets that are bound already. Returns how many were locked. */
+unsigned int hall_bound_walk(void);
+
+/* clients.c: other ends that have sent to a published port. */
+/* False: no memory. Process context, serialised. */
+bool hall_clients_init(void);
+void hall_clients_uninit(void);
+/* Ports in host order. Any context. */
+void hall_clients_note(u16 local_port, const struct hall_destination *end);
+bool hall_clients_have(u16 local_port, const struct hall_destination *end);
 
 /* returned.c */
 /* Keeps a destination in mind. False: what goes there is native. Process context. */

@@ -38,8 +38,8 @@ static bool stopped;
 static void publish_all(struct work_struct *work);
 static DECLARE_DELAYED_WORK(publish_work, publish_all);
 
-static void describe_listener(struct hall_out *out, const struct sock *sk,
-			      struct hallway_call *call)
+void hall_out_describe_bound(struct hall_out *out, const struct sock *sk,
+			     struct hallway_call *call)
 {
 	const struct inet_sock *inet = inet_sk(sk);
 
@@ -52,7 +52,8 @@ static void describe_listener(struct hall_out *out, const struct sock *sk,
 			call->flags |= HALLWAY_SOCKET_V6ONLY;
 	}
 #endif
-	if (sk->sk_reuseport)
+	/* Of UDP sockets SO_REUSEADDR is enough. */
+	if (sk->sk_reuseport || (sk->sk_type == SOCK_DGRAM && sk->sk_reuse))
 		call->flags |= HALLWAY_SOCKET_REUSEPORT;
 	out->local_port = inet->inet_num;
 }
@@ -113,7 +114,7 @@ static void ask_outsourcer(struct hall_out *out)
 	/* Asked already, for a call that came meanwhile? */
 	if (out->closed || out->channel.endpoint)
 		return;
-	describe_listener(out, out->sk, &call);
+	hall_out_describe_bound(out, out->sk, &call);
 	/* Without a number it is as if the policy did not publish the port. */
 	if (!READ_ONCE(hall_outsourcing) || !is_in_scope(out->sk) ||
 	    hall_channel_open(&out->channel)) {
@@ -159,9 +160,9 @@ void hall_listener_forget(const struct sock *sk)
 	hall_out_put(out);
 }
 
-/* listen() */
+/* listen(), and bind() of a UDP socket */
 
-static int await_answer(struct hall_out *out)
+int hall_publish_await(struct hall_out *out)
 {
 	DEFINE_WAIT_FUNC(wait, woken_wake_function);
 	struct sock *sk = out->sk;
@@ -176,8 +177,7 @@ static int await_answer(struct hall_out *out)
 	case HALL_OUT_CONNECTED:
 		return 0;
 	case HALL_OUT_CALLING:
-		hall_listener_forget(sk);
-		return -EACCES;
+		return -ETIMEDOUT;
 	default:
 		return -out->error;
 	}
@@ -199,7 +199,11 @@ static int listen_watched(struct socket *sock, int backlog)
 	mutex_lock(&out->mutex);
 	ask_outsourcer(out);
 	hall_out_unlock(out);
-	err = await_answer(out);
+	err = hall_publish_await(out);
+	if (err == -ETIMEDOUT) {
+		hall_listener_forget(sock->sk);
+		err = -EACCES;
+	}
 	hall_out_put(out);
 	if (!err || err == -EACCES)
 		return 0;
@@ -352,7 +356,8 @@ static unsigned int walk_listeners(void)
 static void publish_all(struct work_struct *work)
 {
 	/* The outsourcer may ask for them till the transports have stopped. */
-	if (READ_ONCE(hall_outsourcing) && !READ_ONCE(stopped) && walk_listeners())
+	if (READ_ONCE(hall_outsourcing) && !READ_ONCE(stopped) &&
+	    walk_listeners() + hall_bound_walk())
 		queue_delayed_work(hall_control_queue, &publish_work, AGAIN);
 }
 
@@ -376,9 +381,15 @@ void hall_publish_stop(void)
 
 static void withdraw_one(struct hall_out *out, void *data)
 {
-	if (out->channel.kind == &hall_out_listener &&
-	    !(READ_ONCE(hall_outsourcing) && is_in_scope(out->sk)))
+	bool listens = out->channel.kind == &hall_out_listener;
+
+	if ((!listens && !(out->datagrams && out->datagrams->published)) ||
+	    (READ_ONCE(hall_outsourcing) && is_in_scope(out->sk)))
+		return;
+	if (listens)
 		hall_listener_forget(out->sk);
+	else
+		hall_datagram_forget(out->sk);
 }
 
 void hall_withdraw_listeners(void)

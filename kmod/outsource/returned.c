@@ -87,7 +87,8 @@ void hall_datagram_take_returned(struct hall_out *out,
 
 	memcpy(&address, head->address, sizeof(address));
 	known = head->port ? find_known(datagrams, &address, head->port) : NULL;
-	if (!known)
+	/* An answer by the NIC would come from an address that nobody has asked. */
+	if (!known || datagrams->published)
 		return;
 	known->native = true;
 	skb = skb_queue_len(&datagrams->returned) < WAITING ?
@@ -187,7 +188,9 @@ void hall_datagram_take_refusal(struct hall_out *out)
 	struct hallway_datagram head;
 	struct sk_buff *skb;
 
-	give_back(out->sk);
+	/* The port of a bound one may be published later. */
+	if (!out->datagrams->published)
+		give_back(out->sk);
 	if (!rx.shared)
 		return;
 	while (hall_record_find(&rx, &head) > 0) {

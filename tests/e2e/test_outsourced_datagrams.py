@@ -12,7 +12,7 @@ from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6
 from hallway_lab.sh import run
 from hallway_tests.guests import Delta, rmmod
-from hallway_tests.outsourced import Outsourced
+from hallway_tests.outsourced import Outsourced, is_published
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
@@ -257,3 +257,137 @@ def test_outsourcer_killed(outsourced: Outsourced) -> None:
         rmmod(vm)
         wait_answers()
         job.kill()
+
+
+# Answers each datagram with its sender, in one of the ways of servers; "two" are sockets that share the port.
+PUBLISHED = """
+import select, socket, sys
+how, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+def make():
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    if how == "two":
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if how == "control":
+        sock.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1) if ":" in address else None
+    sock.bind((address, port))
+    return sock
+sockets = [make() for _ in range(2 if how == "two" else 1)]
+open("/tmp/bound", "w")
+while True:
+    for sock in select.select(sockets, [], [])[0]:
+        data, control, _, sender = sock.recvmsg(65536, 1000)
+        answer = repr(sender[:2]).encode() + b" " + data
+        sock.sendmsg([answer], control if how == "control" else [], 0, sender)
+"""
+# Asks from 50 ports, and says what it heard. Its socket is connected: others are not heard.
+ASK = """
+import json, socket, sys
+address, port = sys.argv[1], int(sys.argv[2])
+said = []
+for number in range(50):
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(20)
+    sock.connect((address, port))
+    sock.send(b"x" * number * 100)
+    said.append((sock.recv(65536).decode(), sock.getsockname()[:2]))
+print(json.dumps(said))
+"""
+ASKED = sum(number * 100 for number in range(50))
+
+
+@contextlib.contextmanager
+def bound(outsourced: Outsourced, how: str, address: str) -> Iterator[None]:
+    """Run the server in the guest, at the published port, in the block."""
+    vm = outsourced.vm
+    vm.put(PUBLISHED, "/tmp/published.py")
+    vm.run("rm -f /tmp/bound")
+    job = vm.spawn(f"exec python3 -B /tmp/published.py {how} {address} 7030")
+    try:
+        wait_for(lambda: vm.run("test -e /tmp/bound", check=False).status == 0, "it is bound", 60 * outsourced.slow)
+        yield
+    finally:
+        job.kill()
+
+
+def ask(address: str, netns: str | None, prefix: str = "") -> None:
+    """Ask the server, which must see each asker's own address."""
+    said = json.loads(run([*isolate.on_host(netns), "python3", "-B", "-c", ASK, address, "7030"]))
+    for number, (answer, (own, port)) in enumerate(said):
+        assert answer == f"('{prefix}{own}', {port}) " + "x" * number * 100
+
+
+def moves(outsourced: Outsourced, address: str, netns: str | None, prefix: str = "") -> tuple[int, bool]:
+    """Ask, and return the bytes that came by the host, and whether the answers went there."""
+    delta = Delta(outsourced.vm)
+    ask(address, netns, prefix)
+    moved = delta.of(outsourced.vm)
+    return moved["rx_bytes_outsourced"], moved["tx_bytes_outsourced"] > ASKED
+
+
+@pytest.mark.parametrize("how", ["plain", "control", "two"])
+def test_published(outsourced: Outsourced, how: str) -> None:
+    """One socket is reached by the host and by the NIC; each asker is answered from where it has asked."""
+    vm = outsourced.vm
+    outsourced.load()
+    with bound(outsourced, how, "::"):
+        assert is_published(7030, "u")
+        assert moves(outsourced, HOST, "outside", "::ffff:") == (ASKED, True)
+        assert moves(outsourced, HOST6, "outside") == (ASKED, True)
+        assert moves(outsourced, vm.ip4, None, "::ffff:") == (0, False)
+        assert moves(outsourced, vm.ip4, "outside", "::ffff:") == (0, False)
+    wait_for(lambda: not is_published(7030, "u"), "the port is free")
+
+
+def test_published_life(outsourced: Outsourced) -> None:
+    """A bound socket is published for each outsourcer that comes, and its native clients never notice."""
+    vm = outsourced.vm
+    outsourced.load()
+    rmmod(vm)
+
+    def both(by_host: tuple[int, bool] = (ASKED, True)) -> None:
+        wait_for(lambda: is_published(7030, "u") == by_host[1], "the port is published, or not", 60 * outsourced.slow)
+        if by_host[1]:
+            assert moves(outsourced, HOST, "outside") == by_host
+        assert moves(outsourced, vm.ip4, None) == (0, False)
+
+    # Before the module is there.
+    with bound(outsourced, "plain", "0.0.0.0"):
+        outsourced.load()
+        both()
+        outsourced.kill_outsourcer()
+        both()
+        vm.run("hallway outsource off")
+        both((0, False))
+        vm.run("hallway outsource on")
+        both()
+        rmmod(vm)
+        wait_for(lambda: not is_published(7030, "u"), "the port is free")
+        ask(vm.ip4, None)
+
+
+# Says how bind() fails, and whether the socket can be bound elsewhere then.
+TAKEN = """
+import errno, socket
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    sock.bind(("0.0.0.0", 7030))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+print(sock.getsockname())
+sock.bind(("0.0.0.0", 7031))
+print(sock.getsockname())
+"""
+
+
+def test_published_port_is_taken(outsourced: Outsourced) -> None:
+    """A port that another program of the host has cannot be bound; ports that are not published can."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(TAKEN, "/tmp/taken.py")
+    with served(HOST, 7030, None):
+        said = vm.run("python3 -B /tmp/taken.py").out
+    assert said.split("\n")[:3] == ["EADDRINUSE", "('0.0.0.0', 0)", "('0.0.0.0', 7031)"]
+    said = vm.run("python3 -B /tmp/taken.py", check=False).out
+    assert said.startswith("('0.0.0.0', 7030)")

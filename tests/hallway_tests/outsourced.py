@@ -60,7 +60,7 @@ while True:
         select.select([listener], [], [])
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 """
-PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181"]'
+PUBLISH = f'publish = ["tcp/8080", "tcp/8081={HOST}:8181", "udp/7030"]'
 
 
 @dataclass
@@ -147,9 +147,9 @@ def booted(kernel: str, share: Path, logs: Path, slow: float, **options: object)
         yield Outsourced(site, vm, slow)
 
 
-def is_published(port: int) -> bool:
-    """Tell whether something on the host listens on the port."""
-    return bool(run(["ss", "-Hltn", f"sport = :{port}"]).strip())
+def is_published(port: int, kind: str = "t") -> bool:
+    """Tell whether something on the host has the port of TCP (t) or UDP (u)."""
+    return bool(run(["ss", f"-Hln{kind}", f"sport = :{port}"]).strip())
 
 
 def wait_published(*ports: int) -> None:
