@@ -83,7 +83,12 @@
 #define HALLWAY_A_OUTSOURCED 28
 /* pad: Alignment of u64 attributes. */
 #define HALLWAY_A_PAD 29
+/*
+ * flag: It is a UDP socket. The state is TCP_ESTABLISHED if it is connected,
+ * else TCP_CLOSE.
+ */
+#define HALLWAY_A_DATAGRAM 30
 /* The highest attribute. */
-#define HALLWAY_A_MAX 29
+#define HALLWAY_A_MAX 30
 
 #endif /* HALLWAY_ABI_NETLINK_H */

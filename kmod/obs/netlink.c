@@ -38,7 +38,7 @@ struct connection {
 	u32 netns, tx_carrier, rx_carrier, reason;
 	u64 tx_tcp, tx_ring, rx_tcp, rx_ring;
 	char peer[HALLWAY_NAME_SIZE];
-	bool outsourced;
+	bool outsourced, datagram;
 };
 
 struct member {
@@ -172,6 +172,7 @@ static void collect_outsourced(const struct hall_outsourced *one, void *data)
 		return;
 	to = snapshot_add(snapshot);
 	to->outsourced = true;
+	to->datagram = one->datagram;
 	to->local = one->local;
 	to->remote = one->remote;
 	to->local_port = one->local_port;
@@ -210,7 +211,8 @@ static int put_connection(struct sk_buff *skb, const void *element)
 	       nla_put_string(skb, HALLWAY_A_REASON_TEXT,
 			      hall_reason_text(from->reason)) ?:
 	       nla_put_string(skb, HALLWAY_A_NAME, from->peer) ?:
-	       (from->outsourced ? nla_put_flag(skb, HALLWAY_A_OUTSOURCED) : 0);
+	       (from->outsourced ? nla_put_flag(skb, HALLWAY_A_OUTSOURCED) : 0) ?:
+	       (from->datagram ? nla_put_flag(skb, HALLWAY_A_DATAGRAM) : 0);
 }
 
 static int start_connections(struct netlink_callback *cb)

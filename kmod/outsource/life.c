@@ -6,6 +6,7 @@
 #include <linux/hashtable.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
+#include <net/ipv6.h>
 #include <net/tcp_states.h>
 
 static DEFINE_SPINLOCK(lock);		/* BH; writers of the hash */
@@ -66,22 +67,49 @@ struct hall_out *hall_out_get_any(void)
 	return out;
 }
 
+/* A UDP socket is native, and known by the addresses that it has here. */
+static void describe_datagram(const struct hall_out *out, struct hall_outsourced *to)
+{
+	const struct sock *sk = out->sk;
+	const struct inet_sock *inet = inet_sk(sk);
+
+	to->datagram = true;
+	to->state = READ_ONCE(sk->sk_state);
+	to->local_port = READ_ONCE(inet->inet_num);
+	ipv6_addr_set_v4mapped(READ_ONCE(inet->inet_rcv_saddr), &to->local);
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6)
+		to->local = sk->sk_v6_rcv_saddr;
+#endif
+	if (to->state == TCP_ESTABLISHED) {
+		to->remote_port = ntohs(READ_ONCE(inet->inet_dport));
+		ipv6_addr_set_v4mapped(READ_ONCE(inet->inet_daddr), &to->remote);
+#if IS_ENABLED(CONFIG_IPV6)
+		if (sk->sk_family == AF_INET6)
+			to->remote = sk->sk_v6_daddr;
+#endif
+	} else if (sk->sk_family == AF_INET) {
+		ipv6_addr_set_v4mapped(0, &to->remote);
+	}
+}
+
 /* Takes no mutex: a thread may hold it for any time. */
 static bool describe(const struct hall_out *out, struct hall_outsourced *to)
 {
 	enum hall_out_state state = hall_out_state(out);
 	bool listens = out->channel.kind == &hall_out_listener;
 
-	/* A UDP socket has no connection. */
-	if (out->datagrams)
-		return false;
-	if (state != HALL_OUT_CONNECTED && (listens || state != HALL_OUT_CALLING))
+	if (state != HALL_OUT_CONNECTED &&
+	    (listens || out->datagrams || state != HALL_OUT_CALLING))
 		return false;
 	to->local = out->local;
 	to->remote = out->remote;
 	to->local_port = out->local_port;
 	to->remote_port = out->remote_port;
-	if (listens)
+	to->datagram = false;
+	if (out->datagrams)
+		describe_datagram(out, to);
+	else if (listens)
 		to->state = TCP_LISTEN;
 	else if (state == HALL_OUT_CALLING)
 		to->state = TCP_SYN_SENT;

@@ -15,6 +15,7 @@ void hall_outsource_uninit(void);
 struct hall_outsourced {
 	struct in6_addr local, remote;
 	u16 local_port, remote_port;
+	bool datagram;			/* a UDP socket */
 	u8 state;			/* TCP_ESTABLISHED and so on */
 	u64 tx_bytes, rx_bytes;
 	const char *peer;		/* name of the member */

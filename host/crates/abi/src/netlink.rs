@@ -74,5 +74,7 @@ pub const A_NETNS: u16 = 27;
 pub const A_OUTSOURCED: u16 = 28;
 /// pad: Alignment of u64 attributes.
 pub const A_PAD: u16 = 29;
+/// flag: It is a UDP socket. The state is TCP_ESTABLISHED if it is connected, else TCP_CLOSE.
+pub const A_DATAGRAM: u16 = 30;
 /// The highest attribute.
-pub const A_MAX: u16 = 29;
+pub const A_MAX: u16 = 30;

@@ -194,7 +194,7 @@ pub fn connections(json: bool) -> Result<()> {
         return Ok(());
     }
     let heading = [
-        "local", "remote", "peer", "state", "sends", "receives", "reason",
+        "protocol", "local", "remote", "peer", "state", "sends", "receives", "reason",
     ];
     let mut table = Table::new(&heading);
     for connection in connections {
@@ -230,6 +230,7 @@ fn row(connection: &Connection) -> Vec<String> {
         ),
     };
     vec![
+        connection.protocol.into(),
         end(connection.local, connection.local_port),
         end(connection.remote, connection.remote_port),
         or_dash(connection.peer.clone()),

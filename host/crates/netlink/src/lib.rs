@@ -101,7 +101,7 @@ pub struct Member {
 /// An attached connection, or an outsourced socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// Always `tcp`.
+    /// `tcp` or `udp`.
     pub protocol: &'static str,
     /// Address of this end.
     pub local: IpAddr,
@@ -113,7 +113,7 @@ pub struct Connection {
     pub remote_port: u16,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// State of TCP, such as `ESTABLISHED`.
+    /// State of TCP, such as `ESTABLISHED`; of a UDP socket that, or `UNCONNECTED`.
     pub state: &'static str,
     /// Name of the member at the other end.
     pub peer: String,
@@ -345,14 +345,19 @@ fn connection(answer: &Attributes) -> Connection {
     let number = answer.u32(abi::A_REASON).unwrap_or_default();
     let (reason_name, words) = reason::find(number).unwrap_or(("UNKNOWN", "unknown reason"));
     let text = answer.text(abi::A_REASON_TEXT);
+    let is_datagram = answer.has(abi::A_DATAGRAM);
+    let state = match tcp_state(answer.u8(abi::A_STATE).unwrap_or_default()) {
+        "CLOSE" if is_datagram => "UNCONNECTED",
+        state => state,
+    };
     Connection {
-        protocol: "tcp",
+        protocol: if is_datagram { "udp" } else { "tcp" },
         local: end(abi::A_LOCAL),
         local_port: answer.u16(abi::A_LOCAL_PORT).unwrap_or_default(),
         remote: end(abi::A_REMOTE),
         remote_port: answer.u16(abi::A_REMOTE_PORT).unwrap_or_default(),
         netns: answer.u32(abi::A_NETNS).unwrap_or_default(),
-        state: tcp_state(answer.u8(abi::A_STATE).unwrap_or_default()),
+        state,
         peer: answer.text(abi::A_NAME),
         outsourced: answer.has(abi::A_OUTSOURCED),
         tx: direction(abi::A_TX_CARRIER, abi::A_TX_TCP, abi::A_TX_RING),
