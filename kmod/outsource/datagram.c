@@ -21,7 +21,7 @@
 
 /* A ring is writable while the longest datagram fits, and wakes a writer at half. */
 #define LEAST_SPACE	hall_record_size(HALLWAY_DATAGRAM_MAX)
-#define WAKE_SPACE	(128 << 10)
+#define WAKE_SPACE(size)	((size) / 2)
 /* Datagrams of one call, with UDP_SEGMENT. */
 #define SEGMENTS	64
 
@@ -150,6 +150,7 @@ struct hall_out *hall_datagram_make(gfp_t gfp)
 		return NULL;
 	}
 	__skb_queue_head_init(&out->datagrams->returned);
+	hall_datagram_note_use(out);
 	return out;
 }
 
@@ -175,6 +176,7 @@ static bool open_on_host(struct hall_out *out, struct socket *sock)
 	if (!good)
 		return false;
 	hall_count(HALL_OUTSOURCE_DATAGRAM_SOCKETS);
+	hall_idle_start();
 	if (hall_out_offer(out, sk, &call)) {
 		hall_datagram_close(out, 0);
 		return false;
@@ -241,6 +243,7 @@ static int write_datagram(struct hall_out *out, struct msghdr *msg,
 	/* Before its answer the outsourcer looks at all that is there. */
 	if (ringing && hall_out_state(out) == HALL_OUT_CONNECTED)
 		hall_channel_notify_receiver(&out->channel);
+	hall_datagram_note_use(out);
 	hall_count_add(HALL_TX_BYTES_OUTSOURCED, head->length);
 	WRITE_ONCE(out->tx_bytes, out->tx_bytes + head->length);
 	return total;
@@ -253,7 +256,8 @@ static bool arm_space(struct hall_out *out, u32 least)
 
 	spin_lock_bh(&out->channel.lock);
 	if (out->memory.ring)
-		ready = hall_ring_arm_tail(&out->tx, least, max_t(u32, least, WAKE_SPACE));
+		ready = hall_ring_arm_tail(&out->tx, least,
+					   max_t(u32, least, WAKE_SPACE(out->tx.size)));
 	spin_unlock_bh(&out->channel.lock);
 	/* After the sleeper is in its queue: nothing else wakes it once this is set. */
 	return ready || READ_ONCE(out->closed);
@@ -284,13 +288,31 @@ static bool may_send(struct sock *sk, const struct hall_destination *to)
 	       hall_outsource_may_answer(sk, ipv6_addr_v4mapped(&to->address));
 }
 
+/* As write_datagram(); waits for space as the call may. */
+static int send_by(struct hall_out *out, struct msghdr *msg,
+		   const struct hallway_datagram *head, const struct hall_destination *to)
+{
+	long timeo = sock_sndtimeo(out->sk, msg->msg_flags & MSG_DONTWAIT);
+	int ret = 0;
+
+	while (!ret) {
+		mutex_lock(&out->mutex);
+		ret = write_datagram(out, msg, head, to);
+		hall_out_unlock(out);
+		if (!ret)
+			ret = wait_for_space(out, hall_record_size(head->length), &timeo);
+	}
+	return ret;
+}
+
 static noinline int send_datagram(struct socket *sock, struct msghdr *msg, size_t size)
 {
 	struct hall_destination to = { };
 	struct hallway_datagram head;
 	struct sock *sk = sock->sk;
 	struct hall_out *out;
-	long timeo;
+	unsigned int tries = 0;
+	bool closed;
 	int ret;
 
 	if (READ_ONCE(sk->sk_shutdown) & SEND_SHUTDOWN ||
@@ -298,20 +320,16 @@ static noinline int send_datagram(struct socket *sock, struct msghdr *msg, size_
 	    !may_send(sk, &to) ||
 	    !fill_head(sk, msg, size, &to, &head))
 		return HALL_NATIVE;
-	out = get_object(sock);
-	if (!out)
-		return HALL_NATIVE;
-	timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
-	/* As sendmsg() natively: an error of an earlier datagram. */
-	ret = sock_error(sk);
-	while (!ret) {
-		mutex_lock(&out->mutex);
-		ret = write_datagram(out, msg, &head, &to);
-		hall_out_unlock(out);
-		if (!ret)
-			ret = wait_for_space(out, hall_record_size(size), &timeo);
-	}
-	hall_out_put(out);
+	do {
+		out = get_object(sock);
+		if (!out)
+			return HALL_NATIVE;
+		/* As sendmsg() natively: an error of an earlier datagram. */
+		ret = sock_error(sk) ?: send_by(out, msg, &head, &to);
+		closed = READ_ONCE(out->closed);
+		hall_out_put(out);
+		/* It may have been idle, and closed at this moment. */
+	} while (ret == HALL_NATIVE && closed && !tries++);
 	return ret > 0 ? (int)size : ret;
 }
 

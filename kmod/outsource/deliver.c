@@ -304,6 +304,8 @@ static bool deliver_some(struct hall_out *out, bool *ringing)
 		bytes += size;
 		n++;
 	}
+	if (n)
+		hall_datagram_note_use(out);
 	if (out->mapped && (found < 0 || rx->broken)) {
 		rx->broken = true;
 		hall_channel_raise(&out->channel, HALL_EVENT_CORRUPT);

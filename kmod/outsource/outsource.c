@@ -93,6 +93,7 @@ void hall_outsource_uninit(void)
 	}
 	/* A departure may have queued it once more. */
 	hall_publish_stop();
+	hall_idle_stop();
 	hall_scope_set(NULL, 0);
 	synchronize_rcu_tasks();
 	rcu_barrier();

@@ -111,6 +111,7 @@ struct hall_destination {
 /* Under channel.lock. */
 struct hall_datagrams {
 	bool published;		/* bind() has given it a port: bound.c */
+	unsigned long active;	/* jiffies of the last record; no lock */
 	struct hall_destination known[HALL_DESTINATIONS];	/* port 0: none */
 	unsigned int next;		/* of known, to be replaced */
 	struct sk_buff_head returned;	/* to be sent natively; bounded */
@@ -322,6 +323,15 @@ void hall_datagram_forget(const struct sock *sk);
 int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len);
 /* Asks for the ports of sockets that are bound already. Returns how many were locked. */
 unsigned int hall_bound_walk(void);
+
+/* idle.c: has idle sockets closed, from the first one on. Any context. */
+void hall_idle_start(void);
+/* No socket is left. */
+void hall_idle_stop(void);
+static inline void hall_datagram_note_use(struct hall_out *out)
+{
+	WRITE_ONCE(out->datagrams->active, jiffies);
+}
 
 /* clients.c: other ends that have sent to a published port. */
 /* False: no memory. Process context, serialised. */

@@ -5,26 +5,29 @@
 #include "../obs/counters.h"
 
 /* Bytes of the ring that the guest writes. */
-#define RING_BYTES	(256 << 10)
+#define RING_BYTES		(256 << 10)
+/* Of a UDP socket: the longest datagram fits, and another. */
+#define DATAGRAM_RING_BYTES	(128 << 10)
 
 int hall_out_offer(struct hall_out *out, const struct sock *sk,
 		   const struct hallway_call *call)
 {
 	struct hall_channel *channel = &out->channel;
+	u32 bytes = channel->kind == &hall_out_datagram ? DATAGRAM_RING_BYTES :
+							  RING_BYTES;
 	struct hall_memory memory;
 	int err;
 
 	/* First: memory is for members that have not departed. */
 	if (hall_channel_open(channel))
 		return -ENOBUFS;
-	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + RING_BYTES,
-				&memory);
+	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + bytes, &memory);
 	if (err) {
 		if (!out->mapped)
 			hall_channel_close(channel);
 		return err;
 	}
-	hall_ring_init_tx(&out->tx, memory.ring, RING_BYTES, HALL_OUT_CARRIER);
+	hall_ring_init_tx(&out->tx, memory.ring, bytes, HALL_OUT_CARRIER);
 	hall_ring_set_start(&out->tx, 0);
 	if (channel->kind == &hall_out_socket)
 		hall_options_init(out, memory.ring, sk);
@@ -33,7 +36,7 @@ int hall_out_offer(struct hall_out *out, const struct sock *sk,
 	spin_unlock_bh(&channel->lock);
 	hall_channel_call(channel, HALL_OUT_CARRIER, call, &out->local,
 			  out->local_port, &out->remote, out->remote_port,
-			  RING_BYTES, &memory.handle);
+			  bytes, &memory.handle);
 	return 0;
 }
 

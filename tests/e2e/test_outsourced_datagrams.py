@@ -11,7 +11,7 @@ import pytest
 from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6
 from hallway_lab.sh import run
-from hallway_tests.guests import Delta, rmmod
+from hallway_tests.guests import Delta, connections, rmmod
 from hallway_tests.outsourced import Outsourced, is_published
 from hallway_tests.suite import wait_for
 
@@ -391,3 +391,55 @@ def test_published_port_is_taken(outsourced: Outsourced) -> None:
     assert said.split("\n")[:3] == ["EADDRINUSE", "('0.0.0.0', 0)", "('0.0.0.0', 7031)"]
     said = vm.run("python3 -B /tmp/taken.py", check=False).out
     assert said.startswith("('0.0.0.0', 7030)")
+
+
+# Asks each time that the file /tmp/ask appears, and removes it then.
+ON_DEMAND = """
+import os, socket, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(20)
+sock.connect((sys.argv[1], int(sys.argv[2])))
+while True:
+    while not os.path.exists("/tmp/ask"):
+        time.sleep(0.05)
+    sock.send(b"x")
+    sock.recv(100)
+    os.unlink("/tmp/ask")
+"""
+
+
+def test_idle(outsourced: Outsourced) -> None:
+    """A socket that carries nothing has no rings, and no socket of the host; the next datagram opens another."""
+    vm = outsourced.vm
+    outsourced.load()
+    idle = "/sys/module/hallway/parameters/datagram_idle_ms"
+    delta = Delta(vm)
+    vm.put(ON_DEMAND, "/tmp/on_demand.py")
+    vm.run("rm -f /tmp/ask")
+
+    def wait(count: int) -> None:
+        wait_for(lambda: outsourced.report()["datagrams"] == count, f"{count} sockets", 60 * outsourced.slow)
+
+    def again(number: int) -> None:
+        vm.run("touch /tmp/ask; while test -e /tmp/ask; do sleep 0.1; done")
+        assert delta.of(vm)["outsource_datagram_sockets"] == number
+
+    with served(OUTSIDE, 7027, "outside"), bound(outsourced, "plain", "0.0.0.0"):
+        job = vm.spawn(f"exec python3 -B /tmp/on_demand.py {OUTSIDE} 7027")
+        again(1)
+        wait(2)
+        (one,) = [c for c in connections(vm) if c["protocol"] == "udp" and c["remote_port"]]
+        assert (one["outsourced"], one["state"], one["local"]) == (True, "ESTABLISHED", vm.ip4)
+        assert (one["remote"], one["remote_port"]) == (OUTSIDE, 7027)
+        assert (one["tx"]["ring_bytes"], one["rx"]["ring_bytes"] > 1) == (1, True)
+        vm.run(f"echo 2000 > {idle}")
+        try:
+            # The one that is published.
+            wait(1)
+            assert [c["local_port"] for c in connections(vm) if c["protocol"] == "udp"] == [7030]
+            again(2)
+            wait(1)
+        finally:
+            vm.run(f"echo 120000 > {idle}")
+        assert moves(outsourced, HOST, "outside") == (ASKED, True)
+        job.kill()

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use crate::guest::Guest;
 use crate::listener::Listener;
+use crate::member::RING_STREAM;
 use crate::message::{Message, Offer, Other, CARRIER};
 use crate::net::{self, Route};
 use crate::options;
@@ -101,7 +102,8 @@ impl Guest<'_> {
             port: offer.local.port(),
             to,
         };
-        let Some((to_guest, handle)) = self.peer.make_ring(self.count_others()) else {
+        let others = self.count_others();
+        let Some((to_guest, handle)) = self.peer.make_ring(RING_STREAM, others) else {
             return Err(self.refuse("memory", "connection", libc::ENOBUFS));
         };
         let stream = Stream {

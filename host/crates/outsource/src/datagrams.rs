@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use crate::guest::Guest;
 use crate::known::Ends;
 use crate::lines::Counts;
-use crate::member::Peer;
+use crate::member::{Peer, RING_DATAGRAMS};
 use crate::message::{Handle, Message, Offer, Other, CARRIER};
 use crate::orders::{Policy, Protocol};
 use crate::poller::Poller;
@@ -506,7 +506,8 @@ impl Guest<'_> {
             self.counts.corrupt("an OFFER without a ring");
             return Err(libc::EINVAL);
         };
-        let Some((to_guest, handle)) = self.peer.make_ring(self.count_others()) else {
+        let Some((to_guest, handle)) = self.peer.make_ring(RING_DATAGRAMS, self.count_others())
+        else {
             self.counts.refuse("memory".into(), "UDP socket");
             return Err(libc::ENOBUFS);
         };

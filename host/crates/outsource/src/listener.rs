@@ -8,6 +8,7 @@ use hallway_abi::message as abi;
 use nix::errno::Errno;
 
 use crate::guest::Guest;
+use crate::member::RING_STREAM;
 use crate::message::{Handle, Message, Offer, CARRIER};
 use crate::net;
 use crate::orders::Protocol;
@@ -71,7 +72,7 @@ impl Guest<'_> {
         let (Some(socket), its) = (&listener.socket, listener.its) else {
             return false;
         };
-        let Some((ring, handle)) = self.peer.make_ring(others) else {
+        let Some((ring, handle)) = self.peer.make_ring(RING_STREAM, others) else {
             return false;
         };
         let (socket, remote) = match net::accept(socket) {

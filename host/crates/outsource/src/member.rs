@@ -17,8 +17,12 @@ use crate::mailbox::{mailbox_at, slice_overhead, Inbox, Outbox};
 use crate::memory::{is_within, Memory};
 use crate::message::{Handle, Message, CARRIER};
 
-/// Bytes of data of the rings to the guest; fewer where memory is short.
-const RING_SIZES: [u32; 3] = [256 << 10, 64 << 10, RING_MIN];
+/// Bytes of data of the ring to the guest that a connection has.
+pub const RING_STREAM: u32 = 256 << 10;
+/// And a UDP socket: the longest datagram fits, and another.
+pub const RING_DATAGRAMS: u32 = 128 << 10;
+/// Where memory is short.
+const RING_SMALL: u32 = 64 << 10;
 const RING_MIN: u32 = 16 << 10;
 
 /// A part of the region. Its numbers are the daemon's, and checked.
@@ -217,15 +221,16 @@ impl Peer {
         self.inbox.corrupt + self.outbox.corrupt + self.outbox.lost
     }
 
-    /// Makes a ring to the peer. Nothing: there is no memory. A large one leaves enough
-    /// for `others` that may follow, but at least half of the memory is for large ones.
-    pub fn make_ring(&mut self, others: u32) -> Option<(Sender, Handle)> {
+    /// Makes a ring to the peer, of `most` bytes, or fewer. Nothing: there is no memory. A
+    /// large one leaves enough for `others` that may follow, but at least half of the memory
+    /// is for large ones.
+    pub fn make_ring(&mut self, most: u32, others: u32) -> Option<(Sender, Handle)> {
         let kept = u64::from(others) * memory_size(RING_MIN) as u64;
         let kept = kept.min(self.rings_size / 2);
-        RING_SIZES.iter().find_map(|size| {
-            let needed = memory_size(*size) as u64 + kept;
-            let is_good = *size == RING_MIN || self.rings.count_free() >= needed;
-            is_good.then(|| self.make_ring_of(*size)).flatten()
+        [most, RING_SMALL, RING_MIN].into_iter().find_map(|size| {
+            let needed = memory_size(size) as u64 + kept;
+            let is_good = size == RING_MIN || self.rings.count_free() >= needed;
+            is_good.then(|| self.make_ring_of(size)).flatten()
         })
     }
 

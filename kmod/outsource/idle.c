@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * UDP sockets that have carried nothing for a while. Their rings are given back, and the
+ * host closes its socket: as a NAT does, it forgets who was asked. The next datagram that
+ * leads out opens another, at another port. Those with a published port stay.
+ */
+#include "outsource.h"
+
+#include <linux/moduleparam.h>
+
+static unsigned int datagram_idle_ms = 120000;
+module_param(datagram_idle_ms, uint, 0644);
+MODULE_PARM_DESC(datagram_idle_ms, "milliseconds without a datagram after which an outsourced UDP socket's rings are freed (default: 120000)");
+
+/* How often to look, for each time that makes one idle; and bounds of that, in ms. */
+#define LOOKS		4
+#define LOOK_MIN	250
+#define LOOK_MAX	15000
+
+static void look(struct work_struct *work);
+static DECLARE_DELAYED_WORK(look_work, look);
+
+static bool is_idle(const struct hall_out *out)
+{
+	unsigned long limit = msecs_to_jiffies(READ_ONCE(datagram_idle_ms));
+
+	return jiffies - READ_ONCE(out->datagrams->active) >= limit;
+}
+
+static void close_idle(struct hall_out *out, void *data)
+{
+	bool *any = data;
+
+	if (!out->datagrams || out->datagrams->published)
+		return;
+	*any = true;
+	/* Who has the mutex is about to send, or to close it. */
+	if (!is_idle(out) || !mutex_trylock(&out->mutex))
+		return;
+	if (is_idle(out) && out->state == HALL_OUT_CONNECTED)
+		hall_datagram_close(out, 0);
+	hall_out_unlock(out);
+}
+
+void hall_idle_start(void)
+{
+	unsigned int every = READ_ONCE(datagram_idle_ms) / LOOKS;
+
+	queue_delayed_work(hall_control_queue, &look_work,
+			   msecs_to_jiffies(clamp(every, LOOK_MIN, LOOK_MAX)));
+}
+
+static void look(struct work_struct *work)
+{
+	bool any = false;
+
+	hall_out_walk(close_idle, &any);
+	if (any)
+		hall_idle_start();
+}
+
+void hall_idle_stop(void)
+{
+	cancel_delayed_work_sync(&look_work);
+}
