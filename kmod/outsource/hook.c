@@ -164,6 +164,7 @@ static void fill_datagram_tables(struct hall_tables *tables)
 	struct proto_ops *watched = &tables->watched;
 
 	watched->bind = hall_bound_bind;
+	watched->connect = hall_unrouted_connect;
 	watched->sendmsg = hall_datagram_sendmsg;
 	watched->poll = hall_datagram_poll;
 	watched->release = hall_datagram_release;

@@ -324,6 +324,10 @@ int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len)
 /* Asks for the ports of sockets that are bound already. Returns how many were locked. */
 unsigned int hall_bound_walk(void);
 
+/* unrouted.c */
+int hall_unrouted_connect(struct socket *sock, struct hall_sockaddr *address, int len,
+			  int flags);
+
 /* idle.c: has idle sockets closed, from the first one on. Any context. */
 void hall_idle_start(void);
 /* No socket is left. */

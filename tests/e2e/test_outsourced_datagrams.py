@@ -92,6 +92,24 @@ def test_not_allowed(outsourced: Outsourced) -> None:
     assert not moved["rx_bytes_outsourced"]
 
 
+@pytest.mark.parametrize("how", ["connected", "unconnected"])
+@pytest.mark.parametrize(("own", "peer"), [(HOST, OUTSIDE), (HOST6, OUTSIDE6)], ids=["v4", "v6"])
+def test_no_route(outsourced: Outsourced, own: str, peer: str, how: str) -> None:
+    """A guest without a route to the server has its answers, by the host."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(CLIENT, "/tmp/datagrams.py")
+    family = "-6" if ":" in peer else "-4"
+    route = vm.run(f"ip {family} route show default").out.split("\n")[0]
+    vm.run(f"ip {family} route del {route}")
+    try:
+        with served(peer, 7028, "outside"):
+            said = json.loads(vm.run(f"python3 -B /tmp/datagrams.py {how} {peer} 7028", timeout=120).out)
+        assert [address for address, _ in said] == [own]
+    finally:
+        vm.run(f"ip {family} route add {route}")
+
+
 # What a port that nothing has gives to a program, by each way to learn of it.
 ERRORS = """
 import errno, json, select, socket, struct, sys
