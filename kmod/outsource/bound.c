@@ -13,10 +13,54 @@
 #include "outsource.h"
 
 #include <linux/sched/signal.h>
+#include <net/ipv6.h>
 #include <net/udp.h>
 
-/* Sockets of one bucket that are looked at at a time. */
+/* The outsourcer answers within that time, or the port is not published. */
+#define ANSWER	(5 * HZ)
+/* Sockets of one bucket that have their turn together. */
 #define BATCH	32
+
+void hall_bound_describe(struct hall_out *out, const struct sock *sk,
+			 struct hallway_call *call)
+{
+	const struct inet_sock *inet = inet_sk(sk);
+
+	ipv6_addr_set_v4mapped(inet->inet_rcv_saddr, &out->local);
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6) {
+		out->local = sk->sk_v6_rcv_saddr;
+		call->flags |= HALLWAY_SOCKET_IPV6;
+		if (ipv6_only_sock(sk))
+			call->flags |= HALLWAY_SOCKET_V6ONLY;
+	}
+#endif
+	/* Of UDP sockets SO_REUSEADDR is enough. */
+	if (sk->sk_reuseport || (sk->sk_type == SOCK_DGRAM && sk->sk_reuse))
+		call->flags |= HALLWAY_SOCKET_REUSEPORT;
+	out->local_port = inet->inet_num;
+}
+
+int hall_bound_await(struct hall_out *out)
+{
+	DEFINE_WAIT_FUNC(wait, woken_wake_function);
+	struct sock *sk = out->sk;
+	long timeo = ANSWER;
+
+	add_wait_queue(sk_sleep(sk), &wait);
+	while (hall_out_state(out) == HALL_OUT_CALLING && timeo &&
+	       !READ_ONCE(out->closed) && !fatal_signal_pending(current))
+		timeo = wait_woken(&wait, TASK_KILLABLE, timeo);
+	remove_wait_queue(sk_sleep(sk), &wait);
+	switch (hall_out_state(out)) {
+	case HALL_OUT_CONNECTED:
+		return 0;
+	case HALL_OUT_CALLING:
+		return -ETIMEDOUT;
+	default:
+		return -out->error;
+	}
+}
 
 /*
  * The socket's object, in the hash, or NULL: its port is not the program's choice, it has
@@ -49,14 +93,11 @@ static void ask_outsourcer(struct hall_out *out)
 {
 	struct hallway_call call = { };
 
-	hall_out_describe_bound(out, out->sk, &call);
+	hall_bound_describe(out, out->sk, &call);
 	if (!hall_out_offer(out, out->sk, &call))
 		return;
 	/* As if the policy did not publish the port. */
 	hall_datagram_refuse(out, EACCES);
-	/* No DEPARTED comes for a channel without a number. */
-	if (READ_ONCE(out->channel.member->departed))
-		hall_publish_listeners();
 }
 
 /* The port is free again: the socket was not bound after all. */
@@ -87,7 +128,7 @@ static int bind_watched(struct socket *sock, struct hall_sockaddr *address, int 
 	mutex_lock(&out->mutex);
 	ask_outsourcer(out);
 	hall_out_unlock(out);
-	err = hall_publish_await(out);
+	err = hall_bound_await(out);
 	if (err == -ETIMEDOUT) {
 		hall_datagram_forget(sock->sk);
 		err = -EACCES;
@@ -127,11 +168,11 @@ static struct hall_out *find_unpublished(struct sock *sk)
 	return make_bound(sock, GFP_ATOMIC);
 }
 
-/* False: it is locked. */
+/* False: it is locked, or its outsourcer has departed, of which no event comes. */
 static bool publish_one(struct sock *sk)
 {
 	struct hall_out *out = NULL;
-	bool owned;
+	bool owned, good;
 
 	spin_lock_bh(&sk->sk_lock.slock);
 	owned = sock_owned_by_user(sk);
@@ -142,9 +183,10 @@ static bool publish_one(struct sock *sk)
 		return !owned;
 	mutex_lock(&out->mutex);
 	ask_outsourcer(out);
+	good = out->channel.endpoint || !READ_ONCE(out->channel.member->departed);
 	hall_out_unlock(out);
 	hall_out_put(out);
-	return true;
+	return good;
 }
 
 /*

@@ -306,6 +306,9 @@ static void take_events(struct hall_out *out, unsigned long events)
 		hall_count(HALL_CORRUPT_RINGS);
 		hall_datagram_close(out, ECONNRESET);
 	}
+	/* A datagram may have come after the event. */
+	if ((events & BIT(HALL_EVENT_IDLE)) && hall_idle_is(out))
+		hall_datagram_close(out, 0);
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		on_departed(out);
 	hall_out_close_channel(out);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * UDP sockets that have carried nothing for a while. Their rings are given back, and the
- * host closes its socket: as a NAT does, it forgets who was asked. The next datagram that
- * leads out opens another, at another port. Those with a published port stay.
+ * host closes its socket: as a NAT, it forgets what was asked. The next datagram that leads
+ * out opens another, at another port. Those with a published port stay.
  */
 #include "outsource.h"
 
@@ -20,26 +20,22 @@ MODULE_PARM_DESC(datagram_idle_ms, "milliseconds without a datagram after which 
 static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(look_work, look);
 
-static bool is_idle(const struct hall_out *out)
+bool hall_idle_is(const struct hall_out *out)
 {
 	unsigned long limit = msecs_to_jiffies(READ_ONCE(datagram_idle_ms));
 
 	return jiffies - READ_ONCE(out->datagrams->active) >= limit;
 }
 
-static void close_idle(struct hall_out *out, void *data)
+static void look_at(struct hall_out *out, void *data)
 {
 	bool *any = data;
 
 	if (!out->datagrams || out->datagrams->published)
 		return;
 	*any = true;
-	/* Who has the mutex is about to send, or to close it. */
-	if (!is_idle(out) || !mutex_trylock(&out->mutex))
-		return;
-	if (is_idle(out) && out->state == HALL_OUT_CONNECTED)
-		hall_datagram_close(out, 0);
-	hall_out_unlock(out);
+	if (hall_idle_is(out) && hall_out_state(out) == HALL_OUT_CONNECTED)
+		hall_channel_raise(&out->channel, HALL_EVENT_IDLE);
 }
 
 void hall_idle_start(void)
@@ -54,7 +50,7 @@ static void look(struct work_struct *work)
 {
 	bool any = false;
 
-	hall_out_walk(close_idle, &any);
+	hall_out_walk(look_at, &any);
 	if (any)
 		hall_idle_start();
 }

@@ -150,6 +150,8 @@ bool hall_is_watched(const struct socket *sock);
 #define HALL_EVENT_RECORDS	(HALL_EVENT_KIND + 2)
 #define HALL_EVENT_RETURNED	(HALL_EVENT_KIND + 3)
 #define HALL_EVENT_CORRUPT	(HALL_EVENT_KIND + 4)
+/* It may be idle. */
+#define HALL_EVENT_IDLE		(HALL_EVENT_KIND + 5)
 
 /* life.c */
 extern const struct hall_channel_kind hall_out_socket, hall_out_listener,
@@ -224,13 +226,6 @@ bool hall_read_address(const struct hall_sockaddr *from, int len,
 bool hall_scope_has(struct sock *sk, const struct proto_ops *ops);
 /* Ids of cgroups; none: all programs. 0, -ENOMEM, or -EOPNOTSUPP. */
 int hall_scope_set(const u64 *id, unsigned int count);
-
-/* publish.c: of a listener, or a UDP socket that is bound. */
-/* Fills in where it is, for its OFFER. */
-void hall_out_describe_bound(struct hall_out *out, const struct sock *sk,
-			     struct hallway_call *call);
-/* Waits for the outsourcer's answer. 0, its errno, or -ETIMEDOUT. No lock. */
-int hall_publish_await(struct hall_out *out);
 
 /* choice.c */
 /* The socket is unconnected: its next connect() decides again. lock_sock(). */
@@ -316,13 +311,22 @@ static inline bool hall_datagram_is_orphan(const struct hall_out *out)
 {
 	return sock_flag(out->sk, SOCK_DEAD);
 }
+
 /* Ends the socket's part on the host, if there is one. Process context, no lock. */
 void hall_datagram_forget(const struct sock *sk);
 
 /* bound.c */
 int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len);
-/* Asks for the ports of sockets that are bound already. Returns how many were locked. */
+/*
+ * Asks for the ports of sockets that are bound already. Returns how many have to be looked
+ * at again.
+ */
 unsigned int hall_bound_walk(void);
+/* Of listeners, too: fills in where it is, for its OFFER. */
+void hall_bound_describe(struct hall_out *out, const struct sock *sk,
+			 struct hallway_call *call);
+/* Waits for the outsourcer's answer. 0, its errno, or -ETIMEDOUT. No lock. */
+int hall_bound_await(struct hall_out *out);
 
 /* unrouted.c */
 int hall_unrouted_connect(struct socket *sock, struct hall_sockaddr *address, int len,
@@ -332,6 +336,8 @@ int hall_unrouted_connect(struct socket *sock, struct hall_sockaddr *address, in
 void hall_idle_start(void);
 /* No socket is left. */
 void hall_idle_stop(void);
+bool hall_idle_is(const struct hall_out *out);
+
 static inline void hall_datagram_note_use(struct hall_out *out)
 {
 	WRITE_ONCE(out->datagrams->active, jiffies);

@@ -17,15 +17,12 @@
  */
 #include "outsource.h"
 
-#include <linux/sched/signal.h>
 #include <net/inet_hashtables.h>
 #include <net/ipv6.h>
 #include <net/tcp.h>
 
 #include "../obs/counters.h"
 
-/* The outsourcer answers within that time, or the port is not published. */
-#define ANSWER		(5 * HZ)
 #define BATCH		32
 /* How soon to look again at sockets that were locked. */
 #define AGAIN		(HZ / 4)
@@ -37,26 +34,6 @@ static bool stopped;
 
 static void publish_all(struct work_struct *work);
 static DECLARE_DELAYED_WORK(publish_work, publish_all);
-
-void hall_out_describe_bound(struct hall_out *out, const struct sock *sk,
-			     struct hallway_call *call)
-{
-	const struct inet_sock *inet = inet_sk(sk);
-
-	ipv6_addr_set_v4mapped(inet->inet_rcv_saddr, &out->local);
-#if IS_ENABLED(CONFIG_IPV6)
-	if (sk->sk_family == AF_INET6) {
-		out->local = sk->sk_v6_rcv_saddr;
-		call->flags |= HALLWAY_SOCKET_IPV6;
-		if (ipv6_only_sock(sk))
-			call->flags |= HALLWAY_SOCKET_V6ONLY;
-	}
-#endif
-	/* Of UDP sockets SO_REUSEADDR is enough. */
-	if (sk->sk_reuseport || (sk->sk_type == SOCK_DGRAM && sk->sk_reuse))
-		call->flags |= HALLWAY_SOCKET_REUSEPORT;
-	out->local_port = inet->inet_num;
-}
 
 /* A listener that its program has closed is in scope: nothing is left to withdraw. */
 static bool is_in_scope(struct sock *sk)
@@ -114,7 +91,7 @@ static void ask_outsourcer(struct hall_out *out)
 	/* Asked already, for a call that came meanwhile? */
 	if (out->closed || out->channel.endpoint)
 		return;
-	hall_out_describe_bound(out, out->sk, &call);
+	hall_bound_describe(out, out->sk, &call);
 	/* Without a number it is as if the policy did not publish the port. */
 	if (!READ_ONCE(hall_outsourcing) || !is_in_scope(out->sk) ||
 	    hall_channel_open(&out->channel)) {
@@ -160,28 +137,7 @@ void hall_listener_forget(const struct sock *sk)
 	hall_out_put(out);
 }
 
-/* listen(), and bind() of a UDP socket */
-
-int hall_publish_await(struct hall_out *out)
-{
-	DEFINE_WAIT_FUNC(wait, woken_wake_function);
-	struct sock *sk = out->sk;
-	long timeo = ANSWER;
-
-	add_wait_queue(sk_sleep(sk), &wait);
-	while (hall_out_state(out) == HALL_OUT_CALLING && timeo &&
-	       !READ_ONCE(out->closed) && !fatal_signal_pending(current))
-		timeo = wait_woken(&wait, TASK_KILLABLE, timeo);
-	remove_wait_queue(sk_sleep(sk), &wait);
-	switch (hall_out_state(out)) {
-	case HALL_OUT_CONNECTED:
-		return 0;
-	case HALL_OUT_CALLING:
-		return -ETIMEDOUT;
-	default:
-		return -out->error;
-	}
-}
+/* listen() */
 
 static int listen_watched(struct socket *sock, int backlog)
 {
@@ -199,7 +155,7 @@ static int listen_watched(struct socket *sock, int backlog)
 	mutex_lock(&out->mutex);
 	ask_outsourcer(out);
 	hall_out_unlock(out);
-	err = hall_publish_await(out);
+	err = hall_bound_await(out);
 	if (err == -ETIMEDOUT) {
 		hall_listener_forget(sock->sk);
 		err = -EACCES;

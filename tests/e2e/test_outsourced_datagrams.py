@@ -323,7 +323,8 @@ def bound(outsourced: Outsourced, how: str, address: str) -> Iterator[None]:
     vm.run("rm -f /tmp/bound")
     job = vm.spawn(f"exec python3 -B /tmp/published.py {how} {address} 7030")
     try:
-        wait_for(lambda: vm.run("test -e /tmp/bound", check=False).status == 0, "it is bound", 60 * outsourced.slow)
+        bound_file = "test -e /tmp/bound"
+        wait_for(lambda: not vm.run(bound_file, check=False).code, "it is bound", 60 * outsourced.slow)
         yield
     finally:
         job.kill()
@@ -365,7 +366,8 @@ def test_published_life(outsourced: Outsourced) -> None:
     rmmod(vm)
 
     def both(by_host: tuple[int, bool] = (ASKED, True)) -> None:
-        wait_for(lambda: is_published(7030, "u") == by_host[1], "the port is published, or not", 60 * outsourced.slow)
+        limit = 60 * outsourced.slow
+        wait_for(lambda: is_published(7030, "u") == by_host[1], "it is published, or not", limit)
         if by_host[1]:
             assert moves(outsourced, HOST, "outside") == by_host
         assert moves(outsourced, vm.ip4, None) == (0, False)
@@ -427,7 +429,7 @@ while True:
 
 
 def test_idle(outsourced: Outsourced) -> None:
-    """A socket that carries nothing has no rings, and no socket of the host; the next datagram opens another."""
+    """A socket that carries nothing has no rings, and none on the host; the next datagram opens another."""
     vm = outsourced.vm
     outsourced.load()
     idle = "/sys/module/hallway/parameters/datagram_idle_ms"
@@ -436,7 +438,8 @@ def test_idle(outsourced: Outsourced) -> None:
     vm.run("rm -f /tmp/ask")
 
     def wait(count: int) -> None:
-        wait_for(lambda: outsourced.report()["datagrams"] == count, f"{count} sockets", 60 * outsourced.slow)
+        limit = 60 * outsourced.slow
+        wait_for(lambda: outsourced.report()["datagrams"] == count, f"{count} sockets", limit)
 
     def again(number: int) -> None:
         vm.run("touch /tmp/ask; while test -e /tmp/ask; do sleep 0.1; done")
