@@ -93,6 +93,9 @@ static void ask_outsourcer(struct hall_out *out)
 {
 	struct hallway_call call = { };
 
+	/* In another thread, as soon as it was in the hash. */
+	if (out->closed)
+		return;
 	hall_bound_describe(out, out->sk, &call);
 	if (!hall_out_offer(out, out->sk, &call))
 		return;
