@@ -387,6 +387,34 @@ def test_published_life(outsourced: Outsourced) -> None:
         ask(vm.ip4, None)
 
 
+FORGE = """
+import socket
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind(("%s", 0))
+sock.sendto(b"forged", ("%s", 7030))
+"""
+
+
+def test_forged_source(outsourced: Outsourced) -> None:
+    """A datagram that says that it is from the guest itself reaches the host, and is not delivered."""
+    vm = outsourced.vm
+    outsourced.load()
+    inside = isolate.on_host("outside")
+    filters = ("net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.wan.rp_filter=0")
+    run([*isolate.on_host(None), "sysctl", "-q", *filters])
+    with bound(outsourced, "plain", "0.0.0.0"):
+        before = outsourced.report()["received_bytes"]
+        delta = Delta(vm)
+        run([*inside, "ip", "addr", "add", f"{vm.ip4}/32", "dev", "lo"])
+        try:
+            run([*inside, "python3", "-c", FORGE % (vm.ip4, HOST)])
+        finally:
+            run([*inside, "ip", "addr", "del", f"{vm.ip4}/32", "dev", "lo"])
+        wait_for(lambda: outsourced.report()["received_bytes"] > before, "the host has it", 20)
+        ask(HOST, "outside")
+        assert delta.of(vm)["rx_bytes_outsourced"] == ASKED
+
+
 # Says how bind() fails, and whether the socket can be bound elsewhere then.
 TAKEN = """
 import errno, socket
