@@ -363,13 +363,30 @@ void hall_datagram_close(struct hall_out *out, u32 reason)
 	if (out->closed)
 		return;
 	WRITE_ONCE(out->closed, true);
-	/* What is in the ring is sent. */
+	/* What is in the ring is sent, by the host or, if that returns it, by this guest. */
 	hall_out_end(out);
-	if (out->mapped)
+	if (out->mapped && (reason || !out->memory.ring))
 		hall_out_finish_rx(out, reason);
+	else if (out->mapped)
+		hall_channel_notify_receiver(&out->channel);
 	hall_out_unpublish(out);
 	hall_out_close_channel(out);
 	hall_out_wake_all(out->sk);
+}
+
+/* Turns: a ring of the shortest records. */
+#define LAST_TURNS	40
+
+void hall_datagram_finish(struct hall_out *out)
+{
+	unsigned int turn;
+
+	for (turn = 0; turn < LAST_TURNS && out->mapped; turn++) {
+		hall_datagram_deliver(out);
+		hall_datagram_send_returned(out);
+	}
+	hall_out_finish_rx(out, 0);
+	hall_datagram_close(out, 0);
 }
 
 void hall_datagram_refuse(struct hall_out *out, int error)

@@ -262,7 +262,8 @@ static bool deliver_record(struct hall_out *out, const struct hallway_datagram *
 {
 	switch (head->type) {
 	case HALLWAY_DATAGRAM_DATA:
-		deliver_data(out, head);
+		if (!READ_ONCE(out->closed))
+			deliver_data(out, head);
 		return true;
 	case HALLWAY_DATAGRAM_RETURNED:
 		hall_datagram_take_returned(out, head);
@@ -270,7 +271,7 @@ static bool deliver_record(struct hall_out *out, const struct hallway_datagram *
 	case HALLWAY_DATAGRAM_ERROR:
 		if (!is_possible_error(head))
 			return false;
-		if (hall_datagram_knows(out, head))
+		if (!READ_ONCE(out->closed) && hall_datagram_knows(out, head))
 			report_error(out->sk, head);
 		return true;
 	default:
@@ -318,7 +319,7 @@ void hall_datagram_deliver(struct hall_out *out)
 {
 	bool more, ringing = false;
 
-	if (hall_datagram_is_orphan(out)) {
+	if (!READ_ONCE(out->closed) && hall_datagram_is_orphan(out)) {
 		hall_channel_raise(&out->channel, HALL_EVENT_ABANDONED);
 		return;
 	}

@@ -41,7 +41,7 @@ static void on_done(struct hall_out *out)
 		return;
 	hall_out_free_tx(out);
 	if (is_datagram(out)) {
-		hall_datagram_close(out, 0);
+		hall_datagram_finish(out);
 		return;
 	}
 	if (!done.reason && (lost || !out->ended))
@@ -89,11 +89,6 @@ static void on_socket(struct hall_out *out, const struct hallway_message *offer)
 	smp_store_release(&out->state, HALL_OUT_CONNECTED);
 	/* Till now no doorbell could ring. */
 	hall_channel_notify_receiver(&out->channel);
-	/* The program has closed it meanwhile: what is in our ring is sent. */
-	if (out->closed) {
-		hall_out_finish_rx(out, 0);
-		return;
-	}
 	/* Threads in bind(). */
 	hall_out_wake_all(out->sk);
 	hall_datagram_deliver(out);

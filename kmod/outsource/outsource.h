@@ -304,6 +304,8 @@ int hall_datagram_release(struct socket *sock);
 struct hall_out *hall_datagram_make(gfp_t gfp);
 /* The program, or the outsourcer, wants no more. Mutex. */
 void hall_datagram_close(struct hall_out *out, u32 reason);
+/* The outsourcer has sent, or returned, all that was in our ring. Mutex. */
+void hall_datagram_finish(struct hall_out *out);
 /* The outsourcer has no socket for it. Mutex. */
 void hall_datagram_refuse(struct hall_out *out, int error);
 /* Its program has closed it, and hall_datagram_release() was not called. Any context. */

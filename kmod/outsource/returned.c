@@ -157,8 +157,7 @@ void hall_datagram_send_returned(struct hall_out *out)
 	skb_queue_splice_init(&out->datagrams->returned, &batch);
 	spin_unlock_bh(&out->channel.lock);
 	while ((skb = __skb_dequeue(&batch))) {
-		if (!out->closed)
-			send_natively(out->sk, skb);
+		send_natively(out->sk, skb);
 		kfree_skb(skb);
 	}
 }

@@ -8,8 +8,10 @@
 //! A socket with a published port has its host's sockets from the beginning. All that comes
 //! is handed on, and answers alone are sent.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use hallway_abi::{datagram as abi, message};
 use hallway_ring::{Receiver, Runs, Sender};
@@ -71,8 +73,9 @@ pub struct Datagrams {
     /// Nothing: the guest reads no more.
     to_guest: Option<Sender>,
     handle: Handle,
-    /// Where the guest has sent to, or what has sent to it.
-    ends: Ends,
+    /// Where the guest has sent to, or what has sent to it; of all sockets that share a
+    /// published port.
+    ends: Rc<RefCell<Ends>>,
     /// Nothing: its port is the host's choice.
     pub published: Option<Published>,
 }
@@ -125,8 +128,8 @@ impl Datagrams {
             self.close(libc::ECONNRESET, turn.peer);
             return false;
         }
-        let is_finished = self.from_guest.as_ref().is_some_and(Receiver::is_finished);
-        if self.to_guest.is_none() && is_finished {
+        // What was to come back is in the own ring: the guest reads it, and sends DONE.
+        if self.from_guest.as_ref().is_some_and(Receiver::is_finished) {
             self.close(0, turn.peer);
             return false;
         }
@@ -168,14 +171,14 @@ impl Datagrams {
     }
 
     fn allows(&mut self, to: SocketAddr, turn: &mut Turn<'_>) -> bool {
-        if let Some(is_allowed) = self.ends.is_allowed(to) {
+        if let Some(is_allowed) = self.ends.borrow_mut().is_allowed(to) {
             return is_allowed;
         }
         let allowed = match to.port() {
             0 => Err("port 0".into()),
             _ => policy::check_connect(turn.policy, to, net::is_own),
         };
-        self.ends.insert(to, allowed.is_ok());
+        self.ends.borrow_mut().insert(to, allowed.is_ok());
         if let Err(cause) = allowed {
             turn.counts.refuse(cause, &format!("datagram to {to}"));
             return false;
@@ -187,7 +190,7 @@ impl Datagrams {
     fn send(&mut self, head: &Head, runs: &Runs, turn: &mut Turn<'_>) -> Sent {
         if self.published.is_some() {
             // The guest sends others natively. This one was forgotten meanwhile.
-            let known = self.ends.get(head.address);
+            let known = self.ends.borrow_mut().get(head.address);
             if !known.is_some_and(|known| known.is_allowed) {
                 return Sent::Done;
             }
@@ -213,7 +216,11 @@ impl Datagrams {
 
     fn try_send(&mut self, head: &Head, payload: &Runs, turn: &mut Turn<'_>) -> Result<(), Errno> {
         let is_v4 = head.address.is_ipv4();
-        let from = self.ends.get(head.address).and_then(|known| known.at);
+        let from = self
+            .ends
+            .borrow_mut()
+            .get(head.address)
+            .and_then(|known| known.at);
         let place = &mut self.sockets[usize::from(!is_v4)];
         if place.is_none() {
             if self.published.is_some() {
@@ -350,9 +357,9 @@ impl Datagrams {
             }
         };
         if self.published.is_some() {
-            meet(&mut self.ends, &received, turn);
+            meet(&mut self.ends.borrow_mut(), &received, turn);
         }
-        let known = self.ends.get(received.from);
+        let known = self.ends.borrow_mut().get(received.from);
         if received.is_truncated || !known.is_some_and(|known| known.is_allowed) {
             return true;
         }
@@ -521,7 +528,7 @@ impl Guest<'_> {
             is_blocked: false,
             to_guest: Some(to_guest),
             handle,
-            ends: Ends::new(published.is_some()),
+            ends: self.find_ends(published.as_ref()),
             published,
         };
         let entry = Entry::Datagrams(Box::new(datagrams));
@@ -576,11 +583,24 @@ impl Guest<'_> {
         Ok(Some(Published { local, flags, at }))
     }
 
+    /// What knows the ends of a socket: the guest delivers a datagram to any of those that
+    /// share its port, and each of them may answer.
+    fn find_ends(&mut self, published: Option<&Published>) -> Rc<RefCell<Ends>> {
+        let is_it = |other: &&mut Datagrams| match (&other.published, published) {
+            (Some(one), Some(two)) => one.at == two.at,
+            _ => false,
+        };
+        match self.table.datagrams().find(is_it) {
+            Some(other) => other.ends.clone(),
+            None => Rc::new(RefCell::new(Ends::new(published.is_some()))),
+        }
+    }
+
     /// The policy is another one: closes the sockets whose ports it does not publish any
     /// more, or elsewhere. What the others know of it is outdated.
     pub fn check_datagrams(&mut self) {
         for datagrams in self.table.datagrams() {
-            datagrams.ends.outdate();
+            datagrams.ends.borrow_mut().outdate();
             let Some(Published { local, flags, at }) = datagrams.published else {
                 continue;
             };

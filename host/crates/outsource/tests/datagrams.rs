@@ -86,6 +86,27 @@ fn datagrams_go_and_answers_come_back_over_many_rounds_of_the_ring() {
 }
 
 #[test]
+fn what_is_refused_comes_back_before_done_to_a_socket_that_has_ended() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    conn.tx.end();
+    vm.peer.mark(conn.its);
+    let mut ended = vm.open_datagrams().unwrap();
+    send(&mut vm, &mut ended, REFUSED.parse().unwrap(), b"1");
+    ended.tx.end();
+    vm.peer.mark(ended.its);
+    for conn in [&conn, &ended] {
+        let done = vm.wait_other(abi::DONE, conn.own);
+        assert_eq!((done.reason, done.position), (0, conn.tx.position()));
+    }
+    assert_eq!(receive(&mut vm, &mut ended).1, b"1");
+    vm.send_done(&conn, 0);
+    vm.send_done(&ended, 0);
+    host.wait_report(|report| report.datagrams == 0);
+}
+
+#[test]
 fn what_the_policy_refuses_comes_back() {
     let host = Host::start(policy(&[]));
     let mut vm = host.join(21);
@@ -356,6 +377,28 @@ fn a_published_socket_of_both_families_has_clients_of_both() {
         send(&mut vm, &mut conn, from, b"2");
         let (_, answerer) = client.recv_from(&mut [0; 9]).unwrap();
         assert_eq!(answerer, SocketAddr::new(from.ip(), port));
+    }
+}
+
+#[test]
+fn any_socket_that_shares_a_port_answers() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let flags = abi::SOCKET_REUSEPORT;
+    let mut conns = [0; 2].map(|_| vm.open_datagrams_with(any, flags).unwrap());
+    for round in 1..=20 {
+        let client = client("127.0.0.1");
+        client.send_to(b"1", ("127.0.0.1", port)).unwrap();
+        // The kernel of the host hands it to one of them.
+        host.wait_report(|report| report.received == round);
+        let heard = usize::from(conns[0].rx.used_runs(1).is_empty());
+        assert_eq!(receive(&mut vm, &mut conns[heard]).1, b"1");
+        let from = client.local_addr().unwrap();
+        send(&mut vm, &mut conns[1 - heard], from, b"2");
+        let (_, answerer) = client.recv_from(&mut [0; 9]).unwrap();
+        assert_eq!(answerer.port(), port);
     }
 }
 
