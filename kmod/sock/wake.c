@@ -62,20 +62,24 @@ void hall_sock_learn_pollers(struct file *file, struct sock *fresh)
 
 bool hall_sock_wants_edges(struct sock *sk, bool unpolled)
 {
-	wait_queue_head_t *queue = sk_sleep(sk);
 	struct wait_queue_entry *entry;
+	struct socket_wq *wq;
 	bool wanted = false;
 	unsigned long flags;
 
-	if (!waitqueue_active(queue))
-		return false;
-	spin_lock_irqsave(&queue->lock, flags);
-	list_for_each_entry(entry, &queue->head, entry)
-		wanted |= entry->func != poll_wakes &&
-			  entry->func != woken_wake_function &&
-			  entry->func != hall_rx_wake_function &&
-			  (!unpolled || entry->private);
-	spin_unlock_irqrestore(&queue->lock, flags);
+	/* The program may have closed it, and a doorbell ring yet. */
+	rcu_read_lock();
+	wq = rcu_dereference(sk->sk_wq);
+	if (wq && waitqueue_active(&wq->wait)) {
+		spin_lock_irqsave(&wq->wait.lock, flags);
+		list_for_each_entry(entry, &wq->wait.head, entry)
+			wanted |= entry->func != poll_wakes &&
+				  entry->func != woken_wake_function &&
+				  entry->func != hall_rx_wake_function &&
+				  (!unpolled || entry->private);
+		spin_unlock_irqrestore(&wq->wait.lock, flags);
+	}
+	rcu_read_unlock();
 	return wanted;
 }
 
