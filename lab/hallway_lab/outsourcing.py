@@ -82,6 +82,8 @@ def outside() -> Iterator[None]:
         run(["sysctl", "-q", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
         yield
     finally:
+        # By itself it goes some time after its other end's namespace.
+        run(["ip", "link", "del", WIRE], check=False)
         run(["ip", "netns", "del", NETNS], check=False)
 
 
