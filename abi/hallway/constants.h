@@ -8,7 +8,7 @@
 /* Another major version is refused. */
 #define HALLWAY_MAJOR 3
 /* Another minor version is served; features have bits. */
-#define HALLWAY_MINOR 0
+#define HALLWAY_MINOR 1
 /* "HALLWAY1", of a formatted region. */
 #define HALLWAY_REGION_MAGIC 0x315941574c4c4148ULL
 /* "HALLSICE", of a slice that its member has formatted. */
@@ -146,8 +146,13 @@
  * executes.
  */
 #define HALLWAY_KIND_DATAGRAM 4
+/*
+ * hallway_message.offer.kind: A direction of a tunnel between two sockets of
+ * AF_VSOCK.
+ */
+#define HALLWAY_KIND_TUNNEL 5
 /* hallway_message.offer.kind: the highest. */
-#define HALLWAY_KIND_MAX 4
+#define HALLWAY_KIND_MAX 5
 /* In flags of a SOCKET or LISTENER: the guest's socket is of AF_INET6. */
 #define HALLWAY_SOCKET_IPV6 1
 /* In flags of a LISTENER: it takes no IPv4 connection. */
@@ -178,6 +183,17 @@
 #define HALLWAY_DATAGRAM_MAX 65527
 /* Positions of records in a ring are multiples of it. */
 #define HALLWAY_DATAGRAM_ALIGN 8
+
+/* tunnel.h */
+
+/* hallway_tunnel.type: SOCK_STREAM: bytes. */
+#define HALLWAY_TUNNEL_STREAM 1
+/* hallway_tunnel.type: SOCK_SEQPACKET: messages, each after a hallway_frame. */
+#define HALLWAY_TUNNEL_SEQPACKET 2
+/* Positions of frames in a ring are multiples of it. */
+#define HALLWAY_FRAME_ALIGN 8
+/* The lowest CID of a VM. */
+#define HALLWAY_CID_FIRST 0x40000000
 
 /* socket.h */
 

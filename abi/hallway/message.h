@@ -16,8 +16,8 @@
  *            bytes below position. If the sender's head is further, the bytes
  *            between stay unread: the receiver's socket was closed.
  *
- * The kinds SOCKET and LISTENER use them in their own way: see outsourcing in
- * spec/protocol.md.
+ * The kinds SOCKET, LISTENER, DATAGRAM and TUNNEL use them in their own way: see
+ * outsourcing and tunnels in spec/protocol.md.
  */
 #ifndef HALLWAY_ABI_MESSAGE_H
 #define HALLWAY_ABI_MESSAGE_H
@@ -43,6 +43,14 @@ struct hallway_call {
 	__u32 reserved;
 };
 
+/* In an OFFER of kind TUNNEL, in place of the tokens. Ports are those of AF_VSOCK. */
+struct hallway_tunnel {
+	__u32 answers;		/* this answers the OFFER of that endpoint; or 0 */
+	__u32 type;		/* HALLWAY_TUNNEL_* */
+	__u32 local_port;	/* of the writer's socket */
+	__u32 remote_port;	/* of the reader's socket */
+};
+
 struct hallway_message {
 	__u16 type;		/* HALLWAY_OFFER .. */
 	__u16 reserved;
@@ -64,6 +72,7 @@ struct hallway_message {
 			union {
 				__u64 token[2];
 				struct hallway_call call;
+				struct hallway_tunnel tunnel;
 			};
 			__u8 local[16];	/* of the sender; a hint only */
 			__u8 remote[16];	/* of the receiver; a hint only */
@@ -88,6 +97,8 @@ struct hallway_message {
 HALLWAY_ASSERT_SIZE(struct hallway_message, 128);
 HALLWAY_ASSERT_SIZE(struct hallway_call, 16);
 HALLWAY_ASSERT_OFFSET(struct hallway_call, flags, 8);
+HALLWAY_ASSERT_SIZE(struct hallway_tunnel, 16);
+HALLWAY_ASSERT_OFFSET(struct hallway_tunnel, local_port, 8);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.local, 32);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, offer.handle, 80);
 HALLWAY_ASSERT_OFFSET(struct hallway_message, other.reason, 24);

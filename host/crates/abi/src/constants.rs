@@ -7,7 +7,7 @@ pub mod region {
     /// Another major version is refused.
     pub const MAJOR: u16 = 3;
     /// Another minor version is served; features have bits.
-    pub const MINOR: u16 = 0;
+    pub const MINOR: u16 = 1;
     /// "HALLWAY1", of a formatted region.
     pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
     /// "HALLSICE", of a slice that its member has formatted.
@@ -138,8 +138,10 @@ pub mod message {
     pub const KIND_LISTENER: u16 = 3;
     /// hallway_message.offer.kind: A direction of a UDP socket that the outsourcer executes.
     pub const KIND_DATAGRAM: u16 = 4;
+    /// hallway_message.offer.kind: A direction of a tunnel between two sockets of AF_VSOCK.
+    pub const KIND_TUNNEL: u16 = 5;
     /// hallway_message.offer.kind: the highest.
-    pub const KIND_MAX: u16 = 4;
+    pub const KIND_MAX: u16 = 5;
     /// In flags of a SOCKET or LISTENER: the guest's socket is of AF_INET6.
     pub const SOCKET_IPV6: u32 = 1;
     /// In flags of a LISTENER: it takes no IPv4 connection.
@@ -162,6 +164,18 @@ pub mod datagram {
     pub const DATAGRAM_MAX: u32 = 65527;
     /// Positions of records in a ring are multiples of it.
     pub const DATAGRAM_ALIGN: u32 = 8;
+}
+
+/// Of `tunnel.h`.
+pub mod tunnel {
+    /// hallway_tunnel.type: SOCK_STREAM: bytes.
+    pub const TUNNEL_STREAM: u32 = 1;
+    /// hallway_tunnel.type: SOCK_SEQPACKET: messages, each after a hallway_frame.
+    pub const TUNNEL_SEQPACKET: u32 = 2;
+    /// Positions of frames in a ring are multiples of it.
+    pub const FRAME_ALIGN: u32 = 8;
+    /// The lowest CID of a VM.
+    pub const CID_FIRST: u32 = 0x4000_0000;
 }
 
 /// Of `socket.h`.

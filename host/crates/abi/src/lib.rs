@@ -18,3 +18,4 @@ pub mod reason;
 pub mod region;
 pub mod ring;
 pub mod socket;
+pub mod tunnel;

@@ -34,12 +34,25 @@ pub struct Call {
     pub reserved: u32,
 }
 
+/// In an OFFER of kind TUNNEL, in place of the tokens. Ports are those of `AF_VSOCK`.
+#[repr(C)]
+pub struct Tunnel {
+    /// This answers the OFFER of that endpoint; or 0.
+    pub answers: u32,
+    /// `TUNNEL_*`.
+    pub r#type: u32,
+    /// Of the writer's socket.
+    pub local_port: u32,
+    /// Of the reader's socket.
+    pub remote_port: u32,
+}
+
 /// An OFFER.
 #[repr(C)]
 pub struct Offer {
     /// The head of every message.
     pub head: Head,
-    /// The writer's tokens of the connection; or a [`Call`].
+    /// The writer's tokens of the connection; or a [`Call`], or a [`Tunnel`].
     pub token: [u64; 2],
     /// Address of the writer; a hint only.
     pub local: [u8; 16],
@@ -82,6 +95,8 @@ const _: () = {
     assert!(size_of::<Offer>() == 128);
     assert!(size_of::<Other>() == 128);
     assert!(size_of::<Call>() == 16);
+    assert!(size_of::<Tunnel>() == 16);
+    assert!(offset_of!(Tunnel, local_port) == 8);
     assert!(offset_of!(Offer, handle) == 80);
     assert!(offset_of!(Other, reason) == 24);
     assert!(offset_of!(Other, token) == 32);

@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-use hallway_abi::{datagram, message, region, ring};
+use hallway_abi::{datagram, message, region, ring, tunnel};
 
 /// C expressions of integer type, each with the value that Rust has for it.
 fn expectations() -> Vec<(String, u64)> {
@@ -52,6 +52,19 @@ fn expectations() -> Vec<(String, u64)> {
         offset_of!(datagram::Datagram, r#type) as u64,
     ));
     layout!("hallway_call", message::Call: answers listener flags reserved);
+    layout!("hallway_tunnel", message::Tunnel: answers local_port remote_port);
+    all.push((
+        "offsetof(struct hallway_tunnel, type)".into(),
+        offset_of!(message::Tunnel, r#type) as u64,
+    ));
+    layout!("hallway_frame", tunnel::Frame: length reserved);
+    for uuid in [[0; 16], [0xff; 16], *b"sixteen letters."] {
+        let bytes = uuid.map(|byte| byte.to_string()).join(", ");
+        all.push((
+            format!("hallway_cid((const __u8[16]){{ {bytes} }})"),
+            tunnel::cid(&uuid).into(),
+        ));
+    }
     for (name, value) in [
         ("type", offset_of!(message::Head, r#type)),
         ("reserved", offset_of!(message::Head, reserved)),
@@ -60,6 +73,7 @@ fn expectations() -> Vec<(String, u64)> {
         ("carrier", offset_of!(message::Head, carrier)),
         ("offer.token", offset_of!(message::Offer, token)),
         ("offer.call", offset_of!(message::Offer, token)),
+        ("offer.tunnel", offset_of!(message::Offer, token)),
         ("offer.local", offset_of!(message::Offer, local)),
         ("offer.remote", offset_of!(message::Offer, remote)),
         ("offer.local_port", offset_of!(message::Offer, local_port)),
@@ -94,7 +108,7 @@ fn rust_and_c_agree() {
     let all = expectations();
     let mut source = String::from(
         "#include <stdio.h>\n#include \"datagram.h\"\n#include \"message.h\"\n\
-         #include \"region.h\"\n#include \"ring.h\"\nint main(void)\n{\n",
+         #include \"region.h\"\n#include \"ring.h\"\n#include \"tunnel.h\"\nint main(void)\n{\n",
     );
     for (expression, _) in &all {
         writeln!(

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Tunnels: sockets of AF_VSOCK between two VMs of a region.
+ *
+ * A message of SOCK_SEQPACKET lies in its ring as a header, the bytes, and zeros up
+ * to the next multiple of HALLWAY_FRAME_ALIGN. It may wrap, and is published in one
+ * step. SOCK_STREAM has no headers.
+ */
+#ifndef HALLWAY_ABI_TUNNEL_H
+#define HALLWAY_ABI_TUNNEL_H
+
+#include "constants.h"
+#include "types.h"
+
+struct hallway_frame {
+	__u32 length;		/* bytes of the message */
+	__u32 reserved;
+};
+
+HALLWAY_ASSERT_SIZE(struct hallway_frame, 8);
+
+/*
+ * The CID of the VM with this UUID: 30 bits of FNV-1a, so that each member finds
+ * that of each other one, and a VM that migrates keeps its own.
+ */
+static inline __u32 hallway_cid(const __u8 uuid[16])
+{
+	__u32 hash = 0x811c9dc5;
+	int i;
+
+	for (i = 0; i < 16; i++)
+		hash = (hash ^ uuid[i]) * 0x01000193;
+	return HALLWAY_CID_FIRST | hash >> 2;
+}
+
+#endif /* HALLWAY_ABI_TUNNEL_H */

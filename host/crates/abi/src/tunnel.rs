@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tunnels: sockets of AF_VSOCK between two VMs (`abi/hallway/tunnel.h`).
+
+use std::mem::size_of;
+
+pub use crate::constants::tunnel::*;
+
+/// Precedes each message of `SOCK_SEQPACKET`.
+#[repr(C)]
+pub struct Frame {
+    /// Bytes of the message.
+    pub length: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Frame>() == 8);
+
+/// The CID of the VM with this UUID.
+pub fn cid(uuid: &[u8; 16]) -> u32 {
+    let hash = uuid.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    });
+    CID_FIRST | hash >> 2
+}
