@@ -88,7 +88,9 @@
  * else TCP_CLOSE.
  */
 #define HALLWAY_A_DATAGRAM 30
+/* u32: CID of a member in AF_VSOCK. */
+#define HALLWAY_A_CID 31
 /* The highest attribute. */
-#define HALLWAY_A_MAX 30
+#define HALLWAY_A_MAX 31
 
 #endif /* HALLWAY_ABI_NETLINK_H */

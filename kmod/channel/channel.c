@@ -2,6 +2,7 @@
 /* Kinds, endpoints and messages of channels: see channel.h. */
 #include "channel.h"
 
+#include <linux/module.h>
 #include <linux/nospec.h>
 #include <linux/slab.h>
 
@@ -14,7 +15,12 @@ static const struct hall_channel_kind *kinds[HALLWAY_KIND_MAX + 1];
 
 void hall_channel_register(const struct hall_channel_kind *kind)
 {
-	kinds[kind->number] = kind;
+	WRITE_ONCE(kinds[kind->number], kind);
+}
+
+void hall_channel_unregister(const struct hall_channel_kind *kind)
+{
+	WRITE_ONCE(kinds[kind->number], NULL);
 }
 
 void hall_channel_setup(struct hall_channel *channel,
@@ -22,6 +28,7 @@ void hall_channel_setup(struct hall_channel *channel,
 			struct hall_member *member)
 {
 	channel->kind = kind;
+	__module_get(kind->owner);
 	hall_member_get(member);
 	channel->member = member;
 	refcount_set(&channel->refs, 1);
@@ -35,13 +42,16 @@ bool hall_channel_tryget(struct hall_channel *channel)
 
 void hall_channel_put(struct hall_channel *channel)
 {
+	const struct hall_channel_kind *kind = channel->kind;
 	struct hall_member *member = channel->member;
+	struct module *owner = kind->owner;
 
 	if (!refcount_dec_and_test(&channel->refs))
 		return;
 	kfree(channel->offer);
-	channel->kind->release(channel);
+	kind->release(channel);
 	hall_member_put(member);
+	module_put(owner);
 }
 
 void hall_channel_raise(struct hall_channel *channel, unsigned int event)
@@ -188,6 +198,20 @@ void hall_channel_call(struct hall_channel *channel, u32 carrier,
 		   remote_port);
 }
 
+void hall_channel_tunnel(struct hall_channel *channel, u32 carrier,
+			 const struct hallway_tunnel *tunnel,
+			 const struct hall_memory *memory)
+{
+	static const struct in6_addr none;
+	struct hallway_message message = { .offer = {
+		.tunnel = *tunnel,
+		.ring_size = memory->size - HALLWAY_RING_HEADER,
+		.handle = memory->handle,
+	} };
+
+	send_offer(channel, carrier, &message, &none, 0, &none, 0);
+}
+
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
 			 const struct hall_tokens *tokens)
 {
@@ -236,7 +260,7 @@ static const struct hall_channel_kind *find_kind(u16 number)
 {
 	if (number > HALLWAY_KIND_MAX)
 		return NULL;
-	return kinds[array_index_nospec(number, HALLWAY_KIND_MAX + 1)];
+	return READ_ONCE(kinds[array_index_nospec(number, HALLWAY_KIND_MAX + 1)]);
 }
 
 /*
@@ -278,15 +302,24 @@ bool hall_channel_pass_offer(struct hall_channel *channel,
 static void take_offer(struct hall_member *member,
 		       const struct hallway_message *message)
 {
-	const struct hall_channel_kind *kind = find_kind(message->offer.kind);
+	const struct hall_channel_kind *kind;
 	struct hall_channel *channel;
 	u32 reason;
 
+	rcu_read_lock();
+	kind = find_kind(message->offer.kind);
+	/* A module that is being unloaded gets no more channels. */
+	if (kind && !try_module_get(kind->owner))
+		kind = NULL;
+	channel = kind ? kind->offer(member, message) : NULL;
+	/* Each channel has a reference of its own. */
+	if (kind)
+		module_put(kind->owner);
+	rcu_read_unlock();
 	if (!kind) {
 		hall_channel_decline(member, message, HALLWAY_REASON_KIND);
 		return;
 	}
-	channel = kind->offer(member, message);
 	if (!channel) {
 		hall_channel_decline(member, message, HALLWAY_REASON_NO_MATCH);
 		return;

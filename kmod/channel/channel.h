@@ -57,6 +57,7 @@ struct hall_channel {
 /* What the room that owns a kind of channel does with its channels. */
 struct hall_channel_kind {
 	u16 number;			/* HALLWAY_KIND_* */
+	struct module *owner;		/* pinned by each channel; NULL: hallway.ko */
 	/*
 	 * Returns the channel that a peer's OFFER is for, with a reference. The
 	 * channel may exist, or be made for this OFFER. NULL declines the OFFER
@@ -76,13 +77,17 @@ struct hall_channel_kind {
 };
 
 /*
- * Registers a kind for as long as the module is loaded, before the first
- * transport starts. An OFFER of a kind that is not registered is declined with
- * reason KIND.
+ * Registers a kind. An OFFER of a kind that is not registered is declined with
+ * reason KIND. Any context.
  */
 void hall_channel_register(const struct hall_channel_kind *kind);
+/* No channel of the kind is left. After an RCU grace period none of it is called. */
+void hall_channel_unregister(const struct hall_channel_kind *kind);
 
-/* Fills in a zeroed channel to the member; the caller has its one reference. */
+/*
+ * Fills in a zeroed channel to the member; the caller has its one reference, and
+ * keeps the kind's owner loaded meanwhile.
+ */
 void hall_channel_setup(struct hall_channel *channel,
 			const struct hall_channel_kind *kind,
 			struct hall_member *member);
@@ -148,6 +153,10 @@ void hall_channel_call(struct hall_channel *channel, u32 carrier,
 		       const struct in6_addr *local, u16 local_port,
 		       const struct in6_addr *remote, u16 remote_port, u32 bytes,
 		       const struct hallway_handle *handle);
+/* The same for tunnels, without addresses. */
+void hall_channel_tunnel(struct hall_channel *channel, u32 carrier,
+			 const struct hallway_tunnel *tunnel,
+			 const struct hall_memory *memory);
 /* Sends ACCEPT of the ring that we read. */
 void hall_channel_accept(struct hall_channel *channel, u32 carrier,
 			 const struct hall_tokens *tokens);

@@ -37,6 +37,9 @@ bool hall_members_doubt(struct hall_member *member,
 /* The outsourcer, with a reference, or NULL. Any context. */
 struct hall_member *hall_members_get_outsourcer(void);
 
+/* The member of that CID (abi/hallway/tunnel.h), with a reference, or NULL. Any context. */
+struct hall_member *hall_members_get_by_cid(u32 cid);
+
 /*
  * Calls fn for each member, under discovery's mutex, until it returns other than
  * 0; returns that.

@@ -19,6 +19,8 @@
 #include <linux/slab.h>
 #include <net/ipv6.h>
 
+#include <hallway/tunnel.h>
+
 #include "../obs/counters.h"
 
 #define BUCKETS	256
@@ -39,7 +41,7 @@ struct address {
 struct hall_discovery_handler hall_discovery_handler;
 
 static DEFINE_MUTEX(mutex);		/* members, and writers of the hash */
-static LIST_HEAD(members);
+static LIST_HEAD(members);		/* RCU */
 static struct hall_member __rcu *outsourcer;	/* the last one that arrived */
 static struct hlist_head addresses[BUCKETS];	/* holders in their order */
 /* Peers choose the addresses: without a secret, those of one chain. */
@@ -179,10 +181,26 @@ struct hall_member *hall_members_get_outsourcer(void)
 	return member;
 }
 
+struct hall_member *hall_members_get_by_cid(u32 cid)
+{
+	struct hall_member *member, *found = NULL;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(member, &members, list) {
+		if (member->outsourcer || hallway_cid(member->uuid) != cid)
+			continue;
+		hall_member_get(member);
+		found = member;
+		break;
+	}
+	rcu_read_unlock();
+	return found;
+}
+
 static void arrived(struct hall_member *member)
 {
 	mutex_lock(&mutex);
-	list_add_tail(&member->list, &members);
+	list_add_tail_rcu(&member->list, &members);
 	if (member->outsourcer)
 		rcu_assign_pointer(outsourcer, member);
 	mutex_unlock(&mutex);
@@ -195,7 +213,7 @@ static void departed(struct hall_member *member, u32 reason)
 	WRITE_ONCE(member->departed, true);
 	set_addresses(member, NULL, 0);
 	mutex_lock(&mutex);
-	list_del(&member->list);
+	list_del_rcu(&member->list);
 	if (rcu_access_pointer(outsourcer) == member)
 		RCU_INIT_POINTER(outsourcer, NULL);
 	mutex_unlock(&mutex);

@@ -108,6 +108,20 @@ enum hall_counter {
 	HALL_TX_BYTES_OUTSOURCED,
 	/* Bytes that outsourced sockets received. */
 	HALL_RX_BYTES_OUTSOURCED,
+	/* Calls of connect() that asked another VM for a tunnel. */
+	HALL_TUNNEL_CALLS,
+	/* Of those, the ones that connected. */
+	HALL_TUNNEL_CONNECTIONS,
+	/* Tunnels that other VMs asked for, and got. */
+	HALL_TUNNEL_ARRIVALS,
+	/* Tunnels that other VMs asked for, and did not get. */
+	HALL_TUNNEL_REFUSALS,
+	/* Tunnels that were reset. */
+	HALL_TUNNEL_RESETS,
+	/* Bytes that programs sent through tunnels. */
+	HALL_TX_BYTES_TUNNEL,
+	/* Bytes that programs received through tunnels. */
+	HALL_RX_BYTES_TUNNEL,
 	/* Rings found corrupt. */
 	HALL_CORRUPT_RINGS,
 	/* Messages found corrupt. */

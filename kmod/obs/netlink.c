@@ -14,6 +14,7 @@
 #include <hallway/netlink.h>
 #include <hallway/reason.h>
 #include <hallway/socket.h>
+#include <hallway/tunnel.h>
 
 #include "../outsource/room.h"
 #include "../sock/lookup.h"
@@ -290,6 +291,7 @@ static int put_member(struct sk_buff *skb, const void *element)
 	err = nla_put_string(skb, HALLWAY_A_TRANSPORT, from->transport) ?:
 	      nla_put_u32(skb, HALLWAY_A_SLOT, from->slot) ?:
 	      nla_put_u32(skb, HALLWAY_A_GENERATION, from->generation) ?:
+	      nla_put_u32(skb, HALLWAY_A_CID, hallway_cid(from->uuid)) ?:
 	      (from->own ? nla_put_flag(skb, HALLWAY_A_SELF) : 0);
 	if (!err && from->named)
 		err = nla_put(skb, HALLWAY_A_UUID, sizeof(from->uuid),

@@ -61,6 +61,7 @@ struct hall_member {
 	struct xarray endpoints;	/* the channel room's, by number */
 	atomic_t endpoint_high;		/* the highest number ever used */
 	atomic_t channels;		/* endpoints in use */
+	atomic_t tunnels;		/* of those, the tunnels */
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
 };
 
@@ -178,6 +179,9 @@ struct hall_transport_handler {
 extern struct workqueue_struct *hall_workqueue;
 extern struct workqueue_struct *hall_control_queue;
 extern struct workqueue_struct *hall_depart_queue;
+
+/* Of this VM; set before the first member arrives. */
+extern u8 hall_uuid[16];
 
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;

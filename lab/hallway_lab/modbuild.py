@@ -20,9 +20,9 @@ SOURCES = ("abi", "kmod")
 
 
 def build(name: str, *make_args: str, source: Path | None = None, label: str = "") -> Path:
-    """Build hallway.ko for the kernel called `name` and return its path.
+    """Build the modules for the kernel called `name` and return the path of hallway.ko.
 
-    Another `label`: in another folder, beside the module of this tree.
+    hallway_vsock.ko lies beside it. Another `label`: in another folder, beside the modules of this tree.
     """
     target = kernel(name)
     return build_module((source or paths.REPO) / "kmod", target, *make_args, label=label)

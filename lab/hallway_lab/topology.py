@@ -34,7 +34,7 @@ def lay_share(kernel_name: str, *more: Path) -> Path:
     share = paths.out("share", kernel_name, "x").parent
     share.mkdir(parents=True, exist_ok=True)
     binaries = prepare.build_host()
-    for path in (modbuild.build(kernel_name), binaries / "hallway", *more):
+    for path in (*modbuild.build(kernel_name).parent.glob("*.ko"), binaries / "hallway", *more):
         if not path.exists():
             raise LabError(f"{path} was not built")
         shutil.copy(path, share / path.name)

@@ -7,6 +7,7 @@ A group of tests (xdist_group) shares its guests; each group runs in one worker:
     e2e-setup       a pair of VMs, and a guest that is set up wrong (test_setup_errors.py)
     e2e-configured  three VMs that hallwayd's configuration names (test_configuration.py)
     e2e-outsourcing a VM with an outsourcer, and a network outside (test_outsourcing.py)
+    e2e-tunnels     a pair of VMs: AF_VSOCK between them (test_tunnels.py)
     e2e-hosts       two VMs on two hosts (test_migration.py)
 """
 

@@ -42,7 +42,8 @@ def share(kernel: str) -> Path:
     with paths.lock("host"):
         run(["cargo", "build", "--release", "--locked", "-q"], cwd=REPO / "host")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (module, REPO / "host/target/release/hallway", *programs.iterdir()):
+    modules = module.parent.glob("*.ko")
+    for path in (*modules, REPO / "host/target/release/hallway", *programs.iterdir()):
         shutil.copy(path, folder / path.name)
     shutil.copytree(REPO / "abi/hallway", folder / "abi", dirs_exist_ok=True)
     shutil.copytree(TESTS / "module/guest", folder / "tests", dirs_exist_ok=True)
@@ -62,8 +63,9 @@ def insmod(vm: VM, *, file: str = "hallway.ko", **params: object) -> None:
 
 
 def rmmod(vm: VM, timeout: float = 60) -> None:
-    """Unload the module."""
-    vm.run("rmmod hallway", timeout=timeout, first=True)
+    """Unload the module, and the one of tunnels if it is there."""
+    words = "! test -d /sys/module/hallway_vsock || rmmod hallway_vsock; rmmod hallway"
+    vm.run(words, timeout=timeout, first=True)
 
 
 def loaded(vm: VM) -> bool:

@@ -25,6 +25,8 @@ BELOW = {
     "switch": {"transport", "discovery", "ring", "channel", "sock"},
     "compat": set(),
     "outsource": {"transport", "discovery", "ring", "channel", "sock", "switch"},
+    # A module of its own: nobody includes it.
+    "tunnel": {"transport", "discovery", "ring", "channel", "sock"},
     "obs": {"transport", "discovery", "ring", "channel", "sock", "switch", "outsource"},
     "main": {"transport", "discovery", "ring", "channel", "sock", "switch", "outsource", "obs"},
 }

@@ -16,16 +16,16 @@
 struct in6_addr ivshmem_address[HALLWAY_ADDRESSES_MAX];
 unsigned int ivshmem_addresses;
 
-static uuid_t vm_uuid;
-
 void ivshmem_page_init(void)
 {
 	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
+	uuid_t uuid;
 
-	if (!text || uuid_parse(text, &vm_uuid)) {
+	if (!text || uuid_parse(text, &uuid)) {
 		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
-		uuid_gen(&vm_uuid);
+		uuid_gen(&uuid);
 	}
+	export_uuid(hall_uuid, &uuid);
 }
 
 u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
@@ -42,7 +42,7 @@ u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 
 	if (region)
 		memcpy(request.region, region, sizeof(request.region));
-	memcpy(request.vm, &vm_uuid, sizeof(request.vm));
+	memcpy(request.vm, hall_uuid, sizeof(request.vm));
 	strscpy(request.name, init_utsname()->nodename, sizeof(request.name));
 	/*
 	 * The page outlives the guest: go on from what is there, so that no old

@@ -74,6 +74,21 @@ static inline void rcu_read_unlock(void)
 {
 }
 
+struct module;
+
+static inline void __module_get(struct module *module)
+{
+}
+
+static inline bool try_module_get(struct module *module)
+{
+	return true;
+}
+
+static inline void module_put(struct module *module)
+{
+}
+
 typedef struct {
 	int refs;
 } refcount_t;

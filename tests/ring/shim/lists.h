@@ -58,6 +58,26 @@ static inline void list_del(struct list_head *entry)
 	     &pos->member != (head); \
 	     pos = n, n = list_entry(n->member.next, typeof(*n), member))
 
+/* Lists that readers walk under RCU: what is taken out still leads on. */
+#define list_add_tail_rcu(new, head) do { \
+	(new)->next = (head); \
+	(new)->prev = (head)->prev; \
+	__atomic_store_n(&(head)->prev->next, (new), __ATOMIC_RELEASE); \
+	(head)->prev = (new); \
+} while (0)
+
+static inline void list_del_rcu(struct list_head *entry)
+{
+	entry->next->prev = entry->prev;
+	__atomic_store_n(&entry->prev->next, entry->next, __ATOMIC_RELEASE);
+}
+
+#define list_at(pos, link, member) \
+	list_entry(__atomic_load_n(link, __ATOMIC_ACQUIRE), typeof(*pos), member)
+#define list_for_each_entry_rcu(pos, head, member) \
+	for (pos = list_at(pos, &(head)->next, member); &pos->member != (head); \
+	     pos = list_at(pos, &pos->member.next, member))
+
 /* Chains: written under a mutex, read under RCU. */
 
 struct hlist_node {

@@ -76,5 +76,7 @@ pub const A_OUTSOURCED: u16 = 28;
 pub const A_PAD: u16 = 29;
 /// flag: It is a UDP socket. The state is TCP_ESTABLISHED if it is connected, else TCP_CLOSE.
 pub const A_DATAGRAM: u16 = 30;
+/// u32: CID of a member in AF_VSOCK.
+pub const A_CID: u16 = 31;
 /// The highest attribute.
-pub const A_MAX: u16 = 30;
+pub const A_MAX: u16 = 31;

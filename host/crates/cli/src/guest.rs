@@ -133,7 +133,15 @@ pub fn status(json: bool) -> Result<()> {
             "no members: this guest has not joined a region (see dmesg)"
         )?;
     } else {
-        let heading = ["transport", "slot", "name", "gen", "addresses", "uuid"];
+        let heading = [
+            "transport",
+            "slot",
+            "name",
+            "gen",
+            "cid",
+            "addresses",
+            "uuid",
+        ];
         let mut table = Table::new(&heading);
         for member in &members {
             let role = match member {
@@ -146,6 +154,7 @@ pub fn status(json: bool) -> Result<()> {
                 member.slot.to_string(),
                 format!("{}{role}", member.name),
                 member.generation.to_string(),
+                member.cid.to_string(),
                 addresses(&member.addresses),
                 member.uuid.clone(),
             ]);
@@ -161,6 +170,39 @@ pub fn status(json: bool) -> Result<()> {
         writeln!(out)?;
         table.print("")?;
     }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Tunnels {
+    loaded: bool,
+    vms: Vec<Member>,
+}
+
+/// Prints the VMs that tunnels reach, and their CIDs.
+pub fn tunnels(json: bool) -> Result<()> {
+    let mut vms = client()?.members()?;
+    vms.retain(|member| !member.is_host);
+    let loaded = Path::new("/sys/module/hallway_vsock").exists();
+    if json {
+        return print_json(&Tunnels { loaded, vms });
+    }
+    if !loaded {
+        println!(
+            "module hallway_vsock is not loaded: run modprobe hallway_vsock (until then no VM is \
+             reached by AF_VSOCK)"
+        );
+    }
+    let mut table = Table::new(&["cid", "name", "transport"]);
+    for vm in vms {
+        let role = if vm.is_self { " (this guest)" } else { "" };
+        table.row(vec![
+            vm.cid.to_string(),
+            format!("{}{role}", vm.name),
+            vm.transport,
+        ]);
+    }
+    table.print("")?;
     Ok(())
 }
 

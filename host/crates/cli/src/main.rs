@@ -72,6 +72,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List the VMs that the guest reaches by AF_VSOCK, with their CIDs; see docs/tunnels.md
+    Tunnels {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Promote the guest's connections from now on
     On,
     /// Take all the guest's connections back to plain TCP
@@ -149,6 +155,7 @@ fn run(options: Options) -> Result<()> {
             None => migrate::cancel(&run_dir, &vm),
         },
         Command::Connections { json } => guest::connections(json),
+        Command::Tunnels { json } => guest::tunnels(json),
         Command::On => guest::switch(true),
         Command::Off => guest::switch(false),
         Command::Outsource { setting, cgroup } => {

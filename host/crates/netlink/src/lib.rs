@@ -96,6 +96,8 @@ pub struct Member {
     pub is_host: bool,
     /// Addresses that it publishes.
     pub addresses: Vec<IpAddr>,
+    /// Its CID in `AF_VSOCK`.
+    pub cid: u32,
 }
 
 /// An attached connection, or an outsourced socket.
@@ -326,6 +328,7 @@ fn member(answer: &Attributes) -> Member {
         is_self,
         is_host: slot == Some(HOST_SLOT as u32) && !is_self,
         addresses: answer.bytes16(abi::A_ADDRESS).map(address).collect(),
+        cid: answer.u32(abi::A_CID).unwrap_or_default(),
     }
 }
 
@@ -462,11 +465,13 @@ mod tests {
             Attribute::new(abi::A_ADDRESS, vec![0; 16]),
             Attribute::new(abi::A_ADDRESS, vec![0xfd; 16]),
             Attribute::new(abi::A_ADDRESS, vec![1; 3]),
+            Attribute::new(abi::A_CID, 0x4000_0001_u32.to_ne_bytes().into()),
         ]);
         let member = member(&answer);
         assert_eq!(member.uuid, "00010203-0405-0607-0809-0a0b0c0d0e0f");
         assert!(member.is_self && !member.is_host);
         assert_eq!(member.addresses.len(), 2);
+        assert_eq!(member.cid, 0x4000_0001);
     }
 
     #[test]

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the peer says: requests, answers, refusals, ends, and its departure. */
+#include "tunnel.h"
+
+#include <linux/slab.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+
+struct hall_channel *hall_tunnel_meet(struct hall_member *member,
+				      const struct hallway_message *offer)
+{
+	struct hall_channel *channel;
+	struct hall_tunnel *tunnel;
+
+	if (offer->offer.tunnel.answers) {
+		channel = hall_channel_find(member, offer->offer.tunnel.answers);
+		if (channel && channel->kind != &hall_tunnel_kind) {
+			hall_channel_put(channel);
+			channel = NULL;
+		}
+		return channel;
+	}
+	tunnel = hall_tunnel_new(member, GFP_ATOMIC);
+	if (IS_ERR(tunnel))
+		return NULL;
+	/* It has no endpoint before it is served. */
+	tunnel->held = hall_channel_hold(member);
+	if (!tunnel->held) {
+		hall_channel_put(&tunnel->channel);
+		return NULL;
+	}
+	return &tunnel->channel;
+}
+
+static void on_offer(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	struct hallway_message *offer;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	offer = tunnel->channel.offer;
+	tunnel->channel.offer = NULL;
+	spin_unlock_bh(&tunnel->channel.lock);
+	if (!offer)
+		return;
+	if (tunnel->state == HALL_TUNNEL_REQUESTED && !offer->offer.tunnel.answers) {
+		hall_tunnel_serve(tunnel, offer);
+		/* From here on the endpoint's number keeps the member's memory. */
+		hall_channel_release(tunnel->channel.member);
+		tunnel->held = false;
+	} else {
+		hall_tunnel_take_answer(tunnel, sk, offer);
+	}
+	kfree(offer);
+}
+
+/* Our ring was not taken, or is not any more. */
+static void on_decline(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	if (tunnel->state == HALL_TUNNEL_CALLING) {
+		hall_tunnel_take_refusal(tunnel, sk);
+	} else if (tunnel->state == HALL_TUNNEL_CONNECTED) {
+		hall_tunnel_free_tx(tunnel);
+		hall_tunnel_finish_rx(tunnel, ECONNRESET);
+		hall_tunnel_fail(tunnel, sk);
+	}
+}
+
+static void on_done(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	struct hall_answer done;
+	u32 lost;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	done = tunnel->channel.done;
+	spin_unlock_bh(&tunnel->channel.lock);
+	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
+		return;
+	if (!hall_ring_finish(&tunnel->tx, done.position, &lost)) {
+		hall_count(HALL_CORRUPT_RINGS);
+		done.reason = ECONNRESET;
+	}
+	hall_count_add(HALL_TX_BYTES_UNREAD, lost);
+	if (tunnel->state == HALL_TUNNEL_CALLING) {
+		hall_tunnel_take_refusal(tunnel, sk);
+		return;
+	}
+	hall_tunnel_free_tx(tunnel);
+	if (done.reason)
+		hall_tunnel_fail(tunnel, sk);
+	if (!sk)
+		return;
+	vsock_sk(sk)->peer_shutdown |= RCV_SHUTDOWN;
+	sk->sk_state_change(sk);
+	sk->sk_write_space(sk);
+}
+
+static void on_finish(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	hall_tunnel_count_unread(tunnel, sk);
+	if (sk)
+		sk->sk_state_change(sk);
+}
+
+static void on_departed(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	hall_tunnel_save_rest(tunnel);
+	hall_tunnel_unmap(tunnel);
+	if (tunnel->state == HALL_TUNNEL_CALLING)
+		hall_tunnel_take_refusal(tunnel, sk);
+	hall_tunnel_free_tx(tunnel);
+	hall_tunnel_fail(tunnel, sk);
+	hall_channel_close(&tunnel->channel);
+}
+
+static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
+		       unsigned long events)
+{
+	if (events & BIT(HALL_EVENT_OFFER))
+		on_offer(tunnel, sk);
+	if (events & BIT(HALL_EVENT_DECLINE))
+		on_decline(tunnel, sk);
+	if (events & BIT(HALL_EVENT_FINISH))
+		on_finish(tunnel, sk);
+	if (events & BIT(HALL_EVENT_DONE))
+		on_done(tunnel, sk);
+	if (events & BIT(HALL_EVENT_DEPARTED))
+		on_departed(tunnel, sk);
+	hall_tunnel_close_channel(tunnel);
+}
+
+void hall_tunnel_events_init(void)
+{
+	hall_tunnel_run_events = run_events;
+	hall_channel_register(&hall_tunnel_kind);
+}

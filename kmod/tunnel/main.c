@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Registers the transport from host to guest with the core of AF_VSOCK.
+ *
+ * Each tunnel pins this module, also one whose socket is closed and whose ring the peer
+ * still reads. So no tunnel is left when hall_vsock_exit() runs.
+ */
+#include <linux/module.h>
+
+#include "../compat/namespace.h"
+#include "tunnel.h"
+
+static int init_socket(struct vsock_sock *vsk, struct vsock_sock *listener)
+{
+	vsk->trans = NULL;
+	return 0;
+}
+
+/* hall_tunnel_release() has come before. */
+static void destruct_socket(struct vsock_sock *vsk)
+{
+}
+
+static bool allow_stream(u32 cid, u32 port)
+{
+	return cid > VMADDR_CID_HOST && cid != VMADDR_CID_ANY;
+}
+
+static bool allow_packets(u32 cid)
+{
+	return true;
+}
+
+static bool is_active(struct vsock_sock *vsk)
+{
+	return vsk->trans && sk_vsock(vsk)->sk_state == TCP_ESTABLISHED;
+}
+
+/* The core's loop serves any length: it takes what is there, and waits again. */
+static u64 rcvhiwat(struct vsock_sock *vsk)
+{
+	return U64_MAX;
+}
+
+static int note_receive(struct vsock_sock *vsk, size_t target,
+			struct vsock_transport_recv_notify_data *data)
+{
+	return 0;
+}
+
+static int note_received(struct vsock_sock *vsk, size_t target, ssize_t copied,
+			 bool taken, struct vsock_transport_recv_notify_data *data)
+{
+	return 0;
+}
+
+static int note_send(struct vsock_sock *vsk,
+		     struct vsock_transport_send_notify_data *data)
+{
+	return 0;
+}
+
+/* Some kernels turn each error of an enqueuing into ENOMEM, but none from here. */
+static int note_sent(struct vsock_sock *vsk, ssize_t written,
+		     struct vsock_transport_send_notify_data *data)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	int err = tunnel->error;
+
+	tunnel->error = 0;
+	return err;
+}
+
+/* Under the core's mutex. */
+static u32 get_local_cid(void)
+{
+	return hallway_cid(hall_uuid);
+}
+
+static const struct vsock_transport transport = {
+	.module = THIS_MODULE,
+	.init = init_socket,
+	.destruct = destruct_socket,
+	.release = hall_tunnel_release,
+	.cancel_pkt = hall_tunnel_cancel,
+	.connect = hall_tunnel_connect,
+	.stream_dequeue = hall_tunnel_stream_dequeue,
+	.stream_enqueue = hall_tunnel_stream_enqueue,
+	.stream_has_data = hall_tunnel_stream_has_data,
+	.stream_has_space = hall_tunnel_has_space,
+	.stream_rcvhiwat = rcvhiwat,
+	.stream_is_active = is_active,
+	.stream_allow = allow_stream,
+	.seqpacket_dequeue = hall_tunnel_packet_dequeue,
+	.seqpacket_enqueue = hall_tunnel_packet_enqueue,
+	.seqpacket_allow = allow_packets,
+	.seqpacket_has_data = hall_tunnel_packet_has_data,
+	.notify_poll_in = hall_tunnel_poll_in,
+	.notify_poll_out = hall_tunnel_poll_out,
+	.notify_recv_init = note_receive,
+	.notify_recv_pre_block = note_receive,
+	.notify_recv_pre_dequeue = note_receive,
+	.notify_recv_post_dequeue = note_received,
+	.notify_send_init = note_send,
+	.notify_send_pre_block = note_send,
+	.notify_send_pre_enqueue = note_send,
+	.notify_send_post_enqueue = note_sent,
+	.shutdown = hall_tunnel_shutdown,
+	.get_local_cid = get_local_cid,
+};
+
+static int __init hall_vsock_init(void)
+{
+	int err = hall_tunnels_init();
+
+	if (err)
+		return err;
+	err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G);
+	if (err) {
+		if (err == -EBUSY)
+			pr_err("hallway_vsock: another module, such as vhost_vsock, serves guests' CIDs: unload it\n");
+		hall_tunnels_uninit();
+		return err;
+	}
+	hall_tunnel_events_init();
+	return 0;
+}
+
+static void __exit hall_vsock_exit(void)
+{
+	vsock_core_unregister(&transport);
+	hall_channel_unregister(&hall_tunnel_kind);
+	/* No OFFER meets the kind after this. */
+	synchronize_rcu();
+	hall_tunnels_uninit();
+}
+
+module_init(hall_vsock_init);
+module_exit(hall_vsock_exit);
+
+MODULE_DESCRIPTION("AF_VSOCK between virtual machines of one host, through shared memory");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");
+HALL_IMPORT;

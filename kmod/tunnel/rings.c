@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The two rings of a tunnel: made, mapped, ended, and looked at. */
+#include "tunnel.h"
+
+#include <linux/log2.h>
+#include <linux/mm.h>
+
+#include "../obs/counters.h"
+
+/* The smallest ring that is made where memory is short, unless the program wants less. */
+#define LEAST_BYTES	(16 << 10)
+
+int hall_tunnel_open(struct hall_tunnel *tunnel)
+{
+	return hall_channel_open(&tunnel->channel) ? -EHOSTUNREACH : 0;
+}
+
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
+{
+	u32 size = roundup_pow_of_two(clamp_t(u64, bytes, HALLWAY_RING_MIN,
+					      HALLWAY_RING_MAX));
+	struct hall_member *member = tunnel->channel.member;
+
+	while (hall_memory_alloc(member, HALLWAY_RING_HEADER + size, &tunnel->memory)) {
+		if (size <= LEAST_BYTES) {
+			tunnel->memory.ring = NULL;
+			return -ENOMEM;
+		}
+		size /= 2;
+	}
+	hall_ring_init_tx(&tunnel->tx, tunnel->memory.ring, size, HALL_TUNNEL_CARRIER);
+	hall_ring_set_start(&tunnel->tx, 0);
+	return 0;
+}
+
+int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer)
+{
+	struct hall_channel *channel = &tunnel->channel;
+	struct hall_member *member = channel->member;
+	u32 size = offer->offer.ring_size;
+	struct hallway_ring *ring;
+	struct hall_rx_ring rx;
+
+	if (offer->carrier != HALL_TUNNEL_CARRIER || !hall_ring_is_valid_size(size))
+		return -EPROTO;
+	ring = member->transport->map(member, &offer->offer.handle,
+				      HALLWAY_RING_HEADER + size);
+	if (!ring)
+		return -EPROTO;
+	if (!hall_ring_init_rx(&rx, ring, size, HALL_TUNNEL_CARRIER)) {
+		member->transport->unmap(member, ring);
+		return -EPROTO;
+	}
+	WRITE_ONCE(channel->sender, offer->from);
+	WRITE_ONCE(channel->receiver, offer->from);
+	spin_lock_bh(&channel->lock);
+	tunnel->rx = rx;
+	tunnel->mapped = true;
+	spin_unlock_bh(&channel->lock);
+	return 0;
+}
+
+void hall_tunnel_free_tx(struct hall_tunnel *tunnel)
+{
+	if (tunnel->memory.ring)
+		hall_memory_free(tunnel->channel.member, &tunnel->memory);
+	tunnel->memory.ring = NULL;
+}
+
+void hall_tunnel_unmap(struct hall_tunnel *tunnel)
+{
+	struct hall_member *member = tunnel->channel.member;
+	struct hallway_ring *ring = tunnel->rx.shared;
+
+	if (!tunnel->mapped)
+		return;
+	spin_lock_bh(&tunnel->channel.lock);
+	tunnel->mapped = false;
+	spin_unlock_bh(&tunnel->channel.lock);
+	member->transport->unmap(member, ring);
+}
+
+void hall_tunnel_end(struct hall_tunnel *tunnel)
+{
+	if (tunnel->ended || !tunnel->memory.ring)
+		return;
+	tunnel->ended = true;
+	hall_ring_set_end(&tunnel->tx);
+}
+
+void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
+{
+	kvfree(tunnel->rest);
+	tunnel->rest = NULL;
+	if (!tunnel->mapped)
+		return;
+	hall_tunnel_unmap(tunnel);
+	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,
+			  tunnel->rx.tail);
+}
+
+/* n unread bytes into memory of our own, or NULL. */
+static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 size)
+{
+	struct hall_member *member = tunnel->channel.member;
+	struct hall_rx_ring *rx = &tunnel->rx;
+	struct hallway_ring *rest;
+	struct hall_span span;
+	u32 at, to;
+
+	rest = kvzalloc(HALLWAY_RING_HEADER + size, GFP_KERNEL);
+	if (!rest)
+		return NULL;
+	for (at = 0; at < n; at += span.len) {
+		span = hall_ring_get_rx_span(rx, at, n - at);
+		to = (rx->tail + at) & (size - 1);
+		span.len = min(span.len, size - to);
+		memcpy(rest->data + to, span.data, span.len);
+	}
+	/* Another member may have written there meanwhile. */
+	if (!member->transport->intact(member)) {
+		kvfree(rest);
+		return NULL;
+	}
+	return rest;
+}
+
+void hall_tunnel_save_rest(struct hall_tunnel *tunnel)
+{
+	u32 n = hall_tunnel_count_unread(tunnel, NULL), size;
+	struct hall_rx_ring *rx = &tunnel->rx;
+	struct hallway_ring *rest;
+
+	if (!tunnel->mapped || !n)
+		return;
+	size = roundup_pow_of_two(max_t(u32, n, HALLWAY_FRAME_ALIGN));
+	rest = copy_rest(tunnel, n, size);
+	hall_tunnel_unmap(tunnel);
+	/* Bytes are missing before the peer's end mark: it does not count. */
+	if (!rest)
+		tunnel->fin = false;
+	if (!rest)
+		return;
+	/* A ring of ours, that ends where it is filled. */
+	rx->shared = rest;
+	rx->size = size;
+	rx->ended = true;
+	tunnel->rest = rest;
+}
+
+void hall_tunnel_close_channel(struct hall_tunnel *tunnel)
+{
+	if (!tunnel->memory.ring && !tunnel->mapped)
+		hall_channel_close(&tunnel->channel);
+}
+
+static void report_reset(struct sock *sk)
+{
+	sk->sk_err = ECONNRESET;
+	sk_error_report(sk);
+}
+
+void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	hall_count(HALL_CORRUPT_RINGS);
+	tunnel->fin = false;
+	hall_tunnel_finish_rx(tunnel, ECONNRESET);
+	hall_tunnel_fail(tunnel, sk);
+}
+
+static enum hall_rx_source find_source(struct hall_tunnel *tunnel, u32 *n)
+{
+	enum hall_rx_source source;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	source = hall_ring_find_source(&tunnel->rx, 0, 0, n);
+	spin_unlock_bh(&tunnel->channel.lock);
+	/* What we have copied ends where the peer has departed. */
+	if (tunnel->rx.ended && tunnel->mapped)
+		tunnel->fin = true;
+	return source;
+}
+
+u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	enum hall_rx_source source;
+	u32 n;
+
+	if (!tunnel->mapped && !tunnel->rest)
+		return 0;
+	source = find_source(tunnel, &n);
+	if (source == HALL_RX_CORRUPT) {
+		hall_tunnel_corrupt(tunnel, sk);
+		return 0;
+	}
+	if (tunnel->fin && sk)
+		vsock_sk(sk)->peer_shutdown |= SEND_SHUTDOWN;
+	if (source == HALL_RX_RING)
+		return n;
+	/* Nothing will follow. */
+	if (source == HALL_RX_ENDED || tunnel->failed)
+		hall_tunnel_finish_rx(tunnel, 0);
+	return 0;
+}
+
+bool hall_tunnel_is_reset(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	return tunnel->failed && !hall_tunnel_count_unread(tunnel, sk) && !tunnel->fin;
+}
+
+void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	if (tunnel->failed)
+		return;
+	tunnel->failed = true;
+	if (!sk)
+		return;
+	hall_count(HALL_TUNNEL_RESETS);
+	vsock_sk(sk)->peer_shutdown |= RCV_SHUTDOWN;
+	/* Else the reader would get it before what it has received. */
+	if (hall_tunnel_is_reset(tunnel, sk))
+		report_reset(sk);
+	sk->sk_state_change(sk);
+	sk->sk_write_space(sk);
+}

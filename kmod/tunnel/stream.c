@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+/* SOCK_STREAM. The core waits, and repeats calls that did a part. */
+#include "tunnel.h"
+
+#include <linux/uio.h>
+
+ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
+				   size_t len, int flags)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	u32 n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
+	size_t done;
+
+	/* The core has seen bytes, under the same lock: the ring is corrupt. */
+	if (!n)
+		return -ECONNRESET;
+	done = hall_tunnel_copy_out(tunnel, 0, &msg->msg_iter, min_t(size_t, len, n));
+	if (!(flags & MSG_PEEK) && done)
+		hall_tunnel_consume(tunnel, done, done);
+	return done ?: -EFAULT;
+}
+
+ssize_t hall_tunnel_stream_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
+				   size_t len)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	u32 space;
+	size_t n;
+
+	if (!tunnel->memory.ring) {
+		tunnel->error = -EPIPE;
+		return 0;
+	}
+	space = hall_ring_count_space(&tunnel->tx);
+	if (tunnel->tx.broken) {
+		hall_tunnel_corrupt(tunnel, sk_vsock(vsk));
+		tunnel->error = -ECONNRESET;
+		return 0;
+	}
+	n = hall_tunnel_copy_in(tunnel, 0, &msg->msg_iter, min_t(size_t, len, space));
+	if (n)
+		hall_tunnel_publish(tunnel, n, n);
+	else if (space)
+		tunnel->error = -EFAULT;
+	return n;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Tunnels: sockets of AF_VSOCK between VMs of one region (spec/protocol.md, section 8).
+ * This room is a module of its own, hallway_vsock.ko, since the core of AF_VSOCK pins
+ * the module of a transport for as long as one of its sockets is open.
+ *
+ * It is the transport from host to guest, in the core's words: the core gives it each
+ * connection to a CID above 2. So virtio-vsock keeps the host's.
+ *
+ * A tunnel and its socket hold a reference to each other from connect(), or from the
+ * request of a peer, to close(). The tunnel lives on until the peer has read our ring.
+ *
+ * Locks, outermost first:
+ *   lock_sock()   all of a tunnel that has a socket. Without one, only its work item
+ *                 touches it. sk changes to NULL last.
+ *   channel.lock  sk, and the ring that we read: the doorbell looks without lock_sock()
+ */
+#ifndef HALL_TUNNEL_H
+#define HALL_TUNNEL_H
+
+#include <linux/workqueue.h>
+#include <net/af_vsock.h>
+
+#include <hallway/tunnel.h>
+
+#include "../channel/channel.h"
+#include "../ring/ring.h"
+
+/* The carrier of a tunnel's only ring in a direction. */
+#define HALL_TUNNEL_CARRIER	1
+
+enum hall_tunnel_state {
+	HALL_TUNNEL_REQUESTED,	/* by the peer; there is no socket yet */
+	HALL_TUNNEL_CALLING,	/* our request is not answered */
+	HALL_TUNNEL_CONNECTED,
+	HALL_TUNNEL_ENDED,	/* refused */
+};
+
+struct hall_tunnel {
+	struct hall_channel channel;	/* holds the reference count */
+	struct sock *sk;		/* referenced; NULL: not yet, or closed */
+	struct work_struct work;
+	enum hall_tunnel_state state;
+	bool held;			/* the member: see hall_channel_hold() */
+
+	struct hall_tx_ring tx;
+	struct hall_memory memory;	/* of tx */
+	bool ended;			/* our end mark is set */
+	u32 need;			/* free bytes that the message at hand needs */
+	int error;			/* of the enqueuing: the core takes none there */
+
+	struct hall_rx_ring rx;
+	bool mapped;			/* rx is there; channel.lock to change it */
+	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
+	bool fin;			/* the peer has set its end mark */
+	bool failed;			/* reset: ECONNRESET once all is read */
+	struct rcu_head rcu;
+};
+
+static inline struct hall_tunnel *hall_tunnel_of(const struct vsock_sock *vsk)
+{
+	return vsk->trans;
+}
+
+/* Events besides those of hall_channel_event: the peer's end mark is there. */
+#define HALL_EVENT_FINISH	HALL_EVENT_KIND
+
+/* life.c */
+extern const struct hall_channel_kind hall_tunnel_kind;
+/* events.c: under lock_sock(), or without a socket. */
+extern void (*hall_tunnel_run_events)(struct hall_tunnel *tunnel, struct sock *sk,
+				      unsigned long events);
+int hall_tunnels_init(void);
+/* No tunnel is left. */
+void hall_tunnels_uninit(void);
+/* The caller has the one reference. -ENOMEM, or -EUSERS: there are too many. */
+struct hall_tunnel *hall_tunnel_new(struct hall_member *member, gfp_t gfp);
+/* The socket takes the caller's reference to the tunnel. */
+void hall_tunnel_attach(struct hall_tunnel *tunnel, struct sock *sk);
+/* And gives it back. lock_sock(), or nobody else knows the socket. */
+void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
+
+/* rings.c: memory and marks. Process context; lock_sock(), or without a socket. */
+/* Takes an endpoint number: before memory. 0 or -EHOSTUNREACH. */
+int hall_tunnel_open(struct hall_tunnel *tunnel);
+/* Makes our ring, of so many bytes if memory allows. 0 or -ENOMEM. */
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes);
+/* Maps the peer's ring. 0 or -EPROTO. */
+int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
+void hall_tunnel_free_tx(struct hall_tunnel *tunnel);
+void hall_tunnel_unmap(struct hall_tunnel *tunnel);
+/* Sets the end mark. The caller rings. */
+void hall_tunnel_end(struct hall_tunnel *tunnel);
+/* Says that we read no more; reason: 0, or that of a reset. */
+void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason);
+/* Copies what is unread: the peer's memory may go then. */
+void hall_tunnel_save_rest(struct hall_tunnel *tunnel);
+/* Frees the endpoint number once the peer uses it no more. */
+void hall_tunnel_close_channel(struct hall_tunnel *tunnel);
+/*
+ * Bytes to read, frames included. Takes the end mark, and fails a tunnel whose ring is
+ * corrupt. sk may be NULL.
+ */
+u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk);
+/* The tunnel is reset. sk may be NULL. */
+void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk);
+/* The same, since the peer broke the rules: nothing more is read. */
+void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk);
+/* Does the next read give ECONNRESET? */
+bool hall_tunnel_is_reset(struct hall_tunnel *tunnel, struct sock *sk);
+
+/* stream.c, packet.c: calls of the core. lock_sock() */
+ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
+				   size_t len, int flags);
+ssize_t hall_tunnel_stream_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
+				   size_t len);
+ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
+				   int flags);
+int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
+			       size_t len);
+
+/* copy.c: bytes of rings. lock_sock() */
+/*
+ * Copies len bytes, offset ahead of the ring's index, which are there. Returns how many:
+ * fewer at a fault.
+ */
+size_t hall_tunnel_copy_in(struct hall_tunnel *tunnel, u32 offset,
+			   struct iov_iter *from, size_t len);
+size_t hall_tunnel_copy_out(struct hall_tunnel *tunnel, u32 offset,
+			    struct iov_iter *to, size_t len);
+/* n bytes of the ring, `payload` of them of the program, are written; are read. */
+void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
+void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload);
+
+/* wake.c */
+/*
+ * For waiters that want an edge for each arrival: see hall_sock_wants_edges(). The
+ * tunnel has a socket and the peer's ring, or what is left of it. channel.lock
+ */
+void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled);
+/* The doorbell rang. Softirq, RCU. */
+void hall_tunnel_wake(struct hall_channel *channel);
+/* Calls of the core. lock_sock() */
+s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk);
+u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk);
+s64 hall_tunnel_has_space(struct vsock_sock *vsk);
+int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready);
+int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space);
+
+/* connect.c */
+int hall_tunnel_connect(struct vsock_sock *vsk);
+/* The peer's request: sends an answer, or declines. The work item. */
+void hall_tunnel_serve(struct hall_tunnel *tunnel,
+		       const struct hallway_message *offer);
+/* An answer to ours. The work item; sk may be NULL. */
+void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
+			     const struct hallway_message *offer);
+/* There will be none. lock_sock(), or sk is NULL. */
+void hall_tunnel_take_refusal(struct hall_tunnel *tunnel, struct sock *sk);
+/* connect() is over; the answer is still to come. lock_sock() */
+int hall_tunnel_cancel(struct vsock_sock *vsk);
+
+/* close.c: calls of the core. lock_sock() */
+int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode);
+void hall_tunnel_release(struct vsock_sock *vsk);
+
+/* events.c */
+void hall_tunnel_events_init(void);
+/* The channel that an OFFER is for; see struct hall_channel_kind. */
+struct hall_channel *hall_tunnel_meet(struct hall_member *member,
+				      const struct hallway_message *offer);
+
+#endif /* HALL_TUNNEL_H */

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Readiness. The core is on the wait queue when it asks, and sleeps if the answer is
+ * no: that answer always arms the doorbell.
+ */
+#include "tunnel.h"
+
+#include "../obs/counters.h"
+#include "../sock/wake.h"
+
+/* A ring is writable while it has this much space, and wakes a writer at half. */
+#define LEAST_SPACE(size)	((size) / 16)
+#define WAKE_SPACE(size)	((size) / 2)
+
+/* For the next byte, as each waiter does: the ring has one event. True: look again. */
+static bool arm_bytes(struct hall_tunnel *tunnel)
+{
+	bool ready = false;
+	u32 used;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	if (tunnel->mapped) {
+		used = hall_ring_count_used(&tunnel->rx);
+		ready = hall_ring_arm_head(&tunnel->rx, used + 1) ||
+			READ_ONCE(tunnel->rx.shared->end);
+	}
+	spin_unlock_bh(&tunnel->channel.lock);
+	return ready;
+}
+
+/* Bytes to read; if there are none, the next one, or the end, wakes. */
+static u32 find_bytes(struct vsock_sock *vsk)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	u32 n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
+
+	if (!n && arm_bytes(tunnel))
+		n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
+	return n;
+}
+
+s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk)
+{
+	u32 n = find_bytes(vsk);
+
+	if (!n && hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk)))
+		sk_vsock(vsk)->sk_err = ECONNRESET;
+	return n;
+}
+
+u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk)
+{
+	return find_bytes(vsk) ||
+	       hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk));
+}
+
+int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	struct sock *sk = sk_vsock(vsk);
+	u32 n = find_bytes(vsk);
+
+	if (hall_tunnel_is_reset(tunnel, sk)) {
+		sk->sk_err = ECONNRESET;
+		*ready = true;
+		return 0;
+	}
+	if (sk->sk_type == SOCK_SEQPACKET)
+		target = 1;
+	target = min_t(size_t, target, tunnel->rx.size);
+	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
+	if (n && !*ready) {
+		while (arm_bytes(tunnel) && !*ready) {
+			n = hall_tunnel_count_unread(tunnel, sk);
+			*ready = n >= target || tunnel->fin || tunnel->failed;
+		}
+	}
+	return 0;
+}
+
+s64 hall_tunnel_has_space(struct vsock_sock *vsk)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	u32 least = max(tunnel->need, 1u), want;
+
+	/* The core looks at peer_shutdown. */
+	if (!tunnel->memory.ring)
+		return 0;
+	want = max(least, WAKE_SPACE(tunnel->tx.size));
+	return hall_ring_arm_tail(&tunnel->tx, least, want);
+}
+
+int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	u32 least, want;
+
+	/* It fails at once. */
+	*space = true;
+	if (!tunnel->memory.ring || (vsk->peer_shutdown & RCV_SHUTDOWN))
+		return 0;
+	least = max(tunnel->need, LEAST_SPACE(tunnel->tx.size));
+	want = max(least, WAKE_SPACE(tunnel->tx.size));
+	*space = hall_ring_arm_tail(&tunnel->tx, least, want);
+	return 0;
+}
+
+void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled)
+{
+	struct sock *sk = tunnel->sk;
+
+	/* No program has accepted it yet. */
+	if (!rcu_access_pointer(sk->sk_wq))
+		return;
+	if (hall_sock_wants_edges(sk, unpolled) || sock_flag(sk, SOCK_FASYNC))
+		hall_ring_arm_edge(&tunnel->rx);
+}
+
+void hall_tunnel_wake(struct hall_channel *channel)
+{
+	struct hall_tunnel *tunnel =
+		container_of(channel, struct hall_tunnel, channel);
+	bool ended = false;
+	struct sock *sk;
+
+	/* The lock keeps the socket: hall_tunnel_detach(). */
+	spin_lock_bh(&channel->lock);
+	sk = tunnel->sk;
+	if (sk && tunnel->mapped) {
+		ended = READ_ONCE(tunnel->rx.shared->end) && !tunnel->fin;
+		/* For waiters that neither poll nor read before the next edge. */
+		hall_tunnel_arm_edge(tunnel, true);
+	}
+	if (sk) {
+		sk->sk_data_ready(sk);
+		sk->sk_write_space(sk);
+	}
+	spin_unlock_bh(&channel->lock);
+	/* A poller may wait for EPOLLRDHUP alone. */
+	if (ended)
+		hall_channel_raise(channel, HALL_EVENT_FINISH);
+}

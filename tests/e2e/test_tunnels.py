@@ -1,0 +1,313 @@
+"""Tunnels: AF_VSOCK between two VMs, through rings."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hallway_lab.vm import VM
+from hallway_tests import tunnels
+from hallway_tests.guests import Delta, insmod, loaded, odd, rmmod, wait_members
+from hallway_tests.pair import Pair
+from hallway_tests.suite import wait_for
+from hallway_tests.tunnels import KINDS, PORT, Talk, cid, run, served
+
+pytestmark = pytest.mark.xdist_group("e2e-tunnels")
+
+KILLED_BYTES = 100_000  # that a peer has sent when it dies
+# What stock kernels' own transport within a guest does in another way.
+DIFFERENT = {
+    "packet peeked": "6.1's own refuses MSG_PEEK",
+    "stream not_blocking": "its buffer takes bytes piece by piece",
+    "packet not_blocking": "the same",
+}
+
+
+def _check(pair: Pair, delta: Delta) -> None:
+    for vm in pair.both:
+        assert not odd(delta.of(vm))
+        assert not delta.of(vm)["tunnel_resets"]
+
+
+def test_each_byte(pair: Pair) -> None:
+    """Streams and packets come back, byte for byte and message for message, and all went through rings."""
+    pair.load()
+    with tunnels.tunnels(pair), served(pair.b):
+        delta = Delta(*pair.both)
+        for kind in KINDS:
+            words = f"echo {kind} {cid(pair.b)} {PORT} 2000000 1"
+            said = run(pair.a, words, 300 * pair.slow)
+            assert not said["wrong"], said["wrong"]
+            a, b = delta.of(pair.a), delta.of(pair.b)
+            assert a["tx_bytes_tunnel"] == b["rx_bytes_tunnel"] == said["sent"]
+            assert b["tx_bytes_tunnel"] == a["rx_bytes_tunnel"] == said["sent"] - 16
+            assert a["tunnel_connections"] == b["tunnel_arrivals"] == 1
+            _check(pair, delta)
+            delta = Delta(*pair.both)
+
+
+@pytest.mark.timeout(1200)
+def test_many_at_once(pair: Pair) -> None:
+    """Fifty connections of each type at once."""
+    pair.load()
+    with tunnels.tunnels(pair), served(pair.b):
+        delta = Delta(*pair.both)
+        for kind in KINDS:
+            words = f"echo {kind} {cid(pair.b)} {PORT} 60000 50"
+            said = run(pair.a, words, 300 * pair.slow)
+            assert not said["wrong"], said["wrong"]
+        assert delta.of(pair.b)["tunnel_arrivals"] == 100
+        _check(pair, delta)
+
+
+def test_each_call(pair: Pair) -> None:
+    """Each call does what it does on the kernel's own transport within a guest."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        seen = run(a, f"rows {cid(b)} {PORT}", 300 * pair.slow)
+        b.run("modprobe vsock_loopback")
+        try:
+            stock = run(b, f"rows 1 {PORT}", 300 * pair.slow)
+        finally:
+            wait_for(lambda: not b.run("rmmod vsock_loopback", check=False).code, "loopback is unloaded")
+    print(json.dumps(seen, indent=1))
+    wrong = {name: (value, stock[name]) for name, value in seen.items() if value != stock[name]}
+    assert wrong.keys() <= DIFFERENT.keys(), wrong
+    assert seen["packet peeked"] == ["aaaa", "aaaa"]
+    for kind in KINDS:
+        assert seen[f"{kind} not_blocking"] == ["EAGAIN", "EAGAIN", True, True, ""]
+
+
+def test_too_long(pair: Pair) -> None:
+    """A packet that no ring holds gives EMSGSIZE; the longest one that one holds arrives."""
+    pair.load()
+    a, b = pair.both
+    script = (
+        "import errno, socket; s = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET);"
+        f" s.connect(({{cid}}, {PORT + 1})); s.send(b'echo'.ljust(16)); longest = (256 << 10) - 8\n"
+        "try: s.send(bytes(longest + 1))\n"
+        "except OSError as error: print(errno.errorcode[error.errno])\n"
+        "s.send(bytes(longest)); total = 0\n"
+        "print(s.recv(1 << 20) == bytes(60000))"
+    )
+    with tunnels.tunnels(pair), served(b):
+        said = a.run("python3 -", stdin=script.format(cid=cid(b)), timeout=60 * pair.slow).out
+    assert said.split() == ["EMSGSIZE", "True"]
+
+
+def test_refused(pair: Pair) -> None:
+    """Without the module there, without a listener and over the backlog, connect() fails at once."""
+    pair.load()
+    a, b = pair.both
+    tunnels.load(a)
+    script = (
+        "import errno, socket; s = socket.socket(socket.AF_VSOCK)\n"
+        "try: s.connect(({cid}, 7))\n"
+        "except OSError as error: print(errno.errorcode[error.errno])"
+    )
+    for where, error in ((cid(b), "ECONNRESET"), (0x7FFFFFFF, "EHOSTUNREACH")):
+        said = a.run("python3 -", stdin=script.format(cid=where), timeout=60 * pair.slow).out
+        assert said.strip() == error
+    tunnels.unload(a)
+    with tunnels.tunnels(pair):
+        listener = Talk(b, "hear stream 7 1")
+        assert listener.hear() == "ready"
+        delta = Delta(*pair.both)
+        caller = Talk(a, f"try stream {cid(b)} 7 4")
+        assert json.loads(caller.hear()) == ["none", "none", "ECONNRESET", "ECONNRESET"]
+        listener.say("accept")
+        assert listener.hear() == "accepted"
+        second = Talk(a, f"try stream {cid(b)} 7 2")
+        assert json.loads(second.hear()) == ["none", "ECONNRESET"]
+        assert delta.of(b)["tunnel_refusals"] == 3
+        # What was not accepted ends with its listener.
+        for program in (listener, caller, second):
+            program.end()
+
+
+def test_bounded(pair: Pair) -> None:
+    """A VM has so many tunnels with another one, and no more."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair, tunnels_max=3):
+        listener = Talk(b, "hear packet 7 100")
+        assert listener.hear() == "ready"
+        caller = Talk(a, f"try packet {cid(b)} 7 5")
+        assert json.loads(caller.hear()) == ["none"] * 3 + ["EUSERS"] * 2
+        caller.end()
+        # Closed on both sides, they are gone.
+        for _ in range(3):
+            listener.say("accept")
+            assert listener.hear() == "accepted"
+            listener.say("close")
+            assert listener.hear() == "closed"
+        again = Talk(a, f"try packet {cid(b)} 7 3")
+        assert json.loads(again.hear()) == ["none"] * 3
+        again.end()
+        listener.end()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_peer_killed(pair: Pair, kind: str) -> None:
+    """A peer is killed: what it sent is read, then ECONNRESET; the listener stays."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        third = pair.third()
+        with pair.site.join(third):
+            insmod(third)
+            wait_members(a, b, third)
+            tunnels.load(third)
+            listener = Talk(a, f"hear {kind} 7 10")
+            assert listener.hear() == "ready"
+            caller = Talk(third, f"tell {kind} {cid(a)} 7 {KILLED_BYTES}")
+            assert caller.hear() == "told"
+            listener.say("accept")
+            assert listener.hear() == "accepted"
+            delta = Delta(a)
+            third.stop()
+        wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the death is noticed", 30 * pair.slow)
+        listener.say("read")
+        assert listener.hear() == f"{KILLED_BYTES} ECONNRESET"
+        caller = Talk(b, f"tell {kind} {cid(a)} 7 1000")
+        assert caller.hear() == "told"
+        listener.say("accept")
+        assert listener.hear() == "accepted"
+        caller.end()
+        listener.say("read")
+        assert listener.hear() == "1000 end"
+        assert not odd(delta.of(a))
+        listener.end()
+
+
+def test_corrupt_frame(pair: Pair) -> None:
+    """A frame that can not be resets its tunnel, is counted, and harms no other."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        listener = Talk(b, "hear packet 7 10")
+        assert listener.hear() == "ready"
+        caller = Talk(a, f"tell packet {cid(b)} 7 8")
+        assert caller.hear() == "told"
+        listener.say("accept")
+        assert listener.hear() == "accepted"
+        delta = Delta(*pair.both)
+        assert _overwrite_frames(pair.site.daemon.region.path) >= 1
+        listener.say("read")
+        assert listener.hear() == "0 ECONNRESET"
+        assert delta.of(b)["corrupt_rings"] == 1
+        wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the other end is reset, too")
+        said = run(a, f"echo packet {cid(b)} {PORT} 100000 2", 60 * pair.slow)
+        assert not said["wrong"], said["wrong"]
+        caller.end()
+        listener.end()
+
+
+def _overwrite_frames(region: Path) -> int:
+    """Give the messages that are the needle a length that no ring has; return how many there are."""
+    found = 0
+    with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        frame = (8).to_bytes(8, "little") + b"needle!!"
+        at = memory.find(frame)
+        while at >= 0:
+            memory[at : at + 4] = (0xFFFFFFF0).to_bytes(4, "little")
+            found += 1
+            at = memory.find(frame, at + 1)
+    return found
+
+
+def test_unloading(pair: Pair) -> None:
+    """The module stays while a tunnel is open, and goes when it is closed; hallway.ko does without it."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        listener = Talk(b, "hear stream 7 10")
+        assert listener.hear() == "ready"
+        caller = Talk(a, f"tell stream {cid(b)} 7 10000")
+        assert caller.hear() == "told"
+        for vm in pair.both:
+            said = vm.run("rmmod hallway_vsock", check=False)
+            assert said.code and "in use" in said.err, said
+        caller.end()
+        listener.end()
+    for vm in pair.both:
+        assert not tunnels.loaded(vm)
+        assert loaded(vm)
+        rmmod(vm)
+
+
+def test_region_unplugged(pair: Pair) -> None:
+    """A VM leaves its region: tunnels are reset, and come back with it."""
+    pair.load()
+    a, b = pair.both
+    tunnels.load(a)
+    listener = Talk(a, "hear packet 7 10")
+    assert listener.hear() == "ready"
+    tunnels.load(b)
+    caller = Talk(b, f"tell packet {cid(a)} 7 5000")
+    assert caller.hear() == "told"
+    listener.say("accept")
+    assert listener.hear() == "accepted"
+    delta = Delta(*pair.both)
+    plain = next(iter(b.config.plain))
+    b.unplug(plain.name, 30 * pair.slow)
+    wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the other end is reset", 30 * pair.slow)
+    listener.say("read")
+    assert listener.hear() == "5000 ECONNRESET"
+    b.plug(plain)
+    wait_members(a, b)
+    again = Talk(b, f"tell packet {cid(a)} 7 3000")
+    assert again.hear() == "told"
+    for program in (caller, again, listener):
+        program.end()
+    tunnels.unload(a, b)
+
+
+@pytest.mark.parametrize("first", ["virtio", "hallway"])
+def test_beside_virtio(pair: Pair, first: str) -> None:
+    """Beside virtio-vsock, in both orders of loading: the host's CID stays virtio's."""
+    pair.load()
+    a, b = pair.both
+    virtio = "modprobe vmw_vsock_virtio_transport"
+    if first == "virtio":
+        tunnels.load(a, prepare=virtio)
+    else:
+        tunnels.load(a)
+        a.run(virtio)
+    tunnels.load(b)
+    with served(b):
+        said = run(a, f"echo packet {cid(b)} {PORT} 100000 2", 60 * pair.slow)
+        assert not said["wrong"], said["wrong"]
+        delta = Delta(*pair.both)
+        host = Talk(a, "try stream 2 7 1")
+        assert json.loads(host.hear()) != ["none"]
+        assert not delta.of(a)["tunnel_calls"]
+        host.end()
+    tunnels.unload(a, b)
+    a.run("rmmod vmw_vsock_virtio_transport")
+
+
+def test_cids(pair: Pair) -> None:
+    """Each VM knows the CIDs of all, and the programs of the kernel do."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        known: list[dict[str, Any]] = []
+        for vm in pair.both:
+            shown = json.loads(vm.run("hallway tunnels --json").out)
+            assert shown["loaded"]
+            known.append({one["uuid"]: one["cid"] for one in shown["vms"]})
+            assert _local_cid(vm) == cid(vm) == known[-1][vm.uuid]
+        assert known[0] == known[1]
+        assert str(cid(b)) in a.run("hallway tunnels").out
+
+
+def _local_cid(vm: VM) -> int:
+    script = (
+        "import fcntl, struct; print(struct.unpack('I', fcntl.ioctl(open('/dev/vsock'), 0x7b9, bytes(4)))[0])"
+    )
+    return int(vm.run("python3 -", stdin=script).out)

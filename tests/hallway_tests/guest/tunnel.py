@@ -1,0 +1,488 @@
+"""Sockets of AF_VSOCK between two guests, or within one: a server, and what clients see of it.
+
+    tunnel.py serve PORT                      serve both types at a port, until killed
+    tunnel.py echo TYPE CID PORT BYTES CONNS  have bytes echoed on connections at once, check each
+    tunnel.py rows CID PORT                   what each call of ROWS sees
+    tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
+    tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
+    tunnel.py try TYPE CID PORT TIMES         connect so often, keep each; say what came of it
+
+TYPE is stream or packet. A connection of `serve` begins with the name of what the server does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+TYPES = {"stream": socket.SOCK_STREAM, "packet": socket.SOCK_SEQPACKET}
+NAME = 16  # bytes of the name of a service
+MOST = 60_000  # bytes of a message
+PATIENCE = 60
+RCVLOWAT_BYTES = 30
+
+Row = Callable[["Caller"], object]
+ROWS: list[Row] = []
+
+
+def row(function: Row) -> Row:
+    """Add a row: it returns what a program sees, which is the same on every transport."""
+    ROWS.append(function)
+    return function
+
+
+def content(seed: int, length: int) -> bytes:
+    """Return bytes that no other seed gives."""
+    return random.Random(seed).randbytes(length)
+
+
+def lengths(seed: int, total: int) -> list[int]:
+    """Return lengths of messages, from 1 byte on, which are `total` bytes together."""
+    draw, found = random.Random(seed), []
+    while total:
+        found.append(min(total, draw.choice((1, 7, 8, 64, 1000, 4096, draw.randrange(1, MOST)))))
+        total -= found[-1]
+    return found
+
+
+def take(sock: socket.socket, length: int) -> bytes:
+    """Receive just so many bytes, or fewer at the end."""
+    found = b""
+    while len(found) < length and (piece := sock.recv(length - len(found))):
+        found += piece
+    return found
+
+
+# -- the server ----------------------------------------------------------------
+
+
+def _echo(sock: socket.socket) -> None:
+    while piece := sock.recv(MOST):
+        sock.sendall(piece)
+
+
+def _say(sock: socket.socket) -> None:
+    for piece in (b"a" * 10, b"b" * 20, b"c" * 5):
+        sock.sendall(piece)
+    sock.recv(1)
+
+
+def _count(sock: socket.socket) -> None:
+    total = 0
+    while piece := sock.recv(MOST):
+        total += len(piece)
+    sock.sendall(str(total).encode())
+
+
+def _deaf(sock: socket.socket) -> None:
+    sock.shutdown(socket.SHUT_RD)
+    sock.sendall(b"deaf")
+    with contextlib.suppress(OSError):
+        select.select([], [], [sock], 2)
+
+
+def _mute(sock: socket.socket) -> None:
+    sock.sendall(b"last")
+    sock.shutdown(socket.SHUT_WR)
+    _until_closed(sock)
+
+
+def _busy(sock: socket.socket) -> None:
+    """Read nothing until the other end is closed for writing, then all."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    poll.poll(PATIENCE * 1000)
+    _until_closed(sock)
+
+
+def _until_closed(sock: socket.socket) -> None:
+    while sock.recv(MOST):
+        pass
+
+
+def _close(sock: socket.socket) -> None:
+    pass
+
+
+SERVICES = {"echo": _echo, "say": _say, "count": _count, "deaf": _deaf, "mute": _mute, "busy": _busy, "close": _close}
+
+
+def _served(sock: socket.socket) -> None:
+    with sock, contextlib.suppress(ConnectionError):
+        SERVICES[take(sock, NAME).decode().strip()](sock)
+
+
+def listen(kind: str, port: int, backlog: int = 200) -> socket.socket:
+    """Return a listener."""
+    listener = socket.socket(socket.AF_VSOCK, TYPES[kind])
+    listener.bind((socket.VMADDR_CID_ANY, port))
+    listener.listen(backlog)
+    return listener
+
+
+def serve(port: int) -> None:
+    """Serve each type: streams at `port`, packets at the next one."""
+    listeners = [listen(kind, port + place) for place, kind in enumerate(TYPES)]
+    print("ready", flush=True)
+    while True:
+        for listener in select.select(listeners, [], [])[0]:
+            threading.Thread(target=_served, args=(listener.accept()[0],), daemon=True).start()
+
+
+# -- clients -------------------------------------------------------------------
+
+
+class Caller:
+    """A type of socket, and where the server is."""
+
+    def __init__(self, kind: str, cid: int, port: int) -> None:
+        self.kind, self.cid, self.port = kind, cid, port + list(TYPES).index(kind)
+
+    def socket(self) -> socket.socket:
+        """Return a socket of the type."""
+        return socket.socket(socket.AF_VSOCK, TYPES[self.kind])
+
+    def call(self, service: str) -> socket.socket:
+        """Return a connection to a service."""
+        sock = self.socket()
+        sock.connect((self.cid, self.port))
+        sock.sendall(service.ljust(NAME).encode())
+        return sock
+
+
+def failure(call: Callable[[], object]) -> str:
+    """Return the name of the error of a call, or "none"."""
+    try:
+        call()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "none"
+
+
+def events(sock: socket.socket, wanted: int, until: int) -> str:
+    """Wait until poll() has reported these events, and return all that it reports."""
+    poll = select.poll()
+    poll.register(sock, wanted)
+    deadline = time.monotonic() + PATIENCE
+    seen = 0
+    while seen & until != until and time.monotonic() < deadline:
+        seen = next((bits for _, bits in poll.poll(1000)), 0)
+    names = ("POLLIN", "POLLOUT", "POLLERR", "POLLHUP", "POLLRDHUP")
+    return " ".join(name for name in names if seen & getattr(select, name))
+
+
+@row
+def echoed(caller: Caller) -> object:
+    """Bytes come back; the end follows them."""
+    with caller.call("echo") as sock:
+        sock.sendall(b"hello")
+        found = take(sock, 5)
+        sock.shutdown(socket.SHUT_WR)
+        return found.decode(), sock.recv(9).decode(), sock.recv(9).decode()
+
+
+@row
+def boundaries(caller: Caller) -> object:
+    """Packets keep their boundaries; streams have none."""
+    with caller.call("say") as sock:
+        if caller.kind == "stream":
+            return sock.recv(35, socket.MSG_WAITALL).decode()
+        return [sock.recv(100).decode() for _ in range(3)]
+
+
+@row
+def truncated(caller: Caller) -> object:
+    """The rest of a packet that does not fit is lost, and MSG_TRUNC says so."""
+    if caller.kind == "stream":
+        return None
+    with caller.call("say") as sock:
+        data, _, flags, _ = sock.recvmsg(4)
+        whole = sock.recv(4, socket.MSG_TRUNC)
+        return data.decode(), bool(flags & socket.MSG_TRUNC), whole.decode(), sock.recv(100).decode()
+
+
+@row
+def peeked(caller: Caller) -> object:
+    """MSG_PEEK leaves bytes where they are."""
+    with caller.call("say") as sock:
+        events(sock, select.POLLIN, select.POLLIN)
+        return [sock.recv(4, socket.MSG_PEEK).decode(), sock.recv(4).decode()]
+
+
+@row
+def not_blocking(caller: Caller) -> object:
+    """Neither a read without bytes nor a write without space waits; both are possible later."""
+    with caller.call("busy") as sock:
+        sock.setblocking(False)
+        empty = failure(lambda: sock.recv(1))
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        sent = 0
+        while poll.poll(0):
+            with contextlib.suppress(BlockingIOError):
+                sent += sock.send(bytes(4096))
+        full = failure(lambda: sock.send(bytes(4096)))
+        poll.register(sock, select.POLLIN | select.POLLOUT)
+        idle = not poll.poll(0)
+        sock.shutdown(socket.SHUT_WR)
+        sock.setblocking(True)
+        return empty, full, idle, sent > 0, sock.recv(1).decode()
+
+
+@row
+def shut(caller: Caller) -> object:
+    """After shutdown(SHUT_WR) the server has all, and its answer is read."""
+    with caller.call("count") as sock:
+        sock.sendall(bytes(50_000))
+        sock.shutdown(socket.SHUT_WR)
+        return sock.recv(100).decode(), failure(lambda: sock.send(b"x")), sock.recv(1).decode()
+
+
+@row
+def shut_for_reading(caller: Caller) -> object:
+    """After shutdown(SHUT_RD) there is the end."""
+    with caller.call("say") as sock:
+        sock.shutdown(socket.SHUT_RD)
+        return sock.recv(100).decode()
+
+
+@row
+def deaf(caller: Caller) -> object:
+    """A peer that reads no more gives EPIPE."""
+    with caller.call("deaf") as sock:
+        said = take(sock, 4).decode()
+        error, deadline = "none", time.monotonic() + PATIENCE
+        while error == "none" and time.monotonic() < deadline:
+            error = failure(lambda: sock.send(b"x", socket.MSG_NOSIGNAL))
+        return said, error
+
+
+@row
+def mute(caller: Caller) -> object:
+    """A peer that writes no more gives the end after its bytes, and still reads."""
+    with caller.call("mute") as sock:
+        said = take(sock, 4).decode()
+        end = sock.recv(9).decode()
+        return said, end, events(sock, select.POLLIN | select.POLLRDHUP, select.POLLRDHUP), failure(lambda: sock.send(b"x"))
+
+
+@row
+def closed(caller: Caller) -> object:
+    """A peer that is gone gives the end, then EPIPE."""
+    with caller.call("close") as sock:
+        end = sock.recv(9).decode()
+        error, deadline = "none", time.monotonic() + PATIENCE
+        while error == "none" and time.monotonic() < deadline:
+            error = failure(lambda: sock.send(b"x", socket.MSG_NOSIGNAL))
+        return end, error
+
+
+@row
+def refused(caller: Caller) -> object:
+    """No listener, and one of the other type."""
+    with caller.socket() as one, caller.socket() as other:
+        wrong = caller.port + (1 if caller.kind == "stream" else -1)
+        return (
+            failure(lambda: one.connect((caller.cid, 61))),
+            failure(lambda: other.connect((caller.cid, wrong))),
+        )
+
+
+@row
+def refused_later(caller: Caller) -> object:
+    """A connect() that does not wait reports its refusal by poll() and SO_ERROR."""
+    with caller.socket() as sock:
+        sock.setblocking(False)
+        begun = failure(lambda: sock.connect((caller.cid, 61)))
+        seen = "POLLERR" in events(sock, select.POLLOUT, select.POLLERR)
+        return begun, seen, errno.errorcode.get(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+@row
+def connected_later(caller: Caller) -> object:
+    """A connect() that does not wait ends with POLLOUT."""
+    with caller.socket() as sock:
+        sock.setblocking(False)
+        begun = failure(lambda: sock.connect((caller.cid, caller.port)))
+        seen = events(sock, select.POLLOUT, select.POLLOUT)
+        sock.setblocking(True)
+        sock.sendall(b"echo".ljust(NAME) + b"x" if caller.kind == "stream" else b"echo".ljust(NAME))
+        sock.sendall(b"y")
+        return begun, seen, take(sock, 1 + (caller.kind == "stream")).decode()
+
+
+@row
+def names(caller: Caller) -> object:
+    """The peer's name is what was called; the own one is a port."""
+    with caller.call("echo") as sock:
+        return sock.getpeername() == (caller.cid, caller.port), sock.getsockname()[1] > 1023
+
+
+@row
+def wrong(caller: Caller) -> object:
+    """Calls that no connected socket takes."""
+    with caller.call("echo") as sock:
+        return (
+            failure(lambda: sock.connect((caller.cid, caller.port))),
+            failure(lambda: sock.sendto(b"x", (caller.cid, caller.port))),
+            failure(lambda: sock.send(b"x", socket.MSG_OOB)),
+            failure(lambda: sock.recv(1, socket.MSG_OOB)),
+            failure(lambda: sock.recv(1, socket.MSG_DONTWAIT)),
+        )
+
+
+@row
+def lowat(caller: Caller) -> object:
+    """poll() waits for SO_RCVLOWAT bytes of a stream."""
+    if caller.kind == "packet":
+        return None
+    with caller.call("echo") as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, RCVLOWAT_BYTES)
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        sock.sendall(bytes(RCVLOWAT_BYTES - 1))
+        few = bool(poll.poll(300))
+        sock.sendall(bytes(1))
+        return few, bool(poll.poll(PATIENCE * 1000)), len(sock.recv(100))
+
+
+@row
+def timed_out(caller: Caller) -> object:
+    """SO_RCVTIMEO ends a read."""
+    with caller.call("echo") as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (0).to_bytes(8, "little") + (50_000).to_bytes(8, "little"))
+        return failure(lambda: sock.recv(1))
+
+
+@row
+def edges(caller: Caller) -> object:
+    """An edge-triggered epoll reports each arrival, also where bytes are left."""
+    with caller.call("echo") as sock, select.epoll() as poll:
+        poll.register(sock, select.EPOLLIN | select.EPOLLET)
+        seen = []
+        for _ in range(5):
+            sock.sendall(b"xx")
+            seen.append(bool(poll.poll(PATIENCE)))
+            if caller.kind == "stream":
+                sock.recv(1)
+        return seen
+
+
+def rows(cid: int, port: int) -> None:
+    """Print what each row sees, for each type."""
+    found = {}
+    for kind in TYPES:
+        for one in ROWS:
+            try:
+                seen = one(Caller(kind, cid, port))
+            except OSError as error:
+                seen = f"raises {errno.errorcode.get(error.errno or 0)}"
+            found[f"{kind} {one.__name__}"] = seen
+    print(json.dumps(found))
+
+
+def _echo_checked(caller: Caller, seed: int, total: int, wrong: list[str]) -> None:
+    sizes = lengths(seed, total)
+    with caller.call("echo") as sock:
+
+        def send() -> None:
+            for place, size in enumerate(sizes):
+                sock.sendall(content(seed + place, size))
+            sock.shutdown(socket.SHUT_WR)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        for place, size in enumerate(sizes):
+            got = sock.recv(MOST) if caller.kind == "packet" else take(sock, size)
+            if got != content(seed + place, size):
+                wrong.append(f"message {place} of {seed}: {len(got)} bytes, not {size}, or others")
+                break
+        else:
+            if sock.recv(1):
+                wrong.append("bytes after the end")
+        sender.join()
+
+
+def echo(kind: str, cid: int, port: int, total: int, conns: int) -> None:
+    """Check that all bytes come back, on connections at once; print how many were sent."""
+    caller, wrong = Caller(kind, cid, port), list[str]()
+
+    def run(seed: int) -> None:
+        try:
+            _echo_checked(caller, seed, total, wrong)
+        except OSError as error:
+            wrong.append(f"{seed}: {error}")
+
+    threads = [threading.Thread(target=run, args=(1_000_000 * n,)) for n in range(conns)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json.dumps({"wrong": wrong, "sent": conns * (total + NAME)}))
+
+
+def hear(kind: str, port: int, backlog: int) -> None:
+    """Accept and read as the input says, and print what came of each word."""
+    listener, kept = listen(kind, port, backlog), list[socket.socket]()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        word = line.split()
+        if word[0] == "accept":
+            listener.settimeout(PATIENCE)
+            kept.append(listener.accept()[0])
+            print("accepted", flush=True)
+        elif word[0] == "read":  # all there is, and how it ends
+            total, end = 0, "end"
+            try:
+                while piece := kept[-1].recv(MOST):
+                    total += len(piece)
+            except OSError as error:
+                end = errno.errorcode[error.errno or 0]
+            print(total, end, flush=True)
+        elif word[0] == "close":
+            kept.pop().close()
+            print("closed", flush=True)
+
+
+def tell(kind: str, cid: int, port: int, total: int) -> None:
+    """Send bytes and go on living."""
+    sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
+    sock.connect((cid, port))
+    for at in range(0, total, 1000):
+        sock.sendall(b"needle!!" + bytes(min(1000, total - at) - 8))
+    print("told", flush=True)
+    sys.stdin.read()
+
+
+def attempt(kind: str, cid: int, port: int, times: int) -> None:
+    """Connect so often; print what came of each, then wait for the end of the input."""
+    kept, found = [], []
+    for _ in range(times):
+        sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
+        found.append(failure(lambda: sock.connect((cid, port))))  # noqa: B023
+        kept.append(sock)
+    print(json.dumps(found), flush=True)
+    sys.stdin.read()
+
+
+def main() -> None:
+    """Do what the command line says."""
+    word, *rest = sys.argv[1:]
+    values = [int(one) if one.isdigit() else one for one in rest]
+    commands = {"serve": serve, "echo": echo, "rows": rows, "hear": hear, "tell": tell, "try": attempt}
+    commands[word](*values)
+    sys.stdout.flush()
+    os._exit(0)  # no thread of `serve` holds it up
+
+
+if __name__ == "__main__":
+    main()

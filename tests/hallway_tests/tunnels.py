@@ -1,0 +1,107 @@
+"""Tunnels in guests: the module, and programs over AF_VSOCK."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from hallway_lab.vm import VM, Job
+
+from .guests import status
+from .pair import Pair
+from .suite import wait_for
+
+PROGRAM = "python3 -B /hallway/guest/tunnel.py"
+PORT = 5000
+KINDS = ("stream", "packet")
+
+_numbers = count()
+
+
+def load(vm: VM, *, prepare: str = "modprobe vsock", **params: object) -> None:
+    """Load the module of tunnels, after the core of AF_VSOCK."""
+    words = " ".join(f"{name}={value}" for name, value in params.items())
+    vm.run(f"{prepare} && insmod /hallway/hallway_vsock.ko {words}", first=True)
+
+
+def loaded(vm: VM) -> bool:
+    """Tell whether the module of tunnels is loaded."""
+    return vm.run("test -d /sys/module/hallway_vsock", check=False, first=True).code == 0
+
+
+def unload(*vms: VM) -> None:
+    """Unload it: its last tunnels end once both sides have said so."""
+    for vm in vms:
+        wait_for(
+            lambda: not loaded(vm) or not vm.run("rmmod hallway_vsock", check=False, first=True).code,  # noqa: B023
+            f"{vm.name}: no tunnel is left",
+        )
+
+
+@contextmanager
+def tunnels(pair: Pair, **params: object) -> Iterator[None]:
+    """Have tunnels between both VMs for the length of the block."""
+    for vm in pair.both:
+        load(vm, **params)
+    try:
+        yield
+        unload(*pair.both)
+    finally:
+        for vm in pair.both:
+            vm.run("pkill -KILL -f /hallway/guest/tunnel.py; rmmod hallway_vsock", check=False)
+
+
+def cid(vm: VM) -> int:
+    """Return a VM's CID, as its own module tells it."""
+    return next(member["cid"] for member in status(vm)["members"] if member["self"])
+
+
+def run(vm: VM, words: str, timeout: float) -> Any:
+    """Run the program in a guest; return what it says."""
+    return json.loads(vm.run(f"{PROGRAM} {words}", timeout=timeout).out)
+
+
+class Talk:
+    """The program in a guest, in the background, with lines of input and of output."""
+
+    def __init__(self, vm: VM, words: str) -> None:
+        self.vm, self.files, self._seen = vm, f"/tmp/talk{next(_numbers)}", 0
+        vm.run(f"rm -f {self.files}.*; mkfifo {self.files}.in; touch {self.files}.out")
+        self.job: Job = vm.spawn(f"exec {PROGRAM} {words} <>{self.files}.in >{self.files}.out 2>{self.files}.err")
+
+    def say(self, line: str) -> None:
+        """Write a line to its input."""
+        self.vm.run(f"echo {line} >{self.files}.in")
+
+    def hear(self, timeout: float = 60) -> str:
+        """Wait for its next line of output."""
+
+        def heard() -> list[str]:
+            lines = self.vm.get(f"{self.files}.out").splitlines()
+            if not lines[self._seen :] and self.job.poll():
+                raise AssertionError(f"{self.job.command} has ended: {self.vm.get(f'{self.files}.err')}")
+            return lines[self._seen :]
+
+        lines = wait_for(heard, f"{self.job.command} says more", timeout)
+        self._seen += 1
+        assert isinstance(lines, list)
+        return lines[0]
+
+    def end(self) -> None:
+        """Kill it."""
+        self.job.kill(9)
+        self.job.wait()
+
+
+@contextmanager
+def served(vm: VM) -> Iterator[None]:
+    """Serve streams at PORT, and packets at the next one."""
+    server = Talk(vm, f"serve {PORT}")
+    try:
+        assert server.hear() == "ready"
+        yield
+    finally:
+        server.end()
