@@ -34,7 +34,7 @@ struct hall_channel *hall_tunnel_meet(struct hall_member *member,
 	return &tunnel->channel;
 }
 
-static void on_offer(struct hall_tunnel *tunnel, struct sock *sk)
+static struct hallway_message *take_offer(struct hall_tunnel *tunnel)
 {
 	struct hallway_message *offer;
 
@@ -42,16 +42,26 @@ static void on_offer(struct hall_tunnel *tunnel, struct sock *sk)
 	offer = tunnel->channel.offer;
 	tunnel->channel.offer = NULL;
 	spin_unlock_bh(&tunnel->channel.lock);
-	if (!offer)
-		return;
-	if (tunnel->state == HALL_TUNNEL_REQUESTED && !offer->offer.tunnel.answers) {
-		hall_tunnel_serve(tunnel, offer);
-		/* From here on the endpoint's number keeps the member's memory. */
-		hall_channel_release(tunnel->channel.member);
-		tunnel->held = false;
-	} else {
+	return offer;
+}
+
+static void on_request(struct hall_tunnel *tunnel)
+{
+	struct hallway_message *offer = take_offer(tunnel);
+
+	hall_tunnel_serve(tunnel, offer);
+	/* From here on the endpoint's number keeps the member's memory. */
+	hall_channel_release(tunnel->channel.member);
+	tunnel->held = false;
+	kfree(offer);
+}
+
+static void on_answer(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	struct hallway_message *offer = take_offer(tunnel);
+
+	if (offer)
 		hall_tunnel_take_answer(tunnel, sk, offer);
-	}
 	kfree(offer);
 }
 
@@ -105,20 +115,27 @@ static void on_finish(struct hall_tunnel *tunnel, struct sock *sk)
 
 static void on_departed(struct hall_tunnel *tunnel, struct sock *sk)
 {
-	hall_tunnel_save_rest(tunnel);
-	hall_tunnel_unmap(tunnel);
-	if (tunnel->state == HALL_TUNNEL_CALLING)
+	if (tunnel->state == HALL_TUNNEL_CALLING) {
 		hall_tunnel_take_refusal(tunnel, sk);
-	hall_tunnel_free_tx(tunnel);
-	hall_tunnel_fail(tunnel, sk);
+	} else if (tunnel->state == HALL_TUNNEL_CONNECTED) {
+		hall_tunnel_save_rest(tunnel, sk);
+		hall_tunnel_unmap(tunnel);
+		hall_tunnel_free_tx(tunnel);
+		hall_tunnel_fail(tunnel, sk);
+	}
 	hall_channel_close(&tunnel->channel);
 }
 
 static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
 		       unsigned long events)
 {
+	/* Its number is new, and its socket a program's: other events come by themselves. */
+	if (tunnel->state == HALL_TUNNEL_REQUESTED) {
+		on_request(tunnel);
+		return;
+	}
 	if (events & BIT(HALL_EVENT_OFFER))
-		on_offer(tunnel, sk);
+		on_answer(tunnel, sk);
 	if (events & BIT(HALL_EVENT_DECLINE))
 		on_decline(tunnel, sk);
 	if (events & BIT(HALL_EVENT_FINISH))
@@ -133,5 +150,4 @@ static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
 void hall_tunnel_events_init(void)
 {
 	hall_tunnel_run_events = run_events;
-	hall_channel_register(&hall_tunnel_kind);
 }

@@ -115,6 +115,7 @@ static int __init hall_vsock_init(void)
 
 	if (err)
 		return err;
+	hall_tunnel_events_init();
 	err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G);
 	if (err) {
 		if (err == -EBUSY)
@@ -122,7 +123,7 @@ static int __init hall_vsock_init(void)
 		hall_tunnels_uninit();
 		return err;
 	}
-	hall_tunnel_events_init();
+	hall_channel_register(&hall_tunnel_kind);
 	return 0;
 }
 

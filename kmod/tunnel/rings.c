@@ -125,9 +125,9 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 	return rest;
 }
 
-void hall_tunnel_save_rest(struct hall_tunnel *tunnel)
+void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
 {
-	u32 n = hall_tunnel_count_unread(tunnel, NULL), size;
+	u32 n = hall_tunnel_count_unread(tunnel, sk), size;
 	struct hall_rx_ring *rx = &tunnel->rx;
 	struct hallway_ring *rest;
 

@@ -83,7 +83,7 @@ void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
 /* rings.c: memory and marks. Process context; lock_sock(), or without a socket. */
 /* Takes an endpoint number: before memory. 0 or -EHOSTUNREACH. */
 int hall_tunnel_open(struct hall_tunnel *tunnel);
-/* Makes our ring, of so many bytes if memory allows. 0 or -ENOMEM. */
+/* Makes our ring, of this size if memory allows, or a smaller one. 0 or -ENOMEM. */
 int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes);
 /* Maps the peer's ring. 0 or -EPROTO. */
 int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
@@ -93,8 +93,8 @@ void hall_tunnel_unmap(struct hall_tunnel *tunnel);
 void hall_tunnel_end(struct hall_tunnel *tunnel);
 /* Says that we read no more; reason: 0, or that of a reset. */
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason);
-/* Copies what is unread: the peer's memory may go then. */
-void hall_tunnel_save_rest(struct hall_tunnel *tunnel);
+/* Copies what is unread: the peer's memory may go then. sk may be NULL. */
+void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk);
 /* Frees the endpoint number once the peer uses it no more. */
 void hall_tunnel_close_channel(struct hall_tunnel *tunnel);
 /*

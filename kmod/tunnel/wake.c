@@ -12,6 +12,9 @@
 #define LEAST_SPACE(size)	((size) / 16)
 #define WAKE_SPACE(size)	((size) / 2)
 
+/* Of one poll(), while bytes arrive that are too few for it. */
+#define LOOKS_MAX	16
+
 /* For the next byte, as each waiter does: the ring has one event. True: look again. */
 static bool arm_bytes(struct hall_tunnel *tunnel)
 {
@@ -59,6 +62,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
 	struct sock *sk = sk_vsock(vsk);
 	u32 n = find_bytes(vsk);
+	unsigned int looks;
 
 	if (hall_tunnel_is_reset(tunnel, sk)) {
 		sk->sk_err = ECONNRESET;
@@ -69,11 +73,10 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 		target = 1;
 	target = min_t(size_t, target, tunnel->rx.size);
 	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
-	if (n && !*ready) {
-		while (arm_bytes(tunnel) && !*ready) {
-			n = hall_tunnel_count_unread(tunnel, sk);
-			*ready = n >= target || tunnel->fin || tunnel->failed;
-		}
+	/* A writer that is that quick is as good as one that has written all. */
+	for (looks = 0; n && !*ready && arm_bytes(tunnel); looks++) {
+		n = hall_tunnel_count_unread(tunnel, sk);
+		*ready = n >= target || tunnel->fin || tunnel->failed || looks == LOOKS_MAX;
 	}
 	return 0;
 }

@@ -73,7 +73,10 @@ def test_each_call(pair: Pair) -> None:
         try:
             stock = run(b, f"rows 1 {PORT}", 300 * pair.slow)
         finally:
-            wait_for(lambda: not b.run("rmmod vsock_loopback", check=False).code, "loopback is unloaded")
+            wait_for(
+                lambda: not b.run("rmmod vsock_loopback", check=False).code,
+                "loopback is unloaded",
+            )
     print(json.dumps(seen, indent=1))
     wrong = {name: (value, stock[name]) for name, value in seen.items() if value != stock[name]}
     assert wrong.keys() <= DIFFERENT.keys(), wrong
@@ -130,7 +133,7 @@ def test_refused(pair: Pair) -> None:
 
 
 def test_bounded(pair: Pair) -> None:
-    """A VM has so many tunnels with another one, and no more."""
+    """`tunnels_max` bounds the tunnels of two VMs."""
     pair.load()
     a, b = pair.both
     with tunnels.tunnels(pair, tunnels_max=3):
@@ -165,16 +168,20 @@ def test_peer_killed(pair: Pair, kind: str) -> None:
             listener = Talk(a, f"hear {kind} 7 10")
             assert listener.hear() == "ready"
             caller = Talk(third, f"tell {kind} {cid(a)} 7 {KILLED_BYTES}")
-            assert caller.hear() == "told"
+            assert caller.hear() == "sent"
             listener.say("accept")
             assert listener.hear() == "accepted"
             delta = Delta(a)
             third.stop()
-        wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the death is noticed", 30 * pair.slow)
+        wait_for(
+            lambda: delta.of(a)["tunnel_resets"] == 1,
+            "the death is noticed",
+            30 * pair.slow,
+        )
         listener.say("read")
         assert listener.hear() == f"{KILLED_BYTES} ECONNRESET"
         caller = Talk(b, f"tell {kind} {cid(a)} 7 1000")
-        assert caller.hear() == "told"
+        assert caller.hear() == "sent"
         listener.say("accept")
         assert listener.hear() == "accepted"
         caller.end()
@@ -192,7 +199,7 @@ def test_corrupt_frame(pair: Pair) -> None:
         listener = Talk(b, "hear packet 7 10")
         assert listener.hear() == "ready"
         caller = Talk(a, f"tell packet {cid(b)} 7 8")
-        assert caller.hear() == "told"
+        assert caller.hear() == "sent"
         listener.say("accept")
         assert listener.hear() == "accepted"
         delta = Delta(*pair.both)
@@ -228,7 +235,7 @@ def test_unloading(pair: Pair) -> None:
         listener = Talk(b, "hear stream 7 10")
         assert listener.hear() == "ready"
         caller = Talk(a, f"tell stream {cid(b)} 7 10000")
-        assert caller.hear() == "told"
+        assert caller.hear() == "sent"
         for vm in pair.both:
             said = vm.run("rmmod hallway_vsock", check=False)
             assert said.code and "in use" in said.err, said
@@ -249,19 +256,23 @@ def test_region_unplugged(pair: Pair) -> None:
     assert listener.hear() == "ready"
     tunnels.load(b)
     caller = Talk(b, f"tell packet {cid(a)} 7 5000")
-    assert caller.hear() == "told"
+    assert caller.hear() == "sent"
     listener.say("accept")
     assert listener.hear() == "accepted"
     delta = Delta(*pair.both)
     plain = next(iter(b.config.plain))
     b.unplug(plain.name, 30 * pair.slow)
-    wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the other end is reset", 30 * pair.slow)
+    wait_for(
+        lambda: delta.of(a)["tunnel_resets"] == 1,
+        "the other end is reset",
+        30 * pair.slow,
+    )
     listener.say("read")
     assert listener.hear() == "5000 ECONNRESET"
     b.plug(plain)
     wait_members(a, b)
     again = Talk(b, f"tell packet {cid(a)} 7 3000")
-    assert again.hear() == "told"
+    assert again.hear() == "sent"
     for program in (caller, again, listener):
         program.end()
     tunnels.unload(a, b)

@@ -51,7 +51,10 @@ def tunnels(pair: Pair, **params: object) -> Iterator[None]:
         unload(*pair.both)
     finally:
         for vm in pair.both:
-            vm.run("pkill -KILL -f /hallway/guest/tunnel.py; rmmod hallway_vsock", check=False)
+            vm.run(
+                "pkill -KILL -f /hallway/guest/tunnel.py; rmmod hallway_vsock",
+                check=False,
+            )
 
 
 def cid(vm: VM) -> int:
@@ -70,7 +73,9 @@ class Talk:
     def __init__(self, vm: VM, words: str) -> None:
         self.vm, self.files, self._seen = vm, f"/tmp/talk{next(_numbers)}", 0
         vm.run(f"rm -f {self.files}.*; mkfifo {self.files}.in; touch {self.files}.out")
-        self.job: Job = vm.spawn(f"exec {PROGRAM} {words} <>{self.files}.in >{self.files}.out 2>{self.files}.err")
+        self.job: Job = vm.spawn(
+            f"exec {PROGRAM} {words} <>{self.files}.in >{self.files}.out 2>{self.files}.err"
+        )
 
     def say(self, line: str) -> None:
         """Write a line to its input."""

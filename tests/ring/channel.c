@@ -243,6 +243,20 @@ static void declined_made_channel(void)
 	drop_made();
 }
 
+static void unregistered_kind(void)
+{
+	hall_channel_unregister(&makes);
+	fresh();
+	offer(MAKES);
+	CHECK(declined(HALLWAY_REASON_KIND) && !calls());
+	hall_channel_register(&makes);
+	fresh();
+	offer(MAKES);
+	CHECK(looked_up[MAKES] == 1);
+	hall_channel_put(made);
+	drop_made();
+}
+
 int main(void)
 {
 	member.transport = &transport;
@@ -254,5 +268,6 @@ int main(void)
 	TEST(found_channel);
 	TEST(made_channel);
 	TEST(declined_made_channel);
+	TEST(unregistered_kind);
 	return tests_done();
 }

@@ -5,7 +5,7 @@
     tunnel.py rows CID PORT                   what each call of ROWS sees
     tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
-    tunnel.py try TYPE CID PORT TIMES         connect so often, keep each; say what came of it
+    tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
 
 TYPE is stream or packet. A connection of `serve` begins with the name of what the server does.
 """
@@ -55,7 +55,7 @@ def lengths(seed: int, total: int) -> list[int]:
 
 
 def take(sock: socket.socket, length: int) -> bytes:
-    """Receive just so many bytes, or fewer at the end."""
+    """Receive this number of bytes, or fewer at the end."""
     found = b""
     while len(found) < length and (piece := sock.recv(length - len(found))):
         found += piece
@@ -113,7 +113,15 @@ def _close(sock: socket.socket) -> None:
     pass
 
 
-SERVICES = {"echo": _echo, "say": _say, "count": _count, "deaf": _deaf, "mute": _mute, "busy": _busy, "close": _close}
+SERVICES = {
+    "echo": _echo,
+    "say": _say,
+    "count": _count,
+    "deaf": _deaf,
+    "mute": _mute,
+    "busy": _busy,
+    "close": _close,
+}
 
 
 def _served(sock: socket.socket) -> None:
@@ -207,7 +215,12 @@ def truncated(caller: Caller) -> object:
     with caller.call("say") as sock:
         data, _, flags, _ = sock.recvmsg(4)
         whole = sock.recv(4, socket.MSG_TRUNC)
-        return data.decode(), bool(flags & socket.MSG_TRUNC), whole.decode(), sock.recv(100).decode()
+        return (
+            data.decode(),
+            bool(flags & socket.MSG_TRUNC),
+            whole.decode(),
+            sock.recv(100).decode(),
+        )
 
 
 @row
@@ -244,7 +257,11 @@ def shut(caller: Caller) -> object:
     with caller.call("count") as sock:
         sock.sendall(bytes(50_000))
         sock.shutdown(socket.SHUT_WR)
-        return sock.recv(100).decode(), failure(lambda: sock.send(b"x")), sock.recv(1).decode()
+        return (
+            sock.recv(100).decode(),
+            failure(lambda: sock.send(b"x")),
+            sock.recv(1).decode(),
+        )
 
 
 @row
@@ -272,7 +289,12 @@ def mute(caller: Caller) -> object:
     with caller.call("mute") as sock:
         said = take(sock, 4).decode()
         end = sock.recv(9).decode()
-        return said, end, events(sock, select.POLLIN | select.POLLRDHUP, select.POLLRDHUP), failure(lambda: sock.send(b"x"))
+        return (
+            said,
+            end,
+            events(sock, select.POLLIN | select.POLLRDHUP, select.POLLRDHUP),
+            failure(lambda: sock.send(b"x")),
+        )
 
 
 @row
@@ -304,7 +326,11 @@ def refused_later(caller: Caller) -> object:
         sock.setblocking(False)
         begun = failure(lambda: sock.connect((caller.cid, 61)))
         seen = "POLLERR" in events(sock, select.POLLOUT, select.POLLERR)
-        return begun, seen, errno.errorcode.get(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        return (
+            begun,
+            seen,
+            errno.errorcode.get(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)),
+        )
 
 
 @row
@@ -359,7 +385,11 @@ def lowat(caller: Caller) -> object:
 def timed_out(caller: Caller) -> object:
     """SO_RCVTIMEO ends a read."""
     with caller.call("echo") as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (0).to_bytes(8, "little") + (50_000).to_bytes(8, "little"))
+        sock.setsockopt(
+            socket.SOL_SOCKET,
+            socket.SO_RCVTIMEO,
+            (0).to_bytes(8, "little") + (50_000).to_bytes(8, "little"),
+        )
         return failure(lambda: sock.recv(1))
 
 
@@ -459,12 +489,12 @@ def tell(kind: str, cid: int, port: int, total: int) -> None:
     sock.connect((cid, port))
     for at in range(0, total, 1000):
         sock.sendall(b"needle!!" + bytes(min(1000, total - at) - 8))
-    print("told", flush=True)
+    print("sent", flush=True)
     sys.stdin.read()
 
 
 def attempt(kind: str, cid: int, port: int, times: int) -> None:
-    """Connect so often; print what came of each, then wait for the end of the input."""
+    """Connect as often as that; print what came of each, then wait for the end of the input."""
     kept, found = [], []
     for _ in range(times):
         sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
@@ -478,7 +508,14 @@ def main() -> None:
     """Do what the command line says."""
     word, *rest = sys.argv[1:]
     values = [int(one) if one.isdigit() else one for one in rest]
-    commands = {"serve": serve, "echo": echo, "rows": rows, "hear": hear, "tell": tell, "try": attempt}
+    commands = {
+        "serve": serve,
+        "echo": echo,
+        "rows": rows,
+        "hear": hear,
+        "tell": tell,
+        "try": attempt,
+    }
     commands[word](*values)
     sys.stdout.flush()
     os._exit(0)  # no thread of `serve` holds it up

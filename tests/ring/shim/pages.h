@@ -148,16 +148,13 @@ static inline void atomic_long_sub(long n, atomic_long_t *v)
 #define xa_init_flags(xa, flags)	memset(xa, 0, sizeof(*(xa)))
 #define xa_destroy(xa)			((void)(xa))
 
-/* Lists and pointers of RCU's: nothing runs beside their writers. */
+/* Pointers of RCU: nothing runs beside their writers. */
 
 #define __rcu
 #define spin_lock		spin_lock_bh
 #define spin_unlock		spin_unlock_bh
 #define list_empty(list)	((list)->next == (list))
 #define list_empty_careful	list_empty
-#define list_add_tail_rcu	list_add_tail
-#define list_del_rcu		list_del
-#define list_for_each_entry_rcu	list_for_each_entry
 #define rcu_dereference(p)	(p)
 #define rcu_access_pointer(p)	(p)
 #define rcu_assign_pointer(p, v) ((p) = (v))
