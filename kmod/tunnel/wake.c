@@ -57,6 +57,17 @@ u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk)
 	       hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk));
 }
 
+void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled)
+{
+	struct sock *sk = tunnel->sk;
+
+	/* No program has accepted it yet. */
+	if (!rcu_access_pointer(sk->sk_wq))
+		return;
+	if (hall_sock_wants_edges(sk, unpolled) || sock_flag(sk, SOCK_FASYNC))
+		hall_ring_arm_edge(&tunnel->rx);
+}
+
 int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
@@ -77,6 +88,13 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	for (looks = 0; n && !*ready && arm_bytes(tunnel); looks++) {
 		n = hall_tunnel_count_unread(tunnel, sk);
 		*ready = n >= target || tunnel->fin || tunnel->failed || looks == LOOKS_MAX;
+	}
+	/* The next arrival is an edge, whether the program reads this one or not. */
+	if (*ready) {
+		spin_lock_bh(&tunnel->channel.lock);
+		if (tunnel->mapped)
+			hall_tunnel_arm_edge(tunnel, false);
+		spin_unlock_bh(&tunnel->channel.lock);
 	}
 	return 0;
 }
@@ -106,17 +124,6 @@ int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space)
 	want = max(least, WAKE_SPACE(tunnel->tx.size));
 	*space = hall_ring_arm_tail(&tunnel->tx, least, want);
 	return 0;
-}
-
-void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled)
-{
-	struct sock *sk = tunnel->sk;
-
-	/* No program has accepted it yet. */
-	if (!rcu_access_pointer(sk->sk_wq))
-		return;
-	if (hall_sock_wants_edges(sk, unpolled) || sock_flag(sk, SOCK_FASYNC))
-		hall_ring_arm_edge(&tunnel->rx);
 }
 
 void hall_tunnel_wake(struct hall_channel *channel)
