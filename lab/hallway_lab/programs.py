@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import paths
+from .aptbox import AptBox
 from .measure import Stand
 from .sh import LabError, run, step
 from .vm import VM, Job
@@ -51,6 +52,18 @@ def build_rawstream() -> Path:
     with paths.lock("rawstream"), step("building the static Go program"):
         run([go, "build", "-trimpath", "-o", target, "."], cwd=paths.REPO / "demo/go", env=env)
     return target
+
+
+# As guests see it.
+LIBRARIES = "/hallway/ncat/usr/lib/x86_64-linux-gnu:/hallway/ncat/lib/x86_64-linux-gnu"
+NCAT = f"env LD_LIBRARY_PATH={LIBRARIES} /hallway/ncat/usr/bin/ncat"
+
+
+def unpack_ncat(share: Path) -> None:
+    """Lay out ncat, of Nmap, in a folder that guests share: their image has another netcat."""
+    if not (share / "ncat/usr/bin/ncat").exists():
+        with step("fetching ncat"):
+            AptBox("stable").unpack(share / "ncat", ["ncat", "libpcap0.8", "liblua5.3-0", "libdbus-1-3"])
 
 
 def serve(vm: VM, command: str, port: int, timeout: float = 20) -> Job:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from hallway_lab import programs
 from hallway_lab.vm import VM, Job
 
-from .guests import status
+from .guests import share_folder, status
 from .pair import Pair
 from .suite import wait_for
 
@@ -19,6 +20,12 @@ PORT = 5000
 KINDS = ("stream", "packet")
 
 _numbers = count()
+
+
+def prepare_ncat(kernel: str) -> None:
+    """Lay out ncat for guests: see `needs`."""
+    share_folder(kernel).mkdir(parents=True, exist_ok=True)
+    programs.unpack_ncat(share_folder(kernel))
 
 
 def load(vm: VM, *, prepare: str = "modprobe vsock", **params: object) -> None:
