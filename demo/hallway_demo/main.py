@@ -21,6 +21,7 @@ from hallway_lab.sh import guarded, say
 
 from .outside import Outside
 from .rows import Programs
+from .tunnels import Tunnels
 from .watch import Watch
 
 KERNEL = "6.1"
@@ -48,7 +49,7 @@ def _demo(options: argparse.Namespace) -> int:
     measure.make_ready(KERNEL, programs.build_rawstream())
     store = Store("demo", KERNEL)
     complaints: list[str] = []
-    groups = [(group, group.rows()) for group in (Programs(), Outside())]
+    groups = [(group, group.rows()) for group in (Programs(), Tunnels(), Outside())]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
@@ -66,7 +67,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _run(
-    group: Programs | Outside, rows: list[Row], rounds: int, store: Store, complaints: list[str]
+    group: Programs | Tunnels | Outside, rows: list[Row], rounds: int, store: Store, complaints: list[str]
 ) -> dict[str, object]:
     """Run these rows of a group, keep their records, and return what they were measured on."""
     with group.standing(KERNEL) as stand:

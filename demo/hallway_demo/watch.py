@@ -18,7 +18,7 @@ WAITS = {
     "sleeps": ("rx_sleeps", "tx_sleeps"),
 }
 # The module's counters of what does not go by TCP.
-CARRIED = ("tx_bytes_ring", "tx_bytes_outsourced", "rx_bytes_outsourced")
+CARRIED = ("tx_bytes_ring", "tx_bytes_tunnel", "tx_bytes_outsourced", "rx_bytes_outsourced")
 # Columns of /proc/stat: the first two are the programs' own, the last two idle.
 TIMES = ("user", "nice", "system", "irq", "softirq", "idle", "iowait")
 
@@ -43,7 +43,7 @@ class Snapshot:
 class Activity:
     """One run, filled in at its end. Shares are of the guest with the busier programs."""
 
-    on_rings: bool = False  # the VMs' own, or those to the outsourcer
+    on_rings: bool = False  # the VMs' own, tunnels', or those to the outsourcer
     busy: float = 0  # the part of the time in which its CPU ran
     own: float | None = None  # the part of that in which it ran programs, not the kernel
     waits: dict[str, int] | None = None

@@ -30,9 +30,11 @@ COUNTED = (
     "tx_bytes_tcp",
     "tx_bytes_unread",
     "tx_bytes_resent",
+    "tx_bytes_tunnel",
     "rx_bytes_ring",
     "rx_bytes_tcp",
     "rx_bytes_requeued",
+    "rx_bytes_tunnel",
 )
 SPIN = "/sys/module/hallway/parameters/spin_us"
 
@@ -219,9 +221,9 @@ def direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
     """Return how the bytes of one direction went, by what its ends counted."""
     return Direction(
         # bytes that the receiver cut off from a ring were resent over TCP
-        sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_resent"],
+        sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_resent"] + sender["tx_bytes_tunnel"],
         sent_tcp=sender["tx_bytes_tcp"] + sender["tx_bytes_resent"],
-        received_ring=receiver["rx_bytes_ring"],
+        received_ring=receiver["rx_bytes_ring"] + receiver["rx_bytes_tunnel"],
         # bytes moved from a ring to TCP's queue are counted again when TCP's are read
         received_tcp=receiver["rx_bytes_tcp"] - receiver["rx_bytes_requeued"],
         unread=sender["tx_bytes_unread"],

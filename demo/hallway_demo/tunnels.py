@@ -1,0 +1,138 @@
+"""Rows of the demo's table over AF_VSOCK: the same program over TCP, and over a tunnel."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from hallway_lab import measure, programs
+from hallway_lab.measure import Stand
+from hallway_lab.programs import Run
+from hallway_lab.sample import Row
+from hallway_lab.sh import LabError
+
+from .files import MIB
+from .watch import Watch
+
+PORT = 7100
+SIZE = 16 * MIB
+SECONDS = 2
+FILE, GOT, MESSAGES = "/tmp/tunnel", "/tmp/got", "/tmp/messages.py"
+
+
+class Tunnels:
+    """The programs between two VMs; `watch` watches the next run."""
+
+    stand: SwitchedStand
+    watch: Watch
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VMs, with the module of tunnels."""
+        programs.unpack_ncat(measure.topology.lay_share(kernel))
+        with measure.standing(kernel) as stand:
+            self.stand = SwitchedStand(stand.site)
+            for vm in self.stand.site.vms:
+                vm.run("modprobe vsock && insmod /hallway/hallway_vsock.ko")
+                vm.put(Path(__file__).with_name("messages.py").read_text(), MESSAGES)
+            yield self.stand
+
+    def rows(self) -> list[Row]:
+        """All rows, in the table's order."""
+        size = f"{SIZE // MIB} MiB"
+        trip = "µs, p50 of a round trip"
+        return [
+            Row("tunnel-socat", f"socat → socat, {size}", "MB/s", self._copy("socat -t 60 - {}")),
+            Row("tunnel-ncat", f"ncat → socat, {size}", "MB/s", self._copy(f"{programs.NCAT} {{}}")),
+            *(
+                Row(f"tunnel-packet-{length}", f"Python, packets of {text}", "messages/s", self._rate(length))
+                for length, text in ((64, "64 B"), (1024, "1 KB"), (16384, "16 KB"))
+            ),
+            Row("tunnel-trip", "Python, packets of 64 B", trip, self._trip, lower_is_better=True),
+        ]
+
+    @cached_property
+    def _cid(self) -> int:
+        members = json.loads(self.stand.server.run("hallway status --guest --json").out)["members"]
+        return next(one["cid"] for one in members if one["self"])
+
+    @cached_property
+    def _copy_server(self) -> str:
+        """Return the digest of the file that the client sends."""
+        client, server = self.stand.client, self.stand.server
+        client.run(f"head -c {SIZE} /dev/urandom >{FILE}", timeout=120)
+        answer = f"SYSTEM:'cat >{GOT}; echo done'"
+        programs.serve(server, f"socat TCP-LISTEN:{PORT},fork,reuseaddr {answer}", PORT)
+        server.spawn(f"socat VSOCK-LISTEN:{PORT},fork {answer}")
+        _wait_for_vsock(self.stand, PORT)
+        return client.run(f"sha256sum {FILE}", timeout=120).out.split()[0]
+
+    def _copy(self, command: str) -> Callable[[], Run]:
+        """Megabytes a second until the server has all, and says so."""
+        ncat = command.startswith(programs.NCAT)
+
+        def copy() -> Run:
+            digest = self._copy_server
+            if self.stand.on:
+                place = f"--vsock {self._cid} {PORT}" if ncat else f"VSOCK-CONNECT:{self._cid}:{PORT}"
+            else:
+                address = self.stand.server.ip4
+                place = f"{address} {PORT}" if ncat else f"TCP:{address}:{PORT}"
+            script = f"begin=$(date +%s%N); {command.format(place)} <{FILE}; echo $(($(date +%s%N) - begin))"
+            with self.watch.around():
+                said = self.stand.client.run(script, timeout=120).out.split()
+            if said[0] != "done":
+                raise LabError(f"`{script}` printed {said}")
+            arrived = self.stand.server.run(f"sha256sum {GOT}", timeout=120).out.split()[0]
+            if arrived != digest:
+                raise LabError(f"SHA-256 differs: {digest} was sent, {arrived} arrived")
+            return Run(SIZE / 1e6 / (int(said[1]) / 1e9), up=SIZE)
+
+        return copy
+
+    @cached_property
+    def _message_server(self) -> bool:
+        programs.serve(self.stand.server, f"python3 {MESSAGES} serve {PORT + 1}", PORT + 1)
+        _wait_for_vsock(self.stand, PORT + 1)
+        return True
+
+    def _messages(self, words: str) -> list[float]:
+        assert self._message_server
+        place = f"vsock {self._cid}" if self.stand.on else f"tcp {self.stand.server.ip4}"
+        command = f"python3 {MESSAGES} {words} {place} {PORT + 1}"
+        with self.watch.around():
+            said = self.stand.client.run(command, timeout=120).out
+        return [float(word) for word in said.split()]
+
+    def _rate(self, length: int) -> Callable[[], Run]:
+        def rate() -> Run:
+            value, count = self._messages(f"rate {length} {SECONDS}")
+            return Run(value, up=int(count) * length)
+
+        return rate
+
+    def _trip(self) -> Run:
+        return Run(self._messages(f"trip 64 {SECONDS}")[0])
+
+
+class SwitchedStand(Stand):
+    """Two VMs, and whether Hallway is on in them."""
+
+    on = True
+
+    def switch(self, on: bool) -> None:
+        """Turn Hallway on or off; off, the programs use TCP."""
+        self.on = on
+        super().switch(on)
+
+
+def _wait_for_vsock(stand: Stand, port: int) -> None:
+    deadline = time.monotonic() + 20
+    while f":{port} " not in stand.server.run("ss -Hl --vsock", check=False).out:
+        if time.monotonic() > deadline:
+            raise LabError(f"nothing listens at port {port} of AF_VSOCK")
+        time.sleep(0.1)
