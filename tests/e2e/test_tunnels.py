@@ -83,36 +83,39 @@ def test_each_call(pair: Pair) -> None:
     assert seen["packet peeked"] == ["aaaa", "aaaa"]
 
 
+SOCAT_SERVER = "socat VSOCK-LISTEN:7100 SYSTEM:'cat >/tmp/got; echo done'"
+
+
 def test_socat(pair: Pair) -> None:
-    """socat carries a file to socat, unchanged."""
+    """socat carries a file to socat, unchanged, and an answer back."""
     pair.load()
-    _copy(pair, f"socat -t 60 - VSOCK-CONNECT:{cid(pair.b)}:7100", "socat")
+    _copy(pair, f"socat -t 60 - VSOCK-CONNECT:{cid(pair.b)}:7100", SOCAT_SERVER, "done")
 
 
 @pytest.mark.needs("hallway_tests.tunnels:prepare_ncat")
 def test_ncat(pair: Pair) -> None:
-    """ncat carries a file to ncat, unchanged."""
+    """ncat carries a file to socat, with an answer back, and to ncat."""
     pair.load()
-    _copy(pair, f"{NCAT} --vsock {cid(pair.b)} 7100", "ncat")
-
-
-def _copy(pair: Pair, client: str, server: str) -> None:
-    """Have programs copy a file from the first VM to the second one, and an answer back."""
-    a, b = pair.both
-    servers = {
-        "socat": "exec socat VSOCK-LISTEN:7100 SYSTEM:'cat >/tmp/got; echo done'",
-        "ncat": f"exec {NCAT} --vsock -l 7100 -e /tmp/answer",
-    }
-    b.run(
-        "printf '#!/bin/sh\\ncat >/tmp/got; echo done\\n' >/tmp/answer; chmod +x /tmp/answer; rm -f /tmp/got"
+    _copy(pair, f"{NCAT} --vsock {cid(pair.b)} 7100", SOCAT_SERVER, "done")
+    _copy(
+        pair,
+        f"{NCAT} --vsock --send-only {cid(pair.b)} 7100",
+        f"{NCAT} --vsock -l 7100 --recv-only >/tmp/got",
+        "",
     )
+
+
+def _copy(pair: Pair, client: str, server: str, answer: str) -> None:
+    """Have programs copy a file from the first VM to the second one."""
+    a, b = pair.both
     a.run(f"head -c {COPIED_BYTES} /dev/urandom >/tmp/sent")
+    b.run("rm -f /tmp/got")
     with tunnels.tunnels(pair):
         delta = Delta(*pair.both)
-        job = b.spawn(servers[server])
+        job = b.spawn(f"exec {server}")
         wait_for(lambda: ":7100 " in b.run("ss -Hl --vsock").out, "it listens")
         said = a.run(f"{client} </tmp/sent", timeout=120 * pair.slow)
-        assert said.out.strip() == "done", said
+        assert said.out.strip() == answer, said
         job.wait(60 * pair.slow)
         assert delta.of(a)["tx_bytes_tunnel"] == delta.of(b)["rx_bytes_tunnel"] == COPIED_BYTES
         _check(pair, delta)

@@ -58,10 +58,8 @@ def tunnels(pair: Pair, **params: object) -> Iterator[None]:
         unload(*pair.both)
     finally:
         for vm in pair.both:
-            vm.run(
-                "pkill -KILL -f /hallway/guest/tunnel.py; rmmod hallway_vsock",
-                check=False,
-            )
+            vm.run("pkill -KILL -f '[/]hallway/guest/tunnel.py'; pkill -KILL -x 'socat|ncat'", check=False)
+        unload(*pair.both)
 
 
 def cid(vm: VM) -> int:
