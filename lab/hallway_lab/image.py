@@ -170,7 +170,8 @@ def modules_image(kernel: Kernel) -> Path:
     """Return a disk with the module tree of `kernel`."""
     if kernel.modules_dir is None:
         raise LabError(f"kernel {kernel.name} has only headers: it can not boot")
-    image = paths.cache("images", f"modules-{kernel.version}.ext4")
+    # Debug kernels of other configurations have the same version.
+    image = paths.cache("images", f"modules-{kernel.version}-{paths.key(str(kernel.modules_dir))}.ext4")
     with paths.lock(f"modules-{kernel.name}"):
         newest = (kernel.modules_dir / "modules.dep").stat().st_mtime
         if not image.exists() or image.stat().st_mtime < newest:
