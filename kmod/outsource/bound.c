@@ -166,7 +166,7 @@ static struct hall_out *find_unpublished(struct sock *sk)
 	    !(sk->sk_userlocks & SOCK_BINDPORT_LOCK))
 		return NULL;
 	/* A close() that has begun misses the exchange: see hall_datagram_is_orphan(). */
-	if (READ_ONCE(sock->ops) == tables->native)
+	if (hall_is_native(sock))
 		smp_store_release(&sock->ops, &tables->watched);
 	return make_bound(sock, GFP_ATOMIC);
 }

@@ -83,6 +83,12 @@ bool hall_is_watched(const struct socket *sock)
 	return ops == &tables->watched || ops == &tables->chosen;
 }
 
+bool hall_is_native(const struct socket *sock)
+{
+	return !memcmp(READ_ONCE(sock->ops), hall_tables_of(sock->sk)->native,
+		       sizeof(*sock->ops));
+}
+
 /* A socket is being made; its proto is a copy of ours. */
 static int init_sock(struct sock *sk)
 {

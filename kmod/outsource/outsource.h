@@ -141,6 +141,8 @@ struct hall_tables {
 /* The tables of the socket's family. */
 struct hall_tables *hall_tables_of(const struct sock *sk);
 bool hall_is_watched(const struct socket *sock);
+/* Also if an earlier load of the module has left its table, which is the same. */
+bool hall_is_native(const struct socket *sock);
 
 /* Events besides those of hall_channel_event. The listener has closed. */
 #define HALL_EVENT_ABANDONED	HALL_EVENT_KIND

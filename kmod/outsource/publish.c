@@ -212,12 +212,6 @@ static bool may_be_in_accept(struct sock *sk, bool native_till_now)
 	return native_till_now && !waitqueue_active(sk_sleep(sk));
 }
 
-/* Tables that an earlier load of the module has left are the same as native's: hook.c. */
-static bool is_native(const struct socket *sock, const struct hall_tables *tables)
-{
-	return !memcmp(READ_ONCE(sock->ops), tables->native, sizeof(*sock->ops));
-}
-
 /* Under its spinlock, and not owned. */
 static struct hall_out *find_unpublished(struct sock *sk)
 {
@@ -228,7 +222,7 @@ static struct hall_out *find_unpublished(struct sock *sk)
 
 	if (!tables || !sock || sk->sk_state != TCP_LISTEN || sk->sk_kern_sock)
 		return NULL;
-	native_till_now = is_native(sock, tables);
+	native_till_now = hall_is_native(sock);
 	/*
 	 * A close() that has begun misses the exchange. So it is asked again whether
 	 * this is a listener, with each answer and arrival.
