@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use hallway_abi::message as abi;
+use hallway_abi::region::ENDPOINTS_MAX;
 use hallway_outsource::member::Peer;
 use hallway_outsource::message::{Handle, Message, Offer, Other, CARRIER};
 use hallway_ring::{Receiver, Sender};
@@ -47,8 +48,9 @@ impl Vm {
         }
     }
 
+    /// Numbers come again: a quick machine opens more sockets than there are.
     pub fn next_endpoint(&mut self) -> u32 {
-        self.next += 1;
+        self.next = self.next % (ENDPOINTS_MAX as u32 - 1) + 1;
         self.next
     }
 
