@@ -72,6 +72,7 @@ SERVE_DISK = f"""
 set -e
 truncate -s 32M /tmp/disk
 mkdir -p /run/tgtd && tgtd
+until tgtadm --lld iscsi --op show --mode target >/dev/null 2>&1; do sleep 0.1; done
 tgtadm --lld iscsi --op new --mode target --tid 1 -T {DISK}
 tgtadm --lld iscsi --op new --mode logicalunit --tid 1 --lun 1 -b /tmp/disk
 tgtadm --lld iscsi --op bind --mode target --tid 1 -I ALL
