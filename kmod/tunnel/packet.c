@@ -85,18 +85,11 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	u32 space;
 
 	tunnel->need = 0;
-	if (!tunnel->memory.ring) {
-		tunnel->error = -EPIPE;
+	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
+	if (tunnel->error)
 		return 0;
-	}
 	if (len > tunnel->tx.size || frame_size(len) > tunnel->tx.size) {
 		tunnel->error = -EMSGSIZE;
-		return 0;
-	}
-	space = hall_ring_count_space(&tunnel->tx);
-	if (tunnel->tx.broken) {
-		hall_tunnel_corrupt(tunnel, sk_vsock(vsk));
-		tunnel->error = -ECONNRESET;
 		return 0;
 	}
 	if (space < frame_size(len)) {

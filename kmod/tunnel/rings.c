@@ -168,6 +168,17 @@ void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk)
 	hall_tunnel_fail(tunnel, sk);
 }
 
+int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space)
+{
+	if (!tunnel->memory.ring)
+		return -EPIPE;
+	*space = hall_ring_count_space(&tunnel->tx);
+	if (!tunnel->tx.broken)
+		return 0;
+	hall_tunnel_corrupt(tunnel, sk);
+	return -ECONNRESET;
+}
+
 static enum hall_rx_source find_source(struct hall_tunnel *tunnel, u32 *n)
 {
 	enum hall_rx_source source;

@@ -27,16 +27,9 @@ ssize_t hall_tunnel_stream_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	u32 space;
 	size_t n;
 
-	if (!tunnel->memory.ring) {
-		tunnel->error = -EPIPE;
+	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
+	if (tunnel->error)
 		return 0;
-	}
-	space = hall_ring_count_space(&tunnel->tx);
-	if (tunnel->tx.broken) {
-		hall_tunnel_corrupt(tunnel, sk_vsock(vsk));
-		tunnel->error = -ECONNRESET;
-		return 0;
-	}
 	n = hall_tunnel_copy_in(tunnel, 0, &msg->msg_iter, min_t(size_t, len, space));
 	if (n)
 		hall_tunnel_publish(tunnel, n, n);

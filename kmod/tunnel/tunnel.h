@@ -102,6 +102,8 @@ void hall_tunnel_close_channel(struct hall_tunnel *tunnel);
  * corrupt. sk may be NULL.
  */
 u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk);
+/* Free bytes of our ring. 0, or -EPIPE, or -ECONNRESET: it was corrupt, and is failed. */
+int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space);
 /* The tunnel is reset. sk may be NULL. */
 void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk);
 /* The same, since the peer broke the rules: nothing more is read. */
