@@ -12,7 +12,7 @@ import argparse
 import dataclasses
 import time
 
-from hallway_lab import accel, isolate, measure, programs, results, summary
+from hallway_lab import accel, isolate, measure, programs, results, summary, topology
 from hallway_lab.ledger import SHARE, TRIFLE
 from hallway_lab.measure import describe
 from hallway_lab.results import Store, share
@@ -46,6 +46,7 @@ def _demo(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     isolate.enter()
     results.prepare()
+    programs.unpack_ncat(topology.share_folder(KERNEL))
     measure.make_ready(KERNEL, programs.build_rawstream())
     store = Store("demo", KERNEL)
     complaints: list[str] = []

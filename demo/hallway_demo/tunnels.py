@@ -33,7 +33,6 @@ class Tunnels:
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VMs, with the module of tunnels."""
-        programs.unpack_ncat(measure.topology.lay_share(kernel))
         with measure.standing(kernel) as stand:
             self.stand = SwitchedStand(stand.site)
             for vm in self.stand.site.vms:

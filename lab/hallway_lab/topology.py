@@ -29,10 +29,14 @@ SIZE_MIB = 256
 SLOTS = 4
 
 
+def share_folder(kernel_name: str) -> Path:
+    """Return the folder that guests see as /hallway."""
+    return paths.out("share", kernel_name, "x").parent
+
+
 def lay_share(kernel_name: str, *more: Path) -> Path:
     """Lay out module, CLI and more programs as guests see them at /hallway; builds what is not current."""
-    share = paths.out("share", kernel_name, "x").parent
-    share.mkdir(parents=True, exist_ok=True)
+    share = share_folder(kernel_name)
     binaries = prepare.build_host()
     for path in (*modbuild.build(kernel_name).parent.glob("*.ko"), binaries / "hallway", *more):
         if not path.exists():
