@@ -15,18 +15,18 @@
 /* Of one poll(), while bytes arrive that are too few for it. */
 #define LOOKS_MAX	16
 
-/* For the next byte, as each waiter does: the ring has one event. True: look again. */
-static bool arm_bytes(struct hall_tunnel *tunnel)
+/*
+ * For the byte after those that the caller has seen, as each waiter does: the ring has
+ * one event. Bytes that came since then rang no doorbell. True: look again.
+ */
+static bool arm_bytes(struct hall_tunnel *tunnel, u32 seen)
 {
 	bool ready = false;
-	u32 used;
 
 	spin_lock_bh(&tunnel->channel.lock);
-	if (tunnel->mapped) {
-		used = hall_ring_count_used(&tunnel->rx);
-		ready = hall_ring_arm_head(&tunnel->rx, used + 1) ||
+	if (tunnel->mapped)
+		ready = hall_ring_arm_head(&tunnel->rx, seen + 1) ||
 			READ_ONCE(tunnel->rx.shared->end);
-	}
 	spin_unlock_bh(&tunnel->channel.lock);
 	return ready;
 }
@@ -37,7 +37,7 @@ static u32 find_bytes(struct vsock_sock *vsk)
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
 	u32 n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
 
-	if (!n && arm_bytes(tunnel))
+	if (!n && arm_bytes(tunnel, 0))
 		n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
 	return n;
 }
@@ -85,7 +85,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	target = min_t(size_t, target, tunnel->rx.size);
 	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
 	/* A writer that is that quick is as good as one that has written all. */
-	for (looks = 0; n && !*ready && arm_bytes(tunnel); looks++) {
+	for (looks = 0; n && !*ready && arm_bytes(tunnel, n); looks++) {
 		n = hall_tunnel_count_unread(tunnel, sk);
 		*ready = n >= target || tunnel->fin || tunnel->failed || looks == LOOKS_MAX;
 	}
