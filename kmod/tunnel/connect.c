@@ -15,7 +15,7 @@ static u32 type_of(const struct sock *sk)
 					       HALLWAY_TUNNEL_STREAM;
 }
 
-/* Has the peer read what was in our ring, or will it? The tunnel goes when it has. */
+/* The tunnel outlives its socket until the peer has read our ring. */
 static void let_go(struct hall_tunnel *tunnel, struct vsock_sock *vsk)
 {
 	hall_tunnel_close_channel(tunnel);

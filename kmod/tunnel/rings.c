@@ -136,11 +136,11 @@ void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
 	size = roundup_pow_of_two(max_t(u32, n, HALLWAY_FRAME_ALIGN));
 	rest = copy_rest(tunnel, n, size);
 	hall_tunnel_unmap(tunnel);
-	/* Bytes are missing before the peer's end mark: it does not count. */
-	if (!rest)
+	if (!rest) {
+		/* Bytes are missing before the peer's end mark: it does not count. */
 		tunnel->fin = false;
-	if (!rest)
 		return;
+	}
 	/* A ring of ours, that ends where it is filled. */
 	rx->shared = rest;
 	rx->size = size;
