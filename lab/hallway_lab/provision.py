@@ -20,6 +20,7 @@ PACKAGES = {
     "fetching kernels": "debian-archive-keyring xz-utils zstd dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
     "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv python3-yaml",
+    "checks of the host's files": "apparmor systemd",
     "shells": "tmux",
     "the static program": "golang-go",
     "peers outside of the VMs": "curl iperf3",

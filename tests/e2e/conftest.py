@@ -24,30 +24,33 @@ from hallway_tests import outsourced as outsourcing
 from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair, booted
 
+# Groups that are about connections, not about devices that come and go.
+CONNECTIONS = ("e2e-streams", "e2e-outsourcing", "e2e-tunnels")
+
 Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Pair:
     """Return the pair of VMs of this group."""
-    qemu = FAST if _is_fast(request.node) else None
-    return site(lambda logs: booted(kernel, share, logs, slow, qemu=qemu))
+    return site(lambda logs: booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
 
 
 @pytest.fixture
-def outsourced(site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
+def outsourced(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
     """Return a VM of a configuration with an outsourcer."""
-    return site(lambda logs: outsourcing.booted(kernel, share, logs, slow))
+    return site(lambda logs: outsourcing.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
 
 
-def _is_fast(item: pytest.Item) -> bool:
-    """Tell whether a test is about connections alone: any QEMU does."""
+def _qemu(item: pytest.Item) -> str | None:
+    """Return the QEMU of a test's guests: any does for tests that are about connections alone."""
     mark = item.get_closest_marker("xdist_group")
-    return mark is not None and mark.args[0] == "e2e-streams"
+    return FAST if mark is not None and mark.args[0] in CONNECTIONS else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what tests need; run those that are marked `last` after all others of their group."""
-    for item in filter(_is_fast, items):
-        item.add_marker(pytest.mark.needs(f"qemu {FAST}"))
+    for item in items:
+        if qemu := _qemu(item):
+            item.add_marker(pytest.mark.needs(f"qemu {qemu}"))
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
