@@ -18,6 +18,7 @@ from hallway_tests.tunnels import KINDS, PORT, Talk, cid, run, served
 
 pytestmark = pytest.mark.xdist_group("e2e-tunnels")
 
+TRIPS = 5000
 COPIED_BYTES = 3_000_000
 KILLED_BYTES = 100_000  # that a peer has sent when it dies
 # What stock kernels' own transport within a guest does in another way.
@@ -60,6 +61,18 @@ def test_many_at_once(pair: Pair) -> None:
             said = run(pair.a, words, 300 * pair.slow)
             assert not said["wrong"], said["wrong"]
         assert delta.of(pair.b)["tunnel_arrivals"] == 100
+        _check(pair, delta)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trips(pair: Pair, kind: str) -> None:
+    """Thousands of round trips, of which each reader may sleep as its byte arrives: no wake-up is lost."""
+    pair.load()
+    with tunnels.tunnels(pair), served(pair.b):
+        delta = Delta(*pair.both)
+        assert run(pair.a, f"trips {kind} {cid(pair.b)} {PORT} {TRIPS}", 300 * pair.slow) == TRIPS
+        a, b = delta.of(pair.a), delta.of(pair.b)
+        assert a["rx_bytes_tunnel"] == b["tx_bytes_tunnel"] == TRIPS
         _check(pair, delta)
 
 

@@ -2,6 +2,7 @@
 
     tunnel.py serve PORT                      serve both types at a port, until killed
     tunnel.py echo TYPE CID PORT BYTES CONNS  have bytes echoed on connections at once, check each
+    tunnel.py trips TYPE CID PORT COUNT       have a byte echoed as often; print how many came back
     tunnel.py rows CID PORT                   what each call of ROWS sees
     tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
@@ -30,6 +31,7 @@ TYPES = {"stream": socket.SOCK_STREAM, "packet": socket.SOCK_SEQPACKET}
 NAME = 16  # bytes of the name of a service
 MOST = 60_000  # bytes of a message
 PATIENCE = 60
+MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
 
 Row = Callable[["Caller"], object]
@@ -176,6 +178,14 @@ def failure(call: Callable[[], object]) -> str:
     except OSError as error:
         return errno.errorcode[error.errno or 0]
     return "none"
+
+
+def patience(sock: socket.socket, seconds: float = PATIENCE) -> None:
+    """Have reads wait for as long at most: by SO_RCVTIMEO, while settimeout() would poll."""
+    limit = struct.pack("qq", int(seconds), round(seconds % 1 * 1e6))
+    # Python takes none but integers for AF_VSOCK.
+    libc = ctypes.CDLL(None)
+    assert not libc.setsockopt(sock.fileno(), socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit, len(limit))
 
 
 def events(sock: socket.socket, wanted: int, until: int) -> str:
@@ -389,10 +399,7 @@ def lowat(caller: Caller) -> object:
 def timed_out(caller: Caller) -> object:
     """SO_RCVTIMEO ends a read."""
     with caller.call("echo") as sock:
-        limit = struct.pack("qq", 0, 50_000)
-        # Python takes none but integers for AF_VSOCK.
-        libc = ctypes.CDLL(None)
-        assert not libc.setsockopt(sock.fileno(), socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit, len(limit))
+        patience(sock, 0.05)
         return failure(lambda: sock.recv(1))
 
 
@@ -463,6 +470,31 @@ def echo(kind: str, cid: int, port: int, total: int, conns: int) -> None:
     print(json.dumps({"wrong": wrong, "sent": conns * (total + NAME)}))
 
 
+def trips(kind: str, cid: int, port: int, count: int) -> None:
+    """Have one byte echoed as often as that: in turns by a read that waits, and by poll().
+
+    The reads begin at any moment before or after the echo, also while it arrives.
+    """
+    draw, back = random.Random(count), 0
+    with Caller(kind, cid, port).call("echo") as sock:
+        patience(sock)
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        for number in range(count):
+            sent = bytes([number % 256])
+            sock.sendall(sent)
+            until = time.perf_counter() + draw.uniform(0, MOST_AWAY)
+            while time.perf_counter() < until:
+                pass
+            if number % 2 and not poll.poll(PATIENCE * 1000):
+                break
+            try:
+                back += sock.recv(2) == sent
+            except BlockingIOError:
+                break
+    print(json.dumps(back))
+
+
 def hear(kind: str, port: int, backlog: int) -> None:
     """Accept and read as the input says, and print what came of each word."""
     listener, kept = listen(kind, port, backlog), list[socket.socket]()
@@ -514,6 +546,7 @@ def main() -> None:
     commands = {
         "serve": serve,
         "echo": echo,
+        "trips": trips,
         "rows": rows,
         "hear": hear,
         "tell": tell,
