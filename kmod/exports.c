@@ -2,6 +2,7 @@
 /* What hallway_vsock.ko needs of this module: for it alone. */
 #include "compat/namespace.h"
 #include "obs/counters.h"
+#include "sock/spin.h"
 #include "sock/wake.h"
 
 HALL_EXPORT(hall_channel_close);
@@ -40,5 +41,6 @@ HALL_EXPORT(hall_ring_is_valid_size);
 HALL_EXPORT(hall_ring_publish);
 HALL_EXPORT(hall_ring_set_end);
 HALL_EXPORT(hall_ring_set_start);
+HALL_EXPORT(hall_sock_spin);
 HALL_EXPORT(hall_sock_wants_edges);
 HALL_EXPORT(hall_uuid);

@@ -14,6 +14,7 @@
 #include "lock.h"
 #include "requeue.h"
 #include "resend.h"
+#include "spin.h"
 #include "stream.h"
 #include "wake.h"
 

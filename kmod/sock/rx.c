@@ -6,14 +6,10 @@
  * the bytes that had arrived before the marks were loaded. A reader that has to
  * wait does so here, for both carriers at once.
  *
- * Where the peer has a CPU of its own, a reader spins before it sleeps, as long
- * as that pays: a hit restores its credit, a miss costs one, and a reader
- * without credit tries again after SPIN_RETRY waits.
+ * Where the peer has a CPU of its own, a reader spins before it sleeps: see spin.c.
  */
 #include "calls.h"
 
-#include <linux/moduleparam.h>
-#include <linux/sched/clock.h>
 #include <linux/uio.h>
 
 #include <hallway/reason.h>
@@ -25,14 +21,9 @@
 #include "lock.h"
 #include "lookup.h"
 #include "quiet.h"
+#include "spin.h"
 #include "stream.h"
 #include "wake.h"
-
-static unsigned int spin_us = 50;
-module_param(spin_us, uint, 0644);
-MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sleeps; 0: never (default: 50)");
-
-#define SPIN_RETRY	64	/* waits until a reader without credit spins */
 
 /* Bytes that a read takes before it gives the writer their space. */
 #define CONSUME_STEP	(64u << 10)
@@ -84,36 +75,18 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 	return come;
 }
 
-static bool spin_for_bytes(struct hall_sock *hs)
+static bool has_news(void *reader)
 {
-	unsigned int budget = READ_ONCE(spin_us);
-	struct sock *sk = hs->sk;
-	bool hit = false;
-	u64 until;
 	u32 n;
 
-	if (!budget || hs->rx.state != HALL_RX_MAPPED ||
-	    !hs->rx.ring.started || !hs->channel.member->transport->remote)
-		return false;
-	if (hs->spin_credit > HALL_SPIN_CREDIT) {
-		hs->spin_credit--;		/* waiting for the next try */
-		return false;
-	}
-	hall_count(HALL_RX_SPINS);
-	until = local_clock() + budget * NSEC_PER_USEC;
-	do {
-		hit = hall_rx_find_source(hs, &n) != HALL_RX_EMPTY;
-		cpu_relax();
-	} while (!hit && !need_resched() && !signal_pending(current) &&
-		 !READ_ONCE(sk->sk_backlog.tail) &&
-		 !waitqueue_active(&sk->sk_lock.wq) && local_clock() < until);
-	if (hit) {
-		hall_count(HALL_RX_SPIN_HITS);
-		hs->spin_credit = HALL_SPIN_CREDIT;
-	} else if (!hs->spin_credit--) {
-		hs->spin_credit = HALL_SPIN_CREDIT + SPIN_RETRY;
-	}
-	return hit;
+	return hall_rx_find_source(reader, &n) != HALL_RX_EMPTY;
+}
+
+static bool spin_for_bytes(struct hall_sock *hs)
+{
+	return hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
+	       hs->channel.member->transport->remote &&
+	       hall_sock_spin(hs->sk, &hs->spin_credit, has_news, hs);
 }
 
 static void wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,

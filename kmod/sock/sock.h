@@ -50,9 +50,6 @@
 /* For which an offer may be unanswered, before another member is tried. */
 #define HALL_ANSWER		(10 * HZ)
 
-/* Spins of a reader that may miss in a row: see rx.c. */
-#define HALL_SPIN_CREDIT	16
-
 enum hall_tx_state { HALL_TX_TCP, HALL_TX_OFFERED, HALL_TX_RING, HALL_TX_ENDED };
 enum hall_rx_state { HALL_RX_NATIVE, HALL_RX_MAPPED };
 
@@ -151,7 +148,7 @@ struct hall_sock {
 	struct wait_queue_entry turn;	/* or lock_sock(); see lock.c */
 	unsigned int rx_waiters;	/* of ours, asleep on the socket */
 	unsigned int tx_waiters;
-	unsigned int spin_credit;	/* see rx.c */
+	unsigned int spin_credit;	/* see spin.c */
 	struct hall_tx tx;
 	struct hall_rx rx;
 	struct hall_callbacks callbacks;

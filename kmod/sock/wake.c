@@ -76,6 +76,7 @@ bool hall_sock_wants_edges(struct sock *sk, bool unpolled)
 			wanted |= entry->func != poll_wakes &&
 				  entry->func != woken_wake_function &&
 				  entry->func != hall_rx_wake_function &&
+				  entry->func != autoremove_wake_function &&
 				  (!unpolled || entry->private);
 		spin_unlock_irqrestore(&wq->wait.lock, flags);
 	}

@@ -5,6 +5,8 @@
 #include <linux/moduleparam.h>
 #include <linux/slab.h>
 
+#include "../sock/spin.h"
+
 static unsigned int tunnels_max = 1024;
 module_param(tunnels_max, uint, 0644);
 MODULE_PARM_DESC(tunnels_max, "tunnels with one other VM at most, requests included");
@@ -87,6 +89,7 @@ struct hall_tunnel *hall_tunnel_new(struct hall_member *member, gfp_t gfp)
 	}
 	hall_channel_setup(&tunnel->channel, &hall_tunnel_kind, member);
 	INIT_WORK(&tunnel->work, run_work);
+	tunnel->spin_credit = HALL_SPIN_CREDIT;
 	return tunnel;
 }
 

@@ -54,6 +54,7 @@ struct hall_tunnel {
 	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
 	bool fin;			/* the peer has set its end mark */
 	bool failed;			/* reset: ECONNRESET once all is read */
+	unsigned int spin_credit;	/* see sock/spin.c */
 	struct rcu_head rcu;
 };
 

@@ -2,10 +2,18 @@
 /*
  * Readiness. The core is on the wait queue when it asks, and sleeps if the answer is
  * no: that answer always arms the doorbell.
+ *
+ * A read spins before that. The core does not say whether the call may wait: one that
+ * may not, by its flags and not by those of the file, spins as well, which soon ends
+ * where it does not pay. poll() does not spin: it may have other files to look at.
  */
 #include "tunnel.h"
 
+#include <linux/file.h>
+#include <linux/net.h>
+
 #include "../obs/counters.h"
+#include "../sock/spin.h"
 #include "../sock/wake.h"
 
 /* A ring is writable while it has this much space, and wakes a writer at half. */
@@ -31,6 +39,23 @@ static bool arm_bytes(struct hall_tunnel *tunnel, u32 seen)
 	return ready;
 }
 
+/* What the peer writes: another look says whether that is right. */
+static bool has_news(void *reader)
+{
+	const struct hall_rx_ring *rx = &((struct hall_tunnel *)reader)->rx;
+
+	return READ_ONCE(rx->shared->head) != rx->head || READ_ONCE(rx->shared->end);
+}
+
+static void spin_for_bytes(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	const struct file *file = sk->sk_socket->file;
+
+	if (tunnel->mapped && tunnel->channel.member->transport->remote &&
+	    !(file && file->f_flags & O_NONBLOCK))
+		hall_sock_spin(sk, &tunnel->spin_credit, has_news, tunnel);
+}
+
 /* Bytes to read; if there are none, the next one, or the end, wakes. */
 static u32 find_bytes(struct vsock_sock *vsk)
 {
@@ -42,9 +67,20 @@ static u32 find_bytes(struct vsock_sock *vsk)
 	return n;
 }
 
+/* The same for a read: the doorbell is not armed while it spins. */
+static u32 await_bytes(struct vsock_sock *vsk)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+	u32 n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
+
+	if (!n)
+		spin_for_bytes(tunnel, sk_vsock(vsk));
+	return n ?: find_bytes(vsk);
+}
+
 s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk)
 {
-	u32 n = find_bytes(vsk);
+	u32 n = await_bytes(vsk);
 
 	if (!n && hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk)))
 		sk_vsock(vsk)->sk_err = ECONNRESET;
@@ -53,7 +89,7 @@ s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk)
 
 u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk)
 {
-	return find_bytes(vsk) ||
+	return await_bytes(vsk) ||
 	       hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk));
 }
 

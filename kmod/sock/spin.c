@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A reader whose peer has a CPU of its own spins before it sleeps, as long as that
+ * pays: a hit restores its credit, a miss costs one, and a reader without credit tries
+ * again after SPIN_RETRY waits.
+ */
+#include "spin.h"
+
+#include <linux/moduleparam.h>
+#include <linux/sched/clock.h>
+
+#include "../obs/counters.h"
+
+static unsigned int spin_us = 50;
+module_param(spin_us, uint, 0644);
+MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sleeps; 0: never (default: 50)");
+
+#define SPIN_RETRY	64	/* waits until a reader without credit spins */
+
+bool hall_sock_spin(struct sock *sk, unsigned int *credit,
+		    bool (*ready)(void *reader), void *reader)
+{
+	unsigned int budget = READ_ONCE(spin_us);
+	bool hit = false;
+	u64 until;
+
+	if (!budget)
+		return false;
+	if (*credit > HALL_SPIN_CREDIT) {
+		(*credit)--;		/* waiting for the next try */
+		return false;
+	}
+	hall_count(HALL_RX_SPINS);
+	until = local_clock() + budget * NSEC_PER_USEC;
+	do {
+		hit = ready(reader);
+		cpu_relax();
+	} while (!hit && !need_resched() && !signal_pending(current) &&
+		 !READ_ONCE(sk->sk_backlog.tail) &&
+		 !waitqueue_active(&sk->sk_lock.wq) && local_clock() < until);
+	if (hit) {
+		hall_count(HALL_RX_SPIN_HITS);
+		*credit = HALL_SPIN_CREDIT;
+	} else if (!(*credit)--) {
+		*credit = HALL_SPIN_CREDIT + SPIN_RETRY;
+	}
+	return hit;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Spinning of a reader before it sleeps. */
+#ifndef HALL_SPIN_H
+#define HALL_SPIN_H
+
+#include <net/sock.h>
+
+/* Spins of a reader that may miss in a row: what a reader begins with. */
+#define HALL_SPIN_CREDIT	16
+
+/*
+ * Spins until ready(reader), for at most spin_us, and not at all if that has not paid
+ * lately. True: ready. lock_sock(); ends where another one wants the lock.
+ */
+bool hall_sock_spin(struct sock *sk, unsigned int *credit,
+		    bool (*ready)(void *reader), void *reader);
+
+#endif /* HALL_SPIN_H */
