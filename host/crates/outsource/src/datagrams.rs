@@ -33,6 +33,8 @@ use crate::{net, policy};
 const TURN: usize = 64;
 /// Bytes of one direction after which a turn ends.
 const TURN_BYTES: usize = 256 << 10;
+/// Turns that a socket which has ended gets at once, at most: a ring of short records.
+const LAST_TURNS: usize = 64;
 /// Space for the longest record.
 const LONGEST: usize = (HEAD + abi::DATAGRAM_MAX as usize).next_multiple_of(8);
 
@@ -379,6 +381,12 @@ impl Datagrams {
         true
     }
 
+    /// Whether the guest has closed it, and it is at that port of the host yet.
+    fn has_ended_at(&mut self, at: (SocketAddr, bool)) -> bool {
+        self.published.is_some_and(|one| one.at == at)
+            && self.from_guest.as_mut().is_some_and(Receiver::is_ended)
+    }
+
     /// The guest reads no more of the own ring.
     pub fn take_done(&mut self, done: &Other, peer: &mut Peer, counts: &mut Counts) {
         let Some(mut ring) = self.to_guest.take() else {
@@ -506,7 +514,7 @@ impl Guest<'_> {
             return Err(libc::ENOBUFS);
         }
         let sockets = match &published {
-            Some(published) => open_published(published).map_err(|errno| errno as i32)?,
+            Some(published) => self.open_port(published).map_err(|errno| errno as i32)?,
             None => [None, None],
         };
         let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
@@ -562,6 +570,27 @@ impl Guest<'_> {
         }));
         self.table.push(Queue::Ready, own);
         Ok(())
+    }
+
+    /// Opens the sockets of a published port. A program that closes a socket and binds another
+    /// gets the port, though its last datagrams may not have been sent yet.
+    fn open_port(&mut self, published: &Published) -> Result<[Option<Socket>; 2], Errno> {
+        let result = open_published(published);
+        if !matches!(result, Err(Errno::EADDRINUSE)) {
+            return result;
+        }
+        let ended = self
+            .table
+            .find_datagrams(|one| one.has_ended_at(published.at));
+        for own in ended {
+            for _ in 0..LAST_TURNS {
+                if !self.pump_datagrams(own) {
+                    break;
+                }
+            }
+            self.remove_if_over(own);
+        }
+        open_published(published)
     }
 
     /// Where the host publishes the port that the guest's OFFER names, if it names one.

@@ -204,6 +204,19 @@ impl Table {
         })
     }
 
+    /// Endpoints of UDP sockets.
+    pub fn find_datagrams(&mut self, is_it: impl Fn(&mut Datagrams) -> bool) -> Vec<u32> {
+        let places = self.places.iter_mut().zip(0..);
+        let found =
+            places.filter_map(
+                |(place, own)| match place.as_mut().map(|one| &mut one.entry) {
+                    Some(Entry::Datagrams(datagrams)) => is_it(datagrams).then_some(own),
+                    _ => None,
+                },
+            );
+        found.collect()
+    }
+
     /// Endpoints of all listeners.
     pub fn listeners(&self) -> Vec<u32> {
         self.listeners.clone()

@@ -470,6 +470,36 @@ fn what_is_not_published_or_taken_is_refused() {
 }
 
 #[test]
+fn a_port_is_free_for_the_next_socket_once_the_guest_has_closed_one() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let client = client("127.0.0.1");
+    let mut conn = vm.open_datagrams_at(any).unwrap();
+    client.send_to(b"ask", ("127.0.0.1", port)).unwrap();
+    receive(&mut vm, &mut conn);
+    let to = client.local_addr().unwrap();
+    for number in 0..200_u8 {
+        let raw = record(&Head::new(datagram::DATAGRAM_DATA, to, 1), &[number]);
+        write(&mut vm, &mut conn, &raw);
+    }
+    conn.tx.end();
+    // All is there when the doorbell of this one comes.
+    vm.open_datagrams_at(any).unwrap();
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!((done.reason, done.position), (0, conn.tx.position()));
+    for number in 0..200_u8 {
+        let mut buffer = [0; 9];
+        assert_eq!(client.recv(&mut buffer).unwrap(), 1);
+        assert_eq!(buffer[0], number);
+    }
+    assert_eq!(host.report().listeners, 2);
+    vm.send_done(&conn, 0);
+    host.wait_report(|report| report.listeners == 1);
+}
+
+#[test]
 fn published_sockets_are_limited() {
     let (port, mut policy) = published();
     policy.listeners = 1;
