@@ -101,13 +101,13 @@ static bool is_listener(const struct hall_out *out)
 
 static void on_departed(struct hall_out *out)
 {
-	bool live = !out->closed;
-
+	/*
+	 * The next outsourcer may be there already, and this object was in the way then,
+	 * also if it is closed by now.
+	 */
 	if (is_listener(out)) {
 		hall_listener_end(out, EACCES);
-		/* The next outsourcer may be there already, and have been asked. */
-		if (live)
-			hall_publish_listeners();
+		hall_publish_listeners();
 		return;
 	}
 	if (!is_datagram(out))
@@ -122,7 +122,7 @@ static void on_departed(struct hall_out *out)
 		hall_out_take_refusal(out, ENETUNREACH);
 	else if (is_live(out))
 		hall_out_fail(out, ECONNRESET);
-	if (live && is_datagram(out) && out->datagrams->published)
+	if (is_datagram(out) && out->datagrams->published)
 		hall_publish_listeners();
 	hall_channel_close(&out->channel);
 }
