@@ -127,6 +127,10 @@ void hall_listener_close(struct hall_out *out)
 	if (out->state == HALL_OUT_CONNECTED)
 		hall_channel_send(&out->channel, HALLWAY_DONE, HALL_OUT_CARRIER,
 				  0, 0);
+	/* The program may listen again before the answer: the port has to be free. */
+	else if (out->state == HALL_OUT_CALLING && out->channel.endpoint)
+		hall_channel_send(&out->channel, HALLWAY_DECLINE, HALL_OUT_CARRIER,
+				  HALLWAY_REASON_STATE, 0);
 	list_for_each_entry_safe(arrival, next, &out->arrivals, arrival) {
 		list_del_init(&arrival->arrival);
 		/* Its mutex comes before ours. */

@@ -285,10 +285,12 @@ impl Guest<'_> {
     fn take_decline(&mut self, decline: &Other) {
         let own = decline.to;
         if own == 0 {
-            // The program has given up a connect.
+            // The program has given up a connect, or a listener before it knew the answer.
             if let Some(own) = self.table.find_connecting(decline.from) {
                 self.rate.forget(self.table.tag(own));
                 self.end_connect(own, libc::ECONNABORTED);
+            } else if let Some(own) = self.table.find_listening(decline.from) {
+                self.close_listener(own, 0);
             }
             return;
         }

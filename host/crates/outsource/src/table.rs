@@ -170,6 +170,18 @@ impl Table {
         self.places.iter().position(is_it).map(|own| own as u32)
     }
 
+    /// Finds the listener that an endpoint of the guest has, and that still listens.
+    pub fn find_listening(&self, its: u32) -> Option<u32> {
+        let is_it = |own: &&u32| match &self.places[**own as usize] {
+            Some(Place {
+                entry: Entry::Listener(listener),
+                ..
+            }) => listener.its == its && listener.socket.is_some(),
+            _ => false,
+        };
+        self.listeners.iter().find(is_it).copied()
+    }
+
     /// Removes an entry.
     pub fn remove(&mut self, endpoint: u32) -> Option<Entry> {
         let place = self.places.get_mut(endpoint as usize)?.take()?;

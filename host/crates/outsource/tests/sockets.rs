@@ -303,6 +303,32 @@ fn only_published_ports_that_are_free_are_listened_at() {
 }
 
 #[test]
+fn a_listener_that_is_given_up_before_its_answer_frees_the_port() {
+    let port = free_port();
+    let host = Host::start(policy(&[port]));
+    let mut vm = host.join(21);
+    let (first, second) = (vm.next_endpoint(), vm.next_endpoint());
+    let its = vm.listen(first, port, 5).unwrap();
+    vm.send_other(Other {
+        r#type: abi::DECLINE,
+        from: first,
+        ..Other::default()
+    });
+    vm.listen(second, port, 5).unwrap();
+    assert_eq!(vm.wait_other(abi::DONE, first).reason, 0);
+    assert_eq!(host.report().listeners, 2);
+    vm.send_other(Other {
+        r#type: abi::DONE,
+        from: first,
+        to: its,
+        carrier: CARRIER,
+        ..Other::default()
+    });
+    host.wait_report(|report| report.listeners == 1);
+    TcpStream::connect(("127.0.0.1", port)).unwrap();
+}
+
+#[test]
 fn a_departure_resets_all_and_another_guest_is_served() {
     let port = free_port();
     let (listener, address) = server();
