@@ -29,6 +29,12 @@ static int put_address(const struct sock *sk, struct sockaddr *to,
 	return sizeof(*v6);
 }
 
+/* As TCP: no, once it is reset, or both directions have ended. The outsourcer has said so. */
+static bool has_peer(const struct hall_out *out)
+{
+	return hall_out_state(out) == HALL_OUT_CONNECTED && READ_ONCE(out->memory.ring);
+}
+
 int hall_out_getname(struct socket *sock, struct sockaddr *address, int peer)
 {
 	struct hall_out *out = hall_out_get(sock->sk);
@@ -37,12 +43,13 @@ int hall_out_getname(struct socket *sock, struct sockaddr *address, int peer)
 	if (!out)
 		return hall_tables_of(sock->sk)->native->getname(sock, address,
 								 peer);
-	if (hall_out_state(out) != HALL_OUT_CONNECTED)
-		ret = peer ? -ENOTCONN :
-			     put_address(sock->sk, address, &in6addr_any, 0);
+	if (peer && !has_peer(out))
+		ret = -ENOTCONN;
 	else if (peer)
 		ret = put_address(sock->sk, address, &out->remote,
 				  out->remote_port);
+	else if (hall_out_state(out) != HALL_OUT_CONNECTED)
+		ret = put_address(sock->sk, address, &in6addr_any, 0);
 	else
 		ret = put_address(sock->sk, address, &out->local, out->local_port);
 	hall_out_put(out);

@@ -95,7 +95,7 @@ def linger_reset(link):
     a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_NOW)
     a.close()
     pending(b)
-    return ending(b), outcome(b.send, b"x", socket.MSG_NOSIGNAL)
+    return ending(b), outcome(b.send, b"x", socket.MSG_NOSIGNAL), outcome(b.getpeername)
 
 
 @row("SO_LINGER with time")
