@@ -309,6 +309,8 @@ impl Stream {
             counts.corrupt("the position of a DONE");
         }
         if left != Some(0) || done.reason != 0 {
+            // What TCP has been given it sends at once, before RST, as far as it may.
+            let _ = self.pump_to_network(peer, counts);
             self.reset(0, peer);
         }
     }

@@ -152,6 +152,25 @@ fn a_close_with_unread_bytes_resets() {
 }
 
 #[test]
+fn bytes_that_the_guest_has_sent_before_its_reset_arrive() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    let mut stream = accept(&listener);
+    // With one doorbell for both.
+    let sent = pattern(5000, 1);
+    conn.tx.free_runs(5000).write(&sent);
+    conn.tx.publish(5000);
+    vm.send_done(&conn, libc::ECONNRESET as u32);
+    let mut read = vec![0; 5000];
+    stream.read_exact(&mut read).unwrap();
+    assert!(read == sent);
+    let error = stream.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
 fn bytes_after_a_close_reset() {
     let (listener, address) = server();
     let host = Host::start(policy(&[]));
