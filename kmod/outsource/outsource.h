@@ -326,11 +326,56 @@ int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len)
  * at again.
  */
 unsigned int hall_bound_walk(void);
-/* Of listeners, too: fills in where it is, for its OFFER. */
-void hall_bound_describe(struct hall_out *out, const struct sock *sk,
-			 struct hallway_call *call);
-/* Waits for the outsourcer's answer. 0, its errno, or -ETIMEDOUT. No lock. */
-int hall_bound_await(struct hall_out *out);
+
+/*
+ * ports.c: what is done with listeners and bound UDP sockets. Their functions, for native
+ * sockets of the first network namespace:
+ */
+#define HALL_PORT_BATCH	32	/* sockets that have their turn together */
+
+struct hall_port_batch {
+	struct sock *sk[HALL_PORT_BATCH];	/* referenced */
+	unsigned int count;
+};
+
+struct hall_port_kind {
+	/* Under its spinlock. */
+	bool (*has_port)(const struct sock *sk);
+	/*
+	 * The socket's object, in the hash, or NULL: there is nothing to ask for. Under
+	 * lock_sock(), or its spinlock. native_till_now: it was not watched before.
+	 */
+	struct hall_out *(*make)(struct socket *sock, bool native_till_now, gfp_t gfp);
+	/* Asks the outsourcer; the answer is the work item's. Mutex. */
+	void (*ask)(struct hall_out *out);
+	/* Ends the host's part. No lock. */
+	void (*forget)(const struct sock *sk);
+	/* Those of a bucket of the native table, from a position on; returns the next one. */
+	unsigned int (*collect)(unsigned int bucket, unsigned int from,
+				struct hall_port_batch *batch);
+};
+
+/* Adds a socket. True: the batch is full. */
+static inline bool hall_port_collect(struct hall_port_batch *batch, struct sock *sk)
+{
+	if (net_eq(sock_net(sk), &init_net) && refcount_inc_not_zero(&sk->sk_refcnt))
+		batch->sk[batch->count++] = sk;
+	return batch->count == HALL_PORT_BATCH;
+}
+
+/*
+ * Asks for the port of a socket, and waits for the answer. 0, also if it is not
+ * published, or the host's errno: it may not have the port. No lock.
+ */
+int hall_port_publish(const struct hall_port_kind *kind, struct socket *sock);
+/*
+ * Asks for the ports of all in the native table, whose last bucket that is. Returns how
+ * many have to be looked at again.
+ */
+unsigned int hall_port_walk(const struct hall_port_kind *kind, unsigned int last);
+/* Fills in where it is, for its OFFER. */
+void hall_port_describe(struct hall_out *out, const struct sock *sk,
+			struct hallway_call *call);
 
 /* unrouted.c */
 int hall_unrouted_connect(struct socket *sock, struct hall_sockaddr *address, int len,

@@ -18,12 +18,10 @@
 #include "outsource.h"
 
 #include <net/inet_hashtables.h>
-#include <net/ipv6.h>
 #include <net/tcp.h>
 
 #include "../obs/counters.h"
 
-#define BATCH		32
 /* How soon to look again at sockets that were locked. */
 #define AGAIN		(HZ / 4)
 /* Between two times that the host has all listeners looked for, at least. */
@@ -49,17 +47,34 @@ static bool is_in_scope(struct sock *sk)
 }
 
 /*
- * The listener's object, in the hash, or NULL: it is no listener any more, another
- * thread has published it, or there is no outsourcer. Under lock_sock(), or its
- * spinlock.
+ * May a thread be in the native accept(), or about to be? Pollers alone show that
+ * there is none.
  */
-static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gfp)
+static bool may_be_in_accept(struct sock *sk, bool native_till_now)
+{
+	if (hall_accept_is_native(sk))
+		return true;
+	/* One that goes to sleep now is about to be there: no barrier is needed. */
+	return native_till_now && !waitqueue_active(sk_sleep(sk));
+}
+
+static bool is_listening(const struct sock *sk)
+{
+	return sk->sk_state == TCP_LISTEN;
+}
+
+/*
+ * The listener's object, in the hash, or NULL: it is no listener any more, another
+ * thread has published it, or there is no outsourcer.
+ */
+static struct hall_out *make_listener(struct socket *sock, bool native_till_now, gfp_t gfp)
 {
 	struct sock *sk = sock->sk;
+	unsigned int backlog = max(READ_ONCE(sk->sk_max_ack_backlog), 1U);
 	struct hall_member *member;
 	struct hall_out *out;
 
-	if (!hall_is_watched(sock) || sk->sk_state != TCP_LISTEN ||
+	if (!hall_is_watched(sock) || !is_listening(sk) ||
 	    !hall_outsource_may_publish(sk) || !is_in_scope(sk))
 		return NULL;
 	out = hall_out_get(sk);
@@ -75,7 +90,8 @@ static struct hall_out *make_listener(struct socket *sock, int backlog, gfp_t gf
 	hall_member_put(member);
 	if (!out)
 		return NULL;
-	out->backlog = max(backlog, 1);
+	out->backlog = backlog;
+	out->pending = may_be_in_accept(sk, native_till_now);
 	hall_out_publish(out, sk);
 	return out;
 }
@@ -91,7 +107,7 @@ static void ask_outsourcer(struct hall_out *out)
 	/* Asked already, for a call that came meanwhile? */
 	if (out->closed || out->channel.endpoint)
 		return;
-	hall_bound_describe(out, out->sk, &call);
+	hall_port_describe(out, out->sk, &call);
 	/* Without a number it is as if the policy did not publish the port. */
 	if (!READ_ONCE(hall_outsourcing) || !is_in_scope(out->sk) ||
 	    hall_channel_open(&out->channel)) {
@@ -137,44 +153,48 @@ void hall_listener_forget(const struct sock *sk)
 	hall_out_put(out);
 }
 
-/* listen() */
+/* How they are found, and listen() */
 
-static int listen_watched(struct socket *sock, int backlog)
+/* Of one bucket, from a position on; returns the next one. */
+static unsigned int collect_listeners(unsigned int number, unsigned int from,
+				      struct hall_port_batch *batch)
 {
-	const struct proto_ops *native = hall_tables_of(sock->sk)->native;
-	int err = native->listen(sock, backlog);
-	struct hall_out *out;
+	struct inet_hashinfo *table = init_net.ipv4.tcp_death_row.hashinfo;
+	struct inet_listen_hashbucket *bucket = &table->lhash2[number];
+	struct hlist_nulls_node *node;
+	unsigned int at = 0;
+	struct sock *sk;
 
-	if (err)
-		return err;
-	lock_sock(sock->sk);
-	out = make_listener(sock, backlog, GFP_KERNEL);
-	release_sock(sock->sk);
-	if (!out)
-		return 0;
-	mutex_lock(&out->mutex);
-	ask_outsourcer(out);
-	hall_out_unlock(out);
-	err = hall_bound_await(out);
-	if (err == -ETIMEDOUT) {
-		hall_listener_forget(sock->sk);
-		err = -EACCES;
-	}
-	hall_out_put(out);
-	if (!err || err == -EACCES)
-		return 0;
-	/* The port is taken on the host, say: it is no listener after all. */
-	native->shutdown(sock, SHUT_RD);
-	return err;
+	spin_lock(&bucket->lock);
+	sk_nulls_for_each(sk, node, &bucket->nulls_head)
+		if (at++ >= from && hall_port_collect(batch, sk))
+			break;
+	spin_unlock(&bucket->lock);
+	return at;
 }
+
+static const struct hall_port_kind listener = {
+	.has_port = is_listening,
+	.make = make_listener,
+	.ask = ask_outsourcer,
+	.forget = hall_listener_forget,
+	.collect = collect_listeners,
+};
 
 int hall_watched_listen(struct socket *sock, int backlog)
 {
+	const struct proto_ops *native = hall_tables_of(sock->sk)->native;
 	int err;
 
 	/* It sleeps before there is an object. */
 	hall_out_enter();
-	err = listen_watched(sock, backlog);
+	err = native->listen(sock, backlog);
+	if (!err) {
+		err = hall_port_publish(&listener, sock);
+		/* The port is taken on the host, say: it is no listener after all. */
+		if (err)
+			native->shutdown(sock, SHUT_RD);
+	}
 	hall_out_leave();
 	return err;
 }
@@ -198,109 +218,11 @@ int hall_watched_release(struct socket *sock)
 	return native->release(sock);
 }
 
-/* Listeners that are there already */
-
-/*
- * May a thread be in the native accept(), or about to be? Pollers alone show that
- * there is none.
- */
-static bool may_be_in_accept(struct sock *sk, bool native_till_now)
-{
-	if (hall_accept_is_native(sk))
-		return true;
-	/* One that goes to sleep now is about to be there: no barrier is needed. */
-	return native_till_now && !waitqueue_active(sk_sleep(sk));
-}
-
-/* Under its spinlock, and not owned. */
-static struct hall_out *find_unpublished(struct sock *sk)
-{
-	struct hall_tables *tables = hall_tables_of(sk);
-	struct socket *sock = sk->sk_socket;
-	bool native_till_now;
-	struct hall_out *out;
-
-	if (!tables || !sock || sk->sk_state != TCP_LISTEN || sk->sk_kern_sock)
-		return NULL;
-	native_till_now = hall_is_native(sock);
-	/*
-	 * A close() that has begun misses the exchange. So it is asked again whether
-	 * this is a listener, with each answer and arrival.
-	 */
-	if (native_till_now)
-		smp_store_release(&sock->ops, &tables->watched);
-	out = make_listener(sock, READ_ONCE(sk->sk_max_ack_backlog), GFP_ATOMIC);
-	if (out)
-		out->pending = may_be_in_accept(sk, native_till_now);
-	return out;
-}
-
-/* False: it is locked. */
-static bool publish_one(struct sock *sk)
-{
-	struct hall_out *out = NULL;
-	bool owned, pending;
-
-	spin_lock_bh(&sk->sk_lock.slock);
-	owned = sock_owned_by_user(sk);
-	if (!owned)
-		out = find_unpublished(sk);
-	spin_unlock_bh(&sk->sk_lock.slock);
-	if (!out)
-		return !owned;
-	pending = READ_ONCE(out->pending);
-	mutex_lock(&out->mutex);
-	if (!pending)
-		ask_outsourcer(out);
-	hall_out_unlock(out);
-	hall_out_put(out);
-	return true;
-}
-
-/*
- * Collects listeners of one bucket from a position on, which is moved behind them.
- * Returns their count.
- */
-static unsigned int collect_batch(struct inet_listen_hashbucket *bucket,
-				  unsigned int *from, struct sock **batch)
-{
-	struct hlist_nulls_node *node;
-	unsigned int at = 0, n = 0;
-	struct sock *sk;
-
-	spin_lock(&bucket->lock);
-	sk_nulls_for_each(sk, node, &bucket->nulls_head) {
-		if (at++ < *from || !net_eq(sock_net(sk), &init_net) ||
-		    !refcount_inc_not_zero(&sk->sk_refcnt))
-			continue;
-		batch[n++] = sk;
-		if (n == BATCH)
-			break;
-	}
-	spin_unlock(&bucket->lock);
-	*from = at;
-	return n;
-}
-
-/* Returns how many were locked. */
 static unsigned int walk_listeners(void)
 {
 	struct inet_hashinfo *table = init_net.ipv4.tcp_death_row.hashinfo;
-	unsigned int bucket, n, i, from, locked = 0;
-	struct sock *batch[BATCH];
 
-	for (bucket = 0; bucket <= table->lhash2_mask; bucket++) {
-		from = 0;
-		do {
-			n = collect_batch(&table->lhash2[bucket], &from, batch);
-			for (i = 0; i < n; i++) {
-				locked += !publish_one(batch[i]);
-				sock_put(batch[i]);
-			}
-		} while (n == BATCH);
-		cond_resched();
-	}
-	return locked;
+	return hall_port_walk(&listener, table->lhash2_mask);
 }
 
 static void publish_all(struct work_struct *work)
