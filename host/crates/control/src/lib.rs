@@ -45,6 +45,9 @@ pub enum Query {
     Status,
     /// End daemon and holder, and leave nothing behind.
     Stop,
+    /// Read the configuration again. No connection is lost; the daemon answers no query for
+    /// a moment, and its uptime begins again.
+    Reload,
     /// Have a VM get no more outsourced connections, for the next [`DRAIN_LEASE`].
     Drain {
         /// Its name in the configuration, or its UUID.
@@ -80,6 +83,8 @@ pub enum Answer {
     Status(Status),
     /// To [`Query::Stop`]: the daemon is about to end.
     Stopping,
+    /// To [`Query::Reload`]: the configuration is good, and the daemon reads it.
+    Reloading,
     /// To the queries about a migration: its stage.
     Migration(Migration),
     /// To [`Query::Drain`]: the VM gets no more outsourced connections.

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::regionspec::{check_name, parse_size, RegionSpec, OUTSOURCED, PAIR, SLOTS};
-use crate::run::SOCKET_PATH_MAX;
+use crate::run::{check_dir, SOCKET_PATH_MAX};
 
 /// Members of a pair's region: the host and two VMs.
 const PAIR_SLOTS: u32 = 3;
@@ -187,8 +187,19 @@ fn fault<T>(part: &Spanned<T>, what: impl ToString) -> Fault {
 }
 
 impl Config {
-    /// Reads and checks the file.
+    /// Reads and checks the file, and after it those of the directory beside it: of
+    /// `hallwayd.toml` each `hallwayd.d/*.toml`, in the order of their names.
     pub fn load(path: &Path) -> Result<Self> {
+        let mut config = Self::default();
+        config.read(path)?;
+        for part in parts(path)? {
+            config.read(&part)?;
+        }
+        Ok(config)
+    }
+
+    /// Adds what a file says.
+    fn read(&mut self, path: &Path) -> Result<()> {
         let meta = std::fs::metadata(path);
         if let Some(meta) = meta.ok().filter(|meta| meta.is_file()) {
             if !is_own(meta.uid()) || meta.mode() & 0o002 != 0 {
@@ -203,7 +214,7 @@ impl Config {
         }
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("{}: cannot be read", path.display()))?;
-        Self::parse(&text).map_err(|fault| {
+        self.add(&text).map_err(|fault| {
             let line = 1 + text.as_bytes()[..fault.at.min(text.len())]
                 .iter()
                 .filter(|byte| **byte == b'\n')
@@ -212,35 +223,44 @@ impl Config {
         })
     }
 
-    fn parse(text: &str) -> Result<Self, Fault> {
+    fn add(&mut self, text: &str) -> Result<(), Fault> {
         let raw: RawFile = toml::from_str(text).map_err(|error| Fault {
             at: error.span().map_or(0, |span| span.start),
             what: plain(error.message()),
         })?;
-        let mut config = Self {
-            host_limit: limit(raw.limits.host.as_ref())?,
-            vm_limit: limit(raw.limits.vm.as_ref())?,
-            ..Self::default()
-        };
-        if let (Some(host), Some(vm), Some(raw)) =
-            (config.host_limit, config.vm_limit, &raw.limits.vm)
-        {
-            if vm > host {
+        for (raw, own) in [
+            (&raw.limits.host, &mut self.host_limit),
+            (&raw.limits.vm, &mut self.vm_limit),
+        ] {
+            let Some(given) = raw else {
+                continue;
+            };
+            if own.is_some() {
+                return Err(fault(given, "another file has this limit already"));
+            }
+            *own = limit(given)?;
+        }
+        if let (Some(host), Some(vm)) = (self.host_limit, self.vm_limit) {
+            if let Some(raw) = raw.limits.vm.as_ref().filter(|_| vm > host) {
                 return Err(fault(raw, "limits.vm is more than limits.host"));
             }
         }
+        let before = self.groups.len();
         for group in &raw.group {
-            let group = config.group(group)?;
-            config.groups.push(group);
+            let group = self.group(group)?;
+            self.groups.push(group);
         }
         for vm in &raw.vm {
-            let vm = config.vm(vm)?;
-            config.vms.push(vm);
+            let vm = self.vm(vm)?;
+            self.vms.push(vm);
         }
-        for (number, raw) in raw.group.iter().enumerate() {
-            config.fits(number).map_err(|what| fault(raw, what))?;
+        for number in 0..self.groups.len() {
+            // A group of a file before may have got another VM.
+            let own = number.checked_sub(before).map(|own| &raw.group[own]);
+            let at = own.map_or(0, |group| group.span().start);
+            self.fits(number).map_err(|what| Fault { at, what })?;
         }
-        Ok(config)
+        Ok(())
     }
 
     fn group(&self, whole: &Spanned<RawGroup>) -> Result<Group, Fault> {
@@ -688,10 +708,25 @@ fn outsourced_geometry(whole: &Spanned<RawOutsource>) -> Result<Geometry, Fault>
     Geometry::new(size, OUTSOURCED_SLOTS).map_err(|error| fault(error.to_string()))
 }
 
-fn limit(raw: Option<&Spanned<String>>) -> Result<Option<u64>, Fault> {
-    let Some(raw) = raw else {
-        return Ok(None);
-    };
+/// The files beside a configuration file that add to it.
+fn parts(path: &Path) -> Result<Vec<PathBuf>> {
+    let dir = path.with_extension("d");
+    if !dir.is_dir() || dir == path {
+        return Ok(Vec::new());
+    }
+    check_dir(&dir, "--config", "change the configuration", 0)?;
+    let mut parts = Vec::new();
+    for entry in dir.read_dir()? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "toml") {
+            parts.push(path);
+        }
+    }
+    parts.sort();
+    Ok(parts)
+}
+
+fn limit(raw: &Spanned<String>) -> Result<Option<u64>, Fault> {
     match parse_size(raw.get_ref()) {
         Ok(0) => Err(fault(raw, "a limit of 0 allows no region: leave it out")),
         Ok(limit) => Ok(Some(limit)),
@@ -771,6 +806,12 @@ mod tests {
 
     const GOOD: &str = include_str!("../../../hallwayd.toml");
 
+    fn parse(text: &str) -> Config {
+        let mut config = Config::default();
+        config.add(text).map_err(|fault| fault.what).unwrap();
+        config
+    }
+
     fn error(text: &str) -> String {
         let path = std::env::temp_dir().join(format!("hwc-{:?}", std::thread::current().id()));
         std::fs::write(&path, text).unwrap();
@@ -782,7 +823,7 @@ mod tests {
 
     #[test]
     fn the_example_is_good_and_says_what_it_means() {
-        let config = Config::parse(GOOD).map_err(|fault| fault.what).unwrap();
+        let config = parse(GOOD);
         assert_eq!(config.host_limit, Some(4 << 30));
         let names: Vec<&str> = config.groups.iter().map(|g| g.name.as_str()).collect();
         assert_eq!(names, ["web", "tenants"]);
@@ -803,7 +844,7 @@ mod tests {
         assert!(config.pair_of(0, 2).is_some() && config.pair_of(0, 1).is_none());
         assert!(config.pair_of(0, 0).is_none());
         let both = GOOD.replace("groups = [\"tenants\"]", "groups = [\"web\", \"tenants\"]");
-        let both = Config::parse(&both).map_err(|fault| fault.what).unwrap();
+        let both = parse(&both);
         assert!(both.pair_of(0, 2).is_none(), "they share a region anyway");
         assert!(config.admits(&pair, config.vms[2].uuid));
         assert!(!config.admits(&pair, config.vms[1].uuid));
@@ -821,6 +862,44 @@ mod tests {
         assert_eq!(config.outsourced_named(&region), Some(2));
         assert!(config.admits(&region, shop.uuid));
         assert!(!config.admits(&region, vm.uuid) && !config.admits("out.web1", vm.uuid));
+    }
+
+    #[test]
+    fn the_directory_beside_the_file_adds_to_it() {
+        let path = std::env::temp_dir().join(format!("hwp-{}.toml", std::process::id()));
+        let dir = path.with_extension("d");
+        let _ = std::fs::remove_dir_all(&dir);
+        let group = "[[group]]\nname = \"g\"\nisolation = \"shared\"\nsize = \"8M\"\nslots = 2\n";
+        let vm = |name: &str, end: u8| {
+            format!(
+                "[[vm]]\nname = \"{name}\"\ngroups = [\"g\"]\n\
+                 uuid = \"8d5c6c5e-0000-4000-8000-00000000000{end}\"\n"
+            )
+        };
+        std::fs::write(&path, group).unwrap();
+        assert_eq!(Config::load(&path).unwrap().vms.len(), 0);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("a.toml"), vm("a", 1)).unwrap();
+        std::fs::write(dir.join("a.toml.old"), "no").unwrap();
+        assert_eq!(Config::load(&path).unwrap().vms.len(), 1);
+        let error = |name: &str, text: String| {
+            std::fs::write(dir.join(name), text).unwrap();
+            let said = format!("{:#}", Config::load(&path).unwrap_err());
+            std::fs::remove_file(dir.join(name)).unwrap();
+            assert!(said.contains(&format!("/{name}:")), "{said}");
+            said
+        };
+        assert!(error("b.toml", vm("a", 2)).contains("b.toml:2: there are two VMs a"));
+        assert!(error("b.toml", vm("b", 2)).contains("give it more slots"));
+        let limits = "[limits]\nhost = \"1G\"\n";
+        std::fs::write(&path, format!("{limits}{group}")).unwrap();
+        let said = error("b.toml", limits.into());
+        assert!(
+            said.contains("b.toml:2: another file has this limit"),
+            "{said}"
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
@@ -992,8 +1071,7 @@ mod tests {
             let part = format!("limits.{limit}");
             assert!(said.starts_with(":7: ") && said.contains(&part), "{said}");
         }
-        let config = Config::parse("[limits]\nhost = \"16M\"\n").map_err(|fault| fault.what);
-        let config = config.unwrap();
+        let config = parse("[limits]\nhost = \"16M\"\n");
         let region = |text: &str| [text.parse().unwrap()];
         assert!(check_together(&config, &region("c:16M")).is_ok());
         let said = check_together(&config, &region("c:32M")).unwrap_err();

@@ -35,22 +35,24 @@ mod server;
 mod stop;
 mod vms;
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::stat::{umask, Mode};
+use nix::unistd::execv;
 
 use crate::access::Access;
-use crate::config::Config;
 use crate::keeper::Holder;
 use crate::options::Options;
 use crate::regionspec::RegionSpec;
 use crate::run::RunDir;
-use crate::server::Server;
+use crate::server::{End, Server};
 
 /// Raises the limit of descriptors: each VM takes four here and four in the holder.
 fn raise_descriptor_limit() {
@@ -63,17 +65,26 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn configuration(options: &Options) -> Result<Config> {
-    let Some(path) = &options.config else {
-        return Ok(Config::default());
+/// Becomes a new daemon, with the same process and words. It finds all that is kept by the
+/// holder, as after a restart, and reads its configuration. Signals stay blocked: one that
+/// comes meanwhile is the new daemon's.
+fn exec_again() -> Result<()> {
+    let own = std::env::current_exe().context("/proc/self/exe")?;
+    // Of an executable that was replaced, only this name is left.
+    let path = if own.exists() {
+        own
+    } else {
+        "/proc/self/exe".into()
     };
-    let config = Config::load(path)?;
-    config::check_together(&config, &options.regions)?;
-    Ok(config)
+    let path = CString::new(path.into_os_string().into_vec())?;
+    let words = std::env::args_os().map(|word| CString::new(word.into_vec()));
+    let words = words.collect::<Result<Vec<_>, _>>()?;
+    execv(&path, &words).context("cannot start again")?;
+    Ok(())
 }
 
 fn serve(options: &Options) -> Result<()> {
-    let config = configuration(options)?;
+    let config = options.configuration()?;
     let path = options.run_dir();
     let access = Access::new(options.group.as_deref())?;
     let socket = options.socket();
@@ -111,7 +122,11 @@ fn serve(options: &Options) -> Result<()> {
     // What was there before is not this daemon's to remove.
     let is_first = !run.holder().exists();
     match Server::new(options, config, &access, run.clone(), made.clone()) {
-        Ok(server) => server.run(),
+        Ok(server) => match server.run()? {
+            End::Over => Ok(()),
+            // The lock goes with this program, and the next one takes it.
+            End::Again => exec_again(),
+        },
         Err(error) => {
             if is_first {
                 if let Ok(Some(holder)) = Holder::find(&run.holder()) {
@@ -133,13 +148,15 @@ fn main() -> ExitCode {
     let result = if options.holder {
         keeper::run_holder()
     } else if options.check_config {
-        configuration(&options).map(|config| {
+        options.configuration().map(|config| {
             let empty = config.groups.is_empty();
             let but = if empty { ", and has no [[group]]" } else { "" };
             println!("the configuration is good{but}");
         })
     } else if options.stop {
-        configuration(&options).and_then(|config| stop::stop(&options, &config))
+        options
+            .configuration()
+            .and_then(|config| stop::stop(&options, &config))
     } else {
         use std::io::IsTerminal;
         tracing_subscriber::fmt()

@@ -3,18 +3,20 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::Parser;
 use hallway_membership::Geometry;
 use tracing::Level;
 
+use crate::config::{check_together, Config};
 use crate::regionspec::{RegionSpec, SLOTS};
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Serves QEMU's ivshmem-doorbell devices and owns the memory regions that VMs
 /// share.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(
     name = "hallwayd",
     version,
@@ -44,7 +46,8 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/hallway")]
     pub region_dir: PathBuf,
 
-    /// Which VMs there are, which may talk to each other, and by which memory: host/hallwayd.toml explains it
+    /// Which VMs there are, which may talk to each other, and by which memory: host/hallwayd.toml
+    /// explains it. The files *.toml of a directory beside it, with .d in place of .toml, add to it
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
 
@@ -97,6 +100,16 @@ impl Options {
             }];
         }
         self.regions.clone()
+    }
+
+    /// The configuration, read now; an empty one without `--config`.
+    pub fn configuration(&self) -> Result<Config> {
+        let Some(path) = &self.config else {
+            return Ok(Config::default());
+        };
+        let config = Config::load(path)?;
+        check_together(&config, &self.regions)?;
+        Ok(config)
     }
 
     /// Path of the socket to which QEMUs connect.

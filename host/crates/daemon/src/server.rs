@@ -33,11 +33,12 @@ use hallway_abi::region as abi;
 use hallway_control::{self as control, Answer, Migration, Query, Status};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::clients::Clients;
 use crate::keeper::Keeper;
 use crate::notify;
+use crate::options::Options;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
 use crate::requests;
@@ -48,6 +49,8 @@ pub struct Server {
     poller: Poller,
     keeper: Keeper,
     clients: Clients,
+    /// What it was started with.
+    options: Options,
     signals: SignalFd,
     /// Connections that were taken over from the daemon before.
     recovered: usize,
@@ -57,18 +60,29 @@ pub struct Server {
     stopping: Option<Stop>,
 }
 
+/// What follows the end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Nothing.
+    Over,
+    /// Another daemon in its place, with the configuration as it is then.
+    Again,
+}
+
 /// How to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     /// By a signal: the holder keeps the connections.
     Handover,
+    /// To read the configuration again: the holder keeps all.
+    Reload,
     /// On request: nothing stays.
     Clean,
 }
 
 impl Server {
     /// Serves until a signal or a client ends it.
-    pub fn run(mut self) -> Result<()> {
+    pub fn run(mut self) -> Result<End> {
         self.every_second();
         self.commit();
         info!(socket = %self.keeper.socket.display(), pid = std::process::id(), "ready");
@@ -108,7 +122,7 @@ impl Server {
             Source::Signal => {
                 while let Ok(Some(signal)) = self.signals.read_signal() {
                     if signal.ssi_signo == Signal::SIGHUP as u32 {
-                        warn!("SIGHUP: restart hallwayd to read the configuration again");
+                        let _ = self.reload();
                         continue;
                     }
                     info!(signal = signal.ssi_signo, "a signal ends it");
@@ -190,6 +204,10 @@ impl Server {
                 };
                 migration(allowed.and_then(|()| self.picture.vms.migrate(&vm, uri)))
             }
+            Query::Reload => match self.reload() {
+                Ok(()) => Answer::Reloading,
+                Err(message) => Answer::Error { message },
+            },
             Query::Migration { vm } => migration(vms.migration(&vm)),
             Query::CancelMigration { vm } => migration(vms.cancel_migration(&vm)),
             Query::Stop => {
@@ -197,6 +215,30 @@ impl Server {
                 Answer::Stopping
             }
         }
+    }
+
+    /// Has a new daemon take the place of this one, if it could start with the configuration
+    /// as it is now. Nothing is lost by that: the holder keeps connections and memory.
+    fn reload(&mut self) -> Result<(), String> {
+        if self.options.config.is_none() {
+            let why = "hallwayd has no configuration to read: start it with --config PATH";
+            warn!("{why}");
+            return Err(why.into());
+        }
+        if let Err(error) = self.options.configuration() {
+            let why = format!("the configuration stays as it was: {error:#}");
+            error!("{why}");
+            return Err(why);
+        }
+        if !self.keeper.has_holder() {
+            let why = "the holder process is being replaced: try again";
+            warn!("{why}");
+            return Err(why.into());
+        }
+        info!("reads the configuration again");
+        notify::tell_reloading();
+        self.stopping.get_or_insert(Stop::Reload);
+        Ok(())
     }
 
     fn status(&self) -> Status {
@@ -217,9 +259,10 @@ impl Server {
         }
     }
 
-    fn finish(mut self) -> Result<()> {
+    fn finish(mut self) -> Result<End> {
         let connections = self.picture.connections.iter().count();
-        let is_handover = self.stopping == Some(Stop::Handover) && connections > 0;
+        let is_reload = self.stopping == Some(Stop::Reload);
+        let is_handover = is_reload || self.stopping == Some(Stop::Handover) && connections > 0;
         if is_handover {
             // Of an outsourcer that was just started the holder may not know all.
             self.commit();
@@ -230,12 +273,15 @@ impl Server {
         }
         let _ = std::fs::remove_file(control::socket(self.keeper.dir()));
         let picture = self.picture;
+        if is_reload {
+            return Ok(End::Again);
+        }
         if is_handover {
             info!(
                 vms = connections,
                 "ends; the holder keeps the VMs for the next hallwayd"
             );
-            return Ok(());
+            return Ok(End::Over);
         }
         // No VM is left that could use them. What lay around meanwhile, others may spoil.
         let files = picture.regions.iter();
@@ -243,6 +289,6 @@ impl Server {
         let files: Vec<_> = files.map(Path::to_path_buf).collect();
         self.keeper.clean(&files);
         info!("ends");
-        Ok(())
+        Ok(End::Over)
     }
 }

@@ -6,12 +6,14 @@ mod common;
 #[path = "../../qmp/tests/qemu/mod.rs"]
 mod qemu;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use common::{until, Daemon};
 use hallway_abi::region as abi;
-use hallway_control::Liveness;
+use hallway_control::{ask, Answer, Liveness, Query};
 use hallway_membership::Uuid;
+use nix::sys::signal::Signal;
 use qemu::{Machine, GREETING};
 
 const GROUP: &str = "[[group]]\nname = \"web\"\nisolation = \"shared\"\nsize = \"16M\"\n";
@@ -34,6 +36,88 @@ fn is_member(daemon: &Daemon, slot: usize) -> bool {
     let region = status.regions.iter().find(|one| one.name == "web").unwrap();
     let mut members = region.members.iter();
     members.any(|member| member.slot == slot && member.liveness != Liveness::Absent)
+}
+
+/// Descriptors that the daemon has open.
+fn descriptors(daemon: &Daemon) -> usize {
+    let dir = format!("/proc/{}/fd", daemon.child.id());
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+#[test]
+fn a_reload_changes_the_groups_and_loses_no_connection() {
+    let uuid = Uuid::random().unwrap();
+    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", None));
+    let mut daemon = Daemon::configured(&[], Some(&config));
+    let path = daemon.dir.join("hallwayd.toml");
+    let region = daemon.region();
+    let mut member = common::Qemu::new(&daemon);
+    member.uuid = uuid;
+    assert_eq!(member.join(region), abi::STATUS_OK);
+    let (slot, before) = (member.slot(), descriptors(&daemon));
+
+    // What is wrong is said, and changes nothing.
+    std::fs::write(&path, "[[group]]\nname = 1\n").unwrap();
+    let Answer::Error { message } = ask(&daemon.run(), Query::Reload).unwrap() else {
+        panic!("a bad configuration was taken");
+    };
+    assert!(message.contains("hallwayd.toml:2: "), "{message}");
+    daemon.signal(Signal::SIGHUP);
+    until("the signal is refused, too", || {
+        daemon
+            .log()
+            .matches("the configuration stays as it was")
+            .count()
+            == 2
+    });
+    assert!(is_member(&daemon, slot));
+
+    // The group has one more VM: by a question, then by the signal.
+    let other = Uuid::random().unwrap();
+    let second = vm(other, "\"web\"", None).replace("\"a\"", "\"b\"");
+    std::fs::write(&path, format!("{config}{second}")).unwrap();
+    let answer = ask(&daemon.run(), Query::Reload).unwrap();
+    assert_eq!(answer, Answer::Reloading);
+    let again = |daemon: &Daemon, times| {
+        until("it is ready again", || {
+            daemon.log().matches(" ready").count() == times
+        });
+        ask(&daemon.run(), Query::Status).unwrap();
+    };
+    again(&daemon, 2);
+    let mut joins = common::Qemu::new(&daemon);
+    joins.uuid = other;
+    assert_eq!(joins.join(region), abi::STATUS_OK);
+    assert!(is_member(&daemon, slot) && is_member(&daemon, joins.slot()));
+    drop(joins);
+    std::fs::write(&path, &config).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    again(&daemon, 3);
+    assert!(is_member(&daemon, slot));
+    assert!(
+        daemon.child.try_wait().unwrap().is_none(),
+        "the process is the same"
+    );
+    until("nothing is left open", || descriptors(&daemon) <= before);
+}
+
+#[test]
+fn without_a_connection_a_reload_keeps_the_socket() {
+    let daemon = Daemon::configured(&[], Some(GROUP));
+    let socket = daemon.run().join("hallwayd.sock");
+    let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
+    let before = inode(&socket);
+    assert_eq!(
+        ask(&daemon.run(), Query::Reload).unwrap(),
+        Answer::Reloading
+    );
+    until("it is ready again", || {
+        daemon.log().matches(" ready").count() == 2
+    });
+    assert_eq!(inode(&socket), before);
+    let plain = Daemon::new();
+    let answer = ask(&plain.run(), Query::Reload).unwrap();
+    assert!(matches!(answer, Answer::Error { message } if message.contains("--config")));
 }
 
 #[test]

@@ -90,6 +90,7 @@ impl Server {
             poller: Poller::new()?,
             keeper: Keeper::new(run, holder, socket, made),
             clients,
+            options: options.clone(),
             signals,
             recovered,
             started: Instant::now(),
