@@ -390,6 +390,38 @@ def test_published_life(outsourced: Outsourced) -> None:
         both()
 
 
+def test_newly_published(outsourced: Outsourced) -> None:
+    """Another configuration takes the port of a bound socket from the host, and gives it back."""
+    vm = outsourced.vm
+    outsourced.load()
+    before = outsourced.outsourcer()
+    with bound(outsourced, "plain", "0.0.0.0"):
+        assert moves(outsourced, HOST, "outside") == (ASKED, True)
+        with outsourced.configured('publish = ["tcp/8080"]'):
+            wait_for(lambda: not is_published(7030, "u"), "the port is free")
+            assert moves(outsourced, vm.ip4, "outside") == (0, False)
+        wait_for(lambda: is_published(7030, "u"), "it is published again")
+        assert moves(outsourced, HOST, "outside") == (ASKED, True)
+        assert outsourced.outsourcer() == before
+
+
+# Binds one socket after another to the port, each of which is closed at once.
+AGAIN = """
+import socket
+for number in range(300):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("0.0.0.0", 7030))
+"""
+
+
+def test_bound_again(outsourced: Outsourced) -> None:
+    """The port of a socket that was closed is free for the next one."""
+    outsourced.load()
+    outsourced.vm.put(AGAIN, "/tmp/again.py")
+    outsourced.vm.run("python3 -B /tmp/again.py", timeout=60 * outsourced.slow)
+    wait_for(lambda: not is_published(7030, "u"), "the port is free")
+
+
 FORGE = """
 import socket
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
