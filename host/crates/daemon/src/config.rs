@@ -169,6 +169,8 @@ struct RawOutsource {
     listeners: Option<Spanned<u32>>,
     rate: Option<Spanned<u32>>,
     burst: Option<Spanned<u32>>,
+    arrival_rate: Option<Spanned<u32>>,
+    arrival_burst: Option<Spanned<u32>>,
     memory: Option<Spanned<String>>,
 }
 
@@ -635,10 +637,19 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
         Some(raw) if (1..=most).contains(raw.get_ref()) => Ok(*raw.get_ref()),
         Some(raw) => Err(fault(raw, format!("give a number from 1 to {most}"))),
     };
-    let rate = number(&raw.rate, 0, RATE_MAX)?;
-    if let Some(burst) = raw.burst.as_ref().filter(|_| rate == 0) {
-        return Err(fault(burst, "burst goes with rate"));
-    }
+    let limit = |rate: &Option<Spanned<u32>>, burst: &Option<Spanned<u32>>, goes| {
+        let rate = number(rate, 0, RATE_MAX)?;
+        match burst.as_ref().filter(|_| rate == 0) {
+            Some(burst) => Err(fault(burst, goes)),
+            None => Ok((rate, number(burst, rate, RATE_MAX)?)),
+        }
+    };
+    let (rate, burst) = limit(&raw.rate, &raw.burst, "burst goes with rate")?;
+    let (arrival_rate, arrival_burst) = limit(
+        &raw.arrival_rate,
+        &raw.arrival_burst,
+        "arrival-burst goes with arrival-rate",
+    )?;
     Ok(Some(Outsource {
         netns: netns.transpose()?,
         user: user.uid,
@@ -661,7 +672,9 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
             sockets: number(&raw.sockets, OUTSOURCED_SOCKETS, most)?,
             listeners: number(&raw.listeners, OUTSOURCED_LISTENERS, most)?,
             rate,
-            burst: number(&raw.burst, rate, RATE_MAX)?,
+            burst,
+            arrival_rate,
+            arrival_burst,
         },
     }))
 }
@@ -1031,6 +1044,7 @@ mod tests {
             (out("listeners = 3000"), 11, "from 1 to 2048"),
             (out("rate = 0"), 11, "from 1 to 1000000"),
             (out("burst = 5"), 11, "goes with rate"),
+            (out("arrival-burst = 5"), 11, "goes with arrival-rate"),
             (out("memory = \"5M\""), 11, "power of two"),
             (out("memory = \"2M\""), 11, "less than 2 MiB"),
             (out("net = \"x\""), 11, "expected one of"),

@@ -24,6 +24,7 @@ use crate::member::{Peer, RING_DATAGRAMS};
 use crate::message::{Handle, Message, Offer, Other, CARRIER};
 use crate::orders::{Policy, Protocol};
 use crate::poller::Poller;
+use crate::rate::Rate;
 use crate::record::{self, Corrupt, Error, Head, HEAD};
 use crate::table::{Entry, Queue};
 use crate::udp::{self, Received};
@@ -92,6 +93,18 @@ pub struct Turn<'a> {
     pub counts: &'a mut Counts,
     /// Watches the sockets.
     pub poller: &'a Poller,
+    /// How fast it may begin to send to other ends.
+    pub rate: &'a mut Rate,
+}
+
+/// What becomes of a datagram.
+enum Fate {
+    /// The host sends it.
+    Allowed,
+    /// The policy is against its destination: the guest sends it.
+    Returned,
+    /// It is too early for another destination.
+    Lost,
 }
 
 /// Errors of a host that has too little: what cannot be sent for these is lost.
@@ -172,20 +185,29 @@ impl Datagrams {
         Ok(true)
     }
 
-    fn allows(&mut self, to: SocketAddr, turn: &mut Turn<'_>) -> bool {
-        if let Some(is_allowed) = self.ends.borrow_mut().is_allowed(to) {
-            return is_allowed;
+    fn decide(&mut self, to: SocketAddr, turn: &mut Turn<'_>) -> Fate {
+        let known = self.ends.borrow_mut().is_allowed(to);
+        if let Some(is_allowed) = known {
+            return match is_allowed {
+                true => Fate::Allowed,
+                false => Fate::Returned,
+            };
         }
         let allowed = match to.port() {
             0 => Err("port 0".into()),
             _ => policy::check_connect(turn.policy, to, net::is_own),
         };
+        if allowed.is_ok() && !turn.rate.may_meet(turn.policy) {
+            turn.counts
+                .refuse("rate".into(), &format!("datagram to {to}"));
+            return Fate::Lost;
+        }
         self.ends.borrow_mut().insert(to, allowed.is_ok());
         if let Err(cause) = allowed {
             turn.counts.refuse(cause, &format!("datagram to {to}"));
-            return false;
+            return Fate::Returned;
         }
-        true
+        Fate::Allowed
     }
 
     /// `runs` begin with the record.
@@ -196,8 +218,12 @@ impl Datagrams {
             if !known.is_some_and(|known| known.is_allowed) {
                 return Sent::Done;
             }
-        } else if !self.allows(head.address, turn) {
-            return self.send_back(head, runs, turn.peer);
+        } else {
+            match self.decide(head.address, turn) {
+                Fate::Allowed => {}
+                Fate::Returned => return self.send_back(head, runs, turn.peer),
+                Fate::Lost => return Sent::Done,
+            }
         }
         let payload = runs.part(HEAD, head.length);
         match self.try_send(head, &payload, turn) {
@@ -647,6 +673,7 @@ impl Guest<'_> {
             policy: self.policy,
             counts: self.counts,
             poller: self.poller,
+            rate: self.rate,
         };
         match self.table.get(own) {
             Some(Entry::Datagrams(datagrams)) => datagrams.pump(&mut turn),

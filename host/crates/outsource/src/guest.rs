@@ -81,6 +81,7 @@ impl Guest<'_> {
     /// Gives each entry that has work a turn.
     pub fn work(&mut self) {
         self.start_waiting();
+        self.take_waiting();
         for own in self.table.take(Queue::Ready) {
             let tag = self.table.tag(own);
             match self.table.get(own) {

@@ -18,7 +18,7 @@ pub struct Counts {
     /// How often a rule, or a cause, refused something. The causes are few, and the
     /// rules are the policy's.
     pub refused: BTreeMap<String, u64>,
-    /// Connects that had to wait for their turn.
+    /// Connections that had to wait for their turn.
     pub delayed: u64,
     lines: u32,
 }

@@ -72,6 +72,9 @@ impl Guest<'_> {
         let (Some(socket), its) = (&listener.socket, listener.its) else {
             return false;
         };
+        if !self.rate.may_arrive(self.policy) {
+            return false;
+        }
         let Some((ring, handle)) = self.peer.make_ring(RING_STREAM, others) else {
             return false;
         };
@@ -95,6 +98,7 @@ impl Guest<'_> {
             }
         };
         listener.unanswered += 1;
+        self.counts.delayed += u64::from(self.rate.note_arrival(self.policy));
         let stream = Stream {
             socket: Some(socket),
             stage: Stage::Offered(tag),

@@ -81,10 +81,15 @@ pub struct Policy {
     pub sockets: u32,
     /// Listeners, and UDP sockets with a published port, that the guest may have at a time.
     pub listeners: u32,
-    /// Connects that the guest may make in a second; 0: any number.
+    /// Connects that the guest may make in a second, and other ends of UDP to which it may
+    /// begin to send; 0: any number.
     pub rate: u32,
     /// Those that it may make at once, after it has made none for a while.
     pub burst: u32,
+    /// Connections that may arrive in a second; 0: any number.
+    pub arrival_rate: u32,
+    /// Those that may arrive at once, after none has for a while.
+    pub arrival_burst: u32,
 }
 
 /// A rule about connections: `10.0.0.0/8:443`, `[fd00::]/8:80-90`, `!10.0.0.1`.
@@ -140,7 +145,7 @@ pub struct Report {
     pub received: u64,
     /// How often a rule, or a cause, refused the guest something.
     pub refused: Vec<(String, u64)>,
-    /// Connects that had to wait for their turn.
+    /// Connections that had to wait for their turn.
     pub delayed: u64,
     /// How often the guest broke the protocol.
     pub corrupt: u64,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bounds how fast the guest connects.
+//! Bounds how fast the guest connects, and how fast connections arrive.
 //!
-//! What is too early waits for its turn, in order, as behind a router that drops SYNs
-//! above a rate; but it is not late by whole SYN timeouts. What has waited for too long
+//! A connect that is too early waits for its turn, in order, as behind a router that drops
+//! SYNs above a rate; but it is not late by whole SYN timeouts. What has waited for too long
 //! ends as it does there: with ETIMEDOUT. Connects that wait have a place among the
-//! sockets, so those limit them.
+//! sockets, so those limit them. To another end of UDP it is as for a connect, but a datagram
+//! that is too early is lost. Connections that arrive too early wait in the host's backlog.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,34 +30,93 @@ pub struct Waiting {
     pub since: Instant,
 }
 
-/// A token bucket, and the connects that wait for a token.
-#[derive(Default)]
-pub struct Rate {
-    /// When there are as many tokens again as a burst takes.
-    full: Option<Instant>,
-    /// The first is the next.
-    pub waiting: VecDeque<Waiting>,
+/// Tokens that come in a second (0: any number), and that are there at once after a pause.
+#[derive(Clone, Copy)]
+struct Limit {
+    rate: u32,
+    burst: u32,
 }
 
-impl Rate {
+/// A token bucket.
+#[derive(Default)]
+struct Bucket {
+    /// When there are as many tokens again as a burst takes.
+    full: Option<Instant>,
+}
+
+impl Bucket {
     /// How long the next token is away; zero: there is one.
-    fn missing(&self, policy: &Policy, now: Instant) -> Duration {
-        let Some(every) = Duration::from_secs(1).checked_div(policy.rate) else {
+    fn missing(&self, limit: Limit, now: Instant) -> Duration {
+        let Some(every) = Duration::from_secs(1).checked_div(limit.rate) else {
             return Duration::ZERO;
         };
         let full = self.full.map_or(Duration::ZERO, |at| at - now.min(at));
-        full.saturating_sub(every * policy.burst.saturating_sub(1))
+        full.saturating_sub(every * limit.burst.saturating_sub(1))
     }
 
     /// Takes a token, if there is one.
-    fn take(&mut self, policy: &Policy, now: Instant) -> bool {
-        if !self.missing(policy, now).is_zero() {
+    fn take(&mut self, limit: Limit, now: Instant) -> bool {
+        if !self.missing(limit, now).is_zero() {
             return false;
         }
-        if let Some(every) = Duration::from_secs(1).checked_div(policy.rate) {
+        if let Some(every) = Duration::from_secs(1).checked_div(limit.rate) {
             self.full = Some(self.full.map_or(now, |at| at.max(now)) + every);
         }
         true
+    }
+}
+
+impl Policy {
+    fn outward(&self) -> Limit {
+        Limit {
+            rate: self.rate,
+            burst: self.burst,
+        }
+    }
+
+    fn inward(&self) -> Limit {
+        Limit {
+            rate: self.arrival_rate,
+            burst: self.arrival_burst,
+        }
+    }
+}
+
+/// Tokens of both directions, and the connects that wait for one.
+#[derive(Default)]
+pub struct Rate {
+    outward: Bucket,
+    inward: Bucket,
+    /// The first is the next.
+    pub waiting: VecDeque<Waiting>,
+    /// A connection waits in the backlog of a listener.
+    is_held: bool,
+}
+
+impl Rate {
+    /// Whether a datagram may go to another end now.
+    pub fn may_meet(&mut self, policy: &Policy) -> bool {
+        self.outward.take(policy.outward(), Instant::now())
+    }
+
+    /// Whether a connection that has arrived may be taken now. If so, and one is, then
+    /// [`Rate::note_arrival`] follows.
+    pub fn may_arrive(&mut self, policy: &Policy) -> bool {
+        let missing = self.inward.missing(policy.inward(), Instant::now());
+        self.is_held |= !missing.is_zero();
+        missing.is_zero()
+    }
+
+    /// A connection was taken. Whether it had to wait.
+    pub fn note_arrival(&mut self, policy: &Policy) -> bool {
+        self.inward.take(policy.inward(), Instant::now());
+        std::mem::take(&mut self.is_held)
+    }
+
+    /// Whether a connection that waits in a backlog may be taken now.
+    fn has_turn(&self, policy: &Policy) -> bool {
+        let missing = self.inward.missing(policy.inward(), Instant::now());
+        self.is_held && missing.is_zero()
     }
 
     /// A connect is given up: it waits no more. So as many wait as there are sockets, at most.
@@ -67,18 +127,35 @@ impl Rate {
     /// Milliseconds until the first of those that wait has its turn, or has waited for
     /// too long. Nothing: none waits.
     pub fn timeout(&self, policy: &Policy) -> Option<u16> {
-        let (first, now) = (self.waiting.front()?, Instant::now());
-        let left = (first.since + PATIENCE).saturating_duration_since(now);
-        let wait = self.missing(policy, now).min(left);
+        let now = Instant::now();
+        let start = self.waiting.front().map(|first| {
+            let left = (first.since + PATIENCE).saturating_duration_since(now);
+            self.outward.missing(policy.outward(), now).min(left)
+        });
+        let arrival = self
+            .is_held
+            .then(|| self.inward.missing(policy.inward(), now));
+        let wait = start.into_iter().chain(arrival).min()?;
         // Never less than that: it would be too early again.
-        Some(wait.as_micros().div_ceil(1000) as u16)
+        Some(wait.as_micros().div_ceil(1000).min(u128::from(u16::MAX)) as u16)
     }
 }
 
 impl Guest<'_> {
     /// Whether a connect may start now. If so, the next one has to be later.
     pub fn may_start(&mut self) -> bool {
-        self.rate.waiting.is_empty() && self.rate.take(self.policy, Instant::now())
+        self.rate.waiting.is_empty()
+            && self
+                .rate
+                .outward
+                .take(self.policy.outward(), Instant::now())
+    }
+
+    /// Has connections taken that wait in a backlog, if it is their turn.
+    pub fn take_waiting(&mut self) {
+        if self.rate.has_turn(self.policy) {
+            self.wake_listeners();
+        }
     }
 
     /// Starts the connects whose turn it is, and ends those that have waited for too
@@ -91,7 +168,7 @@ impl Guest<'_> {
             };
             let is_late = now >= first.since + PATIENCE;
             let own = self.table.find(first.tag);
-            if !is_late && !self.rate.take(self.policy, now) {
+            if !is_late && !self.rate.outward.take(self.policy.outward(), now) {
                 return;
             }
             let (Some(waiting), Some(own)) = (self.rate.waiting.pop_front(), own) else {
@@ -118,21 +195,18 @@ mod tests {
 
     #[test]
     fn tokens_come_one_by_one_up_to_a_burst() {
-        let policy = Policy {
-            rate: 10,
-            burst: 3,
-            ..Policy::default()
-        };
-        let (mut rate, start) = (Rate::default(), Instant::now());
+        let limit = Limit { rate: 10, burst: 3 };
+        let (mut bucket, start) = (Bucket::default(), Instant::now());
         let mut take = |ms| {
             let now = start + Duration::from_millis(ms);
-            (0..100).take_while(|_| rate.take(&policy, now)).count()
+            (0..100).take_while(|_| bucket.take(limit, now)).count()
         };
         let taken = [0, 50, 99, 100, 199, 300, 5000].map(&mut take);
         assert_eq!(taken, [3, 0, 0, 1, 0, 2, 3]);
-        assert!(!rate.take(&policy, start + Duration::from_millis(5099)));
-        let missing = rate.missing(&policy, start + Duration::from_millis(5040));
+        assert!(!bucket.take(limit, start + Duration::from_millis(5099)));
+        let missing = bucket.missing(limit, start + Duration::from_millis(5040));
         assert_eq!(missing, Duration::from_millis(60));
-        assert!(rate.take(&Policy::default(), start));
+        let none = Limit { rate: 0, burst: 0 };
+        assert!(bucket.take(none, start));
     }
 }

@@ -511,3 +511,31 @@ fn published_sockets_are_limited() {
     let refused = vm.open_datagrams_with(any, flags).err();
     assert_eq!(refused, Some(libc::ENOBUFS as u64));
 }
+
+#[test]
+fn datagrams_to_other_ends_above_the_rate_are_lost() {
+    let (server, address) = server();
+    let mut policy = policy(&[]);
+    (policy.rate, policy.burst) = (1, 3);
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    send(&mut vm, &mut conn, address, b"1");
+    // Others take the rest of what is there.
+    for port in 1..=20 {
+        let other = SocketAddr::new(address.ip(), port);
+        send(&mut vm, &mut conn, other, b"x");
+    }
+    // An end that is known costs nothing.
+    for _ in 0..10 {
+        send(&mut vm, &mut conn, address, b"1");
+    }
+    for _ in 0..11 {
+        let mut buffer = [0; 9];
+        assert_eq!(server.recv(&mut buffer).unwrap(), 1);
+    }
+    let report = host.report();
+    let (cause, count) = &report.refused[0];
+    assert_eq!(cause, "rate");
+    assert!((15..=18).contains(count), "{count}");
+}

@@ -641,3 +641,26 @@ fn a_connect_that_waits_is_native_if_the_policy_forbids_it_meanwhile() {
     assert_eq!(wait_answer(&mut vm), (begun[1], refused));
     assert_eq!(host.report().sockets, 1);
 }
+
+#[test]
+fn connections_that_arrive_above_the_rate_wait_for_their_turn() {
+    let port = free_port();
+    let host = Host::start(Policy {
+        arrival_rate: 10,
+        arrival_burst: 2,
+        ..policy(&[port])
+    });
+    let mut vm = host.join(21);
+    let m = vm.next_endpoint();
+    vm.listen(m, port, 20).unwrap();
+    let start = Instant::now();
+    let _clients: Vec<_> = (0..6)
+        .map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap())
+        .collect();
+    for _ in 0..6 {
+        vm.wait_offer(m);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(390));
+    let report = host.report();
+    assert_eq!((report.delayed, report.refused.len()), (4, 0));
+}
