@@ -58,9 +58,6 @@ static void ask_outsourcer(struct hall_out *out)
 		return;
 	/* As if the policy did not publish the port. */
 	hall_datagram_refuse(out, EACCES);
-	/* No DEPARTED comes for a channel without a number. */
-	if (READ_ONCE(out->channel.member->departed))
-		hall_publish_listeners();
 }
 
 /* The port is free again: the socket was not bound after all. */

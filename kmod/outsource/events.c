@@ -103,7 +103,7 @@ static void on_departed(struct hall_out *out)
 {
 	/*
 	 * The next outsourcer may be there already, and this object was in the way then,
-	 * also if it is closed by now.
+	 * also if it has been closed since.
 	 */
 	if (is_listener(out)) {
 		hall_listener_end(out, EACCES);

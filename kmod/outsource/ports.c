@@ -92,11 +92,11 @@ static struct hall_out *find_unpublished(const struct hall_port_kind *kind, stru
 	return kind->make(sock, native_till_now, GFP_ATOMIC);
 }
 
-/* False: it is locked. */
+/* False: it is locked, or its outsourcer has departed, of which no event comes. */
 static bool publish_one(const struct hall_port_kind *kind, struct sock *sk)
 {
 	struct hall_out *out = NULL;
-	bool owned, pending;
+	bool owned, pending, good;
 
 	spin_lock_bh(&sk->sk_lock.slock);
 	owned = sock_owned_by_user(sk);
@@ -109,9 +109,10 @@ static bool publish_one(const struct hall_port_kind *kind, struct sock *sk)
 	mutex_lock(&out->mutex);
 	if (!pending)
 		kind->ask(out);
+	good = pending || out->channel.endpoint || !READ_ONCE(out->channel.member->departed);
 	hall_out_unlock(out);
 	hall_out_put(out);
-	return true;
+	return good;
 }
 
 unsigned int hall_port_walk(const struct hall_port_kind *kind, unsigned int last)
