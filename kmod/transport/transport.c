@@ -73,6 +73,7 @@ int hall_transports_init(void)
 
 	if (err)
 		return err;
+	hall_uuid_find();
 	for (i = 0; i < ARRAY_SIZE(transports); i++) {
 		err = transports[i]->init();
 		if (err) {

@@ -180,8 +180,9 @@ extern struct workqueue_struct *hall_workqueue;
 extern struct workqueue_struct *hall_control_queue;
 extern struct workqueue_struct *hall_depart_queue;
 
-/* Of this VM; set before the first member arrives. */
+/* Of this VM; set before the first transport starts. */
 extern u8 hall_uuid[16];
+void hall_uuid_find(void);
 
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;

@@ -66,7 +66,6 @@ static int ivshmem_init(void)
 {
 	int err;
 
-	ivshmem_page_init();
 	err = ivshmem_pci_init();
 	if (err)
 		return err;

@@ -5,28 +5,13 @@
 #include "page.h"
 
 #include <linux/bitops.h>
-#include <linux/dmi.h>
-#include <linux/printk.h>
 #include <linux/utsname.h>
-#include <linux/uuid.h>
 #include <net/ipv6.h>
 
 #include "../transports.h"
 
 struct in6_addr ivshmem_address[HALLWAY_ADDRESSES_MAX];
 unsigned int ivshmem_addresses;
-
-void ivshmem_page_init(void)
-{
-	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
-	uuid_t uuid;
-
-	if (!text || uuid_parse(text, &uuid)) {
-		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
-		uuid_gen(&uuid);
-	}
-	export_uuid(hall_uuid, &uuid);
-}
 
 u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 			 u32 command, const u8 *region)

@@ -12,8 +12,6 @@
 extern struct in6_addr ivshmem_address[HALLWAY_ADDRESSES_MAX];
 extern unsigned int ivshmem_addresses;
 
-/* Once, before all else; without the mutex. */
-void ivshmem_page_init(void);
 /* Returns the serial that the reply will have. region: a UUID, or NULL. */
 u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 			 u32 command, const u8 *region);

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+/* This VM's UUID: as its hypervisor says, in whatever way it does. */
+#define pr_fmt(fmt) "hallway: " fmt
+
+#include "transport.h"
+
+#include <linux/dmi.h>
+#include <linux/printk.h>
+#include <linux/uuid.h>
+
+#ifdef CONFIG_XEN
+#include <xen/interface/xen.h>
+#include <xen/interface/version.h>
+#include <xen/xen.h>
+#include <asm/xen/hypercall.h>
+#endif
+
+/* A domain of Xen may have no firmware, and no DMI. */
+static bool read_domain(uuid_t *uuid)
+{
+#ifdef CONFIG_XEN
+	return xen_domain() &&
+	       !HYPERVISOR_xen_version(XENVER_guest_handle, uuid);
+#else
+	return false;
+#endif
+}
+
+static bool read_firmware(uuid_t *uuid)
+{
+	const char *text = dmi_get_system_info(DMI_PRODUCT_UUID);
+
+	return text && !uuid_parse(text, uuid);
+}
+
+void hall_uuid_find(void)
+{
+	uuid_t uuid;
+
+	if (!read_domain(&uuid) && !read_firmware(&uuid)) {
+		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
+		uuid_gen(&uuid);
+	}
+	export_uuid(hall_uuid, &uuid);
+}
