@@ -134,6 +134,8 @@ const char *hall_reason_text(u32 reason)
 			"packet filters must see its packets",
 		[HALLWAY_REASON_SMALL] =
 			"its reader waits for more bytes than the ring holds",
+		[HALLWAY_REASON_SUSPENDED] =
+			"this machine is being saved or migrated",
 	};
 
 	return reason < HALLWAY_REASON_COUNT ? texts[reason] : "unknown reason";

@@ -20,6 +20,7 @@
 
 #include "../obs/counters.h"
 #include "../sock/carrier.h"
+#include "../sock/lock.h"
 #include "../sock/lookup.h"
 
 /* For which a peer may read what it was sent, before its memory goes. */
@@ -159,10 +160,37 @@ void hall_detach_member(struct hall_member *member, u32 reason)
 		hall_channel_drain(member, DRAIN);
 }
 
+/*
+ * This machine stands still in a moment. The rings that it writes stay the peer's to
+ * read, for as long as the peer likes: their memory here is another one from now on,
+ * if the machine goes on elsewhere.
+ */
+static void abandon_one(struct hall_sock *hs, void *data)
+{
+	int err = 0;
+
+	if (hs->channel.member != data)
+		return;
+	mutex_lock(&hs->rx_mutex);
+	lock_sock(hs->sk);
+	if (!hs->detached)
+		err = hall_detach_now(hs, HALLWAY_REASON_SUSPENDED);
+	if (!err) {
+		hall_tx_release(hs);
+		hall_sock_close_channel(hs);
+	}
+	hall_sock_unlock(hs);
+	/* TCP lacks bytes that come before those of a ring that has ended. */
+	if (err)
+		hall_sock_reset(hs, ETIMEDOUT);
+}
+
 void hall_depart_member(struct hall_member *member, u32 reason)
 {
 	/* A peer that is gone sets no marks; any other has the time for it. */
-	if (reason != HALLWAY_REASON_PEER_LEFT)
+	if (reason == HALLWAY_REASON_SUSPENDED)
+		hall_sock_walk(abandon_one, member);
+	else if (reason != HALLWAY_REASON_PEER_LEFT)
 		hall_detach_streams(member, reason);
 	hall_sock_walk(depart_one, member);
 	hall_channel_raise_departed(member);

@@ -788,6 +788,23 @@ static void departs_silently(void)
 	end();
 }
 
+/* A machine that is suspended has no work item: its peers depart in the call. */
+static void abandoned(void)
+{
+	begin();
+	b_of_a->member.channels.counter = 1;
+	hall_peers_abandon(&a.own);
+	CHECK(noted.departures == 1 && !noted.detached &&
+	      noted.reason == HALLWAY_REASON_SUSPENDED);
+	CHECK(!hall_peer_at(&a.own, 1) && !hall_peers_are_gone(&a.own));
+	guest_pass(HZ);
+	CHECK(!released && noted.departures == 1);
+	b_of_a->member.channels.counter = 0;
+	guest_pass(20);
+	CHECK(released == 1 && hall_peers_are_gone(&a.own));
+	end();
+}
+
 /* A slice is closed when the last channel is. */
 static void close_waits(void)
 {
@@ -831,6 +848,7 @@ int main(void)
 	TEST(departure);
 	TEST(lingering);
 	TEST(departs_silently);
+	TEST(abandoned);
 	TEST(close_waits);
 	return tests_done();
 }

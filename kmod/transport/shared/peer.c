@@ -160,6 +160,20 @@ void hall_peer_depart(struct hall_peer *peer, u32 reason)
 	queue_detach(peer, reason);
 }
 
+void hall_peers_abandon(struct hall_own_slice *own)
+{
+	struct hall_peer *peer;
+	u32 i;
+
+	for (i = 0; i < own->mailboxes; i++) {
+		mutex_lock(own->mutex);
+		peer = hall_peer_at(own, i);
+		mutex_unlock(own->mutex);
+		if (peer)
+			depart(peer, HALLWAY_REASON_SUSPENDED);
+	}
+}
+
 bool hall_peer_lingers(struct hall_own_slice *own, u32 mailbox)
 {
 	struct hall_peer *peer;

@@ -118,7 +118,7 @@ static inline bool hall_slice_owned(const struct hall_slice *slice)
 
 /* slice.c */
 
-/* Once, before all else: mailboxes is at least 2 and at most HALLWAY_SLOTS_MAX. */
+/* Once, before all else: mailboxes is at least 1 and at most HALLWAY_SLOTS_MAX. */
 void hall_own_slice_init(struct hall_own_slice *own, u32 mailboxes,
 			 struct mutex *mutex);
 /*
@@ -219,6 +219,12 @@ void hall_peer_arrive(struct hall_peer *peer, u32 out, u32 in);
  * demoted. Its reference is put once it is drained.
  */
 void hall_peer_depart(struct hall_peer *peer, u32 reason);
+/*
+ * This machine is about to be suspended: all programs and all work queues stand
+ * still already. Has all peers depart, and no stream uses their memory afterwards.
+ * Without the mutex.
+ */
+void hall_peers_abandon(struct hall_own_slice *own);
 /* Are the mailboxes of that number still a departed peer's? */
 bool hall_peer_lingers(struct hall_own_slice *own, u32 mailbox);
 /* Ends release() of struct hall_transport. Any context. */
