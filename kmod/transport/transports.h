@@ -6,9 +6,16 @@
 #include "transport.h"
 
 /* T(name): the transport is hall_<name>_transport. */
+#ifdef CONFIG_XEN
+#define HALL_TRANSPORT_XEN(T)	T(xen)
+#else
+#define HALL_TRANSPORT_XEN(T)
+#endif
+
 #define HALL_TRANSPORTS(T) \
 	T(loopback) \
-	T(ivshmem)
+	T(ivshmem) \
+	HALL_TRANSPORT_XEN(T)
 
 #define HALL_TRANSPORT_DECLARE(name) \
 	extern const struct hall_transport hall_##name##_transport;

@@ -180,9 +180,12 @@ PATCHED = re.compile(
     r"|(?:atomic(?:64|_long)?|refcount)_(?!set\b|read\b)\w+"
     r"|(?:test_and_)?(?:set|clear|change)_bit\w*|(?:clear|test_and_set)_bit_(?:un)?lock)\s*\("
 )
-SHARED_FILES = ("kmod/ring", "kmod/transport/shared", "kmod/transport/ivshmem")
+SHARED_FILES = ("kmod/ring", "kmod/transport/shared", "kmod/transport/ivshmem", "kmod/transport/xen")
 # Words of this guest alone, by what the call is given.
-PRIVATE = ((r"refcount_(?:inc|dec_and_test)\(&region->refs\)", "struct region is on our heap"),)
+PRIVATE = (
+    (r"refcount_(?:inc|dec_and_test)\(&region->refs\)", "struct region is on our heap"),
+    (r"refcount_(?:inc|dec_and_test)\(&pair->refs\)", "struct pair is on our heap"),
+)
 
 
 def atomics() -> list[str]:

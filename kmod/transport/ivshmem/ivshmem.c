@@ -16,6 +16,8 @@
 #include <linux/mutex.h>
 #include <linux/printk.h>
 
+#include <xen/xen.h>
+
 #include "../transports.h"
 #include "control.h"
 #include "page.h"
@@ -54,6 +56,9 @@ static void ivshmem_want(const struct in6_addr *address, unsigned int count)
 /* Devices that are here have been probed; a region may be plugged in later. */
 static void report_missing(void)
 {
+	/* A domain of Xen shares memory in another way. */
+	if (xen_domain())
+		return;
 	mutex_lock(&ivshmem_mutex);
 	if (list_empty(&ivshmem_doorbells))
 		pr_notice("no doorbell in use: start QEMU with ivshmem-doorbell on hallwayd's socket; connections stay on TCP\n");

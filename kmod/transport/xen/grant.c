@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Grants: see grant.h.
+ *
+ * A page that another domain has mapped must not be used for anything else. The
+ * kernel has a list of such pages, but looks at ten of them a second, and logs each.
+ * A slice has a thousand: so this file has a list of its own, and hands the kernel
+ * only what is left at unload.
+ */
+#define pr_fmt(fmt) "hallway: xen: " fmt
+
+#include "grant.h"
+
+#include <linux/err.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/pgtable.h>
+#include <linux/printk.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
+
+#include <xen/page.h>
+#include <xen/xen.h>
+#include <asm/xen/hypercall.h>
+#include <asm/xen/page.h>
+
+#include "../transport.h"
+
+#define REAP		(HZ / 10)
+/* The share of this guest's grant references that all peers have: 1 / SHARE. */
+#define SHARE		2
+#define REFERENCES	(PAGE_SIZE / sizeof(struct grant_entry_v1))
+
+static DEFINE_MUTEX(mutex);		/* of the next two */
+static unsigned int granted_pages;	/* those that are not back yet included */
+static LIST_HEAD(ended);		/* grants that have such pages */
+
+static void reap(struct work_struct *work);
+static DECLARE_DELAYED_WORK(reap_work, reap);
+
+/* Granting */
+
+static bool reserve(unsigned int pages)
+{
+	unsigned int most = gnttab_max_grant_frames() * REFERENCES / SHARE;
+	bool enough;
+
+	mutex_lock(&mutex);
+	enough = pages <= most && granted_pages <= most - pages;
+	if (enough)
+		granted_pages += pages;
+	mutex_unlock(&mutex);
+	return enough;
+}
+
+static void unreserve(unsigned int pages)
+{
+	mutex_lock(&mutex);
+	granted_pages -= pages;
+	mutex_unlock(&mutex);
+}
+
+/* No page of it is granted, or none any more. */
+static void free_granted(struct xen_granted *granted)
+{
+	unsigned int i;
+
+	for (i = 0; granted->page && i < granted->pages; i++)
+		if (granted->page[i])
+			__free_page(granted->page[i]);
+	kvfree(granted->page);
+	kfree(granted);
+}
+
+static bool alloc_pages_of(struct xen_granted *granted)
+{
+	unsigned int i;
+
+	granted->page = kvcalloc(granted->pages, sizeof(*granted->page),
+				 GFP_KERNEL);
+	if (!granted->page)
+		return false;
+	/* One by one: each comes back on its own. */
+	for (i = 0; i < granted->pages; i++) {
+		granted->page[i] = alloc_page(GFP_KERNEL | __GFP_ZERO |
+					      __GFP_NOWARN);
+		if (!granted->page[i])
+			return false;
+	}
+	granted->at = vmap(granted->page, granted->pages, VM_MAP, PAGE_KERNEL);
+	return granted->at;
+}
+
+struct xen_granted *hall_xen_grant(domid_t to, unsigned int pages)
+{
+	struct xen_granted *granted;
+	unsigned int i;
+	int err = -ENOMEM;
+
+	if (!reserve(pages))
+		return ERR_PTR(-ENOSPC);
+	granted = kzalloc(sizeof(*granted), GFP_KERNEL);
+	if (!granted)
+		goto unreserve;
+	granted->pages = pages;
+	if (!alloc_pages_of(granted))
+		goto free;
+	err = gnttab_alloc_grant_reference_seq(pages, &granted->first);
+	if (err < 0)
+		goto unmap;
+	for (i = 0; i < pages; i++)
+		gnttab_grant_foreign_access_ref(granted->first + i, to,
+						xen_page_to_gfn(granted->page[i]),
+						false);
+	return granted;
+unmap:
+	vunmap(granted->at);
+free:
+	free_granted(granted);
+unreserve:
+	unreserve(pages);
+	return ERR_PTR(err);
+}
+
+/* Under the mutex. True: all pages are back. */
+static bool take_back(struct xen_granted *granted)
+{
+	unsigned int i;
+	bool all = true;
+
+	for (i = 0; i < granted->pages; i++) {
+		if (!granted->page[i])
+			continue;
+		if (!gnttab_try_end_foreign_access(granted->first + i)) {
+			all = false;
+			continue;
+		}
+		__free_page(granted->page[i]);
+		granted->page[i] = NULL;
+		granted_pages--;
+		cond_resched();
+	}
+	return all;
+}
+
+static void reap(struct work_struct *work)
+{
+	struct xen_granted *granted, *next;
+
+	mutex_lock(&mutex);
+	list_for_each_entry_safe(granted, next, &ended, list) {
+		if (!take_back(granted))
+			continue;
+		list_del(&granted->list);
+		free_granted(granted);
+	}
+	if (!list_empty(&ended))
+		queue_delayed_work(hall_control_queue, &reap_work, REAP);
+	mutex_unlock(&mutex);
+}
+
+void hall_xen_end_grant(struct xen_granted *granted)
+{
+	vunmap(granted->at);
+	mutex_lock(&mutex);
+	list_add_tail(&granted->list, &ended);
+	mutex_unlock(&mutex);
+	mod_delayed_work(hall_control_queue, &reap_work, 0);
+}
+
+void hall_xen_grants_uninit(void)
+{
+	struct xen_granted *granted, *next;
+	unsigned int i;
+
+	cancel_delayed_work_sync(&reap_work);
+	mutex_lock(&mutex);
+	list_for_each_entry_safe(granted, next, &ended, list) {
+		for (i = 0; i < granted->pages; i++) {
+			if (!granted->page[i])
+				continue;
+			gnttab_end_foreign_access(granted->first + i,
+						  granted->page[i]);
+			granted->page[i] = NULL;
+			granted_pages--;
+		}
+		list_del(&granted->list);
+		free_granted(granted);
+	}
+	mutex_unlock(&mutex);
+}
+
+/* Mapping */
+
+static void free_mapped(struct xen_mapped *mapped)
+{
+	if (mapped->blank)
+		__free_page(mapped->blank);
+	kvfree(mapped->page);
+	kvfree(mapped->map);
+	kvfree(mapped->unmap);
+	kfree(mapped);
+}
+
+/*
+ * In PV, Xen writes the page table entries itself. The range has entries of a page
+ * of our own until then.
+ */
+static int map_pv(struct xen_mapped *mapped, domid_t from, grant_ref_t first)
+{
+	struct page **page;
+	unsigned int i, level;
+	pte_t *pte;
+
+	mapped->blank = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	page = kvmalloc_array(mapped->pages, sizeof(*page), GFP_KERNEL);
+	if (page && mapped->blank) {
+		for (i = 0; i < mapped->pages; i++)
+			page[i] = mapped->blank;
+		mapped->at = vmap(page, mapped->pages, VM_MAP, PAGE_KERNEL);
+	}
+	kvfree(page);
+	if (!mapped->at)
+		return -ENOMEM;
+	for (i = 0; i < mapped->pages; i++) {
+		pte = lookup_address((unsigned long)mapped->at + i * PAGE_SIZE,
+				     &level);
+		gnttab_set_map_op(&mapped->map[i],
+				  arbitrary_virt_to_machine(pte).maddr,
+				  GNTMAP_host_map | GNTMAP_contains_pte,
+				  first + i, from);
+	}
+	gnttab_batch_map(mapped->map, mapped->pages);
+	return 0;
+}
+
+static unsigned long address_of(struct page *page)
+{
+	return (unsigned long)pfn_to_kaddr(page_to_pfn(page));
+}
+
+/* Elsewhere they are mapped over pages that have no memory behind them. */
+static int map_translated(struct xen_mapped *mapped, domid_t from,
+			  grant_ref_t first)
+{
+	unsigned int i;
+
+	mapped->page = kvcalloc(mapped->pages, sizeof(*mapped->page),
+				GFP_KERNEL);
+	if (!mapped->page)
+		return -ENOMEM;
+	if (gnttab_alloc_pages(mapped->pages, mapped->page)) {
+		kvfree(mapped->page);
+		mapped->page = NULL;
+		return -ENOMEM;
+	}
+	for (i = 0; i < mapped->pages; i++)
+		gnttab_set_map_op(&mapped->map[i], address_of(mapped->page[i]),
+				  GNTMAP_host_map, first + i, from);
+	/* The state of each is looked at by the caller. */
+	gnttab_map_refs(mapped->map, NULL, mapped->page, mapped->pages);
+	mapped->at = vmap(mapped->page, mapped->pages, VM_MAP, PAGE_KERNEL);
+	return mapped->at ? 0 : -ENOMEM;
+}
+
+static bool is_whole(const struct xen_mapped *mapped)
+{
+	unsigned int i;
+
+	for (i = 0; i < mapped->pages; i++)
+		if (mapped->map[i].status != GNTST_okay)
+			return false;
+	return true;
+}
+
+struct xen_mapped *hall_xen_map(domid_t from, grant_ref_t first,
+				unsigned int pages)
+{
+	struct xen_mapped *mapped = kzalloc(sizeof(*mapped), GFP_KERNEL);
+	unsigned int i;
+	int err = -ENOMEM;
+
+	if (!mapped)
+		return ERR_PTR(-ENOMEM);
+	mapped->pages = pages;
+	mapped->map = kvcalloc(pages, sizeof(*mapped->map), GFP_KERNEL);
+	mapped->unmap = kvcalloc(pages, sizeof(*mapped->unmap), GFP_KERNEL);
+	if (!mapped->map || !mapped->unmap) {
+		free_mapped(mapped);
+		return ERR_PTR(-ENOMEM);
+	}
+	for (i = 0; i < pages; i++)
+		mapped->map[i].status = GNTST_general_error;
+	err = xen_pv_domain() ? map_pv(mapped, from, first) :
+				map_translated(mapped, from, first);
+	if (!err && !is_whole(mapped))
+		err = -EIO;
+	if (!err)
+		return mapped;
+	hall_xen_unmap(mapped);
+	return ERR_PTR(err);
+}
+
+static unsigned int collect(struct xen_mapped *mapped)
+{
+	struct gnttab_map_grant_ref *map;
+	unsigned int i, n = 0;
+
+	for (i = 0; i < mapped->pages; i++) {
+		map = &mapped->map[i];
+		if (map->status != GNTST_okay)
+			continue;
+		/* It makes a physical address of the kernel's itself. */
+		gnttab_set_unmap_op(&mapped->unmap[n++],
+				    mapped->page ? address_of(mapped->page[i]) :
+						   map->host_addr,
+				    map->flags, map->handle);
+	}
+	return n;
+}
+
+/* True: no page of the other domain is mapped any more. */
+static bool undo(struct xen_mapped *mapped, unsigned int n)
+{
+	unsigned int i;
+
+	if (n && HYPERVISOR_grant_table_op(GNTTABOP_unmap_grant_ref,
+					   mapped->unmap, n))
+		return false;
+	for (i = 0; i < n; i++)
+		if (mapped->unmap[i].status != GNTST_okay)
+			return false;
+	return true;
+}
+
+/* In PV, the entries of the page tables are gone with the pages. */
+static void show_blank(struct xen_mapped *mapped)
+{
+	unsigned int i, level;
+
+	for (i = 0; i < mapped->pages; i++)
+		set_pte(lookup_address((unsigned long)mapped->at + i * PAGE_SIZE,
+				       &level),
+			mk_pte(mapped->blank, PAGE_KERNEL));
+}
+
+void hall_xen_let_go(struct xen_mapped *mapped)
+{
+	unsigned int n = collect(mapped), i;
+
+	if (!n)
+		return;
+	mapped->leaked = !undo(mapped, n);
+	if (mapped->leaked) {
+		pr_warn_ratelimited("%u pages of another domain can't be unmapped: leaking them\n",
+				    n);
+		return;
+	}
+	for (i = 0; i < mapped->pages; i++)
+		mapped->map[i].status = GNTST_general_error;
+	if (mapped->blank && mapped->at)
+		show_blank(mapped);
+}
+
+void hall_xen_unmap(struct xen_mapped *mapped)
+{
+	unsigned int i;
+
+	hall_xen_let_go(mapped);
+	/*
+	 * What is still mapped must not become anything else: its next user would
+	 * write to the other domain's memory.
+	 */
+	if (mapped->leaked)
+		return;
+	if (mapped->at)
+		vunmap(mapped->at);
+	for (i = 0; mapped->page && i < mapped->pages; i++)
+		ClearPageForeign(mapped->page[i]);
+	if (mapped->page)
+		gnttab_free_pages(mapped->pages, mapped->page);
+	free_mapped(mapped);
+}

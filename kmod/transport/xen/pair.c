@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Pairs: see pair.h. */
+#define pr_fmt(fmt) "hallway: xen: " fmt
+
+#include "pair.h"
+
+#include <linux/err.h>
+#include <linux/jiffies.h>
+#include <linux/moduleparam.h>
+#include <linux/mutex.h>
+#include <linux/printk.h>
+#include <linux/random.h>
+#include <linux/rculist.h>
+#include <linux/slab.h>
+
+#include <xen/events.h>
+#include <asm/xen/hypercall.h>
+
+#include <hallway/reason.h>
+
+#include "../../obs/counters.h"
+#include "../transports.h"
+
+static unsigned int xen_slice = 4096;
+module_param(xen_slice, uint, 0444);
+MODULE_PARM_DESC(xen_slice, "KiB of memory that each other domain of Xen is granted (default: 4096)");
+
+/* Pages of a slice: with some ring memory, and not without bound. */
+#define PAGES_MIN	16
+#define PAGES_MAX	16384
+
+/* Between two tries, and after a peer left: it may come and go as often as it likes. */
+#define PAUSE		(HZ / 5)
+
+DEFINE_MUTEX(xen_mutex);
+LIST_HEAD(xen_pairs);
+struct in6_addr xen_address[HALLWAY_ADDRESSES_MAX];
+unsigned int xen_addresses;
+
+static struct pair *pair_of(struct hall_member *member)
+{
+	return container_of(hall_peer_of(member)->own, struct pair, own);
+}
+
+static void put(struct pair *pair)
+{
+	if (refcount_dec_and_test(&pair->refs))
+		kfree(pair);
+}
+
+void hall_xen_release(struct hall_member *member)
+{
+	struct pair *pair = pair_of(member);
+
+	hall_peer_free(hall_peer_of(member));
+	put(pair);
+}
+
+/* The event channel */
+
+void hall_xen_pair_ring(struct pair *pair)
+{
+	evtchn_port_t port = READ_ONCE(pair->port);
+
+	if (port)
+		notify_remote_via_evtchn(port);
+}
+
+void hall_xen_notify(struct hall_member *member, u32 endpoint)
+{
+	if (!hall_mailbox_mark(hall_peer_of(member)->out, endpoint))
+		return;
+	hall_count(HALL_DOORBELLS_SENT);
+	hall_xen_pair_ring(pair_of(member));
+}
+
+/*
+ * The channel stays masked until the mailbox was looked at. So a peer that rings
+ * without end has this guest look as often as its tasklets get the CPU, which then
+ * have to share it with programs.
+ */
+static irqreturn_t rung(int irq, void *data)
+{
+	struct pair *pair = data;
+
+	hall_count(HALL_DOORBELLS_RECEIVED);
+	WRITE_ONCE(pair->rung, irq);
+	tasklet_schedule(&pair->tasklet);
+	return IRQ_HANDLED;
+}
+
+static void look(struct tasklet_struct *tasklet)
+{
+	struct pair *pair = from_tasklet(pair, tasklet, tasklet);
+	int irq = xchg(&pair->rung, 0);
+	unsigned int found;
+
+	rcu_read_lock();
+	found = hall_peers_look(&pair->own);
+	rcu_read_unlock();
+	if (irq)
+		xen_irq_lateeoi(irq, 0);
+	/* The rest in another run: programs get the CPU between the two. */
+	if (found & HALL_LOOK_MORE)
+		tasklet_schedule(&pair->tasklet);
+	/* There may be addresses, too. */
+	if (found & HALL_LOOK_MESSAGES)
+		pair->look_soon(false);
+}
+
+static int listen(struct pair *pair, evtchn_port_t port)
+{
+	struct evtchn_close close = { .port = port };
+	int irq = bind_evtchn_to_irqhandler_lateeoi(port, rung, 0, "hallway",
+						    pair);
+
+	if (irq < 0) {
+		HYPERVISOR_event_channel_op(EVTCHNOP_close, &close);
+		return irq;
+	}
+	pair->irq = irq;
+	WRITE_ONCE(pair->port, port);
+	return 0;
+}
+
+static int make_channel(struct pair *pair)
+{
+	struct evtchn_alloc_unbound alloc = {
+		.dom = DOMID_SELF,
+		.remote_dom = pair->domid,
+	};
+	int err = HYPERVISOR_event_channel_op(EVTCHNOP_alloc_unbound, &alloc);
+
+	return err ?: listen(pair, alloc.port);
+}
+
+static int bind_channel(struct pair *pair)
+{
+	struct evtchn_bind_interdomain bind = {
+		.remote_dom = pair->domid,
+		.remote_port = pair->offer.port,
+	};
+	int err = HYPERVISOR_event_channel_op(EVTCHNOP_bind_interdomain, &bind);
+
+	return err ?: listen(pair, bind.local_port);
+}
+
+/* Nothing rings the peer any more. */
+static void close_channel(struct pair *pair)
+{
+	int irq = pair->irq;
+
+	if (!pair->port)
+		return;
+	WRITE_ONCE(pair->port, 0);
+	pair->irq = 0;
+	disable_irq(irq);
+	tasklet_kill(&pair->tasklet);
+	unbind_from_irqhandler(irq, pair);
+}
+
+/* What this domain offers */
+
+static int open_slice(struct pair *pair)
+{
+	struct hall_slice slice = {
+		.header = pair->granted->at,
+		.size = (u64)pair->granted->pages << PAGE_SHIFT,
+		.generation = pair->generation,
+		.occupant = &pair->generation,
+	};
+
+	return hall_own_slice_open(&pair->own, &slice, xen_address,
+				   xen_addresses);
+}
+
+static int make_offer(struct pair *pair)
+{
+	struct xen_granted *granted =
+		hall_xen_grant(pair->domid,
+			       clamp(xen_slice >> (PAGE_SHIFT - 10),
+				     PAGES_MIN, PAGES_MAX));
+	struct xen_offer offer;
+	int err;
+
+	if (IS_ERR(granted))
+		return PTR_ERR(granted);
+	pair->granted = granted;
+	pair->generation = get_random_u32() | 1;
+	err = open_slice(pair);
+	if (err)
+		goto grant;
+	if (pair->server) {
+		err = make_channel(pair);
+		if (err)
+			goto slice;
+	}
+	offer = (struct xen_offer){
+		.generation = pair->generation,
+		.gref = granted->first,
+		.pages = granted->pages,
+		.port = pair->port,
+	};
+	err = hall_xen_write_offer(&pair->nodes, &offer);
+	if (!err)
+		return 0;
+	close_channel(pair);
+slice:
+	hall_own_slice_close(&pair->own);
+grant:
+	pair->granted = NULL;
+	hall_xen_end_grant(granted);
+	return err;
+}
+
+static void withdraw(struct pair *pair)
+{
+	if (!pair->granted)
+		return;
+	hall_xen_remove_offer(&pair->nodes);
+	close_channel(pair);
+	hall_own_slice_close(&pair->own);
+	hall_xen_end_grant(pair->granted);
+	pair->granted = NULL;
+}
+
+/* The peer */
+
+static int add_peer(struct pair *pair, const struct hall_slice *slice)
+{
+	struct hall_peer *peer = hall_peer_create(&pair->own, slice,
+						  &hall_xen_transport);
+
+	if (!peer)
+		return -ENOMEM;
+	refcount_inc(&pair->refs);
+	peer->member.slot = pair->domid;
+	memcpy(peer->member.uuid, pair->known.uuid, sizeof(peer->member.uuid));
+	memcpy(peer->member.key, pair->known.key, sizeof(peer->member.key));
+	strscpy(peer->member.name, pair->known.name, sizeof(peer->member.name));
+	hall_peer_arrive(peer, 0, 0);
+	/* The peer may have sent before it arrived here. */
+	tasklet_schedule(&pair->tasklet);
+	hall_xen_pair_ring(pair);
+	return 0;
+}
+
+static int map_slice(struct pair *pair)
+{
+	const struct xen_offer *offer = &pair->offer;
+	struct hall_slice slice = {
+		.size = (u64)offer->pages << PAGE_SHIFT,
+		.generation = offer->generation,
+		.occupant = &pair->occupant,
+	};
+	struct xen_mapped *mapped;
+	int err = 0;
+
+	if (offer->pages < PAGES_MIN || offer->pages > PAGES_MAX)
+		return -EINVAL;
+	mapped = hall_xen_map(pair->domid, offer->gref, offer->pages);
+	if (IS_ERR(mapped))
+		return PTR_ERR(mapped);
+	pair->occupant = offer->generation;
+	pair->mapped = mapped;
+	slice.header = mapped->at;
+	if (!hall_slice_formatted(&slice))
+		err = -EPROTO;
+	if (!err && !pair->server)
+		err = bind_channel(pair);
+	if (!err)
+		err = add_peer(pair, &slice);
+	if (!err)
+		return 0;
+	if (!pair->server)
+		close_channel(pair);
+	pair->mapped = NULL;
+	hall_xen_unmap(mapped);
+	return err;
+}
+
+/* What does not work is tried again, and said once. */
+static void complain(struct pair *pair, const char *what, int err)
+{
+	pair->try_at = jiffies + PAUSE;
+	if (pair->complained)
+		return;
+	pair->complained = true;
+	pr_warn_ratelimited("can't %s domain %u (%s): error %d; connections to it stay on TCP\n",
+			    what, pair->domid, pair->known.name, err);
+}
+
+static void join(struct pair *pair)
+{
+	int err = 0;
+
+	if (time_before(jiffies, pair->try_at))
+		return;
+	if (!pair->granted) {
+		/* dom0 writes the rest in a moment: its watch follows. */
+		if (!hall_xen_read_known(&pair->nodes, &pair->known))
+			return;
+		err = make_offer(pair);
+		if (err)
+			complain(pair, "offer memory to", err);
+	}
+	if (err || !pair->offer.generation)
+		return;
+	err = map_slice(pair);
+	if (err) {
+		complain(pair, "share the memory of", err);
+		return;
+	}
+	pair->complained = false;
+	pair->state = PAIR_JOINED;
+}
+
+/*
+ * A domain that lives and is here no longer may go on elsewhere, as may its
+ * connections. What it has written can be read until it is unmapped.
+ */
+static u32 find_reason(const struct pair *pair)
+{
+	return pair->offer.generation || hall_xen_has_offers(&pair->nodes) ?
+	       HALLWAY_REASON_REGION_GONE : HALLWAY_REASON_PEER_LEFT;
+}
+
+static void part(struct pair *pair)
+{
+	hall_xen_unmap(pair->mapped);
+	pair->mapped = NULL;
+	if (!pair->server)
+		close_channel(pair);
+	pair->try_at = jiffies + PAUSE;
+	pair->state = PAIR_ALONE;
+}
+
+void hall_xen_pair_suspend(struct pair *pair)
+{
+	pair->ended = true;
+	pair->listed = false;
+	hall_peers_abandon(&pair->own);
+	hall_xen_remove_offer(&pair->nodes);
+	if (pair->mapped)
+		hall_xen_let_go(pair->mapped);
+	close_channel(pair);
+	if (pair->state == PAIR_JOINED)
+		pair->state = PAIR_LEAVING;
+}
+
+bool hall_xen_pair_advance(struct pair *pair)
+{
+	if (pair->state == PAIR_JOINED &&
+	    (!pair->listed || pair->offer.generation != pair->occupant)) {
+		hall_peers_depart(&pair->own, find_reason(pair));
+		pair->state = PAIR_LEAVING;
+	}
+	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own))
+		part(pair);
+	if (pair->state == PAIR_ALONE && pair->listed)
+		join(pair);
+	if (pair->state == PAIR_ALONE && !pair->listed) {
+		withdraw(pair);
+		unregister_xenbus_watch(&pair->watch);
+		list_del(&pair->list);
+		/* dom0 may list the domain again. */
+		pair->look_soon(true);
+		put(pair);
+		return false;
+	}
+	return pair->state == PAIR_LEAVING;
+}
+
+static void changed(struct xenbus_watch *watch, const char *path,
+		    const char *token)
+{
+	container_of(watch, struct pair, watch)->look_soon(true);
+}
+
+struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
+				  void (*look_soon)(bool store))
+{
+	struct pair *pair = kzalloc(sizeof(*pair), GFP_KERNEL);
+
+	if (!pair)
+		return NULL;
+	refcount_set(&pair->refs, 1);
+	pair->domid = domid;
+	pair->server = own < domid;
+	pair->try_at = jiffies;
+	pair->look_soon = look_soon;
+	hall_xen_name_nodes(&pair->nodes, own, domid);
+	hall_own_slice_init(&pair->own, 1, &xen_mutex);
+	tasklet_setup(&pair->tasklet, look);
+	pair->watch.node = pair->nodes.from;
+	pair->watch.callback = changed;
+	if (register_xenbus_watch(&pair->watch)) {
+		kfree(pair);
+		return NULL;
+	}
+	list_add_tail(&pair->list, &xen_pairs);
+	return pair;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Pairs: this domain, and one other that it may share memory with.
+ *
+ * Each of the two grants the other a slice of its own memory, as long as dom0
+ * allows the pair. Each maps the other's slice whole, once, when it finds an offer
+ * of it, and has the other arrive. The pair has an event channel: the domain with
+ * the lower number makes it, and says its port in its offer.
+ *
+ * An offer of another generation is of another peer in the same place: the one of
+ * before departs, its slice is unmapped once no channel to it is left, and only then
+ * the new one's is mapped. This domain's own slice stays as it is: mailboxes state
+ * the generations of both sides. That an offer is gone means that the peer has left.
+ *
+ * No third domain can see the memory of a pair. A peer that breaks the rules ends
+ * this pair alone.
+ */
+#ifndef HALL_XEN_PAIR_H
+#define HALL_XEN_PAIR_H
+
+#include <linux/interrupt.h>
+
+#include "../shared/shared.h"
+#include "grant.h"
+#include "store.h"
+
+enum pair_state {
+	PAIR_ALONE,		/* no slice of the peer's is mapped */
+	PAIR_JOINED,
+	PAIR_LEAVING,		/* until no channel to the peer is left */
+};
+
+struct pair {
+	struct list_head list;		/* xen_pairs */
+	refcount_t refs;		/* the list, and each peer */
+	domid_t domid;
+	bool server;			/* the event channel is ours to make */
+	bool listed;			/* dom0 lists it */
+	bool ended;			/* for good: it is not listed any more */
+	void (*look_soon)(bool store);
+	struct xen_nodes nodes;
+	struct xenbus_watch watch;	/* of what the peer offers */
+	struct xen_known known;
+	enum pair_state state;
+	unsigned long try_at;		/* jiffies; nothing is tried before */
+	bool complained;		/* of what was tried last */
+	/* Ours. */
+	struct xen_granted *granted;	/* NULL: nothing is offered */
+	struct hall_own_slice own;	/* open while it is granted */
+	u32 generation;
+	/* The peer's. */
+	struct xen_offer offer;		/* as read last */
+	struct xen_mapped *mapped;	/* valid but in PAIR_ALONE */
+	u32 occupant;			/* its generation */
+	/* The event channel. */
+	evtchn_port_t port;		/* 0: none */
+	int irq;
+	int rung;			/* the interrupt that is to be ended, or 0 */
+	struct tasklet_struct tasklet;
+};
+
+/* Serialises everything in this folder but what says otherwise. */
+extern struct mutex xen_mutex;
+extern struct list_head xen_pairs;
+extern struct in6_addr xen_address[HALLWAY_ADDRESSES_MAX];
+extern unsigned int xen_addresses;
+
+/*
+ * A pair in the list, or NULL if memory is short. look_soon is called when there is
+ * something to look at, in any context: in XenStore, or not.
+ */
+struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
+				  void (*look_soon)(bool store));
+/*
+ * Brings the pair on by what XenStore said last; called now and then, too, for what
+ * is to be tried again. True: look again soon. A pair that dom0 no longer lists is
+ * freed in the end.
+ */
+bool hall_xen_pair_advance(struct pair *pair);
+/*
+ * This domain is about to be suspended: all programs and all work queues stand
+ * still already. The peer may go on reading what it was sent. The pair ends, and is
+ * freed by hall_xen_pair_advance() once the domain goes on. Without the mutex.
+ */
+void hall_xen_pair_suspend(struct pair *pair);
+/* Rings the peer. Any context. */
+void hall_xen_pair_ring(struct pair *pair);
+
+/* The functions of struct hall_transport that stand on pairs. */
+void hall_xen_notify(struct hall_member *member, u32 endpoint);
+void hall_xen_release(struct hall_member *member);
+
+#endif /* HALL_XEN_PAIR_H */

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What XenStore says of the domains that this one may share memory with.
+ *
+ * Below /local/domain/N/hallway, where N is this domain and P another one:
+ *   peer/P/{name,uuid,key}                       written in dom0, read by N
+ *   to/P/{gref,pages,port,generation}            written by N, read by P
+ *
+ * dom0 makes the folders, with these permissions. That peer/P is there says that N
+ * and P may share memory; the key, 16 bytes in the form of a UUID, is written last.
+ * to/P is what N offers P: its slice, and the event channel if it is N that makes
+ * it. The generation is written last and removed first: without it there is no offer.
+ *
+ * A peer writes what it likes: everything here is bounded, and is a claim.
+ *
+ * Process context; each function waits for XenStore.
+ */
+#ifndef HALL_XEN_STORE_H
+#define HALL_XEN_STORE_H
+
+#include <linux/types.h>
+
+#include <xen/xenbus.h>
+
+#include <hallway/constants.h>
+
+/* A slice that one domain offers another. */
+struct xen_offer {
+	u32 generation;			/* 0: there is no offer */
+	u32 gref;			/* the first of consecutive references */
+	u32 pages;
+	u32 port;			/* 0: the other side makes the channel */
+};
+
+/* A domain that this one may share memory with, as dom0 says. */
+struct xen_known {
+	u8 key[16];
+	u8 uuid[16];
+	char name[HALLWAY_NAME_SIZE];
+};
+
+/* Node names of one pair of domains. */
+struct xen_nodes {
+	char peer[32];			/* what dom0 says of it */
+	char to[32];			/* what is offered to it */
+	char from[64];			/* what it offers */
+};
+
+#define HALL_XEN_FOLDER	"hallway/peer"
+
+/* This domain's number, which changes as it is restored; or a negative error. */
+int hall_xen_read_domid(void);
+void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer);
+/* Calls fn for each domain that dom0 lists. */
+void hall_xen_list(void (*fn)(domid_t domid));
+/* False: dom0 has not written all of it. */
+bool hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known);
+void hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer);
+/* May the peer make offers yet? False: its domain is gone. */
+bool hall_xen_has_offers(const struct xen_nodes *nodes);
+/* 0 or a negative error. */
+int hall_xen_write_offer(const struct xen_nodes *nodes,
+			 const struct xen_offer *offer);
+void hall_xen_remove_offer(const struct xen_nodes *nodes);
+
+#endif /* HALL_XEN_STORE_H */

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The Xen transport: stock Xen, stock guests of it, PV and PVH.
+ *
+ * A daemon in dom0 says in XenStore which domains may share memory. Two of them
+ * share a slice of each, by grants, and ring each other by an event channel.
+ * Everything else is that of any members over shared pages.
+ *
+ * Each file calls only those before it: grant.c, store.c, pair.c, and this one,
+ * which is the transport as a whole. One work item looks at all pairs: when a watch
+ * of XenStore fires, when a peer sends messages, and now and then for heartbeats.
+ */
+#define pr_fmt(fmt) "hallway: xen: " fmt
+
+#include <linux/err.h>
+#include <linux/minmax.h>
+#include <linux/mutex.h>
+#include <linux/platform_device.h>
+#include <linux/pm.h>
+#include <linux/printk.h>
+#include <linux/utsname.h>
+
+#include <xen/xen.h>
+
+#include "../transports.h"
+#include "pair.h"
+
+/* How soon to look again at what waits for peers to be gone. */
+#define AGAIN		msecs_to_jiffies(10)
+/* At least between two looks: a peer changes its offer as often as it likes. */
+#define REST		msecs_to_jiffies(20)
+/* A guest has that many peers at most; each costs a slice. */
+#define PAIRS_MAX	64
+
+static void control(struct work_struct *work);
+static DECLARE_DELAYED_WORK(control_work, control);
+
+static bool started;
+static int own_domid;			/* negative: XenStore did not say */
+static bool ending;			/* no pair is listed any more */
+static int store_changed;		/* as a watch said; xchg() */
+static unsigned long rested;		/* jiffies: the work item does not run before */
+static DECLARE_WAIT_QUEUE_HEAD(idle);	/* woken when the last pair is gone */
+
+static void look_soon(bool store)
+{
+	long pause = READ_ONCE(rested) - jiffies;
+
+	if (store)
+		WRITE_ONCE(store_changed, true);
+	mod_delayed_work(hall_control_queue, &control_work,
+			 clamp(pause, 0L, (long)REST));
+}
+
+static void watched(struct xenbus_watch *watch, const char *path,
+		    const char *token)
+{
+	look_soon(true);
+}
+
+static struct xenbus_watch own_watch = {
+	.node = HALL_XEN_FOLDER,
+	.callback = watched,
+};
+
+/* Reading XenStore */
+
+static void list_one(domid_t domid)
+{
+	unsigned int count = 0;
+	struct pair *pair;
+
+	if (domid == own_domid)
+		return;
+	list_for_each_entry(pair, &xen_pairs, list) {
+		count++;
+		if (pair->domid == domid) {
+			/* One that has ended goes first. */
+			pair->listed = !pair->ended;
+			return;
+		}
+	}
+	if (count == PAIRS_MAX) {
+		pr_warn_once("more than %u domains may share memory with this one: the others stay on TCP\n",
+			     PAIRS_MAX);
+		return;
+	}
+	pair = hall_xen_pair_create(own_domid, domid, look_soon);
+	if (pair)
+		pair->listed = true;
+}
+
+static void read_store(void)
+{
+	struct pair *pair;
+
+	list_for_each_entry(pair, &xen_pairs, list)
+		pair->listed = false;
+	if (!ending && own_domid >= 0)
+		hall_xen_list(list_one);
+	list_for_each_entry(pair, &xen_pairs, list)
+		hall_xen_read_offer(&pair->nodes, &pair->offer);
+}
+
+static void control(struct work_struct *work)
+{
+	static unsigned long listen;
+	bool listens, again = false;
+	struct pair *pair, *next;
+	long delay;
+
+	mutex_lock(&xen_mutex);
+	listens = time_after_eq(jiffies, listen);
+	if (listens)
+		listen = jiffies + HALL_LISTEN;
+	if (xchg(&store_changed, false))
+		read_store();
+	list_for_each_entry_safe(pair, next, &xen_pairs, list) {
+		if (pair->state == PAIR_JOINED) {
+			hall_peers_read_addresses(&pair->own);
+			if (listens)
+				hall_peers_listen(&pair->own);
+		}
+		again |= hall_xen_pair_advance(pair);
+	}
+	delay = max((long)(listen - jiffies), 0L);
+	if (again)
+		delay = min_t(long, delay, AGAIN);
+	if (!list_empty(&xen_pairs))
+		queue_delayed_work(hall_control_queue, &control_work, delay);
+	else
+		wake_up_all(&idle);
+	WRITE_ONCE(rested, jiffies + REST);
+	mutex_unlock(&xen_mutex);
+}
+
+/* The transport */
+
+static void xen_publish(const struct in6_addr *address, unsigned int count)
+{
+	struct pair *pair;
+
+	mutex_lock(&xen_mutex);
+	xen_addresses = count;
+	memcpy(xen_address, address, count * sizeof(*address));
+	list_for_each_entry(pair, &xen_pairs, list) {
+		if (!pair->granted)
+			continue;
+		hall_own_slice_publish(&pair->own, address, count);
+		hall_mailbox_mark(hall_mailbox_at(&pair->own.slice, 0), 0);
+		hall_xen_pair_ring(pair);
+	}
+	mutex_unlock(&xen_mutex);
+}
+
+static int xen_own(int (*fn)(const struct hall_own *own, void *data), void *data)
+{
+	struct hall_own own = { .transport = &hall_xen_transport };
+	struct pair *pair;
+	int err = mutex_lock_killable(&xen_mutex);
+
+	if (err)
+		return err;
+	own.slot = own_domid;
+	memcpy(own.uuid, hall_uuid, sizeof(own.uuid));
+	strscpy(own.name, init_utsname()->nodename, sizeof(own.name));
+	own.address = xen_address;
+	own.addresses = xen_addresses;
+	list_for_each_entry(pair, &xen_pairs, list) {
+		if (pair->state != PAIR_JOINED)
+			continue;
+		own.generation = pair->generation;
+		err = fn(&own, data);
+		if (err)
+			break;
+	}
+	mutex_unlock(&xen_mutex);
+	return err;
+}
+
+/*
+ * Suspension, to be saved or migrated. In the thread that handles XenStore's watches:
+ * programs and work queues stand still, so the pairs stay as they are. Memory of
+ * other domains must not be mapped when Xen saves a PV domain.
+ */
+static int freeze(struct device *dev)
+{
+	struct pair *pair;
+
+	list_for_each_entry(pair, &xen_pairs, list)
+		hall_xen_pair_suspend(pair);
+	return 0;
+}
+
+/* Here again, or elsewhere under another number. */
+static int resume(struct device *dev)
+{
+	own_domid = hall_xen_read_domid();
+	look_soon(true);
+	return 0;
+}
+
+static const struct dev_pm_ops pm_ops = {
+	.freeze = freeze,
+	.thaw = resume,
+	.restore = resume,
+};
+
+/* It stands for this domain's part in all pairs. */
+static struct platform_driver driver = {
+	.driver = { .name = "hallway-xen", .pm = &pm_ops },
+};
+
+static struct platform_device *device;
+
+static int register_device(void)
+{
+	int err = platform_driver_register(&driver);
+
+	if (err)
+		return err;
+	device = platform_device_register_simple("hallway-xen",
+						 PLATFORM_DEVID_NONE, NULL, 0);
+	if (!IS_ERR(device))
+		return 0;
+	platform_driver_unregister(&driver);
+	return PTR_ERR(device);
+}
+
+static void unregister_device(void)
+{
+	platform_device_unregister(device);
+	platform_driver_unregister(&driver);
+}
+
+static int xen_init(void)
+{
+	int err;
+
+	/* A driver domain, and dom0 itself, serve others: they are no peers. */
+	if (!xen_domain() || xen_initial_domain())
+		return 0;
+	own_domid = hall_xen_read_domid();
+	err = register_device();
+	if (err)
+		return err;
+	err = register_xenbus_watch(&own_watch);
+	if (err) {
+		unregister_device();
+		return err;
+	}
+	started = true;
+	if (own_domid < 0)
+		pr_warn("XenStore does not say which domain this is: connections stay on TCP\n");
+	return 0;
+}
+
+static void xen_uninit(void)
+{
+	if (!started)
+		return;
+	unregister_xenbus_watch(&own_watch);
+	mutex_lock(&xen_mutex);
+	ending = true;
+	mutex_unlock(&xen_mutex);
+	look_soon(true);
+	/* No pair is added. As long as programs like: their calls may be in a page fault. */
+	wait_event(idle, list_empty_careful(&xen_pairs));
+	cancel_delayed_work_sync(&control_work);
+	unregister_device();
+	hall_xen_grants_uninit();
+}
+
+const struct hall_transport hall_xen_transport = {
+	.name = "xen",
+	.remote = true,
+	.init = xen_init,
+	.uninit = xen_uninit,
+	.alloc = hall_slice_alloc,
+	.free = hall_slice_free,
+	.map = hall_slice_map,
+	.unmap = hall_slice_unmap,
+	.intact = hall_slice_intact,
+	.send = hall_mailbox_send,
+	.notify = hall_xen_notify,
+	.publish = xen_publish,
+	.own = xen_own,
+	.release = hall_xen_release,
+};
