@@ -23,18 +23,19 @@ BELOW = {
     "control": set(),
     "qmp": set(),
     "ivshmem-server": set(),
+    "xenstore": set(),
     "membership": {"abi", "shm"},
     "netlink": {"abi", "membership"},
     "ring": {"abi", "shm"},
     "outsource": {"abi", "ring", "shm"},
-    "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership", "outsource"},
+    "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership", "outsource", "xenstore"},
     "cli": {"control", "netlink"},
 }
 
 # The daemon's modules: each may use those before it. A component owns its data
 # and is used by those after it; what it wants of them, it returns (effect.rs).
 MODULES = (
-    *("run", "regionspec", "config", "options", "access", "effect", "lines", "notify", "poller"),
+    *("run", "regionspec", "config", "options", "access", "effect", "domains", "lines", "notify", "poller"),
     *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper", "stop"),
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),

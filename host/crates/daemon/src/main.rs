@@ -8,6 +8,7 @@
 //! | [`picture`] | all that the daemon knows, in components that own their data |
 //! | [`connections`], [`regions`], [`vms`], [`pairs`], [`outsourcers`] | these components |
 //! | [`requests`] | decisions about what guests ask for |
+//! | [`domains`] | what domains of Xen are said in XenStore |
 //! | [`keeper`] | the holder process, and the state that it keeps |
 //! | [`clients`] | the control socket |
 //! | [`options`], [`config`], [`access`], [`run`] | what people give; what lies in the file system |
@@ -18,6 +19,7 @@ mod access;
 mod clients;
 mod config;
 mod connections;
+mod domains;
 mod effect;
 mod keeper;
 mod lines;
@@ -48,6 +50,7 @@ use nix::sys::stat::{umask, Mode};
 use nix::unistd::execv;
 
 use crate::access::Access;
+use crate::domains::{Domains, Rules};
 use crate::keeper::Holder;
 use crate::options::Options;
 use crate::regionspec::RegionSpec;
@@ -92,7 +95,8 @@ fn serve(options: &Options) -> Result<()> {
     run::check_socket_path(&socket, option)?;
     run::check_socket_path(&hallway_control::socket(&path), "--run-dir")?;
     let asks = config.has_pairs() || config.has_outsourced();
-    if config.regions().is_empty() && options.regions().is_empty() && !asks {
+    let by_qemu = options.xen.is_none();
+    if config.regions().is_empty() && options.regions().is_empty() && !asks && by_qemu {
         tracing::warn!(
             "neither the configuration nor --region asks for a region: all VMs stay on TCP"
         );
@@ -119,14 +123,23 @@ fn serve(options: &Options) -> Result<()> {
         run::check_dir(beside, "--socket", "pose as hallwayd", 0o1000)?;
     }
     let run = Rc::new(RunDir::take(&path)?);
+    let rules = Rules::new(&config);
+    let xen = options.xen.as_deref();
+    let domains = xen
+        .map(|socket| Domains::connect(socket, rules))
+        .transpose()?;
     // What was there before is not this daemon's to remove.
     let is_first = !run.holder().exists();
     match Server::new(options, config, &access, run.clone(), made.clone()) {
-        Ok(server) => match server.run()? {
-            End::Over => Ok(()),
-            // The lock goes with this program, and the next one takes it.
-            End::Again => exec_again(),
-        },
+        Ok(server) => {
+            // Signals are blocked by now: they are the loop's, not of another thread.
+            domains.map(Domains::start).transpose()?;
+            match server.run()? {
+                End::Over => Ok(()),
+                // The lock goes with this program, and the next one takes it.
+                End::Again => exec_again(),
+            }
+        }
         Err(error) => {
             if is_first {
                 if let Ok(Some(holder)) = Holder::find(&run.holder()) {

@@ -56,9 +56,14 @@ pub struct Options {
     pub check_config: bool,
 
     /// A region that every VM may join, as a file that people plug in: its name, its size (a power
-    /// of two), its number of members with the host [default without --config: default:256M]
+    /// of two), its number of members with the host [default without --config and --xen: default:256M]
     #[arg(long = "region", value_name = "NAME:SIZE[:SLOTS]")]
     pub regions: Vec<RegionSpec>,
+
+    /// Serve the domains of Xen, in dom0, by xenstored's socket [without a value: /run/xenstored/socket]
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true,
+          default_missing_value = hallway_xenstore::SOCKET)]
+    pub xen: Option<PathBuf>,
 
     /// Let members of this group start QEMUs: they may use the socket, and the files of regions [default: this user alone]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
@@ -92,7 +97,7 @@ impl Options {
 
     /// The regions of the command line.
     pub fn regions(&self) -> Vec<RegionSpec> {
-        if self.regions.is_empty() && self.config.is_none() {
+        if self.regions.is_empty() && self.config.is_none() && self.xen.is_none() {
             let geometry = Geometry::new(256 << 20, SLOTS);
             return vec![RegionSpec {
                 name: "default".into(),

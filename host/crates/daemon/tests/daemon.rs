@@ -598,7 +598,9 @@ fn idle_clients_of_the_control_socket_keep_no_other_out() {
 fn a_hangup_of_the_terminal_ends_nothing() {
     let daemon = Daemon::new();
     daemon.signal(Signal::SIGHUP);
-    until("the signal is heard", || daemon.log().contains("no configuration to read"));
+    until("the signal is heard", || {
+        daemon.log().contains("no configuration to read")
+    });
     assert_eq!(daemon.status().pid, daemon.child.id());
 }
 

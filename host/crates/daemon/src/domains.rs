@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Domains of Xen: says in XenStore which of them may share memory.
+//!
+//! A domain grants memory to another by itself, and XenStore carries what they have
+//! to say to each other. All that is left for dom0 is to make the folders, with
+//! their permissions and a key for each pair; `kmod/transport/xen/store.h` has the
+//! nodes. So this has a thread of its own, and no state: it looks at all domains
+//! whenever one comes or goes, adds what is missing, and removes what is about
+//! domains that are gone. It may be killed at any time, and goes on when it is
+//! started again.
+//!
+//! A guest cannot write what is written here, and what guests write is not read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use hallway_membership::{printable, Uuid};
+use hallway_xenstore::Store;
+
+use crate::config::Config;
+
+/// Before the next try to reach xenstored.
+const PAUSE: Duration = Duration::from_secs(1);
+const ROOT: &str = "/local/domain";
+
+/// A domain, but dom0.
+#[derive(Debug, PartialEq, Eq)]
+struct Domain {
+    uuid: Uuid,
+    name: String,
+}
+
+/// Which VMs may share memory.
+pub struct Rules {
+    /// The groups of each VM; nothing: all may.
+    groups: Option<BTreeMap<Uuid, Vec<usize>>>,
+}
+
+impl Rules {
+    /// Those of a configuration; without any VM in it, all may.
+    pub fn new(config: &Config) -> Self {
+        let groups = config.vms.iter().map(|vm| (vm.uuid, vm.groups.clone()));
+        Self {
+            groups: (!config.vms.is_empty()).then(|| groups.collect()),
+        }
+    }
+
+    fn allow(&self, one: &Uuid, other: &Uuid) -> bool {
+        // A domain that migrates within this host is there twice for a while.
+        if one == other {
+            return false;
+        }
+        let Some(groups) = &self.groups else {
+            return true;
+        };
+        let (Some(mine), Some(theirs)) = (groups.get(one), groups.get(other)) else {
+            return false;
+        };
+        mine.iter().any(|group| theirs.contains(group))
+    }
+}
+
+/// The domains of this host, which are served by a thread.
+pub struct Domains {
+    store: Store,
+    socket: PathBuf,
+    rules: Rules,
+}
+
+impl Domains {
+    /// Reaches xenstored, or says why not.
+    pub fn connect(socket: &Path, rules: Rules) -> Result<Self> {
+        Ok(Self {
+            store: watch(socket)?,
+            socket: socket.into(),
+            rules,
+        })
+    }
+
+    /// Serves them for as long as this process lives.
+    pub fn start(mut self) -> Result<()> {
+        std::thread::Builder::new()
+            .name("domains".into())
+            .spawn(move || loop {
+                let error = self.serve();
+                tracing::warn!("the domains of Xen: {error:#}: trying again");
+                self.reconnect();
+            })
+            .context("no thread for the domains of Xen")?;
+        Ok(())
+    }
+
+    /// Looks whenever a domain comes or goes; returns why that ended.
+    fn serve(&mut self) -> anyhow::Error {
+        loop {
+            let event = self.store.wait(None).map_err(anyhow::Error::from);
+            if let Err(error) = event.and_then(|_| look(&mut self.store, &self.rules)) {
+                return error;
+            }
+        }
+    }
+
+    fn reconnect(&mut self) {
+        self.store = loop {
+            std::thread::sleep(PAUSE);
+            if let Ok(store) = watch(&self.socket) {
+                break store;
+            }
+        };
+    }
+}
+
+fn watch(socket: &Path) -> Result<Store> {
+    let mut store = Store::connect(socket)?;
+    // Each fires once when it is set.
+    for node in ["@introduceDomain", "@releaseDomain"] {
+        store.watch(node, "domains")?;
+    }
+    Ok(store)
+}
+
+/// All domains that are there, but dom0.
+fn domains(store: &mut Store) -> Result<BTreeMap<u32, Domain>> {
+    let mut found = BTreeMap::new();
+    for node in store.list(ROOT)? {
+        let Some(number) = node.parse().ok().filter(|number| *number != 0) else {
+            continue;
+        };
+        let vm = store.read(&format!("{ROOT}/{node}/vm"))?;
+        let uuid = vm
+            .as_deref()
+            .and_then(|vm| vm.strip_prefix("/vm/")?.parse().ok());
+        let name = store.read(&format!("{ROOT}/{node}/name"))?;
+        // One that is being made gets them in a moment, before it is introduced.
+        if let (Some(uuid), Some(name)) = (uuid, name) {
+            let name = printable(name.as_bytes());
+            found.insert(number, Domain { uuid, name });
+        }
+    }
+    Ok(found)
+}
+
+fn look(store: &mut Store, rules: &Rules) -> Result<()> {
+    let found = domains(store)?;
+    let may = |one: &Domain, other: &Domain| rules.allow(&one.uuid, &other.uuid);
+    for (&number, domain) in &found {
+        let peers = found.iter().filter(|(_, other)| may(domain, other));
+        let peers: Vec<u32> = peers.map(|(&number, _)| number).collect();
+        forget(store, number, &peers)?;
+    }
+    for (&one, domain) in &found {
+        let later = found
+            .range(one + 1..)
+            .filter(|(_, other)| may(domain, other));
+        for (&other, peer) in later {
+            let key = key(store, one, other)?;
+            introduce(store, one, other, peer, &key)?;
+            introduce(store, other, one, domain, &key)?;
+        }
+    }
+    Ok(())
+}
+
+fn folder(domain: u32) -> String {
+    format!("{ROOT}/{domain}/hallway")
+}
+
+/// Removes what a domain may know of others than these.
+fn forget(store: &mut Store, domain: u32, peers: &[u32]) -> Result<()> {
+    for part in ["peer", "to"] {
+        let part = format!("{}/{part}", folder(domain));
+        for node in store.list(&part)? {
+            if !peers.iter().any(|peer| peer.to_string() == node) {
+                store.remove(&format!("{part}/{node}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The key of a pair: that which both have, or another.
+fn key(store: &mut Store, one: u32, other: u32) -> Result<String> {
+    let mine = store.read(&format!("{}/peer/{other}/key", folder(one)))?;
+    let theirs = store.read(&format!("{}/peer/{one}/key", folder(other)))?;
+    match mine {
+        Some(key) if theirs.is_none() || theirs.as_ref() == Some(&key) => Ok(key),
+        _ => Ok(theirs.map_or_else(|| Uuid::random().map(|uuid| uuid.to_string()), Ok)?),
+    }
+}
+
+/// Writes what a domain may know of a peer, and makes the place of its offers.
+fn introduce(store: &mut Store, domain: u32, number: u32, peer: &Domain, key: &str) -> Result<()> {
+    let root = folder(domain);
+    let offers = format!("{root}/to/{number}");
+    if store.read(&offers)?.is_none() {
+        for node in [root.clone(), format!("{root}/peer"), format!("{root}/to")] {
+            if store.read(&node)?.is_none() {
+                store.write(&node, "")?;
+                store.permit(&node, 0, &[domain])?;
+            }
+        }
+        store.write(&offers, "")?;
+        store.permit(&offers, domain, &[number])?;
+    }
+    let about = format!("{root}/peer/{number}");
+    if store.read(&format!("{about}/key"))?.as_deref() == Some(key) {
+        return Ok(());
+    }
+    // The key last: the guest waits for it.
+    for (node, value) in [
+        ("", ""),
+        ("/name", &peer.name),
+        ("/uuid", &peer.uuid.to_string()),
+        ("/key", key),
+    ] {
+        let node = format!("{about}{node}");
+        if node == about {
+            store.write(&node, value)?;
+            store.permit(&node, 0, &[domain])?;
+        } else {
+            // Its permissions are those of the node above it.
+            store.write(&node, value)?;
+        }
+    }
+    tracing::info!(
+        "domains {domain} and {number} ({}) may share memory",
+        peer.name
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::{Arc, Mutex};
+
+    /// Nodes of a false XenStore: what each holds, and its permissions.
+    type Tree = Arc<Mutex<BTreeMap<String, (String, Vec<String>)>>>;
+
+    fn answer(tree: &Tree, kind: u32, words: &[String]) -> Option<String> {
+        let mut tree = tree.lock().unwrap();
+        let path = &words[0];
+        let below = format!("{path}/");
+        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        match kind {
+            1 => {
+                let names = tree.keys().filter_map(|node| node.strip_prefix(&below));
+                let mut names: Vec<_> = names.map(|name| name.split('/').next().unwrap()).collect();
+                names.dedup();
+                let known = tree.contains_key(path) || !names.is_empty();
+                known.then(|| names.iter().map(|name| format!("{name}\0")).collect())
+            }
+            2 => Some(tree.get(path)?.0.clone()),
+            11 => {
+                let inherited = tree
+                    .get(above)
+                    .map_or(Vec::new(), |(_, perms)| perms.clone());
+                let node = tree
+                    .entry(path.clone())
+                    .or_insert((String::new(), inherited));
+                node.0 = words[1].clone();
+                Some("OK\0".into())
+            }
+            13 => {
+                tree.retain(|node, _| node != path && !node.starts_with(&below));
+                Some("OK\0".into())
+            }
+            14 => {
+                tree.get_mut(path)?.1 = words[1..].to_vec();
+                Some("OK\0".into())
+            }
+            other => panic!("request {other}"),
+        }
+    }
+
+    fn answer_all(tree: &Tree, mut stream: UnixStream) {
+        let mut header = [0u8; 16];
+        while stream.read_exact(&mut header).is_ok() {
+            let word = |n: usize| u32::from_ne_bytes(header[4 * n..4 * n + 4].try_into().unwrap());
+            let mut body = vec![0; word(3) as usize];
+            stream.read_exact(&mut body).unwrap();
+            let text = String::from_utf8(body).unwrap();
+            let words: Vec<String> = text
+                .trim_end_matches('\0')
+                .split('\0')
+                .map(Into::into)
+                .collect();
+            let words = if word(0) == 11 && words.len() == 1 {
+                vec![words[0].clone(), String::new()]
+            } else {
+                words
+            };
+            let found = answer(tree, word(0), &words);
+            let (kind, body) = found.map_or((16, "ENOENT\0".into()), |body| (word(0), body));
+            let mut bytes = [kind, word(1), 0, body.len() as u32]
+                .map(u32::to_ne_bytes)
+                .concat();
+            bytes.extend_from_slice(body.as_bytes());
+            stream.write_all(&bytes).unwrap();
+        }
+    }
+
+    /// A XenStore with these domains, by number and UUID.
+    fn store(domains: &[(u32, u8)]) -> (Store, Tree) {
+        let tree = Tree::default();
+        for (number, id) in domains {
+            add(&tree, *number, *id);
+        }
+        let name = format!(
+            "hallwayd-domains-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        );
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let served = tree.clone();
+        std::thread::spawn(move || answer_all(&served, listener.accept().unwrap().0));
+        let store = Store::connect(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        (store, tree)
+    }
+
+    fn add(tree: &Tree, number: u32, id: u8) {
+        let mut tree = tree.lock().unwrap();
+        let perms = vec!["n0".to_owned(), format!("r{number}")];
+        let root = format!("{ROOT}/{number}");
+        tree.insert(root.clone(), (String::new(), perms.clone()));
+        tree.insert(
+            format!("{root}/vm"),
+            (format!("/vm/{}", uuid(id)), perms.clone()),
+        );
+        tree.insert(format!("{root}/name"), (format!("vm{id}"), perms));
+    }
+
+    fn at(tree: &Tree, path: &str) -> Option<(String, Vec<String>)> {
+        tree.lock().unwrap().get(&format!("{ROOT}/{path}")).cloned()
+    }
+
+    const ALL: Rules = Rules { groups: None };
+
+    #[test]
+    fn a_pair_finds_its_folders_and_nobody_else_does() {
+        let (mut store, tree) = store(&[(0, 9), (3, 1), (5, 2)]);
+        look(&mut store, &ALL).unwrap();
+        let key = at(&tree, "3/hallway/peer/5/key").unwrap();
+        assert_eq!(key.1, ["n0", "r3"]);
+        assert_eq!(
+            at(&tree, "5/hallway/peer/3/key").unwrap(),
+            (key.0.clone(), vec!["n0".into(), "r5".into()])
+        );
+        assert_eq!(
+            at(&tree, "3/hallway/peer/5/uuid").unwrap().0,
+            uuid(2).to_string()
+        );
+        assert_eq!(at(&tree, "3/hallway/peer/5/name").unwrap().0, "vm2");
+        assert_eq!(at(&tree, "3/hallway/to/5").unwrap().1, ["n3", "r5"]);
+        assert_eq!(at(&tree, "3/hallway/to").unwrap().1, ["n0", "r3"]);
+        assert!(at(&tree, "0/hallway").is_none());
+        // Another look, as after a restart, changes nothing.
+        let before = tree.lock().unwrap().clone();
+        look(&mut store, &ALL).unwrap();
+        assert_eq!(*tree.lock().unwrap(), before);
+    }
+
+    #[test]
+    fn domains_that_are_gone_are_forgotten() {
+        let (mut store, tree) = store(&[(3, 1), (5, 2)]);
+        look(&mut store, &ALL).unwrap();
+        tree.lock()
+            .unwrap()
+            .retain(|node, _| !node.starts_with("/local/domain/5"));
+        // It was restored under another number.
+        add(&tree, 6, 2);
+        look(&mut store, &ALL).unwrap();
+        assert!(at(&tree, "3/hallway/peer/5").is_none() && at(&tree, "3/hallway/to/5").is_none());
+        assert!(at(&tree, "3/hallway/peer/6/key").is_some());
+        let none = Rules {
+            groups: Some(BTreeMap::new()),
+        };
+        look(&mut store, &none).unwrap();
+        assert!(at(&tree, "3/hallway/peer/6").is_none());
+    }
+
+    #[test]
+    fn a_key_that_one_side_lost_is_made_up_for() {
+        let (mut store, tree) = store(&[(3, 1), (5, 2)]);
+        look(&mut store, &ALL).unwrap();
+        let key = at(&tree, "3/hallway/peer/5/key").unwrap().0;
+        store.remove("/local/domain/5/hallway/peer/3").unwrap();
+        look(&mut store, &ALL).unwrap();
+        assert_eq!(at(&tree, "5/hallway/peer/3/key").unwrap().0, key);
+    }
+
+    fn uuid(n: u8) -> Uuid {
+        Uuid([n; 16])
+    }
+
+    #[test]
+    fn rules_are_those_of_the_groups() {
+        let all = Rules { groups: None };
+        assert!(all.allow(&uuid(1), &uuid(2)));
+        assert!(!all.allow(&uuid(1), &uuid(1)));
+        let groups = [
+            (uuid(1), vec![0]),
+            (uuid(2), vec![1, 0]),
+            (uuid(3), vec![1]),
+        ];
+        let some = Rules {
+            groups: Some(groups.into_iter().collect()),
+        };
+        assert!(some.allow(&uuid(1), &uuid(2)));
+        assert!(some.allow(&uuid(3), &uuid(2)));
+        assert!(!some.allow(&uuid(1), &uuid(3)));
+        assert!(!some.allow(&uuid(1), &uuid(4)));
+    }
+}
