@@ -34,6 +34,8 @@ BOOT_MODULES = (
     *("virtio_pci", "virtio_blk", "crc32c_generic", "ext4"),
     *("virtio_rng", "virtio_net", "virtio_console", "9pnet_virtio", "9p"),
 )
+# The same of a domain of Xen.
+DOMAIN_MODULES = ("xen_blkfront", "crc32c_generic", "ext4", "xen_netfront")
 
 
 # The packages of the programs in tests/programs, but for those in all images.
@@ -61,6 +63,7 @@ KINDS = {
     "basic": Kind((), "2G"),
     "suites": Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G"),
     "programs": Kind(PROGRAMS, "6G", beside=("proftpd-core",)),
+    "xen": Kind(("xen-system-amd64",), "2G"),  # of dom0
 }
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
@@ -190,18 +193,19 @@ def _pack_modules(kernel: Kernel, image: Path) -> None:
         pack(tree, image, f"{used * 13 // 10 // (1 << 20) + 24}M")
 
 
-def initramfs(kernel: Kernel) -> Path:
-    """Return an initramfs for `kernel`: busybox, boot modules, our init."""
+def initramfs(kernel: Kernel, *, domain: bool = False) -> Path:
+    """Return an initramfs for `kernel`, of a VM or of a domain of Xen: busybox, boot modules, our init."""
     scripts = [paths.LAB / "guest/initramfs", paths.LAB / "guest/init"]
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     if not busybox.exists():
         raise LabError("busybox-static is not installed: run `./lab/run setup`")
-    modules = kernels.module_order(kernel, BOOT_MODULES)
+    modules = kernels.module_order(kernel, DOMAIN_MODULES if domain else BOOT_MODULES)
     name = paths.key(kernel.version, *scripts, busybox, *modules)
-    with paths.lock(f"initramfs-{kernel.name}"):
-        image = paths.cache("images", f"initramfs-{kernel.name}-{name}.cpio")
+    stem = f"initramfs-{'domain-' if domain else ''}{kernel.name}"
+    with paths.lock(stem):
+        image = paths.cache("images", f"{stem}-{name}.cpio")
         if not image.exists():
-            for old in image.parent.glob(f"initramfs-{kernel.name}-*.cpio"):
+            for old in image.parent.glob(f"{stem}-*.cpio"):
                 old.unlink()
             _build_initramfs(image, scripts, busybox, modules)
         return image

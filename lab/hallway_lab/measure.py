@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from . import accel, emulator, isolate, topology
+from . import accel, isolate, topology
 from .prepare import guest_steps, host_step, module_step, run_steps
 from .sh import LabError
 from .vm import VM
@@ -200,11 +200,12 @@ def facts(vm: VM) -> dict[str, Any]:
     return {
         "accelerator": accel.name(),
         "cpu": accel.arguments()[-1],
-        "qemu": emulator.for_kernel(kernel.name).version(),
+        "qemu": vm.emulator.version(),
         "guest_kernel": kernel.version,
         "guest_cpus": vm.config.cpus,
         "host_cpus": len(os.sched_getaffinity(0)),
         "host_kernel": platform.release(),
+        "network": vm.network,
     }
 
 
@@ -213,7 +214,7 @@ def describe(facts: dict[str, Any]) -> str:
     return (
         f"VMs of {facts['guest_cpus']} CPU, Linux {facts['guest_kernel']}, QEMU {facts['qemu']} "
         f"with {facts['accelerator'].upper()} (-cpu {facts['cpu']}), {facts['host_cpus']} CPUs on the host.\n"
-        "TCP: virtio-net, tap and bridge, offloads on."
+        f"TCP: {facts['network']}, offloads on."
     )
 
 

@@ -85,6 +85,8 @@ class VM:
     ...     print(vm.run("uname -r").out)
     """
 
+    network = "virtio-net, tap and bridge"  # what its packets go through
+
     def __init__(self, config: Config | None = None, **options: Any) -> None:
         self.config = config or Config(**options)
         self.name = f"vm{self.config.number}"
@@ -126,9 +128,7 @@ class VM:
         self._sockets.mkdir(parents=True, exist_ok=True)
         if not self.config.moves:
             self.log.write_bytes(b"")
-        chosen = (
-            emulator.emulator(self.config.qemu) if self.config.qemu else emulator.for_kernel(self.kernel.name)
-        )
+        chosen = self.emulator
         if self.config.network:
             isolate.add_tap(self._tap, self.config.host)
         command = [*isolate.on_host(self.config.host), *chosen.command, *self._arguments()]
@@ -169,6 +169,12 @@ class VM:
         if self._agent:
             self._agent.close()
             self._agent = None
+
+    @property
+    def emulator(self) -> emulator.Emulator:
+        """The QEMU that it runs on."""
+        named = self.config.qemu
+        return emulator.emulator(named) if named else emulator.for_kernel(self.kernel.name)
 
     @property
     def pid(self) -> int:
@@ -249,17 +255,15 @@ class VM:
     def _devices(self) -> list[str]:
         """What a VM of the lab consists of, but for its machine and its shared memory."""
         cfg = self.config
-        words = self._bridges()
-        words += ["-kernel", str(self.kernel.boot), "-initrd", str(image.initramfs(self.kernel))]
-        words += ["-append", self._cmdline()]
+        words = self._bridges() + self._system()
         words += ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]
         for monitor in (self._sockets / "qmp", cfg.monitor):
             words += ["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []
         if cfg.disk:
-            words += _disk("root", cfg.disk, "format=qcow2")
+            words += disk("root", cfg.disk, "format=qcow2")
         else:
-            words += _disk("root", image.root_image(cfg.image), "format=raw,snapshot=on")
-        words += _disk("modules", image.modules_image(self.kernel), "format=raw,read-only=on")
+            words += disk("root", image.root_image(cfg.image), "format=raw,snapshot=on")
+        words += disk("modules", image.modules_image(self.kernel), "format=raw,read-only=on")
         words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
         words += ["-chardev", f"socket,id=agent,path={self._sockets}/agent,server=on,wait=off"]
         words += ["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
@@ -267,6 +271,11 @@ class VM:
         share.mkdir(parents=True, exist_ok=True)
         words += ["-virtfs", f"local,path={share},mount_tag=hallway,security_model=none,readonly=on"]
         return words + self._network()
+
+    def _system(self) -> list[str]:
+        """What the machine boots."""
+        words = ["-kernel", str(self.kernel.boot), "-initrd", str(image.initramfs(self.kernel))]
+        return [*words, "-append", self._cmdline()]
 
     def _bridges(self) -> list[str]:
         """Make room above 4 GiB, and on q35 root ports, for hot-plugged memory."""
@@ -431,7 +440,8 @@ def _text(status: dict[str, Any], name: str) -> str:
     return base64.b64decode(status.get(name, "")).decode(errors="replace")
 
 
-def _disk(name: str, path: Path, mode: str) -> list[str]:
+def disk(name: str, path: Path, mode: str) -> list[str]:
+    """Return QEMU's words for a disk, which the guest finds by the name."""
     drive = f"if=none,id={name},file={path},cache=unsafe,{mode}"
     return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},serial={name}"]
 

@@ -23,22 +23,16 @@ class WireError(LabError):
 
 
 class Wire:
-    """One line-wise JSON connection; commands from several threads take turns."""
+    """One line-wise JSON connection; commands from several threads take turns.
 
-    def __init__(self, path: Path, timeout: float) -> None:
-        self._sock = socket.socket(socket.AF_UNIX)
+    It goes to a socket's path, or to an address and a port.
+    """
+
+    def __init__(self, place: Path | tuple[str, int], timeout: float) -> None:
+        self._sock = _connected(place, timeout)
         self._lock = threading.RLock()
         self._buffer = b""
         self.events: list[dict[str, Any]] = []
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                self._sock.connect(str(path))
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                if time.monotonic() > deadline:
-                    raise WireError(f"nobody listens on {path}") from None
-                time.sleep(0.02)
 
     def close(self) -> None:
         """Close the connection."""
@@ -99,6 +93,25 @@ class Wire:
                     raise WireError(f"no event {name} within {timeout:.0f} s") from None
                 if "event" in reply:
                     self.events.append(reply)
+
+
+def _connected(place: Path | tuple[str, int], timeout: float) -> socket.socket:
+    deadline = time.monotonic() + timeout
+    while True:
+        local = isinstance(place, Path)
+        sock = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
+        sock.settimeout(1)
+        try:
+            sock.connect(str(place) if local else place)
+            return sock
+        except OSError as error:
+            sock.close()
+            # A machine that boots is not in the network yet.
+            if local and not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                raise
+            if time.monotonic() > deadline:
+                raise WireError(f"nobody listens on {place}") from None
+            time.sleep(0.02 if local else 0.2)
 
 
 def monitor(path: Path, timeout: float = 20) -> Wire:
