@@ -1,9 +1,9 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
 # What `make test-all` runs.
-PARTS = test test-slow test-debug test-suites test-programs test-faults mutants
+PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
-.PHONY: check generate unit fuzz tsan mutants lab bench results dkms clean
+.PHONY: test-xen check generate unit fuzz tsan mutants lab bench results dkms clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -62,6 +62,10 @@ test-suites: ## test suites of other projects, over rings and over TCP (hours)
 test-faults: ## VMs that join, leave, crash and migrate under load (hours)
 	lab/run setup
 	tests/run -n 2 faults
+
+test-xen: ## domains of Xen, in one emulated machine (20 minutes)
+	lab/run setup
+	tests/run xen --kernel 6.1
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup

@@ -1,0 +1,105 @@
+"""Connections between two domains of Xen get onto rings in granted memory, and off again."""
+
+from __future__ import annotations
+
+import pytest
+from hallway_tests.guests import Delta, Stream, autopsy, insmod, rmmod, settle_in, status, wait_members
+from hallway_tests.suite import check, wait_for
+
+from .conftest import Domains
+
+# Saving and restoring a domain takes a minute.
+PATIENT = "--stall 400"
+
+
+def check_bytes(pair: Domains, delta: Delta, stream: Stream) -> None:
+    """End a stream; each byte has come, and nothing was odd on the way."""
+    stream.stop()
+    stream.finish(120 * pair.slow)
+    pair.check_counters(delta)
+
+
+def test_promotion(pair: Domains) -> None:
+    """With the default policy a stream starts on TCP and continues in a ring, both ways."""
+    pair.load()
+    assert {one["transport"] for one in status(pair.a)["members"]} == {"xen"}
+    delta = Delta(*pair.both)
+    pair.stream_on_rings(pair.b, pair.a, conns=3, enough=3_000_000)
+    for vm in pair.both:
+        moved = delta.of(vm)
+        assert moved["tx_promoted"] >= 3, vm.name
+        assert moved["tx_bytes_tcp"] > 0, f"{vm.name}: no byte went over TCP before the start mark"
+
+
+def test_unload(pair: Domains) -> None:
+    """The module is unloaded and loaded at one end, under load: TCP carries the stream meanwhile."""
+    pair.load()
+    delta = Delta(pair.b)
+    stream = Stream(pair.b, pair.a, conns=3, both=PATIENT)
+    pair.wait_on_rings(3)
+    rmmod(pair.a)
+    wait_for(lambda: not status(pair.b)["members"], "the peer has left", 30 * pair.slow)
+    stream.check_running("without the module")
+    insmod(pair.a)
+    wait_members(*pair.both)
+    pair.wait_on_rings(3)
+    stream.stop()
+    stream.finish(120 * pair.slow)
+    moved = delta.of(pair.b)
+    check(not moved["resets"] and not moved["corrupt_rings"], f"{moved}")
+
+
+def test_daemon(pair: Domains) -> None:
+    """hallwayd is killed in dom0: rings go on. Started again, it changes nothing."""
+    pair.load()
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=2)
+    pair.wait_on_rings(2)
+    assert pair.xen.daemon
+    pair.xen.daemon.kill(9)
+    wait_for(pair.xen.daemon.poll, "hallwayd has ended")
+    before = Delta(*pair.both)
+    wait_for(lambda: before.of(pair.a)["tx_bytes_ring"] > 1_000_000, "rings go on", 30 * pair.slow)
+    pair.xen.start_daemon()
+    before = Delta(*pair.both)
+    wait_for(lambda: before.of(pair.a)["tx_bytes_ring"] > 1_000_000, "rings go on yet", 30 * pair.slow)
+    assert not before.of(pair.a)["tx_demoted"]
+    check_bytes(pair, delta, stream)
+
+
+def test_saved(pair: Domains) -> None:
+    """A domain is saved and restored under load, by the stock toolstack: no byte is lost, rings come back."""
+    pair.load()
+    delta = Delta(*pair.both)
+    stream = Stream(pair.b, pair.a, conns=3, both=PATIENT)
+    pair.wait_on_rings(3)
+    domain = pair.domains[0]
+    old = domain.domid
+    domain.save()
+    zombies = pair.xen.run("xl list").out
+    check("(null)" not in zombies, f"memory of the saved domain is in use:\n{zombies}")
+    domain.restore()
+    check(domain.domid != old, "the domain was not restored under another number")
+    wait_members(*pair.both, timeout=60 * pair.slow)
+    stream.check_running("after the domain was restored")
+    pair.wait_on_rings(3)
+    with autopsy(*pair.both):
+        check_bytes(pair, delta, stream)
+
+
+@pytest.mark.last
+def test_destroyed(pair: Domains) -> None:
+    """The peer is destroyed under load: it leaves at once and no zombie stays; a new one is a member."""
+    pair.load()
+    Stream(pair.b, pair.a, conns=2)
+    pair.wait_on_rings(2)
+    domain = pair.domains[1]
+    domain.destroy()
+    wait_for(lambda: not status(pair.a)["members"], "the peer has left", 10)
+    wait_for(lambda: "(null)" not in pair.xen.run("xl list").out, "no zombie is left", 5)
+    domain.start()
+    domain.wait_boot()
+    settle_in(domain)
+    insmod(domain)
+    wait_members(*pair.both, timeout=60 * pair.slow)
+    pair.stream_on_rings(pair.b, pair.a, conns=1, enough=1_000_000)
