@@ -3,7 +3,7 @@
 # What `make test-all` runs.
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
-.PHONY: test-xen check generate unit fuzz tsan mutants lab bench results dkms clean
+.PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench results dkms clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -11,6 +11,10 @@ help: ## list the targets
 demo: ## two VMs, unmodified programs, TCP beside Hallway: one table, and what bounds each row
 	lab/run setup
 	demo/run
+
+demo-xen: ## the same between two domains of Xen
+	lab/run setup
+	demo/run --xen
 
 test: ## unit, module and end-to-end tests on both kernels
 	lab/run setup

@@ -12,13 +12,14 @@ import argparse
 import dataclasses
 import time
 
-from hallway_lab import accel, isolate, measure, programs, results, summary, topology
+from hallway_lab import accel, isolate, measure, programs, results, summary, topology, xen
 from hallway_lab.ledger import SHARE, TRIFLE
 from hallway_lab.measure import describe
 from hallway_lab.results import Store, share
 from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, say
 
+from .domains import Domains
 from .outside import Outside
 from .rows import Programs
 from .tunnels import Tunnels
@@ -35,6 +36,7 @@ def main(words: list[str] | None = None) -> int:
     """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog="demo/run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"samples of each (default: {ROUNDS})")
+    parser.add_argument("--xen", action="store_true", help="between two domains of Xen")
     measure.add_selection(parser)
     options = parser.parse_args(words)
     if options.rounds < 1:
@@ -47,10 +49,13 @@ def _demo(options: argparse.Namespace) -> int:
     isolate.enter()
     results.prepare()
     programs.unpack_ncat(topology.share_folder(KERNEL))
+    if options.xen:
+        xen.prepare(KERNEL)
     measure.make_ready(KERNEL, programs.build_rawstream())
-    store = Store("demo", KERNEL)
+    store = Store("demo-xen" if options.xen else "demo", KERNEL)
     complaints: list[str] = []
-    groups = [(group, group.rows()) for group in (Programs(), Tunnels(), Outside())]
+    between = (Domains(),) if options.xen else (Programs(), Tunnels(), Outside())
+    groups = [(group, group.rows()) for group in between]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
@@ -116,7 +121,7 @@ def _print(store: Store, facts: dict[str, object], rounds: int) -> None:
         print("Emulated CPU (TCG): compare the two carriers with each other, not with real hardware.")
     else:
         print("Real CPU (KVM).")
-    print(f"\n{summary.show('demo', store.records)}\n")
+    print(f"\n{summary.show(store.kind, store.records)}\n")
     for one in store.records:
         for note in one.notes:
             print(f"{one.name}: {note}")

@@ -28,6 +28,10 @@ class Kind:
     about: str
 
 
+DEMO_COLUMNS = (
+    *("name", "kernel", "TCP", "Hallway", "ratio", "of payload →", "of payload ←"),
+    *("CPU: own / busy", "ring full", "doorbells", "sleeps", "verdict"),
+)
 KINDS = {
     kind.name: kind
     for kind in (
@@ -44,14 +48,19 @@ KINDS = {
             "demo",
             "demo",
             "Demo",
-            (
-                *("name", "kernel", "TCP", "Hallway", "ratio", "of payload →", "of payload ←"),
-                *("CPU: own / busy", "ring full", "doorbells", "sleeps", "verdict"),
-            ),
+            DEMO_COLUMNS,
             "Unmodified programs between two VMs. Medians (lowest to highest sample). Arrows: → client to"
             " server, ← back. *CPU*, of the guest with the busier programs: *busy*, the part of the time in"
             " which it ran; *own*, the part of that in which it ran programs, not the kernel. *program*:"
             " half of the CPU's time or more is the program's own, whatever carries its bytes.",
+        ),
+        Kind(
+            "demo-xen",
+            "demo-xen",
+            "Demo on Xen",
+            DEMO_COLUMNS,
+            "The same programs between two domains of Xen that share their CPUs with dom0: TCP goes through"
+            " xen-netfront and dom0's bridge.",
         ),
         Kind(
             "programs",
