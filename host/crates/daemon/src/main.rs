@@ -12,7 +12,7 @@
 //! | [`keeper`] | the holder process, and the state that it keeps |
 //! | [`clients`] | the control socket |
 //! | [`options`], [`config`], [`access`], [`run`] | what people give; what lies in the file system |
-//! | [`lines`], [`notify`] | bounds for the log; word to the service manager |
+//! | [`lines`], [`journal`], [`notify`] | bounds and form of the log; word to the service manager |
 //! | [`stop`] | `hallwayd --stop` |
 
 mod access;
@@ -21,6 +21,7 @@ mod config;
 mod connections;
 mod domains;
 mod effect;
+mod journal;
 mod keeper;
 mod lines;
 mod notify;
@@ -51,6 +52,7 @@ use nix::unistd::execv;
 
 use crate::access::Access;
 use crate::domains::{Domains, Rules};
+use crate::journal::Prioritised;
 use crate::keeper::Holder;
 use crate::options::Options;
 use crate::regionspec::RegionSpec;
@@ -172,14 +174,18 @@ fn main() -> ExitCode {
             .and_then(|config| stop::stop(&options, &config))
     } else {
         use std::io::IsTerminal;
-        tracing_subscriber::fmt()
+        let lines = tracing_subscriber::fmt()
             .with_max_level(options.log_level)
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             // A log that takes no lines must not end the daemon: eprintln! panics then.
-            .log_internal_errors(false)
-            .init();
+            .log_internal_errors(false);
+        if journal::is_there() {
+            lines.without_time().map_event_format(Prioritised).init();
+        } else {
+            lines.init();
+        }
         serve(&options)
     };
     match result {

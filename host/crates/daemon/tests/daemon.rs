@@ -6,7 +6,7 @@
 mod common;
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
@@ -615,6 +615,27 @@ fn the_service_manager_is_told_when_qemu_can_connect() {
     let mut message = [0; 100];
     let length = manager.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"READY=1");
+}
+
+#[test]
+fn lines_for_the_journal_have_a_priority() {
+    let dir = std::env::temp_dir().join(format!("hwj-{}", std::process::id()));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hallwayd"));
+    command
+        .args(["--config", "/dev/null", "--run-dir"])
+        .arg(&dir);
+    command
+        .env("JOURNAL_STREAM", "1:2")
+        .stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    let (warning, ready) = (next(), next());
+    assert!(warning.starts_with("<4> WARN neither"), "{warning}");
+    assert!(ready.starts_with("<6> INFO ready"), "{ready}");
+    let pid = Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
