@@ -19,6 +19,7 @@ PACKAGES = {
     "their disks": "mmdebstrap e2fsprogs qemu-utils",
     "fetching kernels": "debian-archive-keyring xz-utils zstd dpkg ca-certificates",
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
+    "building the daemon's way to libvirt": "libvirt-dev pkg-config",
     "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv python3-yaml",
     "checks of the host's files": "apparmor systemd",
     "shells": "tmux",

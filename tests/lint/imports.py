@@ -29,6 +29,7 @@ BELOW = {
     "ring": {"abi", "shm"},
     "outsource": {"abi", "ring", "shm"},
     "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership", "outsource", "xenstore"},
+    "libvirt": {"control", "membership"},
     "cli": {"control", "netlink"},
 }
 
@@ -40,7 +41,7 @@ MODULES = (
     *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper", "stop"),
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),
-    *("vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
+    *("vms/bridge", "vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
     *("pairs", "outsourcers/process", "outsourcers", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )

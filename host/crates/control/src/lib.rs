@@ -163,7 +163,7 @@ pub struct Vm {
     pub name: String,
     /// Its UUID in the configuration.
     pub uuid: String,
-    /// Path of the monitor that hallwayd uses.
+    /// Path of the monitor that hallwayd uses, or `libvirt`.
     pub monitor: Option<PathBuf>,
     /// Whether the monitor answers.
     pub connected: bool,

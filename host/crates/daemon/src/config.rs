@@ -26,6 +26,9 @@ const PAIR_SLOTS: u32 = 3;
 const PAIR_SIZE: &str = "16M";
 const PAIR_IDLE: u64 = 60;
 
+/// In place of a monitor's path: libvirt has it.
+const LIBVIRT: &str = "libvirt";
+
 /// Members of the region of a VM and its outsourcer: the host and these two.
 const OUTSOURCED_SLOTS: u32 = 3;
 const OUTSOURCED_MEMORY: &str = "64M";
@@ -73,6 +76,25 @@ pub enum Isolation {
     },
 }
 
+/// Where the monitor of a QEMU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// At a socket that it has for `hallwayd` alone, with this path.
+    Socket(PathBuf),
+    /// At libvirt, which runs the VM.
+    Libvirt,
+}
+
+impl Place {
+    /// What the configuration says for it.
+    pub fn word(&self) -> &Path {
+        match self {
+            Self::Socket(path) => path,
+            Self::Libvirt => Path::new(LIBVIRT),
+        }
+    }
+}
+
 /// A VM of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct VmConfig {
@@ -80,8 +102,8 @@ pub struct VmConfig {
     pub name: String,
     /// Its UUID, as its QEMU's `-uuid` says.
     pub uuid: Uuid,
-    /// Path of the monitor that its QEMU has for `hallwayd` alone.
-    pub monitor: Option<PathBuf>,
+    /// The monitor of its QEMU.
+    pub monitor: Option<Place>,
     /// Ids of the root ports for its ring memory; empty: any that is free.
     pub ports: Vec<String>,
     /// Indexes of its groups.
@@ -398,13 +420,16 @@ impl Config {
         Ok(uuid)
     }
 
-    fn vm_monitor(&self, raw: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>, Fault> {
+    fn vm_monitor(&self, raw: Option<&Spanned<PathBuf>>) -> Result<Option<Place>, Fault> {
         let Some(raw) = raw else {
             return Ok(None);
         };
         let path = raw.get_ref();
+        if path == Path::new(LIBVIRT) {
+            return Ok(Some(Place::Libvirt));
+        }
         if !path.is_absolute() {
-            let what = format!("{path:?}: give the whole path, from /");
+            let what = format!("{path:?}: give the whole path, from /, or \"{LIBVIRT}\"");
             return Err(fault(raw, what));
         }
         let bytes = path.as_os_str().as_bytes();
@@ -415,12 +440,13 @@ impl Config {
             );
             return Err(fault(raw, what));
         }
-        let other = self.vms.iter().find(|vm| vm.monitor.as_ref() == Some(path));
+        let place = Some(Place::Socket(path.clone()));
+        let other = self.vms.iter().find(|vm| vm.monitor == place);
         if let Some(other) = other {
             let what = format!("{} has this monitor already", other.name);
             return Err(fault(raw, what));
         }
-        Ok(Some(path.clone()))
+        Ok(place)
     }
 
     /// Indexes of a VM's groups.

@@ -273,6 +273,7 @@ impl Server {
         }
         let _ = std::fs::remove_file(control::socket(self.keeper.dir()));
         let picture = self.picture;
+        picture.vms.end();
         if is_reload {
             return Ok(End::Again);
         }

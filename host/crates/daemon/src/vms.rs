@@ -6,10 +6,13 @@
 //! that, firmware may place it where the guest maps it uncached. What others take
 //! out (an operator, a migration) stays out until the guest's module starts again.
 
+mod bridge;
 mod migrate;
 mod monitor;
 mod news;
 mod vm;
+
+use std::sync::Arc;
 
 use anyhow::Result;
 use hallway_control::{self as control, Migration};
@@ -17,11 +20,12 @@ use hallway_membership::Uuid;
 use nix::sys::epoll::EpollFlags;
 use tracing::warn;
 
-use self::monitor::{Handle, Newsroom};
+use self::bridge::Bridge;
+use self::monitor::{Handle, Newsroom, Way};
 pub use self::news::News;
 use self::news::PREFIX;
 use self::vm::Vm;
-use crate::config::Config;
+use crate::config::{Config, Place};
 use crate::connections::{Connection, Connections};
 use crate::effect::Effect;
 use crate::poller::{Poller, Source};
@@ -31,24 +35,37 @@ use crate::regions::Regions;
 pub struct Vms {
     all: Vec<Vm>,
     newsroom: Newsroom,
+    bridge: Arc<Bridge>,
 }
 
 impl Vms {
     /// Starts looking after the monitors of the configuration.
     pub fn start(config: &Config) -> Result<Self> {
         let newsroom = Newsroom::new()?;
+        let bridge = Arc::new(Bridge::default());
         let mut all = Vec::new();
         for (number, vm) in config.vms.iter().enumerate() {
-            let start = |path| Handle::new(number, path, vm.ports.clone(), &newsroom);
+            let start = |place| {
+                let way = match place {
+                    Place::Socket(path) => Way::Socket(path),
+                    Place::Libvirt => Way::Libvirt(bridge.clone(), vm.uuid),
+                };
+                Handle::new(number, way, vm.ports.clone(), &newsroom)
+            };
             let monitor = vm.monitor.clone().map(start).transpose()?;
-            all.push(Vm::new(
-                vm.name.clone(),
-                vm.uuid,
-                vm.monitor.clone(),
-                monitor,
-            ));
+            let place = vm.monitor.as_ref().map(|place| place.word().into());
+            all.push(Vm::new(vm.name.clone(), vm.uuid, place, monitor));
         }
-        Ok(Self { all, newsroom })
+        Ok(Self {
+            all,
+            newsroom,
+            bridge,
+        })
+    }
+
+    /// Ends the process that speaks with libvirt.
+    pub fn end(&self) {
+        self.bridge.end();
     }
 
     /// Watches for news of the monitors.

@@ -49,6 +49,9 @@ pub enum Error {
         /// Path of the socket.
         path: PathBuf,
     },
+    /// What speaks for QEMU says that there is none, and why.
+    #[error("{0}")]
+    Absent(String),
     /// The connection ended.
     #[error("QEMU hung up: {0}")]
     Closed(String),

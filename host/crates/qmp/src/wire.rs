@@ -73,6 +73,8 @@ pub struct RunState {
 #[derive(Debug)]
 pub struct Monitor {
     stream: UnixStream,
+    /// What a trusted program at the other end says of the QEMU behind it.
+    vouched: Option<Identity>,
     buffer: Vec<u8>,
     events: VecDeque<Event>,
     next_id: u64,
@@ -86,20 +88,60 @@ impl Monitor {
             path: path.into(),
             error,
         })?;
-        let mut monitor = Self {
+        let mut monitor = Self::new(stream);
+        monitor
+            .negotiate(patience)?
+            .ok_or_else(|| Error::NoGreeting { path: path.into() })?;
+        Ok(monitor)
+    }
+
+    /// Negotiates with a program that speaks for QEMU, at the other end of `stream`, which
+    /// greets within `patience`. It is trusted: its greeting names UUID and process of the
+    /// QEMU under `hallway`. In place of a greeting it may say why there is none.
+    pub fn over(stream: UnixStream, patience: Duration) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Vouched {
+            uuid: String,
+            pid: i32,
+        }
+        let mut monitor = Self::new(stream);
+        let greeting = monitor.negotiate(patience)?.ok_or(Error::Timeout {
+            what: "libvirt answers".into(),
+            limit: patience,
+        })?;
+        let vouched = greeting.get("hallway").cloned().unwrap_or(Value::Null);
+        let Vouched { uuid, pid } =
+            serde_json::from_value(vouched).map_err(|error| Error::Protocol(error.to_string()))?;
+        monitor.vouched = Some(Identity {
+            uuid,
+            pid: Some(pid),
+        });
+        Ok(monitor)
+    }
+
+    fn new(stream: UnixStream) -> Self {
+        Self {
             stream,
+            vouched: None,
             buffer: Vec::new(),
             events: VecDeque::new(),
             next_id: 0,
-        };
-        let greeting = monitor
-            .line(Instant::now() + patience)?
-            .ok_or_else(|| Error::NoGreeting { path: path.into() })?;
-        if greeting.get("QMP").is_none() {
-            return Err(Error::Protocol(Value::Object(greeting).to_string()));
         }
-        monitor.execute("qmp_capabilities", Value::Null)?;
-        Ok(monitor)
+    }
+
+    /// Takes the greeting, and negotiates. Nothing: none came in time.
+    fn negotiate(&mut self, patience: Duration) -> Result<Option<Map<String, Value>>> {
+        let Some(greeting) = self.line(Instant::now() + patience)? else {
+            return Ok(None);
+        };
+        if greeting.get("QMP").is_none() {
+            return Err(match greeting.get("error").map(|error| &error["desc"]) {
+                Some(Value::String(why)) => Error::Absent(why.clone()),
+                _ => Error::Protocol(Value::Object(greeting).to_string()),
+            });
+        }
+        self.execute("qmp_capabilities", Value::Null)?;
+        Ok(Some(greeting))
     }
 
     /// Runs a command and returns what QEMU answers; arguments `null`: none.
@@ -200,6 +242,9 @@ impl Monitor {
         #[allow(non_snake_case)]
         struct Uuid {
             UUID: String,
+        }
+        if let Some(vouched) = &self.vouched {
+            return Ok(vouched.clone());
         }
         Ok(Identity {
             uuid: self.query::<Uuid>("query-uuid", Value::Null)?.UUID,

@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use anyhow::{bail, Result};
 use hallway_control::Migration;
-use hallway_membership::is_own;
+use hallway_membership::{is_own, Uuid};
 use hallway_qmp::{Error, MigrationState, Monitor};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{getsockopt, sockopt};
 
+use super::bridge::Bridge;
 use super::migrate;
 use super::news::{Job, News, LET_GO, NEWS_MAX};
 
@@ -29,6 +30,8 @@ use super::news::{Job, News, LET_GO, NEWS_MAX};
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long QEMU may take to greet.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long libvirt may take to find a domain: it is busy while others start.
+const LIBVIRT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What wakes the loop when there is news of any monitor.
 pub struct Newsroom {
@@ -67,14 +70,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Starts looking after the monitor at `path`.
-    pub fn new(number: usize, path: PathBuf, ports: Vec<String>, room: &Newsroom) -> Result<Self> {
+    /// Starts looking after the monitor that `way` leads to.
+    pub fn new(number: usize, way: Way, ports: Vec<String>, room: &Newsroom) -> Result<Self> {
         let (jobs, receiver) = std::sync::mpsc::channel();
         let (sender, news) = std::sync::mpsc::sync_channel(NEWS_MAX);
         let bell = bell()?;
         let cancelled = Arc::new(AtomicBool::new(false));
         let thread = Thread {
-            path,
+            way,
             ports,
             jobs: receiver,
             cancelled: cancelled.clone(),
@@ -151,8 +154,31 @@ fn check_owner(path: &Path, monitor: &Monitor) -> Result<()> {
     Ok(())
 }
 
+/// The way to a monitor.
+pub enum Way {
+    /// This socket.
+    Socket(PathBuf),
+    /// libvirt, for the domain with this UUID.
+    Libvirt(Arc<Bridge>, Uuid),
+}
+
+impl Way {
+    fn connect(&self) -> Result<Monitor> {
+        match self {
+            Self::Socket(path) => {
+                let monitor = Monitor::connect(path, PATIENCE)?;
+                check_owner(path, &monitor)?;
+                Ok(monitor)
+            }
+            Self::Libvirt(bridge, uuid) => {
+                Ok(Monitor::over(bridge.connect(*uuid)?, LIBVIRT_PATIENCE)?)
+            }
+        }
+    }
+}
+
 struct Thread {
-    path: PathBuf,
+    way: Way,
     ports: Vec<String>,
     jobs: Receiver<Job>,
     cancelled: Arc<AtomicBool>,
@@ -181,8 +207,7 @@ impl Thread {
     }
 
     fn connect(&self) -> Result<Monitor> {
-        let mut monitor = Monitor::connect(&self.path, PATIENCE)?;
-        check_owner(&self.path, &monitor)?;
+        let mut monitor = self.way.connect()?;
         let identity = monitor.identity()?;
         let status = monitor.status()?.status;
         let status = status.as_str();

@@ -39,7 +39,7 @@ pub struct Vm {
     pub name: String,
     /// Its UUID in the configuration.
     pub uuid: Uuid,
-    /// Path of its monitor's socket.
+    /// Path of its monitor's socket, or the word for libvirt.
     path: Option<PathBuf>,
     monitor: Option<Handle>,
     link: Link,

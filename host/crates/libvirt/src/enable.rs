@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `hallway enable` and `hallway disable`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use hallway_control::{ask, Answer, Query, Status};
+use virt::connect::Connect;
+use virt::domain::Domain;
+use virt::sys;
+
+use crate::domain::{self, Enabled, Wanted};
+use crate::group::{self, Content, Group, Vm};
+use crate::{monitor, Common};
+
+/// Room for ring memory at a root port: twice the largest region that is usual.
+const ROOM: u64 = 512 << 20;
+/// How long a guest may take to let its ring memory go.
+const LET_GO: Duration = Duration::from_secs(40);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Gives domains what Hallway needs, and puts them in a group. `region`: size and number
+/// of members of the region that they share.
+pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Result<()> {
+    let connect = monitor::connect()?;
+    let path = group::path(&common.config_dir, &common.group)?;
+    let before = group::read(&path)?;
+    let wanted = match &region {
+        Some((size, slots)) => Group {
+            name: common.group.clone(),
+            isolation: "shared".into(),
+            size: Some(size.clone()),
+            slots: Some(*slots),
+        },
+        None => Group {
+            name: common.group.clone(),
+            isolation: "pair".into(),
+            size: None,
+            slots: None,
+        },
+    };
+    let mut content = before.clone().unwrap_or(Content {
+        group: vec![wanted.clone()],
+        vm: Vec::new(),
+    });
+    if region.is_some() && content.group != [wanted] {
+        bail!(
+            "group {} is there with another region: take its VMs out (hallway disable), or name \
+             another --group",
+            common.group
+        );
+    }
+    let status = status(&common.run_dir);
+    let socket = status.as_ref().map(|status| status.socket.clone());
+    let socket = socket.unwrap_or_else(|_| common.run_dir.join("hallwayd.sock"));
+    let room = region.map_or(Ok(ROOM), |(size, _)| room(&size))?;
+    let wanted = Wanted {
+        socket: &socket,
+        ports,
+        room,
+    };
+    let mut changed = Vec::new();
+    for name in &common.vms {
+        let (domain, xml) = find(&connect, name)?;
+        let Enabled { xml: new, ports } =
+            domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
+        let vm = Vm {
+            name: name.clone(),
+            uuid: domain.uuid_string()?,
+            groups: vec![common.group.clone()],
+            monitor: "libvirt".into(),
+            ports,
+        };
+        content.vm.retain(|other| other.uuid != vm.uuid);
+        content.vm.push(vm);
+        let is_new = !domain::is_enabled(&xml)?;
+        changed.push((name, domain, new, is_new));
+    }
+    // hallwayd's check comes first: what it refuses leaves no domain changed.
+    group::write(&path, &content)?;
+    if status.is_ok() {
+        let uuids = content.vm.iter().map(|vm| vm.uuid.as_str());
+        let taken = reload(&common.run_dir).and_then(|status| check_known(&status, uuids, &path));
+        if let Err(error) = taken {
+            let old = before.unwrap_or(Content {
+                group: Vec::new(),
+                vm: Vec::new(),
+            });
+            group::write(&path, &old)?;
+            return Err(error);
+        }
+    }
+    for (name, domain, xml, is_new) in changed {
+        define(&connect, &xml).with_context(|| format!("libvirt refuses the XML of {name}"))?;
+        let next = match (is_new, domain.is_active()?) {
+            (true, true) => {
+                "it runs without a doorbell: shut it down and start it (a reboot is not enough)"
+            }
+            (false, true) => {
+                "it was enabled before, and runs: what changed comes with its next start"
+            }
+            (_, false) => "ready for its next start",
+        };
+        println!("{name}: enabled in group {}; {next}", common.group);
+    }
+    if let Err(error) = status {
+        println!("hallwayd does not run yet: {error:#}");
+    }
+    Ok(())
+}
+
+/// Takes back what [`enable`] did.
+pub fn disable(common: &Common) -> Result<()> {
+    let connect = monitor::connect()?;
+    let path = group::path(&common.config_dir, &common.group)?;
+    let Some(mut content) = group::read(&path)? else {
+        bail!("there is no group {} in {}", common.group, path.display());
+    };
+    for name in &common.vms {
+        let Some(vm) = content.vm.iter_mut().find(|vm| vm.name == *name) else {
+            bail!("{name} is not in group {}", common.group);
+        };
+        vm.groups.clear();
+    }
+    let runs = status(&common.run_dir).is_ok();
+    if runs {
+        // It needs the monitor of a VM to take its memory out.
+        group::write(&path, &content)?;
+        reload(&common.run_dir)?;
+        for name in &common.vms {
+            await_release(&common.run_dir, name)?;
+        }
+    }
+    content.vm.retain(|vm| !common.vms.contains(&vm.name));
+    group::write(&path, &content)?;
+    if runs {
+        reload(&common.run_dir)?;
+    }
+    for name in &common.vms {
+        // A domain that was removed needs no change.
+        let Ok((domain, xml)) = find(&connect, name) else {
+            println!("{name}: disabled; libvirt has no such domain");
+            continue;
+        };
+        define(&connect, &domain::disable(&xml)?)?;
+        let next = match domain.is_active()? {
+            true => "; it keeps its doorbell, of no use now, until it is shut down",
+            false => "",
+        };
+        println!("{name}: disabled{next}");
+    }
+    Ok(())
+}
+
+/// A domain, and its XML as it is at its next start.
+fn find(connect: &Connect, name: &str) -> Result<(Domain, String)> {
+    let domain = connect
+        .lookup_domain_by_name(name)
+        .map_err(|error| anyhow::anyhow!("libvirt has no domain {name}: {}", error.message()))?;
+    if !domain.is_persistent()? {
+        bail!("{name} is a transient domain: libvirt forgets it when it ends; define it first");
+    }
+    let flags = sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE;
+    let xml = domain.xml_desc(flags)?;
+    Ok((domain, xml))
+}
+
+fn define(connect: &Connect, xml: &str) -> Result<()> {
+    connect.define_domain_xml(xml)?;
+    Ok(())
+}
+
+/// Room for a region of this size, at least what is usual.
+fn room(size: &str) -> Result<u64> {
+    let (digits, unit) = size.split_at(size.trim_end_matches(char::is_alphabetic).len());
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => bail!("{size:?} is no size: write 256M"),
+    };
+    let number: u64 = digits
+        .parse()
+        .with_context(|| format!("{size:?} is no size"))?;
+    Ok((number << shift).saturating_mul(2).max(ROOM))
+}
+
+fn status(run_dir: &Path) -> Result<Status> {
+    match ask(run_dir, Query::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => bail!("hallwayd answers {other:?}"),
+    }
+}
+
+/// Refuses to go on where hallwayd reads other files than that of the group.
+fn check_known<'a>(
+    status: &Status,
+    mut uuids: impl Iterator<Item = &'a str>,
+    path: &Path,
+) -> Result<()> {
+    let is_known = |uuid: &str| status.vms.iter().any(|vm| vm.uuid == uuid);
+    if !uuids.all(is_known) {
+        bail!(
+            "hallwayd does not read {}: give the directory beside its --config as --config-dir",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Has hallwayd read its configuration, waits until it has, and returns its state then.
+fn reload(run_dir: &Path) -> Result<Status> {
+    let before = Instant::now();
+    match ask(run_dir, Query::Reload)? {
+        Answer::Reloading => {}
+        Answer::Error { message } => bail!("hallwayd: {message}"),
+        other => bail!("hallwayd answers {other:?}"),
+    }
+    loop {
+        match status(run_dir) {
+            Ok(status) => return Ok(status),
+            Err(error) if before.elapsed() > LET_GO => return Err(error),
+            Err(_) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// Waits until a VM has no ring memory.
+fn await_release(run_dir: &Path, name: &str) -> Result<()> {
+    let deadline = Instant::now() + LET_GO;
+    loop {
+        let status = status(run_dir)?;
+        let vm = status.vms.iter().find(|vm| vm.name == name);
+        let Some(held) = vm.and_then(|vm| vm.plugs.iter().find(|plug| plug.plugged)) else {
+            return Ok(());
+        };
+        if Instant::now() > deadline {
+            bail!(
+                "{name} does not let region {} go: shut it down, and try again",
+                held.region
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+}
