@@ -2,7 +2,7 @@
 //! In a guest: what the module shows, and its switch.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Result};
 use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
@@ -28,17 +28,26 @@ pub fn is_loaded() -> bool {
     Client::new().is_ok()
 }
 
-/// Whether this looks like a guest with Hallway: it has an ivshmem device.
-pub fn is_guest() -> bool {
-    let Ok(devices) = std::fs::read_dir("/sys/bus/pci/devices") else {
-        return false;
-    };
-    devices.flatten().any(|device| {
+/// The ivshmem devices of this machine: their folders in sysfs.
+pub fn devices() -> Vec<PathBuf> {
+    let devices = std::fs::read_dir("/sys/bus/pci/devices");
+    let paths = devices
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|one| one.path());
+    let is_ivshmem = |path: &PathBuf| {
         let is = |file: &str, value: &str| {
-            std::fs::read_to_string(device.path().join(file)).is_ok_and(|v| v.trim() == value)
+            std::fs::read_to_string(path.join(file)).is_ok_and(|v| v.trim() == value)
         };
         is("vendor", IVSHMEM.0) && is("device", IVSHMEM.1)
-    })
+    };
+    paths.filter(is_ivshmem).collect()
+}
+
+/// Whether this looks like a guest with Hallway: it has an ivshmem device.
+pub fn is_guest() -> bool {
+    !devices().is_empty()
 }
 
 /// The message that the module is not loaded, with what may be in its way.

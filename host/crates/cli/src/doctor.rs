@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `hallway doctor`: why nothing goes through rings, and what to do about each reason.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{bail, Result};
+use hallway_control::{ask, Answer, Liveness, Query, Status};
+use hallway_netlink::{Connection, Member, Module};
+
+use crate::guest;
+
+/// A reason, and its remedy.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    what: String,
+    remedy: String,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+        self.0.push(Finding {
+            what: what.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    /// Prints them. An error if there are any: scripts see it by the exit code.
+    fn report(self, good: &str) -> Result<()> {
+        let mut out = io::stdout().lock();
+        for Finding { what, remedy } in &self.0 {
+            writeln!(out, "- {what}\n  {remedy}")?;
+        }
+        match self.0.len() {
+            0 => writeln!(out, "{good}")?,
+            1 => bail!("found one thing to look at"),
+            count => bail!("found {count} things to look at"),
+        }
+        Ok(())
+    }
+}
+
+/// Looks at a host.
+pub fn host(run_dir: &Path) -> Result<()> {
+    let mut found = Findings::default();
+    match ask(run_dir, Query::Status) {
+        Ok(Answer::Status(status)) => judge(&status, &mut found),
+        Ok(other) => return crate::host::refuse(other),
+        Err(error) => found.add(
+            format!("hallwayd: {error:#}"),
+            "systemctl start hallwayd; journalctl -u hallwayd says why it ended",
+        ),
+    }
+    apparmor(&mut found);
+    found.report("all is well, as far as the host can see: hallway doctor in a guest sees the rest")
+}
+
+fn judge(status: &Status, found: &mut Findings) {
+    let own = env!("CARGO_PKG_VERSION");
+    if status.version != own {
+        found.add(
+            format!("hallwayd is {}, and hallway {own}", status.version),
+            "systemctl restart hallwayd (no connection is lost), or install one release of both",
+        );
+    }
+    if status.vms.is_empty() && status.regions.is_empty() {
+        found.add(
+            "no VM is in any group",
+            "hallway enable VM VM; without libvirt: hallway qemu-args, and /etc/hallway/hallwayd.toml",
+        );
+    }
+    for vm in &status.vms {
+        let joined = |uuid: &str| {
+            let of = |region: &hallway_control::Region| {
+                let mut members = region.members.iter();
+                members.any(|m| m.uuid == uuid && m.liveness != Liveness::Absent)
+            };
+            status.regions.iter().any(of)
+        };
+        if let Some(problem) = &vm.problem {
+            let remedy = match vm.monitor.as_deref() == Some(Path::new("libvirt")) {
+                true => "start it (virsh start), or look at libvirt (systemctl status libvirtd)",
+                false => "start its QEMU with the -qmp of hallway qemu-args; /run/hallway-vms belongs to QEMU's user",
+            };
+            found.add(format!("{}: {problem}", vm.name), remedy);
+        } else if vm.connected
+            && !status
+                .connections
+                .iter()
+                .any(|one| one.uuid.as_deref() == Some(vm.uuid.as_str()))
+        {
+            found.add(
+                format!("{}: runs, and its guest has not asked for anything", vm.name),
+                "install hallway-guest in it (hallway doctor there says what it lacks); if the VM \
+                 was enabled while it ran, shut it down and start it, since a reboot adds no device",
+            );
+        } else if vm.connected && vm.plugs.is_empty() && !joined(&vm.uuid) {
+            found.add(
+                format!("{}: has no ring memory", vm.name),
+                "VMs of a group with isolation = \"pair\" get it at their first traffic with each other",
+            );
+        }
+        for plug in &vm.plugs {
+            if let Some(problem) = &plug.problem {
+                found.add(
+                    format!("{}: region {}: {problem}", vm.name, plug.region),
+                    "the text names what to change; it is tried again at the guest's next start",
+                );
+            }
+        }
+    }
+    for one in &status.connections {
+        if let Some(problem) = &one.problem {
+            let name = one.name.as_deref().unwrap_or("a QEMU");
+            found.add(
+                format!("{name}: {problem}"),
+                "raise the limit of descriptors of its QEMU: LimitNOFILE of what starts it, or \
+                 max_files in /etc/libvirt/qemu.conf",
+            );
+        }
+    }
+    for region in &status.regions {
+        let still = region.members.iter();
+        for member in still.filter(|member| member.liveness == Liveness::Unresponsive) {
+            found.add(
+                format!("{} in region {} is unresponsive", member.name, region.name),
+                "it is paused, hangs, or has no CPU: its connections go by TCP until it responds",
+            );
+        }
+    }
+}
+
+/// Whether AppArmor confines QEMUs without our rules.
+fn apparmor(found: &mut Findings) {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let site = "/etc/apparmor.d/local/abstractions/libvirt-qemu";
+    let rules = read(site);
+    let confines = read("/sys/module/apparmor/parameters/enabled").trim() == "Y"
+        && Path::new("/etc/apparmor.d/libvirt").is_dir();
+    if confines && !rules.contains("hallway") {
+        found.add(
+            "AppArmor confines libvirt's QEMUs, and knows nothing of Hallway",
+            format!("add the line  include <abstractions/hallway-qemu>  to {site}"),
+        );
+    }
+}
+
+/// Looks at a guest.
+pub fn guest() -> Result<()> {
+    let mut found = Findings::default();
+    devices(&mut found);
+    emulated(&mut found);
+    if guest::is_loaded() {
+        let mut client = guest::client()?;
+        let (module, members) = (client.get()?, client.members()?);
+        inside(&module, &members, &client.connections()?, &mut found);
+    } else {
+        let text = guest::not_loaded();
+        let (what, remedy) = text.split_once(": ").unwrap_or((&text, ""));
+        found.add(what, remedy.replace('\n', "\n  "));
+    }
+    found.report("all is well: connections to members go through rings")
+}
+
+/// A device of QEMU's shared memory, by its resources.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Device {
+    address: String,
+    /// Whether it is a doorbell, and no memory.
+    is_doorbell: bool,
+    /// Where its memory is, if the kernel has a place for it.
+    memory: Option<u64>,
+}
+
+/// Reads the file `resource` of a device: start, end and flags of each BAR a line.
+fn device(address: &str, resource: &str) -> Device {
+    let bar = |number: usize| {
+        let line = resource.lines().nth(number)?;
+        let mut words = line.split_whitespace();
+        let mut word = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
+        let (start, end, flags) = (word()?, word()?, word()?);
+        (flags != 0).then_some((start, end))
+    };
+    Device {
+        address: address.into(),
+        is_doorbell: bar(1).is_some(),
+        memory: bar(2)
+            .filter(|(start, _)| *start != 0)
+            .map(|(start, _)| start),
+    }
+}
+
+fn devices(found: &mut Findings) {
+    let mut all = Vec::new();
+    for folder in guest::devices() {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let resource = std::fs::read_to_string(folder.join("resource")).unwrap_or_default();
+        all.push(device(&name, &resource));
+    }
+    judge_devices(&all, found);
+}
+
+fn judge_devices(all: &[Device], found: &mut Findings) {
+    if all.is_empty() {
+        found.add(
+            "this VM has no doorbell",
+            "on the host: hallway enable VM, then shut it down and start it (a reboot is not enough)",
+        );
+    }
+    for Device {
+        address, memory, ..
+    } in all.iter().filter(|one| !one.is_doorbell)
+    {
+        match memory {
+            None => found.add(
+                format!("{address}: no room for its memory (BAR 2: no space)"),
+                "on q35 its root port needs a larger window: hallway enable VM on the host does \
+                 that, or QEMU's -global pcie-root-port.pref64-reserve=512M; then start the VM again",
+            ),
+            Some(start) if *start < 1 << 32 => found.add(
+                format!("{address}: its memory lies below 4 GiB, where the kernel maps it uncached"),
+                "plug it in after boot: hallwayd does that for VMs with a monitor in its configuration",
+            ),
+            Some(_) => {}
+        }
+    }
+}
+
+/// QEMU's emulation of one CPU has no memory barriers.
+fn emulated(found: &mut Findings) {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let is_tcg = read("/proc/cpuinfo").contains("QEMU TCG");
+    if is_tcg && read("/sys/devices/system/cpu/possible").trim() == "0" {
+        found.add(
+            "the CPU is emulated, with room for one: QEMU then emits no memory barriers",
+            "give QEMU -smp 1,maxcpus=2 (libvirt: <vcpu current='1'>2</vcpu>), or use KVM",
+        );
+    }
+}
+
+fn inside(module: &Module, members: &[Member], connections: &[Connection], found: &mut Findings) {
+    let own = env!("CARGO_PKG_VERSION");
+    if module.version != own {
+        found.add(
+            format!("the module is {}, and hallway {own}", module.version),
+            "hallway off; modprobe -r hallway_vsock hallway; modprobe hallway (connections stay)",
+        );
+    }
+    if !module.enabled {
+        found.add("it is switched off", "hallway on");
+    }
+    if members.is_empty() {
+        found.add(
+            "this guest has not joined a region",
+            "dmesg | grep hallway says why; on the host: hallway doctor",
+        );
+    } else if !members.iter().any(|one| !one.is_self && !one.is_host) {
+        found.add(
+            "there is no other VM in its regions",
+            "enable another VM in the same group; VMs of pairs meet at their first traffic",
+        );
+    }
+    let mut reasons: BTreeMap<u32, (usize, &Connection)> = BTreeMap::new();
+    for one in connections
+        .iter()
+        .filter(|one| one.reason != 0 && !one.outsourced)
+    {
+        reasons.entry(one.reason).or_insert((0, one)).0 += 1;
+    }
+    for (count, one) in reasons.values() {
+        let what = format!("{count} on TCP, {}: {}", one.reason_name, one.reason_text);
+        if let Some(remedy) = remedy(one.reason_name) {
+            found.add(what, remedy);
+        }
+    }
+}
+
+/// What to do about a reason; nothing where that is as it should be, or passes by itself.
+fn remedy(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "NO_MATCH" => "NAT or a proxy lies between: connect to the address that the other VM has itself",
+        "NO_MEMORY" => "make the group's region larger, or its slots fewer, in hallwayd's configuration",
+        "NO_ENDPOINT" => "the peer has as many connections as a member can have: spread them over VMs",
+        "FILTERED" => "packet rules in the guest see its packets: remove them, or load the module with honour_filters=N",
+        "SECURED" => "IPsec, TCP MD5 or AO protect its packets: leave them out between VMs of one host",
+        "ZEROCOPY" => "turn zero-copy off in the program: rings need none",
+        "CORRUPT" => "the peer broke the protocol: look at dmesg in both, and whether you trust it",
+        "KIND" => "install one release of hallway-guest in both VMs",
+        "TIMEOUT" | "UNRESPONSIVE" => "the peer is paused, hangs, or has no CPU",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: &str = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
+    const BAR0: &str = "0x00000000fe800000 0x00000000fe8000ff 0x0000000000040200\n";
+
+    fn memory(start: &str) -> Device {
+        device(
+            "0000:01:00.0",
+            &format!("{BAR0}{NONE}{start} 0x000000ffffffffff 0x000000000014220c\n"),
+        )
+    }
+
+    #[test]
+    fn devices_without_room_are_told_from_others() {
+        let doorbell = device("0000:00:05.0", &format!("{BAR0}{BAR0}{NONE}"));
+        assert!(doorbell.is_doorbell);
+        for (devices, part) in [
+            (vec![], Some("no doorbell")),
+            (vec![doorbell], None),
+            (vec![memory("0x0000000800000000")], None),
+            (vec![memory("0x0000000000000000")], Some("no space")),
+            (vec![memory("0x00000000c0000000")], Some("uncached")),
+        ] {
+            let mut found = Findings::default();
+            judge_devices(&devices, &mut found);
+            assert_eq!(found.0.len(), usize::from(part.is_some()), "{devices:?}");
+            assert!(
+                part.is_none_or(|part| found.0[0].what.contains(part)),
+                "{:?}",
+                found.0
+            );
+        }
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command line, of which manual pages and completions are made, too.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Shows and switches Hallway, on the host and in a guest.
+#[derive(Debug, Parser)]
+#[command(name = "hallway", version)]
+pub struct Options {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the daemon's regions and VMs on the host, or the module in a guest
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// This is the host: ask hallwayd
+        #[arg(long, conflicts_with = "guest")]
+        host: bool,
+        /// This is a guest: ask the module
+        #[arg(long)]
+        guest: bool,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// Say why nothing goes through rings, on the host or in a guest, and what to do
+    Doctor {
+        /// This is a guest
+        #[arg(long)]
+        guest: bool,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// Print hallwayd's metrics as OpenMetrics
+    Metrics {
+        /// Serve them by HTTP at this Unix socket, until a signal ends it
+        #[arg(long, value_name = "PATH")]
+        listen: Option<PathBuf>,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// Print what a QEMU without libvirt needs
+    QemuArgs {
+        /// Name of the VM
+        name: String,
+        /// Its machine
+        #[arg(long, value_enum, default_value = "q35")]
+        machine: Machine,
+        /// Root ports for ring memory: one for each region that it is in at once
+        #[arg(long, value_name = "NUMBER", default_value_t = 4,
+              value_parser = clap::value_parser!(u32).range(1..=16))]
+        ports: u32,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// Give VMs of libvirt what Hallway needs, and put them in a group (--help: how)
+    #[command(disable_help_flag = true)]
+    Enable {
+        /// Names of the domains, and options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "VM")]
+        words: Vec<OsString>,
+    },
+    /// Take back what enable did
+    #[command(disable_help_flag = true)]
+    Disable {
+        /// Names of the domains, and options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "VM")]
+        words: Vec<OsString>,
+    },
+    #[command(
+        override_usage = "hallway migrate <VM> <URI> [--reset-outsourced[=SECONDS]]\n       hallway migrate <VM> --cancel"
+    )]
+    /// Migrate a VM to another host, with its ring memory out of the way; see docs/migration.md
+    Migrate {
+        /// Its name in hallwayd's configuration, or its UUID
+        vm: String,
+        /// URI at which the destination's QEMU waits for it, such as tcp:host2:4444
+        #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
+        uri: Option<String>,
+        /// Go on where that resets connections of outsourced sockets; they have that long to
+        /// end (default: 10), and there are no new ones meanwhile
+        #[arg(long, conflicts_with = "cancel", value_name = "SECONDS", num_args = 0..=1,
+              require_equals = true, default_missing_value = "10",
+              value_parser = clap::value_parser!(u64).range(0..=3600))]
+        reset_outsourced: Option<u64>,
+        /// End the migration that is going on: the VM stays here
+        #[arg(long)]
+        cancel: bool,
+        /// Directory of hallwayd's sockets
+        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
+              default_value = hallway_control::RUN_DIR)]
+        run_dir: PathBuf,
+    },
+    /// List the guest's connections to members and outsourced sockets, what carries them, and why
+    Connections {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the VMs that the guest reaches by AF_VSOCK, with their CIDs; see docs/tunnels.md
+    Tunnels {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Promote the guest's connections from now on
+    On,
+    /// Take all the guest's connections back to plain TCP
+    Off,
+    /// Turn outsourcing on or off for the guest's new sockets and listeners; see docs/outsourcing.md
+    Outsource {
+        /// What to turn it
+        setting: Setting,
+        /// Only for programs in this cgroup or below it, such as /sys/fs/cgroup/system.slice;
+        /// may be given more than once
+        #[arg(long, value_name = "DIR")]
+        cgroup: Vec<PathBuf>,
+    },
+    /// Run a program in the cgroup hallway.exec, and outsource its sockets
+    Exec {
+        /// The program, and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// Show the module's counters
+    Counters {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Setting {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
+/// Machines of QEMU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Machine {
+    /// i440FX: QEMU's default
+    Pc,
+    /// With PCI Express, as libvirt and cloud images have it
+    Q35,
+    /// Without firmware; it needs pcie=on
+    Microvm,
+}
