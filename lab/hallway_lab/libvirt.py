@@ -9,6 +9,8 @@ reaches QEMU as in any other VM of the lab, by the command line.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from . import isolate, paths, provision
 from .sh import LabError, run
 from .vm import VM
 
-PACKAGES = ("libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients")
+PACKAGES = ("libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "virtinst")
 FOLDERS = {
     "etc": "/etc/libvirt",
     "lib": "/var/lib/libvirt",
@@ -37,9 +39,12 @@ CONFIGURATION = {
     "libvirtd.conf": 'unix_sock_group = "root"\nauth_unix_rw = "none"\nhost_uuid = "{uuid}"\n',
 }
 PID_FILE = "/run/libvirt/libvirtd.pid"  # by default it is outside of all folders
+NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 USER = "libvirt-qemu"  # libvirt looks for it even where another one is configured
 PATIENCE = 60  # seconds
+URI_VARIABLE = "LIBVIRT_DEFAULT_URI"
 # Where the lab's own devices, which QEMU places from below, never come near.
+FIRST_SLOT = 0x10
 SLOTS = {"ivshmem-doorbell": "0x1c", "ivshmem-plain": "0x1d"}
 DOMAIN = """
 <domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
@@ -85,9 +90,23 @@ class Libvirt:
         """By which another one, and virsh, find it."""
         return f"qemu+unix:///system?socket={self.folder}/run/libvirt-sock"
 
-    def virsh(self, *words: str | Path) -> str:
+    def virsh(self, *words: str | Path, check: bool = True) -> str:
         """Have virsh do something; return what it says."""
-        return run(self._virsh(*words))
+        return run(self._virsh(*words), check=check)
+
+    @contextlib.contextmanager
+    def as_of_the_machine(self) -> Iterator[None]:
+        """Have programs find this one, and the processes of its QEMUs, for the block."""
+        own, place = self.folder / "run/qemu", Path(FOLDERS["run"], "qemu")
+        for path in (own, place):
+            path.mkdir(parents=True, exist_ok=True)
+        run(["mount", "--bind", own, place])
+        os.environ[URI_VARIABLE] = self.uri
+        try:
+            yield
+        finally:
+            del os.environ[URI_VARIABLE]
+            run(["umount", place])
 
     def answers(self) -> bool:
         """Tell whether it does."""
@@ -173,16 +192,30 @@ class Domain(VM):
 
     def start(self) -> None:
         """Have libvirt start it."""
+        self.define()
+        self.begin()
+
+    def define(self) -> None:
+        """Have libvirt know it."""
+        path = paths.RUN / f"{self.name}.xml"
+        path.write_text(self._definition())
+        self.libvirt.virsh("define", path)
+
+    def begin(self) -> None:
+        """Have libvirt start it as it is defined."""
         self.log.write_bytes(b"")
         self._make_room()
-        own = "".join(f"<qemu:arg value={quoteattr(word)}/>\n    " for word in self._devices())
-        vcpus = self.config.cpus + 1
-        text = DOMAIN.format(vm=self, vcpus=vcpus, doorbell=placed(self.doorbell), words=self.words + own)
-        path = paths.RUN / f"{self.name}.xml"
-        path.write_text(text)
-        self.libvirt.virsh("define", path)
         self.libvirt.virsh("start", self.name)
         self._process = _Qemu(self.libvirt, self.name)
+
+    def _definition(self) -> str:
+        vcpus = self.config.cpus + 1
+        words = self.words + self._words()
+        return DOMAIN.format(vm=self, vcpus=vcpus, doorbell=placed(self.doorbell), words=words)
+
+    def _words(self) -> str:
+        """What QEMU gets from the lab, without libvirt knowing."""
+        return "".join(f"<qemu:arg value={quoteattr(word)}/>\n    " for word in self._devices())
 
     def _make_room(self) -> None:
         self._sockets.mkdir(parents=True, exist_ok=True)
@@ -237,3 +270,38 @@ class Domain(VM):
         there._process = _Qemu(to, self.name)
         self.become(there)
         self.libvirt = to
+
+
+class Installed(Domain):
+    """A VM as virt-install defines it, on its default machine: there is nothing of Hallway."""
+
+    def _bridges(self) -> list[str]:
+        return []
+
+    def _devices(self) -> list[str]:
+        # QEMU places devices that are given by words alone before those of libvirt.
+        words: list[str] = []
+        slots = iter(range(FIRST_SLOT, 0x1E))
+        for word in super()._devices():
+            if words and words[-1] == "-virtfs":
+                rest, tag = word.replace("local,", "local,id=share,").split(",mount_tag=hallway")
+                words[-1:] = ["-fsdev", rest + tag]
+                words += ["-device", f"virtio-9p-pci,fsdev=share,mount_tag=hallway,addr={next(slots):#x}"]
+            elif words and words[-1] == "-device" and "-pci" in word:
+                words.append(f"{word},addr={next(slots):#x}")
+            else:
+                words.append(word)
+        return words
+
+    def _definition(self) -> str:
+        words = ["virt-install", "--connect", self.libvirt.uri, "--print-xml", "--import"]
+        words += ["--name", self.name, "--uuid", self.uuid, "--osinfo", "linux2020", "--virt-type", "qemu"]
+        words += ["--memory", str(self.config.memory_mib)]
+        words += ["--vcpus", f"{self.config.cpus},maxvcpus={self.config.cpus + 1}"]
+        # The lab has its own, which a person would name here.
+        for kind in ("disk", "network", "graphics", "console"):
+            words += [f"--{kind}", "none"]
+        text = re.sub(r"<channel .*?</channel>", "", run(words), flags=re.S)
+        own = f"<qemu:commandline>\n    {self._words()}</qemu:commandline>\n</domain>"
+        text = text.replace("<domain ", f"<domain xmlns:qemu='{NAMESPACE}' ", 1)
+        return text.replace("</domain>", own)

@@ -1,0 +1,184 @@
+"""Two VMs as virt-install defines them: `hallway enable` is all that they need on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hallway_lab import libvirt, topology
+from hallway_lab.libvirt import Installed, Libvirt
+from hallway_lab.sh import run
+from hallway_lab.vm import Config
+from hallway_tests.guests import AT_ONCE, Stream, healthy, insmod, rmmod, settle_in
+from hallway_tests.pair import Pair, name_logs, sweep
+from hallway_tests.streams import CALM
+from hallway_tests.suite import wait_for
+
+from .conftest import Site
+
+pytestmark = [
+    *(pytest.mark.xdist_group("e2e-libvirt"), pytest.mark.needs("e2e.test_libvirt:prepare")),
+    # libvirt of Debian 12 is made for its QEMU, and guests of 6.12 need a newer one.
+    *(pytest.mark.kernel("6.1"), pytest.mark.timeout(900)),
+]
+
+NUMBERS = (5, 6)
+LET_GO = 60  # seconds
+
+
+def prepare(_kernel: str) -> None:
+    """Fetch libvirt."""
+    libvirt.prepare()
+
+
+@dataclass
+class Domains:
+    """Two VMs that a libvirt has, and the host's programs."""
+
+    pair: Pair
+    host: Libvirt
+    folder: Path
+
+    @property
+    def vms(self) -> list[Installed]:
+        """Both VMs."""
+        return [vm for vm in (self.pair.a, self.pair.b) if isinstance(vm, Installed)]
+
+    def hallway(self, *words: str) -> str:
+        """Run `hallway` on the host, with the configuration of this test."""
+        binary = self.pair.site.daemon.binaries / "hallway"
+        return run([binary, *words, "--config-dir", self.folder, "--run-dir", self.pair.site.daemon.run_dir])
+
+    def machine(self, vm: Installed) -> dict[str, Any]:
+        """Return what hallwayd says of a VM."""
+        machines = self.pair.site.daemon.status()["machines"]
+        return next(machine for machine in machines if machine["uuid"] == vm.uuid)
+
+    def start(self) -> None:
+        """Start both VMs, with the module in them."""
+        for vm in self.vms:
+            vm.begin()
+        for vm in self.vms:
+            vm.wait_boot()
+            settle_in(vm)
+            insmod(vm, **AT_ONCE)
+
+    def check_streams(self) -> None:
+        """Run a stream between the VMs; rings must carry most of its bytes."""
+        self.pair.stream_on_rings(self.pair.b, self.pair.a, conns=3, enough=300_000, both=CALM)
+
+    def healthy(self) -> None:
+        """Fail if a guest complained."""
+        healthy(*self.vms)
+
+    def sweep(self) -> None:
+        """End what a failed test has left running in the guests."""
+        sweep(*self.vms)
+
+
+@pytest.fixture
+def domains(site: Site, kernel: str, share: Path, slow: float) -> Domains:
+    """Return two VMs that are enabled, and run."""
+    return site(lambda logs: _enabled(kernel, share, logs, slow))
+
+
+@contextlib.contextmanager
+def _enabled(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Domains]:
+    config = Path(os.environ["TMPDIR"]) / "hallwayd.toml"
+    config.write_text("")
+    daemon = topology.Daemon(config=config)
+    daemon.log = logs / "hallwayd.log"
+    with libvirt.running("host", "#!/bin/sh\n") as host, host.as_of_the_machine():
+        daemon.start()
+        try:
+            vms = [Installed(Config(number=number, kernel=kernel, share=share)) for number in NUMBERS]
+            with contextlib.ExitStack() as stack:
+                for vm in vms:
+                    vm.libvirt = host
+                    name_logs(vm, logs)
+                    vm.define()
+                site = topology.Site(daemon, list(vms))
+                pair = Pair(site, *vms, kernel, slow, logs, share)
+                domains = Domains(pair, host, config.with_suffix(".d"))
+                said = domains.hallway("enable", *(vm.name for vm in vms))
+                for vm in vms:
+                    assert f"{vm.name}: enabled in group default; ready for its next start" in said, said
+                for vm in vms:
+                    stack.callback(vm.stop)
+                domains.start()
+                yield domains
+        finally:
+            daemon.kill(15)
+
+
+def test_two_commands(domains: Domains) -> None:
+    """Connections of VMs as virt-install makes them go through rings once both are enabled."""
+    for vm in domains.vms:
+        assert "pcie-root" in domains.host.virsh("dumpxml", vm.name), "it is no q35"
+        wait_for(lambda: domains.machine(vm)["connected"], f"{vm.name}'s monitor")  # noqa: B023
+        assert domains.machine(vm)["monitor"] == "libvirt"
+    domains.check_streams()
+
+
+def test_shown(domains: Domains) -> None:
+    """Doctors find nothing on the host and in the guests; metrics count what went through rings."""
+    domains.check_streams()
+    binary, run_dir = domains.pair.site.daemon.binaries / "hallway", domains.pair.site.daemon.run_dir
+    assert "all is well" in run([binary, "doctor", "--run-dir", run_dir])
+    for vm in domains.vms:
+        assert "all is well" in vm.run("hallway doctor").out
+    socket = Path(os.environ["TMPDIR"]) / "metrics.sock"
+    with subprocess.Popen([binary, "metrics", "--run-dir", run_dir, "--listen", socket]) as server:
+        try:
+            wait_for(socket.exists, "metrics are served")
+            said = run(["curl", "-sS", "--unix-socket", socket, "http://hallway/metrics"])
+        finally:
+            server.kill()
+    line = next(line for line in said.splitlines() if line.startswith("hallway_member_sent_bytes_total"))
+    assert float(line.split()[-1]) > 0, said
+    assert said.endswith("# EOF\n"), said
+
+
+def test_restored(domains: Domains) -> None:
+    """A VM whose ring memory is out is saved; restored, it has ring memory without a hook."""
+    vm, saved = domains.vms[0], Path(os.environ["TMPDIR"]) / "domain.saved"
+    domains.check_streams()
+    vm.run("umount /hallway")  # a guest with a shared folder cannot be saved
+    refused = domains.host.virsh("save", vm.name, saved, check=False)
+    assert "error" in refused and "ivshmem" in refused, refused
+    for plug in domains.machine(vm)["plugs"]:
+        words = ["qemu-monitor-command", vm.name, "--hmp", f"device_del hallway-{plug['region']}"]
+        domains.host.virsh(*words)
+    wait_for(lambda: not any(plug["plugged"] for plug in domains.machine(vm)["plugs"]), "it is out", LET_GO)
+    vm.save(saved)
+    wait_for(lambda: not domains.machine(vm)["connected"], "its monitor is gone")
+    vm.restore(saved)
+    wait_for(lambda: domains.machine(vm)["connected"], "its monitor answers again", LET_GO)
+    domains.check_streams()
+
+
+@pytest.mark.last
+def test_disabled(domains: Domains) -> None:
+    """A VM that runs is disabled: its memory goes, its connections stay, its XML has nothing of ours."""
+    a, b = domains.vms
+    for vm in (a, b):
+        rmmod(vm)
+        insmod(vm, **AT_ONCE)  # what an operator took out comes back
+    stream = Stream(b, a, both=CALM)
+    domains.pair.wait_on_rings()
+    said = domains.hallway("disable", a.name)
+    assert "keeps its doorbell, of no use now, until it is shut down" in said, said
+    assert "hallway" not in domains.host.virsh("dumpxml", "--inactive", a.name)
+    names = [machine["name"] for machine in domains.pair.site.daemon.status()["machines"]]
+    assert names == [b.name]
+    stream.check_running("after its VM was disabled")
+    stream.stop()
+    stream.finish(60)
+    domains.hallway("disable", b.name)
+    assert not list(domains.folder.iterdir())

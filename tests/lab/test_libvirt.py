@@ -1,0 +1,64 @@
+"""`hallway enable` and hallwayd beside a real libvirt; the domain's CPUs stand still."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hallway_lab import libvirt, topology
+from hallway_lab.sh import LabError, run
+from hallway_tests.suite import wait_for
+
+pytestmark = pytest.mark.needs("lab.test_libvirt:prepare")
+DOMAIN = ("--name", "web1", "--memory", "64", "--vcpus", "1,maxvcpus=2", "--virt-type", "qemu")
+
+
+def prepare(_kernel: str) -> None:
+    """Fetch libvirt."""
+    libvirt.prepare()
+
+
+@pytest.mark.needs("host")
+@pytest.mark.parametrize("machine", ["q35", "pc"])
+def test_domain(machine: str) -> None:
+    """A domain is enabled, saved, restored and disabled; hallwayd has its monitor while it runs."""
+    scratch = Path(os.environ["TMPDIR"]) / machine
+    scratch.mkdir()
+    config, xml, saved = (scratch / name for name in ("hallwayd.toml", "web1.xml", "saved"))
+    config.write_text("")
+    daemon = topology.Daemon(config=config)
+    hallway: list[str | Path] = [daemon.binaries / "hallway"]
+    places = ["--config-dir", config.with_suffix(".d"), "--run-dir", daemon.run_dir]
+
+    def machines() -> Any:
+        return daemon.status()["machines"]
+
+    with libvirt.running(machine, "#!/bin/sh\n") as host, host.as_of_the_machine():
+        daemon.start()
+        try:
+            words = ["virt-install", "--connect", host.uri, "--print-xml", "--import", "--machine", machine]
+            words += [*DOMAIN, "--osinfo", "linux2020"]
+            for kind in ("disk", "network", "graphics"):
+                words += [f"--{kind}", "none"]
+            xml.write_text(run(words))
+            host.virsh("define", xml)
+            before = host.virsh("dumpxml", "web1")
+            with pytest.raises(LabError, match="libvirt has no domain web2"):
+                run([*hallway, "enable", "web1", "web2", *places])
+            assert host.virsh("dumpxml", "web1") == before, "half of the domains were enabled"
+            assert "ready for its next start" in run([*hallway, "enable", "web1", *places])
+            host.virsh("start", "--paused", "web1")
+            wait_for(lambda: machines()[0]["connected"], "its monitor answers")
+            assert [one["pid"] for one in daemon.status()["vms"]], "its QEMU has no doorbell"
+            host.virsh("save", "web1", saved)
+            wait_for(lambda: not machines()[0]["connected"], "its monitor is gone")
+            host.virsh("restore", "--paused", saved)
+            wait_for(lambda: machines()[0]["connected"], "its monitor answers again")
+            assert "keeps its doorbell" in run([*hallway, "disable", "web1", *places])
+            assert not machines()
+            assert "hallway" not in host.virsh("dumpxml", "--inactive", "web1")
+            host.virsh("destroy", "web1")
+        finally:
+            daemon.kill(15)
