@@ -24,7 +24,7 @@ from hallway_tests.suite import wait_for
 
 NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
-RULES = REPO / "host/apparmor/libvirt-qemu"
+RULES = REPO / "host/apparmor/hallway-qemu"
 
 
 def _qemu(run: Path, region: Path, gid: int) -> subprocess.CompletedProcess[str]:
@@ -82,6 +82,30 @@ def test_group() -> None:
                 subprocess.run([*words, "--stop"], capture_output=True, check=False)
         refused = subprocess.run([*words, "--group", "no-such"], capture_output=True, text=True, check=False)
         assert "there is no group no-such" in refused.stderr, str(refused)
+
+
+@pytest.mark.needs("host")
+def test_capabilities() -> None:
+    """With the capabilities of the unit, and no others, a QEMU of another user is served and seen."""
+    line = next(line for line in UNIT.read_text().splitlines() if line.startswith("CapabilityBoundingSet="))
+    names = line.partition("=")[2].lower().replace("cap_", "").split()
+    bounds = ",".join(["-all", *(f"+{name}" for name in names)])
+    gid = grp.getgrnam(GROUP).gr_gid
+    confined = ["setpriv", "--bounding-set", bounds, "--inh-caps", "-all", "--no-new-privs"]
+    confined += [f"--regid={gid}", "--clear-groups"]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+        os.chmod(scratch, 0o755)
+        run, regions = Path(scratch, "run"), Path(scratch, "regions")
+        words = [*confined, build_host() / "hallwayd", "--run-dir", run, "--region-dir", regions]
+        words += ["--region", "small:8M:2", "--group", GROUP]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as daemon:
+            try:
+                assert daemon.stderr is not None
+                wait_for(lambda: "ready" in daemon.stderr.readline(), "hallwayd is ready")
+                served = _qemu(run, regions / "small", gid)
+                assert served.returncode == 0 and "VM status: paused" in served.stdout, str(served)
+            finally:
+                subprocess.run([*words, "--stop"], capture_output=True, check=False)
 
 
 # The private page, in abi/hallway/region.h: its first request, and the reply.
@@ -199,6 +223,29 @@ def test_filled_memory() -> None:
                 assert not (shm / "more").exists()
         finally:
             subprocess.run(["umount", shm], check=True)
+
+
+@pytest.mark.needs("host")
+@pytest.mark.parametrize("machine", ["pc", "q35", "microvm,pcie=on"])
+def test_qemu_args(machine: str) -> None:
+    """QEMU starts with the words that `hallway qemu-args` prints for its machine."""
+    with tempfile.TemporaryDirectory(dir="/run") as scratch:
+        run = Path(scratch, "run")
+        words = [build_host() / "hallway", "qemu-args", "vm", "--machine", machine.split(",")[0]]
+        said = subprocess.run([*words, "--run-dir", run], capture_output=True, text=True, check=True).stdout
+        said = said.replace("UUID", str(uuid.uuid4())).replace("/run/hallway-vms", scratch)
+        given = " ".join(line for line in said.splitlines() if line.startswith("-")).split()
+        with _daemon(run, "--region-dir", f"{scratch}/shm", "--region", "small:8M:2"):
+            command = ["qemu-system-x86_64", "-S", "-M", machine, "-nodefaults", "-display", "none"]
+            ended = subprocess.run(
+                [*command, "-monitor", "stdio", *given],
+                input="info status\nquit\n",
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert ended.returncode == 0 and "VM status: paused" in ended.stdout, str(ended)
 
 
 def test_apparmor() -> None:
