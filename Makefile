@@ -4,6 +4,21 @@
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
 .PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench results dkms clean
+.PHONY: deb install install-host install-guest
+# Where `make install` installs to.
+PREFIX ?= /usr/local
+BIN := $(DESTDIR)$(PREFIX)/bin
+SBIN := $(DESTDIR)$(PREFIX)/sbin
+SHARE := $(DESTDIR)$(PREFIX)/share
+# `hallway`, with its manual pages and completions.
+define install-cli
+	cargo run -q --release --locked --manifest-path host/Cargo.toml -p hallway-cli --example manual out/manual
+	install -D -m 755 -t $(BIN) host/target/release/hallway
+	install -D -m 644 -t $(SHARE)/man/man1 out/manual/*.1
+	install -D -m 644 out/manual/hallway.bash $(SHARE)/bash-completion/completions/hallway
+	install -D -m 644 -t $(SHARE)/zsh/vendor-completions out/manual/_hallway
+	install -D -m 644 -t $(SHARE)/fish/vendor_completions.d out/manual/hallway.fish
+endef
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -84,6 +99,30 @@ results: ## docs/results.md, from the records of this revision in out/results
 
 dkms: ## the module for this kernel and each to come (in a guest, with DKMS)
 	kmod/dkms-install
+
+install: install-host ## hallwayd, its tools and unit on this host (PREFIX=/usr/local)
+
+install-host: ## the same, alone
+	cargo build --release --locked --manifest-path host/Cargo.toml
+	install -d $(DESTDIR)/etc/hallway/hallwayd.d
+	$(install-cli)
+	install -D -m 755 -t $(SBIN) $(addprefix host/target/release/hallway, d -outsource -libvirt)
+	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || \
+		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
+	install -D -m 644 -t $(SHARE)/doc/hallway-host \
+		host/hallwayd.toml host/systemd/outsource.conf
+	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu
+	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallwayd.service
+	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallwayd.service
+
+install-guest: ## in a guest: module's source for DKMS, and hallway
+	$(install-cli)
+	install -D -m 644 kmod/modprobe.conf $(DESTDIR)/lib/modprobe.d/hallway.conf
+	SOURCES=$(DESTDIR)/usr/src kmod/dkms-install --lay-out
+
+deb: ## packages for Debian, in out/deb: hallway-host, and hallway-guest for DKMS
+	mkdir -p out/deb
+	debian/rules clean binary
 
 clean: ## remove what was built in the checkout (the cache stays)
 	rm -rf out host/target

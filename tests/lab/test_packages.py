@@ -1,0 +1,129 @@
+"""The packages, installed by apt into a copy of this machine's root, which is a chroot."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hallway_lab import kernels, paths, provision
+from hallway_lab.paths import REPO
+from hallway_lab.sh import run
+
+TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0")
+DEBS = REPO / "out/deb"
+UNIT = "/lib/systemd/system/hallwayd.service"
+EXPOSURE = 2.0  # at most, as systemd-analyze counts
+
+
+def prepare(_kernel: str) -> None:
+    """Build the packages."""
+    wanted = [name for name in TOOLS if name not in provision.installed()]
+    if wanted:
+        provision.install(*wanted)
+    with paths.lock("host"):
+        run(["make", "-s", "deb"], cwd=REPO)
+
+
+pytestmark = [pytest.mark.needs("lab.test_packages:prepare"), pytest.mark.xdist_group("lab-packages")]
+
+
+class Root:
+    """A root that is like this machine's, and changes alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, *words: str | Path) -> str:
+        """Run a program in it."""
+        env = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        return run(["chroot", self.path, *words], env=env)
+
+    def install(self, package: str) -> str:
+        """Have apt install a package, of a file."""
+        (deb,) = DEBS.glob(f"{package}_*.deb")
+        (self.path / "tmp" / deb.name).write_bytes(deb.read_bytes())
+        return self.run("apt-get", "install", "-y", "--no-install-recommends", f"/tmp/{deb.name}")
+
+
+@pytest.fixture
+def root() -> Iterator[Root]:
+    """Return such a root."""
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        places = {name: Path(scratch, name) for name in ("upper", "work", "root")}
+        for place in places.values():
+            place.mkdir()
+        merged = places["root"]
+        options = f"lowerdir=/,upperdir={places['upper']},workdir={places['work']}"
+        subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", merged], check=True)
+        stack.callback(subprocess.run, ["umount", "-R", merged], check=True)
+        for name in ("proc", "sys", "dev"):
+            subprocess.run(["mount", "--rbind", f"/{name}", merged / name], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", merged / "tmp"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", merged / "run"], check=True)
+        yield Root(merged)
+
+
+def test_guest_package(root: Root) -> None:
+    """DKMS builds both modules as apt installs the package, udev finds them, and both go again."""
+    kernel = kernels.kernel("6.1")
+    folder = root.path / "lib/modules" / kernel.version
+    folder.mkdir(parents=True)
+    # The headers' own links lead into the lab's cache, which is below another root here.
+    cache = root.path / str(paths.cache("kernels", "x").parent).lstrip("/")
+    cache.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", paths.cache("kernels", "x").parent, cache], check=True)
+    (folder / "build").symlink_to(kernel.build_dir)
+    for name in ("modules.order", "modules.builtin"):
+        (folder / name).write_text("")
+    said = root.install("hallway-guest")
+    built = sorted(path.name for path in folder.rglob("*.ko*"))
+    assert built == ["hallway.ko", "hallway_vsock.ko"], f"{built}\n{said}"
+    root.run("depmod", kernel.version)
+    # QEMU's ivshmem, as udev asks for it.
+    doorbell = "pci:v00001AF4d00001110sv00001AF4sd00001100bc05sc00i00"
+    words = ["modprobe", "--set-version", kernel.version, "--show-depends", doorbell]
+    loads = root.run(*words)
+    assert "hallway.ko" in loads and "hallway_vsock.ko" in loads, loads
+    assert root.run("hallway", "--version").startswith("hallway ")
+    root.run("apt-get", "remove", "-y", "hallway-guest")
+    assert not list(folder.rglob("*.ko*")) and not (root.path / "usr/bin/hallway").exists()
+
+
+def test_host_package(root: Root) -> None:
+    """Programs and a good configuration are there; libvirt's profile gets its rules once."""
+    site = root.path / "etc/apparmor.d/local/abstractions/libvirt-qemu"
+    site.parent.mkdir(parents=True, exist_ok=True)
+    site.write_text("# of the site\n")
+    root.install("hallway-host")
+    assert root.run("hallway", "--version").startswith("hallway ")
+    assert (root.path / "usr/share/man/man1/hallway-doctor.1.gz").exists()
+    completion = ". /usr/share/bash-completion/completions/hallway; complete -p"
+    assert "hallway" in root.run("bash", "-c", completion)
+    said = root.run("hallwayd", "--config", "/etc/hallway/hallwayd.toml", "--check-config")
+    assert "the configuration is good" in said, said
+    root.run("hallway-libvirt", "--version")
+    assert (root.path / "usr/share/doc/hallway-host/hallwayd.toml").exists()
+    unit = (root.path / UNIT.lstrip("/")).read_text()
+    assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
+    include = "include <abstractions/hallway-qemu>"
+    assert site.read_text().splitlines() == ["# of the site", include]
+    (deb,) = DEBS.glob("hallway-host_*.deb")
+    root.run("apt-get", "install", "-y", "--reinstall", f"/tmp/{deb.name}")
+    assert site.read_text().count(include) == 1
+    root.run("apt-get", "remove", "-y", "hallway-host")
+    assert site.read_text() == "# of the site\n"
+    assert not (root.path / "usr/sbin/hallwayd").exists()
+    assert (root.path / "etc/hallway/hallwayd.toml").exists(), "it is removed by purge alone"
+
+
+def test_exposure() -> None:
+    """systemd finds little that the daemon could do if it were taken over."""
+    words = ["systemd-analyze", "security", "--offline=true", REPO / "host/systemd/hallwayd.service"]
+    said = run(words)
+    found = re.search(r"Overall exposure level for hallwayd.service: ([0-9.]+)", said)
+    assert found and float(found[1]) <= EXPOSURE, said
