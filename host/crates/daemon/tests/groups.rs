@@ -104,9 +104,15 @@ fn a_reload_changes_the_groups_and_loses_no_connection() {
 #[test]
 fn without_a_connection_a_reload_keeps_the_socket() {
     let daemon = Daemon::configured(&[], Some(GROUP));
-    let socket = daemon.run().join("hallwayd.sock");
-    let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
-    let before = inode(&socket);
+    let made = |daemon: &Daemon| {
+        let socket = std::fs::metadata(daemon.run().join("hallwayd.sock")).unwrap();
+        (
+            daemon.holder_pid(),
+            socket.ino(),
+            socket.modified().unwrap(),
+        )
+    };
+    let before = made(&daemon);
     assert_eq!(
         ask(&daemon.run(), Query::Reload).unwrap(),
         Answer::Reloading
@@ -114,7 +120,7 @@ fn without_a_connection_a_reload_keeps_the_socket() {
     until("it is ready again", || {
         daemon.log().matches(" ready").count() == 2
     });
-    assert_eq!(inode(&socket), before);
+    assert_eq!(made(&daemon), before);
     let plain = Daemon::new();
     let answer = ask(&plain.run(), Query::Reload).unwrap();
     assert!(matches!(answer, Answer::Error { message } if message.contains("--config")));
