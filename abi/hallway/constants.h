@@ -190,8 +190,17 @@
 #define HALLWAY_TUNNEL_STREAM 1
 /* hallway_tunnel.type: SOCK_SEQPACKET: messages, each after a hallway_frame. */
 #define HALLWAY_TUNNEL_SEQPACKET 2
+/*
+ * hallway_tunnel.type: SOCK_DGRAM: a trunk. Datagrams, each after a
+ * hallway_letter.
+ */
+#define HALLWAY_TUNNEL_DGRAM 3
 /* Positions of frames in a ring are multiples of it. */
 #define HALLWAY_FRAME_ALIGN 8
+/* Positions of letters in a ring are multiples of it. */
+#define HALLWAY_LETTER_ALIGN 16
+/* Bytes of a datagram in a letter, at most. */
+#define HALLWAY_LETTER_MAX 65536
 /* The lowest CID of a VM. */
 #define HALLWAY_CID_FIRST 0x40000000
 

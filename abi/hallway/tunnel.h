@@ -5,6 +5,10 @@
  * A message of SOCK_SEQPACKET lies in its ring as a header, the bytes, and zeros up
  * to the next multiple of HALLWAY_FRAME_ALIGN. It may wrap, and is published in one
  * step. SOCK_STREAM has no headers.
+ *
+ * A trunk is one ring for all datagrams of a VM to another one: SOCK_DGRAM has no
+ * rings of its own. A datagram lies there as a letter: a header, the bytes, and zeros up
+ * to the next multiple of HALLWAY_LETTER_ALIGN. Its sender is the ring's owner.
  */
 #ifndef HALLWAY_ABI_TUNNEL_H
 #define HALLWAY_ABI_TUNNEL_H
@@ -17,7 +21,15 @@ struct hallway_frame {
 	__u32 reserved;
 };
 
+struct hallway_letter {
+	__u32 length;		/* bytes of the datagram */
+	__u32 local_port;	/* of the writer's socket */
+	__u32 remote_port;	/* of the reader's socket */
+	__u32 reserved;
+};
+
 HALLWAY_ASSERT_SIZE(struct hallway_frame, 8);
+HALLWAY_ASSERT_SIZE(struct hallway_letter, 16);
 
 /*
  * The CID of the VM with this UUID: 30 bits of FNV-1a, so that each member finds

@@ -172,8 +172,14 @@ pub mod tunnel {
     pub const TUNNEL_STREAM: u32 = 1;
     /// hallway_tunnel.type: SOCK_SEQPACKET: messages, each after a hallway_frame.
     pub const TUNNEL_SEQPACKET: u32 = 2;
+    /// hallway_tunnel.type: SOCK_DGRAM: a trunk. Datagrams, each after a hallway_letter.
+    pub const TUNNEL_DGRAM: u32 = 3;
     /// Positions of frames in a ring are multiples of it.
     pub const FRAME_ALIGN: u32 = 8;
+    /// Positions of letters in a ring are multiples of it.
+    pub const LETTER_ALIGN: u32 = 16;
+    /// Bytes of a datagram in a letter, at most.
+    pub const LETTER_MAX: u32 = 65536;
     /// The lowest CID of a VM.
     pub const CID_FIRST: u32 = 0x4000_0000;
 }
