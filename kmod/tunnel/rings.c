@@ -168,6 +168,14 @@ void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk)
 	hall_tunnel_fail(tunnel, sk);
 }
 
+void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload)
+{
+	if (hall_ring_publish(&tunnel->tx, n))
+		hall_channel_notify_receiver(&tunnel->channel);
+	hall_count_add(HALL_TX_BYTES_TUNNEL, payload);
+	this_cpu_add(tunnel->channel.member->bytes->tx, payload);
+}
+
 int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space)
 {
 	if (!tunnel->memory.ring)

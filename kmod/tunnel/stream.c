@@ -4,6 +4,8 @@
 
 #include <linux/uio.h>
 
+#include "frame.h"
+
 ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 				   size_t len, int flags)
 {
@@ -14,7 +16,7 @@ ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	/* The core has seen bytes, under the same lock: the ring is corrupt. */
 	if (!n)
 		return -ECONNRESET;
-	done = hall_tunnel_copy_out(tunnel, 0, &msg->msg_iter, min_t(size_t, len, n));
+	done = hall_frame_copy_out(&tunnel->rx, 0, &msg->msg_iter, min_t(size_t, len, n));
 	if (!(flags & MSG_PEEK) && done)
 		hall_tunnel_consume(tunnel, done, done);
 	return done ?: -EFAULT;
@@ -30,7 +32,7 @@ ssize_t hall_tunnel_stream_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
 	if (tunnel->error)
 		return 0;
-	n = hall_tunnel_copy_in(tunnel, 0, &msg->msg_iter, min_t(size_t, len, space));
+	n = hall_frame_copy_in(&tunnel->tx, 0, &msg->msg_iter, min_t(size_t, len, space));
 	if (n)
 		hall_tunnel_publish(tunnel, n, n);
 	else if (space)

@@ -105,6 +105,8 @@ void hall_tunnel_close_channel(struct hall_tunnel *tunnel);
 u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk);
 /* Free bytes of our ring. 0, or -EPIPE, or -ECONNRESET: it was corrupt, and is failed. */
 int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space);
+/* n bytes of our ring are written, `payload` of them the program's. Any context. */
+void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
 /* The tunnel is reset. sk may be NULL. */
 void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk);
 /* The same, since the peer broke the rules: nothing more is read. */
@@ -122,25 +124,14 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 			       size_t len);
 
-/* copy.c: bytes of rings. lock_sock() */
-/*
- * Copies len bytes, offset ahead of the ring's index, which are there. Returns how many:
- * fewer at a fault.
- */
-size_t hall_tunnel_copy_in(struct hall_tunnel *tunnel, u32 offset,
-			   struct iov_iter *from, size_t len);
-size_t hall_tunnel_copy_out(struct hall_tunnel *tunnel, u32 offset,
-			    struct iov_iter *to, size_t len);
-/* n bytes of the ring, `payload` of them of the program, are written; are read. */
-void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
-void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload);
-
 /* wake.c */
 /*
  * For waiters that want an edge for each arrival: see hall_sock_wants_edges(). The
  * tunnel has a socket and the peer's ring, or what is left of it. channel.lock
  */
 void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled);
+/* n bytes of the peer's ring are read, `payload` of them by the program. lock_sock() */
+void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload);
 /* The doorbell rang. Softirq, RCU. */
 void hall_tunnel_wake(struct hall_channel *channel);
 /* Calls of the core. lock_sock() */

@@ -104,6 +104,22 @@ void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled)
 		hall_ring_arm_edge(&tunnel->rx);
 }
 
+void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload)
+{
+	struct hall_channel *channel = &tunnel->channel;
+	bool ringing;
+
+	spin_lock_bh(&channel->lock);
+	ringing = hall_ring_consume(&tunnel->rx, n);
+	/* Waiters for edges take each arrival for one, also in a ring with bytes. */
+	hall_tunnel_arm_edge(tunnel, false);
+	spin_unlock_bh(&channel->lock);
+	if (ringing)
+		hall_channel_notify_sender(channel);
+	hall_count_add(HALL_RX_BYTES_TUNNEL, payload);
+	this_cpu_add(channel->member->bytes->rx, payload);
+}
+
 int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
