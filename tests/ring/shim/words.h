@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What kmod/outsource/record.c needs of the kernel. */
+/* What kmod/outsource/record.c and kmod/tunnel/frame.c need of the kernel. */
 #ifndef TESTS_RING_SHIM_WORDS_H
 #define TESTS_RING_SHIM_WORDS_H
 
