@@ -5,6 +5,7 @@
 #include "sock/spin.h"
 #include "sock/wake.h"
 
+HALL_EXPORT(hall_channel_accept);
 HALL_EXPORT(hall_channel_close);
 HALL_EXPORT(hall_channel_decline);
 HALL_EXPORT(hall_channel_find);
@@ -18,6 +19,7 @@ HALL_EXPORT(hall_channel_register);
 HALL_EXPORT(hall_channel_release);
 HALL_EXPORT(hall_channel_send);
 HALL_EXPORT(hall_channel_setup);
+HALL_EXPORT(hall_channel_tryget);
 HALL_EXPORT(hall_channel_tunnel);
 HALL_EXPORT(hall_channel_unregister);
 HALL_EXPORT(hall_counters);

@@ -118,6 +118,17 @@ enum hall_counter {
 	HALL_TUNNEL_REFUSALS,
 	/* Tunnels that were reset. */
 	HALL_TUNNEL_RESETS,
+	/* Trunks opened: rings for all datagrams to another VM. */
+	HALL_TRUNKS,
+	/* Datagrams that programs sent to other VMs. */
+	HALL_TUNNEL_DATAGRAMS_SENT,
+	/* Datagrams of other VMs given to a socket. */
+	HALL_TUNNEL_DATAGRAMS_RECEIVED,
+	/*
+	 * Datagrams of other VMs for which there was no socket, or no space in
+	 * it.
+	 */
+	HALL_TUNNEL_DATAGRAMS_DROPPED,
 	/* Bytes that programs sent through tunnels. */
 	HALL_TX_BYTES_TUNNEL,
 	/* Bytes that programs received through tunnels. */

@@ -20,8 +20,13 @@ int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode)
 
 void hall_tunnel_release(struct vsock_sock *vsk)
 {
-	/* A tunnel that still waits for its answer declines it. */
-	hall_tunnel_shutdown(vsk, SHUTDOWN_MASK);
-	hall_tunnel_cancel(vsk);
+	if (sk_vsock(vsk)->sk_type == SOCK_DGRAM) {
+		hall_datagram_unbind(vsk);
+		hall_trunks_close();
+	} else {
+		/* A tunnel that still waits for its answer declines it. */
+		hall_tunnel_shutdown(vsk, SHUTDOWN_MASK);
+		hall_tunnel_cancel(vsk);
+	}
 	vsock_remove_sock(vsk);
 }

@@ -22,18 +22,21 @@ static void let_go(struct hall_tunnel *tunnel, struct vsock_sock *vsk)
 	hall_tunnel_detach(tunnel, vsk);
 }
 
+void hall_tunnel_offer(struct hall_tunnel *tunnel, const struct hallway_tunnel *names)
+{
+	hall_channel_tunnel(&tunnel->channel, HALL_TUNNEL_CARRIER, names,
+			    &tunnel->memory);
+}
+
 static void send_offer(struct hall_tunnel *tunnel, const struct vsock_sock *vsk,
 		       u32 answers)
 {
-	struct hallway_tunnel names = {
+	hall_tunnel_offer(tunnel, &(struct hallway_tunnel){
 		.answers = answers,
 		.type = type_of(&vsk->sk),
 		.local_port = vsk->local_addr.svm_port,
 		.remote_port = vsk->remote_addr.svm_port,
-	};
-
-	hall_channel_tunnel(&tunnel->channel, HALL_TUNNEL_CARRIER, &names,
-			    &tunnel->memory);
+	});
 }
 
 int hall_tunnel_cancel(struct vsock_sock *vsk)
@@ -149,6 +152,17 @@ static u32 accept_request(struct hall_tunnel *tunnel, struct sock *listener,
 	return reason;
 }
 
+void hall_tunnel_refuse(struct hall_tunnel *tunnel, const struct hallway_message *offer,
+			u32 reason)
+{
+	tunnel->state = HALL_TUNNEL_ENDED;
+	hall_tunnel_unmap(tunnel);
+	hall_tunnel_free_tx(tunnel);
+	hall_channel_close(&tunnel->channel);
+	hall_count(HALL_TUNNEL_REFUSALS);
+	hall_channel_decline(tunnel->channel.member, offer, reason);
+}
+
 void hall_tunnel_serve(struct hall_tunnel *tunnel,
 		       const struct hallway_message *offer)
 {
@@ -164,16 +178,10 @@ void hall_tunnel_serve(struct hall_tunnel *tunnel,
 		release_sock(listener);
 		sock_put(listener);
 	}
-	if (!reason) {
+	if (reason)
+		hall_tunnel_refuse(tunnel, offer, reason);
+	else
 		hall_count(HALL_TUNNEL_ARRIVALS);
-		return;
-	}
-	tunnel->state = HALL_TUNNEL_ENDED;
-	hall_tunnel_unmap(tunnel);
-	hall_tunnel_free_tx(tunnel);
-	hall_channel_close(&tunnel->channel);
-	hall_count(HALL_TUNNEL_REFUSALS);
-	hall_channel_decline(tunnel->channel.member, offer, reason);
 }
 
 /* The end of a connect(), good or bad. lock_sock() */

@@ -49,7 +49,10 @@ static void on_request(struct hall_tunnel *tunnel)
 {
 	struct hallway_message *offer = take_offer(tunnel);
 
-	hall_tunnel_serve(tunnel, offer);
+	if (offer->offer.tunnel.type == HALLWAY_TUNNEL_DGRAM)
+		hall_trunk_serve(tunnel, offer);
+	else
+		hall_tunnel_serve(tunnel, offer);
 	/* From here on the endpoint's number keeps the member's memory. */
 	hall_channel_release(tunnel->channel.member);
 	tunnel->held = false;
@@ -62,6 +65,17 @@ static void on_answer(struct hall_tunnel *tunnel, struct sock *sk)
 
 	if (offer)
 		hall_tunnel_take_answer(tunnel, sk, offer);
+	kfree(offer);
+}
+
+/* Nothing answers a trunk's. */
+static void decline_offer(struct hall_tunnel *tunnel)
+{
+	struct hallway_message *offer = take_offer(tunnel);
+
+	if (offer)
+		hall_channel_decline(tunnel->channel.member, offer,
+				     HALLWAY_REASON_STATE);
 	kfree(offer);
 }
 
@@ -132,6 +146,12 @@ static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
 	/* Its number is new, and its socket a program's: other events come by themselves. */
 	if (tunnel->state == HALL_TUNNEL_REQUESTED) {
 		on_request(tunnel);
+		return;
+	}
+	if (tunnel->trunk) {
+		if (events & BIT(HALL_EVENT_OFFER))
+			decline_offer(tunnel);
+		hall_trunk_run_events(tunnel, events);
 		return;
 	}
 	if (events & BIT(HALL_EVENT_OFFER))

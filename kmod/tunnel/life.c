@@ -41,6 +41,7 @@ static void release_channel(struct hall_channel *channel)
 	if (tunnel->held)
 		hall_channel_release(channel->member);
 	atomic_dec(&channel->member->tunnels);
+	kfree(tunnel->trunk);
 	kfree_rcu(tunnel, rcu);
 }
 

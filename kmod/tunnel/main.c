@@ -13,6 +13,8 @@
 static int init_socket(struct vsock_sock *vsk, struct vsock_sock *listener)
 {
 	vsk->trans = NULL;
+	if (sk_vsock(vsk)->sk_type == SOCK_DGRAM)
+		hall_trunks_open();
 	return 0;
 }
 
@@ -84,6 +86,10 @@ static const struct vsock_transport transport = {
 	.release = hall_tunnel_release,
 	.cancel_pkt = hall_tunnel_cancel,
 	.connect = hall_tunnel_connect,
+	.dgram_bind = hall_datagram_bind,
+	.dgram_dequeue = hall_datagram_dequeue,
+	.dgram_enqueue = hall_datagram_enqueue,
+	.dgram_allow = hall_datagram_allow,
 	.stream_dequeue = hall_tunnel_stream_dequeue,
 	.stream_enqueue = hall_tunnel_stream_enqueue,
 	.stream_has_data = hall_tunnel_stream_has_data,
@@ -116,7 +122,10 @@ static int __init hall_vsock_init(void)
 	if (err)
 		return err;
 	hall_tunnel_events_init();
-	err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G);
+	err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G | VSOCK_TRANSPORT_F_DGRAM);
+	/* Datagrams may be those of another hypervisor. */
+	if (err == -EBUSY)
+		err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G);
 	if (err) {
 		if (err == -EBUSY)
 			pr_err("hallway_vsock: another module, such as vhost_vsock, serves guests' CIDs: unload it\n");

@@ -10,14 +10,19 @@
  * A tunnel and its socket hold a reference to each other from connect(), or from the
  * request of a peer, to close(). The tunnel lives on until the peer has read our ring.
  *
+ * A trunk is a tunnel in one direction that has no socket: SOCK_DGRAM. See trunk.c.
+ *
  * Locks, outermost first:
  *   lock_sock()   all of a tunnel that has a socket. Without one, only its work item
  *                 touches it. sk changes to NULL last.
+ *   trunk.mutex   all of a trunk that we write
  *   channel.lock  sk, and the ring that we read: the doorbell looks without lock_sock()
  */
 #ifndef HALL_TUNNEL_H
 #define HALL_TUNNEL_H
 
+#include <linux/mutex.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <net/af_vsock.h>
 
@@ -33,11 +38,21 @@ enum hall_tunnel_state {
 	HALL_TUNNEL_REQUESTED,	/* by the peer; there is no socket yet */
 	HALL_TUNNEL_CALLING,	/* our request is not answered */
 	HALL_TUNNEL_CONNECTED,
-	HALL_TUNNEL_ENDED,	/* refused */
+	HALL_TUNNEL_ENDED,	/* refused; or a trunk that the peer reads no more */
+};
+
+struct hall_trunk {
+	bool reads;			/* the peer writes it, and not we */
+	struct hall_tunnel *tunnel;	/* whose it is */
+	struct list_head list;		/* of all that the peers write */
+	struct mutex mutex;
+	wait_queue_head_t turns;	/* of writers that found the ring full, in order */
+	u32 cid;			/* of the peer */
 };
 
 struct hall_tunnel {
 	struct hall_channel channel;	/* holds the reference count */
+	struct hall_trunk *trunk;	/* if it is one */
 	struct sock *sk;		/* referenced; NULL: not yet, or closed */
 	struct work_struct work;
 	enum hall_tunnel_state state;
@@ -63,7 +78,10 @@ static inline struct hall_tunnel *hall_tunnel_of(const struct vsock_sock *vsk)
 	return vsk->trans;
 }
 
-/* Events besides those of hall_channel_event: the peer's end mark is there. */
+/*
+ * Events besides those of hall_channel_event: the peer's end mark is there; of a trunk
+ * that we read: look at it.
+ */
 #define HALL_EVENT_FINISH	HALL_EVENT_KIND
 
 /* life.c */
@@ -142,6 +160,11 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready);
 int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space);
 
 /* connect.c */
+/* Sends an OFFER of our ring. */
+void hall_tunnel_offer(struct hall_tunnel *tunnel, const struct hallway_tunnel *names);
+/* Declines the peer's request, and ends the tunnel. The work item. */
+void hall_tunnel_refuse(struct hall_tunnel *tunnel, const struct hallway_message *offer,
+			u32 reason);
 int hall_tunnel_connect(struct vsock_sock *vsk);
 /* The peer's request: sends an answer, or declines. The work item. */
 void hall_tunnel_serve(struct hall_tunnel *tunnel,
@@ -157,6 +180,37 @@ int hall_tunnel_cancel(struct vsock_sock *vsk);
 /* close.c: calls of the core. lock_sock() */
 int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode);
 void hall_tunnel_release(struct vsock_sock *vsk);
+
+/* trunk.c: process context, unless it says otherwise. */
+/* There is another socket of SOCK_DGRAM, and one less: trunks end with the last. */
+void hall_trunks_open(void);
+void hall_trunks_close(void);
+/*
+ * A call of the core: sends a datagram from the socket's port, when it is the caller's
+ * turn. Its length; -EMSGSIZE, -EFAULT; -EAGAIN, or as sock_intr_errno(); -EHOSTUNREACH:
+ * no VM has the CID; -ECONNREFUSED: it takes no datagrams; -EUSERS, -ENOMEM.
+ * lock_sock(), released while it waits.
+ */
+int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
+			  struct msghdr *msg, size_t len);
+/* The peer's request for a trunk, and what else it says. The work item. */
+void hall_trunk_serve(struct hall_tunnel *tunnel, const struct hallway_message *offer);
+void hall_trunk_run_events(struct hall_tunnel *tunnel, unsigned long events);
+/* The doorbell rang. Softirq, RCU. */
+void hall_trunk_wake(struct hall_tunnel *tunnel);
+
+/* datagram.c: sockets of SOCK_DGRAM, calls of the core. lock_sock(), but for dequeue. */
+bool hall_datagram_allow(u32 cid, u32 port);
+int hall_datagram_bind(struct vsock_sock *vsk, struct sockaddr_vm *address);
+int hall_datagram_dequeue(struct vsock_sock *vsk, struct msghdr *msg, size_t len,
+			  int flags);
+/* The socket is closed: it gets no more. */
+void hall_datagram_unbind(struct vsock_sock *vsk);
+/*
+ * Gives a datagram, which lies in the ring behind its header, to the socket of its port.
+ * False: the memory was another member's by then. Any context.
+ */
+bool hall_datagram_deliver(struct hall_tunnel *tunnel, const struct hallway_letter *letter);
 
 /* events.c */
 void hall_tunnel_events_init(void);

@@ -185,6 +185,10 @@ void hall_tunnel_wake(struct hall_channel *channel)
 	bool ended = false;
 	struct sock *sk;
 
+	if (tunnel->trunk) {
+		hall_trunk_wake(tunnel);
+		return;
+	}
 	/* The lock keeps the socket: hall_tunnel_detach(). */
 	spin_lock_bh(&channel->lock);
 	sk = tunnel->sk;

@@ -16,6 +16,7 @@ from .pair import Pair
 from .suite import wait_for
 
 PROGRAM = "python3 -B /hallway/guest/tunnel.py"
+DATAGRAMS = "python3 -B /hallway/guest/datagrams.py"
 PORT = 5000
 KINDS = ("stream", "packet")
 
@@ -58,7 +59,8 @@ def tunnels(pair: Pair, **params: object) -> Iterator[None]:
         unload(*pair.both)
     finally:
         for vm in pair.both:
-            vm.run("pkill -KILL -f '[/]hallway/guest/tunnel.py'; pkill -KILL -x 'socat|ncat'", check=False)
+            programs = "pkill -KILL -f '[/]hallway/guest/(tunnel|datagrams).py'; pkill -KILL -x 'socat|ncat'"
+            vm.run(programs, check=False)
         unload(*pair.both)
 
 
@@ -67,19 +69,19 @@ def cid(vm: VM) -> int:
     return next(member["cid"] for member in status(vm)["members"] if member["self"])
 
 
-def run(vm: VM, words: str, timeout: float) -> Any:
-    """Run the program in a guest; return what it says."""
-    return json.loads(vm.run(f"{PROGRAM} {words}", timeout=timeout).out)
+def run(vm: VM, words: str, timeout: float, program: str = PROGRAM) -> Any:
+    """Run a program in a guest; return what it says."""
+    return json.loads(vm.run(f"{program} {words}", timeout=timeout).out)
 
 
 class Talk:
-    """The program in a guest, in the background, with lines of input and of output."""
+    """A program in a guest, in the background, with lines of input and of output."""
 
-    def __init__(self, vm: VM, words: str) -> None:
+    def __init__(self, vm: VM, words: str, program: str = PROGRAM) -> None:
         self.vm, self.files, self._seen = vm, f"/tmp/talk{next(_numbers)}", 0
         vm.run(f"rm -f {self.files}.*; mkfifo {self.files}.in; touch {self.files}.out")
         self.job: Job = vm.spawn(
-            f"exec {PROGRAM} {words} <>{self.files}.in >{self.files}.out 2>{self.files}.err"
+            f"exec {program} {words} <>{self.files}.in >{self.files}.out 2>{self.files}.err"
         )
 
     def say(self, line: str) -> None:

@@ -140,6 +140,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/sock/sock.h", "CONST_STRUCT"): "a copy of its own for each socket",
     ("kmod/sock/rx.c", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
     ("kmod/sock/wake.c", "WAITQUEUE_ACTIVE"): "the same: a later sleeper polls then",
+    ("kmod/sock/spin.c", "WAITQUEUE_ACTIVE"): "a hint alone: the reader ends its spin",
     ("kmod/switch/switch.c", "MSLEEP"): "longer is fine",
     ("kmod/outsource/outsource.c", "MSLEEP"): "the same",
     ("kmod/outsource/outsource.h", "CONST_STRUCT"): "copies, filled when they are made",

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Trunks: SOCK_DGRAM.
+ *
+ * All datagrams to a peer go through one ring, whatever their sockets are: a thousand
+ * programs need no more memory than one. The writer opens its trunk with its first
+ * datagram, and writes on before that is answered. Each direction has a trunk of its own.
+ *
+ * Writers that find the ring full wait in a queue. Its first one alone writes, and leaves
+ * the queue with one datagram: all get the same number. Bytes are copied without page
+ * faults: no program keeps the ring from others.
+ *
+ * The reader moves each datagram to the queue of its socket at once, or drops it there,
+ * so a program that does not read loses its own alone.
+ *
+ * Trunks pin the module: a VM has none without a socket of SOCK_DGRAM.
+ */
+#include "tunnel.h"
+
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/uio.h>
+#include <linux/xarray.h>
+
+#include <hallway/reason.h>
+
+#include "../obs/counters.h"
+#include "frame.h"
+
+#define TRUNK_BYTES	(256 << 10)
+/* After a refusal there is no other offer for this time, in jiffies. */
+#define REFUSED		(HZ / 10)
+/* Datagrams that the reader takes at once. */
+#define TAKEN_MAX	64
+/* Page faults of one datagram, while its pages are taken away again. */
+#define FAULTS_MAX	16
+
+/* Opening and closing; and all of the next three. Outside of trunk.mutex. */
+static DEFINE_MUTEX(opening);
+static unsigned int sockets;
+static LIST_HEAD(read_trunks);		/* those that peers write */
+/*
+ * By the peer's CID: the trunk that we write, referenced; or a value, the jiffies when it
+ * was refused. Readers under RCU.
+ */
+static DEFINE_XARRAY(written);
+
+static struct hall_trunk *make_trunk(struct hall_tunnel *tunnel, u32 cid, bool reads)
+{
+	struct hall_trunk *trunk = kzalloc(sizeof(*trunk), GFP_KERNEL);
+
+	if (!trunk)
+		return NULL;
+	trunk->tunnel = tunnel;
+	trunk->reads = reads;
+	trunk->cid = cid;
+	INIT_LIST_HEAD(&trunk->list);
+	mutex_init(&trunk->mutex);
+	init_waitqueue_head(&trunk->turns);
+	return trunk;
+}
+
+/* Writing */
+
+/* mutex; it is not in the table any more, or the caller takes it out. */
+static void end_trunk(struct hall_tunnel *tunnel)
+{
+	tunnel->state = HALL_TUNNEL_ENDED;
+	hall_tunnel_end(tunnel);
+	hall_channel_notify_receiver(&tunnel->channel);
+}
+
+/* The peer reads no more: a new trunk is offered later, if it is there. */
+static void forget(struct hall_tunnel *tunnel, bool departed)
+{
+	u32 cid = tunnel->trunk->cid;
+	bool found;
+
+	mutex_lock(&opening);
+	found = xa_load(&written, cid) == tunnel;
+	if (found && departed)
+		xa_erase(&written, cid);
+	else if (found)
+		/* No memory is needed to replace an entry. */
+		xa_store(&written, cid, xa_mk_value(jiffies), GFP_KERNEL);
+	mutex_unlock(&opening);
+	if (found)
+		hall_channel_put(&tunnel->channel);
+}
+
+static struct hall_tunnel *find_trunk(u32 cid)
+{
+	struct hall_tunnel *tunnel;
+
+	rcu_read_lock();
+	tunnel = xa_load(&written, cid);
+	if (xa_is_value(tunnel) || (tunnel && !hall_channel_tryget(&tunnel->channel)))
+		tunnel = NULL;
+	rcu_read_unlock();
+	return tunnel;
+}
+
+static int set_up(struct hall_tunnel *tunnel, u32 cid)
+{
+	tunnel->state = HALL_TUNNEL_CALLING;
+	tunnel->trunk = make_trunk(tunnel, cid, false);
+	if (!tunnel->trunk)
+		return -ENOMEM;
+	return hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES) ?:
+	       xa_err(xa_store(&written, cid, tunnel, GFP_KERNEL));
+}
+
+/* Has the caller's reference, and that of the table. opening */
+static struct hall_tunnel *open_trunk(u32 cid)
+{
+	struct hall_member *member = hall_members_get_by_cid(cid);
+	void *entry = xa_load(&written, cid);
+	struct hall_tunnel *tunnel;
+	int err;
+
+	if (!member)
+		return ERR_PTR(-EHOSTUNREACH);
+	if (xa_is_value(entry) && time_before(jiffies, xa_to_value(entry) + REFUSED)) {
+		hall_member_put(member);
+		return ERR_PTR(-ECONNREFUSED);
+	}
+	tunnel = hall_tunnel_new(member, GFP_KERNEL);
+	hall_member_put(member);
+	if (IS_ERR(tunnel))
+		return tunnel;
+	err = set_up(tunnel, cid);
+	if (err) {
+		hall_tunnel_free_tx(tunnel);
+		hall_channel_close(&tunnel->channel);
+		hall_channel_put(&tunnel->channel);
+		return ERR_PTR(err);
+	}
+	refcount_inc(&tunnel->channel.refs);
+	hall_count(HALL_TRUNKS);
+	hall_tunnel_offer(tunnel, &(struct hallway_tunnel){ .type = HALLWAY_TUNNEL_DGRAM });
+	return tunnel;
+}
+
+/*
+ * The trunk to a CID, with a reference. Or -EHOSTUNREACH: no member has it;
+ * -ECONNREFUSED: its owner has not taken the ring lately; -EUSERS, -ENOMEM.
+ */
+static struct hall_tunnel *get_trunk(u32 cid)
+{
+	struct hall_tunnel *tunnel = find_trunk(cid);
+
+	if (tunnel)
+		return tunnel;
+	mutex_lock(&opening);
+	tunnel = find_trunk(cid) ?: open_trunk(cid);
+	mutex_unlock(&opening);
+	return tunnel;
+}
+
+/* mutex. -EAGAIN: the ring is full, and its doorbell is armed. */
+static int write_letter(struct hall_tunnel *tunnel, const struct hallway_letter *letter,
+			struct iov_iter *from)
+{
+	u32 need = hall_letter_size(letter->length);
+	struct hall_tx_ring *tx = &tunnel->tx;
+	int err;
+
+	if (tunnel->state == HALL_TUNNEL_ENDED)
+		return -ECONNREFUSED;
+	if (need > tx->size)
+		return -EMSGSIZE;
+	if (!hall_ring_arm_tail(tx, need, max(need, tx->size / 2)))
+		return -EAGAIN;
+	pagefault_disable();
+	err = hall_letter_write(tx, letter, from);
+	pagefault_enable();
+	if (tx->broken) {
+		hall_count(HALL_CORRUPT_RINGS);
+		end_trunk(tunnel);
+		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+		return -ECONNREFUSED;
+	}
+	if (err)
+		return err;
+	hall_tunnel_publish(tunnel, need, letter->length);
+	hall_count(HALL_TUNNEL_DATAGRAMS_SENT);
+	return 0;
+}
+
+static bool is_first(struct hall_trunk *trunk, const struct wait_queue_entry *entry)
+{
+	bool first;
+
+	spin_lock_irq(&trunk->turns.lock);
+	first = list_first_entry(&trunk->turns.head, struct wait_queue_entry, entry) ==
+		entry;
+	spin_unlock_irq(&trunk->turns.lock);
+	return first;
+}
+
+/* Writes in turn, behind those that wait. */
+static int wait_and_write(struct hall_tunnel *tunnel, struct sock *sk,
+			  const struct hallway_letter *letter, struct iov_iter *from,
+			  long timeo)
+{
+	DEFINE_WAIT_FUNC(entry, woken_wake_function);
+	struct hall_trunk *trunk = tunnel->trunk;
+	int err;
+
+	add_wait_queue_exclusive(&trunk->turns, &entry);
+	for (;;) {
+		mutex_lock(&trunk->mutex);
+		err = is_first(trunk, &entry) ? write_letter(tunnel, letter, from) :
+						-EAGAIN;
+		mutex_unlock(&trunk->mutex);
+		if (err != -EAGAIN || !timeo)
+			break;
+		if (signal_pending(current)) {
+			err = sock_intr_errno(timeo);
+			break;
+		}
+		release_sock(sk);
+		timeo = wait_woken(&entry, TASK_INTERRUPTIBLE, timeo);
+		lock_sock(sk);
+	}
+	remove_wait_queue(&trunk->turns, &entry);
+	/* The next one's turn: it looks, and arms the doorbell again. */
+	wake_up(&trunk->turns);
+	return err;
+}
+
+/* lock_sock(), released while it waits. */
+static int send_letter(struct hall_tunnel *tunnel, struct sock *sk,
+		       const struct hallway_letter *letter, struct msghdr *msg)
+{
+	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
+	struct hall_trunk *trunk = tunnel->trunk;
+	unsigned int faults = 0;
+	int err;
+
+	do {
+		mutex_lock(&trunk->mutex);
+		/* One that comes to wait right now is overtaken by one datagram. */
+		err = waitqueue_active(&trunk->turns) ?
+			      -EAGAIN :
+			      write_letter(tunnel, letter, &msg->msg_iter);
+		mutex_unlock(&trunk->mutex);
+		if (err == -EAGAIN && timeo)
+			err = wait_and_write(tunnel, sk, letter, &msg->msg_iter, timeo);
+	} while (err == -EFAULT && ++faults < FAULTS_MAX &&
+		 !fault_in_iov_iter_readable(&msg->msg_iter, letter->length));
+	return err;
+}
+
+int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
+			  struct msghdr *msg, size_t len)
+{
+	struct hallway_letter letter = {
+		.length = len,
+		.local_port = vsk->local_addr.svm_port,
+		.remote_port = to->svm_port,
+	};
+	struct hall_tunnel *tunnel;
+	int err;
+
+	if (len > HALLWAY_LETTER_MAX)
+		return -EMSGSIZE;
+	tunnel = get_trunk(to->svm_cid);
+	if (IS_ERR(tunnel))
+		return PTR_ERR(tunnel);
+	err = send_letter(tunnel, sk_vsock(vsk), &letter, msg);
+	hall_channel_put(&tunnel->channel);
+	return err ?: len;
+}
+
+static void on_accept(struct hall_tunnel *tunnel)
+{
+	struct hall_channel *channel = &tunnel->channel;
+	struct hall_answer accept;
+
+	spin_lock_bh(&channel->lock);
+	accept = channel->accept;
+	spin_unlock_bh(&channel->lock);
+	if (accept.carrier != HALL_TUNNEL_CARRIER || channel->receiver)
+		return;
+	WRITE_ONCE(channel->receiver, accept.from);
+	/* What was written since the peer looked rang no doorbell. */
+	hall_channel_notify_receiver(channel);
+}
+
+/* mutex */
+static void on_done(struct hall_tunnel *tunnel)
+{
+	struct hall_answer done;
+	u32 lost;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	done = tunnel->channel.done;
+	spin_unlock_bh(&tunnel->channel.lock);
+	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
+		return;
+	if (!hall_ring_finish(&tunnel->tx, done.position, &lost))
+		hall_count(HALL_CORRUPT_RINGS);
+	hall_count_add(HALL_TX_BYTES_UNREAD, lost);
+	hall_tunnel_free_tx(tunnel);
+}
+
+static void run_writer(struct hall_tunnel *tunnel, unsigned long events)
+{
+	struct hall_trunk *trunk = tunnel->trunk;
+	bool ended;
+
+	mutex_lock(&trunk->mutex);
+	if (events & BIT(HALL_EVENT_ACCEPT))
+		on_accept(tunnel);
+	if (events & BIT(HALL_EVENT_DONE))
+		on_done(tunnel);
+	if (events & (BIT(HALL_EVENT_DECLINE) | BIT(HALL_EVENT_DEPARTED)))
+		hall_tunnel_free_tx(tunnel);
+	if (!tunnel->memory.ring)
+		tunnel->state = HALL_TUNNEL_ENDED;
+	ended = tunnel->state == HALL_TUNNEL_ENDED;
+	hall_tunnel_close_channel(tunnel);
+	mutex_unlock(&trunk->mutex);
+	if (!ended)
+		return;
+	forget(tunnel, events & BIT(HALL_EVENT_DEPARTED));
+	wake_up(&trunk->turns);
+}
+
+/* Reading */
+
+enum taken {
+	TAKEN_ALL,		/* and the doorbell is armed */
+	TAKEN_SOME,
+	TAKEN_LAST,		/* the peer writes no more */
+	TAKEN_CORRUPT,
+};
+
+/* channel.lock */
+static enum taken take_datagrams(struct hall_tunnel *tunnel)
+{
+	struct hall_rx_ring *rx = &tunnel->rx;
+	struct hallway_letter letter;
+	unsigned int turns;
+	u32 unread;
+
+	for (turns = 0; turns < TAKEN_MAX; turns++) {
+		switch (hall_ring_find_source(rx, 0, 0, &unread)) {
+		case HALL_RX_RING:
+			break;
+		case HALL_RX_EMPTY:
+			if (!hall_ring_arm_head(rx, 1))
+				return TAKEN_ALL;
+			continue;
+		case HALL_RX_ENDED:
+			return TAKEN_LAST;
+		default:
+			return TAKEN_CORRUPT;
+		}
+		if (hall_letter_find(rx, unread, &letter) < 0 ||
+		    !hall_datagram_deliver(tunnel, &letter))
+			return TAKEN_CORRUPT;
+		if (hall_ring_consume(rx, hall_letter_size(letter.length)))
+			hall_channel_notify_sender(&tunnel->channel);
+	}
+	return TAKEN_SOME;
+}
+
+static enum taken read_trunk(struct hall_tunnel *tunnel)
+{
+	enum taken taken = TAKEN_LAST;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	if (tunnel->mapped)
+		taken = take_datagrams(tunnel);
+	spin_unlock_bh(&tunnel->channel.lock);
+	return taken;
+}
+
+void hall_trunk_wake(struct hall_tunnel *tunnel)
+{
+	struct hall_trunk *trunk = tunnel->trunk;
+
+	if (!trunk->reads)
+		wake_up(&trunk->turns);
+	else if (read_trunk(tunnel) != TAKEN_ALL)
+		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+}
+
+static void finish_reading(struct hall_tunnel *tunnel, u32 reason)
+{
+	mutex_lock(&opening);
+	list_del_init(&tunnel->trunk->list);
+	mutex_unlock(&opening);
+	tunnel->state = HALL_TUNNEL_ENDED;
+	hall_tunnel_finish_rx(tunnel, reason);
+	hall_tunnel_close_channel(tunnel);
+}
+
+static void run_reader(struct hall_tunnel *tunnel, unsigned long events)
+{
+	bool departed = events & BIT(HALL_EVENT_DEPARTED);
+	enum taken taken;
+
+	if (tunnel->state == HALL_TUNNEL_ENDED)
+		return;
+	do
+		taken = read_trunk(tunnel);
+	while (departed && taken == TAKEN_SOME);
+	if (taken == TAKEN_CORRUPT)
+		hall_count(HALL_CORRUPT_RINGS);
+	if (taken == TAKEN_CORRUPT || taken == TAKEN_LAST || departed ||
+	    !READ_ONCE(sockets))
+		finish_reading(tunnel, taken == TAKEN_CORRUPT ? ECONNRESET : 0);
+	else if (taken == TAKEN_SOME)
+		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+}
+
+/* 0, or the reason to decline. opening */
+static u32 accept_trunk(struct hall_tunnel *tunnel, const struct hallway_message *offer)
+{
+	struct hall_trunk *trunk;
+
+	if (!sockets)
+		return HALLWAY_REASON_NO_MATCH;
+	trunk = make_trunk(tunnel, 0, true);
+	if (!trunk)
+		return HALLWAY_REASON_NO_MEMORY;
+	if (hall_tunnel_open(tunnel)) {
+		kfree(trunk);
+		return HALLWAY_REASON_PEER_LEFT;
+	}
+	/* The doorbell may ring once its number is known. */
+	tunnel->trunk = trunk;
+	if (hall_tunnel_map(tunnel, offer))
+		return HALLWAY_REASON_CORRUPT;
+	tunnel->state = HALL_TUNNEL_CONNECTED;
+	list_add(&trunk->list, &read_trunks);
+	return 0;
+}
+
+void hall_trunk_serve(struct hall_tunnel *tunnel, const struct hallway_message *offer)
+{
+	static const struct hall_tokens none;
+	u32 reason;
+
+	mutex_lock(&opening);
+	reason = accept_trunk(tunnel, offer);
+	mutex_unlock(&opening);
+	if (reason) {
+		hall_tunnel_refuse(tunnel, offer, reason);
+		return;
+	}
+	hall_channel_accept(&tunnel->channel, HALL_TUNNEL_CARRIER, &none);
+	run_reader(tunnel, 0);
+}
+
+void hall_trunk_run_events(struct hall_tunnel *tunnel, unsigned long events)
+{
+	if (tunnel->trunk->reads)
+		run_reader(tunnel, events);
+	else
+		run_writer(tunnel, events);
+}
+
+/* The first socket, and the last */
+
+void hall_trunks_open(void)
+{
+	mutex_lock(&opening);
+	WRITE_ONCE(sockets, sockets + 1);
+	mutex_unlock(&opening);
+}
+
+/* opening */
+static void end_all(void)
+{
+	struct hall_tunnel *tunnel;
+	struct hall_trunk *trunk;
+	unsigned long cid;
+
+	xa_for_each(&written, cid, tunnel) {
+		xa_erase(&written, cid);
+		if (xa_is_value(tunnel))
+			continue;
+		mutex_lock(&tunnel->trunk->mutex);
+		end_trunk(tunnel);
+		mutex_unlock(&tunnel->trunk->mutex);
+		hall_channel_put(&tunnel->channel);
+	}
+	list_for_each_entry(trunk, &read_trunks, list)
+		hall_channel_raise(&trunk->tunnel->channel, HALL_EVENT_FINISH);
+}
+
+void hall_trunks_close(void)
+{
+	mutex_lock(&opening);
+	WRITE_ONCE(sockets, sockets - 1);
+	if (!sockets)
+		end_all();
+	mutex_unlock(&opening);
+}

@@ -1,0 +1,224 @@
+"""SOCK_DGRAM of AF_VSOCK between two VMs: all programs share one ring each way."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hallway_lab.vm import VM
+from hallway_tests import tunnels
+from hallway_tests.guests import Delta, insmod, odd, wait_members
+from hallway_tests.pair import Pair
+from hallway_tests.suite import wait_for
+from hallway_tests.tunnels import DATAGRAMS, PORT, Talk, cid, run
+
+pytestmark = pytest.mark.xdist_group("e2e-tunnels")
+
+PROGRAMS = 20
+TRIPS = 30  # of each program
+FLOOD = 3000
+RCVBUF = 200_000
+SHARES = 8  # programs that send at once
+LEAST_SHARE = 0.5  # of an equal one
+
+
+def _talk(vm: VM, words: str) -> Talk:
+    """Start a program of datagrams; it is ready."""
+    talk = Talk(vm, words, DATAGRAMS)
+    assert talk.hear() == "ready"
+    return talk
+
+
+@contextmanager
+def _echoing(pair: Pair) -> Iterator[None]:
+    """Have the second VM echo datagrams at PORT."""
+    pair.load()
+    with tunnels.tunnels(pair):
+        server = _talk(pair.b, f"echo {PORT}")
+        yield
+        server.end()
+
+
+def test_many_programs(pair: Pair) -> None:
+    """Datagrams of many programs come back whole, from their sender, through one ring each way."""
+    with _echoing(pair):
+        delta = Delta(*pair.both)
+        words = f"trips {cid(pair.b)} {PORT} {TRIPS} {PROGRAMS}"
+        said = run(pair.a, words, 300 * pair.slow, DATAGRAMS)
+        assert not said["wrong"], said["wrong"]
+        for vm in pair.both:
+            moved = delta.of(vm)
+            assert moved["tunnel_datagrams_sent"] == moved["tunnel_datagrams_received"] == PROGRAMS * TRIPS
+            assert moved["tx_bytes_tunnel"] == moved["rx_bytes_tunnel"] == said["sent"]
+            assert moved["trunks"] == moved["offers"] == 1
+            assert not moved["tunnel_datagrams_dropped"]
+            assert not odd(moved)
+
+
+def test_one_does_not_read(pair: Pair) -> None:
+    """A program that does not read loses what its buffer does not hold, and delays no other one."""
+    with _echoing(pair):
+        deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
+        delta = Delta(*pair.both)
+        words = f"flood {cid(pair.b)} {PORT + 1} {FLOOD} 1000"
+        assert run(pair.a, words, 120 * pair.slow, DATAGRAMS) == FLOOD
+        said = run(pair.a, f"trips {cid(pair.b)} {PORT} 5 2", 120 * pair.slow, DATAGRAMS)
+        assert not said["wrong"], said["wrong"]
+        deaf.say("read")
+        kept = int(deaf.hear())
+        moved = delta.of(pair.b)
+        assert 0 < kept < FLOOD
+        assert moved["tunnel_datagrams_dropped"] == FLOOD - kept
+        assert not odd(moved)
+        deaf.end()
+
+
+def test_shares(pair: Pair) -> None:
+    """Programs that send at once, through a ring that is full, have alike shares."""
+    with _echoing(pair):
+        deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
+        words = f"share {cid(pair.b)} {PORT + 1} 3 16384 {SHARES}"
+        sent = run(pair.a, words, 120 * pair.slow, DATAGRAMS)
+        print("shares:", sent)
+        assert min(sent) >= LEAST_SHARE * sum(sent) / SHARES
+        deaf.end()
+
+
+def test_calls(pair: Pair) -> None:
+    """Calls of SOCK_DGRAM do what they do for other datagrams."""
+    with _echoing(pair):
+        seen = run(pair.a, f"calls {cid(pair.b)} {PORT}", 120 * pair.slow, DATAGRAMS)
+        assert seen == {
+            "port": True,
+            "taken": "EADDRINUSE",
+            "too long": "EMSGSIZE",
+            "nowhere": "EHOSTUNREACH",
+            "host": "EINVAL",
+            "not connected": "EINVAL",
+            "empty": "EAGAIN",
+            "readable": True,
+            "peeked": "he",
+            "cut": ["he", True, True],
+            "length": 5,
+            "drained": "EAGAIN",
+            "timeout": True,
+            "reserved": "EACCES",
+        }
+
+
+def test_trunk_ends(pair: Pair) -> None:
+    """A trunk ends with its last socket, at either end; the next datagram opens one."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        sender = _talk(a, f"send {cid(b)} {PORT}")
+        delta = Delta(*pair.both)
+
+        def sends() -> str:
+            sender.say("send")
+            return sender.hear()
+
+        # No program has a socket there: datagrams are lost until that is known.
+        wait_for(lambda: sends() == "ECONNREFUSED", "the trunk is refused")
+        assert delta.of(b)["tunnel_refusals"] >= 1
+        for _ in range(2):
+            deaf = _talk(b, f"deaf {PORT} {RCVBUF}")
+            before = Delta(b)
+            wait_for(lambda: sends() == "none" and before.of(b)["tunnel_datagrams_received"], "one arrives")  # noqa: B023
+            said = b.run("rmmod hallway_vsock", check=False)
+            assert said.code and "in use" in said.err, said
+            deaf.end()
+            wait_for(lambda: sends() == "ECONNREFUSED", "the reader is gone")
+        sender.end()
+        wait_for(lambda: delta.of(a)["trunks"] >= 3, "each reader got a trunk of its own")
+        for vm in pair.both:
+            assert not odd(delta.of(vm))
+
+
+def test_full_ring(pair: Pair) -> None:
+    """While the reader's VM stands still, a writer waits; then all its datagrams arrive."""
+    with _echoing(pair):
+        deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
+        delta = Delta(*pair.both)
+        words = f"flood {cid(pair.b)} {PORT + 1} 100 16384"
+        os.kill(pair.b.pid, signal.SIGSTOP)
+        try:
+            job = pair.a.spawn(f"exec {DATAGRAMS} {words}")
+            wait_for(lambda: delta.of(pair.a)["tunnel_datagrams_sent"] >= 15, "the ring is full")
+            assert job.poll() is None
+            assert delta.of(pair.a)["tunnel_datagrams_sent"] < 100
+        finally:
+            os.kill(pair.b.pid, signal.SIGCONT)
+        assert job.wait(60 * pair.slow).out.strip() == "100"
+        wait_for(lambda: sum(_moved(delta, pair.b)) == 100, "all arrive")
+        deaf.end()
+
+
+def _moved(delta: Delta, vm: VM) -> tuple[int, int]:
+    moved = delta.of(vm)
+    return moved["tunnel_datagrams_received"], moved["tunnel_datagrams_dropped"]
+
+
+def test_corrupt_letter(pair: Pair) -> None:
+    """A datagram that can not be ends its trunk, and is counted; the next trunk works."""
+    with _echoing(pair):
+        delta = Delta(*pair.both)
+        sender = _talk(pair.a, f"send {cid(pair.b)} {PORT}")
+        os.kill(pair.b.pid, signal.SIGSTOP)
+        try:
+            sender.say("send")
+            assert sender.hear() == "none"
+            assert _overwrite_letters(pair.site.daemon.region.path) >= 1
+        finally:
+            os.kill(pair.b.pid, signal.SIGCONT)
+        wait_for(lambda: delta.of(pair.b)["corrupt_rings"] == 1, "it is counted")
+
+        def arrives() -> bool:
+            sender.say("send")
+            return sender.hear() == "none" and delta.of(pair.b)["tunnel_datagrams_received"] > 0
+
+        wait_for(arrives, "there is another trunk")
+        sender.end()
+
+
+def _overwrite_letters(region: Path) -> int:
+    """Give the datagrams that are the needle a length that none has; return how many there are."""
+    found = 0
+    with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        at = memory.find(b"needle!!")
+        while at >= 0:
+            if memory[at - 16 : at - 12] == (8).to_bytes(4, "little"):
+                memory[at - 16 : at - 12] = (0xFFFFFFF0).to_bytes(4, "little")
+                found += 1
+            at = memory.find(b"needle!!", at + 1)
+    return found
+
+
+def test_peer_killed(pair: Pair) -> None:
+    """A peer is killed: datagrams to it fail, those to others do not."""
+    with _echoing(pair):
+        third = pair.third()
+        with pair.site.join(third):
+            insmod(third)
+            wait_members(*pair.both, third)
+            tunnels.load(third)
+            _talk(third, f"echo {PORT}")
+            dead = cid(third)
+            said = run(pair.a, f"trips {dead} {PORT} 2 1", 60 * pair.slow, DATAGRAMS)
+            assert not said["wrong"], said["wrong"]
+            sender = _talk(pair.a, f"send {dead} {PORT}")
+            third.stop()
+
+        def fails() -> bool:
+            sender.say("send")
+            return sender.hear() == "EHOSTUNREACH"
+
+        wait_for(fails, "the death is noticed", 60 * pair.slow)
+        said = run(pair.a, f"trips {cid(pair.b)} {PORT} 2 1", 60 * pair.slow, DATAGRAMS)
+        assert not said["wrong"], said["wrong"]
+        sender.end()
