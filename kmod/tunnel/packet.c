@@ -33,6 +33,8 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	if (hall_frame_copy_out(&tunnel->rx, sizeof(struct hallway_frame), &msg->msg_iter,
 				take) < take)
 		return -EFAULT;
+	if (!hall_tunnel_is_intact(tunnel, sk))
+		return 0;
 	if (!(flags & MSG_PEEK))
 		hall_tunnel_consume(tunnel, hall_frame_size(length), length);
 	return length;

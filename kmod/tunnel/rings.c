@@ -176,6 +176,16 @@ void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload)
 	this_cpu_add(tunnel->channel.member->bytes->tx, payload);
 }
 
+bool hall_tunnel_is_intact(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	struct hall_member *member = tunnel->channel.member;
+
+	if (!tunnel->mapped || member->transport->intact(member))
+		return true;
+	hall_tunnel_corrupt(tunnel, sk);
+	return false;
+}
+
 int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space)
 {
 	if (!tunnel->memory.ring)

@@ -17,6 +17,8 @@ ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	if (!n)
 		return -ECONNRESET;
 	done = hall_frame_copy_out(&tunnel->rx, 0, &msg->msg_iter, min_t(size_t, len, n));
+	if (!hall_tunnel_is_intact(tunnel, sk_vsock(vsk)))
+		return -ECONNRESET;
 	if (!(flags & MSG_PEEK) && done)
 		hall_tunnel_consume(tunnel, done, done);
 	return done ?: -EFAULT;

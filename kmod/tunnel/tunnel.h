@@ -129,6 +129,11 @@ void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
 void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk);
 /* The same, since the peer broke the rules: nothing more is read. */
 void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk);
+/*
+ * After a copy from the peer's ring: was it the peer's yet? If not, another member may
+ * have written there, and the tunnel is failed.
+ */
+bool hall_tunnel_is_intact(struct hall_tunnel *tunnel, struct sock *sk);
 /* Does the next read give ECONNRESET? */
 bool hall_tunnel_is_reset(struct hall_tunnel *tunnel, struct sock *sk);
 
