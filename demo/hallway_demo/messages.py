@@ -1,8 +1,12 @@
 """Messages over TCP, each after its length, and over SOCK_SEQPACKET: their rate, and their round trip.
 
+The same for datagrams, over UDP and over SOCK_DGRAM of AF_VSOCK, of which few are on their way at once.
+
 messages.py serve PORT
-messages.py rate LENGTH SECONDS tcp|vsock ADDRESS PORT    prints messages a second, and how many
-messages.py trip LENGTH SECONDS tcp|vsock ADDRESS PORT    prints microseconds, the median
+messages.py rate LENGTH SECONDS FAMILY ADDRESS PORT    prints messages a second, and how many
+messages.py trip LENGTH SECONDS FAMILY ADDRESS PORT    prints microseconds, the median, and how many
+
+FAMILY is tcp, vsock, udp or vsock-datagram.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import threading
 import time
 
 HEAD = 4
+STEP = 32  # datagrams of which one is answered
+PATIENCE = 10
 
 
 class Peer:
@@ -51,8 +57,24 @@ def _serve_one(peer: Peer) -> None:
     peer.sock.close()
 
 
+def _answer(sock: socket.socket) -> None:
+    """Send datagrams back: each that begins with 1."""
+    while True:
+        message, sender = sock.recvfrom(1 << 16)
+        if message[0]:
+            sock.sendto(message, sender)
+
+
+def _datagrams(family: str) -> socket.socket:
+    return socket.socket(socket.AF_INET if family == "udp" else socket.AF_VSOCK, socket.SOCK_DGRAM)
+
+
 def serve(port: int) -> None:
-    """Serve both families, until killed."""
+    """Serve all families, until killed."""
+    for family, any_address in (("udp", ""), ("vsock-datagram", socket.VMADDR_CID_ANY)):
+        sock = _datagrams(family)
+        sock.bind((any_address, port))
+        threading.Thread(target=_answer, args=(sock,), daemon=True).start()
     tcp = socket.create_server(("", port))
     vsock = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET)
     vsock.bind((socket.VMADDR_CID_ANY, port))
@@ -88,7 +110,39 @@ def measure(what: str, length: int, seconds: float, peer: Peer) -> None:
     took = time.perf_counter() - begin
     if got != count:
         raise ValueError(f"{count} messages were sent, {got} arrived")
-    print(*([statistics.median(trips) * 1e6] if trips else [count / took, count]))
+    _report(trips, count, took)
+
+
+def _report(trips: list[float], count: int, took: float) -> None:
+    print(statistics.median(trips) * 1e6 if trips else count / took, count)
+
+
+def measure_datagrams(what: str, length: int, seconds: float, sock: socket.socket) -> None:
+    """Print the figures. At most two steps are on their way: no buffer is full."""
+    step, ahead = (1, 0) if what == "trip" else (STEP, 1)
+    rest = bytes(length - 9)
+    count, trips = 0, []
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+
+    def receive(number: int) -> None:
+        """Take the answer to the last one of a step."""
+        if ahead and not poll.poll(PATIENCE * 1000):
+            raise TimeoutError(f"datagram {number} was lost")
+        if int.from_bytes(sock.recv(1 << 16)[1:9], "big") != number:
+            raise ValueError(f"the answer is not to {number}")
+
+    begin = time.perf_counter()
+    while (now := time.perf_counter()) < begin + seconds:
+        for _ in range(step):
+            count += 1
+            sock.send(bytes([count % step == 0]) + count.to_bytes(8, "big") + rest)
+        if count > ahead * step:
+            receive(count - ahead * step)
+        trips.append(time.perf_counter() - now)
+    if ahead:
+        receive(count)
+    _report(trips if what == "trip" else [], count, time.perf_counter() - begin)
 
 
 def main() -> None:
@@ -97,7 +151,12 @@ def main() -> None:
     if what == "serve":
         serve(int(rest[0]))
     length, seconds, family, address, port = rest
-    measure(what, int(length), float(seconds), _connect(family, address, int(port)))
+    if family in ("udp", "vsock-datagram"):
+        sock = _datagrams(family)
+        sock.connect((address if family == "udp" else int(address), int(port)))
+        measure_datagrams(what, int(length), float(seconds), sock)
+    else:
+        measure(what, int(length), float(seconds), _connect(family, address, int(port)))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,21 @@ class Tunnels:
                 Row(f"tunnel-packet-{length}", f"Python, packets of {text}", "messages/s", self._rate(length))
                 for length, text in ((64, "64 B"), (1024, "1 KB"), (16384, "16 KB"))
             ),
-            Row("tunnel-trip", "Python, packets of 64 B", trip, self._trip, lower_is_better=True),
+            Row(
+                "tunnel-trip",
+                "Python, packets of 64 B",
+                trip,
+                self._trip("tcp", "vsock"),
+                lower_is_better=True,
+            ),
+            Row("tunnel-datagram", "Python, datagrams of 1 KB, UDP", "messages/s", self._datagrams),
+            Row(
+                "tunnel-datagram-trip",
+                "Python, datagrams of 64 B, UDP",
+                trip,
+                self._trip("udp", "vsock-datagram"),
+                lower_is_better=True,
+            ),
         ]
 
     @cached_property
@@ -99,9 +113,9 @@ class Tunnels:
         _wait_for_vsock(self.stand, PORT + 1)
         return True
 
-    def _messages(self, words: str) -> list[float]:
+    def _messages(self, words: str, off: str, on: str) -> list[float]:
         assert self._message_server
-        place = f"vsock {self._cid}" if self.stand.on else f"tcp {self.stand.server.ip4}"
+        place = f"{on} {self._cid}" if self.stand.on else f"{off} {self.stand.server.ip4}"
         command = f"python3 {MESSAGES} {words} {place} {PORT + 1}"
         with self.watch.around():
             said = self.stand.client.run(command, timeout=120).out
@@ -109,13 +123,20 @@ class Tunnels:
 
     def _rate(self, length: int) -> Callable[[], Run]:
         def rate() -> Run:
-            value, count = self._messages(f"rate {length} {SECONDS}")
+            value, count = self._messages(f"rate {length} {SECONDS}", "tcp", "vsock")
             return Run(value, up=int(count) * length)
 
         return rate
 
-    def _trip(self) -> Run:
-        return Run(self._messages(f"trip 64 {SECONDS}")[0])
+    def _datagrams(self) -> Run:
+        value, count = self._messages(f"rate 1024 {SECONDS}", "udp", "vsock-datagram")
+        return Run(value, up=int(count) * 1024)
+
+    def _trip(self, off: str, on: str) -> Callable[[], Run]:
+        def trip() -> Run:
+            return Run(self._messages(f"trip 64 {SECONDS}", off, on)[0])
+
+        return trip
 
 
 class SwitchedStand(Stand):
