@@ -3,7 +3,7 @@
 # What `make test-all` runs.
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
-.PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench results dkms clean
+.PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench bench-check results dkms clean
 .PHONY: deb install install-host install-guest
 # Where `make install` installs to.
 PREFIX ?= /usr/local
@@ -90,9 +90,13 @@ lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup
 	lab/run lab
 
-bench: ## the benchmarks, with plots; FIG=WORD: those of one kind, such as outsource
+bench: ## the benchmarks, with plots; FIG=WORD: those of one kind, such as outsource, instructions
 	lab/run setup
 	bench/run $(if $(FIG),-k $(FIG))
+
+bench-check: ## count the guest's instructions per call: none has become 3 % more
+	lab/run setup
+	bench/run --check
 
 results: ## docs/results.md, from the records of this revision in out/results
 	lab/run results

@@ -19,6 +19,7 @@ from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
+from . import instructions
 from .outside import Outside
 from .scenarios import Scenarios
 
@@ -32,6 +33,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each (default: 5)")
     parser.add_argument("--seconds", type=int, default=2, help="seconds of each run (default: 2)")
     parser.add_argument("--kernel", default="6.1", choices=["6.1", "6.12"])
+    parser.add_argument(
+        "--check", action="store_true", help="count instructions alone; fail if one is 3 % over the baseline"
+    )
+    parser.add_argument("--accept", action="store_true", help="count them, and make them the baseline")
     measure.add_selection(parser)
     options = parser.parse_args(words)
     if options.rounds < 1 or options.seconds < 1:
@@ -53,6 +58,8 @@ def build_programs() -> list[Path]:
 
 def _bench(options: argparse.Namespace) -> int:
     isolate.enter()
+    if options.check or options.accept or options.k == instructions.KEY:
+        return instructions.measured(check=options.check, accept=options.accept)
     results.prepare()
     use("plots", MATPLOTLIB)
     groups = [(group, group.rows()) for group in (Scenarios(options.seconds), Outside(options.seconds))]

@@ -1,0 +1,236 @@
+"""Instructions of a guest for each call, counted by a plugin of QEMU's.
+
+Times depend on what else the machine does; counts do not. One guest with one CPU runs
+`calls` over loopback: on TCP with Hallway off, on rings, and on sockets that Hallway
+leaves alone. A count is the median of rounds, each between two ticks of the timer where
+it is short enough. `baseline.json` holds the counts of the last revision that changed
+them, and for sockets on TCP their ratio to TCP without Hallway: a check fails where one
+has become more than 3 % larger.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hallway_lab import accel, measure, paths
+from hallway_lab.sh import LabError, run, say, step
+from hallway_lab.vm import VM
+
+KEY = "instructions"
+KERNEL = "6.1"  # runs on the QEMU whose plugin interface this is
+BASELINE = paths.REPO / "bench/baseline.json"
+WORSE = 1.03
+ADDRESS = "127.0.0.1"
+AT_ONCE = "promote_bytes=0 promote_ms=0"
+NEVER = f"promote_bytes={(1 << 32) - 1} promote_ms={(1 << 32) - 1}"
+TEXTS = {
+    "write-64": "write(64)",
+    "send-64": "send(64)",
+    "read-64": "read(64)",
+    "read-eagain": "read(), EAGAIN",
+    "write-read-1k": "write(1 KiB) and its read",
+    "write-64-read-all": "write(64), one read for 256",
+    "write-read-16k": "write(16 KiB) and its read",
+    "trip-1": "round trip of 1 B in one process",
+    "trip-1-asleep": "round trip of 1 B, two processes asleep",
+    "stream-64-asleep": "write(64), a process reads all there is",
+    "connect": "connect, accept, close",
+}
+# Rows that repeat on sockets that stay on TCP, which gathers small writes as timers come.
+STEADY_ON_TCP = ("read-64", "read-eagain", "write-read-1k")
+UNSTEADY = ("stream-64-asleep",)  # as the scheduler has it
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call costs: instructions, and of them those of each function."""
+
+    instructions: float
+    functions: Counter[str] = field(default_factory=Counter)
+
+
+class Symbols:
+    """The functions of a guest's kernel and modules."""
+
+    def __init__(self, vm: VM) -> None:
+        found = {}
+        for line in vm.get("/proc/kallsyms").splitlines():
+            address, kind, name, *module = line.split()
+            if kind in "tTwW" and not name.startswith("__pfx_"):
+                found.setdefault(int(address, 16), " ".join([name, *module]))
+        self._names = sorted(found.items())
+        self._addresses = [address for address, _ in self._names]
+
+    def name(self, address: int) -> str:
+        """Return the function at an address, and its module in brackets."""
+        if not address >> 63:
+            return "user"
+        return self._names[bisect.bisect_right(self._addresses, address) - 1][1]
+
+
+class Guest:
+    """A guest that counts."""
+
+    def __init__(self, vm: VM, folder: Path) -> None:
+        self.vm = vm
+        self._rounds = folder / str(vm.pid)
+        self._blocks = folder / f"{vm.pid}.blocks"
+        self._read = 0
+
+    def calls(self, part: str) -> dict[str, Call]:
+        """Run the calls of a part."""
+        said = self.vm.run(f"/hallway/calls {ADDRESS} {part}", timeout=300).out
+        lines = self._rounds.read_text().splitlines()[self._read :]
+        self._read += len(lines)
+        rounds = defaultdict(list)
+        for slot, count in map(str.split, lines):
+            rounds[slot].append(int(count))
+        functions = self._functions()
+        found = {}
+        for slot, name, operations in map(str.split, said.splitlines()):
+            mean = len(rounds[slot]) * int(operations)
+            found[name] = Call(
+                statistics.median(rounds[slot][1:]) / int(operations),
+                Counter({key: n / mean for key, n in functions[slot].items()}),
+            )
+        return found
+
+    def _functions(self) -> dict[str, Counter[str]]:
+        symbols = Symbols(self.vm)
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for slot, address, count in map(str.split, self._blocks.read_text().splitlines()):
+            found[slot][symbols.name(int(address, 16))] += int(count)
+        return found
+
+    @contextlib.contextmanager
+    def module(self, params: str) -> Iterator[None]:
+        """Have the module loaded in the block."""
+        self.vm.run(f"insmod /hallway/hallway.ko {params}")
+        yield
+        self.vm.run("rmmod hallway")
+
+    def ring_share(self) -> float:
+        """Return the share of sent bytes that went through rings."""
+        said = json.loads(self.vm.run("hallway counters --json").out)
+        return said["tx_bytes_ring"] / (said["tx_bytes_ring"] + said["tx_bytes_tcp"])
+
+
+def build() -> tuple[Path, Path]:
+    """Build the plugin, and the program for the guest."""
+    plugin, program = paths.out("bench", "instructions.so"), paths.out("bench", "calls")
+    gcc = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall"]
+    with step("building the plugin that counts instructions"):
+        run([*gcc, "-shared", "-fPIC", "-o", plugin, paths.REPO / "bench/plugin/instructions.c"])
+        run([*gcc, "-static", "-o", program, paths.REPO / "bench/programs/calls.c"])
+    return plugin, program
+
+
+def count(plugin: Path) -> dict[str, Call]:
+    """Boot a guest and count; keys are CARRIER/NAME. The module and the program are in its share."""
+    if accel.name() != "tcg":
+        raise LabError("instructions are counted under TCG alone: set HALLWAY_ACCEL=tcg")
+    folder = paths.out("bench", "counts", "x").parent
+    vm = VM(
+        number=1,
+        kernel=KERNEL,
+        share=paths.out("share", KERNEL),
+        network=False,
+        extra=["-plugin", f"{plugin},folder={folder}"],
+    )
+    found: dict[str, Call] = {}
+    with vm, step("counting instructions"):
+        vm.run("ip link set lo up; cp /hallway/calls /tmp")
+        guest = Guest(vm, folder)
+
+        def take(carrier: str, *parts: str) -> None:
+            for part in parts:
+                found.update({f"{carrier}/{name}": call for name, call in guest.calls(part).items()})
+                say(f"{carrier}, {part}: counted")
+
+        take("tcp", "stream", "connect")
+        with guest.module(f"loopback=1 {AT_ONCE}"):
+            take("ring", "stream")
+            share = guest.ring_share()
+            if share < 0.9:
+                raise LabError(f"only {share:.0%} of the bytes went through rings")
+        with guest.module(f"loopback=1 {NEVER}"):
+            take("attached", "stream", "connect")
+        with guest.module(""):
+            take("unserved", "stream", "connect")
+        health = vm.verdict()
+        if not health.ok:
+            raise LabError(f"the guest's kernel complained ({vm.log}): {health}")
+    return found
+
+
+def show(found: dict[str, Call]) -> Iterator[str]:
+    """Yield a table of what was counted."""
+    yield f"{'instructions, both ends of the call':44}{'TCP':>9}{'ring':>9}{'attached':>10}{'unserved':>10}"
+    for name, text in TEXTS.items():
+        cells = []
+        tcp = found[f"tcp/{name}"].instructions
+        for carrier in ("tcp", "ring", "attached", "unserved"):
+            call = found.get(f"{carrier}/{name}")
+            if not call:
+                cells.append("")
+            elif carrier in ("tcp", "ring"):
+                cells.append(f"{call.instructions:.0f}")
+            else:
+                cells.append(f"{call.instructions / tcp:.3f} ×")
+        yield f"{text:44}{cells[0]:>9}{cells[1]:>9}{cells[2]:>10}{cells[3]:>10}"
+
+
+def write_functions(found: dict[str, Call]) -> Path:
+    """Write which functions the instructions are of."""
+    target = paths.out("bench", "instructions.txt")
+    with open(target, "w") as file:
+        for key, call in found.items():
+            file.write(f"{key}: {call.instructions:.1f}\n")
+            for name, instructions in call.functions.most_common():
+                file.write(f"  {instructions:10.1f} {name}\n")
+    return target
+
+
+def figures(found: dict[str, Call]) -> dict[str, float]:
+    """Return what is compared: counts on rings, and ratios to TCP of sockets that stay there."""
+    kept: dict[str, float] = {}
+    for key, call in found.items():
+        carrier, name = key.split("/")
+        if carrier == "ring" and name not in UNSTEADY:
+            kept[key] = round(call.instructions)
+        elif carrier in ("attached", "unserved") and name in STEADY_ON_TCP:
+            kept[key] = round(call.instructions / found[f"tcp/{name}"].instructions, 3)
+    return kept
+
+
+def compare(found: dict[str, float]) -> list[str]:
+    """Return what is more than 3 % worse than in the baseline."""
+    before = json.loads(BASELINE.read_text())
+    if before.keys() != found.keys():
+        return ["other calls than in the baseline: bench/run --accept"]
+    return [
+        f"{key}: {value:g}, in the baseline {before[key]:g}"
+        for key, value in found.items()
+        if value > before[key] * WORSE
+    ]
+
+
+def measured(*, check: bool, accept: bool) -> int:
+    """Count, print, and compare with the baseline or replace it; return the exit code."""
+    plugin, program = build()
+    measure.make_ready(KERNEL, program)
+    found = count(plugin)
+    print("\n".join(["", *show(found), "", f"functions: {write_functions(found)}"]))
+    if accept:
+        BASELINE.write_text(json.dumps(figures(found), indent="\t") + "\n")
+    worse = compare(figures(found)) if check else []
+    for line in worse:
+        print(f"worse: {line}")
+    return 1 if worse else 0
