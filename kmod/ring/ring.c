@@ -76,12 +76,13 @@ bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 u32 hall_ring_count_unread(struct hall_tx_ring *tx)
 {
 	u64 tail = virt_load_acquire(&tx->shared->tail);	/* B */
+	u64 head = READ_ONCE(tx->head);
 
-	if (tail - tx->tail > tx->head - tx->tail)
+	if (tail - tx->tail > head - tx->tail)
 		tx->broken = true;
 	else
-		tx->tail = tail;
-	return tx->head - tx->tail;
+		WRITE_ONCE(tx->tail, tail);
+	return head - tx->tail;
 }
 
 u32 hall_ring_count_space(struct hall_tx_ring *tx)
@@ -109,12 +110,13 @@ struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 offset,
 
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
 {
-	u64 old = tx->head;
+	u64 old = tx->head, new = old + n;
 
-	tx->head += n;
-	virt_store_release(&tx->shared->head, tx->head);	/* A */
+	/* Ours first: the peer's answer to the shared one may come at once. */
+	WRITE_ONCE(tx->head, new);
+	virt_store_release(&tx->shared->head, new);		/* A */
 	virt_mb();						/* C */
-	return passes_event(READ_ONCE(tx->shared->head_event), tx->head, old);
+	return passes_event(READ_ONCE(tx->shared->head_event), new, old);
 }
 
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want)
@@ -123,7 +125,7 @@ bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want)
 	if (hall_ring_count_space(tx) >= least || tx->broken)
 		return true;
 	/* Free bytes reach want when tail passes head + want - size - 1. */
-	tx->event = tx->head + want - tx->size - 1;
+	tx->event = READ_ONCE(tx->head) + want - tx->size - 1;
 	WRITE_ONCE(tx->shared->tail_event, tx->event);
 	virt_mb();						/* C */
 	tx->armed = hall_ring_count_space(tx) < least && !tx->broken;

@@ -70,7 +70,27 @@ u32 hall_ring_count_unread(struct hall_tx_ring *tx);
 /* Sender: a free run, offset bytes ahead, at most max bytes; len 0 if there is none. */
 struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 offset,
 				       u32 max);
-/* Sender: the first n bytes of the span are written. True: ring the doorbell. */
+/*
+ * Sender: n free bytes that do not wrap, by what is known of the peer's index; len 0 if
+ * there are not as many. Beside others, as hall_ring_publish().
+ */
+static inline struct hall_span
+hall_ring_get_known_span(const struct hall_tx_ring *tx, u32 n)
+{
+	u32 at = tx->head & (tx->size - 1);
+	u32 space = tx->size - (u32)(tx->head - READ_ONCE(tx->tail));
+
+	return (struct hall_span){
+		.data = tx->shared->data + at,
+		.len = space < n || tx->size - at < n || tx->broken ? 0 : n,
+	};
+}
+
+/*
+ * Sender: the first n bytes of the span are written. True: ring the doorbell. Beside
+ * others of this end that load the peer's index, arm or disarm: these find a head that
+ * is no older than the tail that they have loaded.
+ */
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
 /*
  * Sender: ask for a doorbell once want bytes are free, unless least are free

@@ -6,6 +6,8 @@
  * the bytes that had arrived before the marks were loaded. A reader that has to
  * wait does so here, for both carriers at once.
  *
+ * A small call on a ring needs none of that: see receive_small().
+ *
  * Where the peer has a CPU of its own, a reader spins before it sleeps: see spin.c.
  */
 #include "calls.h"
@@ -17,6 +19,7 @@
 #include "../obs/counters.h"
 #include "callbacks.h"
 #include "carrier.h"
+#include "idle.h"
 #include "info.h"
 #include "lock.h"
 #include "lookup.h"
@@ -30,6 +33,13 @@
 
 /* Readiness */
 
+/* Can no further byte come? */
+static bool is_over(const struct sock *sk)
+{
+	return sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
+	       sk->sk_state == TCP_CLOSE;
+}
+
 /*
  * Is there news for a reader that has seen `seen` bytes without taking them? If
  * not, arms the doorbell for `more` bytes beyond those.
@@ -41,8 +51,7 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 	bool come;
 	u32 n;
 
-	if (sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
-	    sk->sk_state == TCP_CLOSE)
+	if (is_over(sk))
 		return true;
 	if (hs->rx.state == HALL_RX_NATIVE)
 		return tp->rcv_nxt - tp->copied_seq > seen;
@@ -181,6 +190,27 @@ static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	return n;
 }
 
+/* May something wait for edges? */
+static bool has_edges(const struct hall_sock *hs)
+{
+	return waitqueue_active(sk_sleep(hs->sk)) ||
+	       !hall_callbacks_are_native(hs->sk) ||
+	       sock_flag(hs->sk, SOCK_FASYNC);
+}
+
+/* True: bytes have come. channel.lock. */
+static bool arm_edges(struct hall_sock *hs, bool drained)
+{
+	bool more;
+
+	if (hs->rx.state != HALL_RX_MAPPED)
+		return false;
+	more = drained && hall_ring_arm_head(&hs->rx.ring, 1);
+	if (sock_flag(hs->sk, SOCK_FASYNC))
+		hall_ring_arm_edge(&hs->rx.ring);
+	return more;
+}
+
 /*
  * After a read. A program that waits for edges takes a short read for "drained":
  * the next byte must make an edge, as in TCP. One that gets signals may leave
@@ -188,21 +218,122 @@ static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
  */
 static void rearm_edges(struct hall_sock *hs, bool drained)
 {
-	bool more = false, signals = sock_flag(hs->sk, SOCK_FASYNC);
+	bool more;
 
-	if (!waitqueue_active(sk_sleep(hs->sk)) &&
-	    hall_callbacks_are_native(hs->sk) && !signals)
+	if (!has_edges(hs))
 		return;
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED) {
-		more = drained && hall_ring_arm_head(&hs->rx.ring, 1);
-		if (signals)
-			hall_ring_arm_edge(&hs->rx.ring);
-	}
+	more = arm_edges(hs, drained);
 	spin_unlock_bh(&hs->channel.lock);
 	if (more)
 		hs->sk->sk_data_ready(hs->sk);
 }
+
+/* The short way */
+
+/* Are the ring's bytes the next ones, and nothing else to be seen to? slock. */
+static bool ring_is_next(const struct hall_sock *hs)
+{
+	const struct hall_rx_ring *ring = &hs->rx.ring;
+	const struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	return hs->rx.state == HALL_RX_MAPPED && ring->started && !ring->ended &&
+	       tp->copied_seq == ring->start_seq &&
+	       tp->rcv_nxt == ring->start_seq && !tp->urg_data &&
+	       !tp->recvmsg_inq;
+}
+
+/* No byte is there. -EAGAIN, or 0: the call has to go the long way. channel.lock. */
+static int arm_small(struct hall_sock *hs, bool waits)
+{
+	struct hall_rx_ring *ring = &hs->rx.ring;
+
+	if (ring->broken || is_over(hs->sk) || READ_ONCE(ring->shared->end))
+		return 0;
+	/* As in read_once(). */
+	if (!waits && hall_ring_arm_head(ring, 1))
+		return 0;
+	hall_count(HALL_RING_EMPTY);
+	return -EAGAIN;
+}
+
+/* Bytes, or as arm_small(). channel.lock. */
+static int copy_small(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		      bool waits)
+{
+	struct hall_rx_ring *ring = &hs->rx.ring;
+	u32 used = hall_ring_count_used(ring), copied;
+	struct hall_span span;
+
+	if (!used)
+		return arm_small(hs, waits);
+	if (used < sock_rcvlowat(hs->sk, 0, len))
+		return 0;
+	len = min_t(size_t, len, used);
+	if (len > HALL_SMALL)
+		return 0;
+	span = hall_ring_get_rx_span(ring, 0, len);
+	if (span.len < len)
+		return 0;
+	pagefault_disable();
+	copied = _copy_to_iter(span.data, len, &msg->msg_iter);
+	pagefault_enable();
+	if (likely(copied == len && hall_rx_is_intact(hs)))
+		return len;
+	iov_iter_revert(&msg->msg_iter, copied);
+	return 0;
+}
+
+/*
+ * The short way of a call that finds its bytes in the ring, or finds it empty: under
+ * slock, with page faults off. rx_mutex is not taken: a thread that reads TCP's bytes
+ * has read them all once copied_seq is at the mark. Bytes; -EAGAIN if there are none,
+ * with the doorbell armed unless the caller waits here; 0: the call has to go the
+ * long way.
+ */
+static noinline int receive_small(struct sock *sk, struct msghdr *msg,
+				  size_t len, bool waits)
+{
+	bool ringing = false, more = false;
+	struct hall_sock *hs;
+	int n = 0;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	hs = hall_sock_find_idle(sk);
+	if (!hs || !ring_is_next(hs))
+		goto out;
+	spin_lock(&hs->channel.lock);
+	n = copy_small(hs, msg, len, waits);
+	if (n > 0) {
+		ringing = hall_ring_consume(&hs->rx.ring, n);
+		more = has_edges(hs) && arm_edges(hs, n < len);
+	}
+	spin_unlock(&hs->channel.lock);
+	if (n > 0) {
+		hall_info_count_received(hs, n);
+		sk_peek_offset_bwd(sk, n);
+	}
+	if (more)
+		sk->sk_data_ready(sk);
+	/* The doorbell ends in locks of the other end: not under ours. */
+	if (ringing)
+		refcount_inc(&hs->channel.refs);
+out:
+	spin_unlock_bh(&sk->sk_lock.slock);
+	if (ringing) {
+		hall_channel_notify_sender(&hs->channel);
+		hall_sock_put(hs);
+	}
+	return n;
+}
+
+static bool is_small(const struct msghdr *msg, size_t len, int flags)
+{
+	return len && !msg->msg_get_inq &&
+	       !(flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC));
+}
+
+/* The long way */
 
 /* What TCP returns when no byte is there; as in tcp_recvmsg_locked(). */
 static int find_empty_result(struct sock *sk, bool more)
@@ -350,13 +481,6 @@ out:
 	return n;
 }
 
-/* Can no further byte come? */
-static bool is_over(const struct sock *sk)
-{
-	return sk->sk_err || (sk->sk_shutdown & RCV_SHUTDOWN) ||
-	       sk->sk_state == TCP_CLOSE;
-}
-
 static bool stops_at_urgent(struct hall_sock *hs)
 {
 	bool stops;
@@ -369,17 +493,18 @@ static bool stops_at_urgent(struct hall_sock *hs)
 
 /*
  * Reads from both carriers until target bytes are there. A call that has bytes
- * when the socket is detached goes on here, on TCP.
+ * when the socket is detached goes on here, on TCP. empty: a small call has found
+ * that it has to wait.
  */
 static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
-			     size_t len, int target,
+			     size_t len, int target, bool empty,
 			     int flags HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
 	int lowat = sock_rcvlowat(sk, 0, INT_MAX);
+	bool small = empty, last, seam = false;
 	int copied = 0, n;
-	bool last, seam;
 	u32 seen;
 
 	for (;;) {
@@ -387,10 +512,14 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		last = is_over(sk);
 		if (READ_ONCE(hs->detached) && hall_sock_may_return(copied))
 			return copied ?: HALL_NATIVE;
-		mutex_lock(&hs->rx_mutex);
-		n = read_once(hs, msg, len - copied, flags, copied, timeo,
-			      &seam HALL_RECVMSG_PASS);
-		hall_rx_unlock(hs);
+		if (empty) {
+			n = -EAGAIN;
+		} else {
+			mutex_lock(&hs->rx_mutex);
+			n = read_once(hs, msg, len - copied, flags, copied,
+				      timeo, &seam HALL_RECVMSG_PASS);
+			hall_rx_unlock(hs);
+		}
 		if (n > 0)
 			copied += n;
 		if (n > 0 && !(flags & MSG_PEEK)) {
@@ -418,6 +547,12 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		}
 		wait_for_bytes(hs, &timeo, copied, seen,
 			       min(lowat, target - max(copied, n)));
+		if (small) {
+			n = receive_small(sk, msg, len, true);
+			if (n > 0)
+				return n;
+			small = empty = n == -EAGAIN;
+		}
 	}
 }
 
@@ -436,8 +571,9 @@ static int count_unread(struct hall_sock *hs)
 	return n;
 }
 
-noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
-			  int target, int flags HALL_RECVMSG_LAST)
+static noinline int receive_message(struct hall_sock *hs, struct msghdr *msg,
+				    size_t len, int target, bool empty,
+				    int flags HALL_RECVMSG_LAST)
 {
 	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
 	__kernel_size_t controllen = msg->msg_controllen;
@@ -455,7 +591,8 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		return HALL_NATIVE;
 	}
 	hall_call_begin(hs, &call);
-	ret = receive_from_both(hs, msg, len, target, flags HALL_RECVMSG_PASS);
+	ret = receive_from_both(hs, msg, len, target, empty,
+				flags HALL_RECVMSG_PASS);
 	hall_call_end(hs, &call);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = count_unread(hs);
@@ -470,17 +607,33 @@ noinline int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	return ret;
 }
 
+int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
+		 int target, int flags HALL_RECVMSG_LAST)
+{
+	return receive_message(hs, msg, len, target, false,
+			       flags HALL_RECVMSG_PASS);
+}
+
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 		 int flags HALL_RECVMSG_LAST)
 {
-	struct hall_sock *hs = hall_sock_get(sk);
-	int ret = HALL_NATIVE;
+	bool waits = !(flags & MSG_DONTWAIT);
+	struct hall_sock *hs;
+	int ret = 0;
 
+	if (is_small(msg, len, flags)) {
+		ret = receive_small(sk, msg, len, waits);
+		if (likely(ret > 0 || (ret && !waits)))
+			return ret;
+	}
+	hs = hall_sock_get(sk);
 	if (hs) {
-		ret = hall_receive(hs, msg, len,
-				   sock_rcvlowat(sk, flags & MSG_WAITALL, len),
-				   flags HALL_RECVMSG_PASS);
+		ret = receive_message(hs, msg, len,
+				      sock_rcvlowat(sk, flags & MSG_WAITALL, len),
+				      ret == -EAGAIN, flags HALL_RECVMSG_PASS);
 		hall_sock_put(hs);
+	} else {
+		ret = HALL_NATIVE;
 	}
 	if (ret == HALL_NATIVE)
 		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len,

@@ -19,6 +19,7 @@
  *   rx_mutex      one reader at a time, and acceptance: no thread may be in a
  *                 native read without a limit once the peer may start a ring
  *   lock_sock()   everything here, unless it says otherwise
+ *                 (small calls on rings hold its spinlock instead: idle.h)
  *   channel.lock  the rings' private ends, so that poll and the doorbell, which
  *                 run without lock_sock(), can look at them
  *

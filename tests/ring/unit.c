@@ -85,7 +85,7 @@ static void initialised(void)
 static void spans(void)
 {
 	static const u32 steps[] = { 1, 3, 1000, 4095, 4096 };
-	struct hall_span span;
+	struct hall_span span, known;
 	u64 wrote, took, n;
 	u32 i;
 
@@ -95,7 +95,13 @@ static void spans(void)
 		fresh(4096, start);
 		wrote = took = start;
 		for (n = 0; n < 40; n++) {
+			known = hall_ring_get_known_span(&tx, steps[i_s]);
 			span = hall_ring_get_tx_span(&tx, 0, steps[i_s]);
+			CHECK(!known.len || (known.len == steps[i_s] && known.len == span.len &&
+					     known.data == span.data));
+			/* What the other call has learned is known. */
+			known = hall_ring_get_known_span(&tx, steps[i_s]);
+			CHECK(known.len == (span.len == steps[i_s] ? steps[i_s] : 0));
 			i = 4096 - (u32)(wrote - took);
 			if (i > steps[i_s])
 				i = steps[i_s];

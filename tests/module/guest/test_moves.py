@@ -109,6 +109,45 @@ def in_both(a):
     return sent
 
 
+def test_writers_share_a_socket():
+    """Small sends of two threads, of which one goes the long way, stay whole and in order at each switch."""
+    room = threading.Semaphore(50)  # records on the way: no send waits in its middle
+    over = threading.Event()
+
+    def write(sock, name, flags):
+        turn = 0
+        while not over.is_set():
+            room.acquire()
+            sock.sendall(b"%c%07d" % (name, turn) * 9, flags)
+            turn += 1
+        return turn
+
+    def read(sock):
+        turns = dict.fromkeys(b"xy", 0)
+        while record := sock.recv(72):
+            record += take(sock, 72 - len(record))
+            room.release()
+            name = record[0]
+            assert record == b"%c%07d" % (name, turns[name]) * 9, f"{record!r}, after {turns}"
+            turns[name] += 1
+        return turns
+
+    delta = Delta()
+    with pair() as (a, b):
+        ways = (b"x"[0], 0), (b"y"[0], socket.MSG_EOR)
+        writers = {name: Sleeper(write, a, name, flags) for name, flags in ways}
+        reader = Sleeper(read, b)
+        for promoted in range(3, 8):
+            hallway("off")
+            hallway("on")
+            wait_for(lambda: delta()["tx_promoted"] >= promoted, "the connection is on its ring again")  # noqa: B023
+        over.set()
+        sent = {name: writer.result() for name, writer in writers.items()}
+        a.shutdown(socket.SHUT_WR)
+        assert reader.result() == sent, "other records came than were sent"
+    delta.expect(tx_promoted=7, rx_promoted=7, tx_bytes_ring=1, tx_bytes_tcp=1)
+
+
 def test_unread_on_both():
     """Bytes that wait in TCP and in the ring behind it come in order when all goes back to TCP."""
     delta = Delta()

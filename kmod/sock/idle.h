@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The short way of small calls on rings: they hold slock from begin to end, copy with
+ * page faults off, and change no carrier. Whatever else there may be to do takes
+ * the long way, under lock_sock().
+ */
+#ifndef HALL_IDLE_H
+#define HALL_IDLE_H
+
+#include "calls.h"
+#include "sock.h"
+
+/* Bytes that are copied with bottom halves off, at most. */
+#define HALL_SMALL	4096
+
+/*
+ * The hall_sock of a socket that is attached, that no thread has locked, and on
+ * which nothing waits to be seen to; else NULL. No reference: the attachment has one
+ * until slock is released. slock.
+ */
+static inline struct hall_sock *hall_sock_find_idle(struct sock *sk)
+{
+	struct proto *prot = READ_ONCE(sk->sk_prot);
+	struct hall_sock *hs;
+
+	if (sock_owned_by_user(sk) || prot->close != hall_close)
+		return NULL;
+	hs = container_of(prot, struct hall_sock, prot);
+	/* What else hall_release_cb() would see is set under lock_sock(). */
+	return hs->quiet && !sk->sk_err && !hall_sock_needs_packets(sk) &&
+	       sk->sk_data_ready == hs->callbacks.data_ready ? hs : NULL;
+}
+
+#endif /* HALL_IDLE_H */
