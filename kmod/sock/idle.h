@@ -14,20 +14,30 @@
 #define HALL_SMALL	4096
 
 /*
+ * The hall_sock of a socket, without a reference, or NULL: its memory stays until the
+ * caller sleeps. For a first look at its state, without a lock.
+ */
+static inline const struct hall_sock *hall_sock_peek(const struct sock *sk)
+{
+	struct proto *prot = READ_ONCE(sk->sk_prot);
+
+	/* As in hall_sock_get(). */
+	return prot->close == hall_close ?
+	       container_of(prot, struct hall_sock, prot) : NULL;
+}
+
+/*
  * The hall_sock of a socket that is attached, that no thread has locked, and on
  * which nothing waits to be seen to; else NULL. No reference: the attachment has one
  * until slock is released. slock.
  */
 static inline struct hall_sock *hall_sock_find_idle(struct sock *sk)
 {
-	struct proto *prot = READ_ONCE(sk->sk_prot);
-	struct hall_sock *hs;
+	struct hall_sock *hs = (struct hall_sock *)hall_sock_peek(sk);
 
-	if (sock_owned_by_user(sk) || prot->close != hall_close)
-		return NULL;
-	hs = container_of(prot, struct hall_sock, prot);
 	/* What else hall_release_cb() would see is set under lock_sock(). */
-	return hs->quiet && !sk->sk_err && !hall_sock_needs_packets(sk) &&
+	return hs && !sock_owned_by_user(sk) && hs->quiet && !sk->sk_err &&
+	       !hall_sock_needs_packets(sk) &&
 	       sk->sk_data_ready == hs->callbacks.data_ready ? hs : NULL;
 }
 

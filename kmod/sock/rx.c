@@ -327,9 +327,13 @@ out:
 	return n;
 }
 
-static bool is_small(const struct msghdr *msg, size_t len, int flags)
+static bool is_small(const struct sock *sk, const struct msghdr *msg,
+		     size_t len, int flags)
 {
-	return len && !msg->msg_get_inq &&
+	const struct hall_sock *hs = hall_sock_peek(sk);
+
+	return hs && READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
+	       len && !msg->msg_get_inq &&
 	       !(flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC));
 }
 
@@ -412,6 +416,17 @@ static int read_from_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 }
 
 /*
+ * Is there no ring, and nothing to decide? None is accepted without rx_mutex, which
+ * the caller has: a native read may begin without a look under lock_sock().
+ */
+static bool is_plain(const struct hall_sock *hs)
+{
+	return READ_ONCE(hs->rx.state) == HALL_RX_NATIVE &&
+	       READ_ONCE(hs->quiet) && !READ_ONCE(hs->detached) &&
+	       READ_ONCE(hs->pinned) != HALLWAY_REASON_CORRUPT;
+}
+
+/*
  * Reads once, from one carrier. Bytes, 0 at the end of the stream, -EAGAIN if no
  * byte is there, HALL_NATIVE if the socket is detached, or an error. rx_mutex.
  *
@@ -428,6 +443,8 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	int n;
 
 	*seam = false;
+	if (is_plain(hs) && !more)
+		return read_tcp(hs, msg, len, flags HALL_RECVMSG_PASS);
 	lock_sock(sk);
 	/* Another attachment may have rings: it took a caller that waits for rx_mutex for none. */
 	if (unlikely(hs->detached) && (!more || hall_sock_is_quiet(sk))) {
@@ -621,7 +638,7 @@ int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 	struct hall_sock *hs;
 	int ret = 0;
 
-	if (is_small(msg, len, flags)) {
+	if (is_small(sk, msg, len, flags)) {
 		ret = receive_small(sk, msg, len, waits);
 		if (likely(ret > 0 || (ret && !waits)))
 			return ret;

@@ -288,9 +288,13 @@ out:
 	return ret;
 }
 
-static bool is_small(const struct msghdr *msg, size_t size)
+static bool is_small(const struct sock *sk, const struct msghdr *msg,
+		     size_t size)
 {
-	return size && size <= HALL_SMALL && !msg->msg_controllen &&
+	const struct hall_sock *hs = hall_sock_peek(sk);
+
+	return hs && READ_ONCE(hs->tx.state) == HALL_TX_RING &&
+	       size && size <= HALL_SMALL && !msg->msg_controllen &&
 	       !(msg->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE));
 }
 
@@ -299,7 +303,7 @@ int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size)
 	struct hall_sock *hs;
 	int ret = HALL_NATIVE;
 
-	if (is_small(msg, size)) {
+	if (is_small(sk, msg, size)) {
 		ret = send_small(sk, msg, size);
 		if (likely(ret))
 			return ret;
