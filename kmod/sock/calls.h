@@ -9,14 +9,17 @@
 #include "../compat/recvmsg.h"
 #include "sock.h"
 
-/* tx.c */
+/* tx.c; hall_ops_sendmsg() is the short way into hall_sendmsg() */
+int hall_ops_sendmsg(struct socket *sock, struct msghdr *msg, size_t size);
 int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size);
 #ifdef HALL_HAS_SENDPAGE
 int hall_sendpage(struct sock *sk, struct page *page, int offset, size_t size,
 		  int flags);
 #endif
 
-/* rx.c */
+/* rx.c; likewise */
+int hall_ops_recvmsg(struct socket *sock, struct msghdr *msg, size_t len,
+		     int flags);
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 		 int flags HALL_RECVMSG_LAST);
 /*

@@ -26,6 +26,16 @@ static inline const struct hall_sock *hall_sock_peek(const struct sock *sk)
 	       container_of(prot, struct hall_sock, prot) : NULL;
 }
 
+/* What sock->ops is, or was before it was ours. Until the caller sleeps. */
+static inline const struct proto_ops *
+hall_sock_find_native_ops(const struct socket *sock)
+{
+	const struct proto_ops *ops = READ_ONCE(sock->ops);
+
+	return ops->sendmsg == hall_ops_sendmsg ?
+	       container_of(ops, struct hall_sock, ops)->native_ops : ops;
+}
+
 /*
  * The hall_sock of a socket that is attached, that no thread has locked, and on
  * which nothing waits to be seen to; else NULL. No reference: the attachment has one

@@ -631,29 +631,49 @@ int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 			       flags HALL_RECVMSG_PASS);
 }
 
-int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
-		 int flags HALL_RECVMSG_LAST)
+/* HALL_NATIVE: the socket is not attached any more. empty: see receive_from_both(). */
+static int receive(struct sock *sk, struct msghdr *msg, size_t len, bool empty,
+		   int flags HALL_RECVMSG_LAST)
 {
-	bool waits = !(flags & MSG_DONTWAIT);
-	struct hall_sock *hs;
-	int ret = 0;
+	struct hall_sock *hs = hall_sock_get(sk);
+	int ret = HALL_NATIVE;
 
-	if (is_small(sk, msg, len, flags)) {
-		ret = receive_small(sk, msg, len, waits);
-		if (likely(ret > 0 || (ret && !waits)))
-			return ret;
-	}
-	hs = hall_sock_get(sk);
 	if (hs) {
 		ret = receive_message(hs, msg, len,
 				      sock_rcvlowat(sk, flags & MSG_WAITALL, len),
-				      ret == -EAGAIN, flags HALL_RECVMSG_PASS);
+				      empty, flags HALL_RECVMSG_PASS);
 		hall_sock_put(hs);
-	} else {
-		ret = HALL_NATIVE;
 	}
+	return ret;
+}
+
+int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
+		 int flags HALL_RECVMSG_LAST)
+{
+	int ret = receive(sk, msg, len, false, flags HALL_RECVMSG_PASS);
+
 	if (ret == HALL_NATIVE)
 		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len,
 						       flags HALL_RECVMSG_PASS);
+	return ret;
+}
+
+int hall_ops_recvmsg(struct socket *sock, struct msghdr *msg, size_t len,
+		     int flags)
+{
+	bool waits = !(flags & MSG_DONTWAIT);
+	struct sock *sk = sock->sk;
+	int ret = HALL_NATIVE;
+
+	if (is_small(sk, msg, len, flags))
+		ret = receive_small(sk, msg, len, waits) ?: HALL_NATIVE;
+	if (ret == -EAGAIN && waits)
+		ret = receive(sk, msg, len, true, flags HALL_RECVMSG_NONE);
+	if (ret == HALL_NATIVE)
+		return hall_sock_find_native_ops(sock)->recvmsg(sock, msg, len,
+								flags);
+	/* A stream has no address to tell, as in inet_recvmsg(). */
+	if (ret >= 0)
+		msg->msg_namelen = 0;
 	return ret;
 }

@@ -298,18 +298,20 @@ static bool is_small(const struct sock *sk, const struct msghdr *msg,
 	       !(msg->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE));
 }
 
+int hall_ops_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
+{
+	int n = 0;
+
+	if (is_small(sock->sk, msg, size))
+		n = send_small(sock->sk, msg, size);
+	return n ?: hall_sock_find_native_ops(sock)->sendmsg(sock, msg, size);
+}
+
 int hall_sendmsg(struct sock *sk, struct msghdr *msg, size_t size)
 {
-	struct hall_sock *hs;
+	struct hall_sock *hs = hall_sock_get(sk);
 	int ret = HALL_NATIVE;
 
-	if (is_small(sk, msg, size)) {
-		ret = send_small(sk, msg, size);
-		if (likely(ret))
-			return ret;
-		ret = HALL_NATIVE;
-	}
-	hs = hall_sock_get(sk);
 	if (hs) {
 		ret = send_message(hs, msg, size);
 		hall_sock_put(hs);

@@ -102,6 +102,8 @@ bool hall_attach_ops(struct hall_sock *hs)
 	hs->native_ops = sock->ops;
 	hs->ops = *sock->ops;
 	hs->ops.splice_read = hall_splice_read;
+	hs->ops.sendmsg = hall_ops_sendmsg;
+	hs->ops.recvmsg = hall_ops_recvmsg;
 	smp_store_release(&sock->ops, &hs->ops);
 	return true;
 }
