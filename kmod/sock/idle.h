@@ -11,7 +11,7 @@
 #include "sock.h"
 
 /* Bytes that are copied with bottom halves off, at most. */
-#define HALL_SMALL	4096
+#define HALL_SMALL	16384
 
 /*
  * The hall_sock of a socket, without a reference, or NULL: its memory stays until the
