@@ -35,6 +35,8 @@ TEXTS = {
     "send-64": "send(64)",
     "read-64": "read(64)",
     "read-eagain": "read(), EAGAIN",
+    "poll-empty": "poll(), nothing to read",
+    "poll-space": "poll(), space to write",
     "write-read-1k": "write(1 KiB) and its read",
     "write-64-read-all": "write(64), one read for 256",
     "write-read-16k": "write(16 KiB) and its read",

@@ -13,6 +13,7 @@
  */
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -111,6 +112,7 @@ static void end_peer(pid_t child)
 static void measure_calls(struct pair pair)
 {
 	int a = pair.a, b = pair.b;
+	struct pollfd in = { .fd = b, .events = POLLIN }, out = { .fd = a, .events = POLLOUT };
 	pid_t child;
 
 	measure(0, "write-64", 256, , put(a, 64), get(b, 256 * 64));
@@ -119,6 +121,8 @@ static void measure_calls(struct pair pair)
 	fcntl(b, F_SETFL, O_NONBLOCK);
 	measure(3, "read-eagain", 256, , read(b, buffer, 1), );
 	fcntl(b, F_SETFL, 0);
+	measure(10, "poll-empty", 256, , poll(&in, 1, 0), );
+	measure(11, "poll-space", 256, , poll(&out, 1, 0), );
 	measure(4, "write-read-1k", 128, , (put(a, 1024), get(b, 1024)), );
 	measure(5, "write-64-read-all", 1024, ,
 		(put(a, 64), i % 256 == 255 ? get(b, 256 * 64) : (void)0), );

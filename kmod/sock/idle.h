@@ -15,9 +15,9 @@
 
 /*
  * The hall_sock of a socket, without a reference, or NULL: its memory stays until the
- * caller sleeps. For a first look at its state, without a lock.
+ * caller sleeps; in softirq by the grace period of RCU with which that of tasks begins.
  */
-static inline const struct hall_sock *hall_sock_peek(const struct sock *sk)
+static inline struct hall_sock *hall_sock_peek(const struct sock *sk)
 {
 	struct proto *prot = READ_ONCE(sk->sk_prot);
 
@@ -43,7 +43,7 @@ hall_sock_find_native_ops(const struct socket *sock)
  */
 static inline struct hall_sock *hall_sock_find_idle(struct sock *sk)
 {
-	struct hall_sock *hs = (struct hall_sock *)hall_sock_peek(sk);
+	struct hall_sock *hs = hall_sock_peek(sk);
 
 	/* What else hall_release_cb() would see is set under lock_sock(). */
 	return hs && !sock_owned_by_user(sk) && hs->quiet && !sk->sk_err &&

@@ -4,8 +4,12 @@
  * stream_memory_free(), without the socket lock; the doorbell ends in
  * sk_data_ready() and sk_write_space(). The answer "not ready" always arms the
  * doorbell, so that level and edge triggered pollers are woken by the change.
+ *
+ * Neither takes a reference: under channel.lock the states say whether there are
+ * rings, and no ring outlives the last reference.
  */
 #include "calls.h"
+#include "idle.h"
 #include "lookup.h"
 #include "wake.h"
 
@@ -36,7 +40,7 @@ static bool ring_is_next(const struct hall_sock *hs, u32 *n)
 
 bool hall_sock_is_readable(struct sock *sk)
 {
-	struct hall_sock *hs = hall_sock_get(sk);
+	struct hall_sock *hs = hall_sock_peek(sk);
 	bool readable = false, next, waits = false, small = false;
 	u32 target, n = 0;
 
@@ -55,17 +59,19 @@ bool hall_sock_is_readable(struct sock *sk)
 			hall_ring_arm_edge(&hs->rx.ring);
 	}
 	spin_unlock_bh(&hs->channel.lock);
-	if (waits)
-		hall_rx_await_tcp(hs);
-	if (small)
-		hall_rx_report_small(hs);
-	hall_sock_put(hs);
+	if (unlikely(waits || small) && hall_channel_tryget(&hs->channel)) {
+		if (waits)
+			hall_rx_await_tcp(hs);
+		if (small)
+			hall_rx_report_small(hs);
+		hall_sock_put(hs);
+	}
 	return readable;
 }
 
 bool hall_stream_memory_free(const struct sock *sk, int wake)
 {
-	struct hall_sock *hs = hall_sock_get(sk);
+	struct hall_sock *hs = hall_sock_peek(sk);
 	bool ours = false, on_ring, free = false;
 
 	if (hs) {
@@ -77,7 +83,6 @@ bool hall_stream_memory_free(const struct sock *sk, int wake)
 						  LEAST_SPACE(hs->tx.ring.size),
 						  WAKE_SPACE(hs->tx.ring.size));
 		spin_unlock_bh(&hs->channel.lock);
-		hall_sock_put(hs);
 	}
 	return ours ? free : tcp_stream_memory_free(sk, wake);
 }
