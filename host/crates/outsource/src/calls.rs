@@ -12,15 +12,16 @@ use nix::errno::Errno;
 
 use crate::guest::Guest;
 use crate::listener::Listener;
-use crate::member::RING_STREAM;
-use crate::message::{Message, Offer, Other, CARRIER};
 use crate::net::{self, Route};
 use crate::options;
 use crate::orders::Protocol;
 use crate::policy;
 use crate::rate::Waiting;
 use crate::stream::{Stage, Stream};
-use crate::table::{Entry, Queue};
+use crate::table::Entry;
+use hallway_endpoint::member::RING_STREAM;
+use hallway_endpoint::message::{Message, Offer, Other, CARRIER};
+use hallway_endpoint::table::Queue;
 
 /// `HALLWAY_REASON_KIND`: the kind of channel is not known.
 const REASON_KIND: u32 = 24;
@@ -240,6 +241,7 @@ impl Guest<'_> {
             answers,
             listener,
             flags: 0,
+            tunnel: None,
             local: local.and_then(Result::ok).unwrap_or(unspecified),
             remote,
             ring_size: ring.size(),

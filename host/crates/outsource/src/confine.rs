@@ -1,68 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gives up all system calls that the program does not need.
-//!
-//! What the guest writes is checked. This is for the case that a check is wrong: the
-//! program can then open no file, start no program, and make no other kind of socket.
+//! The system calls that this program needs besides those of each one.
 
-use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
-
-use anyhow::{ensure, Context, Result};
-use seccompiler::{
-    apply_filter, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule,
-};
+use anyhow::Result;
+use hallway_endpoint::confine::{argument, Rules, SeccompCmpOp, SeccompRule};
 
 use crate::options;
 
 /// System calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
-    libc::SYS_accept4,
     libc::SYS_bind,
-    libc::SYS_brk,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_close,
-    libc::SYS_connect,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_epoll_wait,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_fstat,
-    libc::SYS_futex,
     libc::SYS_getpeername,
-    libc::SYS_getpid,
-    libc::SYS_getrandom,
     libc::SYS_getsockname,
-    libc::SYS_getsockopt,
-    libc::SYS_gettid,
     libc::SYS_listen,
-    libc::SYS_madvise,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    libc::SYS_nanosleep,
-    libc::SYS_read,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_restart_syscall,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sched_yield,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
-    libc::SYS_shutdown,
-    libc::SYS_sigaltstack,
-    libc::SYS_write,
-    libc::SYS_writev,
 ];
-
-fn argument(index: u8, operation: SeccompCmpOp, value: u64) -> Result<SeccompCondition> {
-    let length = SeccompCmpArgLen::Dword;
-    Ok(SeccompCondition::new(index, length, operation, value)?)
-}
 
 /// TCP and UDP sockets alone.
 fn sockets() -> Result<Vec<SeccompRule>> {
@@ -111,88 +61,19 @@ fn options() -> Result<Vec<SeccompRule>> {
     OPTIONS.iter().chain(&options::OPTIONS).map(rule).collect()
 }
 
-/// Uses of `fcntl`. Others have the kernel send signals to other processes.
-const FCNTLS: &[libc::c_int] = &[
-    libc::F_DUPFD_CLOEXEC,
-    libc::F_GETFD,
-    libc::F_SETFD,
-    libc::F_GETFL,
-    libc::F_SETFL,
-];
-
-/// Not of the standard descriptors: hallwayd has the same standard error, which must not
-/// become non-blocking.
-fn fcntls() -> Result<Vec<SeccompRule>> {
-    let standard = libc::STDERR_FILENO as u64;
-    let rule = |command: &libc::c_int| -> Result<SeccompRule> {
-        let is_other = argument(0, SeccompCmpOp::Gt, standard)?;
-        let is_it = argument(1, SeccompCmpOp::Eq, *command as u64)?;
-        Ok(SeccompRule::new(vec![is_other, is_it])?)
-    };
-    FCNTLS.iter().map(rule).collect()
-}
-
 /// What a socket has not sent.
 fn ioctls() -> Result<Vec<SeccompRule>> {
     let unsent = argument(1, SeccompCmpOp::Eq, libc::TIOCOUTQ)?;
     Ok(vec![SeccompRule::new(vec![unsent])?])
 }
 
-/// Signals to the program itself alone: others may have the same user.
-fn signals() -> Result<Vec<SeccompRule>> {
-    let own = argument(0, SeccompCmpOp::Eq, u64::from(std::process::id()))?;
-    Ok(vec![SeccompRule::new(vec![own])?])
-}
-
-/// No memory that can be executed.
-fn memory() -> Result<Vec<SeccompRule>> {
-    let exec = libc::PROT_EXEC as u64;
-    let plain = argument(2, SeccompCmpOp::MaskedEq(exec), 0)?;
-    Ok(vec![SeccompRule::new(vec![plain])?])
-}
-
-fn program() -> Result<BpfProgram> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+/// Gives up all others, for ever.
+pub fn confine() -> Result<()> {
+    let mut rules: Rules = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_socket, sockets()?);
     rules.insert(libc::SYS_setsockopt, options()?);
-    rules.insert(libc::SYS_fcntl, fcntls()?);
     rules.insert(libc::SYS_ioctl, ioctls()?);
-    rules.insert(libc::SYS_tgkill, signals()?);
-    rules.insert(libc::SYS_mmap, memory()?);
-    rules.insert(libc::SYS_mprotect, memory()?);
-    let arch = std::env::consts::ARCH;
-    let filter = SeccompFilter::new(
-        rules,
-        // An error is enough: the call is not made. The program lives on, and so do
-        // the guest's other connections.
-        SeccompAction::Errno(libc::EPERM as u32),
-        SeccompAction::Allow,
-        arch.try_into().context("the processor")?,
-    )?;
-    Ok(filter.try_into()?)
-}
-
-/// Has other processes of the same user reach neither memory nor descriptors by /proc or
-/// `ptrace`: with the default user these are many. Where hallwayd has that user too,
-/// nothing is gained.
-pub fn hide() -> Result<()> {
-    let parent = format!("/proc/{}", nix::unistd::getppid());
-    let theirs = std::fs::metadata(parent).map(|parent| parent.uid());
-    if theirs.is_ok_and(|user| user == nix::unistd::geteuid().as_raw()) {
-        return Ok(());
-    }
-    nix::sys::prctl::set_dumpable(false).context("PR_SET_DUMPABLE")
-}
-
-/// Gives them up, for ever.
-pub fn confine() -> Result<()> {
-    let program = program()?;
-    // SAFETY: the call takes numbers only.
-    let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    ensure!(result == 0, "PR_SET_NO_NEW_PRIVS");
-    apply_filter(&program)?;
-    Ok(())
+    hallway_endpoint::confine::confine(rules)
 }
 
 #[cfg(test)]

@@ -19,16 +19,17 @@ use nix::errno::Errno;
 
 use crate::guest::Guest;
 use crate::known::Ends;
-use crate::lines::Counts;
-use crate::member::{Peer, RING_DATAGRAMS};
-use crate::message::{Handle, Message, Offer, Other, CARRIER};
 use crate::orders::{Policy, Protocol};
-use crate::poller::Poller;
 use crate::rate::Rate;
 use crate::record::{self, Corrupt, Error, Head, HEAD};
-use crate::table::{Entry, Queue};
+use crate::table::Entry;
 use crate::udp::{self, Received};
 use crate::{net, policy};
+use hallway_endpoint::lines::Counts;
+use hallway_endpoint::member::{Peer, RING_DATAGRAMS};
+use hallway_endpoint::message::{Handle, Message, Offer, Other, CARRIER};
+use hallway_endpoint::poller::Poller;
+use hallway_endpoint::table::Queue;
 
 /// Records of one direction in one turn at most.
 const TURN: usize = 64;
@@ -589,6 +590,7 @@ impl Guest<'_> {
             answers: offer.from,
             listener: 0,
             flags: 0,
+            tunnel: None,
             local: unspecified,
             remote: unspecified,
             ring_size,

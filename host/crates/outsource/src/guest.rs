@@ -3,14 +3,15 @@
 
 use nix::sys::epoll::EpollFlags;
 
-use crate::lines::Counts;
-use crate::member::Peer;
 use crate::net;
 use crate::orders::Policy;
-use crate::poller::Poller;
 use crate::rate::Rate;
 use crate::stream::Stage;
-use crate::table::{Entry, Queue, Table};
+use crate::table::{Entry, Table};
+use hallway_endpoint::lines::Counts;
+use hallway_endpoint::member::Peer;
+use hallway_endpoint::poller::Poller;
+use hallway_endpoint::table::Queue;
 
 /// What the work for a guest needs. It is put together for each turn.
 pub struct Guest<'a> {

@@ -8,13 +8,14 @@ use hallway_abi::message as abi;
 use nix::errno::Errno;
 
 use crate::guest::Guest;
-use crate::member::RING_STREAM;
-use crate::message::{Handle, Message, Offer, CARRIER};
 use crate::net;
 use crate::orders::Protocol;
 use crate::policy;
 use crate::stream::{Stage, Stream};
-use crate::table::{Queue, QUESTION};
+use crate::table::QUESTION;
+use hallway_endpoint::member::RING_STREAM;
+use hallway_endpoint::message::{Handle, Message, Offer, CARRIER};
+use hallway_endpoint::table::Queue;
 
 /// Connections that one turn takes at most.
 const TURN: usize = 32;
@@ -151,6 +152,7 @@ impl Guest<'_> {
             answers: 0,
             listener: 0,
             flags: 0,
+            tunnel: None,
             local: unspecified,
             remote: unspecified,
             ring_size: 0,

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! System calls on sockets of the host. None of them blocks.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use hallway_ring::Runs;
 use nix::errno::Errno;
 use nix::sys::socket::{
     accept4, bind, connect, listen, setsockopt, socket, sockopt, AddressFamily, Backlog, SockFlag,
@@ -143,55 +141,6 @@ pub fn take_error(socket: &TcpStream) -> i32 {
         Ok(None) => 0,
         Ok(Some(error)) | Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
-}
-
-pub(crate) fn vectors(runs: &Runs) -> [libc::iovec; 2] {
-    runs.0.map(|(base, length)| libc::iovec {
-        iov_base: base.cast(),
-        iov_len: length,
-    })
-}
-
-pub(crate) fn header(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
-    // SAFETY: a msghdr of zeros is one without name, vectors and control data.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = vectors.as_mut_ptr();
-    header.msg_iovlen = if vectors[1].iov_len == 0 { 1 } else { 2 };
-    header
-}
-
-pub(crate) fn count(result: isize) -> Result<usize, Errno> {
-    usize::try_from(result).map_err(|_| Errno::last())
-}
-
-/// Sends bytes of a ring. `is_last`: no more follow at once, so that a segment that is
-/// not full may go.
-pub fn send(socket: &TcpStream, runs: &Runs, is_last: bool) -> Result<usize, Errno> {
-    let mut vectors = vectors(runs);
-    let header = header(&mut vectors);
-    let more = if is_last { 0 } else { libc::MSG_MORE };
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
-    // SAFETY: the runs lie in a mapping that the ring's end keeps. The kernel alone
-    // reads them, and copies what it finds: that others write them harms nothing.
-    count(unsafe { libc::sendmsg(socket.as_raw_fd(), &header, flags) })
-}
-
-/// Receives bytes into a ring.
-pub fn receive(socket: &TcpStream, runs: &Runs) -> Result<usize, Errno> {
-    let mut vectors = vectors(runs);
-    let mut header = header(&mut vectors);
-    // SAFETY: the runs are free bytes of a ring, in a mapping that the ring's end
-    // keeps. The kernel alone writes them, and no reference to them exists.
-    count(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) })
-}
-
-/// Whether the other end has sent bytes (true) or its FIN (false).
-pub fn peek(socket: &TcpStream) -> Result<bool, Errno> {
-    let mut byte = [0_u8; 1];
-    socket
-        .peek(&mut byte)
-        .map(|count| count > 0)
-        .map_err(|error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 /// Closes a connection with RST.

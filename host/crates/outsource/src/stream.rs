@@ -12,11 +12,12 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
 
-use crate::lines::Counts;
-use crate::member::Peer;
-use crate::message::{Handle, Message, Other, CARRIER};
 use crate::net;
 use crate::options;
+use hallway_endpoint::lines::Counts;
+use hallway_endpoint::member::Peer;
+use hallway_endpoint::message::{Handle, Message, Other, CARRIER};
+use hallway_endpoint::socket as wire;
 
 /// Bytes of one direction in one turn at most.
 const TURN: usize = 256 << 10;
@@ -166,7 +167,7 @@ impl Stream {
                 break;
             }
             let is_last = runs.len() == bytes.count_used() as usize;
-            match net::send(socket, &runs, is_last) {
+            match wire::send(socket, &runs, is_last) {
                 Ok(count) => {
                     if bytes.consume(count as u32) {
                         ring(self.its, count, peer);
@@ -207,9 +208,9 @@ impl Stream {
                         break;
                     }
                     space = runs.len();
-                    net::receive(socket, &runs)
+                    wire::receive(socket, &runs)
                 }
-                None => match net::peek(socket) {
+                None => match wire::peek(socket) {
                     Ok(true) => return Err(Failure::Unread),
                     Ok(false) => Ok(0),
                     Err(errno) => Err(errno),

@@ -9,8 +9,9 @@ use hallway_ring::Runs;
 use nix::errno::Errno;
 use nix::sys::socket::{bind, socket, AddressFamily, SockFlag, SockProtocol, SockType};
 
-use crate::net::{at, count, header, set_option, vectors};
+use crate::net::{at, set_option};
 use crate::record::{Error, Head};
+use hallway_endpoint::socket::{count, header, vectors};
 
 /// `IP_MTU_DISCOVER` of a fresh socket.
 pub const DISCOVER_DEFAULT: u8 = libc::IP_PMTUDISC_WANT as u8;

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use common::{guest_slice, own_slice, policy, Conn, Host, Vm, PATIENCE, SIZE};
 use hallway_abi::{datagram, message as abi};
-use hallway_outsource::message::{Message, Other, CARRIER};
+use hallway_endpoint::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy};
 use hallway_outsource::record::{Head, HEAD};
 use hallway_shm::Mapping;

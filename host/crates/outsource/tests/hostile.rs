@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use common::{free_port, guest_slice, own_slice, pattern, policy, Conn, Host, Vm, SIZE};
 use hallway_abi::region::MAILBOX_MESSAGES;
 use hallway_abi::{datagram, message as abi};
-use hallway_outsource::mailbox::mailbox_at;
-use hallway_outsource::member::Slice;
-use hallway_outsource::message::{Handle, Message, Offer, Other};
+use hallway_endpoint::mailbox::mailbox_at;
+use hallway_endpoint::member::Slice;
+use hallway_endpoint::message::{Handle, Message, Offer, Other};
 use hallway_outsource::orders::Order;
 use hallway_outsource::record::{Head, HEAD};
 use hallway_shm::Mapping;
@@ -119,6 +119,7 @@ fn random_message(random: &mut Random, address: SocketAddr, port: u16) -> Messag
         },
         listener: number(random),
         flags: random.below(8) as u32,
+        tunnel: None,
         local: SocketAddr::from(([0, 0, 0, 0], if has_port { port } else { 0 })),
         remote: address,
         ring_size: size as u32,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{free_port, policy, Host};
 use hallway_abi::message as abi;
-use hallway_outsource::message::{Message, CARRIER};
+use hallway_endpoint::message::{Message, CARRIER};
 use hallway_outsource::orders::{Policy, CONTROL_FD};
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::sys::signal::{kill, Signal};
@@ -192,7 +192,7 @@ fn memory_and_sockets_are_limited_and_used_again() {
     // Half of the memory is for large ones, the other half for many.
     assert!(conns.len() >= 200, "{}", conns.len());
     for (own, offer) in conns {
-        vm.send_other(hallway_outsource::message::Other {
+        vm.send_other(hallway_endpoint::message::Other {
             r#type: abi::DONE,
             from: own,
             to: offer.from,

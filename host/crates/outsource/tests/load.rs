@@ -9,7 +9,7 @@ use std::thread;
 
 use common::{pattern, policy, Conn, Host, Vm};
 use hallway_abi::message as abi;
-use hallway_outsource::message::Message;
+use hallway_endpoint::message::Message;
 
 const CONNECTIONS: usize = 24;
 

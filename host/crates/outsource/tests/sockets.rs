@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{free_port, pattern, policy, Host, Vm};
 use hallway_abi::message as abi;
 use hallway_abi::ring::OPTION_CORK;
-use hallway_outsource::message::{Message, Other, CARRIER};
+use hallway_endpoint::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy};
 use nix::sys::socket::{listen, send, Backlog, MsgFlags};
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use hallway_abi::ring;
-use hallway_outsource::member::{Member, Slice};
+use hallway_endpoint::member::{Member, Slice};
 use hallway_outsource::orders::{Order, Policy, Report, CONTROL_FD};
 use hallway_shm::sealed_memory;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};

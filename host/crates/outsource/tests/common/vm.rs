@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 
 use hallway_abi::message as abi;
 use hallway_abi::region::ENDPOINTS_MAX;
-use hallway_outsource::member::Peer;
-use hallway_outsource::message::{Handle, Message, Offer, Other, CARRIER};
+use hallway_endpoint::member::Peer;
+use hallway_endpoint::message::{Handle, Message, Offer, Other, CARRIER};
 use hallway_ring::{Receiver, Sender};
 
 use super::{wait_readable, PATIENCE};
@@ -100,6 +100,7 @@ impl Vm {
             answers: 0,
             listener: 0,
             flags: 0,
+            tunnel: None,
             local: "[::]:0".parse().unwrap(),
             remote,
             ring_size: ring.size(),
@@ -204,6 +205,7 @@ impl Vm {
             answers: 0,
             listener: 0,
             flags,
+            tunnel: None,
             local,
             remote: "0.0.0.0:0".parse().unwrap(),
             ring_size: backlog,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of the kinds SOCKET and LISTENER, as they lie in a mailbox.
+//! Messages about sockets, as they lie in a mailbox.
 
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -23,6 +23,17 @@ pub struct Handle {
     pub size: u64,
 }
 
+/// What an OFFER of kind TUNNEL says of its sockets of AF_VSOCK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnel {
+    /// `tunnel::STREAM` and others.
+    pub r#type: u32,
+    /// Port of the writer.
+    pub local_port: u32,
+    /// Port of the reader.
+    pub remote_port: u32,
+}
+
 /// An OFFER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
@@ -40,6 +51,8 @@ pub struct Offer {
     pub listener: u32,
     /// `SOCKET_*`.
     pub flags: u32,
+    /// Of kind TUNNEL alone.
+    pub tunnel: Option<Tunnel>,
     /// Of the socket, on the host.
     pub local: SocketAddr,
     /// Of the other end.
@@ -146,14 +159,26 @@ impl Message {
                 reason: u32_at(raw, offset_of!(abi::Other, reason)),
             });
         }
+        let kind = u16_at(raw, offset_of!(abi::Offer, kind));
+        let is_tunnel = kind == abi::KIND_TUNNEL;
+        let call = |at| match is_tunnel {
+            true => 0,
+            false => u32_at(raw, CALL + at),
+        };
         Self::Offer(Offer {
             from,
             to,
             carrier,
-            kind: u16_at(raw, offset_of!(abi::Offer, kind)),
+            kind,
+            // In the same place of both.
             answers: u32_at(raw, CALL + offset_of!(abi::Call, answers)),
-            listener: u32_at(raw, CALL + offset_of!(abi::Call, listener)),
-            flags: u32_at(raw, CALL + offset_of!(abi::Call, flags)),
+            listener: call(offset_of!(abi::Call, listener)),
+            flags: call(offset_of!(abi::Call, flags)),
+            tunnel: is_tunnel.then(|| Tunnel {
+                r#type: u32_at(raw, CALL + offset_of!(abi::Tunnel, r#type)),
+                local_port: u32_at(raw, CALL + offset_of!(abi::Tunnel, local_port)),
+                remote_port: u32_at(raw, CALL + offset_of!(abi::Tunnel, remote_port)),
+            }),
             local: address_at(
                 raw,
                 offset_of!(abi::Offer, local),
@@ -196,6 +221,11 @@ impl Offer {
         call(offset_of!(abi::Call, answers), self.answers);
         call(offset_of!(abi::Call, listener), self.listener);
         call(offset_of!(abi::Call, flags), self.flags);
+        if let Some(tunnel) = &self.tunnel {
+            call(offset_of!(abi::Tunnel, r#type), tunnel.r#type);
+            call(offset_of!(abi::Tunnel, local_port), tunnel.local_port);
+            call(offset_of!(abi::Tunnel, remote_port), tunnel.remote_port);
+        }
         let (local, remote) = (
             offset_of!(abi::Offer, local),
             offset_of!(abi::Offer, remote),
@@ -222,7 +252,7 @@ mod tests {
 
     #[test]
     fn messages_are_written_and_read() {
-        let offer = Message::Offer(Offer {
+        let mut offer = Offer {
             from: 1,
             to: 0,
             carrier: 1,
@@ -230,6 +260,7 @@ mod tests {
             answers: 2,
             listener: 3,
             flags: 4,
+            tunnel: None,
             local: "10.0.0.1:80".parse().unwrap(),
             remote: "[fd00::1]:81".parse().unwrap(),
             ring_size: 4096,
@@ -237,8 +268,18 @@ mod tests {
                 offset: 1 << 40,
                 size: 8192,
             },
+        };
+        let is_kept =
+            |offer| Message::read(&Message::Offer(offer).write()) == Message::Offer(offer);
+        assert!(is_kept(offer));
+        offer.kind = abi::KIND_TUNNEL;
+        (offer.listener, offer.flags) = (0, 0);
+        offer.tunnel = Some(Tunnel {
+            r#type: 1,
+            local_port: u32::MAX,
+            remote_port: 5000,
         });
-        assert_eq!(Message::read(&offer.write()), offer);
+        assert!(is_kept(offer));
         let done = Message::Other(Other {
             r#type: abi::DONE,
             from: 1,

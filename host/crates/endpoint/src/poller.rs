@@ -7,7 +7,7 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// Tag of the control socket. Tags of sockets are larger: see `Table::insert`.
+/// Tag of the control socket. Tags of a table are larger: see `Table::insert`.
 pub const CONTROL: u64 = 1;
 /// Tag of the timer.
 pub const TIMER: u64 = 2;
@@ -15,6 +15,8 @@ pub const TIMER: u64 = 2;
 pub const SIGNAL: u64 = 3;
 /// Tag of the own doorbell.
 pub const DOORBELL: u64 = 4;
+/// First tag of what a program has besides, outside of its table.
+pub const PROGRAM: u64 = 5;
 
 /// What comes to a descriptor.
 const INPUT: EpollFlags = EpollFlags::EPOLLIN

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use anyhow::{bail, ensure, Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{recvmsg, send, ControlMessageOwned, MsgFlags};
+use serde::de::DeserializeOwned;
 
 use crate::orders::{Order, Report, PACKET_MAX};
 
@@ -14,9 +15,9 @@ use crate::orders::{Order, Report, PACKET_MAX};
 const DESCRIPTORS: usize = 4;
 
 /// What the control socket had.
-pub enum Packet {
+pub enum Packet<P> {
     /// An order.
-    Order(Order, Vec<OwnedFd>),
+    Order(Order<P>, Vec<OwnedFd>),
     /// Nothing now.
     Nothing,
     /// hallwayd ended.
@@ -44,7 +45,7 @@ impl Control {
     }
 
     /// Receives one packet. An error is about this packet alone.
-    pub fn receive(&mut self) -> Result<Packet> {
+    pub fn receive<P: DeserializeOwned>(&mut self) -> Result<Packet<P>> {
         let mut space = nix::cmsg_space!([i32; DESCRIPTORS]);
         let mut vectors = [IoSliceMut::new(&mut self.buffer)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
