@@ -203,6 +203,8 @@
 #define HALLWAY_LETTER_MAX 65536
 /* The lowest CID of a VM. */
 #define HALLWAY_CID_FIRST 0x40000000
+/* The CID of the host, in a region that it shares with one VM. */
+#define HALLWAY_CID_HOST 0x40000002
 
 /* socket.h */
 

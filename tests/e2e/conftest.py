@@ -8,6 +8,7 @@ A group of tests (xdist_group) shares its guests; each group runs in one worker:
     e2e-configured  three VMs that hallwayd's configuration names (test_configuration.py)
     e2e-outsourcing a VM with an outsourcer, and a network outside (test_outsourcing.py)
     e2e-tunnels     a pair of VMs: AF_VSOCK between them (test_tunnels.py)
+    e2e-tunnel-host two VMs, and the host as an end of tunnels (test_tunnel_host.py)
     e2e-hosts       two VMs on two hosts (test_migration.py)
 """
 
@@ -20,7 +21,9 @@ from typing import Any
 
 import pytest
 from hallway_lab.emulator import FAST
+from hallway_tests import hostend
 from hallway_tests import outsourced as outsourcing
+from hallway_tests.hostend import HostEnd
 from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair, booted
 
@@ -40,6 +43,12 @@ def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, s
 def outsourced(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
     """Return a VM of a configuration with an outsourcer."""
     return site(lambda logs: outsourcing.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
+
+
+@pytest.fixture
+def host_end(site: Site, kernel: str, share: Path, slow: float) -> HostEnd:
+    """Return two VMs of a configuration with the host as an end of tunnels."""
+    return site(lambda logs: hostend.booted(kernel, share, logs, slow))
 
 
 def _qemu(item: pytest.Item) -> str | None:

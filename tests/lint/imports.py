@@ -29,7 +29,11 @@ BELOW = {
     "ring": {"abi", "shm"},
     "endpoint": {"abi", "ring", "shm"},
     "outsource": {"abi", "ring", "shm", "endpoint"},
-    "daemon": {"abi", "shm", "control", "qmp", "ivshmem-server", "membership", "outsource", "xenstore"},
+    "host": {"abi", "ring", "shm", "endpoint"},
+    "daemon": {
+        *("abi", "shm", "control", "qmp", "ivshmem-server", "membership"),
+        *("endpoint", "outsource", "host", "xenstore"),
+    },
     "libvirt": {"control", "membership"},
     "cli": {"control", "netlink"},
 }
@@ -43,7 +47,7 @@ MODULES = (
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),
     *("vms/bridge", "vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
-    *("pairs", "outsourcers/process", "outsourcers", "picture", "requests", "clients"),
+    *("pairs", "helpers/listen", "helpers/process", "helpers", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )
 

@@ -182,6 +182,8 @@ pub mod tunnel {
     pub const LETTER_MAX: u32 = 65536;
     /// The lowest CID of a VM.
     pub const CID_FIRST: u32 = 0x4000_0000;
+    /// The CID of the host, in a region that it shares with one VM.
+    pub const CID_HOST: u32 = 0x4000_0002;
 }
 
 /// Of `socket.h`.

@@ -16,10 +16,23 @@ pub struct Frame {
 
 const _: () = assert!(size_of::<Frame>() == 8);
 
+/// UUID of the host, as the end of tunnels with a VM. Its CID is [`CID_HOST`].
+pub const HOST_UUID: [u8; 16] = *b"hallway-host\xbc\xf8\xbe\x04";
+
 /// The CID of the VM with this UUID.
 pub fn cid(uuid: &[u8; 16]) -> u32 {
     let hash = uuid.iter().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     });
     CID_FIRST | hash >> 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_has_its_cid() {
+        assert_eq!(cid(&HOST_UUID), CID_HOST);
+    }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{bail, Result};
 use hallway_control::{
-    ask, Answer, Connection, Liveness, Member, Outsourcer, Query, Region, Status, Vm,
+    ask, Answer, Connection, Helper, Liveness, Member, Query, Region, Status, Vm,
 };
 
 use crate::print_json;
@@ -171,7 +171,14 @@ fn show_vms(vms: &[Vm]) -> io::Result<()> {
     table.print("  ")?;
     for vm in vms {
         if let Some(outsourcer) = &vm.outsourcer {
-            print_outsourcer(&vm.name, outsourcer)?;
+            let served = format!(
+                "{} UDP sockets, {} published ports, ",
+                outsourcer.datagrams, outsourcer.listeners
+            );
+            print_helper(&vm.name, "executes sockets for it", &served, outsourcer)?;
+        }
+        if let Some(end) = &vm.host_end {
+            print_helper(&vm.name, "is the host's end of its tunnels", "", end)?;
         }
         let of_plugs = vm.plugs.iter().filter_map(|plug| plug.problem.as_ref());
         for problem in vm.problem.iter().chain(of_plugs) {
@@ -195,35 +202,24 @@ fn vm_row(vm: &Vm) -> Vec<String> {
     vec![vm.name.clone(), monitor, regions(true), regions(false)]
 }
 
-fn print_outsourcer(vm: &str, outsourcer: &Outsourcer) -> io::Result<()> {
+fn print_helper(vm: &str, what: &str, served: &str, helper: &Helper) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(
         out,
-        "  {vm}: pid {} executes sockets for it: {} connections, {} UDP sockets, {} \
-         published ports, {} sent, {} received",
-        outsourcer.pid,
-        outsourcer.sockets,
-        outsourcer.datagrams,
-        outsourcer.listeners,
-        bytes(outsourcer.sent_bytes),
-        bytes(outsourcer.received_bytes)
+        "  {vm}: pid {} {what}: {} connections, {served}{} sent, {} received",
+        helper.pid,
+        helper.sockets,
+        bytes(helper.sent_bytes),
+        bytes(helper.received_bytes)
     )?;
-    for (cause, count) in &outsourcer.refused {
+    for (cause, count) in &helper.refused {
         writeln!(out, "  {vm}: refused {count} times: {cause}")?;
     }
-    if outsourcer.delayed != 0 {
-        writeln!(
-            out,
-            "  {vm}: delayed {} connections: rate",
-            outsourcer.delayed
-        )?;
+    if helper.delayed != 0 {
+        writeln!(out, "  {vm}: delayed {} connections: rate", helper.delayed)?;
     }
-    if outsourcer.corrupt != 0 {
-        writeln!(
-            out,
-            "  {vm}: broke the protocol {} times",
-            outsourcer.corrupt
-        )?;
+    if helper.corrupt != 0 {
+        writeln!(out, "  {vm}: broke the protocol {} times", helper.corrupt)?;
     }
     Ok(())
 }

@@ -173,12 +173,15 @@ pub struct Vm {
     pub plugs: Vec<Plug>,
     /// The process that executes sockets for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outsourcer: Option<Outsourcer>,
+    pub outsourcer: Option<Helper>,
+    /// The process that is the host's end of its tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_end: Option<Helper>,
 }
 
-/// A process that executes a VM's sockets, as it was a second ago or two.
+/// A process that serves one VM, as it was a second ago or two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outsourcer {
+pub struct Helper {
     /// Of the process.
     pub pid: u32,
     /// Connections, also those that are being made or ended.
@@ -188,9 +191,9 @@ pub struct Outsourcer {
     /// UDP sockets, those with a published port too.
     #[serde(default)]
     pub datagrams: u32,
-    /// Bytes sent to the network.
+    /// Bytes sent by sockets of the host.
     pub sent_bytes: u64,
-    /// Bytes received from the network.
+    /// Bytes received by sockets of the host.
     pub received_bytes: u64,
     /// How often each rule or cause refused the guest something.
     pub refused: BTreeMap<String, u64>,

@@ -5,6 +5,7 @@
 //! Unknown keys are refused. Each error names its line, and what would be right
 //! there.
 
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,14 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES};
+use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
 use hallway_outsource::orders::Policy;
-use nix::unistd::{Gid, Uid, User};
-use serde::Deserialize;
+use nix::unistd::{Gid, Group as UserGroup, Uid, User};
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::regionspec::{check_name, parse_size, RegionSpec, OUTSOURCED, PAIR, SLOTS};
+use crate::regionspec::{check_name, parse_size, RegionSpec, OUTSOURCED, PAIR, SLOTS, TUNNELED};
 use crate::run::{check_dir, SOCKET_PATH_MAX};
 
 /// Members of a pair's region: the host and two VMs.
@@ -29,10 +31,15 @@ const PAIR_IDLE: u64 = 60;
 /// In place of a monitor's path: libvirt has it.
 const LIBVIRT: &str = "libvirt";
 
-/// Members of the region of a VM and its outsourcer: the host and these two.
-const OUTSOURCED_SLOTS: u32 = 3;
-const OUTSOURCED_MEMORY: &str = "64M";
-const OUTSOURCER_USER: &str = "nobody";
+/// Members of the region of a VM and a helper: the host and these two.
+const HELPER_SLOTS: u32 = 3;
+const HELPER_MEMORY: &str = "64M";
+const HELPER_USER: &str = "nobody";
+const TUNNELS: u32 = 1024;
+/// Bytes of `_4294967295`, which the path of a listener of the host ends with.
+const PORT_SUFFIX: usize = 11;
+/// Endpoints are for as many more that are being closed.
+const SOCKETS_MAX: u32 = ENDPOINTS_MAX as u32 / 2;
 const OUTSOURCED_SOCKETS: u32 = 1024;
 const OUTSOURCED_LISTENERS: u32 = 32;
 /// A higher rate is none.
@@ -108,14 +115,63 @@ pub struct VmConfig {
     pub ports: Vec<String>,
     /// Indexes of its groups.
     pub groups: Vec<usize>,
-    /// How the host executes sockets for it, if it does.
-    pub outsource: Option<Outsource>,
+    /// The helper that executes sockets of the host for it, if one does.
+    pub outsource: Option<Helper>,
+    /// The helper that is the host's end of its tunnels, if there is one.
+    pub tunnels: Option<Helper>,
 }
 
-/// How the host executes sockets for a VM.
+/// What a helper is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// It executes sockets of the host.
+    Outsource,
+    /// It is the host's end of tunnels.
+    Tunnels,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Outsource => "outsourcer",
+            Self::Tunnels => "host end",
+        })
+    }
+}
+
+impl Role {
+    const ALL: [Self; 2] = [Self::Outsource, Self::Tunnels];
+
+    /// What the name of its region has before that of the VM.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Outsource => OUTSOURCED,
+            Self::Tunnels => TUNNELED,
+        }
+    }
+}
+
+/// A helper of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HelperId {
+    /// Number of its VM.
+    pub vm: usize,
+    /// What it is for.
+    pub role: Role,
+}
+
+impl HelperId {
+    /// A VM's outsourcer.
+    pub fn outsourcer(vm: usize) -> Self {
+        let role = Role::Outsource;
+        Self { vm, role }
+    }
+}
+
+/// A process of the host that shares a region with one VM.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Outsource {
-    /// Path of the network namespace in which the sockets are; nothing: one of its own,
+pub struct Helper {
+    /// Path of the network namespace in which its sockets are; nothing: one of its own,
     /// which is empty.
     pub netns: Option<PathBuf>,
     /// User that the process runs as, where `hallwayd` is root.
@@ -125,7 +181,28 @@ pub struct Outsource {
     /// How its region is cut up.
     pub geometry: Geometry,
     /// What the guest may do.
-    pub policy: Policy,
+    pub task: Task,
+    /// Where it listens for programs of the host.
+    pub listen: Option<Listen>,
+}
+
+/// What a guest may do by a helper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Task {
+    /// Of an outsourcer.
+    Outsource(Policy),
+    /// Of a host's end.
+    Tunnels(TunnelPolicy),
+}
+
+/// Where a helper listens for programs of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// Path of the socket.
+    pub path: PathBuf,
+    /// Members of this group may connect, besides this user.
+    pub group: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +251,17 @@ struct RawVm {
     #[serde(default)]
     groups: Vec<Spanned<String>>,
     outsource: Option<Spanned<RawOutsource>>,
+    tunnels: Option<Spanned<RawTunnels>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawTunnels {
+    socket: Spanned<PathBuf>,
+    access: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+    sockets: Option<Spanned<u32>>,
+    memory: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -295,11 +383,13 @@ impl Config {
             let what = format!("names with {PAIR} are for the regions of pairs: choose another");
             return Err(fault(&raw.name, what));
         }
-        if name.starts_with(OUTSOURCED) {
-            let what = format!(
-                "names with {OUTSOURCED} are for the regions of outsourcers: choose another"
-            );
-            return Err(fault(&raw.name, what));
+        for role in Role::ALL {
+            let prefix = role.prefix();
+            if name.starts_with(prefix) {
+                let what =
+                    format!("names with {prefix} are for the regions of {role}s: choose another");
+                return Err(fault(&raw.name, what));
+            }
         }
         if self.groups.iter().any(|group| group.name == *name) {
             return Err(fault(&raw.name, format!("there are two groups {name}")));
@@ -343,6 +433,7 @@ impl Config {
             ports: raw.ports.clone(),
             groups: self.vm_groups(raw)?,
             outsource: vm_outsource(raw)?,
+            tunnels: vm_tunnels(raw, &self.vms)?,
         };
         self.check_pairs(&vm).map_err(|what| fault(whole, what))?;
         let (name, regions) = (&vm.name, self.shared_of(&vm));
@@ -350,15 +441,16 @@ impl Config {
             let what = format!("{name} is in more than {PAGE_ENTRIES} groups that share a region");
             return Err(fault(whole, what));
         }
-        if regions.len() + usize::from(vm.outsource.is_some()) > PAGE_ENTRIES {
+        if regions.len() + vm.count_helpers() > PAGE_ENTRIES {
             let what = format!(
-                "{name} is in {PAGE_ENTRIES} groups that share a region, which is all that a VM \
-                 can join: there is no room for that of [vm.outsource]"
+                "{name} is in {} groups that share a region, and a VM can join {PAGE_ENTRIES}: \
+                 there is no room for that of [vm.outsource] or [vm.tunnels]",
+                regions.len()
             );
             return Err(fault(whole, what));
         }
         let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
-        let sum = sum + vm.outsourced_size();
+        let sum = sum + vm.helpers_size();
         if self.vm_limit.is_some_and(|limit| sum > limit) {
             let what = format!(
                 "the regions of {name} have {sum} bytes together, more than limits.vm allows"
@@ -366,10 +458,10 @@ impl Config {
             return Err(fault(whole, what));
         }
         let shared: u64 = self.regions().iter().map(|one| one.geometry.size()).sum();
-        let sum = shared + self.outsourced_size() + vm.outsourced_size();
-        if vm.outsource.is_some() && self.host_limit.is_some_and(|limit| sum > limit) {
+        let sum = shared + self.helpers_size() + vm.helpers_size();
+        if vm.count_helpers() > 0 && self.host_limit.is_some_and(|limit| sum > limit) {
             let what = format!(
-                "with the [vm.outsource] of {name} the regions have {sum} bytes, more than \
+                "with [vm.outsource] and [vm.tunnels] of {name} the regions have {sum} bytes, more than \
                  limits.host allows"
             );
             return Err(fault(whole, what));
@@ -581,38 +673,56 @@ impl Config {
         Some((a.min(b), a.max(b)))
     }
 
-    /// Bytes of the regions that all VMs and their outsourcers have.
-    pub fn outsourced_size(&self) -> u64 {
-        self.vms.iter().map(VmConfig::outsourced_size).sum()
+    /// Bytes of the regions that all VMs and their helpers have.
+    pub fn helpers_size(&self) -> u64 {
+        self.vms.iter().map(VmConfig::helpers_size).sum()
     }
 
-    /// Whether the host executes sockets for any VM.
-    pub fn has_outsourced(&self) -> bool {
-        self.vms.iter().any(|vm| vm.outsource.is_some())
+    /// Whether any VM has a helper.
+    pub fn has_helpers(&self) -> bool {
+        self.vms.iter().any(|vm| vm.count_helpers() > 0)
     }
 
-    /// Name of the region of a VM and its outsourcer.
-    pub fn outsourced_name(&self, vm: usize) -> String {
-        format!("{OUTSOURCED}{}", self.vms[vm].name)
+    /// Every helper.
+    pub fn helper_ids(&self) -> impl Iterator<Item = HelperId> + '_ {
+        let of = |vm| Role::ALL.map(|role| HelperId { vm, role });
+        let all = (0..self.vms.len()).flat_map(of);
+        all.filter(|id| self.helper(*id).is_some())
     }
 
-    /// The VM of the outsourcer with the region of that name.
-    pub fn outsourced_named(&self, name: &str) -> Option<usize> {
-        let vm = name.strip_prefix(OUTSOURCED)?;
-        self.vms.iter().position(|one| one.name == vm)
+    /// A helper, if the VM has such a one.
+    pub fn helper(&self, id: HelperId) -> Option<&Helper> {
+        let vm = self.vms.get(id.vm)?;
+        match id.role {
+            Role::Outsource => vm.outsource.as_ref(),
+            Role::Tunnels => vm.tunnels.as_ref(),
+        }
+    }
+
+    /// Name of the region of a VM and a helper.
+    pub fn helper_region(&self, id: HelperId) -> String {
+        format!("{}{}", id.role.prefix(), self.vms[id.vm].name)
+    }
+
+    /// The helper with the region of that name. The VM may not have it any more.
+    pub fn helper_named(&self, name: &str) -> Option<HelperId> {
+        Role::ALL.into_iter().find_map(|role| {
+            let vm = name.strip_prefix(role.prefix())?;
+            let vm = self.vms.iter().position(|one| one.name == vm)?;
+            Some(HelperId { vm, role })
+        })
     }
 
     /// Whether a VM is in a group that shares this region, or in the pair that has it, or
-    /// is the VM of the outsourcer that has it.
+    /// is the VM of the helper that has it.
     pub fn admits(&self, region: &str, uuid: Uuid) -> bool {
         let vm = self.vm_of(uuid);
         if region.starts_with(PAIR) {
             let pair = self.pair_named(region);
             return pair.is_some_and(|(a, b)| vm == Some(a) || vm == Some(b));
         }
-        if region.starts_with(OUTSOURCED) {
-            let its = self.outsourced_named(region);
-            return its.is_some_and(|its| vm == Some(its) && self.vms[its].outsource.is_some());
+        if let Some(its) = self.helper_named(region) {
+            return vm == Some(its.vm) && self.helper(its).is_some();
         }
         match self.groups.iter().position(|group| group.name == region) {
             Some(at) => vm.is_some_and(|vm| self.vms[vm].groups.contains(&at)),
@@ -622,10 +732,18 @@ impl Config {
 }
 
 impl VmConfig {
-    /// Bytes of the region that it and its outsourcer have.
-    pub fn outsourced_size(&self) -> u64 {
-        let outsource = self.outsource.as_ref();
-        outsource.map_or(0, |outsource| outsource.geometry.size())
+    fn helpers(&self) -> impl Iterator<Item = &Helper> {
+        self.outsource.iter().chain(&self.tunnels)
+    }
+
+    /// Number of its helpers.
+    pub fn count_helpers(&self) -> usize {
+        self.helpers().count()
+    }
+
+    /// Bytes of the regions that it and its helpers have.
+    pub fn helpers_size(&self) -> u64 {
+        self.helpers().map(|helper| helper.geometry.size()).sum()
     }
 }
 
@@ -639,7 +757,7 @@ impl Group {
 }
 
 /// Reads `[vm.outsource]`.
-fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
+fn vm_outsource(vm: &RawVm) -> Result<Option<Helper>, Fault> {
     let Some(whole) = &vm.outsource else {
         return Ok(None);
     };
@@ -656,13 +774,7 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
         let what = format!("{path:?}: give the whole path, such as /run/netns/dmz");
         Err(fault(netns, what))
     });
-    let user = outsourcer_user(whole)?;
-    let most = ENDPOINTS_MAX as u32 / 2;
-    let number = |raw: &Option<Spanned<u32>>, without, most| match raw {
-        None => Ok(without),
-        Some(raw) if (1..=most).contains(raw.get_ref()) => Ok(*raw.get_ref()),
-        Some(raw) => Err(fault(raw, format!("give a number from 1 to {most}"))),
-    };
+    let user = helper_user(raw.user.as_ref(), whole.span().start)?;
     let limit = |rate: &Option<Spanned<u32>>, burst: &Option<Spanned<u32>>, goes| {
         let rate = number(rate, 0, RATE_MAX)?;
         match burst.as_ref().filter(|_| rate == 0) {
@@ -676,12 +788,13 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
         &raw.arrival_burst,
         "arrival-burst goes with arrival-rate",
     )?;
-    Ok(Some(Outsource {
+    Ok(Some(Helper {
         netns: netns.transpose()?,
         user: user.uid,
         group: user.gid,
-        geometry: outsourced_geometry(whole)?,
-        policy: Policy {
+        geometry: helper_geometry(raw.memory.as_ref(), whole.span().start)?,
+        listen: None,
+        task: Task::Outsource(Policy {
             source: list(&raw.source, |text| {
                 text.parse()
                     .map_err(|_| format!("{text:?} is no address: write 10.0.0.5 or fd00::5"))
@@ -695,14 +808,87 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Outsource>, Fault> {
                     format!("{why}: write tcp/8080, udp/53, or tcp/80=10.0.0.5:8080")
                 })
             })?,
-            sockets: number(&raw.sockets, OUTSOURCED_SOCKETS, most)?,
-            listeners: number(&raw.listeners, OUTSOURCED_LISTENERS, most)?,
+            sockets: number(&raw.sockets, OUTSOURCED_SOCKETS, SOCKETS_MAX)?,
+            listeners: number(&raw.listeners, OUTSOURCED_LISTENERS, SOCKETS_MAX)?,
             rate,
             burst,
             arrival_rate,
             arrival_burst,
-        },
+        }),
     }))
+}
+
+/// Reads `[vm.tunnels]`. No VM `before` has the same socket.
+fn vm_tunnels(vm: &RawVm, before: &[VmConfig]) -> Result<Option<Helper>, Fault> {
+    let Some(whole) = &vm.tunnels else {
+        return Ok(None);
+    };
+    if vm.monitor.is_none() {
+        let what = "a VM with [vm.tunnels] needs a monitor, by which its region is plugged in";
+        return Err(fault(whole, what));
+    }
+    let raw = whole.get_ref();
+    let path = raw.socket.get_ref();
+    if !path.is_absolute() {
+        let what = format!("{path:?}: give the whole path, from /");
+        return Err(fault(&raw.socket, what));
+    }
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.contains(&0) || bytes.len() + PORT_SUFFIX > SOCKET_PATH_MAX {
+        let what = format!(
+            "{path:?} with _PORT after it cannot be the path of a socket: that has at most \
+             {SOCKET_PATH_MAX} bytes, and none of them is 0"
+        );
+        return Err(fault(&raw.socket, what));
+    }
+    let has_it = |vm: &&VmConfig| {
+        let listen = vm.tunnels.as_ref().and_then(|one| one.listen.as_ref());
+        listen.is_some_and(|listen| listen.path == *path)
+    };
+    if let Some(other) = before.iter().find(has_it) {
+        return Err(fault(
+            &raw.socket,
+            format!("{} has this socket already", other.name),
+        ));
+    }
+    let group = raw.access.as_ref().map(access_group).transpose()?;
+    let user = helper_user(raw.user.as_ref(), whole.span().start)?;
+    Ok(Some(Helper {
+        netns: None,
+        user: user.uid,
+        group: user.gid,
+        geometry: helper_geometry(raw.memory.as_ref(), whole.span().start)?,
+        task: Task::Tunnels(TunnelPolicy {
+            socket: path.clone(),
+            sockets: number(&raw.sockets, TUNNELS, SOCKETS_MAX)?,
+        }),
+        listen: Some(Listen {
+            path: path.clone(),
+            group,
+        }),
+    }))
+}
+
+/// The group whose members may connect.
+fn access_group(raw: &Spanned<String>) -> Result<u32, Fault> {
+    let name = raw.get_ref();
+    match UserGroup::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(fault(raw, format!("there is no group {name}"))),
+        Err(error) => Err(fault(
+            raw,
+            format!("group {name} cannot be looked up: {error}"),
+        )),
+    }
+}
+
+/// A number from 1 to `most`.
+fn number(raw: &Option<Spanned<u32>>, without: u32, most: u32) -> Result<u32, Fault> {
+    match raw {
+        None => Ok(without),
+        Some(raw) if (1..=most).contains(raw.get_ref()) => Ok(*raw.get_ref()),
+        Some(raw) => Err(fault(raw, format!("give a number from 1 to {most}"))),
+    }
 }
 
 /// Reads a list of a policy.
@@ -720,11 +906,10 @@ fn list<T>(
     raw.iter().map(one).collect()
 }
 
-/// The user that an outsourcer runs as.
-fn outsourcer_user(whole: &Spanned<RawOutsource>) -> Result<User, Fault> {
-    let raw = whole.get_ref().user.as_ref();
-    let name = raw.map_or(OUTSOURCER_USER, |raw| raw.get_ref());
-    let at = raw.map_or(whole.span(), Spanned::span).start;
+/// The user that a helper runs as, whose table is at `whole`.
+fn helper_user(raw: Option<&Spanned<String>>, whole: usize) -> Result<User, Fault> {
+    let name = raw.map_or(HELPER_USER, |raw| raw.get_ref());
+    let at = raw.map_or(whole, |raw| raw.span().start);
     let fault = |what: String| Fault { at, what };
     match User::from_name(name) {
         Ok(Some(user)) if user.uid.is_root() => Err(fault(format!(
@@ -738,13 +923,12 @@ fn outsourcer_user(whole: &Spanned<RawOutsource>) -> Result<User, Fault> {
     }
 }
 
-/// Geometry of the region of a VM and its outsourcer.
-fn outsourced_geometry(whole: &Spanned<RawOutsource>) -> Result<Geometry, Fault> {
-    let raw = whole.get_ref().memory.as_ref();
-    let at = raw.map_or(whole.span(), Spanned::span).start;
+/// Geometry of the region of a VM and a helper, whose table is at `whole`.
+fn helper_geometry(raw: Option<&Spanned<String>>, whole: usize) -> Result<Geometry, Fault> {
+    let at = raw.map_or(whole, |raw| raw.span().start);
     let fault = |what: String| Fault { at, what };
-    let size = parse_size(raw.map_or(OUTSOURCED_MEMORY, |raw| raw.get_ref())).map_err(fault)?;
-    Geometry::new(size, OUTSOURCED_SLOTS).map_err(|error| fault(error.to_string()))
+    let size = parse_size(raw.map_or(HELPER_MEMORY, |raw| raw.get_ref())).map_err(fault)?;
+    Geometry::new(size, HELPER_SLOTS).map_err(|error| fault(error.to_string()))
 }
 
 /// The files beside a configuration file that add to it.
@@ -829,7 +1013,7 @@ pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
     }
     let all = config.regions().into_iter().chain(regions.iter().cloned());
     let sum: u64 = all.map(|spec| spec.geometry.size()).sum();
-    let sum = sum + config.outsourced_size();
+    let sum = sum + config.helpers_size();
     if config.host_limit.is_some_and(|limit| sum > limit) {
         bail!(
             "with --region the regions have {sum} bytes, more than the configuration's \
@@ -892,15 +1076,25 @@ mod tests {
         let shop = &config.vms[2];
         let outsource = shop.outsource.as_ref().unwrap();
         assert_eq!(outsource.geometry, Geometry::new(64 << 20, 3).unwrap());
-        assert_eq!(outsource.policy.connect.len(), 3);
-        assert_eq!(
-            (outsource.policy.sockets, outsource.policy.listeners),
-            (1024, 32)
-        );
-        let region = config.outsourced_name(2);
-        assert_eq!(config.outsourced_named(&region), Some(2));
+        let Task::Outsource(policy) = &outsource.task else {
+            panic!("{outsource:?}");
+        };
+        assert_eq!(policy.connect.len(), 3);
+        assert_eq!((policy.sockets, policy.listeners), (1024, 32));
+        let region = config.helper_region(HelperId::outsourcer(2));
+        let id = config.helper_named(&region).unwrap();
+        assert_eq!((id.vm, id.role), (2, Role::Outsource));
         assert!(config.admits(&region, shop.uuid));
         assert!(!config.admits(&region, vm.uuid) && !config.admits("out.web1", vm.uuid));
+        let tunnels = shop.tunnels.as_ref().unwrap();
+        let listen = tunnels.listen.as_ref().unwrap();
+        assert_eq!(
+            tunnels.task,
+            Task::Tunnels(TunnelPolicy {
+                socket: listen.path.clone(),
+                sockets: 1024,
+            })
+        );
     }
 
     #[test]
@@ -950,6 +1144,7 @@ mod tests {
             )
         };
         let out = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.outsource]\n{more}"));
+        let tun = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.tunnels]\n{more}"));
         let second = "[[vm]]\nname = \"b\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000002\"\n";
         for (text, line, part) in [
             (
@@ -1055,6 +1250,25 @@ mod tests {
                 2,
                 "names with out. are for the regions of outsourcers",
             ),
+            (
+                "[[group]]\nname = \"tun.x\"\nisolation = \"pair\"".into(),
+                2,
+                "names with tun. are for the regions of host ends",
+            ),
+            (vm("[vm.tunnels]\nsocket = \"/s\""), 9, "needs a monitor"),
+            (tun("socket = \"s\""), 11, "whole path"),
+            (
+                tun(&format!("socket = \"/{}\"", "s".repeat(97))),
+                11,
+                "with _PORT after it",
+            ),
+            (
+                tun("socket = \"/s\"\naccess = \"no-such-one\""),
+                12,
+                "no group no-such-one",
+            ),
+            (tun("socket = \"/s\"\nuser = \"root\""), 12, "name another"),
+            (tun("socket = \"/s\"\nsockets = 0"), 12, "from 1 to 2048"),
             (vm("[vm.outsource]"), 9, "needs a monitor"),
             (out("netns = \"dmz\""), 11, "such as /run/netns/dmz"),
             (out("user = \"root\""), 11, "name another"),

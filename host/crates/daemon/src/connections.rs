@@ -25,6 +25,7 @@ use crate::effect::Effect;
 use crate::keeper::{Entry, Holder, Kept, SavedBell, SavedConnection, State};
 use crate::lines::Lines;
 use crate::poller::{Poller, Source};
+use crate::regionspec::OUTSOURCED;
 
 /// Connections that one user may have: each takes descriptors and memory, here and at
 /// the holder, and a member of the group of `--group` can make any number.
@@ -76,14 +77,14 @@ pub struct Connections {
     troubles: Lines,
     /// The last connection of which descriptors were counted.
     looked_at: u64,
-    /// The outsourcers, by the names of their regions.
-    outsourcers: BTreeMap<String, Outsourcer>,
+    /// The helpers, by the names of their regions.
+    helpers: BTreeMap<String, Helper>,
     /// Numbers of those that are over, and of which the holder still keeps the doorbell.
-    gone_outsourcers: Vec<u64>,
+    gone_helpers: Vec<u64>,
 }
 
-/// An outsourcer, as the QEMU of its guest knows it: another peer.
-struct Outsourcer {
+/// A helper, as the QEMU of its guest knows it: another peer.
+struct Helper {
     /// Its number among peers, where connections have theirs; never used twice.
     number: u64,
     /// Its slot in the region.
@@ -94,14 +95,14 @@ struct Outsourcer {
     kept: bool,
 }
 
-/// Name of an outsourcer's doorbell at the holder.
+/// Name of a helper's doorbell at the holder.
 fn bell_name(number: u64) -> String {
     format!("bell.{number}")
 }
 
 impl Connections {
     /// Listens for QEMUs, and takes over the connections of a daemon before, and the
-    /// doorbells of its outsourcers, from its state.
+    /// doorbells of its helpers, from its state.
     pub fn recover(listener: UnixListener, state: &mut State, kept: &mut Kept) -> Result<Self> {
         let mut all = BTreeMap::new();
         for saved in state.connections.drain(..) {
@@ -125,18 +126,18 @@ impl Connections {
             turnover: Lines::new(TURNOVER_LINES),
             troubles: Lines::new(TROUBLE_LINES),
             looked_at: 0,
-            outsourcers: BTreeMap::new(),
-            gone_outsourcers: Vec::new(),
+            helpers: BTreeMap::new(),
+            gone_helpers: Vec::new(),
         };
         for saved in state.bells.drain(..) {
             if let Some(bell) = kept.remove(&bell_name(saved.number)) {
-                let outsourcer = Outsourcer {
+                let helper = Helper {
                     number: saved.number,
                     slot: saved.slot,
                     bell,
                     kept: false,
                 };
-                connections.outsourcers.insert(saved.region, outsourcer);
+                connections.helpers.insert(saved.region, helper);
             }
         }
         connections.fresh = connections.numbers().into_iter().collect();
@@ -438,8 +439,8 @@ impl Connections {
         for other in members.map(|other| other.number).collect::<Vec<_>>() {
             known &= self.introduce_one(number, other) & self.introduce_one(other, number);
         }
-        if let Some(outsourcer) = self.outsourcers.get(region) {
-            known &= self.introduce_one(number, outsourcer.number);
+        if let Some(helper) = self.helpers.get(region) {
+            known &= self.introduce_one(number, helper.number);
         }
         let Some(connection) = self.all.get_mut(&number).filter(|_| !known) else {
             return known;
@@ -448,14 +449,14 @@ impl Connections {
         since.elapsed() >= JOIN_WAIT
     }
 
-    /// Gives the outsourcer of a region a doorbell, and has the QEMU of a guest that has
+    /// Gives the helper of a region a doorbell, and has the QEMU of a guest that has
     /// joined learn of it. It stays the same for each process that serves the region, and
     /// for each region of that name.
-    pub fn add_outsourcer(&mut self, region: &str, slot: usize) -> Result<()> {
-        if self.outsourcers.contains_key(region) {
+    pub fn add_helper(&mut self, region: &str, slot: usize) -> Result<()> {
+        if self.helpers.contains_key(region) {
             return Ok(());
         }
-        let outsourcer = Outsourcer {
+        let helper = Helper {
             number: self.next,
             slot,
             bell: line::eventfd()?,
@@ -463,8 +464,8 @@ impl Connections {
         };
         self.next += 1;
         self.unsaved = true;
-        let number = outsourcer.number;
-        self.outsourcers.insert(region.into(), outsourcer);
+        let number = helper.number;
+        self.helpers.insert(region.into(), helper);
         let joined = self.iter().filter(|one| one.entry(region).is_some());
         for to in joined.map(|one| one.number).collect::<Vec<_>>() {
             self.introduce_one(to, number);
@@ -472,39 +473,39 @@ impl Connections {
         Ok(())
     }
 
-    /// Forgets the outsourcer of a region.
-    pub fn remove_outsourcer(&mut self, region: &str) {
-        if let Some(outsourcer) = self.outsourcers.remove(region) {
+    /// Forgets the helper of a region.
+    pub fn remove_helper(&mut self, region: &str) {
+        if let Some(helper) = self.helpers.remove(region) {
             for connection in self.all.values_mut() {
-                connection.line.peers.remove(&outsourcer.number);
+                connection.line.peers.remove(&helper.number);
             }
-            self.gone_outsourcers.push(outsourcer.number);
+            self.gone_helpers.push(helper.number);
             self.unsaved = true;
         }
     }
 
-    /// Forgets the outsourcers of other regions.
-    pub fn retain_outsourcers(&mut self, is_kept: impl Fn(&str) -> bool) {
-        let regions: Vec<String> = self.outsourcers.keys().cloned().collect();
+    /// Forgets the helpers of other regions.
+    pub fn retain_helpers(&mut self, is_kept: impl Fn(&str) -> bool) {
+        let regions: Vec<String> = self.helpers.keys().cloned().collect();
         for region in regions.iter().filter(|region| !is_kept(region)) {
-            self.remove_outsourcer(region);
+            self.remove_helper(region);
         }
     }
 
-    /// The doorbell of the outsourcer of a region.
-    pub fn outsourcer_bell(&self, region: &str) -> Option<BorrowedFd<'_>> {
-        let outsourcer = self.outsourcers.get(region)?;
-        Some(outsourcer.bell.as_fd())
+    /// The doorbell of the helper of a region.
+    pub fn helper_bell(&self, region: &str) -> Option<BorrowedFd<'_>> {
+        let helper = self.helpers.get(region)?;
+        Some(helper.bell.as_fd())
     }
 
-    /// A copy of the doorbell of a connection or an outsourcer.
+    /// A copy of the doorbell of a connection or a helper.
     fn bell_of(&self, number: u64) -> Option<io::Result<OwnedFd>> {
         if let Some(connection) = self.all.get(&number) {
             return Some(connection.line.bell());
         }
-        let mut outsourcers = self.outsourcers.values();
-        let outsourcer = outsourcers.find(|one| one.number == number)?;
-        Some(outsourcer.bell.try_clone())
+        let mut helpers = self.helpers.values();
+        let helper = helpers.find(|one| one.number == number)?;
+        Some(helper.bell.try_clone())
     }
 
     /// Makes the doorbell of `about` known to the QEMU of `to`. True if it is, or
@@ -598,10 +599,10 @@ impl Connections {
             }
             self.fresh.remove(&number);
         }
-        let fresh = self.outsourcers.values_mut().filter(|one| !one.kept);
-        for outsourcer in fresh {
-            holder.put(&bell_name(outsourcer.number), outsourcer.bell.as_fd())?;
-            outsourcer.kept = true;
+        let fresh = self.helpers.values_mut().filter(|one| !one.kept);
+        for helper in fresh {
+            holder.put(&bell_name(helper.number), helper.bell.as_fd())?;
+            helper.kept = true;
         }
         Ok(())
     }
@@ -610,9 +611,9 @@ impl Connections {
     pub fn keep_again(&mut self) {
         self.fresh = self.numbers().into_iter().collect();
         self.gone.clear();
-        self.gone_outsourcers.clear();
-        for outsourcer in self.outsourcers.values_mut() {
-            outsourcer.kept = false;
+        self.gone_helpers.clear();
+        for helper in self.helpers.values_mut() {
+            helper.kept = false;
         }
     }
 
@@ -621,14 +622,14 @@ impl Connections {
         self.iter().map(Connection::saved).collect()
     }
 
-    /// What a later daemon must know of the outsourcers' doorbells.
+    /// What a later daemon must know of the helpers' doorbells.
     pub fn saved_bells(&self) -> Vec<SavedBell> {
-        let bell = |(region, one): (&String, &Outsourcer)| SavedBell {
+        let bell = |(region, one): (&String, &Helper)| SavedBell {
             region: region.clone(),
             slot: one.slot,
             number: one.number,
         };
-        self.outsourcers.iter().map(bell).collect()
+        self.helpers.iter().map(bell).collect()
     }
 
     /// The holder has the state: it needs no descriptors of connections that are over.
@@ -637,7 +638,7 @@ impl Connections {
         for number in std::mem::take(&mut self.gone) {
             Connection::forget(number, holder);
         }
-        for number in self.gone_outsourcers.drain(..) {
+        for number in self.gone_helpers.drain(..) {
             // Where it fails, the holder has ended, and has closed it.
             let _ = holder.del(&bell_name(number));
         }
@@ -693,11 +694,10 @@ impl Connections {
         connection.entries.each_ref().map(|entry| {
             let mut doorbells = [0; abi::SLOTS_MAX];
             let region = entry.region.as_deref();
-            let outsourcer = region.and_then(|region| self.outsourcers.get(region));
-            if let Some(outsourcer) = outsourcer {
-                let peer = connection.line.peers.get(&outsourcer.number);
-                doorbells[outsourcer.slot] =
-                    peer.filter(|peer| peer.known).map_or(0, |peer| peer.id);
+            let helper = region.and_then(|region| self.helpers.get(region));
+            if let Some(helper) = helper {
+                let peer = connection.line.peers.get(&helper.number);
+                doorbells[helper.slot] = peer.filter(|peer| peer.known).map_or(0, |peer| peer.id);
             }
             if let Some(region) = region {
                 doorbells[HOST_SLOT] = abi::DAEMON_ID;
@@ -713,7 +713,9 @@ impl Connections {
                 status: entry.status,
                 slot: entry.slot,
                 generation: entry.generation,
-                outsourcer: outsourcer.map_or(0, |outsourcer| outsourcer.slot as u32),
+                outsourcer: helper
+                    .filter(|_| region.is_some_and(|region| region.starts_with(OUTSOURCED)))
+                    .map_or(0, |helper| helper.slot as u32),
                 doorbells,
             }
         })

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`picture`] | all that the daemon knows, in components that own their data |
-//! | [`connections`], [`regions`], [`vms`], [`pairs`], [`outsourcers`] | these components |
+//! | [`connections`], [`regions`], [`vms`], [`pairs`], [`helpers`] | these components |
 //! | [`requests`] | decisions about what guests ask for |
 //! | [`domains`] | what domains of Xen are said in XenStore |
 //! | [`keeper`] | the holder process, and the state that it keeps |
@@ -21,12 +21,12 @@ mod config;
 mod connections;
 mod domains;
 mod effect;
+mod helpers;
 mod journal;
 mod keeper;
 mod lines;
 mod notify;
 mod options;
-mod outsourcers;
 mod pairs;
 mod picture;
 mod poller;
@@ -96,7 +96,7 @@ fn serve(options: &Options) -> Result<()> {
     let option = options.socket.as_ref().map_or("--run-dir", |_| "--socket");
     run::check_socket_path(&socket, option)?;
     run::check_socket_path(&hallway_control::socket(&path), "--run-dir")?;
-    let asks = config.has_pairs() || config.has_outsourced();
+    let asks = config.has_pairs() || config.has_helpers();
     let by_qemu = options.xen.is_none();
     if config.regions().is_empty() && options.regions().is_empty() && !asks && by_qemu {
         tracing::warn!(

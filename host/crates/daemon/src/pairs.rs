@@ -161,10 +161,10 @@ impl Pairs {
         regions: &Regions,
         config: &Config,
     ) -> Option<Shortage> {
-        // Those of outsourcers have their room in any case.
-        let others = |served: &&Served| config.outsourced_named(&served.name).is_none();
+        // Those of helpers have their room in any case.
+        let others = |served: &&Served| config.helper_named(&served.name).is_none();
         let all = regions.iter().filter(others).map(Served::size);
-        let sum = all.sum::<u64>() + config.outsourced_size();
+        let sum = all.sum::<u64>() + config.helpers_size();
         let limit = config.host_limit;
         if limit.is_some_and(|limit| sum + size > limit) {
             let why = "the regions of this host would have more than limits.host allows";
@@ -196,7 +196,7 @@ impl Pairs {
             .all_of(number)
             .filter_map(|pair| regions.get(&pair.region));
         let sum = of_shared.sum::<u64>() + of_pairs.map(Served::size).sum::<u64>();
-        let sum = sum + vm.outsourced_size();
+        let sum = sum + vm.helpers_size();
         if config.vm_limit.is_some_and(|limit| sum + size > limit) {
             let name = &vm.name;
             return Some(format!(
@@ -204,7 +204,7 @@ impl Pairs {
             ));
         }
         let count = shared.len() + self.all_of(number).count();
-        let count = count + usize::from(vm.outsource.is_some());
+        let count = count + vm.count_helpers();
         (count >= PAGE_ENTRIES).then(|| {
             format!(
                 "{} has {PAGE_ENTRIES} regions, which is all that a VM can join",

@@ -7,20 +7,21 @@
 //! | [`Regions`] | the regions that are served, and their members |
 //! | [`Vms`] | the VMs of the configuration: monitors, ring memory, migrations |
 //! | [`Pairs`] | which two VMs have a region of their own |
-//! | [`Outsourcers`] | the processes that execute sockets for VMs |
+//! | [`Helpers`] | the processes that each share a region with one VM |
 //!
 //! Each may read those above it in this table, and changes itself alone. What is
 //! to happen to another follows from what it returns: [`Effect`]s, for which
 //! [`Picture::apply`] is the one place, or a plain answer. Nothing here is seen
 //! from outside before the loop's commit carries it there.
 
+use hallway_abi::tunnel::HOST_UUID;
 use hallway_membership::Uuid;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::connections::Connections;
 use crate::effect::Effect;
-use crate::outsourcers::{Outsourcers, OUTSOURCER_SLOT};
+use crate::helpers::{Helpers, HELPER_SLOT};
 use crate::pairs::{self, Pairs};
 use crate::regions::{Admission, Regions, Served};
 use crate::vms::Vms;
@@ -37,8 +38,8 @@ pub struct Picture {
     pub vms: Vms,
     /// The pairs of VMs that have a region of their own.
     pub pairs: Pairs,
-    /// The outsourcers.
-    pub outsourcers: Outsourcers,
+    /// The helpers.
+    pub helpers: Helpers,
 }
 
 impl Picture {
@@ -85,7 +86,7 @@ impl Picture {
 
     /// Whether a region is on its way out.
     pub fn is_withdrawn(&self, region: &str) -> bool {
-        self.pairs.is_withdrawn(region) || self.outsourcers.is_withdrawn(region)
+        self.pairs.is_withdrawn(region) || self.helpers.is_withdrawn(region)
     }
 
     /// Takes out the members that the configuration no longer admits, and has their
@@ -151,46 +152,50 @@ impl Picture {
         }
     }
 
-    /// Makes the regions of VMs that have an outsourcer, and gives each one that is to be
+    /// Makes the regions of VMs that have a helper, and gives each one that is to be
     /// started its place.
-    pub fn make_outsourced(&mut self) {
-        let (config, outsourcers) = (&self.config, &mut self.outsourcers);
-        for vm in outsourcers.lacking(config, &self.connections, &self.regions) {
-            let (name, region) = (&config.vms[vm].name, config.outsourced_name(vm));
-            let Some(outsource) = &config.vms[vm].outsource else {
+    pub fn make_helpers(&mut self) {
+        let (config, helpers) = (&self.config, &mut self.helpers);
+        for id in helpers.lacking(config, &self.connections, &self.regions) {
+            let (name, region) = (&config.vms[id.vm].name, config.helper_region(id));
+            let Some(helper) = config.helper(id) else {
                 continue;
             };
-            let made = self.regions.make(&region, outsource.geometry);
-            match made.and_then(|()| self.connections.add_outsourcer(&region, OUTSOURCER_SLOT)) {
-                Ok(()) => outsourcers.enter(vm, region, true),
+            let made = self.regions.make(&region, helper.geometry);
+            match made.and_then(|()| self.connections.add_helper(&region, HELPER_SLOT)) {
+                Ok(()) => helpers.enter(id, region, true),
                 Err(error) => {
                     error!(vm = name, region, "cannot be made: {error:#}");
                     self.regions.remove(&region);
-                    outsourcers.enter(vm, region, false);
+                    helpers.enter(id, region, false);
                 }
             }
         }
-        for (vm, region) in outsourcers.take_due(&self.regions) {
-            // A process is no VM, and each is another member.
-            let Ok(uuid) = Uuid::random() else {
+        for (id, region) in helpers.take_due(&self.regions) {
+            let named = match id.role {
+                // Such a process is no VM, and each is another member.
+                Role::Outsource => Uuid::random().map(|uuid| (uuid, "outsourcer")),
+                // Its CID follows from it, and is the same for each guest.
+                Role::Tunnels => Ok((Uuid(HOST_UUID), "host")),
+            };
+            let Ok((uuid, name)) = named else {
                 continue;
             };
-            let regions = &mut self.regions;
-            let generation = regions.enter_own(&region, OUTSOURCER_SLOT, uuid, "outsourcer");
-            outsourcers.hear_entered(vm, generation);
+            let generation = self.regions.enter_own(&region, HELPER_SLOT, uuid, name);
+            helpers.hear_entered(id, generation);
         }
     }
 
-    /// Gets the regions of outsourcers out of VMs that may no longer have them, and
+    /// Gets the regions of helpers out of VMs that may no longer have them, and
     /// removes those that are out.
-    pub fn withdraw_outsourced(&mut self) {
-        let leaving = self.outsourcers.leaving(&self.config, &self.connections);
-        for (vm, region) in leaving {
-            if self.vms.plug_out(vm, &region, &self.connections) {
-                self.outsourcers.remove(vm);
+    pub fn withdraw_helpers(&mut self) {
+        let leaving = self.helpers.leaving(&self.config, &self.connections);
+        for (id, region) in leaving {
+            if self.vms.plug_out(id.vm, &region, &self.connections) {
+                self.helpers.remove(id);
                 // QEMU keeps a descriptor of each doorbell: the next region has the same.
-                if self.config.vms[vm].outsource.is_none() {
-                    self.connections.remove_outsourcer(&region);
+                if self.config.helper(id).is_none() {
+                    self.connections.remove_helper(&region);
                 }
                 self.vms.forget_plugs(&region);
                 self.regions.remove(&region);
@@ -201,7 +206,7 @@ impl Picture {
     /// An error if a VM has outsourced connections, which a migration would reset.
     pub fn check_outsourced(&self, vm: &str) -> Result<(), String> {
         let number = self.vms.number(vm)?;
-        self.outsourcers.check_migration(number).map_err(|why| {
+        self.helpers.check_migration(number).map_err(|why| {
             format!(
                 "{vm} stays: {why}, and migration would reset them: wait until they have ended, \
                  or give --reset-outsourced"
@@ -212,7 +217,7 @@ impl Picture {
     /// Has a VM get no more outsourced connections for a while. Returns how many it has.
     pub fn drain_outsourced(&mut self, vm: &str) -> Result<u32, String> {
         let number = self.vms.number(vm)?;
-        self.outsourcers.drain(number, &self.config)
+        self.helpers.drain(number, &self.config)
     }
 
     /// Has the regions plugged in that VMs lack, and those out that they may not have.
@@ -223,7 +228,7 @@ impl Picture {
             let shared = shared.into_iter().map(|(region, _)| region);
             let wanted: Vec<_> = shared
                 .chain(self.pairs.of(number))
-                .chain(self.outsourcers.of(number))
+                .chain(self.helpers.of(number))
                 .map(String::from)
                 .collect();
             self.vms

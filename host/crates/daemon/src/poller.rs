@@ -24,8 +24,8 @@ pub enum Source {
     Qemu(u64),
     /// The doorbell by which the guest of this connection rings the daemon.
     Ask(u64),
-    /// The process of this VM's outsourcer: it has ended.
-    Outsourcer(u64),
+    /// The process of a helper has ended.
+    Helper(u64),
     /// The socket of this client of the control socket.
     Client(u64),
 }
@@ -41,7 +41,7 @@ impl From<Source> for u64 {
             Source::Qemu(n) => n << 3 | 1,
             Source::Ask(n) => n << 3 | 2,
             Source::Client(n) => n << 3 | 3,
-            Source::Outsourcer(n) => n << 3 | 4,
+            Source::Helper(n) => n << 3 | 4,
         }
     }
 }
@@ -52,7 +52,7 @@ impl From<u64> for Source {
             (1, n) => Source::Qemu(n),
             (2, n) => Source::Ask(n),
             (3, n) => Source::Client(n),
-            (4, n) => Source::Outsourcer(n),
+            (4, n) => Source::Helper(n),
             (_, 0) => Source::Listener,
             (_, 1) => Source::Control,
             (_, 2) => Source::Signal,

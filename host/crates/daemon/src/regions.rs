@@ -328,8 +328,8 @@ fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<V
             }
             continue;
         }
-        let is_configured = config.pair_named(&saved.name).is_some()
-            || config.outsourced_named(&saved.name).is_some();
+        let is_configured =
+            config.pair_named(&saved.name).is_some() || config.helper_named(&saved.name).is_some();
         let admission = if is_configured {
             Admission::Configured
         } else {

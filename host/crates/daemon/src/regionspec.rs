@@ -11,6 +11,9 @@ pub const PAIR: &str = "pair.";
 /// What the name of the region of a VM and its outsourcer has before the VM's name.
 pub const OUTSOURCED: &str = "out.";
 
+/// The same of the region of a VM and the host's end of its tunnels.
+pub const TUNNELED: &str = "tun.";
+
 /// Slots of a region where none are asked for, the host's among them.
 pub const SLOTS: u32 = 4;
 
@@ -35,9 +38,9 @@ impl FromStr for RegionSpec {
                 "{name:?} would be the region of two VMs of a configuration: another name"
             ));
         }
-        if name.starts_with(OUTSOURCED) {
+        if name.starts_with(OUTSOURCED) || name.starts_with(TUNNELED) {
             return Err(format!(
-                "{name:?} would be the region of a VM and its outsourcer: another name"
+                "{name:?} would be the region of a VM and its helper: another name"
             ));
         }
         let size = parse_size(

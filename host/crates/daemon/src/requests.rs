@@ -6,7 +6,7 @@ use hallway_membership::{Request, Uuid};
 
 use crate::connections::{Asked, Connection, Place};
 use crate::effect::Effect;
-use crate::outsourcers::GUEST_SLOT;
+use crate::helpers::GUEST_SLOT;
 use crate::picture::Picture;
 use crate::poller::Poller;
 use crate::regions::Admission;
@@ -143,15 +143,16 @@ fn judge_join(picture: &Picture, number: u64, request: &Request) -> Result<Verdi
         region: Some(served.name.clone()),
         ..refuse(status, why)
     };
-    let is_outsourced = picture.config.outsourced_named(&served.name).is_some();
+    let helper = picture.config.helper_named(&served.name);
     if !picture.admits(served, request.vm) {
         let vm = request.vm;
         let why = match served.admission {
             _ if picture.is_withdrawn(&served.name) => {
                 format!("VM {vm} joins a region that is being withdrawn")
             }
-            _ if is_outsourced => {
-                format!("VM {vm} asks for the region of another VM and its outsourcer")
+            _ if helper.is_some() => {
+                let role = helper.map_or(String::new(), |id| id.role.to_string());
+                format!("VM {vm} asks for the region of another VM and its {role}")
             }
             Admission::All | Admission::Configured => format!(
                 "VM {vm} is not in this group: put it there in the configuration, or plug the \
@@ -164,8 +165,8 @@ fn judge_join(picture: &Picture, number: u64, request: &Request) -> Result<Verdi
         };
         return Err(refuse(abi::STATUS_DENIED, why));
     }
-    if is_outsourced {
-        // The other one is the outsourcer's, while there is none, too.
+    if helper.is_some() {
+        // The other one is the helper's, while there is none, too.
         return Ok(Verdict::Join {
             region: served.name.clone(),
             slot: GUEST_SLOT,

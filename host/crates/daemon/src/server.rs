@@ -6,7 +6,7 @@
 //!
 //! 1. The holder gets new descriptors, then the state.
 //! 2. QEMUs that have just connected are greeted, and the holder gets that.
-//! 3. Regions get their headers. Outsourcers are started, and learn of their guests.
+//! 3. Regions get their headers. Helpers are started, and learn of their guests.
 //! 4. Pages get their candidates and their replies.
 //! 5. Doorbells ring.
 //! 6. Monitors are asked for the memory that VMs lack.
@@ -36,6 +36,7 @@ use nix::sys::signalfd::SignalFd;
 use tracing::{error, info, warn};
 
 use crate::clients::Clients;
+use crate::config::{HelperId, Role};
 use crate::keeper::Keeper;
 use crate::notify;
 use crate::options::Options;
@@ -98,7 +99,7 @@ impl Server {
             let effects = self.picture.connections.digest(&self.poller);
             self.picture.apply(effects);
             self.picture.make_pairs();
-            self.picture.make_outsourced();
+            self.picture.make_helpers();
             self.picture.regions.guard();
             self.commit();
         }
@@ -107,7 +108,7 @@ impl Server {
 
     /// Milliseconds until the loop has something to do, whatever happens.
     fn timeout(&self) -> u16 {
-        if self.picture.connections.are_busy() || self.picture.outsourcers.are_waiting() {
+        if self.picture.connections.are_busy() || self.picture.helpers.are_waiting() {
             return 2;
         }
         let left = self.next_second.saturating_duration_since(Instant::now());
@@ -131,18 +132,16 @@ impl Server {
             }
             Source::Holder => {
                 self.keeper.lose_holder(&self.poller);
-                self.picture.outsourcers.keep_again();
+                self.picture.helpers.keep_again();
                 self.replace_holder();
             }
             Source::Monitors => self.picture.hear_monitors(),
-            Source::Outsourcer(number) => {
+            Source::Helper(number) => {
                 let Picture {
-                    outsourcers,
-                    config,
-                    ..
+                    helpers, config, ..
                 } = &mut self.picture;
                 let holder = self.keeper.holder();
-                let effects = outsourcers.hear_ended(number, config, holder, &self.poller);
+                let effects = helpers.hear_ended(number, config, holder, &self.poller);
                 self.picture.apply(effects);
             }
             Source::Qemu(number) => {
@@ -173,9 +172,9 @@ impl Server {
         self.picture.regions.every_second(self.heartbeat);
         self.picture.connections.every_second();
         self.picture.vms.every_second();
-        self.picture.outsourcers.every_second(&self.picture.config);
+        self.picture.helpers.every_second(&self.picture.config);
         self.picture.withdraw_pairs();
-        self.picture.withdraw_outsourced();
+        self.picture.withdraw_helpers();
         self.picture.vms.look_at_joins(&self.picture.connections);
         // Requests that had to wait are due; and a ring that was lost does no harm.
         self.answer_requests(false);
@@ -244,7 +243,9 @@ impl Server {
     fn status(&self) -> Status {
         let mut vms = self.picture.vms.status(&self.picture.connections);
         for (number, vm) in vms.iter_mut().enumerate() {
-            vm.outsourcer = self.picture.outsourcers.status(number);
+            let of = |role| HelperId { vm: number, role };
+            vm.outsourcer = self.picture.helpers.status(of(Role::Outsource));
+            vm.host_end = self.picture.helpers.status(of(Role::Tunnels));
         }
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -264,10 +265,10 @@ impl Server {
         let is_reload = self.stopping == Some(Stop::Reload);
         let is_handover = is_reload || self.stopping == Some(Stop::Handover) && connections > 0;
         if is_handover {
-            // Of an outsourcer that was just started the holder may not know all.
+            // Of a helper that was just started the holder may not know all.
             self.commit();
         } else {
-            let effects = self.picture.outsourcers.end(&self.picture.config);
+            let effects = self.picture.helpers.end(&self.picture.config);
             self.picture.apply(effects);
             self.commit();
         }

@@ -83,7 +83,7 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
         return Ok(());
     };
     let mut kept = holder.list()?;
-    pidfd::kill_outsourcers(&kept);
+    pidfd::kill_helpers(&kept);
     let state = kept.remove(STATE).map(State::load).transpose();
     holder.quit();
     match state {

@@ -88,6 +88,12 @@ impl<E> Table<E> {
         self.place(endpoint).map(|place| &mut place.entry)
     }
 
+    /// Looks at an entry.
+    pub fn look(&self, endpoint: u32) -> Option<&E> {
+        let place = self.places.get(endpoint as usize)?.as_ref();
+        place.map(|place| &place.entry)
+    }
+
     /// Finds the endpoint that an event's tag is about, if it is still the same.
     pub fn find(&mut self, tag: u64) -> Option<u32> {
         let endpoint = (tag & 0xffff) as u32;
@@ -99,6 +105,16 @@ impl<E> Table<E> {
     pub fn position(&self, is_it: impl Fn(&E) -> bool) -> Option<u32> {
         let is_it = |place: &Option<Place<E>>| place.as_ref().is_some_and(|one| is_it(&one.entry));
         self.places.iter().position(is_it).map(|own| own as u32)
+    }
+
+    /// Endpoints of all entries that are such ones.
+    pub fn find_all(&mut self, is_it: impl Fn(&mut E) -> bool) -> Vec<u32> {
+        let places = self.places.iter_mut().zip(0..);
+        let found = places.filter_map(|(place, own)| {
+            let entry = &mut place.as_mut()?.entry;
+            is_it(entry).then_some(own)
+        });
+        found.collect()
     }
 
     /// Removes an entry.

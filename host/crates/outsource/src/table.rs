@@ -112,11 +112,8 @@ impl Table {
 
     /// Finds the listener that an endpoint of the guest has, and that still listens.
     pub fn find_listening(&self, its: u32) -> Option<u32> {
-        let is_it = |own: &&u32| match &self.places[**own as usize] {
-            Some(Place {
-                entry: Entry::Listener(listener),
-                ..
-            }) => listener.its == its && listener.socket.is_some(),
+        let is_it = |own: &&u32| match self.all.look(**own) {
+            Some(Entry::Listener(listener)) => listener.its == its && listener.socket.is_some(),
             _ => false,
         };
         self.listeners.iter().find(is_it).copied()
@@ -151,15 +148,10 @@ impl Table {
 
     /// Endpoints of UDP sockets.
     pub fn find_datagrams(&mut self, is_it: impl Fn(&mut Datagrams) -> bool) -> Vec<u32> {
-        let places = self.places.iter_mut().zip(0..);
-        let found =
-            places.filter_map(
-                |(place, own)| match place.as_mut().map(|one| &mut one.entry) {
-                    Some(Entry::Datagrams(datagrams)) => is_it(datagrams).then_some(own),
-                    _ => None,
-                },
-            );
-        found.collect()
+        self.all.find_all(|entry| match entry {
+            Entry::Datagrams(datagrams) => is_it(datagrams),
+            _ => false,
+        })
     }
 
     /// Endpoints of all listeners.

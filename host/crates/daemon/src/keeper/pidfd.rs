@@ -12,8 +12,8 @@ use tracing::warn;
 
 use super::holder::Kept;
 
-/// What the name of an outsourcer's process at the holder begins with.
-pub const OUTSOURCER: &str = "outsourcer.";
+/// What the name of a helper's process at the holder begins with. Older daemons have that.
+pub const HELPER: &str = "outsourcer.";
 /// How long a process that is killed may take to end.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -50,14 +50,14 @@ pub fn wait(pidfd: BorrowedFd<'_>, limit: Duration) -> bool {
     }
 }
 
-/// Kills the outsourcers that a daemon left with its holder.
-pub fn kill_outsourcers(kept: &Kept) {
-    let left = kept.iter().filter(|(name, _)| name.starts_with(OUTSOURCER));
+/// Kills the helpers that a daemon left with its holder.
+pub fn kill_helpers(kept: &Kept) {
+    let left = kept.iter().filter(|(name, _)| name.starts_with(HELPER));
     let left: Vec<_> = left.map(|(_, fd)| fd.as_fd()).collect();
     left.iter().for_each(|pidfd| kill(*pidfd));
     for pidfd in left {
         if !wait(pidfd, PATIENCE) {
-            warn!("an outsourcer of the daemon before does not end");
+            warn!("a helper of the daemon before does not end");
         }
     }
 }

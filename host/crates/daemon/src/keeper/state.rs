@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use crate::config::Listen;
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::{MAJOR, PAGE_ENTRIES};
 use hallway_membership::{Header, Uuid};
@@ -42,28 +43,28 @@ pub struct State {
     /// Number of the next connection.
     #[serde(rename = "next_vm")]
     pub next_connection: u64,
-    /// Doorbells of outsourcers. A state of an older daemon has none.
+    /// Doorbells of helpers. A state of an older daemon has none.
     #[serde(default)]
     pub bells: Vec<SavedBell>,
-    /// Processes of outsourcers. A state of an older daemon has none.
-    #[serde(default)]
-    pub outsourcers: Vec<SavedOutsourcer>,
+    /// Processes of helpers. A state of an older daemon has none.
+    #[serde(default, rename = "outsourcers")]
+    pub helpers: Vec<SavedHelper>,
 }
 
-/// The doorbell of an outsourcer, as the state has it.
+/// The doorbell of a helper, as the state has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SavedBell {
     /// The region that it belongs to.
     pub region: String,
-    /// Slot of the outsourcer there.
+    /// Slot of the helper there.
     pub slot: usize,
     /// Its number among the peers of a QEMU, where connections have theirs.
     pub number: u64,
 }
 
-/// The process of an outsourcer, as the state has it.
+/// The process of a helper, as the state has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedOutsourcer {
+pub struct SavedHelper {
     /// The region that it shares with its guest.
     pub region: String,
     /// Its generation there.
@@ -76,6 +77,9 @@ pub struct SavedOutsourcer {
     pub user: u32,
     /// Main group that it runs as.
     pub group: u32,
+    /// Where it listens.
+    #[serde(default)]
+    pub listen: Option<Listen>,
 }
 
 /// A region, as the state has it.
@@ -153,7 +157,7 @@ impl State {
             connections: Vec::new(),
             next_connection: 1,
             bells: Vec::new(),
-            outsourcers: Vec::new(),
+            helpers: Vec::new(),
         }
     }
 

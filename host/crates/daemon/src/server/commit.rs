@@ -26,8 +26,8 @@ impl Server {
             self.save();
         }
         let changed = self.picture.regions.publish();
-        self.run_outsourcers();
-        if self.picture.outsourcers.is_unsaved() {
+        self.run_helpers();
+        if self.picture.helpers.is_unsaved() {
             self.save();
         }
         let mut rings = self.write_candidates();
@@ -54,15 +54,15 @@ impl Server {
         state.connections = connections.saved();
         state.next_connection = connections.next();
         state.bells = connections.saved_bells();
-        state.outsourcers = self.picture.outsourcers.saved(&self.picture.config);
+        state.helpers = self.picture.helpers.saved(&self.picture.config);
         let regions = &mut self.picture.regions;
         connections.keep(self.keeper.holder())?;
         regions.keep(self.keeper.holder())?;
-        self.picture.outsourcers.keep(self.keeper.holder());
+        self.picture.helpers.keep(self.keeper.holder());
         self.keeper.save(&state)?;
         connections.on_saved(self.keeper.holder());
         regions.on_saved(self.keeper.holder());
-        self.picture.outsourcers.on_saved();
+        self.picture.helpers.on_saved();
         Ok(())
     }
 
@@ -81,16 +81,16 @@ impl Server {
         let connections = &mut self.picture.connections;
         connections.keep_again();
         self.picture.regions.keep_again();
-        self.picture.outsourcers.keep_again();
+        self.picture.helpers.keep_again();
         let holder = self.keeper.holder();
         Ok(holder.put(LISTENER, connections.listener())?)
     }
 
-    /// Starts outsourcers, and tells them of their guests.
-    fn run_outsourcers(&mut self) {
+    /// Starts helpers, and tells them of their guests.
+    fn run_helpers(&mut self) {
         let holder = Some(self.keeper.holder()).filter(|_| self.keeper.has_holder());
         let picture = &mut self.picture;
-        let effects = picture.outsourcers.run(
+        let effects = picture.helpers.run(
             &picture.config,
             &picture.connections,
             &picture.regions,

@@ -19,9 +19,9 @@ use crate::access::Access;
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::connections::Connections;
+use crate::helpers::{Helpers, HELPER_SLOT};
 use crate::keeper::{Inherited, Keeper, State, LISTENER};
 use crate::options::Options;
-use crate::outsourcers::{Outsourcers, OUTSOURCER_SLOT};
 use crate::pairs::Pairs;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
@@ -58,20 +58,19 @@ impl Server {
         let saved = std::mem::take(&mut state.regions);
         let mut regions = Regions::open(options, &config, access, saved, kept)?;
         let mut connections = Connections::recover(listener, &mut state, kept)?;
-        connections.retain_outsourcers(|region| {
-            config.outsourced_named(region).is_some_and(|vm| {
-                config.vms[vm].outsource.is_some() || regions.get(region).is_some()
-            })
+        connections.retain_helpers(|region| {
+            config
+                .helper_named(region)
+                .is_some_and(|id| config.helper(id).is_some() || regions.get(region).is_some())
         });
-        let outsourcers =
-            Outsourcers::recover(&regions, &connections, &config, &state.outsourcers, kept)?;
-        for region in outsourcers.regions() {
-            connections.add_outsourcer(&region, OUTSOURCER_SLOT)?;
+        let helpers = Helpers::recover(&regions, &connections, &config, &state.helpers, kept)?;
+        for region in helpers.regions() {
+            connections.add_helper(&region, HELPER_SLOT)?;
         }
         regions.retain_members(|region, slot| {
             let mut entries = connections.iter().filter_map(|one| one.entry(region));
             entries.any(|entry| entry.slot as usize == slot)
-                || (slot == OUTSOURCER_SLOT && outsourcers.serves(region))
+                || (slot == HELPER_SLOT && helpers.serves(region))
         });
         let holder = inherited.into_holder(&run)?;
         holder.put(LISTENER, connections.listener())?;
@@ -82,7 +81,7 @@ impl Server {
             picture: Picture {
                 vms: Vms::start(&config)?,
                 pairs: Pairs::recover(&regions, &config),
-                outsourcers,
+                helpers,
                 config,
                 connections,
                 regions,
@@ -111,7 +110,7 @@ impl Server {
         let poller = &self.poller;
         self.picture.connections.watch(poller)?;
         self.picture.vms.watch(poller)?;
-        self.picture.outsourcers.watch(poller)?;
+        self.picture.helpers.watch(poller)?;
         self.clients.watch(poller)?;
         self.keeper.watch(poller)?;
         poller.watch(&self.signals, Source::Signal, EpollFlags::EPOLLIN)

@@ -507,6 +507,7 @@ impl Vm {
             monitor: self.path.clone(),
             connected: self.is_up(),
             outsourcer: None,
+            host_end: None,
             problem: match &self.link {
                 Link::Down(why) => Some(why.clone()),
                 Link::New | Link::Up(_) => None,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Outsourcers: processes of the host that execute sockets for guests.
+//! Helpers: processes of the host that each serve one guest. An outsourcer executes sockets
+//! for it, a host end connects programs of the host with it.
 //!
 //! Each shares a region with one VM, and is an ordinary member there, with a slot and
 //! a generation. The region is made once the VM's guest is known, and is removed with
@@ -15,35 +16,41 @@
 //! killed together with its daemon, nothing knows of them any more: they are left, as the
 //! VMs are that have to be restarted then.
 
+mod listen;
 mod process;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hallway_control::Outsourcer;
+use hallway_control::Helper as Shown;
+use hallway_endpoint::orders::Order;
 use hallway_membership::printable;
-use hallway_outsource::orders::{Order, Policy};
+use hallway_outsource::orders::Policy;
 use tracing::{error, info, warn};
 
 use self::process::Process;
-use crate::config::{Config, Outsource, VmConfig};
+use crate::config::{Config, Helper, HelperId, Role, Task};
 use crate::connections::Connections;
 use crate::effect::Effect;
-use crate::keeper::{pidfd, Holder, Kept, SavedOutsourcer};
+use crate::keeper::{pidfd, Holder, Kept, SavedHelper};
 use crate::poller::Poller;
 use crate::regions::{Regions, Served};
 
-/// Slot of the guest in a region that it has with an outsourcer.
+/// Slot of the guest in a region that it has with a helper.
 pub const GUEST_SLOT: usize = 1;
-/// Slot of the outsourcer there.
-pub const OUTSOURCER_SLOT: usize = 2;
+/// Slot of the helper there.
+pub const HELPER_SLOT: usize = 2;
 
-/// The variable that names another program than the one beside `hallwayd`.
-const PROGRAM_VARIABLE: &str = "HALLWAY_OUTSOURCE";
-const PROGRAM: &str = "hallway-outsource";
+/// A program, and the variable that names another one than that beside `hallwayd`.
+fn names(role: Role) -> (&'static str, &'static str) {
+    match role {
+        Role::Outsource => ("hallway-outsource", "HALLWAY_OUTSOURCE"),
+        Role::Tunnels => ("hallway-host", "HALLWAY_HOST"),
+    }
+}
 
 /// Time between two tries to make a region that could not be made.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -57,10 +64,10 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// Causes of refusals that are shown of one process.
 const CAUSES_MAX: usize = 64;
 
-/// A guest that an outsourcer knows: its connection, slot and generation.
+/// A guest that a helper knows: its connection, slot and generation.
 type Known = (u64, u32, u32);
 
-/// State of the process of one VM.
+/// State of a process.
 enum State {
     /// There is none. Its guest may still read what it had received.
     Down { left: Left },
@@ -87,7 +94,7 @@ enum Left {
 }
 
 /// A VM's region, and the process that shares it.
-struct Outsourced {
+struct Helped {
     region: String,
     state: State,
     /// The configuration no longer has it so: it goes.
@@ -98,7 +105,7 @@ struct Outsourced {
     rest: Instant,
 }
 
-impl Outsourced {
+impl Helped {
     fn new(region: String, withdrawn: bool) -> Self {
         Self {
             region,
@@ -129,13 +136,11 @@ impl Outsourced {
     }
 }
 
-/// Every outsourcer.
-pub struct Outsourcers {
-    program: PathBuf,
-    /// By the VM's number in the configuration.
-    all: BTreeMap<usize, Outsourced>,
-    /// VMs without a region, as it could not be made; and when that was.
-    refused: BTreeMap<usize, Instant>,
+/// Every helper.
+pub struct Helpers {
+    all: BTreeMap<HelperId, Helped>,
+    /// Those without a region, as it could not be made; and when that was.
+    refused: BTreeMap<HelperId, Instant>,
     /// Processes that were killed, and are no VM's any more.
     ending: Vec<Process>,
     /// Number of the next process.
@@ -144,41 +149,42 @@ pub struct Outsourcers {
     unsaved: bool,
 }
 
-impl Outsourcers {
+impl Helpers {
     /// Goes on with the regions of a daemon before this one, and with its processes.
     /// Those that do not fit the configuration end.
     pub fn recover(
         regions: &Regions,
         connections: &Connections,
         config: &Config,
-        saved: &[SavedOutsourcer],
+        saved: &[SavedHelper],
         kept: &mut Kept,
     ) -> Result<Self> {
         let (mut all, mut next) = (BTreeMap::new(), 0);
         for served in regions.iter() {
-            let Some(vm) = config.outsourced_named(&served.name) else {
+            let Some(id) = config.helper_named(&served.name) else {
                 continue;
             };
-            let outsource = config.vms[vm].outsource.as_ref();
+            let helper = config.helper(id);
             let fits = |geometry| served.region.geometry() == geometry;
-            let outsource = outsource.filter(|outsource| fits(outsource.geometry));
-            let mut one = Outsourced::new(served.name.clone(), outsource.is_none());
+            let helper = helper.filter(|helper| fits(helper.geometry));
+            let mut one = Helped::new(served.name.clone(), helper.is_none());
             // The first commit says so: its guest may have to read what is left.
             let members = &served.region.header.members;
-            if members.get(OUTSOURCER_SLOT).is_some_and(|one| one.present) {
+            if members.get(HELPER_SLOT).is_some_and(|one| one.present) {
                 one.state = State::Down {
                     left: Left::Unknown,
                 };
             }
             let its = saved.iter().find(|saved| saved.region == served.name);
-            let bell = connections.outsourcer_bell(&served.name);
-            if let (Some(outsource), Some(its), Some(_)) = (outsource, its, bell) {
+            let bell = connections.helper_bell(&served.name);
+            if let (Some(helper), Some(its), Some(_)) = (helper, its, bell) {
                 next += 1;
-                if let Some(process) = adopt(next, outsource, its, served, kept) {
+                if let Some(process) = adopt(next, helper, its, served, kept) {
                     info!(
-                        vm = config.vms[vm].name,
+                        vm = config.vms[id.vm].name,
                         pid = its.pid,
-                        "its outsourcer goes on"
+                        "its {} goes on",
+                        id.role
                     );
                     one.state = State::Up {
                         process,
@@ -187,11 +193,10 @@ impl Outsourcers {
                     };
                 }
             }
-            all.insert(vm, one);
+            all.insert(id, one);
         }
-        pidfd::kill_outsourcers(kept);
+        pidfd::kill_helpers(kept);
         Ok(Self {
-            program: program()?,
             all,
             refused: BTreeMap::new(),
             ending: Vec::new(),
@@ -222,9 +227,9 @@ impl Outsourcers {
     }
 
     /// What a later daemon must know of the processes.
-    pub fn saved(&self, config: &Config) -> Vec<SavedOutsourcer> {
-        let saved = |(vm, one): (&usize, &Outsourced)| {
-            let outsource = config.vms[*vm].outsource.as_ref()?;
+    pub fn saved(&self, config: &Config) -> Vec<SavedHelper> {
+        let saved = |(id, one): (&HelperId, &Helped)| {
+            let helper = config.helper(*id)?;
             let State::Up {
                 process,
                 generation,
@@ -233,7 +238,7 @@ impl Outsourcers {
             else {
                 return None;
             };
-            Some(save(outsource, &one.region, *generation, process.pid))
+            Some(save(helper, &one.region, *generation, process.pid))
         };
         self.all.iter().filter_map(saved).collect()
     }
@@ -257,20 +262,21 @@ impl Outsourcers {
         self.all.values().map(|one| one.region.clone()).collect()
     }
 
-    /// Name of the region that a VM should have.
-    pub fn of(&self, vm: usize) -> Option<&str> {
-        let own = self.all.get(&vm).filter(|one| !one.withdrawn);
-        own.map(|one| one.region.as_str())
+    /// Names of the regions that a VM should have.
+    pub fn of(&self, vm: usize) -> impl Iterator<Item = &str> {
+        let all = self.all.iter();
+        let own = all.filter(move |(id, one)| id.vm == vm && !one.withdrawn);
+        own.map(|(_, one)| one.region.as_str())
     }
 
-    /// What is known of a VM's outsourcer, if one runs.
-    pub fn status(&self, vm: usize) -> Option<Outsourcer> {
-        let State::Up { process, .. } = &self.all.get(&vm)?.state else {
+    /// What is known of a helper, if it runs.
+    pub fn status(&self, id: HelperId) -> Option<Shown> {
+        let State::Up { process, .. } = &self.all.get(&id)?.state else {
             return None;
         };
         let report = &process.report;
         let causes = report.refused.iter().take(CAUSES_MAX);
-        Some(Outsourcer {
+        Some(Shown {
             pid: process.pid,
             sockets: report.sockets,
             listeners: report.listeners,
@@ -287,7 +293,10 @@ impl Outsourcers {
 
     /// Why a VM may not migrate now without the loss of connections.
     pub fn check_migration(&self, vm: usize) -> Result<(), String> {
-        let state = self.all.get(&vm).map(|one| &one.state);
+        let state = self
+            .all
+            .get(&HelperId::outsourcer(vm))
+            .map(|one| &one.state);
         let Some(State::Up {
             process,
             knows: None | Some(Some(_)),
@@ -306,7 +315,8 @@ impl Outsourcers {
     /// Has a VM get no more connections for a while. Returns how many it has, or one where
     /// its process has not said so lately.
     pub fn drain(&mut self, vm: usize, config: &Config) -> Result<u32, String> {
-        let state = self.all.get_mut(&vm).map(|one| &mut one.state);
+        let one = self.all.get_mut(&HelperId::outsourcer(vm));
+        let state = one.map(|one| &mut one.state);
         let Some(State::Up {
             process,
             knows: None | Some(Some(_)),
@@ -315,12 +325,16 @@ impl Outsourcers {
         else {
             return Ok(0);
         };
-        let policy = config.vms[vm].outsource.as_ref().map(|one| &one.policy);
-        let drained = Policy {
+        let task = config.helper(HelperId::outsourcer(vm)).map(|one| &one.task);
+        let policy = match task {
+            Some(Task::Outsource(policy)) => policy.clone(),
+            _ => Policy::default(),
+        };
+        let drained = Task::Outsource(Policy {
             connect: Vec::new(),
             sockets: 0,
-            ..policy.cloned().unwrap_or_default()
-        };
+            ..policy
+        });
         process
             .drain(&drained)
             .map_err(|error| format!("its outsourcer does not listen: {error:#}"))?;
@@ -329,7 +343,7 @@ impl Outsourcers {
 
     /// Asks each process for its state.
     pub fn every_second(&mut self, config: &Config) {
-        for (vm, one) in &mut self.all {
+        for (id, one) in &mut self.all {
             // One without a guest has nothing to say, and may not be confined yet.
             let State::Up {
                 process,
@@ -339,11 +353,11 @@ impl Outsourcers {
             else {
                 continue;
             };
-            let outsource = config.vms[*vm].outsource.as_ref();
-            let undrained = outsource.map_or(Ok(()), |one| process.end_drain(&one.policy));
+            let helper = config.helper(*id);
+            let undrained = helper.map_or(Ok(()), |one| process.end_drain(&one.task));
             if let Err(error) = undrained.and_then(|()| process.ask_report()) {
-                let vm = &config.vms[*vm].name;
-                warn!(vm, "its outsourcer gives no report: {error:#}");
+                let vm = &config.vms[id.vm].name;
+                warn!(vm, "its {} gives no report: {error:#}", id.role);
                 process.kill();
             }
         }
@@ -355,39 +369,37 @@ impl Outsourcers {
         all.any(|one| one.withdrawn && one.region == region)
     }
 
-    /// The VMs with a known guest and without a region.
+    /// Those with a known guest and without a region.
     pub fn lacking(
         &self,
         config: &Config,
         connections: &Connections,
         regions: &Regions,
-    ) -> Vec<usize> {
+    ) -> Vec<HelperId> {
         let waits = |at: &Instant| at.elapsed() < TRY_AGAIN;
-        let is_lacking = |(number, vm): &(usize, &VmConfig)| {
-            vm.outsource.is_some()
-                && !self.all.contains_key(number)
-                && !self.refused.get(number).is_some_and(waits)
-                && connections.of_guest(vm.uuid).is_some()
-                && !regions.lingers(&config.outsourced_name(*number))
+        let is_lacking = |id: &HelperId| {
+            !self.all.contains_key(id)
+                && !self.refused.get(id).is_some_and(waits)
+                && connections.of_guest(config.vms[id.vm].uuid).is_some()
+                && !regions.lingers(&config.helper_region(*id))
         };
-        let vms = config.vms.iter().enumerate().filter(is_lacking);
-        vms.map(|(number, _)| number).collect()
+        config.helper_ids().filter(is_lacking).collect()
     }
 
-    /// Enters whether the region of a VM could be `made`. One that could not is tried
+    /// Enters whether the region of a helper could be `made`. One that could not is tried
     /// again later.
-    pub fn enter(&mut self, vm: usize, region: String, made: bool) {
+    pub fn enter(&mut self, id: HelperId, region: String, made: bool) {
         if made {
-            self.refused.remove(&vm);
-            self.all.insert(vm, Outsourced::new(region, false));
+            self.refused.remove(&id);
+            self.all.insert(id, Helped::new(region, false));
         } else {
-            self.refused.insert(vm, Instant::now());
+            self.refused.insert(id, Instant::now());
         }
     }
 
     /// Where a process is to be started. Each gets a place in its region first: that of
     /// the one before, once the guest has saved what it had not read there.
-    pub fn take_due(&mut self, regions: &Regions) -> Vec<(usize, String)> {
+    pub fn take_due(&mut self, regions: &Regions) -> Vec<(HelperId, String)> {
         let now = Instant::now();
         for one in self.all.values_mut() {
             let State::Down { left } = &mut one.state else {
@@ -401,7 +413,7 @@ impl Outsourcers {
                 }
             }
         }
-        let is_due = |(_, one): &(&usize, &Outsourced)| {
+        let is_due = |(_, one): &(&HelperId, &Helped)| {
             let rests = now < one.rest || one.withdrawn;
             matches!(
                 one.state,
@@ -411,12 +423,12 @@ impl Outsourcers {
             ) && !rests
         };
         let due = self.all.iter().filter(is_due);
-        due.map(|(vm, one)| (*vm, one.region.clone())).collect()
+        due.map(|(id, one)| (*id, one.region.clone())).collect()
     }
 
     /// Whether a guest is waited for, which does not ring when it has settled.
     pub fn are_waiting(&self) -> bool {
-        let is_waiting = |one: &Outsourced| {
+        let is_waiting = |one: &Helped| {
             matches!(
                 one.state,
                 State::Down {
@@ -428,8 +440,8 @@ impl Outsourcers {
     }
 
     /// A process is a member, and is to be started with the next commit.
-    pub fn hear_entered(&mut self, vm: usize, generation: u32) {
-        if let Some(one) = self.all.get_mut(&vm) {
+    pub fn hear_entered(&mut self, id: HelperId, generation: u32) {
+        if let Some(one) = self.all.get_mut(&id) {
             one.state = State::Due { generation };
         }
     }
@@ -445,9 +457,10 @@ impl Outsourcers {
         poller: &Poller,
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
-        for (vm, one) in &mut self.all {
-            let (vm, served) = (&config.vms[*vm], regions.get(&one.region));
-            let (Some(served), Some(outsource)) = (served, &vm.outsource) else {
+        for (id, one) in &mut self.all {
+            let (vm, role) = (&config.vms[id.vm], id.role);
+            let served = regions.get(&one.region);
+            let (Some(served), Some(helper)) = (served, config.helper(*id)) else {
                 continue;
             };
             match &mut one.state {
@@ -459,21 +472,32 @@ impl Outsourcers {
                 State::Due { generation } => {
                     let order = Order::Start {
                         size: served.size(),
-                        slot: OUTSOURCER_SLOT as u32,
+                        slot: HELPER_SLOT as u32,
                         generation: *generation,
                         slots: served.region.geometry().slots(),
-                        slice_offset: served.region.geometry().slice_offset(OUTSOURCER_SLOT),
+                        slice_offset: served.region.geometry().slice_offset(HELPER_SLOT),
                         slice_size: served.region.geometry().slice_size(),
-                        policy: outsource.policy.clone(),
+                        policy: helper.task.clone(),
                     };
                     self.next += 1;
                     let ended = &mut self.ending;
-                    let started = Process::start(self.next, &self.program, outsource);
-                    let started = started.and_then(|mut process| {
+                    let listeners = listen::listen(helper.listen.as_ref());
+                    let started = listeners.and_then(|listeners| {
+                        let process = Process::start(self.next, &program(role)?, helper)?;
+                        Ok((process, listeners))
+                    });
+                    let started = started.and_then(|(mut process, listeners)| {
                         keep(&mut process, holder);
                         let watched = process.watch(poller);
                         let ready = watched.and_then(|()| {
-                            introduce(&process, &order, &one.region, served, connections)
+                            introduce(
+                                &process,
+                                &order,
+                                &listeners,
+                                &one.region,
+                                served,
+                                connections,
+                            )
                         });
                         match ready {
                             Ok(()) => Ok(process),
@@ -486,7 +510,7 @@ impl Outsourcers {
                     });
                     match started {
                         Ok(process) => {
-                            info!(vm = vm.name, pid = process.pid, "its outsourcer runs");
+                            info!(vm = vm.name, pid = process.pid, "its {role} runs");
                             one.state = State::Up {
                                 process,
                                 generation: *generation,
@@ -495,9 +519,9 @@ impl Outsourcers {
                             self.unsaved = true;
                         }
                         Err(error) => {
-                            error!(vm = vm.name, "no outsourcer can be started: {error:#}");
+                            error!(vm = vm.name, "no {role} can be started: {error:#}");
                             one.fall(Duration::ZERO);
-                            effects.push(left(&vm.name, &one.region));
+                            effects.push(left(&vm.name, role, &one.region));
                         }
                     }
                 }
@@ -505,7 +529,7 @@ impl Outsourcers {
             }
             if let State::Up { process, knows, .. } = &mut one.state {
                 if let Err(error) = tell(process, knows, &one.region, served, connections) {
-                    warn!(vm = vm.name, "its outsourcer does not listen: {error:#}");
+                    warn!(vm = vm.name, "its {role} does not listen: {error:#}");
                     process.kill();
                 }
             }
@@ -534,33 +558,33 @@ impl Outsourcers {
             self.ending.swap_remove(at).bury(Some(holder), poller);
             return Vec::new();
         }
-        for (vm, one) in &mut self.all {
+        for (id, one) in &mut self.all {
             let State::Up { process, .. } = &one.state else {
                 continue;
             };
             if process.number == number {
                 let why = process.bury(Some(holder), poller);
-                let (name, lived) = (&config.vms[*vm].name, process.started.elapsed());
-                warn!(vm = name, "its outsourcer ended: {why}");
+                let (name, lived) = (&config.vms[id.vm].name, process.started.elapsed());
+                warn!(vm = name, "its {} ended: {why}", id.role);
                 one.fall(lived);
-                return vec![left(name, &one.region)];
+                return vec![left(name, id.role, &one.region)];
             }
         }
         Vec::new()
     }
 
     /// The regions that are to go: they are withdrawn, or their guest has gone.
-    pub fn leaving(&self, config: &Config, connections: &Connections) -> Vec<(usize, String)> {
-        let is_leaving = |(vm, one): &(&usize, &Outsourced)| {
-            one.withdrawn || connections.of_guest(config.vms[**vm].uuid).is_none()
+    pub fn leaving(&self, config: &Config, connections: &Connections) -> Vec<(HelperId, String)> {
+        let is_leaving = |(id, one): &(&HelperId, &Helped)| {
+            one.withdrawn || connections.of_guest(config.vms[id.vm].uuid).is_none()
         };
         let leaving = self.all.iter().filter(is_leaving);
-        leaving.map(|(vm, one)| (*vm, one.region.clone())).collect()
+        leaving.map(|(id, one)| (*id, one.region.clone())).collect()
     }
 
-    /// Forgets a VM after its region is removed, and ends its process.
-    pub fn remove(&mut self, vm: usize) {
-        let state = self.all.remove(&vm).map(|one| one.state);
+    /// Forgets a helper after its region is removed, and ends its process.
+    pub fn remove(&mut self, id: HelperId) {
+        let state = self.all.remove(&id).map(|one| one.state);
         if let Some(State::Up { process, .. }) = state {
             process.kill();
             self.ending.push(process);
@@ -571,7 +595,7 @@ impl Outsourcers {
     pub fn end(&mut self, config: &Config) -> Vec<Effect> {
         let mut effects = Vec::new();
         let mut ended = std::mem::take(&mut self.ending);
-        for (vm, one) in &mut self.all {
+        for (id, one) in &mut self.all {
             let down = State::Down {
                 left: Left::Unknown,
             };
@@ -583,35 +607,36 @@ impl Outsourcers {
                     ended.push(process);
                 }
             }
-            effects.push(left(&config.vms[*vm].name, &one.region));
+            effects.push(left(&config.vms[id.vm].name, id.role, &one.region));
         }
         for process in ended {
             if !process.wait() {
-                warn!(pid = process.pid, "an outsourcer does not end");
+                warn!(pid = process.pid, "a helper does not end");
             }
         }
         effects
     }
 }
 
-/// The departure of a VM's outsourcer.
-fn left(vm: &str, region: &str) -> Effect {
+/// The departure of a VM's helper.
+fn left(vm: &str, role: Role, region: &str) -> Effect {
     Effect::Leave {
-        label: format!("outsourcer of {vm}"),
+        label: format!("{role} of {vm}"),
         region: region.into(),
-        slot: OUTSOURCER_SLOT,
+        slot: HELPER_SLOT,
     }
 }
 
 /// What a later daemon must know of a process.
-fn save(outsource: &Outsource, region: &str, generation: u32, pid: u32) -> SavedOutsourcer {
-    SavedOutsourcer {
+fn save(helper: &Helper, region: &str, generation: u32, pid: u32) -> SavedHelper {
+    SavedHelper {
         region: region.into(),
         generation,
         pid,
-        netns: outsource.netns.clone(),
-        user: outsource.user.as_raw(),
-        group: outsource.group.as_raw(),
+        netns: helper.netns.clone(),
+        user: helper.user.as_raw(),
+        group: helper.group.as_raw(),
+        listen: helper.listen.clone(),
     }
 }
 
@@ -619,28 +644,28 @@ fn save(outsource: &Outsource, region: &str, generation: u32, pid: u32) -> Saved
 /// now on. Nothing: it does not fit, or has ended.
 fn adopt(
     number: u64,
-    outsource: &Outsource,
-    saved: &SavedOutsourcer,
+    helper: &Helper,
+    saved: &SavedHelper,
     served: &Served,
     kept: &mut Kept,
 ) -> Option<Process> {
-    let member = served.region.header.members.get(OUTSOURCER_SLOT)?;
+    let member = served.region.header.members.get(HELPER_SLOT)?;
     let is_member = member.present && member.generation == saved.generation;
-    if !is_member || *saved != save(outsource, &served.name, saved.generation, saved.pid) {
+    if !is_member || *saved != save(helper, &served.name, saved.generation, saved.pid) {
         return None;
     }
     let process = Process::recover(number, saved.pid, kept)?;
-    let netns = outsource.netns.as_ref();
+    let netns = helper.netns.as_ref();
     if netns.is_some_and(|netns| !process.is_in(netns)) {
         return None;
     }
-    match process.change_policy(&outsource.policy) {
+    match process.change_policy(&helper.task) {
         Ok(()) => {
             process.claim(kept);
             Some(process)
         }
         Err(error) => {
-            warn!(pid = saved.pid, "an outsourcer does not listen: {error:#}");
+            warn!(pid = saved.pid, "a helper does not listen: {error:#}");
             None
         }
     }
@@ -656,14 +681,17 @@ fn keep(process: &mut Process, holder: Option<&Holder>) {
 /// Tells a process what it is.
 fn introduce(
     process: &Process,
-    order: &Order,
+    order: &Order<Task>,
+    listeners: &[OwnedFd],
     region: &str,
     served: &Served,
     connections: &Connections,
 ) -> Result<()> {
     let memory = served.region.descriptor().context("it is a file")?;
-    let bell = connections.outsourcer_bell(region);
-    process.send(order, &[memory, bell.context("it has no doorbell")?])
+    let bell = connections.helper_bell(region);
+    let mut fds = vec![memory, bell.context("it has no doorbell")?];
+    fds.extend(listeners.iter().map(AsFd::as_fd));
+    process.send(order, &fds)
 }
 
 /// Tells a process whether its guest is there, if that has changed.
@@ -682,12 +710,12 @@ fn tell(
     }
     // The order about the same guest again changes nothing.
     if knows.map_or(now.is_none(), |known| known.is_some()) {
-        process.send(&Order::Departed, &[])?;
+        process.send(&Order::<Task>::Departed, &[])?;
         process.forget_guest();
     }
     if let Some((one, entry)) = guest {
         let geometry = served.region.geometry();
-        let order = Order::Guest {
+        let order: Order<Task> = Order::Guest {
             slot: entry.slot,
             generation: entry.generation,
             slice_offset: geometry.slice_offset(entry.slot as usize),
@@ -699,13 +727,14 @@ fn tell(
     Ok(())
 }
 
-/// The program that executes sockets.
-fn program() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()) {
+/// The program of a helper.
+fn program(role: Role) -> Result<PathBuf> {
+    let (name, variable) = names(role);
+    if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
     let own = std::env::current_exe().context("/proc/self/exe")?;
-    Ok(own.with_file_name(PROGRAM))
+    Ok(own.with_file_name(name))
 }
 
 #[cfg(test)]
@@ -714,7 +743,7 @@ mod tests {
 
     #[test]
     fn one_that_fails_again_and_again_rests_longer_and_longer() {
-        let mut one = Outsourced::new("out.a".into(), false);
+        let mut one = Helped::new("out.a".into(), false);
         let mut fall = |lived| {
             let now = Instant::now();
             one.fall(lived);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process of one outsourcer: how it is started and ended, and how orders reach it.
+//! The process of one helper: how it is started and ended, and how orders reach it.
 //!
 //! It has a network namespace that the operator chose, or an empty one, a user that is
 //! not root, and no way to get more.
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use hallway_abi::region::ENDPOINTS_MAX;
 use hallway_control::DRAIN_LEASE;
-use hallway_outsource::orders::{Order, Policy, Report, CONTROL_FD, PACKET_MAX};
+use hallway_endpoint::orders::{Order, Report, CONTROL_FD, PACKET_MAX};
 use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::sched::{setns, unshare, CloneFlags};
@@ -30,7 +30,7 @@ use nix::sys::socket::{
 use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
 use nix::unistd::{geteuid, setgid, setgroups, setuid};
 
-use crate::config::Outsource;
+use crate::config::{Helper, Task};
 use crate::keeper::{pidfd, Holder, Kept};
 use crate::poller::{Poller, Source};
 
@@ -41,7 +41,7 @@ const FRESH: Duration = Duration::from_secs(5);
 /// it is enough for as many sockets as there are endpoints, some of them being closed.
 const DESCRIPTORS: u64 = 4 * ENDPOINTS_MAX as u64 + 64;
 
-/// The process of one outsourcer.
+/// The process of one helper.
 pub struct Process {
     /// Its number; this daemon uses none twice.
     pub number: u64,
@@ -67,7 +67,7 @@ pub struct Process {
 
 impl Process {
     /// Starts one.
-    pub fn start(number: u64, program: &Path, outsource: &Outsource) -> Result<Self> {
+    pub fn start(number: u64, program: &Path, helper: &Helper) -> Result<Self> {
         let kind = SockType::SeqPacket;
         let (control, theirs) =
             socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
@@ -75,7 +75,7 @@ impl Process {
         let theirs = fcntl(&theirs, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 1))?;
         // SAFETY: the kernel just made this descriptor for us.
         let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
-        let mut command = command(program, outsource, theirs.as_raw_fd())?;
+        let mut command = command(program, helper, theirs.as_raw_fd())?;
         let mut child = command
             .spawn()
             .with_context(|| program.display().to_string())?;
@@ -138,13 +138,13 @@ impl Process {
     }
 
     /// Gives it another policy.
-    pub fn change_policy(&self, policy: &Policy) -> Result<()> {
+    pub fn change_policy(&self, policy: &Task) -> Result<()> {
         let policy = policy.clone();
         self.send(&Order::Policy { policy }, &[])
     }
 
     /// Gives it a policy for the next [`DRAIN_LEASE`].
-    pub fn drain(&mut self, policy: &Policy) -> Result<()> {
+    pub fn drain(&mut self, policy: &Task) -> Result<()> {
         if self.drains.is_none() {
             self.change_policy(policy)?;
             // Connections that began since the last report are not in it.
@@ -155,7 +155,7 @@ impl Process {
     }
 
     /// Gives it its own policy back, if that time is over.
-    pub fn end_drain(&mut self, policy: &Policy) -> Result<()> {
+    pub fn end_drain(&mut self, policy: &Task) -> Result<()> {
         if self.drains.is_some_and(|end| Instant::now() >= end) {
             self.drains = None;
             self.change_policy(policy)?;
@@ -165,7 +165,7 @@ impl Process {
 
     /// Watches for its end.
     pub fn watch(&self, poller: &Poller) -> Result<()> {
-        let source = Source::Outsourcer(self.number);
+        let source = Source::Helper(self.number);
         poller.watch(&self.pidfd, source, EpollFlags::EPOLLIN)
     }
 
@@ -176,7 +176,7 @@ impl Process {
     }
 
     /// Sends an order. A process that does not read them makes no daemon wait.
-    pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    pub fn send(&self, order: &Order<Task>, fds: &[BorrowedFd<'_>]) -> Result<()> {
         let text = serde_json::to_vec(order)?;
         let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&fds)];
@@ -298,7 +298,7 @@ fn first_number() -> u64 {
 
 /// Name of a process at the holder.
 fn process_name(pid: u32) -> String {
-    format!("{}{pid}", pidfd::OUTSOURCER)
+    format!("{}{pid}", pidfd::HELPER)
 }
 
 /// Name of its control socket there.
@@ -307,8 +307,8 @@ fn control_name(pid: u32) -> String {
 }
 
 /// Puts together how it is started.
-fn command(program: &Path, outsource: &Outsource, control: RawFd) -> Result<Command> {
-    let netns = outsource.netns.as_ref();
+fn command(program: &Path, helper: &Helper, control: RawFd) -> Result<Command> {
+    let netns = helper.netns.as_ref();
     // A path that has become a pipe must not make the daemon wait.
     let mut options = File::options();
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
@@ -318,7 +318,7 @@ fn command(program: &Path, outsource: &Outsource, control: RawFd) -> Result<Comm
             .with_context(|| format!("netns {}", Path::display(path)))
     };
     let netns = netns.map(|path| open(path)).transpose()?;
-    let (user, group) = (outsource.user, outsource.group);
+    let (user, group) = (helper.user, helper.group);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let most = DESCRIPTORS.min(hard);
     // The user may not reach the folder in which the program is: it is opened before.

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sockets at which programs of the host reach a guest. They are made for each process,
+//! which alone listens.
+
+use std::fs::{set_permissions, symlink_metadata, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{chown, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+use nix::sys::socket::{
+    bind, listen as start, socket, AddressFamily, Backlog, SockFlag, SockType, UnixAddr,
+};
+use nix::sys::stat::{umask, Mode};
+
+use crate::config::Listen;
+use crate::run::check_dir;
+
+/// Where messages go, beside the socket for bytes.
+pub const PACKETS: &str = ".packets";
+
+/// Listens for bytes, and for messages. Nothing is asked for: nothing.
+pub fn listen(at: Option<&Listen>) -> Result<Vec<OwnedFd>> {
+    let Some(at) = at else {
+        return Ok(Vec::new());
+    };
+    let dir = at.path.parent().unwrap_or(Path::new("/"));
+    check_dir(dir, "socket of [vm.tunnels]", "pose as the VM", 0)?;
+    let mut packets = at.path.clone().into_os_string();
+    packets.push(PACKETS);
+    let one = |path: PathBuf, kind| {
+        open(&path, kind, at.group).with_context(|| path.display().to_string())
+    };
+    Ok(vec![
+        one(at.path.clone(), SockType::Stream)?,
+        one(packets.into(), SockType::SeqPacket)?,
+    ])
+}
+
+/// Listens in place of a socket of before. Members of the group may connect.
+fn open(path: &Path, kind: SockType, group: Option<u32>) -> Result<OwnedFd> {
+    match symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => bail!("is there and is no socket: give another one"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, kind, flags, None)?;
+    let before = umask(Mode::from_bits_retain(0o177));
+    let bound = bind(listener.as_raw_fd(), &UnixAddr::new(path)?);
+    umask(before);
+    bound?;
+    if group.is_some() {
+        chown(path, None, group)?;
+        set_permissions(path, Permissions::from_mode(0o660))?;
+    }
+    start(&listener, Backlog::MAXCONN)?;
+    Ok(listener)
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! SOCK_SEQPACKET: each message lies in its ring after a frame, and goes whole.
+
+use std::mem::{offset_of, size_of};
+use std::os::fd::OwnedFd;
+
+use hallway_abi::tunnel as abi;
+use hallway_endpoint::socket as wire;
+use hallway_ring::{Receiver, Sender};
+use nix::errno::Errno;
+
+use crate::pipe::{Failure, Step};
+use crate::unix;
+
+const FRAME: usize = size_of::<abi::Frame>();
+
+fn frame_size(length: usize) -> usize {
+    (FRAME + length).next_multiple_of(abi::FRAME_ALIGN as usize)
+}
+
+/// Sends the guest's next message. The bytes that moved are those of its frame, too.
+pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
+    let used = ring.count_used() as usize;
+    if used == 0 {
+        return Ok(Step::Empty);
+    }
+    if used < FRAME {
+        return Err(Failure::Corrupt);
+    }
+    let runs = ring.used_runs(used as u32);
+    let mut frame = [0; FRAME];
+    runs.part(0, FRAME).read(&mut frame);
+    let at = offset_of!(abi::Frame, length);
+    let length = u32::from_le_bytes(std::array::from_fn(|n| frame[at + n])) as usize;
+    if length > used || frame_size(length) > used {
+        return Err(Failure::Corrupt);
+    }
+    // To a reader one without bytes would be the end.
+    if length == 0 {
+        return Ok(Step::Moved(FRAME));
+    }
+    match wire::send(socket, &runs.part(FRAME, length), true) {
+        Ok(_) => Ok(Step::Moved(frame_size(length))),
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(Step::Blocked),
+        Err(Errno::EPIPE) => Ok(Step::Ended),
+        Err(Errno::EMSGSIZE) => Err(Failure::TooLong),
+        Err(_) => Err(Failure::Socket),
+    }
+}
+
+/// Receives the host's next message into the ring. `need` becomes the free bytes that it
+/// waits for.
+pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<Step, Failure> {
+    let length = match unix::next_length(socket) {
+        // A message without bytes looks like the end, as to each program.
+        Ok(0) => return Ok(Step::Ended),
+        Ok(length) => length,
+        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::Blocked),
+        Err(_) => return Err(Failure::Socket),
+    };
+    let total = frame_size(length);
+    if total > ring.size() as usize {
+        return Err(Failure::TooLong);
+    }
+    let runs = ring.free_runs(total as u32);
+    if runs.len() < total {
+        *need = total as u32;
+        return Ok(Step::Empty);
+    }
+    match wire::receive(socket, &runs.part(FRAME, length)) {
+        Ok(_) => {}
+        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::Blocked),
+        Err(_) => return Err(Failure::Socket),
+    }
+    let mut frame = [0; FRAME];
+    let at = offset_of!(abi::Frame, length);
+    frame[at..at + 4].copy_from_slice(&(length as u32).to_le_bytes());
+    runs.part(0, FRAME).write(&frame);
+    let rest = total - FRAME - length;
+    runs.part(FRAME + length, rest).write(&[0; FRAME][..rest]);
+    Ok(Step::Moved(total))
+}

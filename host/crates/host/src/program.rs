@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The program: what each order, doorbell and event means for its connections.
+
+use std::os::fd::OwnedFd;
+
+use anyhow::{ensure, Result};
+use hallway_endpoint::orders::Report;
+use hallway_endpoint::poller::{Poller, PROGRAM};
+use hallway_endpoint::server::{Program, Side};
+use hallway_endpoint::table::{Queue, Table};
+use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
+
+use crate::client::PORT_FIRST;
+use crate::confine;
+use crate::guest::Guest;
+use crate::pipe::Pipe;
+use crate::unix;
+use crate::Policy;
+
+/// Programs of the host that one turn takes up at most.
+const CLIENTS: usize = 32;
+
+/// The host as an end of tunnels.
+pub struct Host {
+    table: Table<Pipe>,
+    /// For bytes, and for messages.
+    listeners: Vec<OwnedFd>,
+    next_port: u32,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            table: Table::default(),
+            listeners: Vec::new(),
+            next_port: PORT_FIRST,
+        }
+    }
+}
+
+fn guest<'a>(
+    table: &'a mut Table<Pipe>,
+    next_port: &'a mut u32,
+    side: Side<'a, Policy>,
+) -> Guest<'a> {
+    Guest {
+        peer: side.peer,
+        table,
+        next_port,
+        policy: side.policy,
+        counts: side.counts,
+        poller: side.poller,
+    }
+}
+
+impl Host {
+    fn guest<'a>(&'a mut self, side: Side<'a, Policy>) -> Guest<'a> {
+        guest(&mut self.table, &mut self.next_port, side)
+    }
+
+    /// Takes up programs that have connected. Without a guest they are hung up on.
+    fn accept(&mut self, number: usize, side: Option<Side<'_, Policy>>) {
+        let Some(listener) = self.listeners.get(number) else {
+            return;
+        };
+        let mut guest = side.map(|side| guest(&mut self.table, &mut self.next_port, side));
+        for _ in 0..CLIENTS {
+            match unix::accept(listener) {
+                Ok(socket) => {
+                    if let Some(guest) = &mut guest {
+                        guest.take_client(socket, number != 0);
+                    }
+                }
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Program for Host {
+    type Policy = Policy;
+
+    fn start(&mut self, descriptors: Vec<OwnedFd>, poller: &Poller) -> Result<()> {
+        ensure!(descriptors.len() == 2, "two listeners belong to it");
+        for (number, listener) in descriptors.iter().enumerate() {
+            poller.watch(listener, PROGRAM + number as u64)?;
+        }
+        self.listeners = descriptors;
+        Ok(())
+    }
+
+    fn confine(&self) -> Result<()> {
+        confine::confine()
+    }
+
+    fn look(&mut self, side: Side<'_, Policy>, is_new: bool) {
+        self.guest(side).look(is_new);
+    }
+
+    fn take_event(&mut self, side: Option<Side<'_, Policy>>, tag: u64, flags: EpollFlags) {
+        let listener = tag.wrapping_sub(PROGRAM);
+        if listener < self.listeners.len() as u64 {
+            self.accept(listener as usize, side);
+        } else if let Some(side) = side {
+            self.guest(side).take_event(tag, flags);
+        }
+    }
+
+    fn work(&mut self, side: Side<'_, Policy>) {
+        self.guest(side).work();
+    }
+
+    fn has_work(&self) -> bool {
+        self.table.has(Queue::Ready)
+    }
+
+    fn timeout(&self, _: &Policy) -> Option<u16> {
+        None
+    }
+
+    fn beat(&mut self, _: Side<'_, Policy>) {}
+
+    fn change_policy(&mut self, _: Side<'_, Policy>, _: &Policy) {}
+
+    fn reset(&mut self, side: Option<Side<'_, Policy>>) {
+        if let Some(side) = side {
+            self.guest(side).depart();
+        }
+        drop(self.table.clear());
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.sockets = self.table.count();
+    }
+}

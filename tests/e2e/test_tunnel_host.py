@@ -1,0 +1,149 @@
+"""The host as an end of tunnels: a guest's programs over AF_VSOCK, and the host's by Unix sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import socket
+import struct
+import termios
+from pathlib import Path
+
+import pytest
+from hallway_tests import hostend, tunnels
+from hallway_tests.guest import tunnel
+from hallway_tests.guests import Delta, odd
+from hallway_tests.hostend import CID, PATH, Caller, HostEnd, reach, serve
+from hallway_tests.suite import wait_for
+from hallway_tests.tunnels import KINDS, PORT, Talk
+
+pytestmark = pytest.mark.xdist_group("e2e-tunnel-host")
+
+COPIED_BYTES = 3_000_000
+KILLED_BYTES = 100_000  # that the host has sent when its process is killed
+TRIES = 5
+
+
+def test_guest_to_host(host_end: HostEnd) -> None:
+    """Programs of the guest connect to services of the host: each byte and message comes back by rings."""
+    vm = host_end.vm
+    with host_end.loaded():
+        for place, kind in enumerate(KINDS):
+            delta = Delta(vm)
+            with hostend.served(PORT + place, serve, kind):
+                said = tunnels.run(vm, f"echo {kind} {CID} {PORT} 1000000 3", 200 * host_end.slow)
+            assert not said["wrong"], said["wrong"]
+            moved = delta.of(vm)
+            assert moved["tx_bytes_tunnel"] == said["sent"]
+            assert moved["rx_bytes_tunnel"] == said["sent"] - 3 * tunnel.NAME
+            assert moved["tunnel_connections"] == 3
+            assert not moved["tunnel_resets"]
+            assert not odd(moved)
+        wait_for(lambda: not host_end.report()["sockets"], "all is closed", 30)
+        assert not host_end.report()["corrupt"]
+
+
+def test_host_to_guest(host_end: HostEnd) -> None:
+    """Programs of the host connect to services of the guest: each byte and message comes back by rings."""
+    vm = host_end.vm
+    with host_end.loaded(), tunnels.served(vm):
+        for kind in KINDS:
+            delta, wrong = Delta(vm), list[str]()
+            tunnel._echo_checked(Caller(kind, PORT), 7, COPIED_BYTES, wrong)
+            assert not wrong, wrong
+            moved = delta.of(vm)
+            assert moved["rx_bytes_tunnel"] == COPIED_BYTES + tunnel.NAME
+            assert moved["tx_bytes_tunnel"] == COPIED_BYTES
+            assert moved["tunnel_arrivals"] == 1
+            assert not odd(moved)
+        wait_for(lambda: not host_end.report()["sockets"], "all is closed", 30)
+
+
+def test_refused(host_end: HostEnd) -> None:
+    """Where nothing listens a guest's connect() fails, and a program of the host is hung up on."""
+    vm = host_end.vm
+    with host_end.loaded():
+        talk = Talk(vm, f"try stream {CID} 4999 {TRIES}")
+        assert json.loads(talk.hear()) == ["ECONNRESET"] * TRIES
+        talk.end()
+        for kind in KINDS:
+            with pytest.raises(ConnectionRefusedError):
+                reach(4998, kind)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(PATH))
+            sock.sendall(b"CONNECT me to port 1\n")
+            with contextlib.suppress(ConnectionResetError):
+                assert not sock.recv(100)
+        wait_for(lambda: host_end.report()["refused"], "the refusals are reported", 30)
+        wait_for(lambda: not host_end.report()["sockets"], "all is closed", 30)
+
+
+def test_socat(host_end: HostEnd) -> None:
+    """socat in the guest carries a file to the host, and back."""
+    vm = host_end.vm
+    vm.run(f"head -c {COPIED_BYTES} /dev/urandom >/tmp/sent")
+    with host_end.loaded(), hostend.served(7100, tunnel.SERVICES["echo"]):
+        vm.run(f"socat -t 60 - VSOCK-CONNECT:{CID}:7100 </tmp/sent >/tmp/got", timeout=120 * host_end.slow)
+        assert not vm.run("cmp /tmp/sent /tmp/got").out
+
+
+def test_process_killed(host_end: HostEnd) -> None:
+    """What the guest has received of a process that dies it reads, then ECONNRESET; another takes over."""
+    vm = host_end.vm
+    with host_end.loaded():
+        listener = Talk(vm, f"hear stream {PORT} 5")
+        assert listener.hear() == "ready"
+        listener.say("accept")
+        with reach(PORT) as sock:
+            assert listener.hear() == "accepted"
+            sock.sendall(bytes(KILLED_BYTES))
+            wait_for(lambda: not _count_untaken(sock), "all is in the ring", 30)
+            host_end.kill_process()
+        listener.say("read")
+        assert listener.hear() == f"{KILLED_BYTES} ECONNRESET"
+        host_end.wait_host()
+        listener.say("accept")
+        with wait_for(lambda: _try_reach(PORT), "the guest is reached", 60) as sock:  # type: ignore[union-attr]
+            assert listener.hear() == "accepted"
+        listener.end()
+
+
+def _count_untaken(sock: socket.socket) -> int:
+    """Return how many bytes, and more, the other end has not received."""
+    return struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0]
+
+
+def _try_reach(port: int) -> socket.socket | None:
+    try:
+        return reach(port)
+    except OSError:
+        return None
+
+
+def test_daemon_killed(host_end: HostEnd) -> None:
+    """A tunnel goes on while hallwayd is killed and started again; the process stays."""
+    with host_end.loaded(), tunnels.served(host_end.vm):
+        pid = wait_for(host_end.pid, "there is a process", 30)
+        with Caller("stream", PORT).call("echo") as sock:
+            host_end.site.daemon.kill()
+            sock.sendall(b"before")
+            assert tunnel.take(sock, 6) == b"before"
+            host_end.site.daemon.start()
+            sock.sendall(b"after")
+            assert tunnel.take(sock, 5) == b"after"
+            wait_for(lambda: host_end.pid() == pid, "the process is known", 30)
+
+
+def test_withdrawn(host_end: HostEnd) -> None:
+    """Without [vm.tunnels] the process and its region go; with it they come again."""
+    with host_end.loaded():
+        pid = wait_for(host_end.pid, "there is a process", 30)
+        try:
+            host_end.configure("")
+            wait_for(lambda: not host_end.knows_host(), "the host has gone", 60)
+            # A zombie has none.
+            wait_for(lambda: not Path(f"/proc/{pid}/exe").exists(), "the process has ended", 30)
+        finally:
+            host_end.configure()
+        host_end.wait_host()

@@ -1,0 +1,217 @@
+"""Two VMs and the host as ends of tunnels: their modules, and programs of the host by Unix sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hallway_lab import topology
+from hallway_lab.topology import Daemon, Site
+from hallway_lab.vm import VM
+
+from . import tunnels
+from .guest import tunnel
+from .guests import healthy, insmod, loaded, rmmod, settle_in, status, wait_members
+from .pair import name_logs, sweep
+from .suite import wait_for
+
+NUMBER, OTHER = 12, 13
+# The host, to each guest.
+CID = 0x40000002
+FOLDER = Path("/run/hallway-tunnels")
+PATH = FOLDER / "vm.sock"
+VM_WORDS = """
+[[vm]]
+name = "{vm.name}"
+uuid = "{vm.uuid}"
+monitor = "{vm.config.monitor}"
+groups = ["both"]
+"""
+TUNNELS = f"""
+[vm.tunnels]
+socket = "{PATH}"
+sockets = 64
+"""
+GROUP = """
+[[group]]
+name = "both"
+isolation = "shared"
+size = "64M"
+"""
+TYPES = tunnel.TYPES
+
+
+@dataclass
+class HostEnd:
+    """A VM, the process that is the host's end of its tunnels, and another VM, which has none."""
+
+    site: topology.Site
+    vm: VM
+    other: VM
+    slow: float  # factor on all timeouts
+
+    @property
+    def vms(self) -> list[VM]:
+        """Every VM."""
+        return self.site.vms
+
+    def healthy(self) -> None:
+        """Fail if a guest complained."""
+        healthy(*self.vms)
+
+    def sweep(self) -> None:
+        """End what a failed test has left running in the guests."""
+        sweep(*self.vms)
+
+    def report(self) -> dict:
+        """Return what the host says of the process; nothing if there is none."""
+        machines = self.site.daemon.status()["machines"]
+        machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
+        return machine.get("host_end", {})
+
+    def pid(self) -> int | None:
+        """Return the process."""
+        return self.report().get("pid")
+
+    def knows_host(self) -> bool:
+        """Tell whether the guest reaches the host."""
+        return any(member["cid"] == CID for member in status(self.vm)["members"])
+
+    def wait_host(self) -> None:
+        """Wait until the guest reaches the host."""
+        wait_for(self.knows_host, "the host arrives", 60 * self.slow)
+
+    def kill_process(self) -> None:
+        """Kill the process, and wait for the next one."""
+        pid = wait_for(self.pid, "there is one", 30)
+        assert isinstance(pid, int)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: self.pid() not in (None, pid), "there is another", 30)
+
+    def configure(self, tunnels: str = TUNNELS, group: str = "") -> None:
+        """Have hallwayd killed, and started with another [vm.tunnels], and more words about the group."""
+        self.site.daemon.kill()
+        self.write(tunnels, group)
+        self.site.daemon.start()
+
+    def write(self, tunnels: str = TUNNELS, group: str = "") -> None:
+        """Write the configuration."""
+        config = self.site.daemon.config
+        assert config
+        words = (GROUP, group, VM_WORDS.format(vm=self.vm), tunnels, VM_WORDS.format(vm=self.other))
+        config.write_text("".join(words))
+
+    @contextlib.contextmanager
+    def loaded(self) -> Iterator[None]:
+        """Have both modules in the guests for the length of the block."""
+        for vm in (self.vm, self.other):
+            if loaded(vm):
+                rmmod(vm)
+            insmod(vm)
+            tunnels.load(vm)
+        self.wait_host()
+        wait_members(self.vm, self.other)
+        try:
+            yield
+        finally:
+            for vm in (self.vm, self.other):
+                words = "pkill -KILL -f '[/]hallway/guest/tunnel.py'; pkill -KILL -x 'socat|hallway'"
+                vm.run(words, check=False)
+            tunnels.unload(self.vm, self.other)
+
+
+@contextlib.contextmanager
+def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[HostEnd]:
+    """Boot the VMs, with a daemon of their own, for the length of the block."""
+    site = Site(Daemon(host="hostend", config=logs / "hallwayd.toml"))
+    vms = [
+        site.vm(number, kernel, monitor=Path(f"/run/vm{number}.qmp"), share=share, boot_timeout=120 * slow)
+        for number in (NUMBER, OTHER)
+    ]
+    stand = HostEnd(site, *vms, slow)
+    stand.write()
+    site.daemon.log = logs / "hallwayd.log"
+    site.daemon.log.write_bytes(b"")
+    FOLDER.mkdir(exist_ok=True)
+    site.daemon.start()
+    try:
+        with site.join(*(name_logs(vm, logs) for vm in vms)):
+            for vm in vms:
+                settle_in(vm)
+            yield stand
+    finally:
+        site.daemon.kill(15)
+
+
+def reach(port: int, kind: str = "stream", timeout: float = 60) -> socket.socket:
+    """Connect from the host to a port of the guest, as Firecracker and Cloud Hypervisor have it."""
+    path = PATH if kind == "stream" else PATH.with_name(PATH.name + ".packets")
+    sock = socket.socket(socket.AF_UNIX, TYPES[kind])
+    sock.settimeout(timeout)
+    sock.connect(str(path))
+    sock.sendall(f"CONNECT {port}\n".encode())
+    said = b""
+    while not said.endswith(b"\n"):
+        piece = sock.recv(1 if kind == "stream" else 100)
+        if not piece:
+            sock.close()
+            raise ConnectionRefusedError(port)
+        said += piece
+    word, number = said.split()
+    assert word == b"OK", said
+    assert int(number) >= 1024, said
+    return sock
+
+
+@contextlib.contextmanager
+def served(port: int, serve: Callable[[socket.socket], None], kind: str = "stream") -> Iterator[None]:
+    """Have a program of the host listen for guests that connect to a port of the host."""
+    path = PATH.with_name(f"{PATH.name}_{port}")
+    listener = socket.socket(socket.AF_UNIX, TYPES[kind])
+    listener.bind(str(path))
+    # The process is of another user.
+    path.chmod(0o777)
+    listener.listen(64)
+
+    def answer(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            serve(sock)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock = listener.accept()[0]
+                threading.Thread(target=answer, args=(sock,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        path.unlink()
+
+
+def serve(sock: socket.socket) -> None:
+    """Do what a client of the guest's program asks for, as that program does as a server."""
+    name = tunnel.take(sock, tunnel.NAME).decode().strip()
+    tunnel.SERVICES[name](sock)
+
+
+class Caller:
+    """A client on the host of the guest's program; that one's own clients are alike."""
+
+    def __init__(self, kind: str, port: int) -> None:
+        self.kind, self.port = kind, port + list(TYPES).index(kind)
+
+    def call(self, service: str) -> socket.socket:
+        """Return a connection to a service."""
+        sock = reach(self.port, self.kind)
+        sock.sendall(service.ljust(tunnel.NAME).encode())
+        return sock
