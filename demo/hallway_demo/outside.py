@@ -1,6 +1,6 @@
-"""Rows of the demo's table between one VM and peers outside of it, with outsourcing on and off.
+"""Rows of the demo's table between one VM and peers outside of it, with outsourcing and tunnels on and off.
 
-With outsourcing off, all bytes pass the VM's NIC, and clients call the VM by its own address.
+Off, all bytes pass the VM's NIC, and clients call the VM by its own address.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from pathlib import Path
 
 from hallway_lab import isolate, outsourcing, paths, programs
 from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, Stand
@@ -22,7 +23,34 @@ from .watch import Watch
 
 PUBLISHED = 8080
 WEB = 8000
-RULES = f'publish = ["tcp/80={HOST}:{PUBLISHED}"]'
+TUNNELED = 7100
+TUNNELS = Path("/run/hallway-tunnels")
+HOST_CID = 0x40000002
+WRITES = 64 << 10
+RULES = f"""
+publish = ["tcp/80={HOST}:{PUBLISHED}"]
+
+[vm.tunnels]
+socket = "{TUNNELS}/vm"
+"""
+# Takes all of a connection by TCP, or of a guest's tunnel, and answers with its digest.
+SERVER = """
+import hashlib, os, socket, sys, threading
+def serve(listener):
+    while True:
+        sock, digest = listener.accept()[0], hashlib.sha256()
+        while piece := sock.recv(1 << 18):
+            digest.update(piece)
+        sock.sendall(digest.hexdigest().encode())
+        sock.close()
+port, path = int(sys.argv[1]), sys.argv[2]
+unix = socket.socket(socket.AF_UNIX)
+unix.bind(path)
+os.chmod(path, 0o777)
+unix.listen()
+threading.Thread(target=serve, args=(unix,), daemon=True).start()
+serve(socket.create_server(("", port)))
+"""
 
 
 class Outside:
@@ -34,6 +62,7 @@ class Outside:
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VM; it and the servers outside run until the end of the block."""
+        TUNNELS.mkdir(exist_ok=True)
         with outsourcing.standing(kernel, RULES) as self.stand:
             yield self.stand
 
@@ -54,6 +83,7 @@ class Outside:
                 )
                 for size, text in (("64", "64 B"), ("1K", "1 KB"), ("16K", "16 KB"), ("64K", "64 KB"))
             ),
+            Row("tunnel-host", f"socat → host, {size}, 64 KB a write", "MB/s", self._socat),
         ]
 
     # Servers and files, made when a row first needs them.
@@ -86,7 +116,25 @@ class Outside:
         self.stand.serve(["iperf3", "-s"], 5201)
         return True
 
+    @cached_property
+    def _sink(self) -> str:
+        """Return the digest of the file that goes to the host."""
+        vm, path = self.stand.client, f"{TUNNELS}/vm_{TUNNELED}"
+        self.stand.serve(["python3", "-c", SERVER, str(TUNNELED), path], TUNNELED, None)
+        vm.run("modprobe vsock && insmod /hallway/hallway_vsock.ko")
+        vm.run(f"head -c {SIZE} /dev/urandom >/tmp/sent", timeout=120)
+        return vm.run("sha256sum /tmp/sent", timeout=120).out.split()[0]
+
     # Rows.
+
+    def _socat(self) -> Run:
+        digest, vm = self._sink, self.stand.client
+        place = f"VSOCK-CONNECT:{HOST_CID}:{TUNNELED}" if self.stand.on else f"TCP:{HOST}:{TUNNELED}"
+        timed = f"begin=$(date +%s%N); socat -b {WRITES} -t 60 - {place} </tmp/sent; end=$(date +%s%N)"
+        with self.watch.around():
+            arrived, time = vm.run(f"{timed}; echo ' ' $((end - begin))", timeout=120).out.split()
+        _check(arrived, digest)
+        return Run(SIZE / 1e6 / (int(time) / 1e9), up=SIZE)
 
     def _fetch(self, netns: str | None) -> Callable[[], Run]:
         def fetch() -> Run:

@@ -161,8 +161,8 @@ class Stand:
         moved = {name: value - before[name] for name, value in self._counters().items()}
         traffic.up, traffic.down = (
             Direction(
-                sent_ring=moved[f"{way}_bytes_outsourced"],
-                received_ring=moved[f"{way}_bytes_outsourced"],
+                sent_ring=moved[f"{way}_bytes_outsourced"] + moved[f"{way}_bytes_tunnel"],
+                received_ring=moved[f"{way}_bytes_outsourced"] + moved[f"{way}_bytes_tunnel"],
                 sent_tcp=moved[f"{way}_nic"],
                 received_tcp=moved[f"{way}_nic"],
                 unread=0,
