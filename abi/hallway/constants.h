@@ -37,6 +37,8 @@
 #define HALLWAY_ENDPOINTS_MAX 4096
 /* Bytes of the private page. */
 #define HALLWAY_PAGE_SIZE 4096
+/* Ranges of ports in a reply. */
+#define HALLWAY_TUNNEL_RANGES 4
 /* Regions that one VM can join. */
 #define HALLWAY_PAGE_ENTRIES 8
 /* Peer id of the daemon's doorbell. */

@@ -123,6 +123,11 @@ struct hallway_request {	/* written by the guest; 128 bytes */
 	__u8 reserved2[16];
 };
 
+struct hallway_ports {
+	__u32 first;
+	__u32 last;
+};
+
 struct hallway_reply {		/* written by the daemon; 192 bytes */
 	__u32 serial;		/* of the request answered; written last */
 	__u32 status;		/* HALLWAY_STATUS_* */
@@ -131,7 +136,13 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 	__u16 major;		/* of the daemon */
 	__u16 minor;
 	__u32 outsourcer;	/* its slot in the region; 0: there is none */
-	__u8 reserved[40];
+	/*
+	 * Which ports of this VM others may reach by tunnels: 1 + the number of
+	 * ranges, or 0 for any port. Current while the guest is joined.
+	 */
+	__u32 tunnel_ranges;
+	struct hallway_ports tunnel_ports[HALLWAY_TUNNEL_RANGES];
+	__u32 reserved;
 	__u16 doorbell[HALLWAY_SLOTS_MAX]; /* peer id that rings the slot; 0: none;
 					    * current while the guest is joined
 					    */

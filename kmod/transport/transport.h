@@ -111,6 +111,11 @@ struct hall_transport {
 	 */
 	bool (*intact)(struct hall_member *peer);
 	/*
+	 * May the peer reach this port of this guest by a tunnel? The host says
+	 * so, where no other member can. NULL: any port. Any context.
+	 */
+	bool (*admits)(struct hall_member *peer, u32 port);
+	/*
 	 * Queues a message, in order, but for DECLINE, which may come earlier or
 	 * later than others; never blocks. DECLINE needs no memory, and the last
 	 * one for an endpoint is never lost. Another message that is lost for lack
@@ -212,6 +217,14 @@ static inline void hall_member_get(struct hall_member *member)
 
 /* Any context. */
 void hall_member_put(struct hall_member *member);
+
+/* May the member reach this port by a tunnel? Any context. */
+static inline bool hall_member_may_reach(struct hall_member *member, u32 port)
+{
+	const struct hall_transport *transport = member->transport;
+
+	return !transport->admits || transport->admits(member, port);
+}
 
 /*
  * The quota of a peer: it holds at most this many times what it leaves free. So

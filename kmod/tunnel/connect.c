@@ -166,12 +166,15 @@ void hall_tunnel_refuse(struct hall_tunnel *tunnel, const struct hallway_message
 void hall_tunnel_serve(struct hall_tunnel *tunnel,
 		       const struct hallway_message *offer)
 {
+	struct hall_member *member = tunnel->channel.member;
 	u32 reason = HALLWAY_REASON_NO_MATCH;
 	struct sockaddr_vm address;
 	struct sock *listener;
 
 	vsock_addr_init(&address, hallway_cid(hall_uuid), offer->offer.tunnel.remote_port);
-	listener = vsock_find_bound_socket(&address);
+	/* As if nothing listened there. */
+	listener = hall_member_may_reach(member, address.svm_port) ?
+			   vsock_find_bound_socket(&address) : NULL;
 	if (listener) {
 		lock_sock(listener);
 		reason = accept_request(tunnel, listener, offer);

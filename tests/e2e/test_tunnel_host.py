@@ -88,6 +88,41 @@ def test_socat(host_end: HostEnd) -> None:
         assert not vm.run("cmp /tmp/sent /tmp/got").out
 
 
+def test_ports(host_end: HostEnd) -> None:
+    """A guest is reached at those ports alone that its group's configuration names; older tunnels stay."""
+    a, b = host_end.vm, host_end.other
+    with host_end.loaded(), tunnels.served(b):
+        number = tunnels.cid(b)
+
+        def attempt(kind: str, port: int) -> str:
+            talk = Talk(a, f"try {kind} {number} {port} 1")
+            try:
+                return json.loads(talk.hear())[0]
+            finally:
+                talk.end()
+
+        assert attempt("stream", PORT) == attempt("packet", PORT + 1) == "none"
+        try:
+            host_end.configure(group=f'tunnels = [{PORT}, "6000-6999"]\n')
+            wait_for(lambda: attempt("packet", PORT + 1) == "ECONNRESET", "the port is closed", 60)
+            delta = Delta(b)
+            kept = Talk(a, f"try stream {number} {PORT} 1")
+            assert json.loads(kept.hear()) == ["none"]
+            assert attempt("packet", PORT + 1) == "ECONNRESET"
+            assert delta.of(b)["tunnel_refusals"] == 1
+            listener = Talk(b, "hear stream 6999 5")
+            assert listener.hear() == "ready"
+            assert attempt("stream", 6999) == "none"
+            listener.end()
+            host_end.configure(group="tunnels = false\n")
+            wait_for(lambda: attempt("stream", PORT) == "ECONNRESET", "all ports are closed", 60)
+            assert not delta.of(b)["tunnel_resets"]
+            kept.end()
+        finally:
+            host_end.configure()
+        wait_for(lambda: attempt("packet", PORT + 1) == "none", "the port is open", 60)
+
+
 def test_process_killed(host_end: HostEnd) -> None:
     """What the guest has received of a process that dies it reads, then ECONNRESET; another takes over."""
     vm = host_end.vm

@@ -94,6 +94,7 @@ const struct hall_transport hall_ivshmem_transport = {
 	.map = hall_slice_map,
 	.unmap = hall_slice_unmap,
 	.intact = hall_slice_intact,
+	.admits = ivshmem_admits,
 	.send = hall_mailbox_send,
 	.notify = ivshmem_notify,
 	.publish = ivshmem_publish,

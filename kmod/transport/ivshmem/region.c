@@ -103,6 +103,28 @@ static void ring_slot(struct region *region, u32 slot)
 	ivshmem_doorbell_ring(doorbell, READ_ONCE(reply->doorbell[slot]));
 }
 
+bool ivshmem_admits(struct hall_member *member, u32 port)
+{
+	struct region *region = region_of(member);
+	struct doorbell *doorbell = READ_ONCE(region->doorbell);
+	struct hallway_reply *reply;
+	u32 ranges, i;
+
+	/* Its device may have gone. */
+	if (!doorbell)
+		return false;
+	reply = &doorbell->page->entry[region->entry].reply;
+	ranges = READ_ONCE(reply->tunnel_ranges);
+	if (!ranges)
+		return true;
+	ranges = min_t(u32, ranges - 1, HALLWAY_TUNNEL_RANGES);
+	for (i = 0; i < ranges; i++)
+		if (port >= READ_ONCE(reply->tunnel_ports[i].first) &&
+		    port <= READ_ONCE(reply->tunnel_ports[i].last))
+			return true;
+	return false;
+}
+
 void ivshmem_notify(struct hall_member *member, u32 endpoint)
 {
 	struct hall_peer *peer = hall_peer_of(member);

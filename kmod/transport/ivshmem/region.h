@@ -79,6 +79,7 @@ unsigned int ivshmem_region_find_entry(void);
 
 /* The functions of struct hall_transport that stand on regions. */
 void ivshmem_notify(struct hall_member *member, u32 endpoint);
+bool ivshmem_admits(struct hall_member *member, u32 port);
 void ivshmem_release(struct hall_member *member);
 int ivshmem_own(int (*fn)(const struct hall_own *own, void *data), void *data);
 

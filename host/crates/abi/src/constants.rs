@@ -36,6 +36,8 @@ pub mod region {
     pub const ENDPOINTS_MAX: usize = 4096;
     /// Bytes of the private page.
     pub const PAGE_SIZE: usize = 4096;
+    /// Ranges of ports in a reply.
+    pub const TUNNEL_RANGES: usize = 4;
     /// Regions that one VM can join.
     pub const PAGE_ENTRIES: usize = 8;
     /// Peer id of the daemon's doorbell.

@@ -133,6 +133,15 @@ pub struct Request {
     pub reserved2: [u8; 16],
 }
 
+/// Ports of `AF_VSOCK`.
+#[repr(C)]
+pub struct Ports {
+    /// The first one.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
 /// The daemon's reply.
 #[repr(C)]
 pub struct Reply {
@@ -150,8 +159,13 @@ pub struct Reply {
     pub minor: u16,
     /// Slot of the outsourcer in the region; 0: there is none.
     pub outsourcer: u32,
+    /// Ports of the VM that others may reach by tunnels: 1 + the number of ranges, or 0 for
+    /// any; current while the guest is joined.
+    pub tunnel_ranges: u32,
+    /// These.
+    pub tunnel_ports: [Ports; TUNNEL_RANGES],
     /// Zero.
-    pub reserved: [u8; 40],
+    pub reserved: u32,
     /// Peer id that rings the slot; 0: none; current while the guest is joined.
     pub doorbell: [u16; SLOTS_MAX],
 }

@@ -34,7 +34,9 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_request", region::Request:
         serial major minor command reserved region vm name reserved2);
     layout!("hallway_reply", region::Reply:
-        serial status slot generation major minor outsourcer reserved doorbell);
+        serial status slot generation major minor outsourcer tunnel_ranges tunnel_ports reserved
+        doorbell);
+    layout!("hallway_ports", region::Ports: first last);
     layout!("hallway_home", region::Home: seq count reserved address);
     layout!("hallway_candidates", region::Candidates: seq count reserved address);
     layout!("hallway_wanted", region::Wanted: set seq reserved);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES};
+use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES, TUNNEL_RANGES};
 use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
 use hallway_outsource::orders::Policy;
@@ -67,6 +67,9 @@ pub struct Group {
     pub name: String,
     /// By which memory its VMs talk.
     pub isolation: Isolation,
+    /// Ports that its VMs may reach of each other by tunnels, the first and the last of each
+    /// range; nothing: any.
+    pub tunnels: Option<Vec<(u32, u32)>>,
 }
 
 /// By which memory the VMs of a group talk.
@@ -238,6 +241,21 @@ struct RawGroup {
     size: Option<Spanned<String>>,
     slots: Option<Spanned<u32>>,
     idle: Option<Spanned<u64>>,
+    tunnels: Option<Spanned<RawPorts>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected true, false, or a list of ports")]
+enum RawPorts {
+    All(bool),
+    List(Vec<RawPort>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a port, or \"6000-6999\"")]
+enum RawPort {
+    One(u32),
+    Range(String),
 }
 
 #[derive(Deserialize)]
@@ -421,6 +439,7 @@ impl Config {
         Ok(Group {
             name: name.clone(),
             isolation,
+            tunnels: raw.tunnels.as_ref().map_or(Ok(None), group_ports)?,
         })
     }
 
@@ -475,7 +494,9 @@ impl Config {
         for other in &self.vms {
             let common = vm.groups.iter().filter(|at| other.groups.contains(at));
             let common: Vec<&Group> = common.filter(is_pair).map(|at| &self.groups[*at]).collect();
-            let differs = |pair: &[&Group]| pair[0].isolation != pair[1].isolation;
+            let differs = |pair: &[&Group]| {
+                pair[0].isolation != pair[1].isolation || pair[0].tunnels != pair[1].tunnels
+            };
             if let Some(pair) = common.windows(2).find(|pair| differs(pair)) {
                 return Err(format!(
                     "{} and {} are both in {} and {}, whose regions differ: keep them in one",
@@ -658,6 +679,20 @@ impl Config {
         })
     }
 
+    /// Ports that members of a region may reach of each other by tunnels; nothing: any.
+    pub fn tunnel_ports(&self, region: &str) -> Option<Vec<(u32, u32)>> {
+        let by_name = self.groups.iter().find(|group| group.name == region);
+        let group = by_name.or_else(|| {
+            let (a, b) = self.pair_named(region)?;
+            let mut common = self.vms[a].groups.iter();
+            let is_pair = |at: &&usize| {
+                self.groups[**at].shared().is_none() && self.vms[b].groups.contains(at)
+            };
+            common.find(is_pair).map(|at| &self.groups[*at])
+        });
+        group?.tunnels.clone()
+    }
+
     /// Name of the region of two VMs.
     pub fn pair_name(&self, a: usize, b: usize) -> String {
         let mut names = [&self.vms[a].name, &self.vms[b].name];
@@ -754,6 +789,33 @@ impl Group {
             Isolation::Pair { .. } => None,
         }
     }
+}
+
+/// Reads `tunnels` of a group.
+fn group_ports(raw: &Spanned<RawPorts>) -> Result<Option<Vec<(u32, u32)>>, Fault> {
+    let list = match raw.get_ref() {
+        RawPorts::All(true) => return Ok(None),
+        RawPorts::All(false) => return Ok(Some(Vec::new())),
+        RawPorts::List(list) => list,
+    };
+    if list.len() > TUNNEL_RANGES {
+        let what = format!("a group has at most {TUNNEL_RANGES} ports or ranges of them");
+        return Err(fault(raw, what));
+    }
+    let one = |port: &RawPort| match port {
+        RawPort::One(port) => Ok((*port, *port)),
+        RawPort::Range(text) => {
+            let ends = text.split_once('-').unwrap_or((text, text));
+            match (ends.0.parse(), ends.1.parse()) {
+                (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+                _ => Err(fault(
+                    raw,
+                    format!("{text:?}: write 5000, or \"6000-6999\""),
+                )),
+            }
+        }
+    };
+    list.iter().map(one).collect::<Result<_, _>>().map(Some)
 }
 
 /// Reads `[vm.outsource]`.
@@ -1086,6 +1148,9 @@ mod tests {
         assert_eq!((id.vm, id.role), (2, Role::Outsource));
         assert!(config.admits(&region, shop.uuid));
         assert!(!config.admits(&region, vm.uuid) && !config.admits("out.web1", vm.uuid));
+        let ports = Some(vec![(22, 22), (5000, 5999)]);
+        assert_eq!(config.tunnel_ports("web"), ports);
+        assert_eq!(config.tunnel_ports(&pair), None);
         let tunnels = shop.tunnels.as_ref().unwrap();
         let listen = tunnels.listen.as_ref().unwrap();
         assert_eq!(
@@ -1095,6 +1160,10 @@ mod tests {
                 sockets: 1024,
             })
         );
+        let none = GOOD.replace("idle = 60", "tunnels = false\nidle = 60");
+        let none = parse(&none);
+        assert_eq!(none.tunnel_ports(&pair), Some(Vec::new()));
+        assert_eq!(none.tunnel_ports("tun.shop"), None);
     }
 
     #[test]
@@ -1145,6 +1214,11 @@ mod tests {
         };
         let out = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.outsource]\n{more}"));
         let tun = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.tunnels]\n{more}"));
+        let ports = |ports: &str| {
+            format!(
+                "[[group]]\nname = \"g\"\nisolation = \"shared\"\nsize = \"64M\"\ntunnels = {ports}\n"
+            )
+        };
         let second = "[[vm]]\nname = \"b\"\nuuid = \"8d5c6c5e-0000-4000-8000-000000000002\"\n";
         for (text, line, part) in [
             (
@@ -1255,6 +1329,9 @@ mod tests {
                 2,
                 "names with tun. are for the regions of host ends",
             ),
+            (ports("\"all\""), 5, "true, false, or a list of ports"),
+            (ports("[\"9-1\"]"), 5, "write 5000, or"),
+            (ports("[1, 2, 3, 4, 5]"), 5, "at most 4"),
             (vm("[vm.tunnels]\nsocket = \"/s\""), 9, "needs a monitor"),
             (tun("socket = \"s\""), 11, "whole path"),
             (

@@ -21,6 +21,7 @@ use tracing::{debug, error, info, warn};
 
 pub use self::connection::Connection;
 use self::ringer::Ringer;
+use crate::config::Config;
 use crate::effect::Effect;
 use crate::keeper::{Entry, Holder, Kept, SavedBell, SavedConnection, State};
 use crate::lines::Lines;
@@ -669,10 +670,10 @@ impl Connections {
     /// Writes the replies that follow from the picture. Returns the connections
     /// that are to be rung: those with a new reply, and the members of regions
     /// whose header has `changed`.
-    pub fn write_replies(&mut self, changed: &[String]) -> BTreeSet<u64> {
+    pub fn write_replies(&mut self, changed: &[String], config: &Config) -> BTreeSet<u64> {
         let mut rings = BTreeSet::new();
         for number in self.numbers() {
-            let replies = self.replies(&self.all[&number]);
+            let replies = self.replies(&self.all[&number], config);
             let Some(connection) = self.all.get_mut(&number) else {
                 continue;
             };
@@ -690,7 +691,7 @@ impl Connections {
         rings
     }
 
-    fn replies(&self, connection: &Connection) -> [Reply; abi::PAGE_ENTRIES] {
+    fn replies(&self, connection: &Connection, config: &Config) -> [Reply; abi::PAGE_ENTRIES] {
         connection.entries.each_ref().map(|entry| {
             let mut doorbells = [0; abi::SLOTS_MAX];
             let region = entry.region.as_deref();
@@ -716,6 +717,7 @@ impl Connections {
                 outsourcer: helper
                     .filter(|_| region.is_some_and(|region| region.starts_with(OUTSOURCED)))
                     .map_or(0, |helper| helper.slot as u32),
+                tunnels: region.and_then(|region| config.tunnel_ports(region)),
                 doorbells,
             }
         })

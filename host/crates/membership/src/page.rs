@@ -52,6 +52,9 @@ pub struct Reply {
     pub generation: u32,
     /// The outsourcer's slot in the region; 0: there is none.
     pub outsourcer: u32,
+    /// Ports of the guest that others may reach by tunnels, the first and the last of each
+    /// range: as many ranges as there is room for. Nothing: any.
+    pub tunnels: Option<Vec<(u32, u32)>>,
     /// The peer id that rings each slot; 0: none.
     pub doorbells: [u16; abi::SLOTS_MAX],
 }
@@ -116,6 +119,23 @@ impl Page {
         (serial != 0 && self.serial(entry) == serial).then_some(request)
     }
 
+    /// A guest that looks meanwhile finds no port allowed that is not.
+    fn write_tunnels(&self, entry: usize, tunnels: Option<&[(u32, u32)]>) {
+        let base = Self::reply(entry);
+        let count = base + offset_of!(abi::Reply, tunnel_ranges);
+        let ranges = tunnels.unwrap_or_default();
+        self.mapping.write_u32(count, 1);
+        for (number, (first, last)) in ranges.iter().enumerate() {
+            let at = base + offset_of!(abi::Reply, tunnel_ports) + number * size_of::<abi::Ports>();
+            self.mapping
+                .write_u32(at + offset_of!(abi::Ports, first), *first);
+            self.mapping
+                .write_u32(at + offset_of!(abi::Ports, last), *last);
+        }
+        let all = tunnels.map_or(0, |ranges| 1 + ranges.len() as u32);
+        self.mapping.write_u32(count, all);
+    }
+
     /// Writes a reply; its serial comes last.
     pub fn write(&self, entry: usize, reply: &Reply) {
         let base = Self::reply(entry);
@@ -132,6 +152,7 @@ impl Page {
             .write_u16(at(offset_of!(abi::Reply, minor)), abi::MINOR);
         let outsourcer = at(offset_of!(abi::Reply, outsourcer));
         self.mapping.write_u32(outsourcer, reply.outsourcer);
+        self.write_tunnels(entry, reply.tunnels.as_deref());
         for (slot, id) in reply.doorbells.iter().enumerate() {
             self.mapping
                 .write_u16(at(offset_of!(abi::Reply, doorbell)) + slot * 2, *id);
@@ -267,6 +288,7 @@ mod tests {
                 slot: 5,
                 generation: 9,
                 outsourcer: 6,
+                tunnels: Some(vec![(5000, 5000), (6000, 6999)]),
                 doorbells,
             },
         );

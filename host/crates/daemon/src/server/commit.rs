@@ -10,6 +10,7 @@ use tracing::error;
 use super::Server;
 use crate::keeper::{State, LISTENER};
 use crate::pairs;
+use crate::picture::Picture;
 
 impl Server {
     /// Carries the private picture outward.
@@ -31,7 +32,12 @@ impl Server {
             self.save();
         }
         let mut rings = self.write_candidates();
-        rings.extend(self.picture.connections.write_replies(&changed));
+        let Picture {
+            connections,
+            config,
+            ..
+        } = &mut self.picture;
+        rings.extend(connections.write_replies(&changed, config));
         self.picture.connections.ring(&rings);
         self.picture.plug_regions();
     }
