@@ -90,7 +90,9 @@
 #define HALLWAY_A_DATAGRAM 30
 /* u32: CID of a member in AF_VSOCK. */
 #define HALLWAY_A_CID 31
+/* u32: Tunnels with a member now, those that are being closed too. */
+#define HALLWAY_A_TUNNELS 32
 /* The highest attribute. */
-#define HALLWAY_A_MAX 31
+#define HALLWAY_A_MAX 32
 
 #endif /* HALLWAY_ABI_NETLINK_H */

@@ -88,6 +88,32 @@ def test_socat(host_end: HostEnd) -> None:
         assert not vm.run("cmp /tmp/sent /tmp/got").out
 
 
+def test_commands(host_end: HostEnd) -> None:
+    """The commands cat, listen and perf reach a VM and the host by their names."""
+    a, b = host_end.vm, host_end.other
+    a.run(f"head -c {COPIED_BYTES} /dev/urandom >/tmp/sent; echo copied 7200 >/etc/hallway.services")
+    with host_end.loaded(), hostend.served(7100, tunnel.SERVICES["echo"]):
+        for option in ("", "--packets"):
+            delta = Delta(a)
+            b.run("rm -f /tmp/got")
+            listener = b.spawn(f"exec hallway listen {option} 7200 >/tmp/got </dev/null")
+            wait_for(lambda: ":7200 " in b.run("ss -Hl --vsock").out, "it listens")
+            a.run(f"hallway cat {option} {b.name}:copied </tmp/sent", timeout=120 * host_end.slow)
+            assert not listener.wait(60 * host_end.slow).code
+            sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
+            assert sums[0] == sums[1]
+            assert delta.of(a)["tx_bytes_tunnel"] == COPIED_BYTES
+            b.spawn(f"exec hallway perf {option} --serve 7300")
+            wait_for(lambda: ":7300 " in b.run("ss -Hl --vsock").out, "it serves")
+            for more, word in (("", "messages/s"), ("--round-trip", "round trips")):
+                said = a.run(f"hallway perf {option} --seconds 1 --size 100 {more} {b.name}:7300").out
+                assert word in said
+            b.run("pkill -KILL -x hallway", check=False)
+        said = a.run("hallway cat host:7100 </tmp/sent | sha256sum", timeout=120 * host_end.slow).out
+        assert said == sums[0]
+        assert "no VM nobody" in a.run("hallway cat nobody:1 2>&1", check=False).out
+
+
 def test_ports(host_end: HostEnd) -> None:
     """A guest is reached at those ports alone that its group's configuration names; older tunnels stay."""
     a, b = host_end.vm, host_end.other

@@ -78,5 +78,7 @@ pub const A_PAD: u16 = 29;
 pub const A_DATAGRAM: u16 = 30;
 /// u32: CID of a member in AF_VSOCK.
 pub const A_CID: u16 = 31;
+/// u32: Tunnels with a member now, those that are being closed too.
+pub const A_TUNNELS: u16 = 32;
 /// The highest attribute.
-pub const A_MAX: u16 = 31;
+pub const A_MAX: u16 = 32;

@@ -202,12 +202,13 @@ pub fn tunnels(json: bool) -> Result<()> {
              reached by AF_VSOCK)"
         );
     }
-    let mut table = Table::new(&["cid", "name", "transport"]);
+    let mut table = Table::new(&["cid", "name", "tunnels", "transport"]);
     for vm in vms {
         let role = if vm.is_self { " (this guest)" } else { "" };
         table.row(vec![
             vm.cid.to_string(),
             format!("{}{role}", vm.name),
+            vm.tunnels.to_string(),
             vm.transport,
         ]);
     }

@@ -11,6 +11,7 @@ mod options;
 mod outsource;
 mod qemu;
 mod table;
+mod vsock;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -88,6 +89,9 @@ fn run(options: Options) -> Result<()> {
         Command::Disable { words } => libvirt::hand_over("disable", &words),
         Command::Connections { json } => guest::connections(json),
         Command::Tunnels { json } => guest::tunnels(json),
+        Command::Cat { kind, to } => vsock::cat(kind, &to),
+        Command::Listen { kind, port } => vsock::listen(kind, &port),
+        Command::Perf(options) => vsock::perf(&options),
         Command::On => guest::switch(true),
         Command::Off => guest::switch(false),
         Command::Outsource { setting, cgroup } => {

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Shows and switches Hallway, on the host and in a guest.
 #[derive(Debug, Parser)]
@@ -120,6 +120,24 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Connect to a program of a VM by AF_VSOCK, or of the host; copy input and output
+    Cat {
+        /// What for
+        #[command(flatten)]
+        kind: Kind,
+        /// Where to: vm2:5000, host:5000, vm2:echo with a name of /etc/hallway.services, CID:5000
+        to: String,
+    },
+    /// Listen for one connection by AF_VSOCK; copy input and output
+    Listen {
+        /// What for
+        #[command(flatten)]
+        kind: Kind,
+        /// The port, or its name in /etc/hallway.services
+        port: String,
+    },
+    /// Measure messages by AF_VSOCK
+    Perf(Perf),
     /// Promote the guest's connections from now on
     On,
     /// Take all the guest's connections back to plain TCP
@@ -145,6 +163,37 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// The type of socket.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Kind {
+    /// Messages (SOCK_SEQPACKET), not bytes (SOCK_STREAM)
+    #[arg(long)]
+    pub packets: bool,
+}
+
+/// What `hallway perf` measures.
+#[derive(Debug, Args)]
+pub struct Perf {
+    /// Where `hallway perf --serve PORT` runs, such as vm2:5001
+    #[arg(required_unless_present = "serve", conflicts_with = "serve")]
+    pub to: Option<String>,
+    /// Be the other end, until killed
+    #[arg(long, value_name = "PORT")]
+    pub serve: Option<String>,
+    /// Of which type
+    #[command(flatten)]
+    pub kind: Kind,
+    /// Bytes of a message
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub size: u32,
+    /// Seconds to measure for
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    /// One message at a time there and back, not as many as go
+    #[arg(long)]
+    pub round_trip: bool,
 }
 
 /// A switch.

@@ -98,6 +98,8 @@ pub struct Member {
     pub addresses: Vec<IpAddr>,
     /// Its CID in `AF_VSOCK`.
     pub cid: u32,
+    /// Tunnels with it now, those that are being closed too.
+    pub tunnels: u32,
 }
 
 /// An attached connection, or an outsourced socket.
@@ -329,6 +331,7 @@ fn member(answer: &Attributes) -> Member {
         is_host: slot == Some(HOST_SLOT as u32) && !is_self,
         addresses: answer.bytes16(abi::A_ADDRESS).map(address).collect(),
         cid: answer.u32(abi::A_CID).unwrap_or_default(),
+        tunnels: answer.u32(abi::A_TUNNELS).unwrap_or_default(),
     }
 }
 
