@@ -110,7 +110,7 @@ install-host: ## the same, alone
 	cargo build --release --locked --manifest-path host/Cargo.toml
 	install -d $(DESTDIR)/etc/hallway/hallwayd.d
 	$(install-cli)
-	install -D -m 755 -t $(SBIN) $(addprefix host/target/release/hallway, d -outsource -libvirt)
+	install -D -m 755 -t $(SBIN) $(addprefix host/target/release/hallway, d -host -libvirt -outsource)
 	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || \
 		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \

@@ -141,7 +141,8 @@ static bool queue_datagram(struct sock *sk, struct sk_buff *skb)
 bool hall_datagram_deliver(struct hall_tunnel *tunnel, const struct hallway_letter *letter)
 {
 	struct hall_member *member = tunnel->channel.member;
-	struct sock *sk = find_socket(letter->remote_port);
+	struct sock *sk = hall_member_may_reach(member, letter->remote_port) ?
+			  find_socket(letter->remote_port) : NULL;
 	struct sk_buff *skb = NULL;
 	bool intact;
 

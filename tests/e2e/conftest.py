@@ -40,7 +40,9 @@ def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, s
 
 
 @pytest.fixture
-def outsourced(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Outsourced:
+def outsourced(
+    request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float
+) -> Outsourced:
     """Return a VM of a configuration with an outsourcer."""
     return site(lambda logs: outsourcing.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
 

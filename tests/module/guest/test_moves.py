@@ -280,7 +280,7 @@ def end_rings(*socks):
 def test_reset_beside_many_locked():
     """While more resets than can run at once find their sockets locked, another connection is reset."""
     with contextlib.ExitStack() as stack:
-        # The first of the crowd waits for its lock until the last one does, however long a slow machine takes.
+        # The first of the crowd waits for its lock until the last one does, however slow the machine is.
         stack.enter_context(setting("/proc/sys/kernel/hung_task_timeout_secs", 0))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)

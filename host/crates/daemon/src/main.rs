@@ -134,7 +134,7 @@ fn serve(options: &Options) -> Result<()> {
     let is_first = !run.holder().exists();
     match Server::new(options, config, &access, run.clone(), made.clone()) {
         Ok(server) => {
-            // Signals are blocked by now: they are the loop's, not of another thread.
+            // Signals are blocked already: they are the loop's, not of another thread.
             domains.map(Domains::start).transpose()?;
             match server.run()? {
                 End::Over => Ok(()),
