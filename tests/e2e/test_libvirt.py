@@ -160,6 +160,7 @@ def test_restored(domains: Domains) -> None:
     wait_for(lambda: not domains.machine(vm)["connected"], "its monitor is gone")
     vm.restore(saved)
     wait_for(lambda: domains.machine(vm)["connected"], "its monitor answers again", LET_GO)
+    vm.run("mount -t 9p -o trans=virtio,version=9p2000.L,ro hallway /hallway")
     domains.check_streams()
 
 

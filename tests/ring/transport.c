@@ -793,7 +793,9 @@ static void abandoned(void)
 {
 	begin();
 	b_of_a->member.channels.counter = 1;
+	mutex_unlock(&a.mutex);
 	hall_peers_abandon(&a.own);
+	mutex_lock(&a.mutex);
 	CHECK(noted.departures == 1 && !noted.detached &&
 	      noted.reason == HALLWAY_REASON_SUSPENDED);
 	CHECK(!hall_peer_at(&a.own, 1) && !hall_peers_are_gone(&a.own));
