@@ -205,6 +205,7 @@ def test_withdrawn(host_end: HostEnd) -> None:
             wait_for(lambda: not host_end.knows_host(), "the host has gone", 60)
             # A zombie has none.
             wait_for(lambda: not Path(f"/proc/{pid}/exe").exists(), "the process has ended", 30)
+            wait_for(lambda: not host_end.is_plugged(), "its memory is out of QEMU", 60)
         finally:
             host_end.configure()
         host_end.wait_host()

@@ -69,11 +69,17 @@ class HostEnd:
         """End what a failed test has left running in the guests."""
         sweep(*self.vms)
 
+    def _machine(self) -> dict:
+        machines = self.site.daemon.status()["machines"]
+        return next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
+
     def report(self) -> dict:
         """Return what the host says of the process; nothing if there is none."""
-        machines = self.site.daemon.status()["machines"]
-        machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
-        return machine.get("host_end", {})
+        return self._machine().get("host_end", {})
+
+    def is_plugged(self) -> bool:
+        """Tell whether QEMU has memory of the VM and the host, or is about to let it go."""
+        return any(plug["region"].startswith("tun.") for plug in self._machine()["plugs"])
 
     def pid(self) -> int | None:
         """Return the process."""
