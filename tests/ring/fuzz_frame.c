@@ -54,22 +54,9 @@ static void iov_iter_revert(struct iov_iter *iter, size_t length)
 
 #define MOST	(HALLWAY_RING_MIN << 5)
 
-static struct hallway_ring *shared;
-static u32 size;
-static struct hall_tx_ring tx;
-static struct hall_rx_ring rx;
-static bool interrupts, letters;
+#include "hostile.h"
 
-static void overwrite(void)
-{
-	u64 near[] = { tx.head, tx.tail, rx.head, rx.tail, rx.tail + size };
-	u64 value = byte() & 1 ? near[byte() % 5] + (int8_t)byte() : number(8);
-
-	if (byte() & 1)
-		shared->head = value;
-	else
-		shared->tail = value;
-}
+static bool letters;
 
 /* The length of a message, near to what is possible. */
 static void scribble(void)
@@ -180,53 +167,14 @@ static void write(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 {
-	u64 start;
 	u32 n;
 
 	input = data;
 	left = length;
-	interrupts = false;
 	letters = byte() & 1;
-	size = HALLWAY_RING_MIN << (byte() % 6);
-	/* To the byte: what lies behind is AddressSanitizer's. */
-	shared = aligned_alloc(4096, HALLWAY_RING_HEADER + size);
-	memset(shared, 0, HALLWAY_RING_HEADER + size);
+	make_ring();
 	for (n = 0; !payload[0] && n < sizeof(payload); n++)
 		payload[sizeof(payload) - 1 - n] = n * 7 + 1;
-	hall_ring_init_tx(&tx, shared, size, 1);
-	hall_ring_set_start(&tx, 0);
-	MUST(hall_ring_init_rx(&rx, shared, size, 1));
-	start = number(6) * HALLWAY_LETTER_ALIGN;
-	tx.head = tx.tail = rx.head = rx.tail = start;
-	shared->head = shared->tail = start;
-	while (left) {
-		u8 what = byte();
-
-		interrupts = what & 0x80;
-		switch (what & 7) {
-		case 0: case 1:
-			write();
-			break;
-		case 2: case 3:
-			find();
-			break;
-		case 4:
-			scribble();
-			break;
-		case 5:
-			interrupts = false;
-			overwrite();
-			break;
-		case 6:
-			/* The peer has written as much, or has read it. */
-			shared->head = rx.head + number(2) % (size + 1 - (rx.head - rx.tail));
-			break;
-		case 7:
-			shared->tail = tx.tail + number(2) % (tx.head - tx.tail + 1);
-			break;
-		}
-		MUST(tx.head - tx.tail <= size && rx.head - rx.tail <= size);
-	}
-	free(shared);
+	play(number(6) * HALLWAY_LETTER_ALIGN);
 	return 0;
 }
