@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use hallway_abi::region::ENDPOINTS_MAX;
 use nix::fcntl::{fcntl, FcntlArg, FdFlag, OFlag};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
@@ -26,6 +27,7 @@ use crate::confine;
 use crate::control::{Control, Packet};
 use crate::lines::Counts;
 use crate::member::{Member, Peer, Slice};
+use crate::message::Message;
 use crate::orders::{Order, Report, CONTROL_FD};
 use crate::poller::{Poller, CONTROL, DOORBELL, SIGNAL, TIMER};
 
@@ -59,9 +61,10 @@ pub trait Program {
     fn start(&mut self, descriptors: Vec<OwnedFd>, poller: &Poller) -> Result<()>;
     /// Gives up the system calls that it does not need.
     fn confine(&self) -> Result<()>;
-    /// The guest has rung. `is_new`: it has just joined, so messages may be there without
-    /// a doorbell.
-    fn look(&mut self, side: Side<'_, Self::Policy>, is_new: bool);
+    /// The guest has rung this endpoint.
+    fn take_doorbell(&mut self, endpoint: u32);
+    /// The guest has sent this. It is hostile: any message is possible.
+    fn take_message(&mut self, side: Side<'_, Self::Policy>, message: &Message);
     /// The kernel reports something of a socket. There may be no guest.
     fn take_event(&mut self, side: Option<Side<'_, Self::Policy>>, tag: u64, flags: EpollFlags);
     /// Gives all that has work a turn.
@@ -189,9 +192,28 @@ impl<W: Program> Server<W> {
         (&mut self.program, side)
     }
 
+    /// Looks for doorbells and messages. `is_new`: the guest has just joined, so messages may
+    /// be there without a doorbell.
     fn look(&mut self, is_new: bool) {
-        if let (program, Some(side)) = self.split() {
-            program.look(side, is_new);
+        let Some(peer) = &mut self.peer else {
+            return;
+        };
+        let before = peer.count_corrupt();
+        let program = &mut self.program;
+        let mut messages = peer.look(ENDPOINTS_MAX as u32, |endpoint| {
+            program.take_doorbell(endpoint);
+        });
+        if is_new {
+            messages.extend(peer.receive());
+        }
+        for message in &messages {
+            if let (program, Some(side)) = self.split() {
+                program.take_message(side, message);
+            }
+        }
+        let after = self.peer.as_ref().map_or(before, Peer::count_corrupt);
+        for _ in before..after {
+            self.counts.corrupt("an index of a mailbox");
         }
     }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest, with all of its connections.
 
-use hallway_abi::region::ENDPOINTS_MAX;
 use hallway_endpoint::lines::Counts;
 use hallway_endpoint::member::Peer;
 use hallway_endpoint::poller::Poller;
@@ -28,24 +27,6 @@ pub struct Guest<'a> {
 }
 
 impl Guest<'_> {
-    /// Looks for messages and doorbells. `is_new`: messages may be there without one.
-    pub fn look(&mut self, is_new: bool) {
-        let before = self.peer.count_corrupt();
-        let table = &mut *self.table;
-        let mut messages = self.peer.look(ENDPOINTS_MAX as u32, |endpoint| {
-            table.push(Queue::Ready, endpoint);
-        });
-        if is_new {
-            messages.extend(self.peer.receive());
-        }
-        for message in &messages {
-            self.take_message(message);
-        }
-        for _ in before..self.peer.count_corrupt() {
-            self.counts.corrupt("an index of a mailbox");
-        }
-    }
-
     /// The kernel reports something of a socket.
     pub fn take_event(&mut self, tag: u64, flags: EpollFlags) {
         let Some(own) = self.table.find(tag) else {

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::Result;
+use hallway_endpoint::message::Message;
 use hallway_endpoint::orders::Report;
 use hallway_endpoint::poller::Poller;
 use hallway_endpoint::server::{Program, Side};
@@ -47,8 +48,12 @@ impl Program for Outsourcer {
         confine::confine()
     }
 
-    fn look(&mut self, side: Side<'_, Policy>, is_new: bool) {
-        self.guest(side).look(is_new);
+    fn take_doorbell(&mut self, endpoint: u32) {
+        self.table.push(Queue::Ready, endpoint);
+    }
+
+    fn take_message(&mut self, side: Side<'_, Policy>, message: &Message) {
+        self.guest(side).take_message(message);
     }
 
     fn take_event(&mut self, side: Option<Side<'_, Policy>>, tag: u64, flags: EpollFlags) {
