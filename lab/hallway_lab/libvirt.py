@@ -69,9 +69,7 @@ DOMAIN = """
 
 def prepare() -> None:
     """Install what is missing, while there is a network."""
-    wanted = [name for name in PACKAGES if name not in provision.installed()]
-    if wanted:
-        provision.install(*wanted)
+    provision.need(*PACKAGES)
 
 
 @dataclass(frozen=True)

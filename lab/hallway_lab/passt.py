@@ -28,8 +28,7 @@ NIC = [
 
 def prepare() -> None:
     """Install it if it is missing, while there is a network."""
-    if "passt" not in provision.installed():
-        provision.install("passt")
+    provision.need("passt")
 
 
 @contextlib.contextmanager

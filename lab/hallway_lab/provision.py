@@ -56,6 +56,13 @@ def setup() -> None:
     install(*wanted)
 
 
+def need(*packages: str) -> None:
+    """Install those of these packages that are missing."""
+    have = installed()
+    if wanted := [name for name in packages if name not in have]:
+        install(*wanted)
+
+
 def install(*packages: str) -> None:
     """Install distribution packages; once dpkg works, an interruption waits for its end."""
     env = {"DEBIAN_FRONTEND": "noninteractive"}

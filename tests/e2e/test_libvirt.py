@@ -23,18 +23,13 @@ from hallway_tests.suite import wait_for
 from .conftest import Site
 
 pytestmark = [
-    *(pytest.mark.xdist_group("e2e-libvirt"), pytest.mark.needs("e2e.test_libvirt:prepare")),
+    *(pytest.mark.xdist_group("e2e-libvirt"), pytest.mark.needs("libvirt")),
     # libvirt of Debian 12 is made for its QEMU, and guests of 6.12 need a newer one.
     *(pytest.mark.kernel("6.1"), pytest.mark.timeout(900)),
 ]
 
 NUMBERS = (5, 6)
 LET_GO = 60  # seconds
-
-
-def prepare(_kernel: str) -> None:
-    """Fetch libvirt."""
-    libvirt.prepare()
 
 
 @dataclass

@@ -33,11 +33,6 @@ class Domains:
     libvirts: tuple[Libvirt, Libvirt]
 
 
-def prepare(_kernel: str) -> None:
-    """Fetch libvirt."""
-    libvirt.prepare()
-
-
 def written(mark: str) -> str:
     """Return the block of the guide that contains the mark."""
     chapter = GUIDE.read_text().split("\n## libvirt\n")[1].split("\n## ")[0]

@@ -18,7 +18,7 @@ from .domain import PLACED, Domains
 # libvirt of Debian 12 is made for its QEMU, and guests of 6.12 need a newer one.
 pytestmark = [
     *(pytest.mark.record("faults"), pytest.mark.kernel("6.1"), pytest.mark.xdist_group("faults-libvirt")),
-    *(pytest.mark.two_hosts, pytest.mark.needs("faults.domain:prepare")),
+    *(pytest.mark.two_hosts, pytest.mark.needs("libvirt")),
 ]
 
 STREAMS = 4

@@ -6,7 +6,10 @@ else a test needs:
     host              hallwayd and the CLI
     qemu NAME         that its guests boot on another QEMU (emulator.py), too
     image KIND        that its guests boot from another root disk (image.KINDS), too
+    libvirt           libvirt, and what defines domains
     MODULE:FUNCTION   a function of tests/, called with the kernel's name ("" without one)
+
+This runs before pytest is fetched: the module of a function does not import it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
+from hallway_lab import libvirt
 from hallway_lab.prepare import Step, guest_steps, host_step, run_steps
+from hallway_lab.sh import LabError
 
 from . import guests
 
@@ -35,7 +40,11 @@ def _steps(kernel: str, word: str) -> list[Step]:
         return [host_step()]
     if kind == "qemu":
         return guest_steps(kernel, qemu=name)
+    if kind == "libvirt":
+        return [Step("libvirt", libvirt.prepare)]
     if kind == "image":
         return guest_steps(kernel, name)
     module, _, function = word.partition(":")
+    if module.rpartition(".")[2].startswith("test_"):
+        raise LabError(f"{word}: a module of tests imports pytest, which is fetched later: move the function")
     return [Step(f"{word} {kernel}".strip(), lambda: getattr(import_module(module), function)(kernel))]

@@ -11,13 +11,8 @@ from hallway_lab import libvirt, topology
 from hallway_lab.sh import LabError, run
 from hallway_tests.suite import wait_for
 
-pytestmark = pytest.mark.needs("lab.test_libvirt:prepare")
+pytestmark = pytest.mark.needs("libvirt")
 DOMAIN = ("--name", "web1", "--memory", "64", "--vcpus", "1,maxvcpus=2", "--virt-type", "qemu")
-
-
-def prepare(_kernel: str) -> None:
-    """Fetch libvirt."""
-    libvirt.prepare()
 
 
 @pytest.mark.needs("host")

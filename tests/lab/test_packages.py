@@ -10,26 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hallway_lab import kernels, paths, provision
+from hallway_lab import kernels, paths
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
+from hallway_tests.packages import DEBS
 
-TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0")
-DEBS = REPO / "out/deb"
 UNIT = "/lib/systemd/system/hallwayd.service"
 EXPOSURE = 2.0  # at most, as systemd-analyze counts
 
 
-def prepare(_kernel: str) -> None:
-    """Build the packages."""
-    wanted = [name for name in TOOLS if name not in provision.installed()]
-    if wanted:
-        provision.install(*wanted)
-    with paths.lock("host"):
-        run(["make", "-s", "deb"], cwd=REPO)
-
-
-pytestmark = [pytest.mark.needs("lab.test_packages:prepare"), pytest.mark.xdist_group("lab-packages")]
+pytestmark = [pytest.mark.needs("hallway_tests.packages:prepare"), pytest.mark.xdist_group("lab-packages")]
 
 
 class Root:

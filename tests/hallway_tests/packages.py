@@ -1,0 +1,17 @@
+"""The packages for Debian, built once for the tests that install them."""
+
+from __future__ import annotations
+
+from hallway_lab import paths, provision
+from hallway_lab.paths import REPO
+from hallway_lab.sh import run
+
+TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0")
+DEBS = REPO / "out/deb"
+
+
+def prepare(_kernel: str) -> None:
+    """Build the packages: see `needs`."""
+    provision.need(*TOOLS)
+    with paths.lock("host"):
+        run(["make", "-s", "deb"], cwd=REPO)
