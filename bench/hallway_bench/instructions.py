@@ -24,7 +24,7 @@ from hallway_lab.sh import LabError, run, say, step
 from hallway_lab.vm import VM
 
 KEY = "instructions"
-KERNEL = "6.1"  # runs on the QEMU whose plugin interface this is
+KERNEL = "6.1"  # its QEMU has the interface that the plugin is written for
 BASELINE = paths.REPO / "bench/baseline.json"
 WORSE = 1.03
 ADDRESS = "127.0.0.1"

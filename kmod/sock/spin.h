@@ -10,7 +10,7 @@
 
 /*
  * Spins until ready(reader), for at most spin_us, and not at all if that has not paid
- * lately. True: ready. lock_sock(); ends where another one wants the lock.
+ * lately. True: ready. lock_sock(); ends where another thread waits for the lock.
  */
 bool hall_sock_spin(struct sock *sk, unsigned int *credit,
 		    bool (*ready)(void *reader), void *reader);

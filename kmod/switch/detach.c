@@ -161,9 +161,9 @@ void hall_detach_member(struct hall_member *member, u32 reason)
 }
 
 /*
- * This machine stands still in a moment. The rings that it writes stay the peer's to
- * read, for as long as the peer likes: their memory here is another one from now on,
- * if the machine goes on elsewhere.
+ * This machine is suspended in a moment. The peer may go on reading the rings that it
+ * writes, without a limit of time. Where the machine is resumed, its memory may be
+ * another one.
  */
 static void abandon_one(struct hall_sock *hs, void *data)
 {

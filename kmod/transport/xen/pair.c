@@ -29,7 +29,7 @@ MODULE_PARM_DESC(xen_slice, "KiB of memory that each other domain of Xen is gran
 #define PAGES_MIN	16
 #define PAGES_MAX	16384
 
-/* Between two tries, and after a peer left: it may come and go as often as it likes. */
+/* Between two tries, and after a peer left: it may come and go without end. */
 #define PAUSE		(HZ / 5)
 
 DEFINE_MUTEX(xen_mutex);

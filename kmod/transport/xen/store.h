@@ -11,7 +11,7 @@
  * to/P is what N offers P: its slice, and the event channel if it is N that makes
  * it. The generation is written last and removed first: without it there is no offer.
  *
- * A peer writes what it likes: everything here is bounded, and is a claim.
+ * A peer can write anything: everything here is bounded, and is a claim.
  *
  * Process context; each function waits for XenStore.
  */

@@ -27,7 +27,7 @@
 
 /* How soon to look again at what waits for peers to be gone. */
 #define AGAIN		msecs_to_jiffies(10)
-/* At least between two looks: a peer changes its offer as often as it likes. */
+/* At least between two looks: a peer can change its offer without end. */
 #define REST		msecs_to_jiffies(20)
 /* A guest has that many peers at most; each costs a slice. */
 #define PAIRS_MAX	64

@@ -931,7 +931,7 @@ fn vm_tunnels(vm: &RawVm, before: &[VmConfig]) -> Result<Option<Helper>, Fault> 
     }))
 }
 
-/// The group whose members may connect.
+/// The group that may connect.
 fn access_group(raw: &Spanned<String>) -> Result<u32, Fault> {
     let name = raw.get_ref();
     match UserGroup::from_name(name) {
@@ -968,7 +968,7 @@ fn list<T>(
     raw.iter().map(one).collect()
 }
 
-/// The user that a helper runs as, whose table is at `whole`.
+/// The user that a helper runs as. `whole`: the place of its table.
 fn helper_user(raw: Option<&Spanned<String>>, whole: usize) -> Result<User, Fault> {
     let name = raw.map_or(HELPER_USER, |raw| raw.get_ref());
     let at = raw.map_or(whole, |raw| raw.span().start);
@@ -985,7 +985,7 @@ fn helper_user(raw: Option<&Spanned<String>>, whole: usize) -> Result<User, Faul
     }
 }
 
-/// Geometry of the region of a VM and a helper, whose table is at `whole`.
+/// Geometry of the region of a VM and a helper. `whole`: the place of its table.
 fn helper_geometry(raw: Option<&Spanned<String>>, whole: usize) -> Result<Geometry, Fault> {
     let at = raw.map_or(whole, |raw| raw.span().start);
     let fault = |what: String| Fault { at, what };

@@ -21,7 +21,7 @@ use crate::{packets, unix};
 pub const TURN: usize = 256 << 10;
 /// Bytes that one system call moves at most.
 const CHUNK: usize = 64 << 10;
-/// Turns of a connection whose guest has ended it at most.
+/// Turns at most of a connection that the guest has ended.
 const LAST_TURNS: usize = 64;
 
 /// How far a connection is.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The process `hallway-libvirt`, by which monitors of libvirt's VMs are reached.
 //!
-//! It alone is linked with libvirt's library, whose calls may wait for ever, and which
-//! hosts without libvirt lack. For each VM it gets one end of a stream, and the UUID of
+//! It alone is linked with libvirt's library: a call of that may never return, and hosts
+//! without libvirt do not have it. For each VM it gets one end of a stream, and the UUID of
 //! a domain; on that stream it speaks QMP for the domain's QEMU. It ends with the socket
 //! by which it gets these.
 
