@@ -20,7 +20,7 @@ use anyhow::{bail, Result};
 use clap::Parser;
 use serde::Serialize;
 
-use crate::options::{Command, Options, Setting};
+use crate::options::{Command, Daemon, Options, Setting};
 
 fn print_json(value: &impl Serialize) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -35,7 +35,7 @@ fn run(options: Options) -> Result<()> {
             json,
             host,
             guest,
-            run_dir,
+            daemon: Daemon { run_dir },
         } => {
             // A socket that we may not reach is there, too: the query shows why.
             let at_host = hallway_control::socket(&run_dir)
@@ -58,21 +58,27 @@ fn run(options: Options) -> Result<()> {
         Command::Migrate {
             vm,
             uri,
-            run_dir,
+            daemon: Daemon { run_dir },
             reset_outsourced,
             ..
         } => match uri {
             Some(uri) => migrate::migrate(&run_dir, &vm, &uri, reset_outsourced),
             None => migrate::cancel(&run_dir, &vm),
         },
-        Command::Doctor { guest, run_dir } => {
+        Command::Doctor {
+            guest,
+            daemon: Daemon { run_dir },
+        } => {
             if guest || guest::is_loaded() || guest::is_guest() {
                 doctor::guest()
             } else {
                 doctor::host(&run_dir)
             }
         }
-        Command::Metrics { listen, run_dir } => match listen {
+        Command::Metrics {
+            listen,
+            daemon: Daemon { run_dir },
+        } => match listen {
             Some(path) => metrics::listen(&run_dir, &path),
             None => metrics::print(&run_dir),
         },
@@ -80,7 +86,7 @@ fn run(options: Options) -> Result<()> {
             name,
             machine,
             ports,
-            run_dir,
+            daemon: Daemon { run_dir },
         } => {
             qemu::print(&run_dir, &name, machine, ports);
             Ok(())

@@ -29,30 +29,27 @@ pub enum Command {
         /// This is a guest: ask the module
         #[arg(long)]
         guest: bool,
-        /// Directory of hallwayd's sockets
-        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
-              default_value = hallway_control::RUN_DIR)]
-        run_dir: PathBuf,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
     },
     /// Say why nothing goes through rings, on the host or in a guest, and what to do
     Doctor {
         /// This is a guest
         #[arg(long)]
         guest: bool,
-        /// Directory of hallwayd's sockets
-        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
-              default_value = hallway_control::RUN_DIR)]
-        run_dir: PathBuf,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
     },
     /// Print hallwayd's metrics as OpenMetrics
     Metrics {
         /// Serve them by HTTP at this Unix socket, until a signal ends it
         #[arg(long, value_name = "PATH")]
         listen: Option<PathBuf>,
-        /// Directory of hallwayd's sockets
-        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
-              default_value = hallway_control::RUN_DIR)]
-        run_dir: PathBuf,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
     },
     /// Print what a QEMU without libvirt needs
     QemuArgs {
@@ -65,10 +62,9 @@ pub enum Command {
         #[arg(long, value_name = "NUMBER", default_value_t = 4,
               value_parser = clap::value_parser!(u32).range(1..=16))]
         ports: u32,
-        /// Directory of hallwayd's sockets
-        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
-              default_value = hallway_control::RUN_DIR)]
-        run_dir: PathBuf,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
     },
     /// Give VMs of libvirt what Hallway needs, and put them in a group (--help: how)
     #[command(disable_help_flag = true)]
@@ -103,10 +99,9 @@ pub enum Command {
         /// End the migration that is going on: the VM stays here
         #[arg(long)]
         cancel: bool,
-        /// Directory of hallwayd's sockets
-        #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
-              default_value = hallway_control::RUN_DIR)]
-        run_dir: PathBuf,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
     },
     /// List the guest's connections to members and outsourced sockets, what carries them, and why
     Connections {
@@ -163,6 +158,15 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Where hallwayd is.
+#[derive(Debug, Args)]
+pub struct Daemon {
+    /// Directory of hallwayd's sockets
+    #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
+          default_value = hallway_control::RUN_DIR)]
+    pub run_dir: PathBuf,
 }
 
 /// The type of socket.
