@@ -13,7 +13,7 @@ import pytest
 from hallway_lab import kernels, paths
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
-from hallway_tests.packages import DEBS
+from hallway_tests.packages import DEBS, KERNEL
 
 UNIT = "/lib/systemd/system/hallwayd.service"
 EXPOSURE = 2.0  # at most, as systemd-analyze counts
@@ -60,7 +60,7 @@ def root() -> Iterator[Root]:
 
 def test_guest_package(root: Root) -> None:
     """DKMS builds both modules as apt installs the package, udev finds them, and both go again."""
-    kernel = kernels.kernel("6.1")
+    kernel = kernels.kernel(KERNEL)
     folder = root.path / "lib/modules" / kernel.version
     folder.mkdir(parents=True)
     # The headers' own links lead into the lab's cache, which is below another root here.
