@@ -93,25 +93,16 @@ static void on_decline(struct hall_tunnel *tunnel, struct sock *sk)
 
 static void on_done(struct hall_tunnel *tunnel, struct sock *sk)
 {
-	struct hall_answer done;
-	u32 lost;
+	u32 reason;
 
-	spin_lock_bh(&tunnel->channel.lock);
-	done = tunnel->channel.done;
-	spin_unlock_bh(&tunnel->channel.lock);
-	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
+	if (!hall_tunnel_finish_tx(tunnel, &reason))
 		return;
-	if (!hall_ring_finish(&tunnel->tx, done.position, &lost)) {
-		hall_count(HALL_CORRUPT_RINGS);
-		done.reason = ECONNRESET;
-	}
-	hall_count_add(HALL_TX_BYTES_UNREAD, lost);
 	if (tunnel->state == HALL_TUNNEL_CALLING) {
 		hall_tunnel_take_refusal(tunnel, sk);
 		return;
 	}
 	hall_tunnel_free_tx(tunnel);
-	if (done.reason)
+	if (reason)
 		hall_tunnel_fail(tunnel, sk);
 	if (!sk)
 		return;

@@ -60,6 +60,25 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 	return 0;
 }
 
+bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason)
+{
+	struct hall_answer done;
+	u32 lost;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	done = tunnel->channel.done;
+	spin_unlock_bh(&tunnel->channel.lock);
+	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
+		return false;
+	*reason = done.reason;
+	if (!hall_ring_finish(&tunnel->tx, done.position, &lost)) {
+		hall_count(HALL_CORRUPT_RINGS);
+		*reason = ECONNRESET;
+	}
+	hall_count_add(HALL_TX_BYTES_UNREAD, lost);
+	return true;
+}
+
 void hall_tunnel_free_tx(struct hall_tunnel *tunnel)
 {
 	if (tunnel->memory.ring)

@@ -291,18 +291,10 @@ static void on_accept(struct hall_tunnel *tunnel)
 /* mutex */
 static void on_done(struct hall_tunnel *tunnel)
 {
-	struct hall_answer done;
-	u32 lost;
+	u32 reason;
 
-	spin_lock_bh(&tunnel->channel.lock);
-	done = tunnel->channel.done;
-	spin_unlock_bh(&tunnel->channel.lock);
-	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
-		return;
-	if (!hall_ring_finish(&tunnel->tx, done.position, &lost))
-		hall_count(HALL_CORRUPT_RINGS);
-	hall_count_add(HALL_TX_BYTES_UNREAD, lost);
-	hall_tunnel_free_tx(tunnel);
+	if (hall_tunnel_finish_tx(tunnel, &reason))
+		hall_tunnel_free_tx(tunnel);
 }
 
 static void run_writer(struct hall_tunnel *tunnel, unsigned long events)

@@ -106,6 +106,11 @@ int hall_tunnel_open(struct hall_tunnel *tunnel);
 int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes);
 /* Maps the peer's ring. 0 or -EPROTO. */
 int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
+/*
+ * Takes the peer's DONE. False: it is of no ring of ours. reason: 0, or that of a reset. The
+ * caller frees the ring.
+ */
+bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason);
 void hall_tunnel_free_tx(struct hall_tunnel *tunnel);
 void hall_tunnel_unmap(struct hall_tunnel *tunnel);
 /* Sets the end mark. The caller rings. */
