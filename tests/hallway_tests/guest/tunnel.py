@@ -226,11 +226,13 @@ def truncated(caller: Caller) -> object:
         return None
     with caller.call("say") as sock:
         data, _, flags, _ = sock.recvmsg(4)
-        whole = sock.recv(4, socket.MSG_TRUNC)
+        # By recv() Python would show memory behind its buffer: the length is that of the packet.
+        piece = bytearray(100)
+        length = sock.recv_into(piece, 4, socket.MSG_TRUNC)
         return (
             data.decode(),
             bool(flags & socket.MSG_TRUNC),
-            whole.decode(),
+            (length, piece.decode()),
             sock.recv(100).decode(),
         )
 
