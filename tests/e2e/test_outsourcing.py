@@ -428,8 +428,9 @@ def test_rate(outsourced: Outsourced) -> None:
     before, delta = outsourced.report(), Delta(vm)
     with outsourced.configured(PUBLISH + "\nrate = 1\nburst = 1"), served(OUTSIDE, 7016, "outside", SILENT):
         said = json.loads(vm.run(f"python3 -B /tmp/crowd.py {OUTSIDE} 7016", timeout=120).out)
+        # The tenth second grants a turn and ends the wait of others: their order is open.
         late = said["ends"].count(errno.ETIMEDOUT)
-        assert said["ends"] == [0] * (14 - late) + [errno.ETIMEDOUT] * late, said
+        assert said["ends"].count(0) == 14 - late, said
         assert 1 <= late <= 5
         assert 9.5 < said["took"] < 40
         refused = late + before["refused"].get("rate", 0)
