@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import compatibility, docs, generated, imports, module, rules, tools, words
+from . import compatibility, docs, generated, imports, module, mutants, rules, tools, words
 
 Check = Callable[[], list[str]]
 
@@ -29,6 +29,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("imports: between the daemon's modules", imports.modules),
     ("imports: between the test suites", imports.suites),
     ("generated files are current", generated.current),
+    ("mutants: each can be put in", mutants.fit),
     ("compatibility: rows are sound", compatibility.sound),
     ("docs/compatibility.md is current", compatibility.current),
     ("documents: links and paths", docs.links),

@@ -1,0 +1,25 @@
+"""Each mutant can be put in: a fault that no longer fits its source tests nothing."""
+
+from __future__ import annotations
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+from hallway_lab.paths import REPO
+
+SCRIPTS = "tests/module/mutants", "tests/ring/mutants"
+
+
+def fit() -> list[str]:
+    """The text that a mutant replaces stands in the file that it names."""
+    findings = []
+    for script in SCRIPTS:
+        loader = SourceFileLoader("mutants", str(REPO / script))
+        spec = spec_from_loader("mutants", loader)
+        assert spec
+        module = module_from_spec(spec)
+        loader.exec_module(module)
+        for name, file, old, *_ in module.MUTANTS:
+            if old not in (REPO / "kmod" / file).read_text():
+                findings.append(f"{script}: {name}: {file} no longer has {old!r}: write the mutant again")
+    return findings
