@@ -36,7 +36,8 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
         there = len(connections(vm))
         check(there == idle + busy, f"{vm.name} has {there} connections, not {idle + busy}")
     many.check_running("while it was to idle")
-    wait_for(lambda: all(_ringed(begin.of(vm)) for vm in pair.both), "rings carry most bytes", patience)
+    with autopsy(*pair.both):
+        wait_for(lambda: all(_ringed(begin.of(vm)) for vm in pair.both), "rings carry most bytes", patience)
     some.stop()
     some.finish(patience)
     pair.check_through_rings(begin, MOST)

@@ -642,7 +642,7 @@ static void *drive_all(void *data)
 	struct epoll_event events[512];
 	double last = now();
 	struct loop *loop = data;
-	bool more = true;
+	bool more = true, idle;
 	int pipe_fds[2], i, n;
 	unsigned int k;
 
@@ -659,12 +659,14 @@ static void *drive_all(void *data)
 			if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
 				c->tx.ready = true;
 		}
-		if (n > 0 || more)
-			last = now();
+		idle = n <= 0 && !more;
 		more = false;
 		for (k = 0; k < opt.conns; k++)
 			if (conns[k].mode == loop->mode)
 				more |= drive(loop, &conns[k], buf, pipe_fds);
+		/* Only now: calls may have been held for longer than a stall. */
+		if (!idle || more)
+			last = now();
 		if (now() - last < opt.stall)
 			continue;
 		for (k = 0; k < opt.conns; k++)
