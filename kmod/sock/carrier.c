@@ -11,6 +11,7 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../obs/trace.h"
 #include "lock.h"
 #include "requeue.h"
 #include "resend.h"
@@ -72,6 +73,7 @@ void hall_tx_promote(struct hall_sock *hs)
 	tx->replacing = false;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_PROMOTED);
+	trace_hallway_promote(hs->sk, true, tx->ring.size);
 	/* A reader blocked on TCP must look at the ring from now on. */
 	hall_channel_notify_receiver(&hs->channel);
 	/* A writer that waits for space in TCP's queue has it in the ring. */
@@ -88,7 +90,7 @@ void hall_tx_resume(struct hall_sock *hs)
 	wake_writers(hs);
 }
 
-void hall_tx_demote(struct hall_sock *hs)
+void hall_tx_demote(struct hall_sock *hs, u32 reason)
 {
 	struct hall_tx *tx = &hs->tx;
 	u32 left;
@@ -106,6 +108,7 @@ void hall_tx_demote(struct hall_sock *hs)
 	tx->carrier = tx->offered + 1;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_DEMOTED);
+	trace_hallway_demote(hs->sk, true, reason, tx->ring.head);
 	if (tx->ring.broken) {
 		hall_sock_break(hs);
 	} else if (left) {
@@ -120,7 +123,7 @@ void hall_tx_demote(struct hall_sock *hs)
 
 void hall_tx_replace(struct hall_sock *hs)
 {
-	hall_tx_demote(hs);
+	hall_tx_demote(hs, HALLWAY_REASON_NONE);
 	spin_lock_bh(&hs->channel.lock);
 	hs->tx.replacing = hs->tx.state == HALL_TX_ENDED;
 	spin_unlock_bh(&hs->channel.lock);
@@ -236,6 +239,7 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	if (!rx->ring.started)
 		return;
 	hall_count(HALL_RX_DEMOTED);
+	trace_hallway_demote(hs->sk, false, reason, rx->ring.tail);
 	if (hs->rx_waiters)
 		hall_count(HALL_SWITCH_READER);
 }
@@ -264,7 +268,7 @@ void hall_sock_break(struct hall_sock *hs)
 	hs->pinned = HALLWAY_REASON_CORRUPT;
 	hs->reason = HALLWAY_REASON_CORRUPT;
 	hall_count(HALL_CORRUPT_RINGS);
-	hall_tx_demote(hs);
+	hall_tx_demote(hs, HALLWAY_REASON_CORRUPT);
 	hall_rx_release(hs, HALLWAY_REASON_CORRUPT);
 	if (hs->disconnected)
 		return;

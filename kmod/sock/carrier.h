@@ -13,9 +13,9 @@ int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 by
 void hall_tx_promote(struct hall_sock *hs);
 /*
  * Sets the end mark; later bytes go over TCP. Where the peer has truncated the
- * ring before, resends the rest.
+ * ring before, resends the rest. The reason is for the tracepoint alone.
  */
-void hall_tx_demote(struct hall_sock *hs);
+void hall_tx_demote(struct hall_sock *hs, u32 reason);
 /*
  * The same for a ring that another one follows at once. Bytes wait for that one, for
  * 0.1 s at most: any that went over TCP would have to arrive before it could be

@@ -20,7 +20,7 @@ static bool end_rings(struct hall_sock *hs)
 {
 	bool lost = hall_rx_count_unread(hs);
 
-	hall_tx_demote(hs);
+	hall_tx_demote(hs, HALLWAY_REASON_CLOSED);
 	lost |= hs->tx.lost;
 	hall_rx_release(hs, HALLWAY_REASON_CLOSED);
 	hall_sock_handler.detach(hs, HALLWAY_REASON_CLOSED);
@@ -56,7 +56,7 @@ void hall_shutdown(struct sock *sk, int how)
 		return;
 	}
 	if (how & SEND_SHUTDOWN)
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, HALLWAY_REASON_CLOSED);
 	/* Bytes that could not be resent: an RST is on its way, no FIN. */
 	if (!hs->tx.lost)
 		hs->native->shutdown(sk, how);

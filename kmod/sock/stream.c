@@ -3,6 +3,7 @@
 #include "stream.h"
 
 #include "../obs/counters.h"
+#include "../obs/trace.h"
 
 enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 {
@@ -17,8 +18,10 @@ enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 	source = hall_ring_find_source(&rx->ring, tcp_sk(hs->sk)->copied_seq,
 				       arrived, n);
 	spin_unlock_bh(&hs->channel.lock);
-	if (!started && rx->ring.started)
+	if (!started && rx->ring.started) {
 		hall_count(HALL_RX_PROMOTED);
+		trace_hallway_promote(hs->sk, false, rx->ring.size);
+	}
 	return source;
 }
 

@@ -231,7 +231,7 @@ static noinline int send_message(struct hall_sock *hs, struct msghdr *msg,
 	reason = find_native_reason(sk, msg, &cookie);
 	if (unlikely(reason)) {
 		hs->pinned = hs->reason = reason;
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, reason);
 	}
 	hall_sock_apply_policy(hs, size);
 	ret = send_locked(hs, msg);

@@ -133,7 +133,7 @@ int hall_detach_now(struct hall_sock *hs, u32 reason)
 	sk->sk_allocation = GFP_ATOMIC;
 	err = hall_rx_demote_now(hs, reason);
 	if (!err)
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, reason);
 	if (hs->tx.lost)
 		err = -ENOBUFS;
 	sk->sk_allocation = gfp;

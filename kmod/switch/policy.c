@@ -179,7 +179,7 @@ static bool replace_ring(struct hall_sock *hs, u32 bytes)
 	} else {
 		hall_count(HALL_RINGS_IDLE);
 		hs->reason = HALLWAY_REASON_IDLE;
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, HALLWAY_REASON_IDLE);
 	}
 	return true;
 }

@@ -217,7 +217,8 @@ static void on_accept(struct hall_sock *hs)
 	if (!hs->detached)
 		hs->reason = HALLWAY_REASON_NONE;
 	if (hs->detaching || hs->pinned || hs->detached)
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, hs->detaching ? READ_ONCE(hs->detach_reason) :
+						   hs->reason);
 }
 
 static void on_decline(struct hall_sock *hs)
@@ -253,7 +254,7 @@ static void on_demote(struct hall_sock *hs)
 	if (hs->tx.state == HALL_TX_OFFERED || answer.carrier != hs->tx.offered)
 		return;
 	/* Where the truncation was found first, this has the reason. */
-	hall_tx_demote(hs);
+	hall_tx_demote(hs, answer.reason);
 	hall_policy_back_off(hs, answer.reason);
 }
 
@@ -273,7 +274,7 @@ static int on_done(struct hall_sock *hs)
 		return 0;
 	/* First: if the peer has truncated the ring, no byte is lost: we resend. */
 	if (hs->tx.state == HALL_TX_RING)
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, answer.reason);
 	spin_lock_bh(&hs->channel.lock);
 	possible = hall_ring_finish(&hs->tx.ring, answer.position, &lost);
 	spin_unlock_bh(&hs->channel.lock);
@@ -336,7 +337,7 @@ static int on_departed(struct hall_sock *hs)
 {
 	bool lost;
 
-	hall_tx_demote(hs);
+	hall_tx_demote(hs, HALLWAY_REASON_PEER_LEFT);
 	lost = hall_tx_count_unread(hs);
 	/* Bytes that came are delivered; those that can't be put in order are lost. */
 	if (!finish_rx(hs, true)) {
@@ -376,7 +377,7 @@ static void on_detach(struct hall_sock *hs)
 	hs->detaching = true;
 	/* An unresponsive peer has had its time. */
 	hs->demote_by = jiffies + (reason == HALLWAY_REASON_UNRESPONSIVE ? 0 : HZ);
-	hall_tx_demote(hs);
+	hall_tx_demote(hs, reason);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		/* An end mark does not help where the ring has to wait for TCP. */
 		hall_rx_find_source(hs, &n);
@@ -479,7 +480,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_LOOK))
 		hall_callbacks_call(hs, sk);
 	if (sk->sk_state == TCP_CLOSE)
-		hall_tx_demote(hs);
+		hall_tx_demote(hs, HALLWAY_REASON_STATE);
 	if (events & BIT(HALL_EVENT_DEPARTED) || hs->requeue_by)
 		err = on_departed(hs);
 	again |= hs->requeue_by;

@@ -42,7 +42,7 @@ DOMAIN_MODULES = ("xen_blkfront", "crc32c_generic", "ext4", "xen_netfront")
 PROGRAMS = (
     *("rsync", "openssl", "vsftpd", "inetutils-telnet", "inetutils-telnetd", "openbsd-inetd"),
     *("apache2", "mariadb-server", "mariadb-client", "postgresql", "samba", "smbclient", "cifs-utils"),
-    *("openjdk-17-jdk-headless", "nodejs", "firefox-esr"),
+    *("openjdk-17-jdk-headless", "nodejs", "firefox-esr", "bpftrace"),
     *("libhiredis0.14", "libmemcached11", "libmemcachedutil2", "libpcre2-posix3"),  # for proftpd
 )
 

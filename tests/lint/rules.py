@@ -14,8 +14,8 @@ from . import source
 KMOD = REPO / "kmod"
 
 # The rooms below each room: what its files may include besides their own.
-# compat/ and obs/counters.h may be included by every room but the ring, which
-# is compiled in user space too.
+# compat/, obs/counters.h and obs/trace.h may be included by every room but the
+# ring, which is compiled in user space too.
 BELOW = {
     "ring": set(),
     "transport": set(),
@@ -31,8 +31,11 @@ BELOW = {
     "main": {"transport", "discovery", "ring", "channel", "sock", "switch", "outsource", "obs"},
 }
 # The half of obs/ that everyone may use stands on nothing itself.
-COUNTERS = ("obs/counters.h", "obs/counter_list.h", "obs/counters.c", "obs/names.c")
-FOR_ALL = ("obs/counters.h", "compat/")
+COUNTERS = (
+    *("obs/counters.h", "obs/counter_list.h", "obs/counters.c", "obs/names.c"),
+    *("obs/trace.h", "obs/trace.c"),
+)
+FOR_ALL = ("obs/counters.h", "obs/trace.h", "compat/")
 RING_OUTSIDE = "ring/env.h"
 # What any members over shared pages need knows no device and no region: other
 # transports bring slices to their members in other ways.

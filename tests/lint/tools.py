@@ -137,6 +137,8 @@ CHECKPATCH_USER = {
 CHECKPATCH_EXCEPT = {
     ("kmod/ring/env.h", "PREFER_KERNEL_TYPES"): "here they are defined for user space",
     ("kmod/compat/recvmsg.h", "SPACING"): "the macros begin with a comma",
+    ("kmod/obs/trace.h", "OPEN_ENDED_LINE"): "as in the kernel's include/trace/events",
+    ("kmod/obs/trace.h", "PARENTHESIS_ALIGNMENT"): "the same",
     ("kmod/sock/sock.h", "CONST_STRUCT"): "a copy of its own for each socket",
     ("kmod/sock/rx.c", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
     ("kmod/sock/wake.c", "WAITQUEUE_ACTIVE"): "the same: a later sleeper polls then",

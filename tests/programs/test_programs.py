@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hallway_lab.results import figure
 from hallway_tests import guests
 from hallway_tests.pair import name_logs
 from hallway_tests.record import Outcome
+from hallway_tests.suite import wait_for
 
 from . import browser, databases, files, runtimes, shells, streams, web
 from .judge import CARRIERS, SWITCHING, use
@@ -102,3 +104,24 @@ def test_program(program: Program, carrier: str, between: Between, rng: Random, 
     if used.ledger:
         outcome.figures |= used.ledger.figures()
     outcome.check(used.faults)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.xdist_group(shells.__name__.replace(".", "-"))
+@pytest.mark.needs(f"image {IMAGE}", "programs.test_programs:lay_out")
+def test_bpftrace(between: Between) -> None:
+    """Each line for bpftrace in docs/tracing.md shows what happens to a connection."""
+    client, server = between.vms.client, between.vms.server
+    lines = re.findall(r"^bpftrace .*", (paths.REPO / "docs/tracing.md").read_text(), re.M)
+    assert lines
+    for line in lines:
+        job = client.spawn(f"exec {line} > /tmp/traced 2>&1")
+        wait_for(lambda: "Attaching" in client.run("cat /tmp/traced").out, "bpftrace looks", 120)
+        iperf = programs.serve(server, "iperf3 -s -1", 5201)
+        client.run(f"iperf3 -c {server.ip4} -n 1M", timeout=120)
+        iperf.wait(60)
+        client.run("pkill -INT -x bpftrace")
+        job.wait(60)
+        said = client.run("cat /tmp/traced").out
+        assert re.search(r"^@\w+\[\d+\]: \d+$", said, re.M), f"{line}: {said}"
