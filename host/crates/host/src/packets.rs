@@ -20,14 +20,15 @@ fn frame_size(length: usize) -> usize {
 
 /// Sends the guest's next message. The bytes that moved are those of its frame, too.
 pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
-    let used = ring.count_used() as usize;
+    // One look for all of the message: in the next one the ring may be broken.
+    let runs = ring.used_runs(u32::MAX);
+    let used = runs.len();
     if used == 0 {
         return Ok(Step::Empty);
     }
     if used < FRAME {
         return Err(Failure::Corrupt);
     }
-    let runs = ring.used_runs(used as u32);
     let mut frame = [0; FRAME];
     runs.part(0, FRAME).read(&mut frame);
     let at = offset_of!(abi::Frame, length);
@@ -79,4 +80,71 @@ pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<St
     let rest = total - FRAME - length;
     runs.part(FRAME + length, rest).write(&[0; FRAME][..rest]);
     Ok(Step::Moved(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use hallway_abi::ring;
+    use hallway_shm::{sealed_memory, Mapping};
+    use nix::sys::socket::{recv, socketpair, AddressFamily, MsgFlags, SockFlag, SockType};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    const SIZE: usize = 16 << 10;
+    const CARRIER: u32 = 1;
+
+    /// A guest that moves its head between two looks of one call.
+    #[test]
+    fn a_head_that_flickers_breaks_its_ring_alone() {
+        let length = ring::RING_HEADER + SIZE;
+        let memory = sealed_memory("flicker", length).unwrap();
+        let map = || Mapping::new(&memory, length).unwrap();
+        let own = Rc::new(map());
+        let (socket, other) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        let is_over = AtomicBool::new(false);
+        let head = offset_of!(ring::Ring, head);
+        let (good, bad) = ((FRAME + 8) as u64, u64::MAX);
+        let (mut moved, mut broken) = (0, 0);
+        std::thread::scope(|scope| {
+            let theirs = map();
+            scope.spawn(|| {
+                // Moved here: a mapping is of one thread.
+                let theirs = theirs;
+                while !is_over.load(Ordering::Relaxed) {
+                    theirs.write_u64(head, good);
+                    theirs.write_u64(head, bad);
+                }
+            });
+            for _ in 0..100_000 {
+                Sender::create(own.clone(), 0, SIZE as u32, CARRIER);
+                own.write_u32(ring::RING_HEADER, 8);
+                let mut ring = Receiver::take_up(own.clone(), 0, SIZE as u32, CARRIER).unwrap();
+                match send(&socket, &mut ring) {
+                    Ok(Step::Moved(_)) => {
+                        moved += 1;
+                        let mut bytes = [0; 16];
+                        let fd = other.as_raw_fd();
+                        assert_eq!(recv(fd, &mut bytes, MsgFlags::empty()), Ok(8));
+                    }
+                    Ok(_) => broken += u32::from(ring.is_broken()),
+                    Err(_) => panic!("the frame is a good one"),
+                }
+                if moved > 1000 && broken > 1000 {
+                    break;
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(moved > 0 && broken > 0, "{moved} moved, {broken} broken");
+    }
 }
