@@ -66,15 +66,22 @@ pub trait Program {
     /// The guest has sent this. It is hostile: any message is possible.
     fn take_message(&mut self, side: Side<'_, Self::Policy>, message: &Message);
     /// The kernel reports something of a socket. There may be no guest.
-    fn take_event(&mut self, side: Option<Side<'_, Self::Policy>>, tag: u64, flags: EpollFlags);
+    fn take_event(
+        &mut self,
+        side: Option<Side<'_, Self::Policy>>,
+        poller: &Poller,
+        tag: u64,
+        flags: EpollFlags,
+    );
     /// Gives all that has work a turn.
     fn work(&mut self, side: Side<'_, Self::Policy>);
     /// Whether something has work.
     fn has_work(&self) -> bool;
     /// Milliseconds until there is work without an event; nothing: there is none.
     fn timeout(&self, policy: &Self::Policy) -> Option<u16>;
-    /// Comes twice a second: what found no descriptor or memory may try again.
-    fn beat(&mut self, side: Side<'_, Self::Policy>);
+    /// Comes twice a second: what found no descriptor or memory may try again. There may be
+    /// no guest.
+    fn beat(&mut self, side: Option<Side<'_, Self::Policy>>, poller: &Poller);
     /// The policy is another one than `before`.
     fn change_policy(&mut self, side: Side<'_, Self::Policy>, before: &Self::Policy);
     /// The guest has departed, if it was there, or the program ends: all is reset.
@@ -157,12 +164,12 @@ impl<W: Program> Server<W> {
                         return Ok(());
                     }
                     _ => {
-                        let (program, side) = self.split();
-                        program.take_event(side, tag, flags);
+                        let (program, side, poller) = self.split();
+                        program.take_event(side, poller, tag, flags);
                     }
                 }
             }
-            if let (program, Some(side)) = self.split() {
+            if let (program, Some(side), _) = self.split() {
                 program.work(side);
             }
         }
@@ -182,14 +189,14 @@ impl<W: Program> Server<W> {
         turn
     }
 
-    fn split(&mut self) -> (&mut W, Option<Side<'_, W::Policy>>) {
+    fn split(&mut self) -> (&mut W, Option<Side<'_, W::Policy>>, &Poller) {
         let side = self.peer.as_mut().map(|peer| Side {
             peer,
             policy: &self.policy,
             counts: &mut self.counts,
             poller: &self.poller,
         });
-        (&mut self.program, side)
+        (&mut self.program, side, &self.poller)
     }
 
     /// Looks for doorbells and messages. `is_new`: the guest has just joined, so messages may
@@ -207,7 +214,7 @@ impl<W: Program> Server<W> {
             messages.extend(peer.receive());
         }
         for message in &messages {
-            if let (program, Some(side)) = self.split() {
+            if let (program, Some(side), _) = self.split() {
                 program.take_message(side, message);
             }
         }
@@ -218,7 +225,7 @@ impl<W: Program> Server<W> {
     }
 
     fn reset(&mut self) {
-        let (program, side) = self.split();
+        let (program, side, _) = self.split();
         program.reset(side);
     }
 
@@ -229,9 +236,8 @@ impl<W: Program> Server<W> {
         if let Some(member) = &mut self.member {
             member.beat(report.sent, report.received, report.sockets);
         }
-        if let (program, Some(side)) = self.split() {
-            program.beat(side);
-        }
+        let (program, side, poller) = self.split();
+        program.beat(side, poller);
     }
 
     fn take_orders(&mut self) -> Result<()> {
@@ -333,7 +339,7 @@ impl<W: Program> Server<W> {
             }
             Order::Policy { policy } => {
                 let before = std::mem::replace(&mut self.policy, policy);
-                if let (program, Some(side)) = self.split() {
+                if let (program, Some(side), _) = self.split() {
                     program.change_policy(side, &before);
                 }
             }

@@ -10,6 +10,9 @@ use crate::guest::Guest;
 use crate::pipe::{Pipe, Stage};
 use crate::unix;
 
+/// Beats, of which two are a second, until a program that has not said where to is hung up on.
+const PATIENCE: u8 = 10;
+
 /// The longest line by which one says where to: `CONNECT 4294967295\n`.
 const LINE: usize = 19;
 
@@ -74,6 +77,30 @@ impl Guest<'_> {
                 pipe.socket = None;
             }
         }
+    }
+
+    /// Hangs up on programs of the host that do not say where to.
+    pub fn hang_up_late(&mut self) {
+        let late = self.table.find_all(|pipe| {
+            pipe.age = pipe.age.saturating_add(1);
+            pipe.stage == Stage::Greeting && pipe.age > PATIENCE
+        });
+        for own in late {
+            self.hang_up(own);
+        }
+    }
+
+    fn hang_up(&mut self, own: u32) -> bool {
+        self.counts.refuse("no CONNECT".into(), "connection");
+        self.table.remove(own).is_some()
+    }
+
+    /// Has the program that has waited longest with saying where to give its place to another
+    /// one. False: all have said it.
+    pub fn make_place(&mut self) -> bool {
+        let greeting = self.table.find_all(|pipe| pipe.stage == Stage::Greeting);
+        let oldest = greeting.into_iter().min_by_key(|own| self.table.tag(*own));
+        oldest.is_some_and(|own| self.hang_up(own))
     }
 
     /// Asks the guest for a connection. False: there is no memory.

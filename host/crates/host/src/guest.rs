@@ -73,9 +73,9 @@ impl Guest<'_> {
         }
     }
 
-    /// Takes a connection up, and watches its socket. False: there is no place.
+    /// Takes a connection up, and watches its socket. Nothing: there is no place.
     pub fn enter(&mut self, pipe: Pipe) -> Option<u32> {
-        if self.table.count() >= self.policy.sockets {
+        if self.table.count() >= self.policy.sockets && !self.make_place() {
             self.counts.refuse("limit of sockets".into(), "connection");
             return None;
         }

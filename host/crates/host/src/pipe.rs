@@ -43,6 +43,8 @@ pub struct Pipe {
     pub is_packets: bool,
     /// How far it is.
     pub stage: Stage,
+    /// Beats since it was made; it stops at the largest.
+    pub age: u8,
     /// The host's port.
     pub port: u32,
     /// Own endpoint.
@@ -122,6 +124,7 @@ impl Pipe {
             socket: Some(socket),
             is_packets,
             stage,
+            age: 0,
             port: 0,
             own: 0,
             its: 0,

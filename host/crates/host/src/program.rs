@@ -27,6 +27,9 @@ pub struct Host {
     table: Table<Pipe>,
     /// For bytes, and for messages.
     listeners: Vec<OwnedFd>,
+    /// There was no descriptor or memory to accept with: until the next beat no listener is
+    /// watched.
+    is_short: bool,
     next_port: u32,
 }
 
@@ -35,6 +38,7 @@ impl Default for Host {
         Self {
             table: Table::default(),
             listeners: Vec::new(),
+            is_short: false,
             next_port: PORT_FIRST,
         }
     }
@@ -60,10 +64,11 @@ impl Host {
         guest(&mut self.table, &mut self.next_port, side)
     }
 
-    /// Takes up programs that have connected. Without a guest they are hung up on.
-    fn accept(&mut self, number: usize, side: Option<Side<'_, Policy>>) {
+    /// Takes up programs that have connected. Without a guest they are hung up on. False:
+    /// there was no descriptor or memory for one.
+    fn accept(&mut self, number: usize, side: Option<Side<'_, Policy>>) -> bool {
         let Some(listener) = self.listeners.get(number) else {
-            return;
+            return true;
         };
         let mut guest = side.map(|side| guest(&mut self.table, &mut self.next_port, side));
         for _ in 0..CLIENTS {
@@ -74,9 +79,23 @@ impl Host {
                     }
                 }
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
-                Err(_) => return,
+                Err(Errno::EAGAIN) => return true,
+                Err(errno) => {
+                    if let Some(guest) = &mut guest {
+                        guest.counts.refuse(errno.desc().into(), "connection");
+                    }
+                    return false;
+                }
             }
         }
+        true
+    }
+
+    fn watch_listeners(&self, poller: &Poller) -> Result<()> {
+        for (number, listener) in self.listeners.iter().enumerate() {
+            poller.watch(listener, PROGRAM + number as u64)?;
+        }
+        Ok(())
     }
 }
 
@@ -85,11 +104,8 @@ impl Program for Host {
 
     fn start(&mut self, descriptors: Vec<OwnedFd>, poller: &Poller) -> Result<()> {
         ensure!(descriptors.len() == 2, "two listeners belong to it");
-        for (number, listener) in descriptors.iter().enumerate() {
-            poller.watch(listener, PROGRAM + number as u64)?;
-        }
         self.listeners = descriptors;
-        Ok(())
+        self.watch_listeners(poller)
     }
 
     fn confine(&self) -> Result<()> {
@@ -104,10 +120,20 @@ impl Program for Host {
         self.guest(side).take_message(message);
     }
 
-    fn take_event(&mut self, side: Option<Side<'_, Policy>>, tag: u64, flags: EpollFlags) {
+    fn take_event(
+        &mut self,
+        side: Option<Side<'_, Policy>>,
+        poller: &Poller,
+        tag: u64,
+        flags: EpollFlags,
+    ) {
         let listener = tag.wrapping_sub(PROGRAM);
         if listener < self.listeners.len() as u64 {
-            self.accept(listener as usize, side);
+            if !self.accept(listener as usize, side) {
+                // Those that wait to be accepted stay an event, and the loop would not sleep.
+                self.listeners.iter().for_each(|one| poller.unwatch(one));
+                self.is_short = true;
+            }
         } else if let Some(side) = side {
             self.guest(side).take_event(tag, flags);
         }
@@ -125,7 +151,14 @@ impl Program for Host {
         None
     }
 
-    fn beat(&mut self, _: Side<'_, Policy>) {}
+    fn beat(&mut self, side: Option<Side<'_, Policy>>, poller: &Poller) {
+        if self.is_short {
+            self.is_short = self.watch_listeners(poller).is_err();
+        }
+        if let Some(side) = side {
+            self.guest(side).hang_up_late();
+        }
+    }
 
     fn change_policy(&mut self, _: Side<'_, Policy>, _: &Policy) {}
 

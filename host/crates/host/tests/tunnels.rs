@@ -461,6 +461,39 @@ fn there_are_no_more_connections_than_allowed() {
 }
 
 #[test]
+fn programs_that_do_not_say_where_to_stall_no_other_and_are_hung_up_on() {
+    let mut vm = Vm::start();
+    let _listener = UnixListener::bind(vm.service(80)).unwrap();
+    let mut silent: Vec<UnixStream> = (0..20)
+        .map(|_| {
+            let mut one = UnixStream::connect(&vm.path).unwrap();
+            one.write_all(b"CONN").unwrap();
+            one
+        })
+        .collect();
+    vm.until("all are taken up", |vm| {
+        (vm.report().sockets == 20).then_some(())
+    });
+    // The guest, and a program that does say it, get the places of the first two.
+    vm.connect(TUNNEL_STREAM, 80).unwrap();
+    let mut client = UnixStream::connect(&vm.path).unwrap();
+    client.write_all(b"CONNECT 22\n").unwrap();
+    vm.accept(22);
+    client.read_exact(&mut [0; 8]).unwrap();
+    // All others are hung up on in time.
+    for one in &mut silent {
+        one.set_read_timeout(Some(PATIENCE)).unwrap();
+        // What was not read resets it.
+        let end = one.read(&mut [0; 9]).map_err(|error| error.kind());
+        let is_over = matches!(end, Ok(0) | Err(std::io::ErrorKind::ConnectionReset));
+        assert!(is_over, "{end:?}");
+    }
+    let report = vm.report();
+    assert_eq!(report.sockets, 2);
+    assert_eq!(report.refused, [("no CONNECT".into(), 20)]);
+}
+
+#[test]
 fn what_a_guest_has_sent_arrives_after_it_has_departed() {
     let mut vm = Vm::start();
     let listener = UnixListener::bind(vm.service(80)).unwrap();

@@ -56,7 +56,13 @@ impl Program for Outsourcer {
         self.guest(side).take_message(message);
     }
 
-    fn take_event(&mut self, side: Option<Side<'_, Policy>>, tag: u64, flags: EpollFlags) {
+    fn take_event(
+        &mut self,
+        side: Option<Side<'_, Policy>>,
+        _: &Poller,
+        tag: u64,
+        flags: EpollFlags,
+    ) {
         if let Some(side) = side {
             self.guest(side).take_event(tag, flags);
         }
@@ -74,8 +80,10 @@ impl Program for Outsourcer {
         self.rate.timeout(policy)
     }
 
-    fn beat(&mut self, side: Side<'_, Policy>) {
-        self.guest(side).wake_listeners();
+    fn beat(&mut self, side: Option<Side<'_, Policy>>, _: &Poller) {
+        if let Some(side) = side {
+            self.guest(side).wake_listeners();
+        }
     }
 
     fn change_policy(&mut self, side: Side<'_, Policy>, before: &Policy) {
