@@ -14,10 +14,12 @@ mod table;
 mod vsock;
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use anyhow::{bail, Result};
 use clap::Parser;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use serde::Serialize;
 
 use crate::options::{Command, Daemon, Options, Setting};
@@ -108,18 +110,27 @@ fn run(options: Options) -> Result<()> {
     }
 }
 
+/// Whether the reader of our output, such as head, has had enough. Without that a broken pipe
+/// is another one, and an error.
+fn is_output_closed(error: &anyhow::Error) -> bool {
+    let is_broken = error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+    let output = io::stdout();
+    let mut fds = [PollFd::new(output.as_fd(), PollFlags::empty())];
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    is_broken
+        && poll(&mut fds, PollTimeout::ZERO).is_ok()
+        && fds[0]
+            .revents()
+            .is_some_and(|events| events.intersects(closed))
+}
+
 fn main() -> ExitCode {
     hallway_control::drop_empty_variable();
     match run(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output, such as head, has had enough.
-        Err(error)
-            if error
-                .downcast_ref::<io::Error>()
-                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
-        {
-            ExitCode::SUCCESS
-        }
+        Err(error) if is_output_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hallway: {error:#}");
             ExitCode::FAILURE

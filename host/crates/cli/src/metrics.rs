@@ -5,7 +5,7 @@
 //! members count them: a hostile member may count what it likes, for itself alone.
 
 use std::fs::Permissions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -45,7 +45,7 @@ struct OfVm {
 
 /// Prints the metrics once.
 pub fn print(run_dir: &Path) -> Result<()> {
-    print!("{}", text(run_dir)?);
+    io::stdout().write_all(text(run_dir)?.as_bytes())?;
     Ok(())
 }
 

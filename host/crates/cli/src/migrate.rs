@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallway migrate`: has hallwayd migrate a VM, and shows how it goes.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -58,10 +59,11 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64
                 downtime_ms,
                 total_ms,
             } => {
-                println!(
+                writeln!(
+                    io::stdout(),
                     "{vm} runs at {uri} now: it took {total_ms} ms, for {downtime_ms} ms of which \
                      it stood still. The QEMU here is done: end it."
-                );
+                )?;
                 return Ok(());
             }
             Migration::Stayed { why } => bail!("{vm} stays here: {why}"),

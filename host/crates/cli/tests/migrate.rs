@@ -3,16 +3,23 @@
 #![allow(missing_docs)]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use hallway_control::{socket, Answer, Migration};
 
-/// Migrates web1; nothing for an answer: hallwayd hangs up.
-fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
+fn listen(name: &str) -> (PathBuf, UnixListener) {
     let dir = std::env::temp_dir().join(format!("hwc-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let listener = UnixListener::bind(socket(&dir)).unwrap();
+    (dir, listener)
+}
+
+/// Migrates web1; nothing for an answer: hallwayd hangs up.
+fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
+    let (dir, listener) = listen(name);
     // Not waited for: a client that gives up early leaves it without a question.
     std::thread::spawn(move || {
         for answer in answers {
@@ -71,4 +78,44 @@ fn what_failed_or_is_not_known_is_said() {
         let said = String::from_utf8(ended.stderr).unwrap();
         assert!(!ended.status.success() && said.contains(part), "{said}");
     }
+}
+
+#[test]
+fn a_hallwayd_that_hangs_up_in_the_middle_is_an_error() {
+    // It reads no more: the question is longer than what a socket holds.
+    let (dir, listener) = listen("unread");
+    let deaf = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.shutdown(Shutdown::Read).unwrap();
+        stream
+    });
+    let long = "x".repeat(120_000);
+    let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
+    let ended = hallway.args(["migrate", &long, &long, "--run-dir"]);
+    let ended = ended.arg(&dir).output().unwrap();
+    deaf.join().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success(), "{said}");
+    assert!(said.contains("does not answer: Broken pipe"), "{said}");
+    std::fs::remove_dir_all(&dir).unwrap();
+
+    // It says a part of its answer.
+    let (dir, listener) = listen("part");
+    let speaker = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        BufReader::new(&stream)
+            .read_line(&mut String::new())
+            .unwrap();
+        stream.write_all(b"{\"answer\":\"error\"").unwrap();
+    });
+    let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
+    let ended = hallway.args(["migrate", "web1", "--cancel", "--run-dir"]);
+    let ended = ended.arg(&dir).output().unwrap();
+    speaker.join().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(
+        !ended.status.success() && said.contains("hung up before the end"),
+        "{said}"
+    );
+    std::fs::remove_dir_all(&dir).unwrap();
 }

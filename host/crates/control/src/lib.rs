@@ -323,18 +323,20 @@ pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     stream.set_write_timeout(limit)?;
     let mut line = serde_json::to_string(&query)?;
     line.push('\n');
-    stream.write_all(line.as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream)
-        .read_line(&mut line)
-        .with_context(|| format!("hallwayd at {} does not answer", path.display()))?;
-    if line.is_empty() {
+    let mut answer = String::new();
+    // As text: a program must not take a daemon that hung up for a reader of its own output
+    // that has had enough.
+    stream
+        .write_all(line.as_bytes())
+        .and_then(|()| BufReader::new(stream).read_line(&mut answer))
+        .map_err(|error| anyhow!("hallwayd at {} does not answer: {error}", path.display()))?;
+    if !answer.ends_with('\n') {
         bail!(
-            "hallwayd at {} hung up without an answer: see its log",
+            "hallwayd at {} hung up before the end of its answer: see its log",
             path.display()
         );
     }
-    serde_json::from_str(&line)
+    serde_json::from_str(&answer)
         .context("hallwayd answers what this program does not know: install one release of both")
 }
 
