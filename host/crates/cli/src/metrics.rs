@@ -4,12 +4,16 @@
 //! A name and a label never change their meaning. Bytes are those through rings, as the
 //! members count them: a hostile member may count what it likes, for itself alone.
 
+use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Liveness, Query, Status};
@@ -22,9 +26,11 @@ use prometheus_client::registry::Registry;
 
 use crate::host::refuse;
 
-/// How long a client may take for its request, and for the answer.
+/// How long a client may take for its request, and then for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const REQUEST_MAX: usize = 8 << 10;
+/// Clients that are served at a time at most.
+const CLIENTS: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRegion {
@@ -49,7 +55,63 @@ pub fn print(run_dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A client that is being served, by a thread.
+struct Client {
+    /// Gone with the thread.
+    stream: Weak<UnixStream>,
+    thread: JoinHandle<()>,
+}
+
+/// Hangs up on the client that is served longest, if there are as many as there may be.
+fn make_place(clients: &mut VecDeque<Client>) {
+    clients.retain(|client| client.stream.strong_count() > 0);
+    while clients.len() >= CLIENTS {
+        let Some(oldest) = clients.pop_front() else {
+            return;
+        };
+        if let Some(stream) = oldest.stream.upgrade() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        // It may be waiting for hallwayd, which takes no longer than `ask` lets it.
+        let _ = oldest.thread.join();
+    }
+}
+
+/// A connection that has to be done with by then.
+struct Timed<'a> {
+    stream: &'a UnixStream,
+    deadline: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Serves them by HTTP at a Unix socket: each user that can enter its directory may read them.
+/// Clients are served side by side, so that one that does not read delays no other.
 pub fn listen(run_dir: &Path, path: &Path) -> Result<()> {
     match UnixStream::connect(path) {
         Ok(_) => bail!("{}: another program listens there", path.display()),
@@ -59,20 +121,35 @@ pub fn listen(run_dir: &Path, path: &Path) -> Result<()> {
     let listener =
         UnixListener::bind(path).with_context(|| format!("{}: cannot listen", path.display()))?;
     std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
+    let mut clients = VecDeque::new();
     for stream in listener.incoming() {
-        // One that hangs up early is no fault of ours.
-        let _ = answer(run_dir, stream?);
+        let served = match stream {
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+            other => Arc::new(other?),
+        };
+        make_place(&mut clients);
+        let stream = Arc::downgrade(&served);
+        let run_dir = run_dir.to_owned();
+        let serve = move || {
+            // One that hangs up early is no fault of ours.
+            let _ = answer(&run_dir, &served);
+        };
+        let thread = std::thread::Builder::new().spawn(serve)?;
+        clients.push_back(Client { stream, thread });
     }
     Ok(())
 }
 
-fn answer(run_dir: &Path, mut stream: UnixStream) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn answer(run_dir: &Path, stream: &UnixStream) -> Result<()> {
+    let timed = || Timed {
+        stream,
+        deadline: Instant::now() + PATIENCE,
+    };
+    let mut input = timed();
     let mut request = Vec::new();
     let mut bytes = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let count = stream.read(&mut bytes)?;
+        let count = input.read(&mut bytes)?;
         if count == 0 || request.len() > REQUEST_MAX {
             return Ok(());
         }
@@ -92,7 +169,7 @@ fn answer(run_dir: &Path, mut stream: UnixStream) -> Result<()> {
     };
     let length = body.len();
     write!(
-        stream,
+        timed(),
         "HTTP/1.1 {state}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: \
          close\r\n\r\n{body}"
     )?;
