@@ -256,6 +256,31 @@ def test_apparmor() -> None:
     assert said.returncode == 0, said.stderr
 
 
+@pytest.mark.parametrize("before", ["", "# a site's\n  /srv/x r,\n", "  /srv/x r,"])
+def test_apparmor_site(before: str) -> None:
+    """The package adds its line to a site's rules once, on a line of its own, and takes it out again."""
+    with tempfile.TemporaryDirectory() as scratch:
+        site = Path(scratch, "etc/apparmor.d/local/abstractions/libvirt-qemu")
+        site.parent.mkdir(parents=True)
+        if before:
+            site.write_text(before)
+        for _ in range(2):
+            subprocess.run(
+                ["sh", REPO / "debian/hallway-host.postinst", "configure"],
+                env={**os.environ, "DPKG_ROOT": scratch},
+                check=True,
+            )
+        added = "include <abstractions/hallway-qemu>"
+        assert site.read_text().splitlines() == [*before.splitlines(), added]
+        Path(scratch, "hallwayd").symlink_to("/bin/true")
+        subprocess.run(
+            ["sh", REPO / "debian/hallway-host.prerm", "remove"],
+            env={"DPKG_ROOT": scratch, "PATH": f"{scratch}:{os.environ['PATH']}"},
+            check=True,
+        )
+        assert site.read_text().splitlines() == before.splitlines()
+
+
 @pytest.mark.needs("host")
 def test_unit() -> None:
     """systemd finds nothing wrong with the unit; its program exists elsewhere."""
