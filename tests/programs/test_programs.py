@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,20 +24,12 @@ from .program import Program, Vms
 
 IMAGE = "programs"
 MEMORY_MIB = 2048
-HERE = Path(__file__).parent
 # Kim et al., "Inter-domain Socket Communications Supporting High Performance and
 # Full Binary Compatibility on Xen", VEE 2008, Table 1.
 XWAY = {
     **dict.fromkeys(("SCP", "SSH", "VSFTPD", "TELNET", "FIREFOX", "WGET", "APACHE", "PROFTPD"), "pass"),
     **{"NETPERF": "pass (netperf)", "MYSQL": "pass (MySQL)", "SAMBA": "failed"},
 }
-
-
-def lay_out(kernel: str) -> None:
-    """Build what programs need in a guest besides packages, and lay it out."""
-    folder = paths.OUT / "tests" / f"share-{kernel}"
-    shutil.copy(programs.build_rawstream(), folder)
-    shutil.copytree(HERE / "guest", folder / "programs", dirs_exist_ok=True)
 
 
 @dataclass
@@ -89,7 +80,7 @@ def _rows() -> Iterator[object]:
 @pytest.mark.record("programs")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.needs(f"image {IMAGE}", "programs.test_programs:lay_out")
+@pytest.mark.needs(f"image {IMAGE}", "programs.layout:lay_out")
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("program", [*_rows()])
 def test_program(program: Program, carrier: str, between: Between, rng: Random, outcome: Outcome) -> None:
@@ -109,7 +100,7 @@ def test_program(program: Program, carrier: str, between: Between, rng: Random, 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.xdist_group(shells.__name__.replace(".", "-"))
-@pytest.mark.needs(f"image {IMAGE}", "programs.test_programs:lay_out")
+@pytest.mark.needs(f"image {IMAGE}", "programs.layout:lay_out")
 def test_bpftrace(between: Between) -> None:
     """Each line for bpftrace in docs/tracing.md shows what happens to a connection."""
     client, server = between.vms.client, between.vms.server
