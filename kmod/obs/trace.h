@@ -10,24 +10,23 @@
 #if !defined(HALL_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
 #define HALL_TRACE_H
 
+#include <linux/in6.h>
 #include <linux/tracepoint.h>
-#include <net/inet_sock.h>
-#include <net/ipv6.h>
 
 /* IPv4 addresses are mapped; ports are in the host's byte order. */
 #define HALL_TRACE_STREAM					\
-	__field(bool, sending)					\
+	__array(u8, local, sizeof(struct in6_addr))		\
+	__array(u8, remote, sizeof(struct in6_addr))		\
 	__field(u16, local_port)				\
 	__field(u16, remote_port)				\
-	__array(u8, local, sizeof(struct in6_addr))		\
-	__array(u8, remote, sizeof(struct in6_addr))
+	__field(bool, sending)
 
-#define HALL_TRACE_SET_STREAM(sk, is_sending) do {		\
-	__entry->sending = is_sending;				\
-	__entry->local_port = (sk)->sk_num;			\
-	__entry->remote_port = ntohs((sk)->sk_dport);		\
-	hall_trace_addresses(sk, (void *)__entry->local,	\
-			     (void *)__entry->remote);		\
+#define HALL_TRACE_SET_STREAM do {					\
+	memcpy(__entry->local, local, sizeof(struct in6_addr));		\
+	memcpy(__entry->remote, remote, sizeof(struct in6_addr));	\
+	__entry->local_port = local_port;				\
+	__entry->remote_port = remote_port;				\
+	__entry->sending = sending;					\
 } while (0)
 
 #define HALL_TRACE_FORMAT "%s local=[%pI6c]:%u remote=[%pI6c]:%u"
@@ -35,34 +34,18 @@
 	__entry->sending ? "send" : "receive", __entry->local,	\
 	__entry->local_port, __entry->remote, __entry->remote_port
 
-#ifndef HALL_TRACE_ADDRESSES
-#define HALL_TRACE_ADDRESSES
-static inline void hall_trace_addresses(const struct sock *sk,
-					struct in6_addr *local,
-					struct in6_addr *remote)
-{
-#if IS_ENABLED(CONFIG_IPV6)
-	if (sk->sk_family == AF_INET6) {
-		*local = sk->sk_v6_rcv_saddr;
-		*remote = sk->sk_v6_daddr;
-		return;
-	}
-#endif
-	ipv6_addr_set_v4mapped(sk->sk_rcv_saddr, local);
-	ipv6_addr_set_v4mapped(sk->sk_daddr, remote);
-}
-#endif
-
 /* ring_bytes: the size of the ring. */
 TRACE_EVENT(hallway_promote,
-	TP_PROTO(const struct sock *sk, bool sending, u32 ring_bytes),
-	TP_ARGS(sk, sending, ring_bytes),
+	TP_PROTO(const struct in6_addr *local, u16 local_port,
+		 const struct in6_addr *remote, u16 remote_port, bool sending,
+		 u32 ring_bytes),
+	TP_ARGS(local, local_port, remote, remote_port, sending, ring_bytes),
 	TP_STRUCT__entry(
 		HALL_TRACE_STREAM
 		__field(u32, ring_bytes)
 	),
 	TP_fast_assign(
-		HALL_TRACE_SET_STREAM(sk, sending);
+		HALL_TRACE_SET_STREAM;
 		__entry->ring_bytes = ring_bytes;
 	),
 	TP_printk(HALL_TRACE_FORMAT " ring_bytes=%u", HALL_TRACE_ARGS,
@@ -71,15 +54,17 @@ TRACE_EVENT(hallway_promote,
 
 /* reason: a HALLWAY_REASON_*; bytes: those that went through the ring. */
 TRACE_EVENT(hallway_demote,
-	TP_PROTO(const struct sock *sk, bool sending, u32 reason, u64 bytes),
-	TP_ARGS(sk, sending, reason, bytes),
+	TP_PROTO(const struct in6_addr *local, u16 local_port,
+		 const struct in6_addr *remote, u16 remote_port, bool sending,
+		 u32 reason, u64 bytes),
+	TP_ARGS(local, local_port, remote, remote_port, sending, reason, bytes),
 	TP_STRUCT__entry(
 		HALL_TRACE_STREAM
 		__field(u32, reason)
 		__field(u64, bytes)
 	),
 	TP_fast_assign(
-		HALL_TRACE_SET_STREAM(sk, sending);
+		HALL_TRACE_SET_STREAM;
 		__entry->reason = reason;
 		__entry->bytes = bytes;
 	),

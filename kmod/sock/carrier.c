@@ -73,7 +73,8 @@ void hall_tx_promote(struct hall_sock *hs)
 	tx->replacing = false;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_PROMOTED);
-	trace_hallway_promote(hs->sk, true, tx->ring.size);
+	trace_hallway_promote(&hs->local, hs->local_port, &hs->remote,
+			      hs->remote_port, true, tx->ring.size);
 	/* A reader blocked on TCP must look at the ring from now on. */
 	hall_channel_notify_receiver(&hs->channel);
 	/* A writer that waits for space in TCP's queue has it in the ring. */
@@ -108,7 +109,8 @@ void hall_tx_demote(struct hall_sock *hs, u32 reason)
 	tx->carrier = tx->offered + 1;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_DEMOTED);
-	trace_hallway_demote(hs->sk, true, reason, tx->ring.head);
+	trace_hallway_demote(&hs->local, hs->local_port, &hs->remote,
+			     hs->remote_port, true, reason, tx->ring.head);
 	if (tx->ring.broken) {
 		hall_sock_break(hs);
 	} else if (left) {
@@ -239,7 +241,8 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	if (!rx->ring.started)
 		return;
 	hall_count(HALL_RX_DEMOTED);
-	trace_hallway_demote(hs->sk, false, reason, rx->ring.tail);
+	trace_hallway_demote(&hs->local, hs->local_port, &hs->remote,
+			     hs->remote_port, false, reason, rx->ring.tail);
 	if (hs->rx_waiters)
 		hall_count(HALL_SWITCH_READER);
 }

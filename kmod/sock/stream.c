@@ -20,7 +20,8 @@ enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 	spin_unlock_bh(&hs->channel.lock);
 	if (!started && rx->ring.started) {
 		hall_count(HALL_RX_PROMOTED);
-		trace_hallway_promote(hs->sk, false, rx->ring.size);
+		trace_hallway_promote(&hs->local, hs->local_port, &hs->remote,
+				      hs->remote_port, false, rx->ring.size);
 	}
 	return source;
 }
