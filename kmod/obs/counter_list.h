@@ -55,6 +55,15 @@ enum hall_counter {
 	HALL_DEMOTE_REQUESTS,
 	/* Doorbells rung. */
 	HALL_DOORBELLS_SENT,
+	/*
+	 * Doorbells not rung, because the peer had not taken earlier ones yet.
+	 */
+	HALL_DOORBELLS_MERGED,
+	/*
+	 * Doorbells rung again, because the peer had not taken earlier ones for
+	 * long.
+	 */
+	HALL_DOORBELLS_REPEATED,
 	/* Doorbell interrupts taken. */
 	HALL_DOORBELLS_RECEIVED,
 	/*

@@ -30,6 +30,8 @@ const char *hall_counter_name(enum hall_counter counter)
 		[HALL_DECLINES] = "declines",
 		[HALL_DEMOTE_REQUESTS] = "demote_requests",
 		[HALL_DOORBELLS_SENT] = "doorbells_sent",
+		[HALL_DOORBELLS_MERGED] = "doorbells_merged",
+		[HALL_DOORBELLS_REPEATED] = "doorbells_repeated",
 		[HALL_DOORBELLS_RECEIVED] = "doorbells_received",
 		[HALL_STORMS] = "storms",
 		[HALL_RX_SLEEPS] = "rx_sleeps",

@@ -127,6 +127,11 @@ struct hall_transport {
 	/* Wakes the peer's endpoint. Any context with no socket spinlock. */
 	void (*notify)(struct hall_member *peer, u32 endpoint);
 	/*
+	 * Rings the peer's doorbell, for shared/; NULL where notify needs none. Any
+	 * context with no socket spinlock.
+	 */
+	void (*ring)(struct hall_member *peer);
+	/*
 	 * Publishes this guest's addresses to all peers; count is at most
 	 * HALLWAY_ADDRESSES_MAX. Process context.
 	 */

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta
+from hallway_tests.guests import AT_ONCE, Delta, autopsy
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-streams")
 
 TRIPS = 300  # round trips
+SLEEPERS = 40  # threads; their endpoints share a word of the mailbox
 JIFFY = 4000  # us; in each the interrupt is masked at most once
 
 
@@ -27,3 +31,29 @@ def test_doorbell_storm(pair: Pair) -> None:
     assert moved["storms"] >= min(TRIPS, total / JIFFY) / 2, "the interrupt was seldom masked"
     # Waiting for the rest of a jiffy on each side lengthens every trip, load only some.
     assert fast < 2500 * pair.slow, f"nine of ten round trips take more than {fast} us"
+
+
+def test_doorbells_merge(pair: Pair) -> None:
+    """A peer that stands still is rung once for all its sleepers, and wakes all of them."""
+    pair.load(**AT_ONCE, spin_us=0)
+    a, b = pair.both
+    delta = Delta(a, b)
+    hearer = b.spawn(f"python3 -B /hallway/guest/sleepers.py hear 4904 {SLEEPERS}")
+    wait_for(lambda: b.run("ss -Hltn sport = :4904").out, "port 4904 is open", 60 * pair.slow)
+    sayer = a.spawn(f"python3 -B /hallway/guest/sleepers.py say 4904 {b.ip4} {SLEEPERS}")
+    pair.wait_on_rings(SLEEPERS)
+    a.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=60 * pair.slow)
+    stopped = Delta(a)
+    os.kill(b.pid, signal.SIGSTOP)
+    try:
+        a.run("rm /tmp/say; while [ -e /tmp/said ]; do sleep 0.01; done", timeout=60 * pair.slow)
+        moved = stopped.of(a)
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+    with autopsy(a, b):
+        assert sayer.wait(60 * pair.slow).code == 0
+        assert hearer.wait(60 * pair.slow).code == 0
+    # Some readers may not have slept yet, and need no doorbell.
+    assert moved["doorbells_sent"] < 5, moved
+    assert moved["doorbells_merged"] > SLEEPERS / 2, moved
+    pair.check_counters(delta, stopped=True)

@@ -30,6 +30,11 @@ pytestmark = [
 ]
 
 HEADER = 12288  # HALLWAY_HEADER_SIZE in abi/hallway/region.h; it is the daemon's
+TABLE = 128  # bytes before the member table in the header, and of each of its entries
+SLICE_OFFSET = 24  # in an entry
+MAILBOX = 12288  # bytes of a mailbox; the first one is behind a slice's first page
+PENDING = 512  # in a mailbox
+TRIPS = 5  # round trips
 PAGE = 4096
 HEAD = 256  # bytes at the beginning of a page, where indexes of rings are
 ENOUGH = 10  # rings that must be found corrupt
@@ -137,3 +142,40 @@ def _scribble_once(pair: Pair, rng: random.Random) -> int:
     for vm in pair.both:
         rmmod(vm, 60 * pair.slow)
     return found
+
+
+def test_marks_of_others(pair: Pair) -> None:
+    """Another member marks an endpoint again and again, so no mark rings: doorbells come late, and come."""
+    pair.load(**AT_ONCE, spin_us=0)
+    a, b = pair.both
+    delta = Delta(a, b)
+    hearer = b.spawn("python3 -B /hallway/guest/fault.py hear 4905")
+    wait_for(lambda: b.run("ss -Hltn sport = :4905").out, "port 4905 is open", 60 * pair.slow)
+    with _mapped(pair.site.daemon.region.path) as region, _marked(region.memory, *_slots(pair)):
+        a.run(f"python3 -B /hallway/guest/rtt.py 4905 {b.ip4} {TRIPS}", timeout=60 * pair.slow)
+    hearer.kill(9)
+    assert delta.of(a)["doorbells_repeated"] > 0
+
+
+def _slots(pair: Pair) -> tuple[int, int]:
+    return pair.member(pair.a)["slot"], pair.member(pair.b)["slot"]
+
+
+@contextlib.contextmanager
+def _marked(memory: mmap.mmap, sender: int, receiver: int) -> Iterator[None]:
+    """In the block, write a mark into the mailbox of two members that nobody rings for."""
+    (offset,) = struct.unpack_from("<Q", memory, TABLE + sender * TABLE + SLICE_OFFSET)
+    place = offset + PAGE + receiver * MAILBOX + PENDING + 7
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.0005):
+            memory[place] = 0x80  # one byte: the marks of others stay
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()

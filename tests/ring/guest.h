@@ -39,9 +39,8 @@ bool hall_address_travels(const struct in6_addr *address)
 	return address->s6_addr[0] != 0xfe;
 }
 
-static void guest_notify(struct hall_member *member, u32 endpoint)
+static void guest_ring(struct hall_member *member)
 {
-	MUST(hall_mailbox_mark(hall_peer_of(member)->out, endpoint));
 	rung++;
 }
 
@@ -59,7 +58,8 @@ static const struct hall_transport guest_transport = {
 	.unmap = hall_slice_unmap,
 	.intact = hall_slice_intact,
 	.send = hall_mailbox_send,
-	.notify = guest_notify,
+	.notify = hall_mailbox_notify,
+	.ring = guest_ring,
 	.release = guest_release,
 };
 

@@ -125,13 +125,8 @@ bool ivshmem_admits(struct hall_member *member, u32 port)
 	return false;
 }
 
-void ivshmem_notify(struct hall_member *member, u32 endpoint)
+void ivshmem_ring(struct hall_member *member)
 {
-	struct hall_peer *peer = hall_peer_of(member);
-
-	if (!hall_mailbox_mark(peer->out, endpoint))
-		return;
-	hall_count(HALL_DOORBELLS_SENT);
 	ring_slot(region_of(member), member->slot);
 }
 

@@ -78,7 +78,7 @@ void ivshmem_region_ring_all(struct region *region);
 unsigned int ivshmem_region_find_entry(void);
 
 /* The functions of struct hall_transport that stand on regions. */
-void ivshmem_notify(struct hall_member *member, u32 endpoint);
+void ivshmem_ring(struct hall_member *member);
 bool ivshmem_admits(struct hall_member *member, u32 port);
 void ivshmem_release(struct hall_member *member);
 int ivshmem_own(int (*fn)(const struct hall_own *own, void *data), void *data);

@@ -9,6 +9,7 @@
 #include "shared.h"
 
 #include <linux/bitmap.h>
+#include <linux/preempt.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
 #include <asm/sync_bitops.h>
@@ -22,6 +23,11 @@
 
 /* Endpoints of one peer that one look wakes, or up to 63 more. */
 #define LOOK_BUDGET	128
+
+static_assert(HALLWAY_ENDPOINTS_MAX / 64 <= 64, "a bit for each word of pending");
+
+/* Members may change a word of pending bits without end. */
+#define MARK_TRIES	16
 
 struct queued {
 	struct list_head list;
@@ -66,15 +72,55 @@ static void write_index(struct hallway_mailbox_index *shared, u32 sender,
 
 bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint)
 {
+	__u64 *pending, bit, before, found;
+	unsigned int i;
+
 	if (endpoint >= HALLWAY_ENDPOINTS_MAX)
 		return false;
+	pending = &mailbox->pending[endpoint / 64];
+	bit = 1ull << (endpoint % 64);
+	before = READ_ONCE(*pending);
+	for (i = 0; i < MARK_TRIES; i++) {
+		/* Also where the bit is there: it is a full barrier, and it is there yet. */
+		found = sync_cmpxchg(pending, before, before | bit);
+		if (found == before)
+			return !before;
+		before = found;
+	}
 	sync_set_bit(endpoint, (unsigned long *)mailbox->pending);
 	return true;
 }
 
+void hall_mailbox_notify(struct hall_member *member, u32 endpoint)
+{
+	/* Other threads that mark the same word rely on this doorbell: it comes soon. */
+	preempt_disable();
+	if (hall_mailbox_mark(hall_peer_of(member)->out, endpoint)) {
+		hall_count(HALL_DOORBELLS_SENT);
+		member->transport->ring(member);
+	} else {
+		hall_count(HALL_DOORBELLS_MERGED);
+	}
+	preempt_enable();
+}
+
+void hall_mailbox_check(struct hall_peer *peer)
+{
+	u64 words = 0;
+	unsigned int i;
+
+	for (i = 0; i < HALLWAY_ENDPOINTS_MAX / 64; i++)
+		words |= (u64)!!READ_ONCE(peer->out->pending[i]) << i;
+	if (words & peer->untaken) {
+		hall_count(HALL_DOORBELLS_REPEATED);
+		peer->member.transport->ring(&peer->member);
+	}
+	peer->untaken = words;
+}
+
 static void notify(struct hall_peer *peer)
 {
-	peer->member.transport->notify(&peer->member, 0);
+	hall_mailbox_notify(&peer->member, 0);
 }
 
 /* Under peer->lock. False: the mailbox is full. */
@@ -306,6 +352,8 @@ void hall_mailbox_init(struct hall_peer *peer)
 	spin_lock_init(&peer->lock);
 	INIT_DELAYED_WORK(&peer->retry, retry);
 	peer->retry_after = RETRY_MIN;
+	/* What a former peer has not taken: no doorbell is on its way for it. */
+	memset(peer->out->pending, 0, sizeof(peer->out->pending));
 	reset_index(&peer->in->tail, its, own);
 	reset_index(&peer->out->head, own, its);
 }

@@ -151,6 +151,8 @@ void hall_peer_arrive(struct hall_peer *peer, u32 out, u32 in)
 			    peer->member.name);
 	hall_transport_handler.arrived(&peer->member);
 	rcu_assign_pointer(peer->own->peer[out], peer);
+	/* In place of marks that were there before. */
+	hall_mailbox_notify(&peer->member, 0);
 }
 
 void hall_peer_depart(struct hall_peer *peer, u32 reason)
@@ -295,6 +297,7 @@ void hall_peers_listen(struct hall_own_slice *own)
 			continue;
 		if (hall_peer_listen(peer))
 			queue_detach(peer, HALLWAY_REASON_UNRESPONSIVE);
+		hall_mailbox_check(peer);
 		add_bytes(&sum, peer);
 		channels += atomic_read(&peer->member.channels);
 	}

@@ -66,11 +66,8 @@ void hall_xen_pair_ring(struct pair *pair)
 		notify_remote_via_evtchn(port);
 }
 
-void hall_xen_notify(struct hall_member *member, u32 endpoint)
+void hall_xen_ring(struct hall_member *member)
 {
-	if (!hall_mailbox_mark(hall_peer_of(member)->out, endpoint))
-		return;
-	hall_count(HALL_DOORBELLS_SENT);
 	hall_xen_pair_ring(pair_of(member));
 }
 

@@ -87,7 +87,7 @@ void hall_xen_pair_suspend(struct pair *pair);
 void hall_xen_pair_ring(struct pair *pair);
 
 /* The functions of struct hall_transport that stand on pairs. */
-void hall_xen_notify(struct hall_member *member, u32 endpoint);
+void hall_xen_ring(struct hall_member *member);
 void hall_xen_release(struct hall_member *member);
 
 #endif /* HALL_XEN_PAIR_H */

@@ -33,6 +33,18 @@ static inline void sync_set_bit(unsigned int bit, unsigned long *words)
 	words[bit / 64] |= 1UL << bit % 64;
 }
 
+/* Returns what was there. */
+static inline u64 sync_cmpxchg(__u64 *word, __u64 old, __u64 new)
+{
+	shim_hook();
+	__atomic_compare_exchange_n(word, &old, new, false, __ATOMIC_SEQ_CST,
+				    __ATOMIC_SEQ_CST);
+	return old;
+}
+
+#define preempt_disable()	((void)0)
+#define preempt_enable()	((void)0)
+
 #define BITS_TO_LONGS(bits)	(((bits) + 63) / 64)
 #define for_each_set_bit(bit, words, bits) \
 	for (bit = 0; bit < (bits); bit++) \

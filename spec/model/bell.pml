@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * The marks of one word of a mailbox, and the doorbell. Threads of its sender mark an
+ * endpoint each, and ring only if the word had no mark before: the reader takes all
+ * marks of a word at once. A mark is set, and marks are taken, by bus-locked
+ * instructions, which are full barriers: no store buffer is needed here.
+ *
+ * A thread may stand still between its mark and its doorbell for as long as it
+ * likes; in the kernel that is short, since it can't be preempted.
+ *
+ * LOSS: a doorbell is lost, and another member writes a mark that rings nothing. The
+ * sender looks now and then, and rings again for marks that are still there.
+ */
+
+#ifndef THREADS
+#define THREADS	3
+#endif
+#ifndef TURNS
+#define TURNS	2	/* marks of each thread */
+#endif
+#define FOREIGN	(1 << THREADS)	/* a mark of no thread */
+
+byte word;			/* pending */
+bool bell;			/* rung, and not heard: doorbells merge */
+byte marked[THREADS], seen[THREADS];
+bool arrived;
+
+active [THREADS] proctype Thread()
+{
+	byte turn, before;
+
+	arrived;
+	do
+	:: turn < TURNS ->
+		turn++;
+		marked[_pid]++;
+		/* hall_mailbox_mark */
+#ifdef LOOK_AND_MARK
+		before = word;
+		word = word | (1 << _pid);
+#else
+		atomic { before = word; word = word | (1 << _pid) };
+#endif
+		atomic {
+			if
+			:: before == 0 -> bell = 1
+			:: else
+			fi;
+			before = 0
+		}
+	:: else -> break
+	od
+}
+
+active proctype Reader()
+{
+	byte taken, i;
+
+end_idle:
+	do
+	:: bell ->
+#ifdef HEAR_LATE
+		skip;
+#else
+		bell = 0;
+#endif
+		/* take_word */
+#ifdef WAKE_AND_TAKE
+		taken = word;
+#else
+		atomic { taken = word; word = 0 };
+#endif
+		i = 0;
+		do
+		:: i < THREADS ->
+			if
+			:: taken & (1 << i) -> seen[i] = marked[i]
+			:: else
+			fi;
+			i++
+		:: else -> break
+		od;
+#ifdef WAKE_AND_TAKE
+		word = 0;
+#endif
+#ifdef HEAR_LATE
+		bell = 0;
+#endif
+		taken = 0
+	od
+}
+
+/* Arrival: the former peer may have left a mark, for which no doorbell comes. */
+active proctype World()
+{
+	bool lost, written;
+
+	if
+	:: word = FOREIGN
+	:: skip
+	fi;
+#ifndef KEEP_MARKS
+	/* hall_mailbox_init */
+	word = 0;
+#endif
+	arrived = 1;
+end_idle:
+	do
+#ifdef LOSS
+	:: atomic { !lost && bell -> lost = 1; bell = 0 }
+	:: atomic { !written -> written = 1; word = word | FOREIGN }
+#else
+	:: false
+#endif
+	od
+}
+
+/* No process can move. */
+active proctype Watch()
+{
+	byte i;
+
+end_idle:
+	do
+	:: timeout ->
+#if defined(LOSS) && !defined(NO_REPEAT)
+		/* hall_mailbox_check */
+		if
+		:: word != 0 -> bell = 1; goto end_idle
+		:: else
+		fi;
+#endif
+		i = 0;
+		do
+		:: i < THREADS ->
+			assert(marked[i] == TURNS && seen[i] == TURNS);
+			i++
+		:: else -> break
+		od;
+		break
+	od
+}
