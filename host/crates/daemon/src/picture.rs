@@ -89,8 +89,9 @@ impl Picture {
         self.pairs.is_withdrawn(region) || self.helpers.is_withdrawn(region)
     }
 
-    /// Takes out the members that the configuration no longer admits, and has their
-    /// memory plugged out.
+    /// Has the memory of members plugged out that the configuration no longer admits. Their
+    /// membership ends with it: so their connections go on over TCP, and nothing that the
+    /// member can still write is taken for another's. Without a monitor it ends at once.
     pub fn put_out_revoked(&mut self) {
         let mut revoked = Vec::new();
         for one in self.connections.iter() {
@@ -106,17 +107,19 @@ impl Picture {
             }
         }
         for (number, label, uuid, region) in revoked {
-            info!(vm = label, region, "may no longer be a member: taken out");
+            if self.vms.revoke(uuid, &region) {
+                info!(vm = label, region, "may no longer be a member: plugged out");
+                continue;
+            }
             let effects = self.connections.put_out(number, &region);
             self.apply(effects);
-            if !self.vms.revoke(uuid, &region) {
-                warn!(
-                    vm = label,
-                    region,
-                    "has no monitor by which hallwayd could plug the region out: do so by hand, \
-                     or end the VM; until then it can read and write the region"
-                );
-            }
+            warn!(
+                vm = label,
+                region,
+                "may no longer be a member: taken out. It has no monitor by which hallwayd could \
+                 plug the region out: do so by hand, or end the VM; until then it can read and \
+                 write the region"
+            );
         }
     }
 
@@ -222,7 +225,8 @@ impl Picture {
 
     /// Has the regions plugged in that VMs lack, and those out that they may not have.
     pub fn plug_regions(&mut self) {
-        self.vms.plug_out_revoked();
+        let effects = self.vms.plug_out_revoked(&self.connections);
+        self.apply(effects);
         for (number, vm) in self.config.vms.iter().enumerate() {
             let shared = self.config.shared_of(vm);
             let shared = shared.into_iter().map(|(region, _)| region);

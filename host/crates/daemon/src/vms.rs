@@ -13,6 +13,7 @@ mod news;
 mod vm;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Result;
 use hallway_control::{self as control, Migration};
@@ -30,6 +31,10 @@ use crate::connections::{Connection, Connections};
 use crate::effect::Effect;
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
+
+/// What is said of a guest that does not let go what it may no longer have.
+const KEPT: &str = "may no longer be a member, and does not let the memory go: taken out; until \
+     the VM ends it can read and write the region";
 
 /// Every VM of the configuration, by its number there.
 pub struct Vms {
@@ -266,9 +271,20 @@ impl Vms {
         vm.is_some_and(|vm| vm.revoke(region))
     }
 
-    /// Plugs out what VMs may no longer have, or tries again.
-    pub fn plug_out_revoked(&mut self) {
-        self.all.iter_mut().for_each(Vm::plug_out_revoked);
+    /// Plugs out what VMs may no longer have, or tries again. Guests that have kept it for
+    /// too long are put out of the region all the same.
+    pub fn plug_out_revoked(&mut self, connections: &Connections) -> Vec<Effect> {
+        let now = Instant::now();
+        let mut effects = Vec::new();
+        for vm in &mut self.all {
+            vm.plug_out_revoked();
+            for region in vm.take_overdue(now) {
+                warn!(vm = vm.name, region, "{KEPT}");
+                let guest = connections.of_guest(vm.uuid);
+                effects.extend(guest.map(|guest| Effect::PutOut(guest.number, region)));
+            }
+        }
+        effects
     }
 
     /// Logs regions that guests do not join though they are plugged in.

@@ -14,7 +14,7 @@ use hallway_abi::region as abi;
 use hallway_control::{ask, Answer, Liveness, Query};
 use hallway_membership::Uuid;
 use nix::sys::signal::Signal;
-use qemu::{Machine, GREETING};
+use qemu::{Guest, Machine, GREETING};
 
 const GROUP: &str = "[[group]]\nname = \"web\"\nisolation = \"shared\"\nsize = \"16M\"\n";
 
@@ -153,14 +153,17 @@ fn a_group_that_is_taken_out_of_the_configuration_admits_no_vm() {
 #[test]
 fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
     let uuid = Uuid::random().unwrap();
-    let start = || {
+    let device = |id: &str| (id.into(), "ivshmem-plain".into(), String::new());
+    let start = |guest, devices| {
         let machine = Machine {
             uuid: uuid.to_string(),
+            guest,
+            devices,
             ..Machine::default()
         };
         qemu::Qemu::new(GREETING, machine.answer())
     };
-    let before = start();
+    let before = start(Guest::LetsGo, Vec::new());
     let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&before)));
     let mut daemon = Daemon::configured(&[], Some(&config));
     let region = daemon.region();
@@ -171,11 +174,21 @@ fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
         before.asked("device_add").len() == 1
     });
     while guest.rung() {}
-    // A monitor that a test plays takes one client only.
-    let after = start();
-    let config = format!("{GROUP}{}", vm(uuid, "", Some(&after)));
-    reconfigure(&mut daemon, &config);
-    assert!(!is_member(&daemon, guest.slot()));
+    // A monitor that a test plays takes one client only. First the guest keeps its memory.
+    let busy = start(Guest::Sleeps, vec![device("hallway-web")]);
+    reconfigure(
+        &mut daemon,
+        &format!("{GROUP}{}", vm(uuid, "", Some(&busy))),
+    );
+    until("the guest is asked", || busy.asked("device_del").len() == 1);
+    assert!(is_member(&daemon, guest.slot()));
+    let after = start(Guest::LetsGo, vec![device("hallway-web")]);
+    reconfigure(
+        &mut daemon,
+        &format!("{GROUP}{}", vm(uuid, "", Some(&after))),
+    );
+    until("its membership ends", || !is_member(&daemon, guest.slot()));
+    assert_eq!(after.asked("device_del").len(), 1);
     until("the guest is rung", || guest.rung());
     assert_eq!(guest.doorbell(0), 0);
     until("the region is plugged out", || {

@@ -450,3 +450,14 @@ fn a_vm_that_is_reset_is_no_member_and_gets_its_memory_anew_when_its_module_runs
     assert_eq!(vm.guest.join(region), abi::STATUS_OK);
     assert_eq!(vm.liveness(), Liveness::Joining);
 }
+
+#[test]
+fn an_event_of_a_device_that_had_the_id_before_takes_nothing_out() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    vm.monitor.say_deleted("hallway-g");
+    vm.monitor.say("RESET");
+    until("both are heard", || vm.daemon.log().contains("was reset"));
+    assert!(!vm.daemon.log().contains("plugged out by another"));
+    vm.daemon.kill();
+}

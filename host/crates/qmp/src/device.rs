@@ -191,14 +191,7 @@ impl Monitor {
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }
-            let gone = self.wait_event(deadline, |event| {
-                event.is_about("DEVICE_DELETED", id)
-                    || event.is_about("DEVICE_UNPLUG_GUEST_ERROR", id)
-                    || event.is_about("DEVICE_UNPLUG_ERROR", id)
-            })?;
-            if gone.is_none_or(|event| event.name != "DEVICE_DELETED") && self.has_device(id)? {
-                return Err(Error::Held { device: id.into() });
-            }
+            self.wait_gone(id, deadline)?;
         }
         for backend in self.backends()? {
             if is_backend_of(id, &backend) {
@@ -206,6 +199,25 @@ impl Monitor {
             }
         }
         self.wait_released(id, deadline)
+    }
+
+    /// Waits until QEMU says that a device went, and shows none of that id: the event may
+    /// be one of a device that had the id before.
+    fn wait_gone(&mut self, id: &str, deadline: Instant) -> Result<()> {
+        loop {
+            let event = self.wait_event(deadline, |event| {
+                event.is_about("DEVICE_DELETED", id)
+                    || event.is_about("DEVICE_UNPLUG_GUEST_ERROR", id)
+                    || event.is_about("DEVICE_UNPLUG_ERROR", id)
+            })?;
+            if !self.has_device(id)? {
+                return Ok(());
+            }
+            let is_early = event.is_some_and(|event| event.name == "DEVICE_DELETED");
+            if !is_early || Instant::now() >= deadline {
+                return Err(Error::Held { device: id.into() });
+            }
+        }
     }
 
     /// Waits until QEMU has also let go of the memory of a device that was unplugged:

@@ -215,7 +215,8 @@ fn each_device_gets_a_root_port_of_its_own() {
 
 #[test]
 fn memory_leaves_when_the_guest_lets_go_and_not_before() {
-    for guest in [Guest::LetsGo, Guest::Refuses, Guest::Sleeps] {
+    let guests = [Guest::LetsGo, Guest::Refuses, Guest::Sleeps, Guest::Stays];
+    for guest in guests {
         let machine = Machine {
             guest,
             ..Machine::default()

@@ -24,7 +24,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 use super::bridge::Bridge;
 use super::migrate;
-use super::news::{Job, News, LET_GO, NEWS_MAX};
+use super::news::{Job, News, LET_GO, NEWS_MAX, PREFIX};
 
 /// Time between two looks for a monitor that is not there.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -298,8 +298,12 @@ impl Thread {
                 if event.name == "RESET" {
                     self.send(News::Reset);
                 }
-                if let ("DEVICE_DELETED", Some(id)) = (event.name, event.device) {
-                    self.send(News::Gone(id, false));
+                let gone = event.device.filter(|id| id.starts_with(PREFIX));
+                if let ("DEVICE_DELETED", Some(id)) = (event.name, gone) {
+                    // It may be of a device that had this id before.
+                    if !monitor.has_device(&id)? {
+                        self.send(News::Gone(id, false));
+                    }
                 }
             }
         }

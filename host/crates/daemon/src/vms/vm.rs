@@ -11,11 +11,15 @@ use hallway_qmp::{Identity, Memory, Source};
 use tracing::{info, warn};
 
 use super::monitor::Handle;
-use super::news::{Job, News, PLUGS_MAX, PREFIX};
+use super::news::{Job, News, LET_GO, PLUGS_MAX, PREFIX};
 use crate::lines::Lines;
 
 /// Time between two tries to plug in or out what QEMU or the guest refused.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long a guest stays a member of a region that it may no longer have, and does not let
+/// go: a little longer than one try takes.
+const OVERDUE: Duration = LET_GO.saturating_add(Duration::from_secs(10));
 
 /// Log lines a second that the monitor of one VM may cause: a hostile QEMU has events
 /// without end.
@@ -47,8 +51,9 @@ pub struct Vm {
     plugs: BTreeMap<String, Plug>,
     /// Regions that its QEMU had when it answered, and that are yet to be looked at.
     found: BTreeSet<String>,
-    /// Regions that it may no longer have, and that may still be plugged in.
-    revoked: BTreeSet<String>,
+    /// Regions that it may no longer have, and that may still be plugged in, each with the
+    /// time since when; nothing: its guest is no member, or was put out.
+    revoked: BTreeMap<String, Option<Instant>>,
     /// Regions that its thread is to plug out, and has yet to say how that ended.
     unplugging: BTreeSet<String>,
     lines: Lines,
@@ -101,7 +106,7 @@ impl Vm {
             link: Link::New,
             plugs: BTreeMap::new(),
             found: BTreeSet::new(),
-            revoked: BTreeSet::new(),
+            revoked: BTreeMap::new(),
             unplugging: BTreeSet::new(),
             lines: Lines::new(LINES),
             elsewhere: false,
@@ -390,7 +395,7 @@ impl Vm {
     pub fn plug_out(&mut self, region: &str, joined: bool) -> bool {
         let due = match self.plugs.get(region) {
             // What was revoked may be there still: its monitor has yet to say.
-            None | Some(Plug::TakenOut) if !joined && !self.revoked.contains(region) => {
+            None | Some(Plug::TakenOut) if !joined && !self.revoked.contains_key(region) => {
                 return true
             }
             None | Some(Plug::TakenOut) => true,
@@ -405,10 +410,24 @@ impl Vm {
         false
     }
 
-    /// Has a region plugged out that it may no longer have. False if it has no monitor.
+    /// Has a region plugged out that it may no longer have, and of which its guest is a
+    /// member. False if it has no monitor.
     pub fn revoke(&mut self, region: &str) -> bool {
-        self.revoked.insert(region.into());
+        self.revoked.insert(region.into(), Some(Instant::now()));
         self.monitor.is_some()
+    }
+
+    /// Takes the regions that it has kept for too long `now`, though it may no longer have
+    /// them.
+    pub fn take_overdue(&mut self, now: Instant) -> Vec<String> {
+        let mut overdue = Vec::new();
+        for (region, since) in &mut self.revoked {
+            let is_late = |since: &mut Instant| now.saturating_duration_since(*since) > OVERDUE;
+            if since.take_if(is_late).is_some() {
+                overdue.push(region.clone());
+            }
+        }
+        overdue
     }
 
     /// Enters which memory devices its QEMU has. A daemon before this one, with another
@@ -423,13 +442,15 @@ impl Vm {
     pub fn revoke_found(&mut self, wanted: &[String]) {
         let found = std::mem::take(&mut self.found).into_iter();
         let room = PLUGS_MAX.saturating_sub(self.revoked.len());
-        let found = found.filter(|name| !wanted.contains(name)).take(room);
-        self.revoked.extend(found);
+        let is_new = |name: &String| !wanted.contains(name) && !self.revoked.contains_key(name);
+        let found: Vec<_> = found.filter(is_new).take(room).collect();
+        self.revoked
+            .extend(found.into_iter().map(|name| (name, None)));
     }
 
     /// Plugs out the regions that it may no longer have, or tries again.
     pub fn plug_out_revoked(&mut self) {
-        for region in self.revoked.clone() {
+        for region in self.revoked.keys().cloned().collect::<Vec<_>>() {
             self.plug_out(&region, true);
         }
     }
@@ -554,6 +575,17 @@ mod tests {
         vm.hear_gone("hallway-g", true);
         vm.hear_gone("hallway-g", false);
         assert_eq!(jobs.try_iter().count(), 1);
+    }
+
+    #[test]
+    fn a_guest_that_keeps_what_it_may_not_have_is_put_out_once() {
+        let mut vm = vm();
+        vm.revoke("g");
+        let now = Instant::now();
+        assert!(vm.take_overdue(now).is_empty());
+        assert_eq!(vm.take_overdue(now + OVERDUE * 2), ["g"]);
+        assert!(vm.take_overdue(now + OVERDUE * 3).is_empty());
+        assert!(vm.revoked.contains_key("g"));
     }
 
     #[test]

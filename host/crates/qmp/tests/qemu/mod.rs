@@ -146,6 +146,14 @@ impl Qemu {
         tell(client.as_ref().unwrap(), &json!({ "event": event })).unwrap();
     }
 
+    /// QEMU says that a device went.
+    pub fn say_deleted(&self, device: &str) {
+        let client = self.client.lock().unwrap();
+        let data = json!({ "device": device, "path": "/x" });
+        let event = json!({ "event": "DEVICE_DELETED", "data": data });
+        tell(client.as_ref().unwrap(), &event).unwrap();
+    }
+
     /// QEMU dies.
     pub fn hang_up(&self) {
         let client = self.client.lock().unwrap();
@@ -237,6 +245,8 @@ pub enum Guest {
     LetsGo,
     Refuses,
     Sleeps,
+    /// QEMU says that the device went, and it is there.
+    Stays,
 }
 
 impl Machine {
@@ -300,7 +310,7 @@ impl Machine {
             }
             ("device_del", _) => {
                 let event = match self.guest {
-                    Guest::LetsGo => "DEVICE_DELETED",
+                    Guest::LetsGo | Guest::Stays => "DEVICE_DELETED",
                     Guest::Refuses => "DEVICE_UNPLUG_GUEST_ERROR",
                     Guest::Sleeps => return done(),
                 };
