@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hallway_lab import libvirt, topology
+from hallway_lab.prepare import build_host
 from hallway_lab.sh import LabError, run
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.needs("libvirt")
-DOMAIN = ("--name", "web1", "--memory", "64", "--vcpus", "1,maxvcpus=2", "--virt-type", "qemu")
+DOMAIN = ("--memory", "64", "--vcpus", "1,maxvcpus=2", "--virt-type", "qemu")
+
+
+def _xml(host: libvirt.Libvirt, machine: str, name: str) -> str:
+    """Return what virt-install makes of a domain."""
+    words = ["virt-install", "--connect", host.uri, "--print-xml", "--import", "--machine", machine]
+    words += ["--name", name, *DOMAIN, "--osinfo", "linux2020"]
+    for kind in ("disk", "network", "graphics"):
+        words += [f"--{kind}", "none"]
+    return run(words)
+
+
+@pytest.mark.needs("host")
+def test_enabled_at_once() -> None:
+    """Commands that run at once lose no VM of each other."""
+    scratch = Path(os.environ["TMPDIR"]) / "at-once"
+    scratch.mkdir()
+    names = [f"web{n}" for n in range(6)]
+    places = ["--config-dir", scratch, "--run-dir", scratch / "none"]
+    with libvirt.running("pc", "#!/bin/sh\n") as host, host.as_of_the_machine():
+        for name in names:
+            xml = scratch / f"{name}.xml"
+            xml.write_text(_xml(host, "pc", name))
+            host.virsh("define", xml)
+        hallway = build_host() / "hallway"
+        running = [subprocess.Popen([hallway, "enable", name, *places]) for name in names]
+        assert [one.wait(60) for one in running] == [0] * len(names)
+        group = tomllib.loads((scratch / "default.toml").read_text())
+        assert sorted(vm["name"] for vm in group["vm"]) == names
 
 
 @pytest.mark.needs("host")
@@ -33,11 +64,7 @@ def test_domain(machine: str) -> None:
     with libvirt.running(machine, "#!/bin/sh\n") as host, host.as_of_the_machine():
         daemon.start()
         try:
-            words = ["virt-install", "--connect", host.uri, "--print-xml", "--import", "--machine", machine]
-            words += [*DOMAIN, "--osinfo", "linux2020"]
-            for kind in ("disk", "network", "graphics"):
-                words += [f"--{kind}", "none"]
-            xml.write_text(run(words))
+            xml.write_text(_xml(host, machine, "web1"))
             host.virsh("define", xml)
             before = host.virsh("dumpxml", "web1")
             with pytest.raises(LabError, match="libvirt has no domain web2"):

@@ -2,16 +2,18 @@
 //! `hallway enable` and `hallway disable`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Query, Status};
 use virt::connect::Connect;
-use virt::domain::Domain;
+use virt::error::ErrorNumber;
 use virt::sys;
 
 use crate::domain::{self, Enabled, Wanted};
 use crate::group::{self, Content, Group, Vm};
+use crate::step::within;
 use crate::{monitor, Common};
 
 /// Room for ring memory at a root port: twice the largest region that is usual.
@@ -23,8 +25,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Gives domains what Hallway needs, and puts them in a group. `region`: size and number
 /// of members of the region that they share.
 pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Result<()> {
-    let connect = monitor::connect()?;
     let path = group::path(&common.config_dir, &common.group)?;
+    let _lock = group::lock(&common.config_dir, common.limit())?;
+    let libvirt = Libvirt::connect(common.limit())?;
     let before = group::read(&path)?;
     let wanted = match &region {
         Some((size, slots)) => Group {
@@ -62,12 +65,12 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
     };
     let mut changed = Vec::new();
     for name in &common.vms {
-        let (domain, xml) = find(&connect, name)?;
+        let (domain, xml) = libvirt.find(name)?;
         let Enabled { xml: new, ports } =
             domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
         let vm = Vm {
             name: name.clone(),
-            uuid: domain.uuid_string()?,
+            uuid: domain.uuid.clone(),
             groups: vec![common.group.clone()],
             monitor: "libvirt".into(),
             ports,
@@ -92,8 +95,8 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
         }
     }
     for (name, domain, xml, is_new) in changed {
-        define(&connect, &xml).with_context(|| format!("libvirt refuses the XML of {name}"))?;
-        let next = match (is_new, domain.is_active()?) {
+        libvirt.define(name, xml)?;
+        let next = match (is_new, domain.is_active) {
             (true, true) => {
                 "it runs without a doorbell: shut it down and start it (a reboot is not enough)"
             }
@@ -112,8 +115,9 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
 
 /// Takes back what [`enable`] did.
 pub fn disable(common: &Common) -> Result<()> {
-    let connect = monitor::connect()?;
     let path = group::path(&common.config_dir, &common.group)?;
+    let _lock = group::lock(&common.config_dir, common.limit())?;
+    let libvirt = Libvirt::connect(common.limit())?;
     let Some(mut content) = group::read(&path)? else {
         bail!("there is no group {} in {}", common.group, path.display());
     };
@@ -139,12 +143,12 @@ pub fn disable(common: &Common) -> Result<()> {
     }
     for name in &common.vms {
         // A domain that was removed needs no change.
-        let Ok((domain, xml)) = find(&connect, name) else {
+        let Some((domain, xml)) = libvirt.look_up(name)? else {
             println!("{name}: disabled; libvirt has no such domain");
             continue;
         };
-        define(&connect, &domain::disable(&xml)?)?;
-        let next = match domain.is_active()? {
+        libvirt.define(name, domain::disable(&xml)?)?;
+        let next = match domain.is_active {
             true => "; it keeps its doorbell, of no use now, until it is shut down",
             false => "",
         };
@@ -153,22 +157,59 @@ pub fn disable(common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// A domain, and its XML as it is at its next start.
-fn find(connect: &Connect, name: &str) -> Result<(Domain, String)> {
-    let domain = connect
-        .lookup_domain_by_name(name)
-        .map_err(|error| anyhow::anyhow!("libvirt has no domain {name}: {}", error.message()))?;
-    if !domain.is_persistent()? {
-        bail!("{name} is a transient domain: libvirt forgets it when it ends; define it first");
-    }
-    let flags = sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE;
-    let xml = domain.xml_desc(flags)?;
-    Ok((domain, xml))
+/// What these commands want to know of a domain.
+struct Domain {
+    uuid: String,
+    is_active: bool,
 }
 
-fn define(connect: &Connect, xml: &str) -> Result<()> {
-    connect.define_domain_xml(xml)?;
-    Ok(())
+/// libvirt, of which each step has a time limit.
+struct Libvirt {
+    connect: Arc<Connect>,
+    limit: Duration,
+}
+
+impl Libvirt {
+    fn connect(limit: Duration) -> Result<Self> {
+        let connect = within(limit, "connecting with libvirt", monitor::connect)?;
+        Ok(Self {
+            connect: Arc::new(connect),
+            limit,
+        })
+    }
+
+    /// A domain, and its XML as it is at its next start; nothing: there is none of that name.
+    fn look_up(&self, name: &str) -> Result<Option<(Domain, String)>> {
+        let (connect, wanted) = (self.connect.clone(), name.to_owned());
+        let look = move || {
+            let domain = match connect.lookup_domain_by_name(&wanted) {
+                Err(error) if error.code() == ErrorNumber::NoDomain.into() => return Ok(None),
+                other => other?,
+            };
+            if !domain.is_persistent()? {
+                bail!("a transient domain, which libvirt forgets when it ends: define it first");
+            }
+            let flags = sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE;
+            let xml = domain.xml_desc(flags)?;
+            let domain = Domain {
+                uuid: domain.uuid_string()?,
+                is_active: domain.is_active()?,
+            };
+            Ok(Some((domain, xml)))
+        };
+        within(self.limit, &format!("looking up domain {name}"), look)
+    }
+
+    fn find(&self, name: &str) -> Result<(Domain, String)> {
+        let found = self.look_up(name)?;
+        found.with_context(|| format!("libvirt has no domain {name}"))
+    }
+
+    fn define(&self, name: &str, xml: String) -> Result<()> {
+        let connect = self.connect.clone();
+        let define = move || Ok(connect.define_domain_xml(&xml).map(drop)?);
+        within(self.limit, &format!("defining domain {name}"), define)
+    }
 }
 
 /// Room for a region of this size, at least what is usual.

@@ -6,10 +6,15 @@ use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+/// Time between two tries to get the lock.
+const LOOK: Duration = Duration::from_millis(50);
 const HEAD: &str = "# Written by hallway enable and hallway disable.\n\n";
 
 /// A group.
@@ -56,6 +61,35 @@ pub struct Content {
     pub vm: Vec<Vm>,
 }
 
+/// Keeps all other commands from the files in a directory, until it is dropped. An error
+/// where one is at work for longer than `limit`.
+pub fn lock(dir: &Path, limit: Duration) -> Result<Flock<File>> {
+    let shown = dir.display();
+    make(dir)?;
+    let mut file = File::open(dir).with_context(|| shown.to_string())?;
+    let deadline = Instant::now() + limit;
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
+            Err((_, errno)) => bail!("{shown}: {}", errno.desc()),
+        };
+        if Instant::now() >= deadline {
+            bail!(
+                "{shown}: another hallway enable or disable is at work there for {} s",
+                limit.as_secs()
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn make(dir: &Path) -> Result<()> {
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(0o755).create(dir);
+    made.with_context(|| format!("{}: cannot be made: run as root", dir.display()))
+}
+
 /// Path of a group's file.
 pub fn path(dir: &Path, group: &str) -> Result<PathBuf> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -89,10 +123,7 @@ pub fn write(path: &Path, content: &Content) -> Result<()> {
             _ => Ok(()),
         };
     }
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    let mut builder = DirBuilder::new();
-    let made = builder.recursive(true).mode(0o755).create(dir);
-    made.with_context(|| dir.display().to_string())?;
+    make(path.parent().unwrap_or(Path::new("/")))?;
     let new = path.with_extension("new");
     let text = format!("{HEAD}{}", toml::to_string(content)?);
     let mut file = File::create(&new)

@@ -8,6 +8,7 @@
 //! | [`domain`] | what a domain's XML needs, put in and taken out |
 //! | [`enable`] | `hallway enable` and `hallway disable` |
 //! | [`group`] | the configuration files that these write |
+//! | [`step`] | time limits |
 //! | [`serve`] | the monitors of domains, for `hallwayd` |
 //! | [`monitor`] | a domain's monitor, by libvirt |
 
@@ -16,9 +17,11 @@ mod enable;
 mod group;
 mod monitor;
 mod serve;
+mod step;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -46,6 +49,16 @@ pub struct Common {
     #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",
           default_value = hallway_control::RUN_DIR)]
     run_dir: PathBuf,
+    /// How long each step with libvirt may take, and another enable or disable that is at work
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+}
+
+impl Common {
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
 }
 
 #[derive(Debug, Subcommand)]
