@@ -310,7 +310,10 @@ pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     let mut stream = UnixStream::connect(&path).map_err(|error| {
         let path = path.display();
         if error.kind() == ErrorKind::PermissionDenied {
-            anyhow!("{path}: not permitted: run as the user that hallwayd runs as, or as root")
+            anyhow!(
+                "{path}: not permitted: run as the user that hallwayd runs as, or as root, or for \
+                 the status as a member of its --status-group"
+            )
         } else {
             anyhow!(
                 "no hallwayd answers at {path} ({error}): start hallwayd, or give the directory \

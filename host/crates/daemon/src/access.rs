@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The group whose members, besides this user, may start QEMUs.
+//! The groups whose members, besides this user, may do something: start QEMUs, or ask for
+//! the status.
 //!
-//! They enter the directories that the daemon made, connect to QEMU's socket
-//! and map regions. The control socket and the holder's are for this user alone.
+//! The first group enters the directories that the daemon made, connects to QEMU's socket
+//! and maps regions. The second one connects to the control socket, which is for this user
+//! alone otherwise; `clients.rs` sees to it that it only asks. The holder's socket is for
+//! this user alone.
 
 use std::fs::{metadata, set_permissions, FileType, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
@@ -18,13 +21,13 @@ use tracing::warn;
 const DIR: u32 = 0o710;
 const FILE: u32 = 0o660;
 
-/// The group that `--group` names, if any.
+/// A group that an option names, if any.
 #[derive(Clone)]
 pub struct Access(Option<Group>);
 
 impl Access {
-    /// Looks the group up.
-    pub fn new(name: Option<&str>) -> Result<Self> {
+    /// Looks the group up. `remedy`: which one to name.
+    pub fn new(name: Option<&str>, remedy: &str) -> Result<Self> {
         let Some(name) = name else {
             return Ok(Self(None));
         };
@@ -33,7 +36,7 @@ impl Access {
             Err(_) => Group::from_name(name)?,
         };
         if group.is_none() {
-            bail!("there is no group {name}: give --group one that QEMU runs with (libvirt: kvm)");
+            bail!("there is no group {name}: {remedy}");
         }
         Ok(Self(group))
     }
@@ -43,8 +46,25 @@ impl Access {
         made.map_or(Ok(()), |path| self.give(path, DIR, FileType::is_dir))
     }
 
-    /// Warns of a directory that the group cannot enter: it is another's to open.
-    pub fn check(&self, path: &Path) -> Result<()> {
+    /// Lets everybody through a directory that was just made, though not see what is there:
+    /// this group is another one than the directory's.
+    pub fn let_through(&self, path: &Path) -> Result<()> {
+        if self.0.is_none() {
+            return Ok(());
+        }
+        let mode = metadata(path)?.mode() & 0o777 | 0o001;
+        set_permissions(path, Permissions::from_mode(mode))
+            .with_context(|| path.display().to_string())
+    }
+
+    /// The group's number.
+    pub fn gid(&self) -> Option<u32> {
+        self.0.as_ref().map(|group| group.gid.as_raw())
+    }
+
+    /// Warns of a directory that the group cannot enter: it is another's to open. `remedy`
+    /// lets it; `%` stands for the group.
+    pub fn check(&self, path: &Path, remedy: &str) -> Result<()> {
         let Some(group) = &self.0 else {
             return Ok(());
         };
@@ -56,15 +76,16 @@ impl Access {
         };
         if meta.mode() & needed == 0 {
             warn!(
-                "{}: group {1} cannot enter it, so its QEMUs will fail: chgrp {1} and chmod g+x it",
+                "{}: group {} cannot enter it: {}",
                 path.display(),
-                group.name
+                group.name,
+                remedy.replace('%', &group.name)
             );
         }
         Ok(())
     }
 
-    /// Gives QEMU's socket to the group.
+    /// Gives a socket to the group.
     pub fn share_socket(&self, path: &Path) -> Result<()> {
         self.give(path, FILE, FileType::is_socket)
     }

@@ -1,24 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The clients of the control socket: `hallway`, `hallwayd --stop`.
+//!
+//! This user and root may ask and order all. Members of the group of `--status-group` may
+//! ask for the status, and for nothing else. The kernel says what a client is, as it was
+//! when it connected.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use hallway_control::{Answer, Query};
+use hallway_membership::is_own;
+use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
+use nix::sys::socket::{getsockopt, sockopt};
 
+use crate::access::Access;
 use crate::poller::{Poller, Source};
 
 /// Bytes of a client's longest query.
 const QUERY_MAX: usize = 4096;
 /// Clients that there may be at once.
 const CLIENTS_MAX: usize = 32;
+/// Groups that a process has at most.
+const GROUPS_MAX: usize = 65536;
+const REFUSED: &str = "not permitted: this takes the user that hallwayd runs as, or root; members \
+     of its --status-group may ask for the status alone";
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rights {
+    All,
+    Status,
+    Nothing,
+}
+
+impl Rights {
+    fn allow(self, query: &Query) -> bool {
+        match self {
+            Self::All => true,
+            Self::Status => *query == Query::Status,
+            Self::Nothing => false,
+        }
+    }
+}
+
+/// The supplementary groups of a client.
+fn groups(stream: &UnixStream) -> nix::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut bytes = size_of_val(&groups[..]) as libc::socklen_t;
+        // SAFETY: the kernel writes to the vector, which has that many bytes.
+        let result = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut bytes,
+            )
+        };
+        match Errno::result(result) {
+            Ok(_) => {
+                groups.truncate(bytes as usize / size_of::<u32>());
+                return Ok(groups);
+            }
+            Err(Errno::ERANGE) if groups.len() < GROUPS_MAX => groups.resize(GROUPS_MAX, 0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// What the client at the other end may do, where `group` may ask for the status.
+fn find_rights(stream: &UnixStream, group: Option<u32>) -> nix::Result<Rights> {
+    let peer = getsockopt(stream, sockopt::PeerCredentials)?;
+    if is_own(peer.uid()) {
+        return Ok(Rights::All);
+    }
+    let is_asker = match group {
+        Some(group) => peer.gid() == group || groups(stream)?.contains(&group),
+        None => false,
+    };
+    Ok(if is_asker {
+        Rights::Status
+    } else {
+        Rights::Nothing
+    })
+}
 
 struct Client {
     stream: UnixStream,
+    rights: Rights,
     query: Vec<u8>,
     answer: Vec<u8>,
 }
@@ -26,19 +101,24 @@ struct Client {
 /// The control socket and its clients.
 pub struct Clients {
     listener: UnixListener,
+    /// Whose members may ask for the status.
+    group: Option<u32>,
     all: BTreeMap<u64, Client>,
     next: u64,
 }
 
 impl Clients {
-    /// Listens at `path`, in place of a daemon before this one.
-    pub fn listen(path: &Path) -> Result<Self> {
+    /// Listens at `path`, in place of a daemon before this one. `askers` may ask for the
+    /// status.
+    pub fn listen(path: &Path, askers: &Access) -> Result<Self> {
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path)
             .with_context(|| format!("{}: cannot listen", path.display()))?;
         listener.set_nonblocking(true)?;
+        askers.share_socket(path)?;
         Ok(Self {
             listener,
+            group: askers.gid(),
             all: BTreeMap::new(),
             next: 0,
         })
@@ -59,6 +139,7 @@ impl Clients {
                 .set_nonblocking(true)
                 .map_err(Into::into)
                 .and_then(|()| poller.watch(&stream, source, EpollFlags::EPOLLIN));
+            let rights = find_rights(&stream, self.group).unwrap_or(Rights::Nothing);
             if ready.is_ok() {
                 if self.all.len() == CLIENTS_MAX {
                     // A client is served at once: the oldest has asked nothing, or does
@@ -67,6 +148,7 @@ impl Clients {
                 }
                 let client = Client {
                     stream,
+                    rights,
                     query: Vec::new(),
                     answer: Vec::new(),
                 };
@@ -85,14 +167,15 @@ impl Clients {
         }
         match client.read() {
             Ok(None) => None,
-            Ok(Some(line)) => match serde_json::from_slice(&line) {
-                Ok(query) => Some(query),
-                Err(error) => {
-                    let message = format!("unknown question: {error}");
-                    self.answer(number, &Answer::Error { message }, poller);
-                    None
-                }
-            },
+            Ok(Some(line)) => {
+                let message = match serde_json::from_slice(&line) {
+                    Ok(query) if client.rights.allow(&query) => return Some(query),
+                    Ok(_) => REFUSED.into(),
+                    Err(error) => format!("unknown question: {error}"),
+                };
+                self.answer(number, &Answer::Error { message }, poller);
+                None
+            }
             Err(_) => {
                 // Closing it ends the watch too.
                 self.all.remove(&number);

@@ -91,7 +91,10 @@ fn exec_again() -> Result<()> {
 fn serve(options: &Options) -> Result<()> {
     let config = options.configuration()?;
     let path = options.run_dir();
-    let access = Access::new(options.group.as_deref())?;
+    let qemus = "give --group one that QEMU runs with (libvirt: kvm)";
+    let access = Access::new(options.group.as_deref(), qemus)?;
+    let askers = "give --status-group one that may see what this host does (such as adm)";
+    let askers = Access::new(options.status_group.as_deref(), askers)?;
     let socket = options.socket();
     let option = options.socket.as_ref().map_or("--run-dir", |_| "--socket");
     run::check_socket_path(&socket, option)?;
@@ -104,14 +107,18 @@ fn serve(options: &Options) -> Result<()> {
         );
     }
     let mut made = Vec::new();
-    let mut make = |dir: &Path, option| -> Result<()> {
+    let mut make = |dir: &Path, option| -> Result<bool> {
         let new = run::make_dir(dir, option)?;
         access.admit(new.as_ref())?;
-        access.check(dir)?;
+        access.check(dir, "its QEMUs will fail: chgrp % and chmod g+x it")?;
+        let is_new = new.is_some();
         made.extend(new);
-        Ok(())
+        Ok(is_new)
     };
-    make(&path, "--run-dir")?;
+    if make(&path, "--run-dir")? {
+        askers.let_through(&path)?;
+    }
+    askers.check(&path, "its members cannot ask: chmod o+x it")?;
     let is_by_hand = |spec: &RegionSpec| config.is_by_hand(&spec.name);
     if !options.regions().is_empty() || config.regions().iter().any(is_by_hand) {
         make(&options.region_dir, "--region-dir")?;
@@ -132,7 +139,13 @@ fn serve(options: &Options) -> Result<()> {
         .transpose()?;
     // What was there before is not this daemon's to remove.
     let is_first = !run.holder().exists();
-    match Server::new(options, config, &access, run.clone(), made.clone()) {
+    match Server::new(
+        options,
+        config,
+        [&access, &askers],
+        run.clone(),
+        made.clone(),
+    ) {
         Ok(server) => {
             // Signals are blocked already: they are the loop's, not of another thread.
             domains.map(Domains::start).transpose()?;

@@ -69,6 +69,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub group: Option<String>,
 
+    /// Let members of this group ask for the status, and for nothing else: hallway status, metrics, top
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub status_group: Option<String>,
+
     /// End the daemon of this run directory and its holder, and leave nothing behind
     #[arg(long)]
     pub stop: bool,

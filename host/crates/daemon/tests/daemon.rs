@@ -9,14 +9,16 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::*;
 use hallway_abi::region as abi;
-use hallway_control::Liveness;
+use hallway_control::{ask, Answer, Liveness, Query};
 use hallway_membership::Uuid;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sched::{unshare, CloneFlags};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -592,6 +594,66 @@ fn idle_clients_of_the_control_socket_keep_no_other_out() {
     assert_eq!(daemon.status().regions.len(), 1);
     assert!(daemon.other(&["--stop"]).status.success());
     drop(idle);
+}
+
+const NOBODY: u32 = 65534;
+
+/// Asks as another user with these groups: a thread that alone becomes that. It enters the
+/// directory before, which may lie where that user may not go.
+fn ask_as(daemon: &Daemon, gid: u32, groups: Vec<u32>, query: Query) -> anyhow::Result<Answer> {
+    let run = daemon.run();
+    let asked = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_FS).unwrap();
+        nix::unistd::chdir(&run).unwrap();
+        let count = groups.len();
+        // SAFETY: the calls take numbers, and a vector that lives. libc's own would change
+        // all threads.
+        let results = unsafe {
+            [
+                libc::syscall(libc::SYS_setgroups, count, groups.as_ptr()),
+                libc::syscall(libc::SYS_setresgid, gid, gid, gid),
+                libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY),
+            ]
+        };
+        assert_eq!(results, [0; 3], "{}", std::io::Error::last_os_error());
+        ask(Path::new("."), query)
+    });
+    asked.join().unwrap()
+}
+
+#[test]
+fn members_of_the_status_group_may_ask_for_the_status_and_for_nothing_else() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // It cannot become another user.
+    }
+    // A group that each Debian has.
+    let name = "daemon";
+    let group = nix::unistd::Group::from_name(name).unwrap().unwrap().gid;
+    let group = group.as_raw();
+    let mut daemon = Daemon::new();
+    assert!(daemon.other(&["--stop"]).status.success());
+    daemon.child.wait().unwrap();
+    daemon.words = vec!["--status-group", name];
+    daemon.start();
+    // More groups than most have.
+    let many: Vec<u32> = (70_000..70_100).chain([group]).collect();
+    for (gid, groups) in [(NOBODY, vec![group]), (group, vec![]), (NOBODY, many)] {
+        let answer = ask_as(&daemon, gid, groups.clone(), Query::Status).unwrap();
+        assert!(matches!(answer, Answer::Status(_)), "{answer:?}");
+        for query in [
+            Query::Stop,
+            Query::Reload,
+            Query::Migration { vm: "a".into() },
+        ] {
+            let answer = ask_as(&daemon, gid, groups.clone(), query).unwrap();
+            let is_refused = matches!(&answer, Answer::Error { message } if message.starts_with("not permitted"));
+            assert!(is_refused, "{answer:?}");
+        }
+    }
+    let error = ask_as(&daemon, NOBODY, vec![], Query::Status).unwrap_err();
+    assert!(error.to_string().contains("not permitted"), "{error}");
+    assert!(ask(&daemon.run(), Query::Stop).is_ok());
+    daemon.child.wait().unwrap();
 }
 
 #[test]

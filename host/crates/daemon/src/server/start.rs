@@ -31,11 +31,12 @@ use crate::vms::Vms;
 
 impl Server {
     /// Takes over from a daemon before, or starts with nothing. `made` are the
-    /// directories that were made for this.
+    /// directories that were made for this; the groups are those that may start QEMUs, and
+    /// that may ask for the status.
     pub fn new(
         options: &Options,
         config: Config,
-        access: &Access,
+        [access, askers]: [&Access; 2],
         run: Rc<RunDir>,
         mut made: Vec<PathBuf>,
     ) -> Result<Self> {
@@ -74,7 +75,7 @@ impl Server {
         });
         let holder = inherited.into_holder(&run)?;
         holder.put(LISTENER, connections.listener())?;
-        let clients = Clients::listen(&control::socket(run.path()))?;
+        let clients = Clients::listen(&control::socket(run.path()), askers)?;
 
         let recovered = connections.iter().count();
         let mut server = Self {

@@ -46,6 +46,8 @@ pub struct Daemon {
     pub regions: Vec<&'static str>,
     /// Name of the directory for files of regions.
     pub mem: &'static str,
+    /// Options that the next one has besides.
+    pub words: Vec<&'static str>,
 }
 
 fn command(dir: &Path, mem: &str, regions: &[&str]) -> Command {
@@ -99,6 +101,7 @@ impl Daemon {
             child,
             regions,
             mem: "mem",
+            words: Vec::new(),
         };
         daemon.wait_ready();
         daemon
@@ -144,7 +147,7 @@ impl Daemon {
 
     pub fn start(&mut self) {
         let mut command = command(&self.dir, self.mem, &self.regions);
-        self.child = command.spawn().unwrap();
+        self.child = command.args(&self.words).spawn().unwrap();
         self.wait_ready();
     }
 
