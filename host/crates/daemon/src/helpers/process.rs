@@ -37,6 +37,10 @@ use crate::poller::{Poller, Source};
 /// A report that is older says nothing of now.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// Reports taken in at a time at most. There is one for each that was asked for, unless the
+/// process is hostile.
+const REPORTS: usize = 16;
+
 /// Descriptors that a process may have. Its policy may become another while it runs: so
 /// it is enough for as many sockets as there are endpoints, some of them being closed.
 const DESCRIPTORS: u64 = 4 * ENDPOINTS_MAX as u64 + 64;
@@ -192,10 +196,10 @@ impl Process {
         }
     }
 
-    /// Takes in its reports that have come, and asks for the next one.
+    /// Takes in its reports that have come, a few at most, and asks for the next one.
     pub fn ask_report(&mut self) -> Result<()> {
         let mut text = vec![0; PACKET_MAX];
-        loop {
+        for _ in 0..REPORTS {
             match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
                 // It has ended: the pidfd shows that too.
                 Ok(0) => return Ok(()),
@@ -399,4 +403,32 @@ fn take_control(control: RawFd) -> io::Result<()> {
     // SAFETY: it closes nothing before exec. A kernel without it (before 5.11) refuses.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_without_end_are_taken_a_few_at_a_time() {
+        let kind = SockType::SeqPacket;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (control, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).unwrap();
+        let pid = std::process::id();
+        let mut process = Process::new(1, pid, control, pidfd::open(pid).unwrap());
+        // It is not ours to end.
+        process.kept = true;
+        for sockets in 1..=20 {
+            let report = Report {
+                sockets,
+                ..Report::default()
+            };
+            let text = serde_json::to_vec(&report).unwrap();
+            nix::unistd::write(&theirs, &text).unwrap();
+        }
+        process.ask_report().unwrap();
+        assert_eq!(process.report.sockets, REPORTS as u32);
+        process.ask_report().unwrap();
+        assert_eq!(process.report.sockets, 20);
+    }
 }
