@@ -880,7 +880,21 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Helper>, Fault> {
     }))
 }
 
-/// Reads `[vm.tunnels]`. No VM `before` has the same socket.
+/// Whether one socket is the other one, or one of those beside that: PATH.packets is for
+/// messages, and a guest reaches the listeners PATH_PORT.
+fn clash(one: &Path, other: &Path) -> bool {
+    let is_beside = |path: &Path, first: &Path| {
+        let rest = path.as_os_str().as_bytes();
+        let rest = rest.strip_prefix(first.as_os_str().as_bytes());
+        let is_number = |port: &[u8]| !port.is_empty() && port.iter().all(u8::is_ascii_digit);
+        rest.is_some_and(|rest| {
+            rest == b".packets" || rest.strip_prefix(b"_").is_some_and(is_number)
+        })
+    };
+    one == other || is_beside(one, other) || is_beside(other, one)
+}
+
+/// Reads `[vm.tunnels]`. No VM `before` has the same socket, nor one beside it.
 fn vm_tunnels(vm: &RawVm, before: &[VmConfig]) -> Result<Option<Helper>, Fault> {
     let Some(whole) = &vm.tunnels else {
         return Ok(None);
@@ -905,13 +919,15 @@ fn vm_tunnels(vm: &RawVm, before: &[VmConfig]) -> Result<Option<Helper>, Fault> 
     }
     let has_it = |vm: &&VmConfig| {
         let listen = vm.tunnels.as_ref().and_then(|one| one.listen.as_ref());
-        listen.is_some_and(|listen| listen.path == *path)
+        listen.is_some_and(|listen| clash(&listen.path, path))
     };
     if let Some(other) = before.iter().find(has_it) {
-        return Err(fault(
-            &raw.socket,
-            format!("{} has this socket already", other.name),
-        ));
+        let what = format!(
+            "{} has this socket already, or one that is this with .packets or _PORT after it, or \
+             the other way round: give each VM another name",
+            other.name
+        );
+        return Err(fault(&raw.socket, what));
     }
     let group = raw.access.as_ref().map(access_group).transpose()?;
     let user = helper_user(raw.user.as_ref(), whole.span().start)?;
@@ -1104,6 +1120,32 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let said = format!("{error:#}");
         said.trim_start_matches(&*path.to_string_lossy()).into()
+    }
+
+    #[test]
+    fn no_vms_socket_is_one_beside_that_of_another() {
+        let vm = |name: &str, number: u32, socket: &str| {
+            format!(
+                "[[vm]]\nname = \"{name}\"\nuuid = \"8d5c6c5e-0000-4000-8000-00000000000{number}\"\n\
+                 monitor = \"/{name}\"\n[vm.tunnels]\nsocket = \"{socket}\"\n"
+            )
+        };
+        let load = |one: &str, other: &str| {
+            let text = vm("a", 1, one) + &vm("b", 2, other);
+            Config::default().add(&text).map_err(|fault| fault.what)
+        };
+        for (one, other) in [
+            ("/x", "/x"),
+            ("/x", "/x_1"),
+            ("/x_4294967295", "/x"),
+            ("/x", "/x.packets"),
+        ] {
+            let what = load(one, other).unwrap_err();
+            assert!(what.contains("a has this socket"), "{one} {other}: {what}");
+        }
+        for other in ["/x_", "/x_a", "/x_1a", "/y_1", "/x1", "/x/1"] {
+            load("/x", other).unwrap();
+        }
     }
 
     #[test]
