@@ -6,10 +6,13 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{bail, Result};
-use hallway_control::{ask, Answer, Liveness, Query, Status};
-use hallway_netlink::{Connection, Member, Module};
+use hallway_control::{ask, Answer, Liveness, NotPermitted, Query, Status};
+use hallway_netlink::{Connection, Error, Member, Module};
 
 use crate::guest;
+
+/// What to do where a look was not allowed: nothing is known then, and no other advice given.
+const AS_ROOT: &str = "run hallway doctor as root: what it could not look at may be well";
 
 /// A reason, and its remedy.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,6 +53,7 @@ pub fn host(run_dir: &Path) -> Result<()> {
     match ask(run_dir, Query::Status) {
         Ok(Answer::Status(status)) => judge(&status, &mut found),
         Ok(other) => return crate::host::refuse(other),
+        Err(error) if error.is::<NotPermitted>() => found.add(error.to_string(), AS_ROOT),
         Err(error) => found.add(
             format!("hallwayd: {error:#}"),
             "systemctl start hallwayd; journalctl -u hallwayd says why it ended",
@@ -134,18 +138,31 @@ fn judge(status: &Status, found: &mut Findings) {
     }
 }
 
+/// What a site adds to the rules for libvirt's QEMUs.
+const SITE: &str = "/etc/apparmor.d/local/abstractions/libvirt-qemu";
+
 /// Whether AppArmor confines QEMUs without our rules.
 fn apparmor(found: &mut Findings) {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let site = "/etc/apparmor.d/local/abstractions/libvirt-qemu";
-    let rules = read(site);
-    let confines = read("/sys/module/apparmor/parameters/enabled").trim() == "Y"
+    let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    let confines = enabled.is_ok_and(|enabled| enabled.trim() == "Y")
         && Path::new("/etc/apparmor.d/libvirt").is_dir();
-    if confines && !rules.contains("hallway") {
-        found.add(
+    if confines {
+        judge_rules(std::fs::read_to_string(SITE), found);
+    }
+}
+
+/// Judges what a site adds to the rules for libvirt's QEMUs.
+fn judge_rules(rules: io::Result<String>, found: &mut Findings) {
+    match rules {
+        Ok(rules) if rules.contains("hallway") => {}
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.add(
+            format!("{SITE} cannot be read: AppArmor may know of Hallway, or not"),
+            AS_ROOT,
+        ),
+        _ => found.add(
             "AppArmor confines libvirt's QEMUs, and knows nothing of Hallway",
-            format!("add the line  include <abstractions/hallway-qemu>  to {site}"),
-        );
+            format!("add the line  include <abstractions/hallway-qemu>  to {SITE}"),
+        ),
     }
 }
 
@@ -156,8 +173,20 @@ pub fn guest() -> Result<()> {
     emulated(&mut found);
     if guest::is_loaded() {
         let mut client = guest::client()?;
-        let (module, members) = (client.get()?, client.members()?);
-        inside(&module, &members, &client.connections()?, &mut found);
+        let module = client.get()?;
+        let rest = client
+            .members()
+            .and_then(|members| Ok((members, client.connections()?)));
+        match rest {
+            Ok((members, connections)) => inside(&module, &members, &connections, &mut found),
+            Err(Error::NotPermitted) => {
+                found.add(
+                    "the module shows members and connections to root alone",
+                    AS_ROOT,
+                );
+            }
+            Err(error) => return Err(error.into()),
+        }
     } else {
         let text = guest::not_loaded();
         let (what, remedy) = text.split_once(": ").unwrap_or((&text, ""));
@@ -307,6 +336,24 @@ mod tests {
             "0000:01:00.0",
             &format!("{BAR0}{NONE}{start} 0x000000ffffffffff 0x000000000014220c\n"),
         )
+    }
+
+    #[test]
+    fn rules_that_may_not_be_read_are_told_from_rules_that_lack() {
+        let denied = || Err(io::ErrorKind::PermissionDenied.into());
+        let none = || Err(io::ErrorKind::NotFound.into());
+        for (rules, part) in [
+            (Ok("include <abstractions/hallway-qemu>\n".into()), None),
+            (Ok("/x r,\n".into()), Some("knows nothing")),
+            (none(), Some("knows nothing")),
+            (denied(), Some("cannot be read")),
+        ] {
+            let mut found = Findings::default();
+            judge_rules(rules, &mut found);
+            let what = found.0.first().map(|one| one.what.as_str());
+            assert_eq!(what.is_some(), part.is_some(), "{what:?}");
+            assert!(part.is_none_or(|part| what.is_some_and(|what| what.contains(part))));
+        }
     }
 
     #[test]

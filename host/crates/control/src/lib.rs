@@ -304,16 +304,30 @@ pub struct Connection {
     pub problem: Option<String>,
 }
 
-/// Sends a query to the daemon of a run directory, and returns its answer.
+/// The error of [`ask`] where this user may not reach the daemon.
+#[derive(Debug)]
+pub struct NotPermitted(String);
+
+impl std::fmt::Display for NotPermitted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotPermitted {}
+
+/// Sends a query to the daemon of a run directory, and returns its answer. An error may be
+/// [`NotPermitted`].
 pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     let path = socket(run_dir);
     let mut stream = UnixStream::connect(&path).map_err(|error| {
         let path = path.display();
         if error.kind() == ErrorKind::PermissionDenied {
-            anyhow!(
+            NotPermitted(format!(
                 "{path}: not permitted: run as the user that hallwayd runs as, or as root, or for \
                  the status as a member of its --status-group"
-            )
+            ))
+            .into()
         } else {
             anyhow!(
                 "no hallwayd answers at {path} ({error}): start hallwayd, or give the directory \
