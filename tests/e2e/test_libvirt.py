@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,6 +129,10 @@ def test_shown(domains: Domains) -> None:
     assert "all is well" in run([binary, "doctor", "--run-dir", run_dir])
     for vm in domains.vms:
         assert "all is well" in vm.run("hallway doctor").out
+    shown = run([binary, "top", "--run-dir", run_dir])
+    for vm in domains.vms:
+        assert re.search(rf"^{vm.name} +alive ", shown, re.M), shown
+        assert "switched on: " in vm.run("hallway top --once").out
     socket = Path(os.environ["TMPDIR"]) / "metrics.sock"
     with subprocess.Popen([binary, "metrics", "--run-dir", run_dir, "--listen", socket]) as server:
         try:

@@ -11,11 +11,14 @@ mod options;
 mod outsource;
 mod qemu;
 mod table;
+mod top;
 mod vsock;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{bail, Result};
 use clap::Parser;
@@ -31,6 +34,34 @@ fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
+/// Where a command runs.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Host,
+    Guest,
+}
+
+/// Finds where this is; `host` and `guest` say so.
+fn find_place(run_dir: &Path, host: bool, guest: bool) -> Result<Place> {
+    // A socket that we may not reach is there, too: the query shows why.
+    let at_host = hallway_control::socket(run_dir)
+        .try_exists()
+        .unwrap_or(true);
+    if host || at_host && !guest {
+        Ok(Place::Host)
+    } else if guest || guest::is_loaded() {
+        Ok(Place::Guest)
+    } else if guest::is_guest() {
+        bail!("{}", guest::not_loaded())
+    } else {
+        bail!(
+            "neither hallwayd (no {}) nor module hallway is here: on a host start hallwayd, or \
+             give its --run-dir; in a guest run modprobe hallway",
+            hallway_control::socket(run_dir).display()
+        )
+    }
+}
+
 fn run(options: Options) -> Result<()> {
     match options.command {
         Command::Status {
@@ -38,24 +69,19 @@ fn run(options: Options) -> Result<()> {
             host,
             guest,
             daemon: Daemon { run_dir },
+        } => match find_place(&run_dir, host, guest)? {
+            Place::Host => host::status(&run_dir, json),
+            Place::Guest => guest::status(json),
+        },
+        Command::Top {
+            once,
+            interval,
+            host,
+            guest,
+            daemon: Daemon { run_dir },
         } => {
-            // A socket that we may not reach is there, too: the query shows why.
-            let at_host = hallway_control::socket(&run_dir)
-                .try_exists()
-                .unwrap_or(true);
-            if host || at_host && !guest {
-                host::status(&run_dir, json)
-            } else if guest || guest::is_loaded() {
-                guest::status(json)
-            } else if guest::is_guest() {
-                bail!("{}", guest::not_loaded())
-            } else {
-                bail!(
-                    "neither hallwayd (no {}) nor module hallway is here: on a host start \
-                     hallwayd, or give its --run-dir; in a guest run modprobe hallway",
-                    hallway_control::socket(&run_dir).display()
-                )
-            }
+            let place = find_place(&run_dir, host, guest)?;
+            top::show(place, &run_dir, Duration::from_secs(interval), once)
         }
         Command::Migrate {
             vm,

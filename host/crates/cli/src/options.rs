@@ -33,6 +33,25 @@ pub enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// Show what goes through rings now, and why the rest does not, again and again
+    Top {
+        /// Show it once; so does an output that is no terminal
+        #[arg(long)]
+        once: bool,
+        /// Time between two looks
+        #[arg(long, value_name = "SECONDS", default_value_t = 2,
+              value_parser = clap::value_parser!(u64).range(1..=60))]
+        interval: u64,
+        /// This is the host: ask hallwayd
+        #[arg(long, conflicts_with = "guest")]
+        host: bool,
+        /// This is a guest: ask the module
+        #[arg(long)]
+        guest: bool,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Say why nothing goes through rings, on the host or in a guest, and what to do
     Doctor {
         /// This is a guest

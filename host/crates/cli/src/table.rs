@@ -26,7 +26,7 @@ impl Table {
     }
 
     /// The lines of the table.
-    fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let lines = self.0.lines();
         lines.map(|line| line.trim_end().into()).collect()
     }

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A hallwayd that a test plays.
+#![allow(dead_code, missing_docs)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use hallway_control::{socket, Answer, Helper, Liveness, Member, Plug, Region, Status, Vm};
+
+/// A hallwayd, whose run directory is gone when the test ends.
+pub struct Hallwayd {
+    pub dir: PathBuf,
+}
+
+impl Hallwayd {
+    /// Answers each question with the status that `status` makes for its number.
+    pub fn start(name: &str, status: impl Fn(u64) -> Status + Send + 'static) -> Self {
+        let dir = std::env::temp_dir().join(format!("hwp-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let listener = UnixListener::bind(socket(&dir)).unwrap();
+        std::thread::spawn(move || {
+            for (number, stream) in (0..).zip(listener.incoming()) {
+                let mut stream = stream.unwrap();
+                let mut question = String::new();
+                BufReader::new(&stream).read_line(&mut question).unwrap();
+                let answer = Answer::Status(status(number));
+                let _ = writeln!(stream, "{}", serde_json::to_string(&answer).unwrap());
+            }
+        });
+        Self { dir }
+    }
+
+    /// `hallway`, which asks it.
+    pub fn hallway(&self, command: &str) -> Command {
+        let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
+        hallway.args([command, "--run-dir"]).arg(&self.dir);
+        hallway
+    }
+}
+
+impl Drop for Hallwayd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn member(slot: usize, name: &str, sent: u64, received: u64) -> Member {
+    Member {
+        slot,
+        host: slot == 0,
+        name: name.into(),
+        uuid: format!("u-{name}"),
+        generation: 1,
+        liveness: Liveness::Alive,
+        still_seconds: None,
+        addresses: Vec::new(),
+        tx_bytes: sent,
+        rx_bytes: received,
+        channels: 3,
+    }
+}
+
+fn vm(name: &str) -> Vm {
+    Vm {
+        name: name.into(),
+        uuid: format!("u-{name}"),
+        monitor: Some("libvirt".into()),
+        connected: true,
+        problem: None,
+        plugs: Vec::new(),
+        outsourcer: None,
+        host_end: None,
+    }
+}
+
+/// A host with a pair of VMs, of which one sends `sent` bytes to the other, and one VM that
+/// lacks something.
+pub fn status(sent: u64) -> Status {
+    let mut lacking = vm("db1");
+    lacking.connected = false;
+    lacking.plugs = vec![Plug {
+        region: "pair-2".into(),
+        plugged: false,
+        problem: Some("no free root port is left".into()),
+    }];
+    let mut outsourced = vm("web2");
+    outsourced.outsourcer = Some(Helper {
+        sockets: 7,
+        refused: [("no rule".into(), 5)].into(),
+        ..Helper::default()
+    });
+    Status {
+        version: "1".into(),
+        abi: "1.0".into(),
+        pid: 1,
+        uptime_seconds: 60,
+        recovered_connections: 0,
+        socket: "/s".into(),
+        regions: vec![Region {
+            name: "pair-1".into(),
+            uuid: "r".into(),
+            file: None,
+            size: 64 << 20,
+            slots: 4,
+            slice_size: 16 << 20,
+            repairs: 0,
+            members: vec![
+                member(0, "host", 0, 0),
+                member(1, "web1", sent, 0),
+                member(2, "web2", 0, sent),
+            ],
+        }],
+        connections: Vec::new(),
+        vms: vec![vm("web1"), outsourced, lacking],
+    }
+}
