@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Grafana's dashboard asks for what `hallway metrics` prints, and for all of it.
+#![allow(missing_docs)]
+
+mod played;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use played::{status, Hallwayd};
+use serde_json::Value;
+
+const DASHBOARD: &str = include_str!("../../../../packaging/grafana.json");
+
+type Metrics = BTreeMap<String, BTreeSet<String>>;
+
+/// The metrics that are printed, with the names of their labels.
+fn printed() -> Metrics {
+    let hallwayd = Hallwayd::start("dashboard", |_| status(1000));
+    let ended = hallwayd.hallway("metrics").output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let text = String::from_utf8(ended.stdout).unwrap();
+    let mut metrics = Metrics::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let pairs = labels.trim_end_matches('}').split(',');
+        let names = pairs.filter_map(|pair| Some(pair.split_once('=')?.0.to_string()));
+        metrics.entry(name.into()).or_default().extend(names);
+    }
+    metrics
+}
+
+/// The queries, each with its legend.
+fn queries() -> Vec<(String, String)> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let text = |target: &Value, key: &str| target[key].as_str().unwrap().to_string();
+    let both = |target| (text(target, "expr"), text(target, "legendFormat"));
+    targets.map(both).collect()
+}
+
+/// What lies between each `open` and the `close` that follows.
+fn between<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
+    let parts = text.split(open).skip(1);
+    parts
+        .map(|part| part.split(close).next().unwrap())
+        .collect()
+}
+
+#[test]
+fn each_query_names_metrics_that_are_printed_and_each_metric_is_shown() {
+    let metrics = printed();
+    let mut shown = BTreeSet::new();
+    for (query, legend) in queries() {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = query.split(|c| !is_word(c));
+        let names: Vec<&str> = words.filter(|word| word.starts_with("hallway_")).collect();
+        assert!(!names.is_empty(), "{query:?} names no metric");
+        let mut labels = between(&query, "by (", ")");
+        labels.extend(between(&legend, "{{", "}}"));
+        for name in names {
+            let known = metrics.get(name);
+            let known = known.unwrap_or_else(|| panic!("{query:?}: no metric {name}"));
+            for label in &labels {
+                assert!(known.contains(*label), "{query:?}: {name} has no {label}");
+            }
+            // The rate of a gauge, or a counter as it is, would be nonsense.
+            let is_counter = name.ends_with("_total");
+            let is_rate = query.contains("rate(") || query.contains("increase(");
+            assert_eq!(is_counter, is_rate, "{query:?}");
+            shown.insert(name.to_string());
+        }
+    }
+    let all: BTreeSet<String> = metrics.into_keys().collect();
+    assert_eq!(shown, all);
+}
