@@ -24,6 +24,7 @@ from hallway_tests.suite import wait_for
 
 NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
+STATUS = REPO / "host/systemd/status.conf"
 RULES = REPO / "host/apparmor/hallway-qemu"
 
 
@@ -32,11 +33,23 @@ def _qemu(run: Path, region: Path, gid: int) -> subprocess.CompletedProcess[str]
     devices = [
         *("-chardev", f"socket,id=hd,path={run}/hallwayd.sock"),
         *("-device", "ivshmem-doorbell,chardev=hd,vectors=1,master=on"),
-        *("-object", f"memory-backend-file,id=ring0,share=on,size=8M,mem-path={region}"),
+        *(
+            "-object",
+            f"memory-backend-file,id=ring0,share=on,size=8M,mem-path={region}",
+        ),
         *("-device", "ivshmem-plain,memdev=ring0"),
     ]
     return subprocess.run(
-        ["qemu-system-x86_64", "-S", "-nodefaults", "-display", "none", "-monitor", "stdio", *devices],
+        [
+            "qemu-system-x86_64",
+            "-S",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-monitor",
+            "stdio",
+            *devices,
+        ],
         input="info status\nquit\n",
         capture_output=True,
         text=True,
@@ -57,14 +70,26 @@ def test_group() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         os.chmod(scratch, 0o755)
         run, regions = Path(scratch, "run"), Path(scratch, "regions")
-        words = [binaries / "hallwayd", "--run-dir", run, "--region-dir", regions, "--region", "small:8M:2"]
+        words = [
+            binaries / "hallwayd",
+            "--run-dir",
+            run,
+            "--region-dir",
+            regions,
+            "--region",
+            "small:8M:2",
+        ]
         with subprocess.Popen([*words, "--group", GROUP], stderr=subprocess.PIPE, text=True) as daemon:
             try:
                 assert daemon.stderr is not None
                 wait_for(lambda: "ready" in daemon.stderr.readline(), "hallwayd is ready")
                 served = _qemu(run, regions / "small", ours)
                 assert served.returncode == 0 and "VM status: paused" in served.stdout, str(served)
-                wait_for(lambda: "QEMU connected" in daemon.stderr.readline(), "hallwayd saw it", 5)
+                wait_for(
+                    lambda: "QEMU connected" in daemon.stderr.readline(),
+                    "hallwayd saw it",
+                    5,
+                )
                 refused = _qemu(run, regions / "small", other)
                 assert refused.returncode != 0 and "Permission denied" in refused.stderr, str(refused)
                 status = [binaries / "hallway", "status", "--run-dir", run]
@@ -84,19 +109,81 @@ def test_group() -> None:
         assert "there is no group no-such" in refused.stderr, str(refused)
 
 
-@pytest.mark.needs("host")
-def test_capabilities() -> None:
-    """With the capabilities of the unit, and no others, a QEMU of another user is served and seen."""
-    line = next(line for line in UNIT.read_text().splitlines() if line.startswith("CapabilityBoundingSet="))
-    names = line.partition("=")[2].lower().replace("cap_", "").split()
+def _setting(unit: Path, name: str) -> str:
+    """Return what a unit, or a file beside one, says last."""
+    lines = [line for line in unit.read_text().splitlines() if line.startswith(f"{name}=")]
+    return lines[-1].partition("=")[2]
+
+
+def _confined() -> list[str]:
+    """Return the words before a command that give it the unit's capabilities alone."""
+    names = _setting(UNIT, "CapabilityBoundingSet").lower().replace("cap_", "").split()
     bounds = ",".join(["-all", *(f"+{name}" for name in names)])
+    return ["setpriv", "--bounding-set", bounds, "--inh-caps", "-all", "--no-new-privs"]
+
+
+@pytest.mark.needs("host")
+def test_status_group() -> None:
+    """With what status.conf gives, a member of its group asks for the status, and ends nothing."""
+    group = _setting(STATUS, "SupplementaryGroups")
+    assert _setting(STATUS, "ExecStart").endswith(f" --status-group {group}")
+    adm, nogroup = (grp.getgrnam(name).gr_gid for name in (group, "nogroup"))
     gid = grp.getgrnam(GROUP).gr_gid
-    confined = ["setpriv", "--bounding-set", bounds, "--inh-caps", "-all", "--no-new-privs"]
-    confined += [f"--regid={gid}", "--clear-groups"]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         os.chmod(scratch, 0o755)
         run, regions = Path(scratch, "run"), Path(scratch, "regions")
-        words = [*confined, build_host() / "hallwayd", "--run-dir", run, "--region-dir", regions]
+        # As systemd makes it.
+        run.mkdir()
+        os.chown(run, 0, gid)
+        run.chmod(int(_setting(STATUS, "RuntimeDirectoryMode"), 8))
+        words = [build_host() / "hallwayd", "--run-dir", run, "--region-dir", regions]
+        words += ["--region", "small:8M:2", "--group", GROUP, "--status-group", group]
+        confined = [*_confined(), f"--regid={gid}", f"--groups={adm}"]
+        with subprocess.Popen([*confined, *words], stderr=subprocess.PIPE, text=True) as daemon:
+            try:
+                assert daemon.stderr is not None
+                wait_for(lambda: "ready" in daemon.stderr.readline(), "hallwayd is ready")
+
+                def ask(*question: str | Path, groups: list[int]) -> subprocess.CompletedProcess[str]:
+                    return subprocess.run(
+                        [*question, "--run-dir", run],
+                        capture_output=True,
+                        text=True,
+                        check=False,
+                        user=NOBODY,
+                        group=nogroup,
+                        extra_groups=groups,
+                    )
+
+                hallway = build_host() / "hallway"
+                for command in ("status", "metrics", "top"):
+                    asked = ask(hallway, command, groups=[adm])
+                    assert asked.returncode == 0 and "small" in asked.stdout, str(asked)
+                    refused = ask(hallway, command, groups=[])
+                    assert refused.returncode != 0 and "not permitted" in refused.stderr, str(refused)
+                refused = ask(hallway, "migrate", "vm1", "--cancel", groups=[adm])
+                assert refused.returncode != 0 and "not permitted" in refused.stderr, str(refused)
+                assert daemon.poll() is None
+            finally:
+                subprocess.run([*words, "--stop"], capture_output=True, check=False)
+
+
+@pytest.mark.needs("host")
+def test_capabilities() -> None:
+    """With the capabilities of the unit, and no others, a QEMU of another user is served and seen."""
+    gid = grp.getgrnam(GROUP).gr_gid
+    confined = [*_confined(), f"--regid={gid}", "--clear-groups"]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+        os.chmod(scratch, 0o755)
+        run, regions = Path(scratch, "run"), Path(scratch, "regions")
+        words = [
+            *confined,
+            build_host() / "hallwayd",
+            "--run-dir",
+            run,
+            "--region-dir",
+            regions,
+        ]
         words += ["--region", "small:8M:2", "--group", GROUP]
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as daemon:
             try:
@@ -123,7 +210,10 @@ memory[::4096] = bytes(len(memory) // 4096)
 def _daemon(run: Path, *words: str) -> Iterator[None]:
     """Run a hallwayd for the length of the block."""
     command = [build_host() / "hallwayd", "--run-dir", run, *words]
-    with open(run.with_suffix(".log"), "w+") as log, subprocess.Popen(command, stderr=log):
+    with (
+        open(run.with_suffix(".log"), "w+") as log,
+        subprocess.Popen(command, stderr=log),
+    ):
         try:
             wait_for(lambda: "ready" in Path(log.name).read_text(), "hallwayd is ready")
             yield
@@ -140,7 +230,15 @@ def _machine(run: Path) -> Any:
 def _plain_qemu(run: Path, monitor: Path, vm: uuid.UUID) -> list[str]:
     """Return the command of a QEMU with a doorbell and a monitor; its guest stands still."""
     return [
-        *("qemu-system-x86_64", "-S", "-nodefaults", "-display", "none", "-uuid", str(vm)),
+        *(
+            "qemu-system-x86_64",
+            "-S",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-uuid",
+            str(vm),
+        ),
         *("-qmp", f"unix:{monitor},server=on,wait=off"),
         *("-chardev", f"socket,id=hd,path={run}/hallwayd.sock"),
         *("-device", "ivshmem-doorbell,chardev=hd,vectors=1,master=on"),
@@ -155,20 +253,31 @@ def _memory(pid: int, name: str) -> list[Path]:
 
 def _say_hello(pid: int, vm: uuid.UUID) -> None:
     """Do what the module of a guest does when it starts."""
-    with open(_memory(pid, "hallway-page")[0], "r+b") as file, mmap.mmap(file.fileno(), 4096) as page:
+    with (
+        open(_memory(pid, "hallway-page")[0], "r+b") as file,
+        mmap.mmap(file.fileno(), 4096) as page,
+    ):
         page[REQUEST + 4 : REQUEST + 6] = page[MAJOR : MAJOR + 2]
         struct.pack_into("<I", page, REQUEST + 8, HELLO)
         page[REQUEST + 32 : REQUEST + 48] = vm.bytes
         struct.pack_into("<I", page, REQUEST, 1)
         # The daemon looks each second.
-        wait_for(lambda: struct.unpack_from("<II", page, REPLY) == (1, 0), "hallwayd answers", 20)
+        wait_for(
+            lambda: struct.unpack_from("<II", page, REPLY) == (1, 0),
+            "hallwayd answers",
+            20,
+        )
 
 
 @pytest.mark.needs("host")
 def test_handed_over() -> None:
     """A QEMU without privileges is handed its region; no user reaches the region's size and place."""
     vm = uuid.uuid4()
-    nobody: dict[str, Any] = {"user": NOBODY, "group": grp.getgrnam(GROUP).gr_gid, "extra_groups": []}
+    nobody: dict[str, Any] = {
+        "user": NOBODY,
+        "group": grp.getgrnam(GROUP).gr_gid,
+        "extra_groups": [],
+    }
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         os.chmod(scratch, 0o755)
         run, monitors, regions = (Path(scratch, name) for name in ("run", "monitors", "regions"))
@@ -179,13 +288,24 @@ def test_handed_over() -> None:
             '[[group]]\nname = "web"\nisolation = "shared"\nsize = "8M"\nslots = 2\n'
             f'[[vm]]\nname = "web1"\nuuid = "{vm}"\ngroups = ["web"]\nmonitor = "{monitors}/web1"\n'
         )
-        words = ["--config", str(config), "--region-dir", str(regions), "--group", GROUP]
+        words = [
+            "--config",
+            str(config),
+            "--region-dir",
+            str(regions),
+            "--group",
+            GROUP,
+        ]
         command = _plain_qemu(run, monitors / "web1", vm)
         with _daemon(run, *words), subprocess.Popen(command, cwd="/", **nobody) as qemu:
             try:
                 wait_for(lambda: _machine(run)["connected"], "the monitor answers", 20)
                 _say_hello(qemu.pid, vm)
-                wait_for(lambda: any(plug["plugged"] for plug in _machine(run)["plugs"]), "plugged in", 20)
+                wait_for(
+                    lambda: any(plug["plugged"] for plug in _machine(run)["plugs"]),
+                    "plugged in",
+                    20,
+                )
                 memory = _memory(qemu.pid, "hallway-web")
                 maps = Path(f"/proc/{qemu.pid}/maps").read_text()
                 assert memory and re.search("rw-s .*memfd:hallway-web", maps), maps
@@ -207,7 +327,10 @@ def test_filled_memory() -> None:
         os.chmod(scratch, 0o755)
         run, shm = Path(scratch, "run"), Path(scratch, "shm")
         shm.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24M,mode=1777", "tmpfs", shm], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=24M,mode=1777", "tmpfs", shm],
+            check=True,
+        )
         try:
             words = ["--region-dir", str(shm), "--region", "small:8M:2"]
             with _daemon(run, *words):
@@ -216,7 +339,13 @@ def test_filled_memory() -> None:
                 assert b"No space left" in full.stderr, str(full)
                 touched = subprocess.run([sys.executable, "-c", TOUCH, shm / "small"], check=False)
                 assert touched.returncode == 0, f"a VM would end by {touched.returncode} (-7: SIGBUS)"
-                other = [build_host() / "hallwayd", "--run-dir", f"{run}2", "--region-dir", shm]
+                other = [
+                    build_host() / "hallwayd",
+                    "--run-dir",
+                    f"{run}2",
+                    "--region-dir",
+                    shm,
+                ]
                 other += ["--region", "more:8M:2"]
                 refused = subprocess.run(other, capture_output=True, text=True, check=False)
                 assert refused.returncode and "make the region smaller" in refused.stderr, str(refused)
@@ -231,12 +360,26 @@ def test_qemu_args(machine: str) -> None:
     """QEMU starts with the words that `hallway qemu-args` prints for its machine."""
     with tempfile.TemporaryDirectory(dir="/run") as scratch:
         run = Path(scratch, "run")
-        words = [build_host() / "hallway", "qemu-args", "vm", "--machine", machine.split(",")[0]]
+        words = [
+            build_host() / "hallway",
+            "qemu-args",
+            "vm",
+            "--machine",
+            machine.split(",")[0],
+        ]
         said = subprocess.run([*words, "--run-dir", run], capture_output=True, text=True, check=True).stdout
         said = said.replace("UUID", str(uuid.uuid4())).replace("/run/hallway-vms", scratch)
         given = " ".join(line for line in said.splitlines() if line.startswith("-")).split()
         with _daemon(run, "--region-dir", f"{scratch}/shm", "--region", "small:8M:2"):
-            command = ["qemu-system-x86_64", "-S", "-M", machine, "-nodefaults", "-display", "none"]
+            command = [
+                "qemu-system-x86_64",
+                "-S",
+                "-M",
+                machine,
+                "-nodefaults",
+                "-display",
+                "none",
+            ]
             ended = subprocess.run(
                 [*command, "-monitor", "stdio", *given],
                 input="info status\nquit\n",
@@ -289,12 +432,18 @@ def test_unit() -> None:
         copy = Path(scratch, UNIT.name)
         copy.write_text(text.replace("/usr/local/sbin/hallwayd", "/bin/true"))
         said = subprocess.run(
-            ["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False
+            ["systemd-analyze", "verify", copy],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     complaints = [line for line in said.stderr.splitlines() if UNIT.name in line]
     assert said.returncode == 0 and not complaints, f"{said.returncode}: {said.stderr}"
     command = next(line for line in text.splitlines() if line.startswith("ExecStart=")).split()[1:]
     known = subprocess.run(
-        [build_host() / "hallwayd", *command, "--help"], capture_output=True, text=True, check=False
+        [build_host() / "hallwayd", *command, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert known.returncode == 0, f"hallwayd does not know the unit's options: {known.stderr}"
