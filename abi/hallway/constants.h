@@ -8,7 +8,7 @@
 /* Another major version is refused. */
 #define HALLWAY_MAJOR 3
 /* Another minor version is served; features have bits. */
-#define HALLWAY_MINOR 1
+#define HALLWAY_MINOR 2
 /* "HALLWAY1", of a formatted region. */
 #define HALLWAY_REGION_MAGIC 0x315941574c4c4148ULL
 /* "HALLSICE", of a slice that its member has formatted. */
@@ -67,6 +67,19 @@
 #define HALLWAY_HOME_MAX 16
 /* Addresses of candidates that the daemon reports to a guest. */
 #define HALLWAY_CANDIDATES_MAX 64
+/* hallway_cpu_report.status: As many CPUs are online. */
+#define HALLWAY_CPUS_DONE 0
+/* hallway_cpu_report.status: They are being brought online or offline. */
+#define HALLWAY_CPUS_WORKING 1
+/*
+ * hallway_cpu_report.status: The guest's kernel does not let it; the guest
+ * tries again.
+ */
+#define HALLWAY_CPUS_FAILED 2
+/* hallway_cpu_report.status: The guest does not take such orders. */
+#define HALLWAY_CPUS_REFUSED 3
+/* hallway_cpu_report.status: There are not that many CPUs. */
+#define HALLWAY_CPUS_INVALID 4
 
 /* ring.h */
 

@@ -67,7 +67,10 @@ struct hallway_slice {
 	__u64 rx_bytes;		/* through rings from all members; the same */
 	__u32 channels;		/* promoted connections now; the same */
 	__u32 settled;		/* a change: of departures till then nothing is used */
-	__u8 reserved[16];
+	__u32 senders;		/* connections and tunnels, trunks too, through which it
+				 * sent in the last half second or so
+				 */
+	__u8 reserved[12];
 	__u8 address[HALLWAY_ADDRESSES_MAX][16]; /* IPv6, or IPv4-mapped */
 	__u8 reserved2[3008];
 };
@@ -172,6 +175,25 @@ struct hallway_wanted {		/* written by the guest */
 	__u32 reserved;
 };
 
+/*
+ * How many of its CPUs a guest is to have online. The order is a state: the guest
+ * makes it true, and keeps it so. Live migration takes it along; the destination's
+ * daemon writes its own.
+ */
+struct hallway_cpu_order {	/* written by the daemon */
+	__u32 online;		/* CPUs; 0: all, the daemon does not care */
+	__u32 reserved;
+};
+
+struct hallway_cpu_report {	/* written by the guest, as a slice's addresses are */
+	__u32 seq;		/* 0: it knows nothing of such orders */
+	__u32 order;		/* that this is about */
+	__u32 status;		/* HALLWAY_CPUS_* */
+	__u32 online;		/* CPUs */
+	__u32 present;		/* CPUs */
+	__u32 reserved;
+};
+
 struct hallway_page {
 	__u64 magic;		/* HALLWAY_PAGE_MAGIC; written last by the daemon */
 	__u16 major;		/* of the daemon */
@@ -184,7 +206,9 @@ struct hallway_page {
 	struct hallway_home home;
 	struct hallway_candidates candidates;
 	struct hallway_wanted wanted;
-	__u8 reserved2[144];
+	struct hallway_cpu_order cpu_order;
+	struct hallway_cpu_report cpu_report;
+	__u8 reserved2[112];
 };
 
 HALLWAY_ASSERT_SIZE(struct hallway_member, 128);
@@ -195,6 +219,7 @@ HALLWAY_ASSERT_OFFSET(struct hallway_region, uuid, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_region, slots, 56);
 HALLWAY_ASSERT_OFFSET(struct hallway_region, member, 128);
 HALLWAY_ASSERT_SIZE(struct hallway_slice, 4096);
+HALLWAY_ASSERT_OFFSET(struct hallway_slice, senders, 48);
 HALLWAY_ASSERT_OFFSET(struct hallway_slice, address, 64);
 HALLWAY_ASSERT_SIZE(struct hallway_mailbox_index, 64);
 HALLWAY_ASSERT_SIZE(struct hallway_mailbox, 12288);
@@ -210,5 +235,8 @@ HALLWAY_ASSERT_OFFSET(struct hallway_page, entry, 64);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, home, 2624);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, candidates, 2896);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, wanted, 3936);
+HALLWAY_ASSERT_SIZE(struct hallway_cpu_report, 24);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, cpu_order, 3952);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, cpu_report, 3960);
 
 #endif /* HALLWAY_ABI_REGION_H */

@@ -7,7 +7,7 @@ pub mod region {
     /// Another major version is refused.
     pub const MAJOR: u16 = 3;
     /// Another minor version is served; features have bits.
-    pub const MINOR: u16 = 1;
+    pub const MINOR: u16 = 2;
     /// "HALLWAY1", of a formatted region.
     pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
     /// "HALLSICE", of a slice that its member has formatted.
@@ -66,6 +66,16 @@ pub mod region {
     pub const HOME_MAX: usize = 16;
     /// Addresses of candidates that the daemon reports to a guest.
     pub const CANDIDATES_MAX: usize = 64;
+    /// hallway_cpu_report.status: As many CPUs are online.
+    pub const CPUS_DONE: u32 = 0;
+    /// hallway_cpu_report.status: They are being brought online or offline.
+    pub const CPUS_WORKING: u32 = 1;
+    /// hallway_cpu_report.status: The guest's kernel does not let it; the guest tries again.
+    pub const CPUS_FAILED: u32 = 2;
+    /// hallway_cpu_report.status: The guest does not take such orders.
+    pub const CPUS_REFUSED: u32 = 3;
+    /// hallway_cpu_report.status: There are not that many CPUs.
+    pub const CPUS_INVALID: u32 = 4;
 }
 
 /// Of `ring.h`.

@@ -72,8 +72,10 @@ pub struct Slice {
     pub channels: u32,
     /// A `change` of the region: of members that had departed by then nothing is used.
     pub settled: u32,
+    /// Connections and tunnels, trunks too, through which it sent in the last half second or so.
+    pub senders: u32,
     /// Zero.
-    pub reserved: [u8; 16],
+    pub reserved: [u8; 12],
     /// IPv6, or IPv4-mapped.
     pub address: [[u8; 16]; ADDRESSES_MAX],
     /// Zero.
@@ -216,6 +218,32 @@ pub struct Wanted {
     pub reserved: u32,
 }
 
+/// Written by the daemon: how many of its CPUs a guest is to have online.
+#[repr(C)]
+pub struct CpuOrder {
+    /// CPUs; 0: all, the daemon does not care.
+    pub online: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Written by the guest: what came of the order.
+#[repr(C)]
+pub struct CpuReport {
+    /// Odd while the rest is being written; 0: the guest knows nothing of such orders.
+    pub seq: u32,
+    /// The order that this is about.
+    pub order: u32,
+    /// `CPUS_*`.
+    pub status: u32,
+    /// CPUs that are online.
+    pub online: u32,
+    /// CPUs that there are.
+    pub present: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// The private page.
 #[repr(C)]
 pub struct Page {
@@ -235,8 +263,12 @@ pub struct Page {
     pub candidates: Candidates,
     /// Written by the guest.
     pub wanted: Wanted,
+    /// Written by the daemon.
+    pub cpu_order: CpuOrder,
+    /// Written by the guest.
+    pub cpu_report: CpuReport,
     /// Zero.
-    pub reserved2: [u8; 144],
+    pub reserved2: [u8; 112],
 }
 
 const _: () = {
@@ -249,6 +281,7 @@ const _: () = {
     assert!(offset_of!(Region, member) == 128);
     assert!(size_of::<Region>() <= HEADER_SIZE);
     assert!(size_of::<Slice>() == 4096);
+    assert!(offset_of!(Slice, senders) == 48);
     assert!(offset_of!(Slice, address) == 64);
     assert!(size_of::<MailboxIndex>() == 64);
     assert!(size_of::<Mailbox>() == 12288);
@@ -263,4 +296,7 @@ const _: () = {
     assert!(offset_of!(Page, home) == 2624);
     assert!(offset_of!(Page, candidates) == 2896);
     assert!(offset_of!(Page, wanted) == 3936);
+    assert!(size_of::<CpuReport>() == 24);
+    assert!(offset_of!(Page, cpu_order) == 3952);
+    assert!(offset_of!(Page, cpu_report) == 3960);
 };

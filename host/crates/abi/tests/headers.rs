@@ -27,7 +27,7 @@ fn expectations() -> Vec<(String, u64)> {
         magic major minor header_size size uuid key slots change reserved member);
     layout!("hallway_slice", region::Slice:
         magic generation heartbeat address_seq address_count tx_bytes rx_bytes channels settled
-        reserved address reserved2);
+        senders reserved address reserved2);
     layout!("hallway_mailbox_index", region::MailboxIndex:
         index sender_generation receiver_generation reserved);
     layout!("hallway_mailbox", region::Mailbox: head tail reserved pending reserved2 message);
@@ -40,8 +40,10 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_home", region::Home: seq count reserved address);
     layout!("hallway_candidates", region::Candidates: seq count reserved address);
     layout!("hallway_wanted", region::Wanted: set seq reserved);
+    layout!("hallway_cpu_order", region::CpuOrder: online reserved);
+    layout!("hallway_cpu_report", region::CpuReport: seq order status online present reserved);
     layout!("hallway_page", region::Page:
-        magic major minor reserved entry home candidates wanted reserved2);
+        magic major minor reserved entry home candidates wanted cpu_order cpu_report reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4 options reserved5);

@@ -162,6 +162,52 @@ impl Page {
     }
 }
 
+/// What a guest says of its order about CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuReport {
+    /// The order.
+    pub order: u32,
+    /// What came of it: one of `CPUS_*`, or any other number.
+    pub status: u32,
+    /// CPUs that are online.
+    pub online: u32,
+    /// CPUs that there are.
+    pub present: u32,
+}
+
+impl Page {
+    const CPU_ORDER: usize = offset_of!(abi::Page, cpu_order) + offset_of!(abi::CpuOrder, online);
+
+    /// How many CPUs the guest is to have online, as the page says; 0: all.
+    pub fn cpu_order(&self) -> u32 {
+        self.mapping.read_u32(Self::CPU_ORDER)
+    }
+
+    /// Writes how many CPUs the guest is to have online; 0: all.
+    pub fn write_cpu_order(&self, online: u32) {
+        self.mapping.write_u32(Self::CPU_ORDER, online);
+    }
+
+    /// Reads what the guest says of its order. Nothing: it has said nothing, or is just
+    /// writing it.
+    pub fn cpu_report(&self) -> Option<CpuReport> {
+        let word = |offset: usize| {
+            let base = offset_of!(abi::Page, cpu_report);
+            self.mapping.read_u32(base + offset)
+        };
+        let seq = word(offset_of!(abi::CpuReport, seq));
+        let report = CpuReport {
+            order: word(offset_of!(abi::CpuReport, order)),
+            status: word(offset_of!(abi::CpuReport, status)),
+            online: word(offset_of!(abi::CpuReport, online)),
+            present: word(offset_of!(abi::CpuReport, present)),
+        };
+        fence(Ordering::Acquire);
+        let is_whole = seq != 0 && seq % 2 == 0 && word(offset_of!(abi::CpuReport, seq)) == seq;
+        is_whole.then_some(report)
+    }
+}
+
 /// An address in the ABI's form: IPv6, or IPv4-mapped.
 pub type Address = [u8; 16];
 
@@ -257,6 +303,28 @@ mod tests {
         assert_eq!(page.wanted(list), 5);
         let next = page.write_candidates(&[]);
         assert_eq!(page.wanted(next), 0);
+    }
+
+    #[test]
+    fn cpus_are_ordered_and_reported() {
+        let fd = hallway_shm::sealed_memory("page", abi::PAGE_SIZE).unwrap();
+        let (page, guest) = (Page::new(&fd).unwrap(), Mapping::new(&fd, 4096).unwrap());
+        page.write_cpu_order(2);
+        assert_eq!((guest.read_u32(3952), page.cpu_order()), (2, 2));
+        assert_eq!(page.cpu_report(), None);
+        guest.write_u32(3960, 1);
+        for (place, word) in [2, abi::CPUS_FAILED, 3, 4].into_iter().enumerate() {
+            guest.write_u32(3964 + 4 * place, word);
+        }
+        assert_eq!(page.cpu_report(), None);
+        guest.write_u32(3960, 2);
+        let report = CpuReport {
+            order: 2,
+            status: abi::CPUS_FAILED,
+            online: 3,
+            present: 4,
+        };
+        assert_eq!(page.cpu_report(), Some(report));
     }
 
     #[test]

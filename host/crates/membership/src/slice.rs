@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub channels: u32,
     /// The region's change up to which it uses nothing of departed members.
     pub settled: u32,
+    /// Number of connections and tunnels through which it sent just now.
+    pub senders: u32,
 }
 
 /// Reads the slice at `base`. Nothing: its member has not set it up.
@@ -42,6 +44,7 @@ pub fn read(memory: &Shared, base: usize) -> Option<Snapshot> {
         rx_bytes: memory.read_u64(base + offset_of!(abi::Slice, rx_bytes)),
         channels: memory.read_u32(base + offset_of!(abi::Slice, channels)),
         settled: memory.read_u32(base + offset_of!(abi::Slice, settled)),
+        senders: memory.read_u32(base + offset_of!(abi::Slice, senders)),
     })
 }
 
