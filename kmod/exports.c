@@ -43,6 +43,7 @@ HALL_EXPORT(hall_ring_is_valid_size);
 HALL_EXPORT(hall_ring_publish);
 HALL_EXPORT(hall_ring_set_end);
 HALL_EXPORT(hall_ring_set_start);
+HALL_EXPORT(hall_send_round);
 HALL_EXPORT(hall_sock_spin);
 HALL_EXPORT(hall_sock_wants_edges);
 HALL_EXPORT(hall_uuid);

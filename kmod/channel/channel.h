@@ -43,6 +43,7 @@ struct hall_channel {
 	spinlock_t lock;		/* BH; messages below, and rings' ends */
 	unsigned long events;
 	u32 endpoint;			/* our number; 0: none */
+	u32 sent_in;			/* the round in which it sent last */
 	/*
 	 * The peer's numbers; 0: not known yet. A socket that was detached and
 	 * attached again has two: the old one for the ring that we still read,
@@ -122,6 +123,18 @@ bool hall_channel_hold(struct hall_member *member);
 void hall_channel_release(struct hall_member *member);
 /* Frees the number: no message or doorbell reaches the channel any more. */
 void hall_channel_close(struct hall_channel *channel);
+
+/* Counts what was sent through the channel. The owner serialises calls. */
+static inline void hall_channel_count_sent(struct hall_channel *channel, u32 bytes)
+{
+	u32 round = READ_ONCE(hall_send_round);
+
+	this_cpu_add(channel->member->bytes->tx, bytes);
+	if (channel->sent_in != round) {
+		channel->sent_in = round;
+		this_cpu_add(channel->member->bytes->sends, 1);
+	}
+}
 
 /* Rings the doorbell of the end that reads our ring, or writes the peer's. */
 void hall_channel_notify_receiver(struct hall_channel *channel);

@@ -23,7 +23,7 @@ void hall_info_count_sent(struct hall_sock *hs, u32 n)
 	tp->bytes_acked += n;
 	tp->lsndtime = tcp_jiffies32;
 	hall_count_add(HALL_TX_BYTES_RING, n);
-	this_cpu_add(hs->channel.member->bytes->tx, n);
+	hall_channel_count_sent(&hs->channel, n);
 }
 
 void hall_info_count_received(struct hall_sock *hs, u32 n)

@@ -10,6 +10,13 @@ static unsigned long memory_bytes = ULONG_MAX;
 module_param(memory_bytes, ulong, 0444);
 MODULE_PARM_DESC(memory_bytes, "ring memory that this guest uses of a region at most (default: all of its slice)");
 
+u32 hall_send_round;
+
+void hall_send_round_next(void)
+{
+	WRITE_ONCE(hall_send_round, hall_send_round + 1);
+}
+
 void hall_pool_init(struct hall_pool *pool, size_t size)
 {
 	*pool = (struct hall_pool){
@@ -47,6 +54,7 @@ struct hall_member_bytes hall_member_bytes(const struct hall_member *member)
 		bytes = per_cpu_ptr(member->bytes, cpu);
 		sum.tx += READ_ONCE(bytes->tx);
 		sum.rx += READ_ONCE(bytes->rx);
+		sum.sends += READ_ONCE(bytes->sends);
 	}
 	return sum;
 }

@@ -30,7 +30,11 @@ struct hall_memory {
 
 struct hall_member_bytes {
 	u64 tx, rx;
+	u64 sends;	/* for each round, the channels that sent in it */
 };
+
+/* The number of the round: it ends as transports look at what was moved. */
+extern u32 hall_send_round;
 
 /* The ring memory of one slice of this guest, for the peers that it is for. */
 struct hall_pool {
@@ -203,6 +207,8 @@ void hall_pool_init(struct hall_pool *pool, size_t size);
 int hall_member_init(struct hall_member *member,
 		     const struct hall_transport *transport,
 		     struct hall_pool *pool);
+/* Begins a round, after all slices were looked at. Under the transport's mutex. */
+void hall_send_round_next(void);
 /* The sum over all CPUs. */
 struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
 

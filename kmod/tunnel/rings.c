@@ -192,7 +192,7 @@ void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload)
 	if (hall_ring_publish(&tunnel->tx, n))
 		hall_channel_notify_receiver(&tunnel->channel);
 	hall_count_add(HALL_TX_BYTES_TUNNEL, payload);
-	this_cpu_add(tunnel->channel.member->bytes->tx, payload);
+	hall_channel_count_sent(&tunnel->channel, payload);
 }
 
 bool hall_tunnel_is_intact(struct hall_tunnel *tunnel, struct sock *sk)

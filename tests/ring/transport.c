@@ -857,6 +857,12 @@ static void departure(void)
 	hall_peers_listen(&a.own);
 	CHECK(a.slice.header->tx_bytes == 100 && a.slice.header->rx_bytes == 10);
 	CHECK(a.slice.header->channels == 2);
+	/* Those that have sent since the last look. */
+	member->bytes->sends = 3;
+	hall_peers_listen(&a.own);
+	CHECK(a.slice.header->senders == 3);
+	hall_peers_listen(&a.own);
+	CHECK(!a.slice.header->senders);
 	hall_peer_depart(b_of_a, HALLWAY_REASON_REGION_GONE);
 	/* Its answers are received until its streams are detached. */
 	CHECK(hall_peer_at(&a.own, 1) && !noted.detached);

@@ -57,6 +57,8 @@ static void control(struct work_struct *work)
 		listen = jiffies + HALL_LISTEN;
 	list_for_each_entry(region, &ivshmem_regions, list)
 		again |= control_region(region, listens);
+	if (listens)
+		hall_send_round_next();
 	list_for_each_entry(doorbell, &ivshmem_doorbells, list) {
 		if (!doorbell->greeted)
 			ivshmem_page_greet(doorbell,

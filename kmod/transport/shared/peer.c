@@ -34,6 +34,7 @@ static void add_bytes(struct hall_member_bytes *sum, const struct hall_peer *pee
 
 	sum->tx += bytes.tx;
 	sum->rx += bytes.rx;
+	sum->sends += bytes.sends;
 }
 
 static void drain(struct work_struct *work)
@@ -304,6 +305,8 @@ void hall_peers_listen(struct hall_own_slice *own)
 	WRITE_ONCE(header->tx_bytes, sum.tx);
 	WRITE_ONCE(header->rx_bytes, sum.rx);
 	WRITE_ONCE(header->channels, channels);
+	WRITE_ONCE(header->senders, sum.sends - own->sends);
+	own->sends = sum.sends;
 }
 
 unsigned int hall_peers_look(struct hall_own_slice *own)

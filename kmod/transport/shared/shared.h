@@ -47,6 +47,7 @@ struct hall_own_slice {
 	struct list_head departed;	/* those with channels left */
 	u32 change;			/* of the region, as acted on last */
 	struct hall_member_bytes departed_bytes; /* moved by the others */
+	u64 sends;			/* of all members, at the last look */
 };
 
 /* A DECLINE that waits for space in the mailbox. */

@@ -123,6 +123,8 @@ static void control(struct work_struct *work)
 		}
 		again |= hall_xen_pair_advance(pair);
 	}
+	if (listens)
+		hall_send_round_next();
 	delay = max((long)(listen - jiffies), 0L);
 	if (again)
 		delay = min_t(long, delay, AGAIN);
