@@ -312,55 +312,61 @@ static unsigned int collect(struct xen_mapped *mapped)
 		if (map->status != GNTST_okay)
 			continue;
 		/* It makes a physical address of the kernel's itself. */
-		gnttab_set_unmap_op(&mapped->unmap[n++],
+		gnttab_set_unmap_op(&mapped->unmap[n],
 				    mapped->page ? address_of(mapped->page[i]) :
 						   map->host_addr,
 				    map->flags, map->handle);
+		/* Until Xen says otherwise. */
+		mapped->unmap[n++].status = GNTST_general_error;
 	}
 	return n;
 }
 
-/* True: no page of the other domain is mapped any more. */
-static bool undo(struct xen_mapped *mapped, unsigned int n)
+/* In PV, the entry of the page table is gone with the page. */
+static void show_blank(struct xen_mapped *mapped, unsigned int i)
 {
-	unsigned int i;
+	unsigned int level;
 
-	if (n && HYPERVISOR_grant_table_op(GNTTABOP_unmap_grant_ref,
-					   mapped->unmap, n))
-		return false;
-	for (i = 0; i < n; i++)
-		if (mapped->unmap[i].status != GNTST_okay)
-			return false;
-	return true;
-}
-
-/* In PV, the entries of the page tables are gone with the pages. */
-static void show_blank(struct xen_mapped *mapped)
-{
-	unsigned int i, level;
-
-	for (i = 0; i < mapped->pages; i++)
+	if (mapped->blank && mapped->at)
 		set_pte(lookup_address((unsigned long)mapped->at + i * PAGE_SIZE,
 				       &level),
 			mk_pte(mapped->blank, PAGE_KERNEL));
 }
 
+/*
+ * A page that is unmapped is so for good: Xen gives its handle to another mapping.
+ * Returns the number of pages that are mapped yet.
+ */
+static unsigned int note_unmapped(struct xen_mapped *mapped)
+{
+	unsigned int i, n = 0, left = 0;
+
+	for (i = 0; i < mapped->pages; i++) {
+		if (mapped->map[i].status != GNTST_okay)
+			continue;
+		if (mapped->unmap[n++].status != GNTST_okay) {
+			left++;
+			continue;
+		}
+		mapped->map[i].status = GNTST_general_error;
+		show_blank(mapped, i);
+	}
+	return left;
+}
+
 void hall_xen_let_go(struct xen_mapped *mapped)
 {
-	unsigned int n = collect(mapped), i;
+	unsigned int n = collect(mapped), left;
 
-	if (!n)
+	if (!n || mapped->leaked)
 		return;
-	mapped->leaked = !undo(mapped, n);
-	if (mapped->leaked) {
+	/* The status of each says more than the result does. */
+	HYPERVISOR_grant_table_op(GNTTABOP_unmap_grant_ref, mapped->unmap, n);
+	left = note_unmapped(mapped);
+	mapped->leaked = left;
+	if (left)
 		pr_warn_ratelimited("%u pages of another domain can't be unmapped: leaking them\n",
-				    n);
-		return;
-	}
-	for (i = 0; i < mapped->pages; i++)
-		mapped->map[i].status = GNTST_general_error;
-	if (mapped->blank && mapped->at)
-		show_blank(mapped);
+				    left);
 }
 
 void hall_xen_unmap(struct xen_mapped *mapped)
