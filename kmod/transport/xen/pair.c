@@ -29,8 +29,12 @@ MODULE_PARM_DESC(xen_slice, "KiB of memory that each other domain of Xen is gran
 #define PAGES_MIN	16
 #define PAGES_MAX	16384
 
-/* Between two tries, and after a peer left: it may come and go without end. */
-#define PAUSE		(HZ / 5)
+/*
+ * Between two tries, and after a peer left: twice as long each time, since a peer may
+ * come and go without end. One that stays for longer than that is new again.
+ */
+#define PAUSE_MIN	(HZ / 5)
+#define PAUSE_MAX	(16 * PAUSE_MIN)
 
 DEFINE_MUTEX(xen_mutex);
 LIST_HEAD(xen_pairs);
@@ -276,10 +280,16 @@ static int map_slice(struct pair *pair)
 	return err;
 }
 
+static void put_off(struct pair *pair)
+{
+	pair->pause = clamp(2 * pair->pause, PAUSE_MIN, PAUSE_MAX);
+	pair->try_at = jiffies + pair->pause;
+}
+
 /* What does not work is tried again, and said once. */
 static void complain(struct pair *pair, const char *what, int err)
 {
-	pair->try_at = jiffies + PAUSE;
+	put_off(pair);
 	if (pair->complained)
 		return;
 	pair->complained = true;
@@ -309,6 +319,7 @@ static void join(struct pair *pair)
 		return;
 	}
 	pair->complained = false;
+	pair->joined_at = jiffies;
 	pair->state = PAIR_JOINED;
 }
 
@@ -328,7 +339,9 @@ static void part(struct pair *pair)
 	pair->mapped = NULL;
 	if (!pair->server)
 		close_channel(pair);
-	pair->try_at = jiffies + PAUSE;
+	if (time_after(jiffies, pair->joined_at + PAUSE_MAX))
+		pair->pause = 0;
+	put_off(pair);
 	pair->state = PAIR_ALONE;
 }
 

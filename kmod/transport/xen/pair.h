@@ -42,7 +42,9 @@ struct pair {
 	struct xenbus_watch watch;	/* of what the peer offers */
 	struct xen_known known;
 	enum pair_state state;
+	unsigned long joined_at;	/* jiffies */
 	unsigned long try_at;		/* jiffies; nothing is tried before */
+	unsigned int pause;		/* jiffies; until then, as chosen last */
 	bool complained;		/* of what was tried last */
 	/* Ours. */
 	struct xen_granted *granted;	/* NULL: nothing is offered */
