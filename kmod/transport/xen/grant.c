@@ -41,17 +41,32 @@ static DECLARE_DELAYED_WORK(reap_work, reap);
 
 /* Granting */
 
-static bool reserve(unsigned int pages)
+/* Under the mutex. Does the domain keep what it was granted before? */
+static bool keeps_pages(domid_t to)
+{
+	struct xen_granted *granted;
+
+	list_for_each_entry(granted, &ended, list)
+		if (granted->to == to)
+			return true;
+	return false;
+}
+
+/* A peer that never unmaps a slice, and has its pair end again and again, has one. */
+static int reserve(domid_t to, unsigned int pages)
 {
 	unsigned int most = gnttab_max_grant_frames() * REFERENCES / SHARE;
-	bool enough;
+	int err = 0;
 
 	mutex_lock(&mutex);
-	enough = pages <= most && granted_pages <= most - pages;
-	if (enough)
+	if (pages > most || granted_pages > most - pages)
+		err = -ENOSPC;
+	else if (keeps_pages(to))
+		err = -EBUSY;
+	else
 		granted_pages += pages;
 	mutex_unlock(&mutex);
-	return enough;
+	return err;
 }
 
 static void unreserve(unsigned int pages)
@@ -96,13 +111,15 @@ struct xen_granted *hall_xen_grant(domid_t to, unsigned int pages)
 {
 	struct xen_granted *granted;
 	unsigned int i;
-	int err = -ENOMEM;
+	int err = reserve(to, pages);
 
-	if (!reserve(pages))
-		return ERR_PTR(-ENOSPC);
+	if (err)
+		return ERR_PTR(err);
+	err = -ENOMEM;
 	granted = kzalloc(sizeof(*granted), GFP_KERNEL);
 	if (!granted)
 		goto unreserve;
+	granted->to = to;
 	granted->pages = pages;
 	if (!alloc_pages_of(granted))
 		goto free;
@@ -164,9 +181,13 @@ void hall_xen_end_grant(struct xen_granted *granted)
 {
 	vunmap(granted->at);
 	mutex_lock(&mutex);
-	list_add_tail(&granted->list, &ended);
+	if (take_back(granted)) {
+		free_granted(granted);
+	} else {
+		list_add_tail(&granted->list, &ended);
+		queue_delayed_work(hall_control_queue, &reap_work, REAP);
+	}
 	mutex_unlock(&mutex);
-	mod_delayed_work(hall_control_queue, &reap_work, 0);
 }
 
 void hall_xen_grants_uninit(void)

@@ -17,6 +17,7 @@
 struct xen_granted {
 	struct list_head list;		/* grant.c's, once it is ended */
 	void *at;
+	domid_t to;
 	unsigned int pages;
 	grant_ref_t first;		/* of consecutive references */
 	struct page **page;		/* NULL: it is back already */
@@ -33,7 +34,10 @@ struct xen_mapped {
 	bool leaked;			/* some can't be unmapped: for good */
 };
 
-/* Zeroed pages, or an error pointer: -ENOMEM, -ENOSPC if all peers have enough. */
+/*
+ * Zeroed pages, or an error pointer: -ENOMEM, -ENOSPC if all peers have enough, -EBUSY
+ * if this one still maps pages of a grant that was ended.
+ */
 struct xen_granted *hall_xen_grant(domid_t to, unsigned int pages);
 /*
  * Ends the grant, and frees it. Pages that the other domain has mapped yet are freed

@@ -308,7 +308,10 @@ static void join(struct pair *pair)
 		if (!hall_xen_read_known(&pair->nodes, &pair->known))
 			return;
 		err = make_offer(pair);
-		if (err)
+		/* A peer that unmaps the slice of before does so soon. */
+		if (err == -EBUSY && pair->pause < PAUSE_MAX)
+			put_off(pair);
+		else if (err)
 			complain(pair, "offer memory to", err);
 	}
 	if (err || !pair->offer.generation)
