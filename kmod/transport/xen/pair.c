@@ -106,7 +106,7 @@ static void look(struct tasklet_struct *tasklet)
 		tasklet_schedule(&pair->tasklet);
 	/* There may be addresses, too. */
 	if (found & HALL_LOOK_MESSAGES)
-		pair->look_soon(false);
+		pair->look_soon();
 }
 
 static int listen(struct pair *pair, evtchn_port_t port)
@@ -361,7 +361,7 @@ void hall_xen_pair_suspend(struct pair *pair)
 		pair->state = PAIR_LEAVING;
 }
 
-bool hall_xen_pair_advance(struct pair *pair)
+bool hall_xen_pair_advance(struct pair *pair, bool *freed)
 {
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
@@ -376,8 +376,7 @@ bool hall_xen_pair_advance(struct pair *pair)
 		withdraw(pair);
 		unregister_xenbus_watch(&pair->watch);
 		list_del(&pair->list);
-		/* dom0 may list the domain again. */
-		pair->look_soon(true);
+		*freed = true;
 		put(pair);
 		return false;
 	}
@@ -387,11 +386,14 @@ bool hall_xen_pair_advance(struct pair *pair)
 static void changed(struct xenbus_watch *watch, const char *path,
 		    const char *token)
 {
-	container_of(watch, struct pair, watch)->look_soon(true);
+	struct pair *pair = container_of(watch, struct pair, watch);
+
+	WRITE_ONCE(pair->changed, true);
+	pair->look_soon();
 }
 
 struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
-				  void (*look_soon)(bool store))
+				  void (*look_soon)(void))
 {
 	struct pair *pair = kzalloc(sizeof(*pair), GFP_KERNEL);
 
@@ -406,6 +408,7 @@ struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
 	hall_own_slice_init(&pair->own, 1, &xen_mutex);
 	tasklet_setup(&pair->tasklet, look);
 	pair->watch.node = pair->nodes.from;
+	pair->watch.will_handle = hall_xen_takes_event;
 	pair->watch.callback = changed;
 	if (register_xenbus_watch(&pair->watch)) {
 		kfree(pair);

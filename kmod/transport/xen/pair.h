@@ -37,7 +37,8 @@ struct pair {
 	bool server;			/* the event channel is ours to make */
 	bool listed;			/* dom0 lists it */
 	bool ended;			/* for good: it is not listed any more */
-	void (*look_soon)(bool store);
+	int changed;			/* what it offers, as a watch said; xchg() */
+	void (*look_soon)(void);
 	struct xen_nodes nodes;
 	struct xenbus_watch watch;	/* of what the peer offers */
 	struct xen_known known;
@@ -69,16 +70,16 @@ extern unsigned int xen_addresses;
 
 /*
  * A pair in the list, or NULL if memory is short. look_soon is called when there is
- * something to look at, in any context: in XenStore, or not.
+ * something to look at, in any context.
  */
 struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
-				  void (*look_soon)(bool store));
+				  void (*look_soon)(void));
 /*
  * Brings the pair on by what XenStore said last; called now and then, too, for what
  * is to be tried again. True: look again soon. A pair that dom0 no longer lists is
- * freed in the end.
+ * freed in the end, and *freed is set: dom0 may list the domain again.
  */
-bool hall_xen_pair_advance(struct pair *pair);
+bool hall_xen_pair_advance(struct pair *pair, bool *freed);
 /*
  * This domain is about to be suspended: all programs and all work queues stand
  * still already. The peer may go on reading what it was sent. The pair ends, and is

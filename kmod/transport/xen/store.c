@@ -8,6 +8,12 @@
 #include <linux/slab.h>
 #include <linux/uuid.h>
 
+bool hall_xen_takes_event(struct xenbus_watch *watch, const char *path,
+			  const char *token)
+{
+	return !watch->nr_pending;
+}
+
 int hall_xen_read_domid(void)
 {
 	unsigned int domid;

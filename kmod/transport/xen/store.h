@@ -48,6 +48,14 @@ struct xen_nodes {
 
 #define HALL_XEN_FOLDER	"hallway/peer"
 
+/*
+ * will_handle of all watches here: one event is kept, since it says only that there is
+ * something to look at. A peer can cause them without end, and the thread that takes
+ * them may be held up.
+ */
+bool hall_xen_takes_event(struct xenbus_watch *watch, const char *path,
+			  const char *token);
+
 /* This domain's number, which changes as it is restored; or a negative error. */
 int hall_xen_read_domid(void);
 void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer);

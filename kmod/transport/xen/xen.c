@@ -38,28 +38,33 @@ static DECLARE_DELAYED_WORK(control_work, control);
 static bool started;
 static int own_domid;			/* negative: XenStore did not say */
 static bool ending;			/* no pair is listed any more */
-static int store_changed;		/* as a watch said; xchg() */
+static int list_changed;		/* dom0's, as a watch said; xchg() */
 static unsigned long rested;		/* jiffies: the work item does not run before */
 static DECLARE_WAIT_QUEUE_HEAD(idle);	/* woken when the last pair is gone */
 
-static void look_soon(bool store)
+static void look_soon(void)
 {
 	long pause = READ_ONCE(rested) - jiffies;
 
-	if (store)
-		WRITE_ONCE(store_changed, true);
 	mod_delayed_work(hall_control_queue, &control_work,
 			 clamp(pause, 0L, (long)REST));
+}
+
+static void read_list_soon(void)
+{
+	WRITE_ONCE(list_changed, true);
+	look_soon();
 }
 
 static void watched(struct xenbus_watch *watch, const char *path,
 		    const char *token)
 {
-	look_soon(true);
+	read_list_soon();
 }
 
 static struct xenbus_watch own_watch = {
 	.node = HALL_XEN_FOLDER,
+	.will_handle = hall_xen_takes_event,
 	.callback = watched,
 };
 
@@ -90,7 +95,7 @@ static void list_one(domid_t domid)
 		pair->listed = true;
 }
 
-static void read_store(void)
+static void read_list(void)
 {
 	struct pair *pair;
 
@@ -98,14 +103,24 @@ static void read_store(void)
 		pair->listed = false;
 	if (!ending && own_domid >= 0)
 		hall_xen_list(list_one);
+}
+
+/* What a peer changes without end costs no more than reading that. */
+static void read_store(void)
+{
+	struct pair *pair;
+
+	if (xchg(&list_changed, false))
+		read_list();
 	list_for_each_entry(pair, &xen_pairs, list)
-		hall_xen_read_offer(&pair->nodes, &pair->offer);
+		if (xchg(&pair->changed, false))
+			hall_xen_read_offer(&pair->nodes, &pair->offer);
 }
 
 static void control(struct work_struct *work)
 {
 	static unsigned long listen;
-	bool listens, again = false;
+	bool listens, again = false, freed = false;
 	struct pair *pair, *next;
 	long delay;
 
@@ -113,16 +128,17 @@ static void control(struct work_struct *work)
 	listens = time_after_eq(jiffies, listen);
 	if (listens)
 		listen = jiffies + HALL_LISTEN;
-	if (xchg(&store_changed, false))
-		read_store();
+	read_store();
 	list_for_each_entry_safe(pair, next, &xen_pairs, list) {
 		if (pair->state == PAIR_JOINED) {
 			hall_peers_read_addresses(&pair->own);
 			if (listens)
 				hall_peers_listen(&pair->own);
 		}
-		again |= hall_xen_pair_advance(pair);
+		again |= hall_xen_pair_advance(pair, &freed);
 	}
+	if (freed)
+		read_list_soon();
 	if (listens)
 		hall_send_round_next();
 	delay = max((long)(listen - jiffies), 0L);
@@ -198,7 +214,7 @@ static int freeze(struct device *dev)
 static int resume(struct device *dev)
 {
 	own_domid = hall_xen_read_domid();
-	look_soon(true);
+	read_list_soon();
 	return 0;
 }
 
@@ -265,7 +281,7 @@ static void xen_uninit(void)
 	mutex_lock(&xen_mutex);
 	ending = true;
 	mutex_unlock(&xen_mutex);
-	look_soon(true);
+	read_list_soon();
 	/* No pair is added. As long as programs like: their calls may be in a page fault. */
 	wait_event(idle, list_empty_careful(&xen_pairs));
 	cancel_delayed_work_sync(&control_work);
