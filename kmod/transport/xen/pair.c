@@ -41,6 +41,10 @@ LIST_HEAD(xen_pairs);
 struct in6_addr xen_address[HALLWAY_ADDRESSES_MAX];
 unsigned int xen_addresses;
 
+/* Pairs that have left the list; their watches are registered yet. */
+static DEFINE_SPINLOCK(gone_lock);
+static LIST_HEAD(gone_pairs);
+
 static struct pair *pair_of(struct hall_member *member)
 {
 	return container_of(hall_peer_of(member)->own, struct pair, own);
@@ -361,7 +365,7 @@ void hall_xen_pair_suspend(struct pair *pair)
 		pair->state = PAIR_LEAVING;
 }
 
-bool hall_xen_pair_advance(struct pair *pair, bool *freed)
+bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 {
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
@@ -374,13 +378,35 @@ bool hall_xen_pair_advance(struct pair *pair, bool *freed)
 		join(pair);
 	if (pair->state == PAIR_ALONE && !pair->listed) {
 		withdraw(pair);
-		unregister_xenbus_watch(&pair->watch);
-		list_del(&pair->list);
-		*freed = true;
-		put(pair);
+		spin_lock(&gone_lock);
+		list_move_tail(&pair->list, &gone_pairs);
+		spin_unlock(&gone_lock);
+		*gone = true;
 		return false;
 	}
 	return pair->state == PAIR_LEAVING;
+}
+
+static struct pair *take_gone(void)
+{
+	struct pair *pair;
+
+	spin_lock(&gone_lock);
+	pair = list_first_entry_or_null(&gone_pairs, struct pair, list);
+	if (pair)
+		list_del(&pair->list);
+	spin_unlock(&gone_lock);
+	return pair;
+}
+
+void hall_xen_pairs_free(void)
+{
+	struct pair *pair;
+
+	while ((pair = take_gone())) {
+		unregister_xenbus_watch(&pair->watch);
+		put(pair);
+	}
 }
 
 static void changed(struct xenbus_watch *watch, const char *path,

@@ -31,8 +31,8 @@ enum pair_state {
 };
 
 struct pair {
-	struct list_head list;		/* xen_pairs */
-	refcount_t refs;		/* the list, and each peer */
+	struct list_head list;		/* xen_pairs, later the pairs that have left */
+	refcount_t refs;		/* the lists, and each peer */
 	domid_t domid;
 	bool server;			/* the event channel is ours to make */
 	bool listed;			/* dom0 lists it */
@@ -77,13 +77,19 @@ struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
 /*
  * Brings the pair on by what XenStore said last; called now and then, too, for what
  * is to be tried again. True: look again soon. A pair that dom0 no longer lists is
- * freed in the end, and *freed is set: dom0 may list the domain again.
+ * ended, leaves the list, and *gone is set: dom0 may list the domain again.
  */
-bool hall_xen_pair_advance(struct pair *pair, bool *freed);
+bool hall_xen_pair_advance(struct pair *pair, bool *gone);
+/*
+ * Frees pairs that have left the list. In the thread that handles watches, or at
+ * unload: a watch can't be unregistered while that thread suspends this domain, and
+ * that waits for work items.
+ */
+void hall_xen_pairs_free(void);
 /*
  * This domain is about to be suspended: all programs and all work queues stand
- * still already. The peer may go on reading what it was sent. The pair ends, and is
- * freed by hall_xen_pair_advance() once the domain goes on. Without the mutex.
+ * still already. The peer may go on reading what it was sent. The pair ends, and
+ * leaves the list by hall_xen_pair_advance() once the domain goes on. Without the mutex.
  */
 void hall_xen_pair_suspend(struct pair *pair);
 /* Rings the peer. Any context. */

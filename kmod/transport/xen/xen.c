@@ -59,6 +59,8 @@ static void read_list_soon(void)
 static void watched(struct xenbus_watch *watch, const char *path,
 		    const char *token)
 {
+	/* Those that have left the list since the last event of dom0's. */
+	hall_xen_pairs_free();
 	read_list_soon();
 }
 
@@ -120,7 +122,7 @@ static void read_store(void)
 static void control(struct work_struct *work)
 {
 	static unsigned long listen;
-	bool listens, again = false, freed = false;
+	bool listens, again = false, gone = false;
 	struct pair *pair, *next;
 	long delay;
 
@@ -135,9 +137,9 @@ static void control(struct work_struct *work)
 			if (listens)
 				hall_peers_listen(&pair->own);
 		}
-		again |= hall_xen_pair_advance(pair, &freed);
+		again |= hall_xen_pair_advance(pair, &gone);
 	}
-	if (freed)
+	if (gone)
 		read_list_soon();
 	if (listens)
 		hall_send_round_next();
@@ -205,6 +207,8 @@ static int freeze(struct device *dev)
 {
 	struct pair *pair;
 
+	/* Without an event of dom0's: this domain is saved, and goes on, again and again. */
+	hall_xen_pairs_free();
 	list_for_each_entry(pair, &xen_pairs, list)
 		hall_xen_pair_suspend(pair);
 	return 0;
@@ -284,6 +288,7 @@ static void xen_uninit(void)
 	read_list_soon();
 	/* No pair is added. As long as programs like: their calls may be in a page fault. */
 	wait_event(idle, list_empty_careful(&xen_pairs));
+	hall_xen_pairs_free();
 	cancel_delayed_work_sync(&control_work);
 	unregister_device();
 	hall_xen_grants_uninit();
