@@ -309,7 +309,7 @@ static void join(struct pair *pair)
 		return;
 	if (!pair->granted) {
 		/* dom0 writes the rest in a moment: its watch follows. */
-		if (!hall_xen_read_known(&pair->nodes, &pair->known))
+		if (hall_xen_read_known(&pair->nodes, &pair->known))
 			return;
 		err = make_offer(pair);
 		/* A peer that unmaps the slice of before does so soon. */

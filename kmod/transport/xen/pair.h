@@ -36,6 +36,7 @@ struct pair {
 	domid_t domid;
 	bool server;			/* the event channel is ours to make */
 	bool listed;			/* dom0 lists it */
+	bool found;			/* in the list that is being read */
 	bool ended;			/* for good: it is not listed any more */
 	int changed;			/* what it offers, as a watch said; xchg() */
 	void (*look_soon)(void);

@@ -32,80 +32,119 @@ void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer)
 		 "/local/domain/%u/hallway/to/%u", peer, own);
 }
 
-void hall_xen_list(void (*fn)(domid_t domid))
+/* Where the node above can't be read either, it is EACCES. */
+static bool is_absent(int err)
+{
+	return err == -ENOENT || err == -EACCES;
+}
+
+int hall_xen_list(void (*fn)(domid_t domid))
 {
 	unsigned int n, i;
 	char **names = xenbus_directory(XBT_NIL, HALL_XEN_FOLDER, "", &n);
 	u16 domid;
 
 	if (IS_ERR(names))
-		return;
+		return is_absent(PTR_ERR(names)) ? 0 : PTR_ERR(names);
 	for (i = 0; i < n; i++)
 		if (!kstrtou16(names[i], 10, &domid) &&
 		    domid < DOMID_FIRST_RESERVED)
 			fn(domid);
 	kfree(names);
+	return 0;
 }
 
-/* A string to be freed, or NULL. */
+/* A string to be freed, or an error pointer: -ENOENT if there is no such node. */
 static char *read_text(const char *folder, const char *node)
 {
 	char *text = xenbus_read(XBT_NIL, folder, node, NULL);
 
-	return IS_ERR(text) ? NULL : text;
+	return IS_ERR(text) && is_absent(PTR_ERR(text)) ? ERR_PTR(-ENOENT) :
+							  text;
 }
 
-/* False: there is no such node, or something else in it. */
-static bool read_uuid(const char *folder, const char *node, u8 *into)
+/* -ENOENT: there is no such node, or something else in it. */
+static int read_uuid(const char *folder, const char *node, u8 *into)
 {
 	char *text = read_text(folder, node);
 	uuid_t uuid;
-	bool good = text && !uuid_parse(text, &uuid);
+	int err = 0;
 
-	if (good)
+	if (IS_ERR(text))
+		return PTR_ERR(text);
+	if (uuid_parse(text, &uuid))
+		err = -ENOENT;
+	else
 		export_uuid(into, &uuid);
 	kfree(text);
-	return good;
+	return err;
 }
 
-bool hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known)
+/* 0 is in *number if there is no such node, or none in it. */
+static int read_number(const char *folder, const char *node, u32 *number)
+{
+	int n = xenbus_scanf(XBT_NIL, folder, node, "%u", number);
+
+	if (n == 1)
+		return 0;
+	*number = 0;
+	return is_absent(n) || n == -ERANGE ? 0 : n;
+}
+
+int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known)
 {
 	char *name, *at;
+	int err = read_uuid(nodes->peer, "key", known->key);
 
-	if (!read_uuid(nodes->peer, "key", known->key) ||
-	    !read_uuid(nodes->peer, "uuid", known->uuid))
-		return false;
+	if (!err)
+		err = read_uuid(nodes->peer, "uuid", known->uuid);
+	if (err)
+		return err;
 	name = read_text(nodes->peer, "name");
-	if (!name)
-		return false;
+	if (IS_ERR(name))
+		return PTR_ERR(name);
 	strscpy(known->name, name, sizeof(known->name));
 	/* It is logged. */
 	for (at = known->name; *at; at++)
 		if (iscntrl(*at))
 			*at = '?';
 	kfree(name);
-	return true;
+	return 0;
 }
 
-void hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
+int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
 {
-	*offer = (struct xen_offer){
-		.generation = xenbus_read_unsigned(nodes->from, "generation", 0),
-	};
-	if (!offer->generation)
-		return;
-	offer->gref = xenbus_read_unsigned(nodes->from, "gref", 0);
-	offer->pages = xenbus_read_unsigned(nodes->from, "pages", 0);
-	offer->port = xenbus_read_unsigned(nodes->from, "port", 0);
+	struct xen_offer found = { };
+	u32 generation = 0;
+	int err = read_number(nodes->from, "generation", &found.generation);
+
+	if (!err && found.generation) {
+		err = read_number(nodes->from, "gref", &found.gref);
+		if (!err)
+			err = read_number(nodes->from, "pages", &found.pages);
+		if (!err)
+			err = read_number(nodes->from, "port", &found.port);
+		if (!err)
+			err = read_number(nodes->from, "generation", &generation);
+	}
+	if (err)
+		return err;
 	/* Another offer may have taken its place meanwhile: its watch follows. */
-	if (xenbus_read_unsigned(nodes->from, "generation", 0) !=
-	    offer->generation)
-		offer->generation = 0;
+	if (generation != found.generation)
+		found.generation = 0;
+	*offer = found;
+	return 0;
 }
 
 bool hall_xen_has_offers(const struct xen_nodes *nodes)
 {
-	return xenbus_exists(XBT_NIL, nodes->from, "");
+	unsigned int n;
+	char **names = xenbus_directory(XBT_NIL, nodes->from, "", &n);
+
+	if (IS_ERR(names))
+		return !is_absent(PTR_ERR(names));
+	kfree(names);
+	return true;
 }
 
 static int write_number(const struct xen_nodes *nodes, const char *node,

@@ -59,11 +59,18 @@ bool hall_xen_takes_event(struct xenbus_watch *watch, const char *path,
 /* This domain's number, which changes as it is restored; or a negative error. */
 int hall_xen_read_domid(void);
 void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer);
+
+/*
+ * Readers return 0, or a negative error if XenStore gave no answer, as where memory is
+ * short: nothing is known then. That a node is not there, or holds something else, is
+ * an answer.
+ */
+
 /* Calls fn for each domain that dom0 lists. */
-void hall_xen_list(void (*fn)(domid_t domid));
-/* False: dom0 has not written all of it. */
-bool hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known);
-void hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer);
+int hall_xen_list(void (*fn)(domid_t domid));
+/* -ENOENT: dom0 has not written all of it. */
+int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known);
+int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer);
 /* May the peer make offers yet? False: its domain is gone. */
 bool hall_xen_has_offers(const struct xen_nodes *nodes);
 /* 0 or a negative error. */

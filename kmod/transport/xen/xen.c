@@ -39,6 +39,7 @@ static bool started;
 static int own_domid;			/* negative: XenStore did not say */
 static bool ending;			/* no pair is listed any more */
 static int list_changed;		/* dom0's, as a watch said; xchg() */
+static bool short_of_memory;		/* for a pair of that list */
 static unsigned long rested;		/* jiffies: the work item does not run before */
 static DECLARE_WAIT_QUEUE_HEAD(idle);	/* woken when the last pair is gone */
 
@@ -83,7 +84,7 @@ static void list_one(domid_t domid)
 		count++;
 		if (pair->domid == domid) {
 			/* One that has ended goes first. */
-			pair->listed = !pair->ended;
+			pair->found = !pair->ended;
 			return;
 		}
 	}
@@ -94,35 +95,55 @@ static void list_one(domid_t domid)
 	}
 	pair = hall_xen_pair_create(own_domid, domid, look_soon);
 	if (pair)
-		pair->listed = true;
+		pair->found = true;
+	else
+		short_of_memory = true;
 }
 
-static void read_list(void)
+/* False: it is to be read again. Without an answer all pairs stay as they are. */
+static bool read_list(void)
 {
 	struct pair *pair;
 
+	short_of_memory = false;
 	list_for_each_entry(pair, &xen_pairs, list)
-		pair->listed = false;
-	if (!ending && own_domid >= 0)
-		hall_xen_list(list_one);
+		pair->found = false;
+	if (!ending && own_domid < 0)
+		own_domid = hall_xen_read_domid();
+	if (!ending && own_domid >= 0 && hall_xen_list(list_one))
+		return false;
+	list_for_each_entry(pair, &xen_pairs, list)
+		pair->listed = pair->found;
+	return !short_of_memory;
 }
 
-/* What a peer changes without end costs no more than reading that. */
-static void read_store(void)
+/*
+ * What a peer changes without end costs no more than reading that. False: some is to
+ * be read again.
+ */
+static bool read_store(void)
 {
 	struct pair *pair;
+	bool all = true;
 
-	if (xchg(&list_changed, false))
-		read_list();
-	list_for_each_entry(pair, &xen_pairs, list)
-		if (xchg(&pair->changed, false))
-			hall_xen_read_offer(&pair->nodes, &pair->offer);
+	if (xchg(&list_changed, false) && !read_list()) {
+		WRITE_ONCE(list_changed, true);
+		all = false;
+	}
+	list_for_each_entry(pair, &xen_pairs, list) {
+		if (!xchg(&pair->changed, false) ||
+		    !hall_xen_read_offer(&pair->nodes, &pair->offer))
+			continue;
+		WRITE_ONCE(pair->changed, true);
+		all = false;
+	}
+	return all;
 }
 
 static void control(struct work_struct *work)
 {
 	static unsigned long listen;
-	bool listens, again = false, gone = false;
+	bool listens, all, again = false, gone = false;
 	struct pair *pair, *next;
 	long delay;
 
@@ -130,7 +151,7 @@ static void control(struct work_struct *work)
 	listens = time_after_eq(jiffies, listen);
 	if (listens)
 		listen = jiffies + HALL_LISTEN;
-	read_store();
+	all = read_store();
 	list_for_each_entry_safe(pair, next, &xen_pairs, list) {
 		if (pair->state == PAIR_JOINED) {
 			hall_peers_read_addresses(&pair->own);
@@ -146,9 +167,9 @@ static void control(struct work_struct *work)
 	delay = max((long)(listen - jiffies), 0L);
 	if (again)
 		delay = min_t(long, delay, AGAIN);
-	if (!list_empty(&xen_pairs))
+	if (!list_empty(&xen_pairs) || !all)
 		queue_delayed_work(hall_control_queue, &control_work, delay);
-	else
+	if (list_empty(&xen_pairs))
 		wake_up_all(&idle);
 	WRITE_ONCE(rested, jiffies + REST);
 	mutex_unlock(&xen_mutex);
