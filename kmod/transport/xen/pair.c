@@ -387,6 +387,22 @@ bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 	return pair->state == PAIR_LEAVING;
 }
 
+bool hall_xen_pair_check(struct pair *pair)
+{
+	u8 key[sizeof(pair->known.key)];
+	int err;
+
+	if (!pair->granted)
+		return true;
+	err = hall_xen_read_key(&pair->nodes, key);
+	if (err && err != -ENOENT)
+		return false;
+	/* What the one before has left in the slice is not for its successor. */
+	if (err || memcmp(key, pair->known.key, sizeof(key)))
+		pair->ended = true;
+	return true;
+}
+
 static struct pair *take_gone(void)
 {
 	struct pair *pair;

@@ -76,6 +76,11 @@ extern unsigned int xen_addresses;
 struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
 				  void (*look_soon)(void));
 /*
+ * dom0's list has the pair's number. Is it the domain that has got this domain's slice?
+ * If not, the pair ends. False: XenStore gave no answer.
+ */
+bool hall_xen_pair_check(struct pair *pair);
+/*
  * Brings the pair on by what XenStore said last; called now and then, too, for what
  * is to be tried again. True: look again soon. A pair that dom0 no longer lists is
  * ended, leaves the list, and *gone is set: dom0 may list the domain again.

@@ -91,10 +91,15 @@ static int read_number(const char *folder, const char *node, u32 *number)
 	return is_absent(n) || n == -ERANGE ? 0 : n;
 }
 
+int hall_xen_read_key(const struct xen_nodes *nodes, u8 *key)
+{
+	return read_uuid(nodes->peer, "key", key);
+}
+
 int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known)
 {
 	char *name, *at;
-	int err = read_uuid(nodes->peer, "key", known->key);
+	int err = hall_xen_read_key(nodes, known->key);
 
 	if (!err)
 		err = read_uuid(nodes->peer, "uuid", known->uuid);

@@ -7,7 +7,8 @@
  *   to/P/{gref,pages,port,generation}            written by N, read by P
  *
  * dom0 makes the folders, with these permissions. That peer/P is there says that N
- * and P may share memory; the key, 16 bytes in the form of a UUID, is written last.
+ * and P may share memory; the key, 16 bytes in the form of a UUID, is written last. A
+ * domain that is given the number P later is another one, and has another key.
  * to/P is what N offers P: its slice, and the event channel if it is N that makes
  * it. The generation is written last and removed first: without it there is no offer.
  *
@@ -70,6 +71,7 @@ void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer);
 int hall_xen_list(void (*fn)(domid_t domid));
 /* -ENOENT: dom0 has not written all of it. */
 int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known);
+int hall_xen_read_key(const struct xen_nodes *nodes, u8 *key);
 int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer);
 /* May the peer make offers yet? False: its domain is gone. */
 bool hall_xen_has_offers(const struct xen_nodes *nodes);

@@ -104,6 +104,7 @@ static void list_one(domid_t domid)
 static bool read_list(void)
 {
 	struct pair *pair;
+	bool all = true;
 
 	short_of_memory = false;
 	list_for_each_entry(pair, &xen_pairs, list)
@@ -112,9 +113,12 @@ static bool read_list(void)
 		own_domid = hall_xen_read_domid();
 	if (!ending && own_domid >= 0 && hall_xen_list(list_one))
 		return false;
-	list_for_each_entry(pair, &xen_pairs, list)
-		pair->listed = pair->found;
-	return !short_of_memory;
+	list_for_each_entry(pair, &xen_pairs, list) {
+		if (pair->found)
+			all &= hall_xen_pair_check(pair);
+		pair->listed = pair->found && !pair->ended;
+	}
+	return all && !short_of_memory;
 }
 
 /*
