@@ -67,6 +67,8 @@ pub struct Domains {
     store: Store,
     socket: PathBuf,
     rules: Rules,
+    /// What did not work at the last try: it is said once.
+    complaint: Option<String>,
 }
 
 impl Domains {
@@ -76,6 +78,7 @@ impl Domains {
             store: watch(socket)?,
             socket: socket.into(),
             rules,
+            complaint: None,
         })
     }
 
@@ -84,8 +87,11 @@ impl Domains {
         std::thread::Builder::new()
             .name("domains".into())
             .spawn(move || loop {
-                let error = self.serve();
-                tracing::warn!("the domains of Xen: {error:#}: trying again");
+                let error = format!("{:#}", self.serve());
+                if self.complaint.as_ref() != Some(&error) {
+                    tracing::warn!("the domains of Xen: {error}: trying again");
+                    self.complaint = Some(error);
+                }
                 self.reconnect();
             })
             .context("no thread for the domains of Xen")?;
@@ -99,6 +105,7 @@ impl Domains {
             if let Err(error) = event.and_then(|_| look(&mut self.store, &self.rules)) {
                 return error;
             }
+            self.complaint = None;
         }
     }
 
@@ -137,6 +144,9 @@ fn domains(store: &mut Store) -> Result<BTreeMap<u32, Domain>> {
         if let (Some(uuid), Some(name)) = (uuid, name) {
             let name = printable(name.as_bytes());
             found.insert(number, Domain { uuid, name });
+        } else if store.list(&format!("{ROOT}/{node}"))? == ["hallway"] {
+            // It went while its folders were written, which made its place again.
+            store.remove(&format!("{ROOT}/{node}"))?;
         }
     }
     Ok(found)
@@ -148,7 +158,10 @@ fn look(store: &mut Store, rules: &Rules) -> Result<()> {
     for (&number, domain) in &found {
         let peers = found.iter().filter(|(_, other)| may(domain, other));
         let peers: Vec<u32> = peers.map(|(&number, _)| number).collect();
-        forget(store, number, &peers)?;
+        forget(store, number, "peer", &peers)?;
+        // By them a peer sees that this domain lives, and takes its streams back to TCP.
+        let all: Vec<u32> = found.keys().copied().collect();
+        forget(store, number, "to", &all)?;
     }
     for (&one, domain) in &found {
         let later = found
@@ -167,26 +180,25 @@ fn folder(domain: u32) -> String {
     format!("{ROOT}/{domain}/hallway")
 }
 
-/// Removes what a domain may know of others than these.
-fn forget(store: &mut Store, domain: u32, peers: &[u32]) -> Result<()> {
-    for part in ["peer", "to"] {
-        let part = format!("{}/{part}", folder(domain));
-        for node in store.list(&part)? {
-            if !peers.iter().any(|peer| peer.to_string() == node) {
-                store.remove(&format!("{part}/{node}"))?;
-            }
+/// Removes a part of a domain's folder that is about others than these.
+fn forget(store: &mut Store, domain: u32, part: &str, others: &[u32]) -> Result<()> {
+    let part = format!("{}/{part}", folder(domain));
+    for node in store.list(&part)? {
+        if !others.iter().any(|other| other.to_string() == node) {
+            store.remove(&format!("{part}/{node}"))?;
         }
     }
     Ok(())
 }
 
-/// The key of a pair: that which both have, or another.
+/// The key of a pair: that which both have, or another. One that a single side has may be of
+/// a domain before, whose number the other one has now.
 fn key(store: &mut Store, one: u32, other: u32) -> Result<String> {
     let mine = store.read(&format!("{}/peer/{other}/key", folder(one)))?;
     let theirs = store.read(&format!("{}/peer/{one}/key", folder(other)))?;
     match mine {
-        Some(key) if theirs.is_none() || theirs.as_ref() == Some(&key) => Ok(key),
-        _ => Ok(theirs.map_or_else(|| Uuid::random().map(|uuid| uuid.to_string()), Ok)?),
+        Some(key) if theirs.as_ref() == Some(&key) => Ok(key),
+        _ => Ok(Uuid::random()?.to_string()),
     }
 }
 
@@ -194,35 +206,32 @@ fn key(store: &mut Store, one: u32, other: u32) -> Result<String> {
 fn introduce(store: &mut Store, domain: u32, number: u32, peer: &Domain, key: &str) -> Result<()> {
     let root = folder(domain);
     let offers = format!("{root}/to/{number}");
-    if store.read(&offers)?.is_none() {
-        for node in [root.clone(), format!("{root}/peer"), format!("{root}/to")] {
-            if store.read(&node)?.is_none() {
-                store.write(&node, "")?;
-                store.permit(&node, 0, &[domain])?;
-            }
-        }
-        store.write(&offers, "")?;
-        store.permit(&offers, domain, &[number])?;
-    }
     let about = format!("{root}/peer/{number}");
-    if store.read(&format!("{about}/key"))?.as_deref() == Some(key) {
+    let is_known = store.read(&format!("{about}/key"))?.as_deref() == Some(key);
+    // The guest can remove its own.
+    if is_known && store.read(&offers)?.is_some() {
         return Ok(());
     }
-    // The key last: the guest waits for it.
-    for (node, value) in [
-        ("", ""),
-        ("/name", &peer.name),
-        ("/uuid", &peer.uuid.to_string()),
-        ("/key", key),
+    // Without the key, a daemon may have been killed between any two of these.
+    for (node, owner, reader) in [
+        (&root, 0, domain),
+        (&format!("{root}/peer"), 0, domain),
+        (&format!("{root}/to"), 0, domain),
+        (&offers, domain, number),
+        (&about, 0, domain),
     ] {
-        let node = format!("{about}{node}");
-        if node == about {
-            store.write(&node, value)?;
-            store.permit(&node, 0, &[domain])?;
-        } else {
-            // Its permissions are those of the node above it.
-            store.write(&node, value)?;
+        if store.read(node)?.is_none() {
+            store.write(node, "")?;
         }
+        store.permit(node, owner, &[reader])?;
+    }
+    if is_known {
+        return Ok(());
+    }
+    // The key last: the guest waits for it. Their permissions are those of the node above.
+    let uuid = peer.uuid.to_string();
+    for (node, value) in [("name", &*peer.name), ("uuid", &uuid), ("key", key)] {
+        store.write(&format!("{about}/{node}"), value)?;
     }
     tracing::info!(
         "domains {domain} and {number} ({}) may share memory",
@@ -278,7 +287,8 @@ mod tests {
         }
     }
 
-    fn answer_all(tree: &Tree, mut stream: UnixStream) {
+    /// Hangs up after so many requests that change something.
+    fn answer_all(tree: &Tree, mut stream: UnixStream, mut changes: usize) {
         let mut header = [0u8; 16];
         while stream.read_exact(&mut header).is_ok() {
             let word = |n: usize| u32::from_ne_bytes(header[4 * n..4 * n + 4].try_into().unwrap());
@@ -295,6 +305,12 @@ mod tests {
             } else {
                 words
             };
+            if word(0) >= 11 {
+                if changes == 0 {
+                    return;
+                }
+                changes -= 1;
+            }
             let found = answer(tree, word(0), &words);
             let (kind, body) = found.map_or((16, "ENOENT\0".into()), |body| (word(0), body));
             let mut bytes = [kind, word(1), 0, body.len() as u32]
@@ -307,10 +323,18 @@ mod tests {
 
     /// A XenStore with these domains, by number and UUID.
     fn store(domains: &[(u32, u8)]) -> (Store, Tree) {
+        store_until(domains, usize::MAX)
+    }
+
+    fn store_until(domains: &[(u32, u8)], changes: usize) -> (Store, Tree) {
         let tree = Tree::default();
         for (number, id) in domains {
             add(&tree, *number, *id);
         }
+        serve(tree, changes)
+    }
+
+    fn serve(tree: Tree, changes: usize) -> (Store, Tree) {
         let name = format!(
             "hallwayd-domains-{}-{:?}",
             std::process::id(),
@@ -320,7 +344,7 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let served = tree.clone();
-        std::thread::spawn(move || answer_all(&served, listener.accept().unwrap().0));
+        std::thread::spawn(move || answer_all(&served, listener.accept().unwrap().0, changes));
         let store = Store::connect(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         (store, tree)
@@ -385,16 +409,64 @@ mod tests {
         };
         look(&mut store, &none).unwrap();
         assert!(at(&tree, "3/hallway/peer/6").is_none());
+        // 3 sees that 6 lives, though the two may not share memory.
+        assert!(at(&tree, "6/hallway/to/3").is_some());
     }
 
     #[test]
-    fn a_key_that_one_side_lost_is_made_up_for() {
+    fn a_key_that_one_side_has_is_not_used_again() {
         let (mut store, tree) = store(&[(3, 1), (5, 2)]);
         look(&mut store, &ALL).unwrap();
-        let key = at(&tree, "3/hallway/peer/5/key").unwrap().0;
-        store.remove("/local/domain/5/hallway/peer/3").unwrap();
+        let before = at(&tree, "3/hallway/peer/5/key").unwrap().0;
+        // Another domain has the number by the next look.
+        store.remove("/local/domain/5").unwrap();
+        add(&tree, 5, 7);
         look(&mut store, &ALL).unwrap();
+        let key = at(&tree, "3/hallway/peer/5/key").unwrap().0;
+        assert_ne!(key, before);
         assert_eq!(at(&tree, "5/hallway/peer/3/key").unwrap().0, key);
+        let uuid_node = at(&tree, "3/hallway/peer/5/uuid").unwrap();
+        assert_eq!(uuid_node.0, uuid(7).to_string());
+    }
+
+    #[test]
+    fn a_daemon_killed_anywhere_is_made_up_for() {
+        let (mut whole, expected) = store(&[(3, 1), (5, 2)]);
+        look(&mut whole, &ALL).unwrap();
+        let shape = |tree: &Tree| -> Vec<(String, Vec<String>)> {
+            let tree = tree.lock().unwrap();
+            let nodes = tree.iter().map(|(node, (_, perms))| (node, perms));
+            nodes
+                .map(|(node, perms)| (node.clone(), perms.clone()))
+                .collect()
+        };
+        for writes in 0.. {
+            let (mut cut, tree) = store_until(&[(3, 1), (5, 2)], writes);
+            let killed = look(&mut cut, &ALL).is_err();
+            let (mut next, tree) = serve(tree, usize::MAX);
+            look(&mut next, &ALL).unwrap();
+            assert_eq!(shape(&tree), shape(&expected), "after {writes} writes");
+            if !killed {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn a_domain_that_went_meanwhile_leaves_nothing() {
+        let (mut store, tree) = store(&[(3, 1), (5, 2)]);
+        look(&mut store, &ALL).unwrap();
+        store.remove("/local/domain/5").unwrap();
+        // As another look wrote, which had seen it before.
+        store
+            .write("/local/domain/5/hallway/peer/3/key", "")
+            .unwrap();
+        look(&mut store, &ALL).unwrap();
+        assert!(!tree
+            .lock()
+            .unwrap()
+            .keys()
+            .any(|node| node.starts_with("/local/domain/5")));
     }
 
     fn uuid(n: u8) -> Uuid {
