@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{bail, Result};
 use hallway_control::{
-    ask, Answer, Connection, Helper, Liveness, Member, Query, Region, Status, Vm,
+    ask, Answer, Connection, DomainPair, Helper, Liveness, Member, Query, Region, Status, Vm, Xen,
 };
 
 use crate::print_json;
@@ -39,6 +39,12 @@ fn show(status: &Status) -> io::Result<()> {
         show_region(region)?;
     }
     show_vms(&status.vms)?;
+    if let Some(xen) = &status.xen {
+        show_xen(xen)?;
+        if status.connections.is_empty() {
+            return Ok(());
+        }
+    }
     show_connections(&status.connections)
 }
 
@@ -155,6 +161,50 @@ fn connection_row(connection: &Connection) -> Vec<String> {
         format!("{}{unread}", connection.doorbells),
         format!("{}{throttled}", connection.requests),
     ]
+}
+
+fn show_xen(xen: &Xen) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "\ndomains of Xen:")?;
+    if let Some(problem) = &xen.problem {
+        writeln!(out, "  as they were, since {problem}")?;
+    }
+    let mut table = Table::new(&["domain", "name", "uuid"]);
+    for domain in &xen.domains {
+        table.row(vec![
+            domain.number.to_string(),
+            domain.name.clone(),
+            domain.uuid.clone(),
+        ]);
+    }
+    table.print("  ")?;
+    let mut table = Table::new(&["pair", "memory"]);
+    for pair in &xen.pairs {
+        let names = pair.domains.map(|number| name_domain(xen, number));
+        table.row(vec![names.join(" "), shared_memory(xen, pair)]);
+    }
+    table.print("  ")
+}
+
+fn name_domain(xen: &Xen, number: u32) -> String {
+    let domain = xen.domains.iter().find(|domain| domain.number == number);
+    domain.map_or_else(|| number.to_string(), |domain| domain.name.clone())
+}
+
+fn shared_memory(xen: &Xen, pair: &DomainPair) -> String {
+    if let Some(why) = &pair.refused {
+        return format!("none: {why}");
+    }
+    let lacking = pair.domains.iter();
+    let lacking = lacking.filter(|number| !pair.offering.contains(number));
+    let names: Vec<String> = lacking.map(|number| name_domain(xen, *number)).collect();
+    if names.is_empty() {
+        return "each offers the other a slice".into();
+    }
+    format!(
+        "{} offers none: is its module loaded? Its log says more",
+        names.join(" and ")
+    )
 }
 
 /// Shows the VMs of the configuration, and what they lack.

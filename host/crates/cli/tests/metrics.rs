@@ -36,6 +36,7 @@ fn status() -> Status {
         regions: regions.collect(),
         connections: Vec::new(),
         vms: Vec::new(),
+        xen: None,
     }
 }
 

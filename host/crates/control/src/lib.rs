@@ -123,6 +123,42 @@ pub struct Status {
     /// Every VM of the configuration.
     #[serde(rename = "machines")]
     pub vms: Vec<Vm>,
+    /// The domains of Xen; nothing without `hallwayd --xen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xen: Option<Box<Xen>>,
+}
+
+/// The domains of Xen, but dom0, as XenStore has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Xen {
+    /// Why XenStore can't be read; what follows is from before.
+    pub problem: Option<String>,
+    /// Every domain.
+    pub domains: Vec<Domain>,
+    /// Each two of them.
+    pub pairs: Vec<DomainPair>,
+}
+
+/// A domain of Xen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Its number.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+}
+
+/// Two domains of Xen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainPair {
+    /// Their numbers.
+    pub domains: [u32; 2],
+    /// Why they may not share memory.
+    pub refused: Option<String>,
+    /// Numbers of those that offer the other one memory. Both do where memory is shared.
+    pub offering: Vec<u32>,
 }
 
 /// Stage of a migration.

@@ -4,18 +4,21 @@
 //! A domain grants memory to another by itself, and XenStore carries what they have
 //! to say to each other. All that is left for dom0 is to make the folders, with
 //! their permissions and a key for each pair; `kmod/transport/xen/store.h` has the
-//! nodes. So this has a thread of its own, and no state: it looks at all domains
+//! nodes. So this has a thread of its own, and keeps nothing: it looks at all domains
 //! whenever one comes or goes, adds what is missing, and removes what is about
 //! domains that are gone. It may be killed at any time, and goes on when it is
 //! started again.
 //!
-//! A guest cannot write what is written here, and what guests write is not read.
+//! A guest cannot write what is written here. What guests write is read to be shown, and
+//! nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use hallway_control as control;
 use hallway_membership::{printable, Uuid};
 use hallway_xenstore::Store;
 
@@ -23,6 +26,10 @@ use crate::config::Config;
 
 /// Before the next try to reach xenstored.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at least: guests change their offers as often as they like.
+const REST: Duration = Duration::from_millis(50);
+/// Token of the watches of domains that come and go; that of a domain's offers is its number.
+const ALL: &str = "domains";
 const ROOT: &str = "/local/domain";
 
 /// A domain, but dom0.
@@ -48,17 +55,71 @@ impl Rules {
     }
 
     fn allow(&self, one: &Uuid, other: &Uuid) -> bool {
+        self.refusal(one, other).is_none()
+    }
+
+    /// Why two may not share memory; nothing if they may.
+    fn refusal(&self, one: &Uuid, other: &Uuid) -> Option<&'static str> {
         // A domain that migrates within this host is there twice for a while.
         if one == other {
-            return false;
+            return Some("both have the same UUID");
         }
-        let Some(groups) = &self.groups else {
-            return true;
-        };
+        let groups = self.groups.as_ref()?;
         let (Some(mine), Some(theirs)) = (groups.get(one), groups.get(other)) else {
-            return false;
+            return Some("the configuration does not name both, by uuid");
         };
-        mine.iter().any(|group| theirs.contains(group))
+        let shared = mine.iter().any(|group| theirs.contains(group));
+        (!shared).then_some("the configuration has no group of both")
+    }
+}
+
+/// All that was seen, to be shown.
+#[derive(Default)]
+struct Seen {
+    domains: BTreeMap<u32, Domain>,
+    /// Each offer of memory: from, to.
+    offers: BTreeSet<(u32, u32)>,
+}
+
+impl Seen {
+    fn show(&self, rules: &Rules) -> control::Xen {
+        let shown = |(&number, domain): (&u32, &Domain)| control::Domain {
+            number,
+            name: domain.name.clone(),
+            uuid: domain.uuid.to_string(),
+        };
+        let mut pairs = Vec::new();
+        for (&one, domain) in &self.domains {
+            for (&other, peer) in self.domains.range(one + 1..) {
+                let offers = [(one, other), (other, one)];
+                let offering = offers.iter().filter(|offer| self.offers.contains(offer));
+                pairs.push(control::DomainPair {
+                    domains: [one, other],
+                    refused: rules.refusal(&domain.uuid, &peer.uuid).map(Into::into),
+                    offering: offering.map(|(from, _)| *from).collect(),
+                });
+            }
+        }
+        control::Xen {
+            problem: None,
+            domains: self.domains.iter().map(shown).collect(),
+            pairs,
+        }
+    }
+}
+
+/// What the thread has seen last.
+#[derive(Clone, Default)]
+pub struct Shown(Arc<Mutex<control::Xen>>);
+
+impl Shown {
+    /// A copy of it.
+    pub fn get(&self) -> control::Xen {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, control::Xen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -67,8 +128,8 @@ pub struct Domains {
     store: Store,
     socket: PathBuf,
     rules: Rules,
-    /// What did not work at the last try: it is said once.
-    complaint: Option<String>,
+    seen: Seen,
+    shown: Shown,
 }
 
 impl Domains {
@@ -78,8 +139,14 @@ impl Domains {
             store: watch(socket)?,
             socket: socket.into(),
             rules,
-            complaint: None,
+            seen: Seen::default(),
+            shown: Shown::default(),
         })
+    }
+
+    /// What `hallway status` shows.
+    pub fn shown(&self) -> Shown {
+        self.shown.clone()
     }
 
     /// Serves them for as long as this process lives.
@@ -88,9 +155,10 @@ impl Domains {
             .name("domains".into())
             .spawn(move || loop {
                 let error = format!("{:#}", self.serve());
-                if self.complaint.as_ref() != Some(&error) {
+                let before = self.shown.lock().problem.replace(error.clone());
+                // One that stays the same is said once.
+                if before.as_ref() != Some(&error) {
                     tracing::warn!("the domains of Xen: {error}: trying again");
-                    self.complaint = Some(error);
                 }
                 self.reconnect();
             })
@@ -98,18 +166,61 @@ impl Domains {
         Ok(())
     }
 
-    /// Looks whenever a domain comes or goes; returns why that ended.
+    /// Looks whenever a domain comes or goes, or changes its offers; returns why that ended.
     fn serve(&mut self) -> anyhow::Error {
         loop {
-            let event = self.store.wait(None).map_err(anyhow::Error::from);
-            if let Err(error) = event.and_then(|_| look(&mut self.store, &self.rules)) {
+            if let Err(error) = self.serve_one() {
                 return error;
             }
-            self.complaint = None;
+            std::thread::sleep(REST);
         }
     }
 
+    fn serve_one(&mut self) -> Result<()> {
+        let Some(event) = self.store.wait(None)? else {
+            return Ok(());
+        };
+        if event.token == ALL {
+            self.look_at_all()?;
+        } else if let Ok(number) = event.token.parse() {
+            self.read_offers(number)?;
+        }
+        *self.shown.lock() = self.seen.show(&self.rules);
+        Ok(())
+    }
+
+    fn look_at_all(&mut self) -> Result<()> {
+        let found = look(&mut self.store, &self.rules)?;
+        let before: Vec<u32> = self.seen.domains.keys().copied().collect();
+        for number in before.iter().filter(|number| !found.contains_key(number)) {
+            self.store.unwatch(&offers(*number), &number.to_string())?;
+        }
+        // Its first event follows at once.
+        for number in found.keys().filter(|number| !before.contains(number)) {
+            self.store.watch(&offers(*number), &number.to_string())?;
+        }
+        let both = |(from, to): &(u32, u32)| found.contains_key(from) && found.contains_key(to);
+        self.seen.offers.retain(both);
+        self.seen.domains = found;
+        Ok(())
+    }
+
+    /// Reads which peers a domain offers memory to: all that is read of a guest.
+    fn read_offers(&mut self, number: u32) -> Result<()> {
+        self.seen.offers.retain(|(from, _)| *from != number);
+        for &other in self.seen.domains.keys() {
+            let node = format!("{}/{other}/generation", offers(number));
+            let generation = self.store.read(&node)?;
+            let generation = generation.and_then(|text| text.parse::<u32>().ok());
+            if generation.is_some_and(|generation| generation != 0) {
+                self.seen.offers.insert((number, other));
+            }
+        }
+        Ok(())
+    }
+
     fn reconnect(&mut self) {
+        self.seen = Seen::default();
         self.store = loop {
             std::thread::sleep(PAUSE);
             if let Ok(store) = watch(&self.socket) {
@@ -123,7 +234,7 @@ fn watch(socket: &Path) -> Result<Store> {
     let mut store = Store::connect(socket)?;
     // Each fires once when it is set.
     for node in ["@introduceDomain", "@releaseDomain"] {
-        store.watch(node, "domains")?;
+        store.watch(node, ALL)?;
     }
     Ok(store)
 }
@@ -152,7 +263,8 @@ fn domains(store: &mut Store) -> Result<BTreeMap<u32, Domain>> {
     Ok(found)
 }
 
-fn look(store: &mut Store, rules: &Rules) -> Result<()> {
+/// Brings the folders of all domains up to date, and returns the domains.
+fn look(store: &mut Store, rules: &Rules) -> Result<BTreeMap<u32, Domain>> {
     let found = domains(store)?;
     let may = |one: &Domain, other: &Domain| rules.allow(&one.uuid, &other.uuid);
     for (&number, domain) in &found {
@@ -173,11 +285,16 @@ fn look(store: &mut Store, rules: &Rules) -> Result<()> {
             introduce(store, other, one, domain, &key)?;
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 fn folder(domain: u32) -> String {
     format!("{ROOT}/{domain}/hallway")
+}
+
+/// Where a domain's offers are.
+fn offers(domain: u32) -> String {
+    format!("{}/to", folder(domain))
 }
 
 /// Removes a part of a domain's folder that is about others than these.
@@ -275,6 +392,7 @@ mod tests {
                 node.0 = words[1].clone();
                 Some("OK\0".into())
             }
+            4 | 5 => Some("OK\0".into()),
             13 => {
                 tree.retain(|node, _| node != path && !node.starts_with(&below));
                 Some("OK\0".into())
@@ -287,7 +405,7 @@ mod tests {
         }
     }
 
-    /// Hangs up after so many requests that change something.
+    /// Hangs up after that number of requests that change something.
     fn answer_all(tree: &Tree, mut stream: UnixStream, mut changes: usize) {
         let mut header = [0u8; 16];
         while stream.read_exact(&mut header).is_ok() {
@@ -366,12 +484,12 @@ mod tests {
         tree.lock().unwrap().get(&format!("{ROOT}/{path}")).cloned()
     }
 
-    const ALL: Rules = Rules { groups: None };
+    const ANY: Rules = Rules { groups: None };
 
     #[test]
     fn a_pair_finds_its_folders_and_nobody_else_does() {
         let (mut store, tree) = store(&[(0, 9), (3, 1), (5, 2)]);
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         let key = at(&tree, "3/hallway/peer/5/key").unwrap();
         assert_eq!(key.1, ["n0", "r3"]);
         assert_eq!(
@@ -388,20 +506,20 @@ mod tests {
         assert!(at(&tree, "0/hallway").is_none());
         // Another look, as after a restart, changes nothing.
         let before = tree.lock().unwrap().clone();
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         assert_eq!(*tree.lock().unwrap(), before);
     }
 
     #[test]
     fn domains_that_are_gone_are_forgotten() {
         let (mut store, tree) = store(&[(3, 1), (5, 2)]);
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         tree.lock()
             .unwrap()
             .retain(|node, _| !node.starts_with("/local/domain/5"));
         // It was restored under another number.
         add(&tree, 6, 2);
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         assert!(at(&tree, "3/hallway/peer/5").is_none() && at(&tree, "3/hallway/to/5").is_none());
         assert!(at(&tree, "3/hallway/peer/6/key").is_some());
         let none = Rules {
@@ -416,12 +534,12 @@ mod tests {
     #[test]
     fn a_key_that_one_side_has_is_not_used_again() {
         let (mut store, tree) = store(&[(3, 1), (5, 2)]);
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         let before = at(&tree, "3/hallway/peer/5/key").unwrap().0;
         // Another domain has the number by the next look.
         store.remove("/local/domain/5").unwrap();
         add(&tree, 5, 7);
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         let key = at(&tree, "3/hallway/peer/5/key").unwrap().0;
         assert_ne!(key, before);
         assert_eq!(at(&tree, "5/hallway/peer/3/key").unwrap().0, key);
@@ -432,7 +550,7 @@ mod tests {
     #[test]
     fn a_daemon_killed_anywhere_is_made_up_for() {
         let (mut whole, expected) = store(&[(3, 1), (5, 2)]);
-        look(&mut whole, &ALL).unwrap();
+        look(&mut whole, &ANY).unwrap();
         let shape = |tree: &Tree| -> Vec<(String, Vec<String>)> {
             let tree = tree.lock().unwrap();
             let nodes = tree.iter().map(|(node, (_, perms))| (node, perms));
@@ -442,9 +560,9 @@ mod tests {
         };
         for writes in 0.. {
             let (mut cut, tree) = store_until(&[(3, 1), (5, 2)], writes);
-            let killed = look(&mut cut, &ALL).is_err();
+            let killed = look(&mut cut, &ANY).is_err();
             let (mut next, tree) = serve(tree, usize::MAX);
-            look(&mut next, &ALL).unwrap();
+            look(&mut next, &ANY).unwrap();
             assert_eq!(shape(&tree), shape(&expected), "after {writes} writes");
             if !killed {
                 break;
@@ -455,13 +573,13 @@ mod tests {
     #[test]
     fn a_domain_that_went_meanwhile_leaves_nothing() {
         let (mut store, tree) = store(&[(3, 1), (5, 2)]);
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         store.remove("/local/domain/5").unwrap();
         // As another look wrote, which had seen it before.
         store
             .write("/local/domain/5/hallway/peer/3/key", "")
             .unwrap();
-        look(&mut store, &ALL).unwrap();
+        look(&mut store, &ANY).unwrap();
         assert!(!tree
             .lock()
             .unwrap()
@@ -471,6 +589,47 @@ mod tests {
 
     fn uuid(n: u8) -> Uuid {
         Uuid([n; 16])
+    }
+
+    #[test]
+    fn what_is_shown_are_offers_and_reasons() {
+        let (store, tree) = store(&[(3, 1), (5, 2), (6, 3)]);
+        let groups = [(uuid(1), vec![0]), (uuid(2), vec![0]), (uuid(3), vec![1])];
+        let mut domains = Domains {
+            store,
+            socket: PathBuf::new(),
+            rules: Rules {
+                groups: Some(groups.into_iter().collect()),
+            },
+            seen: Seen::default(),
+            shown: Shown::default(),
+        };
+        domains.look_at_all().unwrap();
+        let offer = |from: u32, to: u32, text: &str| {
+            let node = format!("{ROOT}/{from}/hallway/to/{to}/generation");
+            tree.lock().unwrap().insert(node, (text.into(), Vec::new()));
+        };
+        offer(3, 5, "7");
+        // A guest writes anything, also where it has no peer.
+        offer(5, 3, "18446744073709551616");
+        offer(5, 9, "7");
+        let pairs = |domains: &Domains| -> Vec<(Vec<u32>, bool)> {
+            let shown = domains.seen.show(&domains.rules);
+            let pairs = shown.pairs.into_iter();
+            pairs
+                .map(|pair| (pair.offering, pair.refused.is_some()))
+                .collect()
+        };
+        domains.read_offers(3).unwrap();
+        domains.read_offers(5).unwrap();
+        let expected = vec![(vec![3], false), (vec![], true), (vec![], true)];
+        assert_eq!(pairs(&domains), expected);
+        offer(5, 3, "8");
+        domains.read_offers(5).unwrap();
+        assert_eq!(pairs(&domains)[0], (vec![3, 5], false));
+        domains.store.remove("/local/domain/5").unwrap();
+        domains.look_at_all().unwrap();
+        assert_eq!(pairs(&domains), [(vec![], true)]);
     }
 
     #[test]

@@ -146,9 +146,12 @@ fn serve(options: &Options) -> Result<()> {
         run.clone(),
         made.clone(),
     ) {
-        Ok(server) => {
+        Ok(mut server) => {
             // Signals are blocked already: they are the loop's, not of another thread.
-            domains.map(Domains::start).transpose()?;
+            if let Some(domains) = domains {
+                server.show_domains(domains.shown());
+                domains.start()?;
+            }
             match server.run()? {
                 End::Over => Ok(()),
                 // The lock goes with this program, and the next one takes it.

@@ -37,6 +37,7 @@ use tracing::{error, info, warn};
 
 use crate::clients::Clients;
 use crate::config::{HelperId, Role};
+use crate::domains::Shown;
 use crate::keeper::Keeper;
 use crate::notify;
 use crate::options::Options;
@@ -59,6 +60,8 @@ pub struct Server {
     next_second: Instant,
     heartbeat: u32,
     stopping: Option<Stop>,
+    /// The domains of Xen, which have a thread of their own.
+    domains: Option<Shown>,
 }
 
 /// What follows the end.
@@ -257,7 +260,13 @@ impl Server {
             regions: self.picture.regions.status(),
             vms,
             connections: self.picture.connections.status(),
+            xen: self.domains.as_ref().map(|domains| Box::new(domains.get())),
         }
+    }
+
+    /// Has the status show these domains, too.
+    pub fn show_domains(&mut self, domains: Shown) {
+        self.domains = Some(domains);
     }
 
     fn finish(mut self) -> Result<End> {

@@ -59,11 +59,10 @@ pub enum Error {
 /// The result of a request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Something changed at a watched node, or below it.
+/// Something changed at a watched node, or below it. What it was is not said: of those that
+/// wait, each watch has one event, however often guests write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The node that changed.
-    pub path: String,
     /// The token that the watch was set with.
     pub token: String,
 }
@@ -130,11 +129,10 @@ impl Store {
 
     fn keep(&mut self, message: &Message) -> Result<()> {
         let mut strings = message.strings().into_iter();
-        let (Some(path), Some(token)) = (strings.next(), strings.next()) else {
+        let (Some(_), Some(token)) = (strings.next(), strings.next()) else {
             return Err(Error::Protocol("an event without path and token"));
         };
-        let event = Event { path, token };
-        // Each says only that something is to be looked at.
+        let event = Event { token };
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }
@@ -174,6 +172,13 @@ impl Store {
     /// Has events come with this token from now on, the first one at once.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<()> {
         self.ask(Kind::Watch, &[path, token]).map(drop)
+    }
+
+    /// Has no events come of that watch any more, if there is one.
+    pub fn unwatch(&mut self, path: &str, token: &str) -> Result<()> {
+        absent(self.ask(Kind::Unwatch, &[path, token]))?;
+        self.events.retain(|event| event.token != token);
+        Ok(())
     }
 
     /// Waits for the next event; nothing if none comes in time. Without `patience` it

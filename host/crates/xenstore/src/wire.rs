@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     Directory = 1,
     Read = 2,
     Watch = 4,
+    Unwatch = 5,
     Write = 11,
     Remove = 13,
     SetPermissions = 14,

@@ -80,16 +80,31 @@ fn a_node_that_is_not_there_is_no_error() {
 
 #[test]
 fn events_come_between_answers_and_once() {
-    let event = message(15, 0, b"/a/b\0t\0");
-    let twice = [event.clone(), event, message(2, 1, b"v")].concat();
-    let (mut store, server) = serve(vec![(message(2, 1, b"/a\0"), twice)]);
+    let event = |path: &str, token| message(15, 0, format!("{path}\0{token}\0").as_bytes());
+    // A guest chooses names below a watched node.
+    let many: Vec<u8> = (0..1000)
+        .flat_map(|n| event(&format!("/a/{n}"), "t"))
+        .collect();
+    let many = [
+        many,
+        event("/b", "u"),
+        event("/c", "v"),
+        message(2, 1, b"v"),
+    ]
+    .concat();
+    let (mut store, server) = serve(vec![
+        (message(2, 1, b"/a\0"), many),
+        (message(5, 2, b"/b\0u\0"), message(5, 2, b"OK\0")),
+    ]);
     assert_eq!(store.read("/a").unwrap().as_deref(), Some("v"));
-    let expected = Event {
-        path: "/a/b".into(),
-        token: "t".into(),
-    };
+    store.unwatch("/b", "u").unwrap();
     let patience = Some(Duration::from_millis(50));
-    assert_eq!(store.wait(patience).unwrap(), Some(expected));
+    for token in ["t", "v"] {
+        let expected = Event {
+            token: token.into(),
+        };
+        assert_eq!(store.wait(patience).unwrap(), Some(expected));
+    }
     server.join().unwrap();
     // It has hung up, which is not silence.
     assert!(matches!(store.wait(patience), Err(Error::Broken(_))));

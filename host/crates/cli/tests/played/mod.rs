@@ -114,5 +114,6 @@ pub fn status(sent: u64) -> Status {
         }],
         connections: Vec::new(),
         vms: vec![vm("web1"), outsourced, lacking],
+        xen: None,
     }
 }

@@ -94,6 +94,7 @@ impl Server {
             signals,
             recovered,
             started: Instant::now(),
+            domains: None,
             next_second: Instant::now(),
             heartbeat: 0,
             stopping: None,
