@@ -152,6 +152,8 @@ CHECKPATCH_EXCEPT = {
     ("kmod/transport/ivshmem/doorbell.c", "JIFFIES_COMPARISON"): "the same jiffy or another",
     ("kmod/transport/transports.h", "TRAILING_SEMICOLON"): "one declaration for each entry of the list",
     ("tests/ring/shim/kernel.h", "NEW_TYPEDEFS"): "the kernel's own names",
+    ("tests/ring/shim/domain.h", "NEW_TYPEDEFS"): "the kernel's own names",
+    ("tests/ring/shim/domain.h", "MACRO_ARG_PRECEDENCE"): "names, as in the kernel's own macros",
     ("tests/ring/shim/lists.h", "MACRO_ARG_PRECEDENCE"): "names, as in the kernel's own macros",
     ("tests/ring/shim/kernel.h", "ASSIGN_IN_IF"): "xa_for_each() is a loop in one statement",
 }
