@@ -113,7 +113,7 @@ class Xen(VM):
         """Wait until dom0 can start domains."""
         super().wait_boot()
         self.run("sh -e", stdin=(paths.LAB / "guest/dom0").read_text(), timeout=240)
-        run(["ip", "addr", "add", "10.78.0.254/24", "dev", isolate.BRIDGE])
+        run(["ip", "addr", "replace", "10.78.0.254/24", "dev", isolate.BRIDGE])
 
     def start_daemon(self) -> None:
         """Start hallwayd, and wait until it serves."""
