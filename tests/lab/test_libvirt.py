@@ -35,7 +35,7 @@ def test_enabled_at_once() -> None:
     names = [f"web{n}" for n in range(6)]
     # They take turns, beside guests of other tests.
     places = ["--config-dir", scratch, "--run-dir", scratch / "none", "--timeout", "500"]
-    with libvirt.running("pc", "#!/bin/sh\n") as host, host.as_of_the_machine():
+    with libvirt.running("at-once", "#!/bin/sh\n") as host, host.as_of_the_machine():
         for name in names:
             xml = scratch / f"{name}.xml"
             xml.write_text(_xml(host, "pc", name))
