@@ -142,6 +142,12 @@ enum hall_counter {
 	HALL_TX_BYTES_TUNNEL,
 	/* Bytes that programs received through tunnels. */
 	HALL_RX_BYTES_TUNNEL,
+	/* CPUs taken offline, as hallwayd said. */
+	HALL_CPUS_PARKED,
+	/* CPUs brought online again. */
+	HALL_CPUS_RETURNED,
+	/* CPUs that the kernel did not let go or come. */
+	HALL_CPUS_REFUSED,
 	/* Rings found corrupt. */
 	HALL_CORRUPT_RINGS,
 	/* Messages found corrupt. */

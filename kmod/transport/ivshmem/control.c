@@ -7,6 +7,7 @@
 #include <linux/mutex.h>
 #include <linux/rculist.h>
 
+#include "cpus.h"
 #include "region.h"
 
 /* How soon to look again at what waits for peers to be gone. */
@@ -59,6 +60,7 @@ static void control(struct work_struct *work)
 		again |= control_region(region, listens);
 	if (listens)
 		hall_send_round_next();
+	ivshmem_cpus_take_order();
 	list_for_each_entry(doorbell, &ivshmem_doorbells, list) {
 		if (!doorbell->greeted)
 			ivshmem_page_greet(doorbell,
@@ -77,7 +79,8 @@ static void control(struct work_struct *work)
 void ivshmem_look(struct doorbell *doorbell)
 {
 	bool look = READ_ONCE(doorbell->page->candidates.seq) !=
-		    READ_ONCE(doorbell->candidates_seq);
+		    READ_ONCE(doorbell->candidates_seq) ||
+		    ivshmem_cpus_differ(doorbell);
 	unsigned int found = 0;
 	struct region *region;
 

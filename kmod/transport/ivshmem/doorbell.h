@@ -37,6 +37,9 @@ struct doorbell {
 	u32 candidates_seq;		/* the candidates, as read last */
 	unsigned int candidate_count;
 	struct in6_addr candidate[HALLWAY_CANDIDATES_MAX];
+	/* cpus.c's */
+	u32 cpu_order;			/* as read last */
+	struct hallway_cpu_report cpu_report;	/* as written last */
 };
 
 /* Serialises everything in this folder but what says otherwise. */

@@ -6,8 +6,8 @@
  * for each region. Both have the same PCI id; the magic at the start of BAR2
  * tells the private page from a region.
  *
- * Each file calls only those before it: doorbell.c, page.c, region.c, control.c,
- * pci.c, and this one, which is the transport as a whole.
+ * Each file calls only those before it: doorbell.c, page.c, cpus.c, region.c,
+ * control.c, pci.c, and this one, which is the transport as a whole.
  *
  * The devices and their registers: QEMU docs/specs/ivshmem-spec.rst.
  */
@@ -20,6 +20,7 @@
 
 #include "../transports.h"
 #include "control.h"
+#include "cpus.h"
 #include "page.h"
 #include "pci.h"
 #include "region.h"
@@ -69,11 +70,15 @@ static void report_missing(void)
 
 static int ivshmem_init(void)
 {
-	int err;
+	int err = ivshmem_cpus_init();
 
-	err = ivshmem_pci_init();
 	if (err)
 		return err;
+	err = ivshmem_pci_init();
+	if (err) {
+		ivshmem_cpus_uninit();
+		return err;
+	}
 	report_missing();
 	return 0;
 }
@@ -82,6 +87,7 @@ static void ivshmem_uninit(void)
 {
 	ivshmem_pci_uninit();
 	ivshmem_control_uninit();
+	ivshmem_cpus_uninit();
 }
 
 const struct hall_transport hall_ivshmem_transport = {
