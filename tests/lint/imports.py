@@ -21,6 +21,7 @@ BELOW = {
     "abi": set(),
     "shm": set(),
     "control": set(),
+    "cpus": set(),
     "qmp": set(),
     "ivshmem-server": set(),
     "xenstore": set(),
@@ -32,7 +33,7 @@ BELOW = {
     "host": {"abi", "ring", "shm", "endpoint"},
     "daemon": {
         *("abi", "shm", "control", "qmp", "ivshmem-server", "membership"),
-        *("endpoint", "outsource", "host", "xenstore"),
+        *("endpoint", "outsource", "host", "xenstore", "cpus"),
     },
     "libvirt": {"control", "membership"},
     "cli": {"control", "netlink"},
@@ -47,7 +48,7 @@ MODULES = (
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),
     *("vms/bridge", "vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
-    *("pairs", "helpers/listen", "helpers/process", "helpers", "picture", "requests", "clients"),
+    *("pairs", "helpers/listen", "helpers/process", "helpers", "cpus", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )
 

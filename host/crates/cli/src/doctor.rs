@@ -108,6 +108,12 @@ fn judge(status: &Status, found: &mut Findings) {
                 "VMs of a group with isolation = \"pair\" get it at their first traffic with each other",
             );
         }
+        if let Some(problem) = vm.cpus.as_ref().and_then(|cpus| cpus.problem.as_ref()) {
+            found.add(
+                format!("{}: CPUs: {problem}", vm.name),
+                "docs/cpus.md says what the host and the guest need; hallway cpus shows more",
+            );
+        }
         for plug in &vm.plugs {
             if let Some(problem) = &plug.problem {
                 found.add(

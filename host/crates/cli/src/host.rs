@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! On the host: what hallwayd shows.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{bail, Result};
 use hallway_control::{
-    ask, Answer, Connection, DomainPair, Helper, Liveness, Member, Query, Region, Status, Vm, Xen,
+    ask, Answer, Connection, Cpus, DomainPair, Helper, Liveness, Member, Query, Region, Status, Vm,
+    Xen,
 };
 
 use crate::print_json;
@@ -23,6 +25,59 @@ pub fn status(run_dir: &Path, json: bool) -> Result<()> {
     }
     show(&status)?;
     Ok(())
+}
+
+/// Prints the CPUs of the VMs whose configuration has `[vm.cpus]`.
+pub fn cpus(run_dir: &Path, json: bool) -> Result<()> {
+    let status = match ask(run_dir, Query::Status)? {
+        Answer::Status(status) => status,
+        other => return refuse(other),
+    };
+    let all = status.vms.iter();
+    let all: Vec<(&str, &Cpus)> = all
+        .filter_map(|vm| Some((vm.name.as_str(), vm.cpus.as_ref()?)))
+        .collect();
+    if json {
+        return print_json(&all.into_iter().collect::<BTreeMap<_, _>>());
+    }
+    if all.is_empty() {
+        writeln!(io::stdout(), "no VM of the configuration has [vm.cpus]")?;
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        "vm", "given", "online", "least", "most", "sends on", "busy", "waiting", "since", "why",
+    ]);
+    for (name, cpus) in &all {
+        table.row(cpus_row(name, cpus));
+    }
+    table.print("")?;
+    for (name, cpus) in &all {
+        if let Some(problem) = &cpus.problem {
+            writeln!(io::stdout(), "{name}: {problem}")?;
+        }
+    }
+    Ok(())
+}
+
+fn cpus_row(name: &str, cpus: &Cpus) -> Vec<String> {
+    let number = |number: Option<u32>| number.map_or("-".into(), |number| number.to_string());
+    let percent = |share: Option<u32>| share.map_or("-".into(), |share| format!("{share} %"));
+    let since = match cpus.given {
+        Some(_) => format!("{} s", cpus.since_seconds),
+        None => "-".into(),
+    };
+    vec![
+        name.into(),
+        number(cpus.given),
+        number(cpus.online),
+        cpus.min.to_string(),
+        cpus.max.to_string(),
+        cpus.senders.to_string(),
+        percent(cpus.busy_percent),
+        percent(cpus.waiting_percent),
+        since,
+        or_dash(cpus.why.clone()),
+    ]
 }
 
 /// The error of an answer that is no answer to the query.

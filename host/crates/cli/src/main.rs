@@ -110,6 +110,10 @@ fn run(options: Options) -> Result<()> {
             Some(path) => metrics::listen(&run_dir, &path),
             None => metrics::print(&run_dir),
         },
+        Command::Cpus {
+            json,
+            daemon: Daemon { run_dir },
+        } => host::cpus(&run_dir, json),
         Command::QemuArgs {
             name,
             machine,

@@ -200,13 +200,24 @@ fn render(status: &Status) -> Result<String> {
         "What hallway doctor would say of a VM of the configuration",
         problems.clone(),
     );
+    let given = Family::<OfVm, Gauge>::default();
+    registry.register(
+        "vm_cpus",
+        "CPUs that a VM with [vm.cpus] is to have online",
+        given.clone(),
+    );
     for vm in &status.vms {
         let label = OfVm {
             vm: vm.name.clone(),
         };
         up.get_or_create(&label).set(vm.connected.into());
         let of_plugs = vm.plugs.iter().filter(|plug| plug.problem.is_some());
-        let count = of_plugs.count() + usize::from(vm.problem.is_some());
+        let cpus = vm.cpus.as_ref();
+        if let Some(count) = cpus.and_then(|cpus| cpus.given) {
+            given.get_or_create(&label).set(count.into());
+        }
+        let of_cpus = cpus.is_some_and(|cpus| cpus.problem.is_some());
+        let count = of_plugs.count() + usize::from(vm.problem.is_some()) + usize::from(of_cpus);
         problems.get_or_create(&label).set(count as i64);
     }
     let memory = Family::<OfRegion, Gauge>::default();

@@ -70,6 +70,15 @@ pub enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// List the CPUs that VMs were given, and why; see docs/cpus.md
+    Cpus {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Print what a QEMU without libvirt needs
     QemuArgs {
         /// Name of the VM

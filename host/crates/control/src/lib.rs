@@ -213,6 +213,34 @@ pub struct Vm {
     /// The process that is the host's end of its tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_end: Option<Helper>,
+    /// Its CPUs, if hallwayd says how many are online.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+}
+
+/// The CPUs of a VM, as they were a second ago or two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpus {
+    /// How many are online at least.
+    pub min: u32,
+    /// How many are online at most.
+    pub max: u32,
+    /// How many its guest is to have online; nothing: its guest is not known.
+    pub given: Option<u32>,
+    /// Why as many.
+    pub why: String,
+    /// Seconds since that last changed.
+    pub since_seconds: u64,
+    /// How many are online, as its guest says.
+    pub online: Option<u32>,
+    /// Connections and tunnels on which it sends, as its guest says.
+    pub senders: u32,
+    /// Of the time of its CPUs that are online, in percent, those ran; nothing: not measured.
+    pub busy_percent: Option<u32>,
+    /// Likewise, those waited for a CPU of the host.
+    pub waiting_percent: Option<u32>,
+    /// Why that is not as it should be.
+    pub problem: Option<String>,
 }
 
 /// A process that serves one VM, as it was a second ago or two.

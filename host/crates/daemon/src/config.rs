@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES, TUNNEL_RANGES};
+use hallway_cpus::{Limits, Rules};
 use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
 use hallway_outsource::orders::Policy;
@@ -44,11 +45,15 @@ const OUTSOURCED_SOCKETS: u32 = 1024;
 const OUTSOURCED_LISTENERS: u32 = 32;
 /// A higher rate is none.
 const RATE_MAX: u32 = 1_000_000;
+/// Most CPUs that a VM may be given.
+const CPUS_MAX: u32 = 256;
+/// The longest time that the scheduler may wait for something.
+const SECONDS_MAX: u32 = 86400;
 /// Most entries of each list of a policy: it travels in one packet.
 const POLICY_MAX: usize = 256;
 
 /// The configuration, checked.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Config {
     /// Most bytes that all regions may have together.
     pub host_limit: Option<u64>,
@@ -58,6 +63,8 @@ pub struct Config {
     pub groups: Vec<Group>,
     /// Every VM.
     pub vms: Vec<VmConfig>,
+    /// How CPUs are given to VMs and taken back; nothing: as without a word about it.
+    pub cpus: Option<Rules>,
 }
 
 /// VMs that may talk to each other.
@@ -122,6 +129,8 @@ pub struct VmConfig {
     pub outsource: Option<Helper>,
     /// The helper that is the host's end of its tunnels, if there is one.
     pub tunnels: Option<Helper>,
+    /// How many CPUs it may have online, if `hallwayd` says how many.
+    pub cpus: Option<Limits>,
 }
 
 /// What a helper is for.
@@ -213,6 +222,7 @@ pub struct Listen {
 struct RawFile {
     #[serde(default)]
     limits: RawLimits,
+    cpus: Option<Spanned<RawRules>>,
     #[serde(default)]
     group: Vec<Spanned<RawGroup>>,
     #[serde(default)]
@@ -270,6 +280,26 @@ struct RawVm {
     groups: Vec<Spanned<String>>,
     outsource: Option<Spanned<RawOutsource>>,
     tunnels: Option<Spanned<RawTunnels>>,
+    cpus: Option<Spanned<RawCpus>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawCpus {
+    min: Option<Spanned<u32>>,
+    max: Spanned<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawRules {
+    busy: Option<Spanned<u32>>,
+    idle: Option<Spanned<u32>>,
+    contended: Option<Spanned<u32>>,
+    grow: Option<Spanned<u32>>,
+    shrink: Option<Spanned<u32>>,
+    give_back: Option<Spanned<u32>>,
+    pause: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -375,6 +405,12 @@ impl Config {
                 return Err(fault(raw, "limits.vm is more than limits.host"));
             }
         }
+        if let Some(given) = &raw.cpus {
+            if self.cpus.is_some() {
+                return Err(fault(given, "another file has [cpus] already"));
+            }
+            self.cpus = Some(rules(given.get_ref())?);
+        }
         let before = self.groups.len();
         for group in &raw.group {
             let group = self.group(group)?;
@@ -453,6 +489,7 @@ impl Config {
             groups: self.vm_groups(raw)?,
             outsource: vm_outsource(raw)?,
             tunnels: vm_tunnels(raw, &self.vms)?,
+            cpus: vm_cpus(raw)?,
         };
         self.check_pairs(&vm).map_err(|what| fault(whole, what))?;
         let (name, regions) = (&vm.name, self.shared_of(&vm));
@@ -947,6 +984,48 @@ fn vm_tunnels(vm: &RawVm, before: &[VmConfig]) -> Result<Option<Helper>, Fault> 
     }))
 }
 
+/// Reads `[vm.cpus]`.
+fn vm_cpus(vm: &RawVm) -> Result<Option<Limits>, Fault> {
+    let Some(whole) = &vm.cpus else {
+        return Ok(None);
+    };
+    if vm.monitor.is_none() {
+        let what = "a VM with [vm.cpus] needs a monitor, which shows how busy its CPUs are";
+        return Err(fault(whole, what));
+    }
+    let raw = whole.get_ref();
+    let min = number(&raw.min, 1, CPUS_MAX)?;
+    let max = *raw.max.get_ref();
+    if max <= min || max > CPUS_MAX {
+        let what = format!("max is more than min, which is {min}, and at most {CPUS_MAX}");
+        return Err(fault(&raw.max, what));
+    }
+    Ok(Some(Limits { min, max }))
+}
+
+/// Reads `[cpus]`.
+fn rules(raw: &RawRules) -> Result<Rules, Fault> {
+    let without = Rules::default();
+    let percent = |raw: &Option<Spanned<u32>>, without, most: u32| match raw {
+        None => Ok(without),
+        Some(raw) if *raw.get_ref() <= most => Ok(f64::from(*raw.get_ref()) / 100.0),
+        Some(raw) => Err(fault(raw, format!("give a percentage from 0 to {most}"))),
+    };
+    let seconds = |raw: &Option<Spanned<u32>>, without: Duration| {
+        let seconds = number(raw, without.as_secs() as u32, SECONDS_MAX)?;
+        Ok(Duration::from_secs(seconds.into()))
+    };
+    Ok(Rules {
+        busy: percent(&raw.busy, without.busy, 100)?,
+        idle: percent(&raw.idle, without.idle, 100 * CPUS_MAX)?,
+        contended: percent(&raw.contended, without.contended, 100)?,
+        grow: seconds(&raw.grow, without.grow)?,
+        shrink: seconds(&raw.shrink, without.shrink)?,
+        give_back: seconds(&raw.give_back, without.give_back)?,
+        pause: seconds(&raw.pause, without.pause)?,
+    })
+}
+
 /// The group that may connect.
 fn access_group(raw: &Spanned<String>) -> Result<u32, Fault> {
     let name = raw.get_ref();
@@ -1255,6 +1334,7 @@ mod tests {
             )
         };
         let out = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.outsource]\n{more}"));
+        let cpus = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.cpus]\n{more}"));
         let tun = |more: &str| vm(&format!("monitor = \"/m\"\n[vm.tunnels]\n{more}"));
         let ports = |ports: &str| {
             format!(
@@ -1407,6 +1487,17 @@ mod tests {
             (out("memory = \"5M\""), 11, "power of two"),
             (out("memory = \"2M\""), 11, "less than 2 MiB"),
             (out("net = \"x\""), 11, "expected one of"),
+            (cpus(""), 10, "missing field `max`"),
+            (cpus("max = 1"), 11, "more than min, which is 1"),
+            (cpus("min = 3\nmax = 3"), 12, "more than min, which is 3"),
+            (cpus("min = 0\nmax = 2"), 11, "from 1 to 256"),
+            (cpus("max = 300"), 11, "at most 256"),
+            (cpus("max = \"2\""), 11, "a whole number"),
+            (cpus("cpus = 2"), 11, "expected `min` or `max`"),
+            (vm("[vm.cpus]\nmax = 2"), 9, "needs a monitor"),
+            ("[cpus]\nbusy = 101\n".into(), 2, "from 0 to 100"),
+            ("[cpus]\nshrink = 0\n".into(), 2, "from 1 to 86400"),
+            ("[cpus]\nweight = 1\n".into(), 2, "expected one of"),
         ] {
             let said = error(&text);
             assert!(
@@ -1414,6 +1505,23 @@ mod tests {
                 "{text}\nsaid {said}, not line {line}: {part}"
             );
         }
+    }
+
+    #[test]
+    fn cpus_have_limits_and_rules() {
+        let config = parse(
+            "[cpus]\nbusy = 50\nidle = 0\ngive-back = 7\n[[vm]]\nname = \"v\"\n\
+             uuid = \"8d5c6c5e-0000-4000-8000-000000000001\"\nmonitor = \"/m\"\n\
+             [vm.cpus]\nmax = 3\n",
+        );
+        assert_eq!(config.vms[0].cpus, Some(Limits { min: 1, max: 3 }));
+        let rules = Rules {
+            busy: 0.5,
+            idle: 0.0,
+            give_back: Duration::from_secs(7),
+            ..Rules::default()
+        };
+        assert_eq!(config.cpus, Some(rules));
     }
 
     #[test]

@@ -729,6 +729,20 @@ impl Connections {
         connection.is_some_and(|connection| connection.write_candidates(list))
     }
 
+    /// Writes how many CPUs guests are to have online, where that is not what their pages
+    /// say: another daemon's order may have come with a guest. Nothing leaves an order as it
+    /// is. Returns the connections that are to be rung.
+    pub fn write_cpu_orders(&self, order: impl Fn(&Connection) -> Option<u32>) -> BTreeSet<u64> {
+        let mut rings = BTreeSet::new();
+        for one in self.iter() {
+            if let Some(order) = order(one).filter(|order| *order != one.page.cpu_order()) {
+                one.page.write_cpu_order(order);
+                rings.insert(one.number);
+            }
+        }
+        rings
+    }
+
     /// Rings guests.
     pub fn ring(&self, numbers: &BTreeSet<u64>) {
         for connection in numbers.iter().filter_map(|number| self.get(*number)) {

@@ -31,4 +31,6 @@ pub enum Effect {
     Recognise(usize),
     /// For the VMs: the module of the guest with this UUID has started.
     Started(Uuid),
+    /// For the VMs: find the threads of this VM's vCPUs.
+    AskVcpus(usize),
 }

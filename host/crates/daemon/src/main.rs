@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | [`server`] | the loop; its head explains the order in which things happen |
 //! | [`picture`] | all that the daemon knows, in components that own their data |
-//! | [`connections`], [`regions`], [`vms`], [`pairs`], [`helpers`] | these components |
+//! | [`connections`], [`regions`], [`vms`], [`pairs`], [`helpers`], [`cpus`] | these components |
 //! | [`requests`] | decisions about what guests ask for |
 //! | [`domains`] | what domains of Xen are said in XenStore |
 //! | [`keeper`] | the holder process, and the state that it keeps |
@@ -19,6 +19,7 @@ mod access;
 mod clients;
 mod config;
 mod connections;
+mod cpus;
 mod domains;
 mod effect;
 mod helpers;

@@ -8,6 +8,7 @@
 //! | [`Vms`] | the VMs of the configuration: monitors, ring memory, migrations |
 //! | [`Pairs`] | which two VMs have a region of their own |
 //! | [`Helpers`] | the processes that each share a region with one VM |
+//! | [`Cpus`] | how many CPUs VMs are to have online |
 //!
 //! Each may read those above it in this table, and changes itself alone. What is
 //! to happen to another follows from what it returns: [`Effect`]s, for which
@@ -20,6 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, Role};
 use crate::connections::Connections;
+use crate::cpus::Cpus;
 use crate::effect::Effect;
 use crate::helpers::{Helpers, HELPER_SLOT};
 use crate::pairs::{self, Pairs};
@@ -40,6 +42,8 @@ pub struct Picture {
     pub pairs: Pairs,
     /// The helpers.
     pub helpers: Helpers,
+    /// The CPUs of VMs.
+    pub cpus: Cpus,
 }
 
 impl Picture {
@@ -68,6 +72,7 @@ impl Picture {
                     }
                 }
                 Effect::Started(uuid) => self.vms.hear_started(uuid),
+                Effect::AskVcpus(number) => self.vms.ask_vcpus(number),
             }
         }
     }
@@ -221,6 +226,15 @@ impl Picture {
     pub fn drain_outsourced(&mut self, vm: &str) -> Result<u32, String> {
         let number = self.vms.number(vm)?;
         self.helpers.drain(number, &self.config)
+    }
+
+    /// Measures VMs whose CPUs are scheduled, and decides which one gets or loses one.
+    pub fn schedule_cpus(&mut self) {
+        let (config, connections) = (&self.config, &self.connections);
+        let effects = self
+            .cpus
+            .every_second(config, connections, &self.regions, &self.vms);
+        self.apply(effects);
     }
 
     /// Has the regions plugged in that VMs lack, and those out that they may not have.

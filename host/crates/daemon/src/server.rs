@@ -7,7 +7,7 @@
 //! 1. The holder gets new descriptors, then the state.
 //! 2. QEMUs that have just connected are greeted, and the holder gets that.
 //! 3. Regions get their headers. Helpers are started, and learn of their guests.
-//! 4. Pages get their candidates and their replies.
+//! 4. Pages get their candidates, their replies, and how many CPUs are to be online.
 //! 5. Doorbells ring.
 //! 6. Monitors are asked for the memory that VMs lack.
 //!
@@ -179,6 +179,7 @@ impl Server {
         self.picture.withdraw_pairs();
         self.picture.withdraw_helpers();
         self.picture.vms.look_at_joins(&self.picture.connections);
+        self.picture.schedule_cpus();
         // Requests that had to wait are due; and a ring that was lost does no harm.
         self.answer_requests(false);
     }
@@ -249,6 +250,7 @@ impl Server {
             let of = |role| HelperId { vm: number, role };
             vm.outsourcer = self.picture.helpers.status(of(Role::Outsource));
             vm.host_end = self.picture.helpers.status(of(Role::Tunnels));
+            vm.cpus = self.picture.cpus.status(number);
         }
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -279,6 +281,7 @@ impl Server {
         } else {
             let effects = self.picture.helpers.end(&self.picture.config);
             self.picture.apply(effects);
+            self.picture.cpus.end();
             self.commit();
         }
         let _ = std::fs::remove_file(control::socket(self.keeper.dir()));

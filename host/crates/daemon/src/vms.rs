@@ -128,6 +128,7 @@ impl Vms {
             }
             News::Down(why) => vm.hear_down(why),
             News::Plugged(id) => vm.hear_plugged(&id),
+            News::Vcpus(threads) => vm.hear_vcpus(threads),
             News::Failed(id, why) => vm.hear_failed(&id, why),
             News::Held(id, why) => vm.hear_held(&id, why),
             News::Gone(id, asked) => {
@@ -307,6 +308,19 @@ impl Vms {
     /// Forgets a region that is no more.
     pub fn forget_plugs(&mut self, region: &str) {
         self.all.iter_mut().for_each(|vm| vm.forget_plug(region));
+    }
+
+    // -- CPUs ----------------------------------------------------------------------
+
+    /// QEMU's process and the threads of its vCPUs, while its guest runs here and stays.
+    /// Nothing also if they are not known: see [`Self::ask_vcpus`].
+    pub fn vcpus(&self, number: usize) -> Option<(i32, &[i32])> {
+        self.all[number].vcpus()
+    }
+
+    /// Has the threads of a VM's vCPUs looked for, unless that was done just now.
+    pub fn ask_vcpus(&mut self, number: usize) {
+        self.all[number].ask_vcpus();
     }
 
     // -- What people ask ---------------------------------------------------------

@@ -254,6 +254,17 @@ impl Monitor {
         })
     }
 
+    /// Asks for the threads of its vCPUs, as QEMU itself numbers them.
+    pub fn vcpus(&mut self) -> Result<Vec<i32>> {
+        #[derive(Deserialize)]
+        struct Vcpu {
+            #[serde(rename = "thread-id")]
+            thread: i32,
+        }
+        let all: Vec<Vcpu> = self.query("query-cpus-fast", Value::Null)?;
+        Ok(all.into_iter().map(|one| one.thread).collect())
+    }
+
     /// Asks whether the guest runs.
     pub fn status(&mut self) -> Result<RunState> {
         self.query("query-status", Value::Null)

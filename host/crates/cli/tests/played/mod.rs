@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 
-use hallway_control::{socket, Answer, Helper, Liveness, Member, Plug, Region, Status, Vm};
+use hallway_control::{socket, Answer, Cpus, Helper, Liveness, Member, Plug, Region, Status, Vm};
 
 /// A hallwayd, whose run directory is gone when the test ends.
 pub struct Hallwayd {
@@ -72,6 +72,7 @@ fn vm(name: &str) -> Vm {
         plugs: Vec::new(),
         outsourcer: None,
         host_end: None,
+        cpus: None,
     }
 }
 
@@ -90,6 +91,10 @@ pub fn status(sent: u64) -> Status {
         sockets: 7,
         refused: [("no rule".into(), 5)].into(),
         ..Helper::default()
+    });
+    outsourced.cpus = Some(Cpus {
+        given: Some(2),
+        ..Cpus::default()
     });
     Status {
         version: "1".into(),

@@ -186,6 +186,11 @@ impl Served {
         !is_member || self.slice(slot).is_some_and(|seen| since(seen) >= 0)
     }
 
+    /// On how many connections and tunnels a member says that it sends.
+    pub fn senders(&self, slot: usize) -> u32 {
+        self.slice(slot).map_or(0, |seen| seen.senders)
+    }
+
     /// Whether a member says that it has promoted connections.
     pub fn is_used(&self) -> bool {
         let members = self.region.header.members.iter().enumerate();

@@ -35,9 +35,11 @@ impl Server {
         let Picture {
             connections,
             config,
+            cpus,
             ..
         } = &mut self.picture;
         rings.extend(connections.write_replies(&changed, config));
+        rings.extend(connections.write_cpu_orders(|one| cpus.order(one.uuid, config)));
         self.picture.connections.ring(&rings);
         self.picture.plug_regions();
     }

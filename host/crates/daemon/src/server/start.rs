@@ -19,6 +19,7 @@ use crate::access::Access;
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::connections::Connections;
+use crate::cpus::Cpus;
 use crate::helpers::{Helpers, HELPER_SLOT};
 use crate::keeper::{Inherited, Keeper, State, LISTENER};
 use crate::options::Options;
@@ -83,6 +84,7 @@ impl Server {
                 vms: Vms::start(&config)?,
                 pairs: Pairs::recover(&regions, &config),
                 helpers,
+                cpus: Cpus::new(&config),
                 config,
                 connections,
                 regions,

@@ -259,6 +259,11 @@ impl Thread {
                 Err(error) if error.is_final() => return Err(error),
                 Err(error) => News::Held(id, error.to_string()),
             },
+            Job::Vcpus => match monitor.vcpus() {
+                Ok(threads) => News::Vcpus(threads),
+                Err(error) if error.is_final() => return Err(error),
+                Err(_) => News::Vcpus(Vec::new()),
+            },
             Job::Migrate(uri) => {
                 let send = |news| self.send(news);
                 return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &send));

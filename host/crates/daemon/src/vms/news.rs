@@ -11,6 +11,8 @@ use hallway_qmp::{Identity, Memory};
 pub const LET_GO: Duration = Duration::from_secs(30);
 /// Devices of one VM that are kept in mind: more than can be plugged in.
 pub const PLUGS_MAX: usize = 64;
+/// Threads of vCPUs that are kept in mind: more than any VM may be given.
+pub const VCPUS_MAX: usize = 1024;
 /// News of one monitor that wait for the loop; with more, its thread waits.
 pub const NEWS_MAX: usize = 16;
 /// What the id of a region's device has before the region's name.
@@ -25,6 +27,8 @@ pub enum Job {
     Unplug(String),
     /// Migrate to this URI.
     Migrate(String),
+    /// Find the threads of the vCPUs.
+    Vcpus,
 }
 
 /// News from a monitor's thread.
@@ -49,6 +53,8 @@ pub enum News {
     Gone(String, bool),
     /// The migration has reached this stage.
     Migrates(Migration),
+    /// These are the threads of the vCPUs; none if QEMU does not say.
+    Vcpus(Vec<i32>),
 }
 
 /// Characters of the longest text of a QEMU that is shown.
@@ -80,6 +86,10 @@ impl News {
             Self::Migrates(Migration::Stayed { why }) => {
                 let why = clean(&why);
                 Self::Migrates(Migration::Stayed { why })
+            }
+            Self::Vcpus(mut threads) => {
+                threads.truncate(VCPUS_MAX);
+                Self::Vcpus(threads)
             }
             Self::Runs | Self::Reset | Self::Migrates(_) => self,
         }

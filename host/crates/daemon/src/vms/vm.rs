@@ -61,6 +61,10 @@ pub struct Vm {
     elsewhere: bool,
     /// The last migration from here.
     migration: Option<Migration>,
+    /// Threads of its vCPUs.
+    vcpus: Vec<i32>,
+    /// When they were asked for last.
+    vcpus_asked: Option<Instant>,
 }
 
 /// State of the connection to a monitor.
@@ -111,6 +115,8 @@ impl Vm {
             lines: Lines::new(LINES),
             elsewhere: false,
             migration: None,
+            vcpus: Vec::new(),
+            vcpus_asked: None,
         }
     }
 
@@ -192,6 +198,8 @@ impl Vm {
         self.link = Link::Up(identity);
         self.elsewhere = elsewhere;
         self.migration = None;
+        self.vcpus.clear();
+        self.vcpus_asked = None;
         true
     }
 
@@ -462,6 +470,32 @@ impl Vm {
             .retain(|name, plug| name != region || *plug == Plug::Stale);
     }
 
+    // -- CPUs ----------------------------------------------------------------------
+
+    /// These are the threads of its vCPUs.
+    pub fn hear_vcpus(&mut self, threads: Vec<i32>) {
+        self.vcpus = threads;
+    }
+
+    /// Process and threads of its vCPUs, where they are known and its guest stays here.
+    pub fn vcpus(&self) -> Option<(i32, &[i32])> {
+        let stays = !self.elsewhere && !self.is_migrating() && !self.vcpus.is_empty();
+        self.qemu()
+            .filter(|_| stays)
+            .map(|pid| (pid, &self.vcpus[..]))
+    }
+
+    /// Has its monitor look for them, unless it did just now.
+    pub fn ask_vcpus(&mut self) {
+        let is_due = self
+            .vcpus_asked
+            .is_none_or(|asked| asked.elapsed() >= TRY_AGAIN);
+        if let Some(monitor) = self.reachable().filter(|_| is_due) {
+            monitor.ask(Job::Vcpus);
+            self.vcpus_asked = Some(Instant::now());
+        }
+    }
+
     // -- Migration ---------------------------------------------------------------
 
     /// Begins to migrate it.
@@ -529,6 +563,7 @@ impl Vm {
             connected: self.is_up(),
             outsourcer: None,
             host_end: None,
+            cpus: None,
             problem: match &self.link {
                 Link::Down(why) => Some(why.clone()),
                 Link::New | Link::Up(_) => None,

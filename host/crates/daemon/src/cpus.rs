@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CPUs of VMs: which are to be online, for those that the configuration names.
+//!
+//! Once a second the threads of their vCPUs and the host are measured, and the policy of
+//! `hallway_cpus` decides. The order is in the private page of a guest, whose module parks
+//! the other CPUs. It stays there while no daemon runs, and the next one goes on with it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hallway_abi::region as abi;
+use hallway_control as control;
+use hallway_cpus::{idle_cpus, Answer, Change, Host, Idle, Look, Meter, Sample, Scheduler};
+use hallway_membership::{CpuReport, Uuid};
+use tracing::info;
+
+use crate::config::Config;
+use crate::connections::{Connection, Connections};
+use crate::effect::Effect;
+use crate::regions::Regions;
+use crate::vms::Vms;
+
+const PROC: &str = "/proc";
+
+/// The CPUs of all VMs.
+pub struct Cpus {
+    scheduler: Scheduler,
+    all: BTreeMap<usize, Watched>,
+    idle: Option<Idle>,
+    started: Instant,
+    /// The daemon ends for good: all CPUs come back.
+    over: bool,
+}
+
+/// A VM of the configuration whose CPUs are scheduled.
+#[derive(Default)]
+struct Watched {
+    limits: control::Cpus,
+    meter: Meter,
+    report: Option<CpuReport>,
+    sample: Option<Sample>,
+    /// Why it could not be measured.
+    problem: Option<String>,
+}
+
+impl Cpus {
+    /// Begins with nothing but the configuration.
+    pub fn new(config: &Config) -> Self {
+        let watched = |limits: hallway_cpus::Limits| Watched {
+            limits: control::Cpus {
+                min: limits.min,
+                max: limits.max,
+                ..control::Cpus::default()
+            },
+            ..Watched::default()
+        };
+        let all = config.vms.iter().enumerate();
+        Self {
+            scheduler: Scheduler::new(config.cpus.clone().unwrap_or_default()),
+            all: all
+                .filter_map(|(number, vm)| Some((number, watched(vm.cpus?))))
+                .collect(),
+            idle: None,
+            started: Instant::now(),
+            over: false,
+        }
+    }
+
+    /// How many CPUs the guest with this UUID is to have online; 0: all. Nothing: that stays
+    /// as it is.
+    pub fn order(&self, uuid: Option<Uuid>, config: &Config) -> Option<u32> {
+        if self.over {
+            return Some(0);
+        }
+        let number = config.vm_of(uuid?);
+        match number.filter(|number| self.all.contains_key(number)) {
+            None => Some(0),
+            Some(number) => self.scheduler.get(number).map(|vm| vm.given()),
+        }
+    }
+
+    /// All CPUs come back.
+    pub fn end(&mut self) {
+        self.over = true;
+    }
+
+    /// Measures, and decides.
+    pub fn every_second(
+        &mut self,
+        config: &Config,
+        connections: &Connections,
+        regions: &Regions,
+        vms: &Vms,
+    ) -> Vec<Effect> {
+        if self.all.is_empty() {
+            return Vec::new();
+        }
+        let now = self.started.elapsed();
+        let host = self.measure_host(now);
+        let (mut looks, mut effects) = (BTreeMap::new(), Vec::new());
+        for (number, watched) in &mut self.all {
+            let vm = &config.vms[*number];
+            let (Some(limits), Some(guest)) = (vm.cpus, connections.of_guest(vm.uuid)) else {
+                self.scheduler.forget(*number);
+                watched.report = None;
+                continue;
+            };
+            if self.scheduler.get(*number).is_none() {
+                let ordered = guest.page.cpu_order();
+                self.scheduler.enter(*number, limits, ordered, now);
+            }
+            watched.report = guest.page.cpu_report();
+            let senders = count_senders(guest, regions);
+            if !watched.measure(vms.vcpus(*number), senders, now) {
+                effects.push(Effect::AskVcpus(*number));
+            }
+            let given = self.scheduler.get(*number).map_or(0, |vm| vm.given());
+            let look = Look {
+                sample: watched.sample.clone(),
+                answer: answer(watched.report, given),
+            };
+            looks.insert(*number, look);
+        }
+        for change in self.scheduler.step(now, host, &looks) {
+            let Change { vm, from, to, why } = change;
+            info!(vm = config.vms[vm].name, from, to, "CPUs: {why}");
+        }
+        effects
+    }
+
+    fn measure_host(&mut self, now: Duration) -> Option<Host> {
+        let read = Idle::read(Path::new(PROC), now).ok();
+        let before = std::mem::replace(&mut self.idle, read);
+        let idle = idle_cpus(&before?, &read?);
+        Some(Host { idle })
+    }
+
+    /// What `hallway cpus` shows of a VM.
+    pub fn status(&self, number: usize) -> Option<control::Cpus> {
+        let watched = self.all.get(&number)?;
+        let Some(vm) = self.scheduler.get(number) else {
+            let problem = "its guest is not known: its module, hallway, must run";
+            return Some(control::Cpus {
+                problem: Some(problem.into()),
+                ..watched.limits.clone()
+            });
+        };
+        let percent = |share: f64| (share * 100.0).round() as u32;
+        let mean = |of: fn(&hallway_cpus::Usage) -> f64| {
+            let busiest = watched.sample.as_ref()?.busiest(vm.given());
+            let sum: f64 = busiest.iter().map(of).sum();
+            Some(percent(sum / busiest.len().max(1) as f64))
+        };
+        Some(control::Cpus {
+            given: Some(vm.given()),
+            why: vm.why().to_string(),
+            since_seconds: self
+                .started
+                .elapsed()
+                .saturating_sub(vm.changed())
+                .as_secs(),
+            online: watched.report.map(|report| report.online),
+            senders: vm.senders(),
+            busy_percent: mean(|one| one.run),
+            waiting_percent: mean(|one| one.delay),
+            problem: watched.find_problem(vm),
+            ..watched.limits.clone()
+        })
+    }
+}
+
+impl Watched {
+    /// Measures the threads of its vCPUs. False if they are to be looked for.
+    fn measure(&mut self, vcpus: Option<(i32, &[i32])>, senders: u32, now: Duration) -> bool {
+        self.sample = None;
+        let Some((pid, threads)) = vcpus else {
+            self.problem = Some("its monitor has not named the threads of its vCPUs".into());
+            return false;
+        };
+        match self.meter.measure(Path::new(PROC), pid, threads, now) {
+            Ok(cpus) => {
+                self.problem = None;
+                self.sample = cpus.map(|cpus| Sample { senders, cpus });
+                true
+            }
+            Err(error) => {
+                self.problem = Some(format!("the threads of its vCPUs: {error}"));
+                false
+            }
+        }
+    }
+
+    fn find_problem(&self, vm: &hallway_cpus::Vm) -> Option<String> {
+        let Some(report) = self.report else {
+            return Some("its module says nothing of CPUs: it does not run, or is older".into());
+        };
+        let refused = match report.status {
+            abi::CPUS_REFUSED => Some("its guest refuses: its module has cpus=N"),
+            abi::CPUS_FAILED => Some("its guest's kernel or administrator does not let it"),
+            abi::CPUS_INVALID => Some("its guest has fewer CPUs"),
+            _ if vm.refuses() => Some("its guest does not carry orders out"),
+            _ => None,
+        };
+        let few = report.present < self.limits.max;
+        refused
+            .map(Into::into)
+            .or_else(|| self.problem.clone())
+            .or_else(|| {
+                few.then(|| {
+                    format!(
+                        "it has {} CPUs, fewer than max: start QEMU with -smp {}",
+                        report.present, self.limits.max
+                    )
+                })
+            })
+    }
+}
+
+/// What a report says of an order.
+fn answer(report: Option<CpuReport>, order: u32) -> Answer {
+    match report {
+        None => Answer::Silent,
+        Some(report) if report.order != order => Answer::Working,
+        Some(report) => match report.status {
+            abi::CPUS_DONE => Answer::Done,
+            abi::CPUS_WORKING => Answer::Working,
+            _ => Answer::Refused,
+        },
+    }
+}
+
+/// On how many connections and tunnels a guest says that it sends, in all of its regions.
+fn count_senders(guest: &Connection, regions: &Regions) -> u32 {
+    let joined = guest.entries.iter().filter_map(|entry| {
+        let served = regions.get(entry.region.as_deref()?)?;
+        Some(served.senders(entry.slot as usize))
+    });
+    joined.fold(0, u32::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_about_its_order() {
+        let report = |order, status| {
+            Some(CpuReport {
+                order,
+                status,
+                online: 1,
+                present: 2,
+            })
+        };
+        assert_eq!(answer(None, 2), Answer::Silent);
+        assert_eq!(answer(report(1, abi::CPUS_DONE), 2), Answer::Working);
+        assert_eq!(answer(report(2, abi::CPUS_DONE), 2), Answer::Done);
+        assert_eq!(answer(report(2, abi::CPUS_WORKING), 2), Answer::Working);
+        for status in [
+            abi::CPUS_FAILED,
+            abi::CPUS_REFUSED,
+            abi::CPUS_INVALID,
+            u32::MAX,
+        ] {
+            assert_eq!(answer(report(2, status), 2), Answer::Refused);
+        }
+    }
+}
