@@ -9,6 +9,7 @@ A group of tests (xdist_group) shares its guests; each group runs in one worker:
     e2e-outsourcing a VM with an outsourcer, and a network outside (test_outsourcing.py)
     e2e-tunnels     a pair of VMs: AF_VSOCK between them (test_tunnels.py)
     e2e-tunnel-host two VMs, and the host as an end of tunnels (test_tunnel_host.py)
+    e2e-cpus        two VMs with two CPUs each, of which hallwayd says how many are online (test_cpus.py)
     e2e-hosts       two VMs on two hosts (test_migration.py)
 """
 
@@ -21,14 +22,16 @@ from typing import Any
 
 import pytest
 from hallway_lab.emulator import FAST
+from hallway_tests import cpus as scheduling
 from hallway_tests import hostend
 from hallway_tests import outsourced as outsourcing
+from hallway_tests.cpus import Cpus
 from hallway_tests.hostend import HostEnd
 from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair, booted
 
 # Groups that are about connections, not about devices that come and go.
-CONNECTIONS = ("e2e-streams", "e2e-outsourcing", "e2e-tunnels")
+CONNECTIONS = ("e2e-streams", "e2e-outsourcing", "e2e-tunnels", "e2e-cpus")
 
 Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 
@@ -51,6 +54,12 @@ def outsourced(
 def host_end(site: Site, kernel: str, share: Path, slow: float) -> HostEnd:
     """Return two VMs of a configuration with the host as an end of tunnels."""
     return site(lambda logs: hostend.booted(kernel, share, logs, slow))
+
+
+@pytest.fixture
+def cpus(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Cpus:
+    """Return two VMs of a configuration whose CPUs hallwayd schedules."""
+    return site(lambda logs: scheduling.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
 
 
 def _qemu(item: pytest.Item) -> str | None:

@@ -17,8 +17,8 @@ CALM = "--calm --biggest 4000"
 TELLING = "--short --calls write,sendmsg,more,splice-out,read,recvmsg,peek,waitall,poll,splice-in,trunc"
 
 SINK = """
-import hashlib, socket
-digest, sock = hashlib.sha256(), socket.create_server(("", 4999)).accept()[0]
+import hashlib, socket, sys
+digest, sock = hashlib.sha256(), socket.create_server(("", int(sys.argv[1]))).accept()[0]
 while data := sock.recv(65536):
     digest.update(data)
 print(digest.hexdigest())
@@ -29,7 +29,7 @@ digest, ends = hashlib.sha256(), []
 signal.signal(signal.SIGTERM, lambda *_: ends.append(1))
 for _ in range(100):
     try:
-        sock = socket.create_connection((sys.argv[1], 4999))
+        sock = socket.create_connection((sys.argv[1], int(sys.argv[4])))
         break
     except ConnectionRefusedError:
         time.sleep(0.1)
@@ -44,15 +44,17 @@ print(digest.hexdigest())
 
 
 @contextlib.contextmanager
-def one_way(source: VM, sink: VM, patience: float, *, most: int = 20000, pause: float = 0) -> Iterator[None]:
+def one_way(
+    source: VM, sink: VM, patience: float, *, most: int = 20000, pause: float = 0, port: int = 4999
+) -> Iterator[None]:
     """Send bytes one way on one connection in the block; at its end, all must have arrived.
 
     Each write has less than `most` bytes; `pause` seconds pass after it.
     """
     sink.put(SINK, "/tmp/sink.py")
     source.put(SOURCE, "/tmp/source.py")
-    into = sink.spawn("python3 -B /tmp/sink.py")
-    out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause}")
+    into = sink.spawn(f"python3 -B /tmp/sink.py {port}")
+    out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause} {port}")
     yield
     out.kill()
     sent, received = (job.wait(patience) for job in (out, into))

@@ -1,0 +1,119 @@
+"""CPUs for VMs that send: hallwayd says how many are online, and the guest's module parks the others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from hallway_lab.measure import direction
+from hallway_tests.cpus import PRESENT, Cpus, obey, online, order, report
+from hallway_tests.guests import Delta, counters, odd
+from hallway_tests.streams import one_way
+from hallway_tests.suite import wait_for
+
+pytestmark = pytest.mark.xdist_group("e2e-cpus")
+
+PORT = 4990
+
+
+@contextlib.contextmanager
+def _sending(cpus: Cpus) -> Iterator[None]:
+    """Have the first VM send to the second one on two connections, by rings; each byte is checked."""
+    a, b = cpus.both
+    delta = Delta(a, b)
+    patience = 120 * cpus.slow
+    with one_way(a, b, patience, port=PORT), one_way(a, b, patience, port=PORT + 1):
+        wait_for(lambda: delta.of(a)["tx_promoted"] >= 2, "both are on rings", 60 * cpus.slow)
+        yield
+    sent, received = delta.of(a), delta.of(b)
+    way = direction(sent, received)
+    assert way.sent_ring == way.received_ring > way.sent_tcp
+    assert not odd(sent, watchdog=False)
+    assert not odd(received, watchdog=False)
+
+
+def test_sender_gets_a_cpu(cpus: Cpus) -> None:
+    """A VM that sends on two connections gets a second CPU, its receiver does not; idle, it loses it."""
+    a, b = cpus.both
+    with cpus.loaded():
+        for vm in (a, b):
+            cpus.wait_given(vm, 1)
+            assert counters(vm)["cpus_parked"] == 1
+        assert cpus.shown(a)["why"] == "begins with the least"
+        with _sending(cpus):
+            cpus.wait_given(a, 2)
+            shown = cpus.shown(a)
+            assert shown["why"] == "sends on 2 connections, CPUs busy"
+            assert not shown["problem"]
+            wait_for(lambda: cpus.shown(a)["senders"] == 2, "it sends on both", 60 * cpus.slow)
+            assert cpus.shown(b)["senders"] == 0
+        cpus.wait_given(a, 1)
+        assert counters(a)["cpus_parked"] == 2
+        assert counters(a)["cpus_returned"] == 1
+        # The receiver never had another one.
+        assert counters(b)["cpus_parked"] == 1
+        said = cpus.say("cpus")
+        assert a.name in said
+        assert "sends nothing" in said or "CPUs idle" in said, said
+        assert f'hallway_vm_cpus{{vm="{a.name}"}} 1' in cpus.say("metrics")
+    for vm in (a, b):
+        assert online(vm) == PRESENT
+
+
+def test_guest_refuses(cpus: Cpus) -> None:
+    """A guest that refuses keeps all of its CPUs, and that is shown; once it does not, they are parked."""
+    a, b = cpus.both
+    with cpus.loaded(cpus="N"):
+        wait_for(lambda: "refuses" in (cpus.shown(a)["problem"] or ""), "that is shown", 30 * cpus.slow)
+        assert report(a) == (1, "refused", PRESENT, PRESENT)
+        assert "its guest refuses" in cpus.say("doctor")
+        with _sending(cpus):
+            pass
+        assert online(a) == PRESENT
+        assert not counters(a)["cpus_parked"]
+        for vm in (a, b):
+            obey(vm, True)
+            cpus.wait_given(vm, 1)
+        wait_for(lambda: not cpus.shown(a)["problem"], "all is well", 30 * cpus.slow)
+        obey(a, False)
+        wait_for(lambda: online(a) == PRESENT, "its CPUs are back", 30 * cpus.slow)
+
+
+def test_daemon_killed(cpus: Cpus) -> None:
+    """While hallwayd is dead nothing changes; the next one goes on with what was given."""
+    a = cpus.a
+    with cpus.loaded():
+        with _sending(cpus):
+            cpus.wait_given(a, 2)
+            cpus.site.daemon.kill()
+            assert (online(a), report(a)) == (2, (2, "done", 2, PRESENT))
+            cpus.site.daemon.start()
+            wait_for(lambda: cpus.shown(a)["given"] == 2, "it goes on", 30 * cpus.slow)
+            assert "before hallwayd started" in cpus.shown(a)["why"]
+        cpus.wait_given(a, 1)
+        assert counters(a)["cpus_parked"] == 2
+
+
+def test_nonsense(cpus: Cpus) -> None:
+    """A guest does nothing about more CPUs than it has, and CPU 0 stays; without [vm.cpus] all come back."""
+    a = cpus.a
+    with cpus.loaded():
+        cpus.wait_given(a, 1)
+        cpus.site.daemon.kill()
+        try:
+            for count in (PRESENT + 1, 0xFFFFFFFF):
+                order(a, count)
+                wanted = (count, "invalid", 1, PRESENT)
+                wait_for(lambda: report(a) == wanted, f"{count} is refused", 30 * cpus.slow)  # noqa: B023
+            assert online(a) == 1
+            assert a.run("cat /sys/devices/system/cpu/online", first=True).out.strip() == "0"
+        finally:
+            cpus.site.daemon.start()
+        cpus.wait_given(a, 1)
+        try:
+            cpus.configure("", "")
+            wait_for(lambda: report(a) == (0, "done", PRESENT, PRESENT), "all come back", 60 * cpus.slow)
+            assert "no VM" in cpus.say("cpus")
+        finally:
+            cpus.configure()
