@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 from hallway_lab.measure import direction
-from hallway_tests.cpus import PRESENT, Cpus, obey, online, order, report
-from hallway_tests.guests import Delta, counters, odd
+from hallway_tests.cpus import PRESENT, STILL, Cpus, obey, online, order, report
+from hallway_tests.guests import Delta, Stream, counters, odd
 from hallway_tests.streams import one_way
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-cpus")
 
 PORT = 4990
+ROUNDS = 20
 
 
 @contextlib.contextmanager
@@ -117,3 +118,35 @@ def test_nonsense(cpus: Cpus) -> None:
             assert "no VM" in cpus.say("cpus")
         finally:
             cpus.configure()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_come_and_go(cpus: Cpus) -> None:
+    """CPUs of both VMs come and go again and again under load; each byte arrives, and all are counted."""
+    cpus.configure(STILL)
+    try:
+        with cpus.loaded():
+            delta = Delta(*cpus.both)
+            stream = Stream(cpus.b, cpus.a, conns=4, stall=120)
+            for count in range(2 * ROUNDS):
+                for vm in cpus.both:
+                    obey(vm, count % 2 == 1)
+                wanted = 1 if count % 2 else PRESENT
+                for vm in cpus.both:
+                    wait_for(lambda: online(vm) == wanted, f"round {count}", 60 * cpus.slow)  # noqa: B023
+                stream.check_running(f"in round {count}")
+            moved = [delta.of(vm) for vm in cpus.both]
+            stream.stop()
+            stream.finish(120 * cpus.slow)
+            for vm, before in zip(cpus.both, moved, strict=True):
+                after = delta.of(vm)
+                assert before["cpus_parked"] >= ROUNDS
+                assert before["cpus_returned"] >= ROUNDS
+                assert not odd(after, watchdog=False)
+                assert not after["resets"]
+            ends = [delta.of(vm) for vm in cpus.both]
+            for way in (direction(*ends), direction(*ends[::-1])):
+                assert way.sent_ring == way.received_ring > 0
+    finally:
+        cpus.configure()

@@ -32,6 +32,8 @@ grow = 1
 shrink = 3
 pause = 1
 """
+# The policy changes nothing meanwhile.
+STILL = RULES.replace("grow = 1", "grow = 86400").replace("shrink = 3", "shrink = 86400")
 GROUP = """
 [[group]]
 name = "both"
