@@ -23,6 +23,7 @@ HALL_EXPORT(hall_channel_tryget);
 HALL_EXPORT(hall_channel_tunnel);
 HALL_EXPORT(hall_channel_unregister);
 HALL_EXPORT(hall_counters);
+HALL_EXPORT(hall_member_has_cid);
 HALL_EXPORT(hall_member_put);
 HALL_EXPORT(hall_members_get_by_cid);
 HALL_EXPORT(hall_memory_alloc);

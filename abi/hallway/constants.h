@@ -8,7 +8,7 @@
 /* Another major version is refused. */
 #define HALLWAY_MAJOR 3
 /* Another minor version is served; features have bits. */
-#define HALLWAY_MINOR 2
+#define HALLWAY_MINOR 3
 /* "HALLWAY1", of a formatted region. */
 #define HALLWAY_REGION_MAGIC 0x315941574c4c4148ULL
 /* "HALLSICE", of a slice that its member has formatted. */
@@ -41,6 +41,8 @@
 #define HALLWAY_TUNNEL_RANGES 4
 /* Regions that one VM can join. */
 #define HALLWAY_PAGE_ENTRIES 8
+/* The first minor version whose daemon names peers in the private page. */
+#define HALLWAY_MINOR_PEERS 3
 /* Peer id of the daemon's doorbell. */
 #define HALLWAY_DAEMON_ID 1
 /* hallway_request.command: No request. */

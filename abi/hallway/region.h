@@ -145,7 +145,11 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 	 */
 	__u32 tunnel_ranges;
 	struct hallway_ports tunnel_ports[HALLWAY_TUNNEL_RANGES];
-	__u32 reserved;
+	/*
+	 * CID of the one other member that the region has by the configuration; 0: the
+	 * daemon knows of none. From minor version HALLWAY_MINOR_PEERS on.
+	 */
+	__u32 peer_cid;
 	__u16 doorbell[HALLWAY_SLOTS_MAX]; /* peer id that rings the slot; 0: none;
 					    * current while the guest is joined
 					    */
@@ -229,6 +233,7 @@ HALLWAY_ASSERT_SIZE(struct hallway_request, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_request, region, 16);
 HALLWAY_ASSERT_SIZE(struct hallway_reply, 192);
 HALLWAY_ASSERT_OFFSET(struct hallway_reply, outsourcer, 20);
+HALLWAY_ASSERT_OFFSET(struct hallway_reply, peer_cid, 60);
 HALLWAY_ASSERT_OFFSET(struct hallway_reply, doorbell, 64);
 HALLWAY_ASSERT_SIZE(struct hallway_page, HALLWAY_PAGE_SIZE);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, entry, 64);

@@ -37,8 +37,16 @@ bool hall_members_doubt(struct hall_member *member,
 /* The outsourcer, with a reference, or NULL. Any context. */
 struct hall_member *hall_members_get_outsourcer(void);
 
-/* The member of that CID (abi/hallway/tunnel.h), with a reference, or NULL. Any context. */
+/*
+ * The member of that CID (abi/hallway/tunnel.h), with a reference, or NULL. One for which
+ * the host vouches comes before others. Any context.
+ */
 struct hall_member *hall_members_get_by_cid(u32 cid);
+/*
+ * May the member use the CID that it has? Not that of this guest, nor that of another one
+ * for which the host vouches, and not for it. An outsourcer has none. Any context.
+ */
+bool hall_member_has_cid(const struct hall_member *member);
 
 /*
  * Calls fn for each member, under discovery's mutex, until it returns other than

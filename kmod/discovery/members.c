@@ -181,20 +181,44 @@ struct hall_member *hall_members_get_outsourcer(void)
 	return member;
 }
 
-struct hall_member *hall_members_get_by_cid(u32 cid)
+/* Under RCU. */
+static struct hall_member *find_by_cid(u32 cid)
 {
 	struct hall_member *member, *found = NULL;
 
-	rcu_read_lock();
 	list_for_each_entry_rcu(member, &members, list) {
-		if (member->outsourcer || hallway_cid(member->uuid) != cid)
+		if (member->outsourcer || member->cid != cid)
 			continue;
-		hall_member_get(member);
-		found = member;
-		break;
+		if (member->vouched)
+			return member;
+		found = found ?: member;
 	}
+	return cid == hallway_cid(hall_uuid) ? NULL : found;
+}
+
+struct hall_member *hall_members_get_by_cid(u32 cid)
+{
+	struct hall_member *member;
+
+	rcu_read_lock();
+	member = find_by_cid(cid);
+	if (member)
+		hall_member_get(member);
 	rcu_read_unlock();
-	return found;
+	return member;
+}
+
+bool hall_member_has_cid(const struct hall_member *member)
+{
+	struct hall_member *first;
+	bool has;
+
+	rcu_read_lock();
+	first = find_by_cid(member->cid);
+	/* A VM that shares two regions with this one is two members. */
+	has = !member->outsourcer && (member->vouched || (first && !first->vouched));
+	rcu_read_unlock();
+	return has;
 }
 
 static void arrived(struct hall_member *member)

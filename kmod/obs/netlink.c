@@ -46,7 +46,7 @@ struct member {
 	const char *transport;
 	bool own;			/* this guest */
 	bool named;			/* uuid and name are the asker's to see */
-	u32 slot, generation, tunnels;
+	u32 slot, generation, tunnels, cid;
 	u8 uuid[16];
 	char name[HALLWAY_NAME_SIZE];
 	unsigned int addresses;
@@ -257,6 +257,7 @@ static int collect_member(struct hall_member *member, void *data)
 	to->slot = member->slot;
 	to->generation = member->generation;
 	to->tunnels = atomic_read(&member->tunnels);
+	to->cid = member->cid;
 	to->named = snapshot->private;
 	memcpy(to->uuid, member->uuid, sizeof(to->uuid));
 	strscpy(to->name, member->name, sizeof(to->name));
@@ -275,6 +276,7 @@ static int collect_own(const struct hall_own *own, void *data)
 	to->slot = own->slot;
 	to->generation = own->generation;
 	to->tunnels = 0;
+	to->cid = hallway_cid(hall_uuid);
 	to->named = snapshot->private;
 	memcpy(to->uuid, own->uuid, sizeof(to->uuid));
 	strscpy(to->name, own->name, sizeof(to->name));
@@ -293,7 +295,7 @@ static int put_member(struct sk_buff *skb, const void *element)
 	err = nla_put_string(skb, HALLWAY_A_TRANSPORT, from->transport) ?:
 	      nla_put_u32(skb, HALLWAY_A_SLOT, from->slot) ?:
 	      nla_put_u32(skb, HALLWAY_A_GENERATION, from->generation) ?:
-	      nla_put_u32(skb, HALLWAY_A_CID, hallway_cid(from->uuid)) ?:
+	      nla_put_u32(skb, HALLWAY_A_CID, from->cid) ?:
 	      nla_put_u32(skb, HALLWAY_A_TUNNELS, from->tunnels) ?:
 	      (from->own ? nla_put_flag(skb, HALLWAY_A_SELF) : 0);
 	if (!err && from->named)

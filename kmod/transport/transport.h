@@ -54,9 +54,11 @@ struct hall_member {
 	struct list_head addresses;	/* discovery's entries, same mutex */
 	bool departed;			/* set once; new channels are refused */
 	bool outsourcer;		/* the host says so; set before it arrives */
+	bool vouched;			/* cid is the host's word, not its own; the same */
 	u32 slot;
 	u32 generation;
-	u8 uuid[16];
+	u32 cid;			/* abi/hallway/tunnel.h; 0: none */
+	u8 uuid[16];			/* as it says; to be shown only */
 	u8 key[16];			/* of the connection tokens */
 	char name[HALLWAY_NAME_SIZE];
 	struct hall_member_bytes __percpu *bytes;	/* moved through rings */

@@ -134,7 +134,7 @@ static u32 accept_request(struct hall_tunnel *tunnel, struct sock *listener,
 		return HALLWAY_REASON_NO_MATCH;
 	if (sk_acceptq_is_full(listener))
 		return HALLWAY_REASON_BUSY;
-	child = make_child(listener, hallway_cid(tunnel->channel.member->uuid),
+	child = make_child(listener, tunnel->channel.member->cid,
 			   offer->offer.tunnel.local_port);
 	if (!child)
 		return HALLWAY_REASON_NO_MEMORY;

@@ -156,7 +156,7 @@ bool hall_datagram_deliver(struct hall_tunnel *tunnel, const struct hallway_lett
 	if (skb && !intact) {
 		kfree_skb(skb);
 	} else if (skb) {
-		sender_of(skb)->cid = hallway_cid(member->uuid);
+		sender_of(skb)->cid = member->cid;
 		sender_of(skb)->port = letter->local_port;
 		this_cpu_add(member->bytes->rx, letter->length);
 		hall_count(queue_datagram(sk, skb) ? HALL_TUNNEL_DATAGRAMS_RECEIVED :

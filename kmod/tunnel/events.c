@@ -22,6 +22,9 @@ struct hall_channel *hall_tunnel_meet(struct hall_member *member,
 		}
 		return channel;
 	}
+	/* It may claim to be another VM. */
+	if (!hall_member_has_cid(member))
+		return NULL;
 	tunnel = hall_tunnel_new(member, GFP_ATOMIC);
 	if (IS_ERR(tunnel))
 		return NULL;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from hallway_lab import topology
 from hallway_lab.vm import VM, Plain
-from hallway_tests import kexec
+from hallway_tests import kexec, table, tunnels
 from hallway_tests.guests import (
     AT_ONCE,
     Delta,
@@ -22,11 +23,13 @@ from hallway_tests.guests import (
     members,
     rmmod,
     settle_in,
+    status,
     wait_members,
 )
 from hallway_tests.pair import Pair, name_logs, sweep
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
+from hallway_tests.tunnels import PORT, Talk, cid
 
 from .conftest import Site
 
@@ -38,6 +41,7 @@ pytestmark = [
 NUMBERS = (5, 6, 7)
 NARROW = 9  # a VM with root ports too small for a region
 IDLE = 4  # seconds
+LONG = 600  # seconds, where regions are to stay
 GROUPS = """
 [limits]
 host = "96M"
@@ -328,6 +332,84 @@ def test_config_pairs(configured: Configured) -> None:
     rmmod(c)
     with _on_rings(configured, b, c, lambda: insmod(c, **AT_ONCE)):
         pass
+
+
+def test_cid_claimed(configured: Configured) -> None:
+    """In a region of two a member that writes another's UUID into the table gets nothing under its CID."""
+    hostile, honest, victim = configured.vms
+    configured.unload()
+    _load(configured, *configured.vms)
+    with _regions_that_stay(configured):
+        for vm in (hostile, honest):
+            with _on_rings(configured, vm, victim):
+                pass
+        for vm in configured.vms:
+            tunnels.load(vm)
+        cids = {vm.name: cid(vm) for vm in configured.vms}
+        _claim(configured, hostile, honest)
+        assert {one["cid"] for one in _others(victim)} == {cids[vm.name] for vm in (hostile, honest)}
+
+        # What it sends comes from itself, of each type.
+        for kind in tunnels.ALL_KINDS:
+            hearer = Talk(victim, f"name {kind} {PORT}")
+            assert hearer.hear() == "ready"
+            for vm in (hostile, honest):
+                caller = Talk(vm, f"greet {kind} {cids[victim.name]} {PORT}")
+                assert hearer.hear() == str(cids[vm.name]), f"{kind} from {vm.name}"
+                caller.end()
+            hearer.end()
+        # What is sent to the other one does not reach it: there nothing listens.
+        listener = Talk(hostile, f"hear stream {PORT} 1")
+        assert listener.hear() == "ready"
+        caller = Talk(victim, f"try stream {cids[honest.name]} {PORT} 1")
+        assert json.loads(caller.hear()) == ["ECONNRESET"]
+        for program in (caller, listener):
+            program.end()
+        tunnels.unload(*configured.vms)
+        configured.unload()
+
+
+def _claim(configured: Configured, hostile: VM, claimed: VM) -> None:
+    """Have the hostile one's entry name another VM while the victim takes in the table."""
+    victim = configured.vms[2]
+    region = configured.site.daemon.memory(f"pair.{hostile.name}.{victim.name}")
+    victim.run("dmesg -C")
+
+    def again() -> bool:
+        said = victim.run("dmesg").out
+        if "no longer a member" not in said:
+            table.overwrite_place(region, victim)
+        return "joined region" in said.partition("no longer a member")[2]
+
+    with table.claiming(region, hostile, claimed):
+        wait_for(again, "the victim has joined again", 60 * configured.slow)
+
+        wait_for(lambda: len(_others(victim)) == 2, "it knows all members again", 60 * configured.slow)
+
+
+def _others(vm: VM) -> list[dict[str, Any]]:
+    """Return the other members of all regions of a VM, as it knows them."""
+    return [member for member in status(vm)["members"] if not (member["self"] or member["host"])]
+
+
+@contextlib.contextmanager
+def _regions_that_stay(configured: Configured) -> Iterator[None]:
+    """Have regions of pairs that are made in the block stay for its length."""
+    daemon = configured.site.daemon
+    assert daemon.config
+
+    def set_idle(before: int, seconds: int) -> None:
+        text = daemon.config.read_text()
+        daemon.config.write_text(text.replace(f"idle = {before}", f"idle = {seconds}"))
+        daemon.kill()
+        daemon.start()
+
+    set_idle(IDLE, LONG)
+    try:
+        yield
+    finally:
+        set_idle(LONG, IDLE)
+    wait_for(lambda: configured.regions() == {"shared"}, "the others are withdrawn", 60 * configured.slow)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import json
 import mmap
 import struct
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from hallway_tests.guests import AT_ONCE, Delta, Stream, insmod, members, odd, r
 from hallway_tests.pair import TINY, Pair, connections_with, count_on_rings
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
+from hallway_tests.table import overwrite_place
 
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
@@ -130,7 +130,7 @@ def test_place_lost_in_fault(pair: Pair) -> None:
 
     def lost() -> bool:
         # hallwayd writes it again.
-        _overwrite_place(pair.site.daemon.region.path, a)
+        overwrite_place(pair.site.daemon.region.path, a)
         return "no longer a member" in a.run("dmesg").out
 
     a.run("dmesg -C")
@@ -197,17 +197,6 @@ def _send_in_fault(pair: Pair, peer: VM) -> tuple[Job, Job]:
         "the sender is in a fault",
     )
     return sender, hearer
-
-
-def _overwrite_place(region: Path, vm: VM) -> None:
-    """Have the region's table say that the VM is not there, as any of its members can."""
-    with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-        (slots,) = struct.unpack_from("<I", memory, 56)
-        places = [128 + 128 * slot for slot in range(slots)]
-        place = next(at for at in places if memory[at : at + 16] == uuid.UUID(vm.uuid).bytes)
-        struct.pack_into("<I", memory, place + 20, 0)  # its state
-        (change,) = struct.unpack_from("<I", memory, 60)
-        struct.pack_into("<I", memory, 60, change + 1)
 
 
 def _is_alive(pair: Pair, vm: VM, region: str) -> bool:

@@ -19,6 +19,7 @@ PROGRAM = "python3 -B /hallway/guest/tunnel.py"
 DATAGRAMS = "python3 -B /hallway/guest/datagrams.py"
 PORT = 5000
 KINDS = ("stream", "packet")
+ALL_KINDS = (*KINDS, "datagram")
 
 _numbers = count()
 

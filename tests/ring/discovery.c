@@ -5,7 +5,8 @@
  * publish, too, change them, fall silent, are heard again and depart, at
  * random, while threads look addresses up. A member that is found publishes the
  * address and is not gone; afterwards nothing is left. Of several that publish an
- * address the first one is found, until it is doubted.
+ * address the first one is found, until it is doubted. Several have the same UUID, too: its
+ * CID is that of one for which the host vouches, before it is that of the first one.
  */
 #include "pages.h"
 
@@ -15,6 +16,7 @@
 
 #define MEMBERS 100
 #define ADDRESSES 200
+#define UUIDS 20	/* number 0 is that of this guest */
 #define STEPS 20000
 #define THREADS 3
 
@@ -27,6 +29,7 @@ pthread_rwlock_t shim_readers =
 	PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 struct rcu_head *shim_dead;
 struct hall_transport_handler hall_transport_handler;
+u8 hall_uuid[16];
 
 static struct vm {
 	struct hall_member *member;	/* NULL: not here */
@@ -56,6 +59,11 @@ static struct in6_addr numbered(u32 number)
 	return address;
 }
 
+u32 shim_random(void)
+{
+	return 4711;
+}
+
 void shim_hook(void)
 {
 }
@@ -69,6 +77,10 @@ void shim_wait(void)
 static void on_served(void)
 {
 	served++;
+}
+
+static void on_outsourcer(void)
+{
 }
 
 static void on_departed(struct hall_member *member, u32 reason)
@@ -109,9 +121,14 @@ static void *look_up(void *data)
 
 /* What happens to a member */
 
-static void arrives(struct vm *vm, u32 generation)
+static void arrives(struct vm *vm, u32 generation, u64 *chance)
 {
 	vm->member = calloc(1, sizeof(*vm->member));
+	refcount_set(&vm->member->refs, 1);
+	vm->member->uuid[0] = draw(chance, UUIDS);
+	vm->member->cid = hallway_cid(vm->member->uuid);
+	vm->member->vouched = !draw(chance, 4);
+	vm->member->outsourcer = !draw(chance, 20);
 	vm->member->slot = vm - vms;
 	vm->member->generation = generation;
 	INIT_LIST_HEAD(&vm->member->addresses);
@@ -237,6 +254,46 @@ static int listed(struct hall_member *member, void *data)
 	return hall_member_addresses(member, published, &vms[member->slot]);
 }
 
+/* The member of a UUID: its generation says when it arrived. */
+static struct hall_member *owner(u8 uuid)
+{
+	struct hall_member *first = NULL, *member;
+	struct vm *vm;
+
+	for (vm = vms; vm < vms + MEMBERS; vm++) {
+		member = vm->member;
+		if (!member || member->uuid[0] != uuid || member->outsourcer)
+			continue;
+		if (!first || member->vouched > first->vouched ||
+		    (member->vouched == first->vouched &&
+		     member->generation < first->generation))
+			first = member;
+	}
+	return first && (uuid || first->vouched) ? first : NULL;
+}
+
+static void look_at_cids(void)
+{
+	struct hall_member *first, *found;
+	u8 uuid[16] = { };
+	struct vm *vm;
+
+	for (; uuid[0] < UUIDS; uuid[0]++) {
+		found = hall_members_get_by_cid(hallway_cid(uuid));
+		MUST(found == owner(uuid[0]));
+		if (found)
+			refcount_set(&found->refs, 1);
+	}
+	for (vm = vms; vm < vms + MEMBERS; vm++) {
+		if (!vm->member)
+			continue;
+		first = owner(vm->member->uuid[0]);
+		MUST(hall_member_has_cid(vm->member) ==
+		     (!vm->member->outsourcer &&
+		      (vm->member->vouched || (first && !first->vouched))));
+	}
+}
+
 static void look(void)
 {
 	unsigned int here = 0, seen = 0, number, i;
@@ -256,6 +313,7 @@ static void look(void)
 		MUST(member == (vm ? vm->member : NULL));
 	}
 	MUST(hall_counters.value[HALL_ADDRESS_CONFLICTS] == conflicts);
+	look_at_cids();
 }
 
 int main(int argc, char **argv)
@@ -268,6 +326,7 @@ int main(int argc, char **argv)
 	printf("seed %llu\n", (unsigned long long)chance);
 	hall_members_init();
 	hall_discovery_handler.served = on_served;
+	hall_discovery_handler.outsourcer = on_outsourcer;
 	hall_discovery_handler.departed = on_departed;
 	hall_discovery_handler.detach = on_detach;
 	for (i = 0; i < THREADS; i++)
@@ -276,7 +335,7 @@ int main(int argc, char **argv)
 		shim_jiffies += 1 + draw(&chance, 20);
 		vm = &vms[draw(&chance, MEMBERS)];
 		if (!vm->member)
-			arrives(vm, step);
+			arrives(vm, step, &chance);
 		else if (draw(&chance, 10))
 			draw(&chance, 2) ? publishes(vm, &chance) :
 					   are_doubted(vm, &chance);

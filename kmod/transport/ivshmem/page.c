@@ -44,6 +44,13 @@ u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 	return serial;
 }
 
+u32 ivshmem_page_read_peer(const struct hallway_reply *reply)
+{
+	/* What an older daemon leaves there may have come with a migration. */
+	return READ_ONCE(reply->minor) >= HALLWAY_MINOR_PEERS ?
+		       READ_ONCE(reply->peer_cid) : 0;
+}
+
 /*
  * Nothing waits for the reply, and a request that takes the entry before this one
  * was read says the same.

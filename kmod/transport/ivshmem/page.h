@@ -16,6 +16,11 @@ extern unsigned int ivshmem_addresses;
 u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 			 u32 command, const u8 *region);
 /*
+ * The CID of the one other member that the region has by this reply; 0: there may be
+ * several, or the daemon is too old to say.
+ */
+u32 ivshmem_page_read_peer(const struct hallway_reply *reply);
+/*
  * Says once that this guest takes part, so that the daemon plugs in its regions.
  * entry: a free one, or HALLWAY_PAGE_ENTRIES.
  */

@@ -14,6 +14,7 @@
 #include <linux/string.h>
 
 #include <hallway/reason.h>
+#include <hallway/tunnel.h>
 
 #include "../../obs/counters.h"
 #include "../shared/bounds.h"
@@ -209,6 +210,22 @@ static void copy_name(char *to, const char *from)
 			*to = '?';
 }
 
+/*
+ * Each member can write the table, so hallwayd's word comes first. Slot 0 is its own, which
+ * has no tunnels.
+ */
+static void name_peer(struct region *region, struct hall_member *member,
+		      const struct hallway_member *entry)
+{
+	member->vouched = region->peer_cid && member->slot;
+	if (member->vouched)
+		member->cid = region->peer_cid;
+	else if (!region->peer_cid)
+		member->cid = hallway_cid(entry->uuid);
+	memcpy(member->uuid, entry->uuid, sizeof(member->uuid));
+	copy_name(member->name, entry->name);
+}
+
 static void add_peer(struct region *region, u32 slot,
 		     const struct hallway_member *entry)
 {
@@ -227,9 +244,8 @@ static void add_peer(struct region *region, u32 slot,
 	refcount_inc(&region->refs);
 	peer->member.slot = slot;
 	peer->member.outsourcer = slot && slot == region->outsourcer;
-	memcpy(peer->member.uuid, entry->uuid, sizeof(entry->uuid));
 	memcpy(peer->member.key, region->key, sizeof(region->key));
-	copy_name(peer->member.name, entry->name);
+	name_peer(region, &peer->member, entry);
 	hall_peer_arrive(peer, slot, region->slot);
 	/* The peer may have sent before it arrived here. */
 	ivshmem_doorbell_look(region->doorbell);
@@ -242,7 +258,9 @@ static void scan_slot(struct region *region, u32 slot)
 	bool present;
 
 	read_entry(region, slot, &entry);
-	present = entry.state == HALLWAY_MEMBER_PRESENT;
+	/* An outsourcer shares its region with no one else, whatever the table says. */
+	present = entry.state == HALLWAY_MEMBER_PRESENT &&
+		  (!region->outsourcer || slot == region->outsourcer);
 	if (peer && (!present || entry.generation != peer->member.generation)) {
 		hall_peer_depart(peer, HALLWAY_REASON_PEER_LEFT);
 		peer = NULL;
@@ -364,6 +382,7 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 		goto invalid;
 	region->slot = slot;
 	region->outsourcer = READ_ONCE(reply->outsourcer);
+	region->peer_cid = ivshmem_page_read_peer(reply);
 	region->change = virt_load_acquire(&region->shared->change) - 1;
 	slice = slice_at(region, slot, &entry);
 	if (hall_own_slice_open(&region->own, &slice, ivshmem_address,

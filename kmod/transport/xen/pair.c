@@ -17,6 +17,7 @@
 #include <asm/xen/hypercall.h>
 
 #include <hallway/reason.h>
+#include <hallway/tunnel.h>
 
 #include "../../obs/counters.h"
 #include "../transports.h"
@@ -240,6 +241,8 @@ static int add_peer(struct pair *pair, const struct hall_slice *slice)
 		return -ENOMEM;
 	refcount_inc(&pair->refs);
 	peer->member.slot = pair->domid;
+	peer->member.vouched = true;
+	peer->member.cid = hallway_cid(pair->known.uuid);
 	memcpy(peer->member.uuid, pair->known.uuid, sizeof(peer->member.uuid));
 	memcpy(peer->member.key, pair->known.key, sizeof(peer->member.key));
 	strscpy(peer->member.name, pair->known.name, sizeof(peer->member.name));

@@ -7,8 +7,10 @@
     tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
     tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
+    tunnel.py name TYPE PORT                  print the CID of each that greets
+    tunnel.py greet TYPE CID PORT             send a word, and sleep
 
-TYPE is stream or packet. A connection of `serve` begins with the name of what the server does.
+TYPE is stream or packet; for name and greet datagram, too. A connection of `serve` begins with the name of what the server does.
 """
 
 from __future__ import annotations
@@ -541,6 +543,31 @@ def attempt(kind: str, cid: int, port: int, times: int) -> None:
     sys.stdin.read()
 
 
+def name_callers(kind: str, port: int) -> None:
+    """Print the CID from which each word comes."""
+    if kind != "datagram":
+        listener = listen(kind, port)
+        print("ready", flush=True)
+        while True:
+            sock, (cid, _) = listener.accept()
+            assert sock.recv(NAME) == b"hello"
+            print(cid, flush=True)
+    sock = socket.socket(socket.AF_VSOCK, socket.SOCK_DGRAM)
+    sock.bind((socket.VMADDR_CID_ANY, port))
+    print("ready", flush=True)
+    while True:
+        _, (cid, _) = sock.recvfrom(NAME)
+        print(cid, flush=True)
+
+
+def greet(kind: str, cid: int, port: int) -> None:
+    """Send a word and go on living."""
+    sock = socket.socket(socket.AF_VSOCK, TYPES.get(kind, socket.SOCK_DGRAM))
+    sock.connect((cid, port))
+    sock.send(b"hello")
+    sys.stdin.read()
+
+
 def main() -> None:
     """Do what the command line says."""
     word, *rest = sys.argv[1:]
@@ -553,6 +580,8 @@ def main() -> None:
         "hear": hear,
         "tell": tell,
         "try": attempt,
+        "name": name_callers,
+        "greet": greet,
     }
     commands[word](*values)
     sys.stdout.flush()

@@ -7,7 +7,7 @@ pub mod region {
     /// Another major version is refused.
     pub const MAJOR: u16 = 3;
     /// Another minor version is served; features have bits.
-    pub const MINOR: u16 = 2;
+    pub const MINOR: u16 = 3;
     /// "HALLWAY1", of a formatted region.
     pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
     /// "HALLSICE", of a slice that its member has formatted.
@@ -40,6 +40,8 @@ pub mod region {
     pub const TUNNEL_RANGES: usize = 4;
     /// Regions that one VM can join.
     pub const PAGE_ENTRIES: usize = 8;
+    /// The first minor version whose daemon names peers in the private page.
+    pub const MINOR_PEERS: u16 = 3;
     /// Peer id of the daemon's doorbell.
     pub const DAEMON_ID: u16 = 1;
     /// hallway_request.command: No request.

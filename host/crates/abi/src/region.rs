@@ -166,8 +166,8 @@ pub struct Reply {
     pub tunnel_ranges: u32,
     /// These.
     pub tunnel_ports: [Ports; TUNNEL_RANGES],
-    /// Zero.
-    pub reserved: u32,
+    /// CID of the one other member that the region has; 0: none is known.
+    pub peer_cid: u32,
     /// Peer id that rings the slot; 0: none; current while the guest is joined.
     pub doorbell: [u16; SLOTS_MAX],
 }
@@ -290,6 +290,7 @@ const _: () = {
     assert!(size_of::<Request>() == 128);
     assert!(offset_of!(Request, region) == 16);
     assert!(size_of::<Reply>() == 192);
+    assert!(offset_of!(Reply, peer_cid) == 60);
     assert!(offset_of!(Reply, doorbell) == 64);
     assert!(size_of::<Page>() == PAGE_SIZE);
     assert!(offset_of!(Page, entry) == 64);

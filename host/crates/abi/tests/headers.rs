@@ -34,7 +34,7 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_request", region::Request:
         serial major minor command reserved region vm name reserved2);
     layout!("hallway_reply", region::Reply:
-        serial status slot generation major minor outsourcer tunnel_ranges tunnel_ports reserved
+        serial status slot generation major minor outsourcer tunnel_ranges tunnel_ports peer_cid
         doorbell);
     layout!("hallway_ports", region::Ports: first last);
     layout!("hallway_home", region::Home: seq count reserved address);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES, TUNNEL_RANGES};
+use hallway_abi::tunnel::HOST_UUID;
 use hallway_cpus::{Limits, Rules};
 use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
@@ -730,6 +731,18 @@ impl Config {
         group?.tunnels.clone()
     }
 
+    /// The one other member that a region has for a VM. Nothing: it has several, or an
+    /// outsourcer, or is none of this configuration.
+    pub fn only_peer(&self, region: &str, vm: Uuid) -> Option<Uuid> {
+        if let Some(its) = self.helper_named(region) {
+            return (its.role == Role::Tunnels).then_some(Uuid(HOST_UUID));
+        }
+        let (a, b) = self.pair_named(region)?;
+        let two = [self.vms[a].uuid, self.vms[b].uuid];
+        let own = two.iter().position(|uuid| *uuid == vm)?;
+        Some(two[1 - own])
+    }
+
     /// Name of the region of two VMs.
     pub fn pair_name(&self, a: usize, b: usize) -> String {
         let mut names = [&self.vms[a].name, &self.vms[b].name];
@@ -1272,6 +1285,15 @@ mod tests {
         let ports = Some(vec![(22, 22), (5000, 5999)]);
         assert_eq!(config.tunnel_ports("web"), ports);
         assert_eq!(config.tunnel_ports(&pair), None);
+        assert_eq!(config.only_peer(&pair, vm.uuid), Some(shop.uuid));
+        assert_eq!(config.only_peer(&pair, shop.uuid), Some(vm.uuid));
+        assert_eq!(config.only_peer(&pair, config.vms[1].uuid), None);
+        assert_eq!(
+            config.only_peer("tun.shop", shop.uuid),
+            Some(Uuid(HOST_UUID))
+        );
+        assert_eq!(config.only_peer("out.shop", shop.uuid), None);
+        assert_eq!(config.only_peer("web", vm.uuid), None);
         let tunnels = shop.tunnels.as_ref().unwrap();
         let listen = tunnels.listen.as_ref().unwrap();
         assert_eq!(

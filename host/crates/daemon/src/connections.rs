@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hallway_abi::region as abi;
+use hallway_abi::tunnel::cid;
 use hallway_control as control;
 use hallway_membership::{Address, Reply, Request, Uuid, HOST_SLOT};
 use nix::sys::epoll::EpollFlags;
@@ -718,6 +719,10 @@ impl Connections {
                     .filter(|_| region.is_some_and(|region| region.starts_with(OUTSOURCED)))
                     .map_or(0, |helper| helper.slot as u32),
                 tunnels: region.and_then(|region| config.tunnel_ports(region)),
+                peer_cid: region
+                    .zip(connection.uuid)
+                    .and_then(|(region, vm)| config.only_peer(region, vm))
+                    .map_or(0, |peer| cid(&peer.0)),
                 doorbells,
             }
         })

@@ -55,6 +55,8 @@ pub struct Reply {
     /// Ports of the guest that others may reach by tunnels, the first and the last of each
     /// range: as many ranges as there is room for. Nothing: any.
     pub tunnels: Option<Vec<(u32, u32)>>,
+    /// CID of the one other member that the region has; 0: it may have several.
+    pub peer_cid: u32,
     /// The peer id that rings each slot; 0: none.
     pub doorbells: [u16; abi::SLOTS_MAX],
 }
@@ -153,6 +155,8 @@ impl Page {
         let outsourcer = at(offset_of!(abi::Reply, outsourcer));
         self.mapping.write_u32(outsourcer, reply.outsourcer);
         self.write_tunnels(entry, reply.tunnels.as_deref());
+        let peer = at(offset_of!(abi::Reply, peer_cid));
+        self.mapping.write_u32(peer, reply.peer_cid);
         for (slot, id) in reply.doorbells.iter().enumerate() {
             self.mapping
                 .write_u16(at(offset_of!(abi::Reply, doorbell)) + slot * 2, *id);
@@ -357,6 +361,7 @@ mod tests {
                 generation: 9,
                 outsourcer: 6,
                 tunnels: Some(vec![(5000, 5000), (6000, 6999)]),
+                peer_cid: 0x4000_0007,
                 doorbells,
             },
         );
@@ -364,5 +369,6 @@ mod tests {
         assert_eq!(guest.read_u32(base + 132), 2);
         assert_eq!(guest.read_u32(base + 148), 6);
         assert_eq!(guest.read_u16(base + 128 + 64 + 126), 0x1234);
+        assert_eq!(guest.read_u32(base + 128 + 60), 0x4000_0007);
     }
 }
