@@ -38,7 +38,7 @@ HALL_EXPORT(hall_ring_find_source);
 HALL_EXPORT(hall_ring_finish);
 HALL_EXPORT(hall_ring_get_rx_span);
 HALL_EXPORT(hall_ring_get_tx_span);
-HALL_EXPORT(hall_ring_init_rx);
+HALL_EXPORT(hall_ring_init_first_rx);
 HALL_EXPORT(hall_ring_init_tx);
 HALL_EXPORT(hall_ring_is_valid_size);
 HALL_EXPORT(hall_ring_publish);

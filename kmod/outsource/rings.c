@@ -55,7 +55,7 @@ int hall_out_map(struct hall_out *out, const struct hallway_message *offer)
 				      HALLWAY_RING_HEADER + size);
 	if (!ring)
 		return -EPROTO;
-	if (!hall_ring_init_rx(&rx, ring, size, HALL_OUT_CARRIER)) {
+	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_OUT_CARRIER)) {
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}

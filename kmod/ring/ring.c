@@ -73,6 +73,15 @@ bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 	       READ_ONCE(shared->carrier) == carrier;
 }
 
+bool hall_ring_init_first_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
+			     u32 size, u32 carrier)
+{
+	bool good = hall_ring_init_rx(rx, shared, size, carrier);
+
+	rx->started = true;
+	return good && virt_load_acquire(&shared->start) == HALLWAY_MARK_SET;
+}
+
 u32 hall_ring_count_unread(struct hall_tx_ring *tx)
 {
 	u64 tail = virt_load_acquire(&tx->shared->tail);	/* B */

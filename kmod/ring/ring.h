@@ -62,6 +62,12 @@ void hall_ring_init_tx(struct hall_tx_ring *tx, struct hallway_ring *shared,
 /* Receiver: take up a ring of the size that was agreed. False: not a ring. */
 bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 		       u32 size, u32 carrier);
+/*
+ * The same for a stream that begins in the ring: no byte comes over TCP. False, too, if
+ * its sender has not set the start mark for 0. It is not looked at again.
+ */
+bool hall_ring_init_first_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
+			     u32 size, u32 carrier);
 
 /* Sender: free bytes, 0 also if broken. */
 u32 hall_ring_count_space(struct hall_tx_ring *tx);

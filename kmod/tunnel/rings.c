@@ -47,7 +47,7 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 				      HALLWAY_RING_HEADER + size);
 	if (!ring)
 		return -EPROTO;
-	if (!hall_ring_init_rx(&rx, ring, size, HALL_TUNNEL_CARRIER)) {
+	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_TUNNEL_CARRIER)) {
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}

@@ -81,6 +81,37 @@ static void initialised(void)
 	CHECK(!hall_ring_init_rx(&rx, shared, 8192, 3), "another magic");
 }
 
+/* A stream without TCP: neither a missing mark nor one that is changed later delays bytes. */
+static void first(void)
+{
+	static const u64 marks[] = {
+		0, HALLWAY_MARK_SET | 1, HALLWAY_MARK_SET | 0x80000000, HALLWAY_MARK_TRUNCATED,
+		HALLWAY_MARK_SET | HALLWAY_MARK_TRUNCATED, 1,
+	};
+	u32 n;
+
+	for EACH(mark, marks) {
+		fresh(4096, 0);
+		shared->start = marks[i_mark];
+		CHECK(!hall_ring_init_first_rx(&rx, shared, 4096, 1), "mark %#llx",
+		      (unsigned long long)marks[i_mark]);
+	}
+	for EACH(mark, marks) {
+		fresh(4096, 0);
+		hall_ring_set_start(&tx, 0);
+		CHECK(!hall_ring_init_first_rx(&rx, shared, 8192, 1), "another size");
+		CHECK(hall_ring_init_first_rx(&rx, shared, 4096, 1));
+		shared->start = marks[i_mark];
+		CHECK(hall_ring_find_source(&rx, 0, 0, &n) == HALL_RX_EMPTY);
+		CHECK(!hall_ring_arm_head(&rx, 1));
+		CHECK(hall_ring_publish(&tx, 5));
+		CHECK(hall_ring_find_source(&rx, 0, 0, &n) == HALL_RX_RING && n == 5);
+		hall_ring_consume(&rx, 5);
+		hall_ring_set_end(&tx);
+		CHECK(hall_ring_find_source(&rx, 0, 0, &n) == HALL_RX_ENDED);
+	}
+}
+
 /* Positions 0 .. size, written and read in steps that meet the end anywhere. */
 static void spans(void)
 {
@@ -815,6 +846,7 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	TEST(sizes);
 	TEST(initialised);
+	TEST(first);
 	TEST(spans);
 	TEST(full_and_empty);
 	TEST(offsets);
