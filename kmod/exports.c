@@ -47,4 +47,6 @@ HALL_EXPORT(hall_ring_set_start);
 HALL_EXPORT(hall_send_round);
 HALL_EXPORT(hall_sock_spin);
 HALL_EXPORT(hall_sock_wants_edges);
+HALL_EXPORT(hall_turn_init);
+HALL_EXPORT(hall_turn_trylock);
 HALL_EXPORT(hall_uuid);

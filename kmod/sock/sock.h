@@ -41,6 +41,7 @@
 #include "../channel/channel.h"
 #include "../compat/native.h"
 #include "../ring/ring.h"
+#include "turn.h"
 
 /*
  * Bytes that a ring of that size holds at least, if its reader takes none. Its
@@ -146,7 +147,7 @@ struct hall_sock {
 
 	struct mutex rx_mutex;
 	bool awaited;			/* the work item waits for rx_mutex, */
-	struct wait_queue_entry turn;	/* or lock_sock(); see lock.c */
+	struct hall_turn turn;		/* or lock_sock(); see lock.c */
 	unsigned int rx_waiters;	/* of ours, asleep on the socket */
 	unsigned int tx_waiters;
 	unsigned int spin_credit;	/* see spin.c */

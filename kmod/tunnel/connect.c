@@ -163,7 +163,7 @@ void hall_tunnel_refuse(struct hall_tunnel *tunnel, const struct hallway_message
 	hall_channel_decline(tunnel->channel.member, offer, reason);
 }
 
-void hall_tunnel_serve(struct hall_tunnel *tunnel,
+bool hall_tunnel_serve(struct hall_tunnel *tunnel,
 		       const struct hallway_message *offer)
 {
 	struct hall_member *member = tunnel->channel.member;
@@ -175,8 +175,11 @@ void hall_tunnel_serve(struct hall_tunnel *tunnel,
 	/* As if nothing listened there. */
 	listener = hall_member_may_reach(member, address.svm_port) ?
 			   vsock_find_bound_socket(&address) : NULL;
+	if (listener && !hall_turn_trylock(&tunnel->turn, listener)) {
+		sock_put(listener);
+		return false;
+	}
 	if (listener) {
-		lock_sock(listener);
 		reason = accept_request(tunnel, listener, offer);
 		release_sock(listener);
 		sock_put(listener);
@@ -185,6 +188,7 @@ void hall_tunnel_serve(struct hall_tunnel *tunnel,
 		hall_tunnel_refuse(tunnel, offer, reason);
 	else
 		hall_count(HALL_TUNNEL_ARRIVALS);
+	return true;
 }
 
 /* The end of a connect(), good or bad. lock_sock() */

@@ -48,14 +48,24 @@ static struct hallway_message *take_offer(struct hall_tunnel *tunnel)
 	return offer;
 }
 
+static void put_back_offer(struct hall_tunnel *tunnel, struct hallway_message *offer)
+{
+	spin_lock_bh(&tunnel->channel.lock);
+	tunnel->channel.offer = offer;
+	spin_unlock_bh(&tunnel->channel.lock);
+}
+
 static void on_request(struct hall_tunnel *tunnel)
 {
 	struct hallway_message *offer = take_offer(tunnel);
 
-	if (offer->offer.tunnel.type == HALLWAY_TUNNEL_DGRAM)
+	if (offer->offer.tunnel.type == HALLWAY_TUNNEL_DGRAM) {
 		hall_trunk_serve(tunnel, offer);
-	else
-		hall_tunnel_serve(tunnel, offer);
+	} else if (!hall_tunnel_serve(tunnel, offer)) {
+		/* Till then it has no number by which another one could come. */
+		put_back_offer(tunnel, offer);
+		return;
+	}
 	/* From here on the endpoint's number keeps the member's memory. */
 	hall_channel_release(tunnel->channel.member);
 	tunnel->held = false;

@@ -12,8 +12,8 @@ module_param(tunnels_max, uint, 0644);
 MODULE_PARM_DESC(tunnels_max, "tunnels with one other VM at most, requests included");
 
 /*
- * Of its own: an item waits for lock_sock(), which a program may hold for as long as it
- * likes, in a page fault.
+ * Of its own, as the module goes when it is empty. No item waits for lock_sock(), which a
+ * program may hold for as long as it likes, in a page fault: see sock/turn.c.
  */
 static struct workqueue_struct *queue;
 
@@ -55,14 +55,15 @@ static void run_work(struct work_struct *work)
 	if (sk)
 		sock_hold(sk);
 	spin_unlock_bh(&tunnel->channel.lock);
-	if (sk)
-		lock_sock(sk);
-	/* It may have been closed meanwhile. */
-	hall_tunnel_run_events(tunnel, tunnel->sk, xchg(&tunnel->channel.events, 0));
-	if (sk) {
-		release_sock(sk);
-		sock_put(sk);
+	if (!sk || hall_turn_trylock(&tunnel->turn, sk)) {
+		/* It may have been closed meanwhile. */
+		hall_tunnel_run_events(tunnel, tunnel->sk,
+				       xchg(&tunnel->channel.events, 0));
+		if (sk)
+			release_sock(sk);
 	}
+	if (sk)
+		sock_put(sk);
 	hall_channel_put(&tunnel->channel);
 }
 
@@ -90,6 +91,7 @@ struct hall_tunnel *hall_tunnel_new(struct hall_member *member, gfp_t gfp)
 	}
 	hall_channel_setup(&tunnel->channel, &hall_tunnel_kind, member);
 	INIT_WORK(&tunnel->work, run_work);
+	hall_turn_init(&tunnel->turn, &tunnel->channel);
 	tunnel->spin_credit = HALL_SPIN_CREDIT;
 	return tunnel;
 }

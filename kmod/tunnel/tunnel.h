@@ -30,6 +30,7 @@
 
 #include "../channel/channel.h"
 #include "../ring/ring.h"
+#include "../sock/turn.h"
 
 /* The carrier of a tunnel's only ring in a direction. */
 #define HALL_TUNNEL_CARRIER	1
@@ -55,6 +56,7 @@ struct hall_tunnel {
 	struct hall_trunk *trunk;	/* if it is one */
 	struct sock *sk;		/* referenced; NULL: not yet, or closed */
 	struct work_struct work;
+	struct hall_turn turn;		/* of the work item, at the lock of a socket */
 	enum hall_tunnel_state state;
 	bool held;			/* the member: see hall_channel_hold() */
 
@@ -176,8 +178,11 @@ void hall_tunnel_offer(struct hall_tunnel *tunnel, const struct hallway_tunnel *
 void hall_tunnel_refuse(struct hall_tunnel *tunnel, const struct hallway_message *offer,
 			u32 reason);
 int hall_tunnel_connect(struct vsock_sock *vsk);
-/* The peer's request: sends an answer, or declines. The work item. */
-void hall_tunnel_serve(struct hall_tunnel *tunnel,
+/*
+ * The peer's request: sends an answer, or declines. False: the listener's lock is taken,
+ * and the work item runs again. The work item.
+ */
+bool hall_tunnel_serve(struct hall_tunnel *tunnel,
 		       const struct hallway_message *offer);
 /* An answer to ours. The work item; sk may be NULL. */
 void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("e2e-tunnels")
 
 TRIPS = 5000
 COPIED_BYTES = 3_000_000
+CALLERS = 600  # more than a queue of the kernel works at
 KILLED_BYTES = 100_000  # that a peer has sent when it dies
 # What stock kernels' own transport within a guest does in another way.
 DIFFERENT = {
@@ -180,6 +181,29 @@ def test_refused(pair: Pair) -> None:
         assert delta.of(b)["tunnel_refusals"] == 3
         # What was not accepted ends with its listener.
         for program in (listener, caller, second):
+            program.end()
+
+
+def test_listener_in_fault(pair: Pair) -> None:
+    """A listener's lock is kept in a page fault, with many callers: others do not wait, and these come after."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        keeper = Talk(b, f"keep 7 {CALLERS}")
+        assert keeper.hear() == "kept"
+        callers = Talk(a, f"begin {cid(b)} 7 {CALLERS}")
+        assert callers.hear() == "begun"
+        delta = Delta(*pair.both)
+        for kind in KINDS:
+            said = run(a, f"echo {kind} {cid(b)} {PORT} 100000 2", 60 * pair.slow)
+            assert not said["wrong"], said["wrong"]
+        assert delta.of(b)["tunnel_arrivals"] == 4
+        for program in (keeper, callers):
+            program.say("on")
+        assert [keeper.hear(), callers.hear()] == [str(CALLERS)] * 2
+        assert delta.of(b)["tunnel_arrivals"] == 4 + CALLERS
+        _check(pair, delta)
+        for program in (callers, keeper):
             program.end()
 
 

@@ -7,6 +7,8 @@
     tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
     tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
+    tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault for a line of input
+    tunnel.py begin CID PORT TIMES            begin as many connections; print how many come about
     tunnel.py name TYPE PORT                  print the CID of each that greets
     tunnel.py greet TYPE CID PORT             send a word, and sleep
 
@@ -35,6 +37,7 @@ MOST = 60_000  # bytes of a message
 PATIENCE = 60
 MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
+SMALL = 4096  # bytes of a ring where there are many
 
 Row = Callable[["Caller"], object]
 ROWS: list[Row] = []
@@ -188,6 +191,14 @@ def patience(sock: socket.socket, seconds: float = PATIENCE) -> None:
     # Python takes none but integers for AF_VSOCK.
     libc = ctypes.CDLL(None)
     assert not libc.setsockopt(sock.fileno(), socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit, len(limit))
+
+
+def set_connect_timeout(sock: socket.socket, seconds: int) -> None:
+    """Have connect() wait for as long."""
+    limit = struct.pack("qq", seconds, 0)
+    libc = ctypes.CDLL(None)
+    option = 6  # SO_VM_SOCKETS_CONNECT_TIMEOUT_OLD
+    assert not libc.setsockopt(sock.fileno(), socket.AF_VSOCK, option, limit, len(limit))
 
 
 def events(sock: socket.socket, wanted: int, until: int) -> str:
@@ -543,6 +554,45 @@ def attempt(kind: str, cid: int, port: int, times: int) -> None:
     sys.stdin.read()
 
 
+def keep(port: int, backlog: int) -> None:
+    """Have a thread hold the lock of a listener while its page is away; accept all once it is there."""
+    sys.path.append("/hallway/tests")
+    from native import Unpaged
+
+    listener, page = listen("stream", port, backlog), Unpaged()
+    thread = threading.Thread(
+        target=lambda: page.setsockopt(listener, socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, 8),
+        daemon=True,
+    )
+    thread.start()
+    place = f"/proc/self/task/{thread.native_id}/wchan"
+    while "handle_userfault" not in open(place).read():
+        time.sleep(0.01)
+    print("kept", flush=True)
+    sys.stdin.readline()
+    page.fill(struct.pack("Q", SMALL))
+    thread.join()
+    kept = [listener.accept()[0] for _ in range(backlog)]
+    print(len(kept), flush=True)
+    sys.stdin.read()
+
+
+def begin(cid: int, port: int, times: int) -> None:
+    """Connect without waiting; count the connections that are there after a line of the input."""
+    kept = []
+    for _ in range(times):
+        sock = socket.socket(socket.AF_VSOCK)
+        sock.setsockopt(socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, struct.pack("Q", SMALL))
+        set_connect_timeout(sock, PATIENCE)
+        sock.setblocking(False)
+        assert failure(lambda: sock.connect((cid, port))) == "EINPROGRESS"  # noqa: B023
+        kept.append(sock)
+    print("begun", flush=True)
+    sys.stdin.readline()
+    print(sum(events(sock, select.POLLOUT, select.POLLOUT) == "POLLOUT" for sock in kept), flush=True)
+    sys.stdin.read()
+
+
 def name_callers(kind: str, port: int) -> None:
     """Print the CID from which each word comes."""
     if kind != "datagram":
@@ -580,6 +630,8 @@ def main() -> None:
         "hear": hear,
         "tell": tell,
         "try": attempt,
+        "keep": keep,
+        "begin": begin,
         "name": name_callers,
         "greet": greet,
     }
