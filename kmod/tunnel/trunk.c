@@ -100,17 +100,26 @@ static struct hall_tunnel *find_trunk(u32 cid)
 	return tunnel;
 }
 
+/* opening, mutex: once it has a number the peer may say anything of it. */
 static int set_up(struct hall_tunnel *tunnel, u32 cid)
 {
-	tunnel->state = HALL_TUNNEL_CALLING;
-	tunnel->trunk = make_trunk(tunnel, cid, false);
-	if (!tunnel->trunk)
-		return -ENOMEM;
-	return hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES) ?:
-	       xa_err(xa_store(&written, cid, tunnel, GFP_KERNEL));
+	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES) ?:
+		  xa_err(xa_store(&written, cid, tunnel, GFP_KERNEL));
+
+	if (err) {
+		tunnel->state = HALL_TUNNEL_ENDED;
+		hall_tunnel_free_tx(tunnel);
+		hall_channel_close(&tunnel->channel);
+		return err;
+	}
+	/* For the table. */
+	refcount_inc(&tunnel->channel.refs);
+	hall_count(HALL_TRUNKS);
+	hall_tunnel_offer(tunnel, &(struct hallway_tunnel){ .type = HALLWAY_TUNNEL_DGRAM });
+	return 0;
 }
 
-/* Has the caller's reference, and that of the table. opening */
+/* Returns with a reference for the caller. opening */
 static struct hall_tunnel *open_trunk(u32 cid)
 {
 	struct hall_member *member = hall_members_get_by_cid(cid);
@@ -128,17 +137,19 @@ static struct hall_tunnel *open_trunk(u32 cid)
 	hall_member_put(member);
 	if (IS_ERR(tunnel))
 		return tunnel;
-	err = set_up(tunnel, cid);
-	if (err) {
-		hall_tunnel_free_tx(tunnel);
-		hall_channel_close(&tunnel->channel);
+	tunnel->state = HALL_TUNNEL_CALLING;
+	tunnel->trunk = make_trunk(tunnel, cid, false);
+	if (!tunnel->trunk) {
 		hall_channel_put(&tunnel->channel);
-		return ERR_PTR(err);
+		return ERR_PTR(-ENOMEM);
 	}
-	refcount_inc(&tunnel->channel.refs);
-	hall_count(HALL_TRUNKS);
-	hall_tunnel_offer(tunnel, &(struct hallway_tunnel){ .type = HALLWAY_TUNNEL_DGRAM });
-	return tunnel;
+	mutex_lock(&tunnel->trunk->mutex);
+	err = set_up(tunnel, cid);
+	mutex_unlock(&tunnel->trunk->mutex);
+	if (!err)
+		return tunnel;
+	hall_channel_put(&tunnel->channel);
+	return ERR_PTR(err);
 }
 
 /*
@@ -390,6 +401,16 @@ static void finish_reading(struct hall_tunnel *tunnel, u32 reason)
 	hall_tunnel_close_channel(tunnel);
 }
 
+/* What comes later is not read: the writer may not have heard that it has left. */
+static void end_at_head(struct hall_tunnel *tunnel)
+{
+	spin_lock_bh(&tunnel->channel.lock);
+	if (tunnel->mapped)
+		hall_ring_count_used(&tunnel->rx);
+	tunnel->rx.ended = true;
+	spin_unlock_bh(&tunnel->channel.lock);
+}
+
 static void run_reader(struct hall_tunnel *tunnel, unsigned long events)
 {
 	bool departed = events & BIT(HALL_EVENT_DEPARTED);
@@ -397,6 +418,8 @@ static void run_reader(struct hall_tunnel *tunnel, unsigned long events)
 
 	if (tunnel->state == HALL_TUNNEL_ENDED)
 		return;
+	if (departed)
+		end_at_head(tunnel);
 	do
 		taken = read_trunk(tunnel);
 	while (departed && taken == TAKEN_SOME);
