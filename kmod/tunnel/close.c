@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* shutdown() and close(). */
+/* shutdown(), and the end of a tunnel for its socket. */
 #include "tunnel.h"
 
 int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode)
@@ -18,15 +18,20 @@ int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode)
 	return 0;
 }
 
-void hall_tunnel_release(struct vsock_sock *vsk)
+int hall_tunnel_cancel(struct vsock_sock *vsk)
 {
-	if (sk_vsock(vsk)->sk_type == SOCK_DGRAM) {
-		hall_datagram_unbind(vsk);
-		hall_trunks_close();
-	} else {
-		/* A tunnel that still waits for its answer declines it. */
-		hall_tunnel_shutdown(vsk, SHUTDOWN_MASK);
-		hall_tunnel_cancel(vsk);
-	}
-	vsock_remove_sock(vsk);
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+
+	if (!tunnel)
+		return 0;
+	/* A signal may come to connect() at the same moment as the answer. */
+	hall_tunnel_shutdown(vsk, SHUTDOWN_MASK);
+	vsock_remove_connected(vsk);
+	/*
+	 * It lives on until the peer has read our ring. What answers from here on meets no
+	 * socket, and is declined.
+	 */
+	hall_tunnel_close_channel(tunnel);
+	hall_tunnel_detach(tunnel, vsk);
+	return 0;
 }

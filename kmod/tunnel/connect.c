@@ -15,13 +15,6 @@ static u32 type_of(const struct sock *sk)
 					       HALLWAY_TUNNEL_STREAM;
 }
 
-/* The tunnel outlives its socket until the peer has read our ring. */
-static void let_go(struct hall_tunnel *tunnel, struct vsock_sock *vsk)
-{
-	hall_tunnel_close_channel(tunnel);
-	hall_tunnel_detach(tunnel, vsk);
-}
-
 void hall_tunnel_offer(struct hall_tunnel *tunnel, const struct hallway_tunnel *names)
 {
 	hall_channel_tunnel(&tunnel->channel, HALL_TUNNEL_CARRIER, names,
@@ -37,16 +30,6 @@ static void send_offer(struct hall_tunnel *tunnel, const struct vsock_sock *vsk,
 		.local_port = vsk->local_addr.svm_port,
 		.remote_port = vsk->remote_addr.svm_port,
 	});
-}
-
-int hall_tunnel_cancel(struct vsock_sock *vsk)
-{
-	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-
-	/* What answers meets no socket, and is declined. */
-	if (tunnel)
-		let_go(tunnel, vsk);
-	return 0;
 }
 
 int hall_tunnel_connect(struct vsock_sock *vsk)
@@ -67,7 +50,7 @@ int hall_tunnel_connect(struct vsock_sock *vsk)
 	hall_tunnel_attach(tunnel, sk_vsock(vsk));
 	err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, vsk->buffer_size);
 	if (err) {
-		let_go(tunnel, vsk);
+		hall_tunnel_cancel(vsk);
 		return err;
 	}
 	hall_count(HALL_TUNNEL_CALLS);
@@ -227,5 +210,7 @@ void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
 	sk->sk_socket->state = SS_CONNECTED;
 	vsock_insert_connected(vsock_sk(sk));
 	hall_count(HALL_TUNNEL_CONNECTIONS);
+	/* The program may not have waited for the answer. */
+	hall_tunnel_shutdown(vsock_sk(sk), sk->sk_shutdown);
 	sk->sk_state_change(sk);
 }

@@ -18,7 +18,19 @@ static int init_socket(struct vsock_sock *vsk, struct vsock_sock *listener)
 	return 0;
 }
 
-/* hall_tunnel_release() has come before. */
+/* lock_sock() */
+static void release_socket(struct vsock_sock *vsk)
+{
+	if (sk_vsock(vsk)->sk_type == SOCK_DGRAM) {
+		hall_datagram_unbind(vsk);
+		hall_trunks_close();
+	} else {
+		hall_tunnel_cancel(vsk);
+	}
+	vsock_remove_sock(vsk);
+}
+
+/* release_socket() has come before. */
 static void destruct_socket(struct vsock_sock *vsk)
 {
 }
@@ -83,7 +95,7 @@ static const struct vsock_transport transport = {
 	.module = THIS_MODULE,
 	.init = init_socket,
 	.destruct = destruct_socket,
-	.release = hall_tunnel_release,
+	.release = release_socket,
 	.cancel_pkt = hall_tunnel_cancel,
 	.connect = hall_tunnel_connect,
 	.dgram_bind = hall_datagram_bind,

@@ -264,7 +264,8 @@ void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk)
 	if (!sk)
 		return;
 	hall_count(HALL_TUNNEL_RESETS);
-	vsock_sk(sk)->peer_shutdown |= RCV_SHUTDOWN;
+	/* A read finds the reset before it finds this: hall_tunnel_is_reset(). */
+	vsock_sk(sk)->peer_shutdown |= SHUTDOWN_MASK;
 	/* Else the reader would get it before what it has received. */
 	if (hall_tunnel_is_reset(tunnel, sk))
 		report_reset(sk);

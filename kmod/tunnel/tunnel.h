@@ -69,7 +69,8 @@ struct hall_tunnel {
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
 	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
-	bool fin;			/* the peer has set its end mark */
+	bool fin;			/* the peer has set its end mark, */
+	bool fin_reported;		/* and pollers know */
 	bool failed;			/* reset: ECONNRESET once all is read */
 	unsigned int spin_credit;	/* see sock/spin.c */
 	struct rcu_head rcu;
@@ -189,12 +190,11 @@ void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
 			     const struct hallway_message *offer);
 /* There will be none. lock_sock(), or sk is NULL. */
 void hall_tunnel_take_refusal(struct hall_tunnel *tunnel, struct sock *sk);
-/* connect() is over; the answer is still to come. lock_sock() */
-int hall_tunnel_cancel(struct vsock_sock *vsk);
 
 /* close.c: calls of the core. lock_sock() */
 int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode);
-void hall_tunnel_release(struct vsock_sock *vsk);
+/* The socket needs the tunnel no more, whether it is connected or not. */
+int hall_tunnel_cancel(struct vsock_sock *vsk);
 
 /* trunk.c: process context, unless it says otherwise. */
 /* There is another socket of SOCK_DGRAM, and one less: trunks end with the last. */

@@ -193,7 +193,7 @@ void hall_tunnel_wake(struct hall_channel *channel)
 	spin_lock_bh(&channel->lock);
 	sk = tunnel->sk;
 	if (sk && tunnel->mapped) {
-		ended = READ_ONCE(tunnel->rx.shared->end) && !tunnel->fin;
+		ended = READ_ONCE(tunnel->rx.shared->end) && !tunnel->fin_reported;
 		/* For waiters that neither poll nor read before the next edge. */
 		hall_tunnel_arm_edge(tunnel, true);
 	}
@@ -202,7 +202,10 @@ void hall_tunnel_wake(struct hall_channel *channel)
 		sk->sk_write_space(sk);
 	}
 	spin_unlock_bh(&channel->lock);
-	/* A poller may wait for EPOLLRDHUP alone. */
+	/*
+	 * A poller may wait for EPOLLRDHUP alone. It may have taken the mark itself: the
+	 * core looks before it asks for bytes.
+	 */
 	if (ended)
 		hall_channel_raise(channel, HALL_EVENT_FINISH);
 }

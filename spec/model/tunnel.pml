@@ -83,7 +83,7 @@ inline finish_reading(reset)
 	fi
 }
 
-/* hall_tunnel_release(), hall_tunnel_cancel() */
+/* release_socket(), hall_tunnel_cancel() */
 inline close_socket()
 {
 	if

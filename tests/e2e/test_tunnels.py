@@ -19,6 +19,7 @@ from hallway_tests.tunnels import KINDS, PORT, Talk, cid, run, served
 pytestmark = pytest.mark.xdist_group("e2e-tunnels")
 
 TRIPS = 5000
+HANG_UPS = 500
 COPIED_BYTES = 3_000_000
 CALLERS = 600  # more than a queue of the kernel works at
 KILLED_BYTES = 100_000  # that a peer has sent when it dies
@@ -185,7 +186,7 @@ def test_refused(pair: Pair) -> None:
 
 
 def test_listener_in_fault(pair: Pair) -> None:
-    """A listener's lock is kept in a page fault, with many callers: others do not wait, and these come after."""
+    """A listener's lock is kept in a page fault: its many callers wait, and no others do."""
     pair.load()
     a, b = pair.both
     with tunnels.tunnels(pair), served(b):
@@ -203,8 +204,32 @@ def test_listener_in_fault(pair: Pair) -> None:
         assert [keeper.hear(), callers.hear()] == [str(CALLERS)] * 2
         assert delta.of(b)["tunnel_arrivals"] == 4 + CALLERS
         _check(pair, delta)
-        for program in (callers, keeper):
+        callers.end()
+        assert keeper.hear() == str(CALLERS)
+        keeper.end()
+
+
+def test_shut_early(pair: Pair) -> None:
+    """A program shuts down before its connect() is answered: the other end reads the end."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        keeper = Talk(b, "keep 7 1")
+        assert keeper.hear() == "kept"
+        caller = Talk(a, f"shut {cid(b)} 7")
+        assert caller.hear() == "EINPROGRESS none"
+        keeper.say("on")
+        assert [keeper.hear(), keeper.hear()] == ["1", "1"]
+        for program in (caller, keeper):
             program.end()
+
+
+def test_hang_ups(pair: Pair) -> None:
+    """poll() for POLLRDHUP alone never misses the end, though it may find the end mark itself."""
+    pair.load()
+    with tunnels.tunnels(pair), served(pair.b):
+        words = f"hangups {cid(pair.b)} {PORT} {HANG_UPS}"
+        assert run(pair.a, words, 300 * pair.slow) == HANG_UPS
 
 
 def test_bounded(pair: Pair) -> None:

@@ -7,12 +7,15 @@
     tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
     tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
-    tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault for a line of input
+    tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault till a line of input
+    tunnel.py shut CID PORT                   shut down before connect() is answered
+    tunnel.py hangups CID PORT COUNT          poll for as many ends; print how many are reported
     tunnel.py begin CID PORT TIMES            begin as many connections; print how many come about
     tunnel.py name TYPE PORT                  print the CID of each that greets
     tunnel.py greet TYPE CID PORT             send a word, and sleep
 
-TYPE is stream or packet; for name and greet datagram, too. A connection of `serve` begins with the name of what the server does.
+TYPE is stream or packet; for name and greet datagram, too. A connection of `serve` begins with the
+name of what the server does.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 TYPES = {"stream": socket.SOCK_STREAM, "packet": socket.SOCK_SEQPACKET}
 NAME = 16  # bytes of the name of a service
 MOST = 60_000  # bytes of a message
 PATIENCE = 60
+SOON = 20  # seconds, for what comes at once
 MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
 SMALL = 4096  # bytes of a ring where there are many
@@ -555,7 +560,7 @@ def attempt(kind: str, cid: int, port: int, times: int) -> None:
 
 
 def keep(port: int, backlog: int) -> None:
-    """Have a thread hold the lock of a listener while its page is away; accept all once it is there."""
+    """Have a thread hold the lock of a listener while its page is away; then accept and read all."""
     sys.path.append("/hallway/tests")
     from native import Unpaged
 
@@ -565,8 +570,8 @@ def keep(port: int, backlog: int) -> None:
         daemon=True,
     )
     thread.start()
-    place = f"/proc/self/task/{thread.native_id}/wchan"
-    while "handle_userfault" not in open(place).read():
+    place = Path(f"/proc/self/task/{thread.native_id}/wchan")
+    while "handle_userfault" not in place.read_text():
         time.sleep(0.01)
     print("kept", flush=True)
     sys.stdin.readline()
@@ -574,7 +579,35 @@ def keep(port: int, backlog: int) -> None:
     thread.join()
     kept = [listener.accept()[0] for _ in range(backlog)]
     print(len(kept), flush=True)
+    print(sum(not sock.recv(1) for sock in kept), flush=True)
     sys.stdin.read()
+
+
+def shut_early(cid: int, port: int) -> None:
+    """Shut down for writing before connect() is answered, and go on living."""
+    sock = socket.socket(socket.AF_VSOCK)
+    set_connect_timeout(sock, PATIENCE)
+    sock.setblocking(False)
+    begun = failure(lambda: sock.connect((cid, port)))
+    print(begun, failure(lambda: sock.shutdown(socket.SHUT_WR)), flush=True)
+    sys.stdin.read()
+
+
+def hang_ups(cid: int, port: int, count: int) -> None:
+    """Count the ends that a poll() for nothing else reports; it begins about when each comes."""
+    draw, seen = random.Random(count), 0
+    for _ in range(count):
+        with Caller("stream", cid, port).call("mute") as sock:
+            take(sock, 4)
+            until = time.perf_counter() + draw.uniform(0, MOST_AWAY)
+            while time.perf_counter() < until:
+                pass
+            poll = select.poll()
+            poll.register(sock, select.POLLRDHUP)
+            if not poll.poll(SOON * 1000):
+                break
+            seen += 1
+    print(json.dumps(seen))
 
 
 def begin(cid: int, port: int, times: int) -> None:
@@ -582,7 +615,7 @@ def begin(cid: int, port: int, times: int) -> None:
     kept = []
     for _ in range(times):
         sock = socket.socket(socket.AF_VSOCK)
-        sock.setsockopt(socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, struct.pack("Q", SMALL))
+        sock.setsockopt(socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, SMALL)
         set_connect_timeout(sock, PATIENCE)
         sock.setblocking(False)
         assert failure(lambda: sock.connect((cid, port))) == "EINPROGRESS"  # noqa: B023
@@ -632,6 +665,8 @@ def main() -> None:
         "try": attempt,
         "keep": keep,
         "begin": begin,
+        "shut": shut_early,
+        "hangups": hang_ups,
         "name": name_callers,
         "greet": greet,
     }
