@@ -212,6 +212,8 @@
  * hallway_letter.
  */
 #define HALLWAY_TUNNEL_DGRAM 3
+/* In flags of a frame: the message was sent with MSG_EOR. */
+#define HALLWAY_FRAME_EOR 1
 /* Positions of frames in a ring are multiples of it. */
 #define HALLWAY_FRAME_ALIGN 8
 /* Positions of letters in a ring are multiples of it. */

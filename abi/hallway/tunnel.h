@@ -18,7 +18,7 @@
 
 struct hallway_frame {
 	__u32 length;		/* bytes of the message */
-	__u32 reserved;
+	__u32 flags;		/* HALLWAY_FRAME_EOR; others are not looked at */
 };
 
 struct hallway_letter {

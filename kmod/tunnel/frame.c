@@ -25,17 +25,18 @@ static const void *find_header(const struct hall_rx_ring *rx, u32 unread, u32 si
 	return size <= unread ? rx->shared->data + (rx->tail & (rx->size - 1)) : NULL;
 }
 
-s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread)
+s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread,
+		    struct hallway_frame *frame)
 {
-	const struct hallway_frame *frame = find_header(rx, unread, sizeof(*frame));
-	u32 length;
+	const struct hallway_frame *shared = find_header(rx, unread, sizeof(*shared));
 
-	if (!frame)
+	if (!shared)
 		return -EPROTO;
-	length = READ_ONCE(frame->length);
-	if (length > unread || hall_frame_size(length) > unread)
+	frame->length = READ_ONCE(shared->length);
+	frame->flags = READ_ONCE(shared->flags);
+	if (frame->length > unread || hall_frame_size(frame->length) > unread)
 		return -EPROTO;
-	return length;
+	return frame->length;
 }
 
 s64 hall_letter_find(const struct hall_rx_ring *rx, u32 unread,
@@ -102,11 +103,11 @@ static int write_message(struct hall_tx_ring *tx, const void *header, u32 size, 
 	return 0;
 }
 
-int hall_frame_write(struct hall_tx_ring *tx, u32 len, struct iov_iter *from)
+int hall_frame_write(struct hall_tx_ring *tx, const struct hallway_frame *frame,
+		     struct iov_iter *from)
 {
-	struct hallway_frame frame = { .length = len };
-
-	return write_message(tx, &frame, sizeof(frame), len, hall_frame_size(len), from);
+	return write_message(tx, frame, sizeof(*frame), frame->length,
+			     hall_frame_size(frame->length), from);
 }
 
 int hall_letter_write(struct hall_tx_ring *tx, const struct hallway_letter *letter,

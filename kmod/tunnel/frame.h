@@ -18,9 +18,10 @@ u32 hall_letter_size(u32 length);
 
 /*
  * The length of the next message, of which there are unread bytes, more than 0; or
- * -EPROTO. A letter's header is copied first.
+ * -EPROTO. The header is copied first.
  */
-s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread);
+s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread,
+		    struct hallway_frame *frame);
 s64 hall_letter_find(const struct hall_rx_ring *rx, u32 unread,
 		     struct hallway_letter *letter);
 
@@ -37,7 +38,8 @@ size_t hall_frame_copy_out(struct hall_rx_ring *rx, u32 offset, struct iov_iter 
  * Writes a header, len bytes and zeros, for which there is space; the caller publishes
  * them. 0, or -EFAULT: `from` is where it was.
  */
-int hall_frame_write(struct hall_tx_ring *tx, u32 len, struct iov_iter *from);
+int hall_frame_write(struct hall_tx_ring *tx, const struct hallway_frame *frame,
+		     struct iov_iter *from);
 int hall_letter_write(struct hall_tx_ring *tx, const struct hallway_letter *letter,
 		      struct iov_iter *from);
 

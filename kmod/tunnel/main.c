@@ -124,6 +124,9 @@ static const struct vsock_transport transport = {
 	.notify_send_pre_enqueue = note_send,
 	.notify_send_post_enqueue = note_sent,
 	.shutdown = hall_tunnel_shutdown,
+#ifdef HALL_HAS_UNSENT_BYTES
+	.unsent_bytes = hall_tunnel_count_unsent,
+#endif
 	.get_local_cid = get_local_cid,
 };
 

@@ -15,6 +15,7 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
 	struct sock *sk = sk_vsock(vsk);
 	u32 unread = hall_tunnel_count_unread(tunnel, sk);
+	struct hallway_frame frame;
 	s64 length;
 	size_t take;
 
@@ -23,7 +24,7 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 		sk->sk_err = ECONNRESET;
 		return 0;
 	}
-	length = hall_frame_find(&tunnel->rx, unread);
+	length = hall_frame_find(&tunnel->rx, unread, &frame);
 	if (length < 0) {
 		hall_tunnel_corrupt(tunnel, sk);
 		return 0;
@@ -35,6 +36,8 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 		return -EFAULT;
 	if (!hall_tunnel_is_intact(tunnel, sk))
 		return 0;
+	if (frame.flags & HALLWAY_FRAME_EOR)
+		msg->msg_flags |= MSG_EOR;
 	if (!(flags & MSG_PEEK))
 		hall_tunnel_consume(tunnel, hall_frame_size(length), length);
 	return length;
@@ -43,6 +46,10 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 			       size_t len)
 {
+	struct hallway_frame frame = {
+		.length = len,
+		.flags = msg->msg_flags & MSG_EOR ? HALLWAY_FRAME_EOR : 0,
+	};
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
 	u32 space;
 
@@ -58,7 +65,7 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 		tunnel->need = hall_frame_size(len);
 		return 0;
 	}
-	tunnel->error = hall_frame_write(&tunnel->tx, len, &msg->msg_iter);
+	tunnel->error = hall_frame_write(&tunnel->tx, &frame, &msg->msg_iter);
 	if (tunnel->error)
 		return 0;
 	hall_tunnel_publish(tunnel, hall_frame_size(len), len);

@@ -169,6 +169,8 @@ void hall_tunnel_wake(struct hall_channel *channel);
 s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk);
 u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk);
 s64 hall_tunnel_has_space(struct vsock_sock *vsk);
+/* Bytes, frames included, that the peer's program has not read. */
+ssize_t hall_tunnel_count_unsent(struct vsock_sock *vsk);
 int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready);
 int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space);
 

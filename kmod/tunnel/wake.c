@@ -163,6 +163,15 @@ s64 hall_tunnel_has_space(struct vsock_sock *vsk)
 	return hall_ring_arm_tail(&tunnel->tx, least, want);
 }
 
+ssize_t hall_tunnel_count_unsent(struct vsock_sock *vsk)
+{
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+
+	if (!tunnel || !tunnel->memory.ring)
+		return 0;
+	return tunnel->tx.size - hall_ring_count_space(&tunnel->tx);
+}
+
 int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);

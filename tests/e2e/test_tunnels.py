@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hallway_lab.programs import NCAT
 from hallway_lab.vm import VM
-from hallway_tests import tunnels
-from hallway_tests.guests import Delta, insmod, loaded, odd, rmmod, wait_members
+from hallway_tests import tunnels, vsocktest
+from hallway_tests.guests import REPO, Delta, insmod, loaded, odd, rmmod, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 from hallway_tests.tunnels import KINDS, PORT, Talk, cid, run, served
@@ -96,6 +96,23 @@ def test_each_call(pair: Pair) -> None:
     wrong = {name: (value, stock[name]) for name, value in seen.items() if value != stock[name]}
     assert wrong.keys() <= DIFFERENT.keys(), wrong
     assert seen["packet peeked"] == ["aaaa", "aaaa"]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("hallway_tests.vsocktest:prepare")
+def test_kernels_own(pair: Pair) -> None:
+    """The kernel's own tests of AF_VSOCK pass between two VMs, in both directions."""
+    pair.load()
+    for client, server in (pair.both, pair.both[::-1]):
+        with tunnels.tunnels(pair):
+            delta = Delta(*pair.both)
+            names = vsocktest.listed(client)
+            assert len(names) >= 11
+            assert vsocktest.outcomes(client, server, 600 * pair.slow) == dict.fromkeys(names, "ok")
+            assert delta.of(server)["rx_bytes_tunnel"]
+            assert not odd(delta.of(server))
+    document = (REPO / "docs/tunnels.md").read_text()
+    assert not [name for name in names if f"| {name} |" not in document]
 
 
 SOCAT_SERVER = "socat VSOCK-LISTEN:7100 SYSTEM:'cat >/tmp/got; echo done'"

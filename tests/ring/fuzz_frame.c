@@ -103,6 +103,7 @@ static void find(void)
 	u32 header = letters ? sizeof(struct hallway_letter) : sizeof(struct hallway_frame);
 	struct iov_iter to = { bytes, sizeof(bytes) };
 	struct hallway_letter letter;
+	struct hallway_frame frame;
 	u32 unread, n;
 	s64 length;
 
@@ -110,11 +111,12 @@ static void find(void)
 		return;
 	MUST(unread && unread <= size);
 	length = letters ? hall_letter_find(&rx, unread, &letter) :
-			   hall_frame_find(&rx, unread);
+			   hall_frame_find(&rx, unread, &frame);
 	MUST(length == -EPROTO || length >= 0);
 	if (length < 0)
 		return;
 	MUST(!letters || (letter.length == length && length <= HALLWAY_LETTER_MAX));
+	MUST(letters || frame.length == length);
 	MUST(size_of(length) <= unread && header + length <= size_of(length));
 	if (!(byte() & 7))
 		to.left = number(2);
@@ -131,9 +133,10 @@ static u8 payload[MOST];
 static int write_one(u32 length, struct iov_iter *from)
 {
 	struct hallway_letter letter = { .length = length, .remote_port = 7 };
+	struct hallway_frame frame = { .length = length };
 
 	return letters ? hall_letter_write(&tx, &letter, from) :
-			 hall_frame_write(&tx, length, from);
+			 hall_frame_write(&tx, &frame, from);
 }
 
 static void write(void)

@@ -90,6 +90,12 @@ def _say(sock: socket.socket) -> None:
     sock.recv(1)
 
 
+def _eor(sock: socket.socket) -> None:
+    for flag in (0, socket.MSG_EOR, 0):
+        sock.send(b"one", flag)
+    sock.recv(1)
+
+
 def _count(sock: socket.socket) -> None:
     total = 0
     while piece := sock.recv(MOST):
@@ -130,6 +136,7 @@ def _close(sock: socket.socket) -> None:
 SERVICES = {
     "echo": _echo,
     "say": _say,
+    "eor": _eor,
     "count": _count,
     "deaf": _deaf,
     "mute": _mute,
@@ -253,6 +260,22 @@ def truncated(caller: Caller) -> object:
             (length, piece.decode()),
             sock.recv(100).decode(),
         )
+
+
+@row
+def ends_of_records(caller: Caller) -> object:
+    """MSG_EOR is the packet's; a stream has none. Nothing is sent of no bytes."""
+    if caller.kind == "stream":
+        return None
+    with caller.call("echo") as sock:
+        found = []
+        for flag in (0, socket.MSG_EOR):
+            sock.send(b"", flag)
+            sock.send(b"one", flag)
+            found.append(sock.recv(9).decode())
+        with caller.call("eor") as other:
+            records = [other.recvmsg(9) for _ in range(3)]
+        return found, [(data.decode(), bool(flags & socket.MSG_EOR)) for data, _, flags, _ in records]
 
 
 @row

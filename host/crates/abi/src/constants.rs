@@ -188,6 +188,8 @@ pub mod tunnel {
     pub const TUNNEL_SEQPACKET: u32 = 2;
     /// hallway_tunnel.type: SOCK_DGRAM: a trunk. Datagrams, each after a hallway_letter.
     pub const TUNNEL_DGRAM: u32 = 3;
+    /// In flags of a frame: the message was sent with MSG_EOR.
+    pub const FRAME_EOR: u32 = 1;
     /// Positions of frames in a ring are multiples of it.
     pub const FRAME_ALIGN: u32 = 8;
     /// Positions of letters in a ring are multiples of it.

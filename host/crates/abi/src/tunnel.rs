@@ -10,8 +10,8 @@ pub use crate::constants::tunnel::*;
 pub struct Frame {
     /// Bytes of the message.
     pub length: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// [`FRAME_EOR`]; others are not looked at.
+    pub flags: u32,
 }
 
 const _: () = assert!(size_of::<Frame>() == 8);

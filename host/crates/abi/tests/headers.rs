@@ -61,7 +61,7 @@ fn expectations() -> Vec<(String, u64)> {
         "offsetof(struct hallway_tunnel, type)".into(),
         offset_of!(message::Tunnel, r#type) as u64,
     ));
-    layout!("hallway_frame", tunnel::Frame: length reserved);
+    layout!("hallway_frame", tunnel::Frame: length flags);
     for uuid in [[0; 16], [0xff; 16], *b"sixteen letters."] {
         let bytes = uuid.map(|byte| byte.to_string()).join(", ");
         all.push((

@@ -1,0 +1,71 @@
+"""The kernel's own tests of AF_VSOCK, tools/testing/vsock, from Debian's source of the kernel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from hallway_lab import kernelsource, paths
+from hallway_lab.sh import run, step
+from hallway_lab.vm import VM
+
+from .guests import share_folder
+from .suite import wait_for
+from .tunnels import cid
+
+TESTING = "tools/testing/vsock"
+PARTS = (f"{TESTING}/*", "tools/include/*")
+SOURCES = ("vsock_test.c", "timeout.c", "control.c", "util.c")
+FLAGS = ("-O2", "-w", "-D_GNU_SOURCE")
+PATIENCE = 100  # seconds in place of 10: of each step, on a busy machine
+CONTROL = 7200  # port of TCP by which both ends keep step
+
+
+def prepare(kernel: str) -> None:
+    """Build the program and lay it out for guests: see `needs`."""
+    package, version = kernelsource.package()
+    program = paths.cache("suites", f"vsock_test-{paths.key(version, PARTS, SOURCES, FLAGS, PATIENCE)}")
+    with paths.lock("vsock_test"):
+        if not program.exists():
+            with step(f"making vsock_test of {package} (130 MB, once)"), paths.workshop(program) as scratch:
+                _build(scratch, f"{package}={version}").rename(program)
+    share_folder(kernel).mkdir(parents=True, exist_ok=True)
+    shutil.copy2(program, share_folder(kernel) / "vsock_test")
+
+
+def _build(scratch: Path, package: str) -> Path:
+    tree = scratch / "linux"
+    kernelsource.unpack(tree, package, "--wildcards", *(f"*/{part}" for part in PARTS))
+    tests = tree / TESTING
+    header = tests / "timeout.h"
+    text, found = re.subn(r"\bTIMEOUT = 10\b", f"TIMEOUT = {PATIENCE}", header.read_text())
+    assert found == 1, "vsock_test waits in another way"
+    header.write_text(text)
+    made = scratch / "vsock_test"
+    words = ["gcc", *FLAGS, "-I", tests, "-I", tree / "tools/include", "-o", made]
+    run([*words, *(tests / name for name in SOURCES)])
+    return made
+
+
+def listed(vm: VM) -> list[str]:
+    """Return the names of its tests."""
+    lines = vm.run("/hallway/vsock_test --list").out.splitlines()
+    return [line.split("\t", 1)[1] for line in lines[1:]]
+
+
+def outcomes(client: VM, server: VM, timeout: float) -> dict[str, str]:
+    """Run all tests; return what the client said of each: the last one ends it if it fails."""
+    words = f"/hallway/vsock_test --control-port={CONTROL}"
+    job = server.spawn(f"{words} --mode=server --peer-cid={cid(client)} >/tmp/vsock_test 2>&1")
+    wait_for(lambda: server.run(f"ss -Hltn sport = :{CONTROL}").out, "the server listens")
+    said = client.run(
+        f"{words} --control-host={server.ip4} --mode=client --peer-cid={cid(server)} 2>&1",
+        timeout=timeout,
+        check=False,
+    ).out
+    job.kill(15)
+    job.wait()
+    print(said, server.get("/tmp/vsock_test"), sep="\n-- the server:\n")
+    found = re.findall(r"^\d+ - (.*?)\.\.\.(.*)", said, re.M)
+    return dict(found)
