@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 from collections.abc import Iterator
@@ -299,19 +300,22 @@ while True:
         answer = repr(sender[:2]).encode() + b" " + data
         sock.sendmsg([answer], control if how == "control" else [], 0, sender)
 """
-# Asks from 50 ports, and says what it heard. Its socket is connected: others are not heard.
+# Asks from 50 ports, and says what it heard. Its socket is connected: others are not heard. No two
+# of them ask from the same port: an end that has come by the host is answered there, later too.
 ASK = """
 import json, socket, sys
-address, port = sys.argv[1], int(sys.argv[2])
+address, port, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 said = []
 for number in range(50):
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     sock.settimeout(20)
+    sock.bind(("", first + number))
     sock.connect((address, port))
     sock.send(b"x" * number * 100)
     said.append((sock.recv(65536).decode(), sock.getsockname()[:2]))
 print(json.dumps(said))
 """
+PORTS = itertools.count(10_000, 50)
 ASKED = sum(number * 100 for number in range(50))
 
 
@@ -332,7 +336,8 @@ def bound(outsourced: Outsourced, how: str, address: str) -> Iterator[None]:
 
 def ask(address: str, netns: str | None, prefix: str = "") -> None:
     """Ask the server, which must see each asker's own address."""
-    said = json.loads(run([*isolate.on_host(netns), "python3", "-B", "-c", ASK, address, "7030"]))
+    words = ["python3", "-B", "-c", ASK, address, "7030", str(next(PORTS))]
+    said = json.loads(run([*isolate.on_host(netns), *words]))
     for number, (answer, (own, port)) in enumerate(said):
         assert answer == f"('{prefix}{own}', {port}) " + "x" * number * 100
 
