@@ -161,15 +161,8 @@ static void take_rcvlowat(struct hall_sock *hs, int rcvlowat)
 		hs->sk->sk_data_ready(hs->sk);
 }
 
-/*
- * Runs each time the socket lock is released, also after a setsockopt() that the
- * socket layer handles without our proto. A program that needs packets, see
- * hall_sock_needs_packets(), may make no call until one comes; and a filter has
- * to see each byte that is sent from now on.
- */
-void hall_release_cb(struct sock *sk)
+static noinline void release_changed(struct hall_sock *hs, struct sock *sk)
 {
-	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
 	bool signals = sock_flag(sk, SOCK_FASYNC);
 	u32 reason = hall_sock_needs_packets(sk);
 	int rcvlowat = READ_ONCE(sk->sk_rcvlowat);
@@ -195,6 +188,25 @@ void hall_release_cb(struct sock *sk)
 		take_signals(hs, signals);
 	if (unlikely(rcvlowat != hs->rcvlowat))
 		take_rcvlowat(hs, rcvlowat);
+}
+
+/*
+ * Runs each time the socket lock is released, also after a setsockopt() that the
+ * socket layer handles without our proto. A program that needs packets, see
+ * hall_sock_needs_packets(), may make no call until one comes; and a filter has
+ * to see each byte that is sent from now on.
+ */
+void hall_release_cb(struct sock *sk)
+{
+	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
+
+	if (likely(hs->quiet && !hs->ulp_refused && !hall_sock_needs_packets(sk) &&
+		   sk->sk_data_ready == hs->callbacks.data_ready &&
+		   sock_flag(sk, SOCK_FASYNC) == hs->signals &&
+		   READ_ONCE(sk->sk_rcvlowat) == hs->rcvlowat))
+		hs->native->release_cb(sk);
+	else
+		release_changed(hs, sk);
 }
 
 /*

@@ -6,7 +6,9 @@
  * doorbell, so that level and edge triggered pollers are woken by the change.
  *
  * Neither takes a reference: under channel.lock the states say whether there are
- * rings, and no ring outlives the last reference.
+ * rings, and no ring outlives the last reference. A connection on TCP does not take the
+ * lock either. That is as if the poller had looked just before a ring came. Its entry is
+ * in the queue already, and the first byte of a ring always rings.
  */
 #include "calls.h"
 #include "idle.h"
@@ -38,14 +40,11 @@ static bool ring_is_next(const struct hall_sock *hs, u32 *n)
 	return !*n || !after((u32)start, READ_ONCE(tcp_sk(hs->sk)->rcv_nxt));
 }
 
-bool hall_sock_is_readable(struct sock *sk)
+static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 {
-	struct hall_sock *hs = hall_sock_peek(sk);
 	bool readable = false, next, waits = false, small = false;
 	u32 target, n = 0;
 
-	if (!hs)
-		return false;
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		target = sock_rcvlowat(sk, 0, INT_MAX);
@@ -69,20 +68,45 @@ bool hall_sock_is_readable(struct sock *sk)
 	return readable;
 }
 
+bool hall_sock_is_readable(struct sock *sk)
+{
+	struct hall_sock *hs = hall_sock_peek(sk);
+
+	return hs && READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
+	       ring_is_readable(hs, sk);
+}
+
+/*
+ * In this order: replacing is set before the state is TCP's again, and reset after it is
+ * the next ring's. A poller that misses the start of a ring is woken when TCP has space
+ * again, at the latest.
+ */
+static bool is_sent_by_tcp(const struct hall_sock *hs)
+{
+	return smp_load_acquire(&hs->tx.state) == HALL_TX_TCP &&
+	       !READ_ONCE(hs->tx.replacing);
+}
+
+static noinline bool ring_is_writable(struct hall_sock *hs,
+				      const struct sock *sk, int wake)
+{
+	bool ours, on_ring, free = false;
+
+	spin_lock_bh(&hs->channel.lock);
+	on_ring = hs->tx.state == HALL_TX_RING;
+	ours = on_ring || hs->tx.replacing;
+	if (on_ring)
+		free = hall_ring_arm_tail(&hs->tx.ring,
+					  LEAST_SPACE(hs->tx.ring.size),
+					  WAKE_SPACE(hs->tx.ring.size));
+	spin_unlock_bh(&hs->channel.lock);
+	return ours ? free : tcp_stream_memory_free(sk, wake);
+}
+
 bool hall_stream_memory_free(const struct sock *sk, int wake)
 {
 	struct hall_sock *hs = hall_sock_peek(sk);
-	bool ours = false, on_ring, free = false;
 
-	if (hs) {
-		spin_lock_bh(&hs->channel.lock);
-		on_ring = hs->tx.state == HALL_TX_RING;
-		ours = on_ring || hs->tx.replacing;
-		if (on_ring)
-			free = hall_ring_arm_tail(&hs->tx.ring,
-						  LEAST_SPACE(hs->tx.ring.size),
-						  WAKE_SPACE(hs->tx.ring.size));
-		spin_unlock_bh(&hs->channel.lock);
-	}
-	return ours ? free : tcp_stream_memory_free(sk, wake);
+	return !hs || is_sent_by_tcp(hs) ? tcp_stream_memory_free(sk, wake) :
+					   ring_is_writable(hs, sk, wake);
 }

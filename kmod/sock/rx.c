@@ -6,16 +6,19 @@
  * the bytes that had arrived before the marks were loaded. A reader that has to
  * wait does so here, for both carriers at once.
  *
- * A small call on a ring needs none of that: see receive_small().
+ * A small call on a ring needs none of that: see receive_small(). Nor does a call on a
+ * connection without a ring need more than the native read: see receive_plain().
  *
  * Where the peer has a CPU of its own, a reader spins before it sleeps: see spin.c.
  */
 #include "calls.h"
 
 #include <linux/uio.h>
+#include <net/busy_poll.h>
 
 #include <hallway/reason.h>
 
+#include "../compat/rps.h"
 #include "../obs/counters.h"
 #include "callbacks.h"
 #include "carrier.h"
@@ -229,6 +232,17 @@ static void rearm_edges(struct hall_sock *hs, bool drained)
 		hs->sk->sk_data_ready(hs->sk);
 }
 
+/*
+ * Is there no ring, and nothing to decide? None is accepted without rx_mutex, which
+ * the caller has: a native read may begin without a look under lock_sock().
+ */
+static bool is_plain(const struct hall_sock *hs)
+{
+	return READ_ONCE(hs->rx.state) == HALL_RX_NATIVE &&
+	       READ_ONCE(hs->quiet) && !READ_ONCE(hs->detached) &&
+	       READ_ONCE(hs->pinned) != HALLWAY_REASON_CORRUPT;
+}
+
 /* The short way */
 
 /* Are the ring's bytes the next ones, and nothing else to be seen to? slock. */
@@ -327,13 +341,60 @@ out:
 	return n;
 }
 
-static bool is_small(const struct sock *sk, const struct msghdr *msg,
-		     size_t len, int flags)
+/* Has TCP neither a byte for a reader, nor anything to do as one looks? slock. */
+static bool tcp_is_empty(struct sock *sk)
 {
-	const struct hall_sock *hs = hall_sock_peek(sk);
+	const struct tcp_sock *tp = tcp_sk(sk);
 
-	return hs && READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
-	       len && !msg->msg_get_inq &&
+	return tp->rcv_nxt == tp->copied_seq &&
+	       sk->sk_state == TCP_ESTABLISHED && !is_over(sk) &&
+	       !sock_flag(sk, SOCK_DONE) && !tp->urg_data && !tp->repair &&
+	       !inet_csk_ack_scheduled(sk) && !sk_can_busy_loop(sk);
+}
+
+/* Is no byte there, as tcp_recvmsg() would find? */
+static noinline bool finds_nothing(struct sock *sk)
+{
+	struct hall_sock *hs;
+	bool nothing;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	hs = hall_sock_find_idle(sk);
+	nothing = hs && is_plain(hs) && tcp_is_empty(sk);
+	spin_unlock_bh(&sk->sk_lock.slock);
+	return nothing;
+}
+
+/*
+ * The short way of a call on a connection without a ring, which one native read
+ * answers. Returns as that does, -EAGAIN also where the caller waits; or HALL_NATIVE:
+ * the call has to go the long way.
+ */
+static noinline int receive_plain(struct hall_sock *hs, struct sock *sk,
+				  struct msghdr *msg, size_t len, int flags)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	int n = HALL_NATIVE;
+
+	/* As in inet_recvmsg(). */
+	sock_rps_record_flow(sk);
+	if (READ_ONCE(tp->rcv_nxt) == READ_ONCE(tp->copied_seq) &&
+	    finds_nothing(sk))
+		return -EAGAIN;
+	if (hall_sock_needs_packets(sk) || tp->recvmsg_inq ||
+	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_channel_tryget(&hs->channel))
+		return HALL_NATIVE;
+	mutex_lock(&hs->rx_mutex);
+	if (likely(is_plain(hs)))
+		n = read_tcp(hs, msg, len, flags HALL_RECVMSG_NONE);
+	hall_rx_unlock(hs);
+	hall_sock_put(hs);
+	return n;
+}
+
+static bool is_small(const struct msghdr *msg, size_t len, int flags)
+{
+	return len && !msg->msg_get_inq &&
 	       !(flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC));
 }
 
@@ -413,17 +474,6 @@ static int read_from_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	if (!n && skip)
 		n = find_empty_result(hs->sk, more);
 	return n;
-}
-
-/*
- * Is there no ring, and nothing to decide? None is accepted without rx_mutex, which
- * the caller has: a native read may begin without a look under lock_sock().
- */
-static bool is_plain(const struct hall_sock *hs)
-{
-	return READ_ONCE(hs->rx.state) == HALL_RX_NATIVE &&
-	       READ_ONCE(hs->quiet) && !READ_ONCE(hs->detached) &&
-	       READ_ONCE(hs->pinned) != HALLWAY_REASON_CORRUPT;
 }
 
 /*
@@ -663,10 +713,15 @@ int hall_ops_recvmsg(struct socket *sock, struct msghdr *msg, size_t len,
 {
 	bool waits = !(flags & MSG_DONTWAIT);
 	struct sock *sk = sock->sk;
+	struct hall_sock *hs = hall_sock_peek(sk);
 	int ret = HALL_NATIVE;
 
-	if (is_small(sk, msg, len, flags))
-		ret = receive_small(sk, msg, len, waits) ?: HALL_NATIVE;
+	if (hs && is_small(msg, len, flags)) {
+		if (READ_ONCE(hs->rx.state) == HALL_RX_MAPPED)
+			ret = receive_small(sk, msg, len, waits) ?: HALL_NATIVE;
+		else
+			ret = receive_plain(hs, sk, msg, len, flags);
+	}
 	if (ret == -EAGAIN && waits)
 		ret = receive(sk, msg, len, true, flags HALL_RECVMSG_NONE);
 	if (ret == HALL_NATIVE)
