@@ -12,6 +12,7 @@
 #include <hallway/reason.h>
 
 #include "carrier.h"
+#include "idle.h"
 #include "lookup.h"
 #include "stream.h"
 
@@ -30,9 +31,28 @@ static bool end_rings(struct hall_sock *hs)
 	return lost;
 }
 
+/*
+ * Detaches a connection that no thread has locked, and that has neither a ring nor an
+ * offer of one: its bytes are TCP's. The attachment's reference is enough until then.
+ */
+static noinline bool detach_plain(struct sock *sk)
+{
+	struct hall_sock *hs;
+	bool plain;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	hs = hall_sock_peek(sk);
+	plain = hs && !sock_owned_by_user(sk) && !hs->channel.endpoint &&
+		!hall_sock_has_ring(hs) && !hs->tx.replacing && !hs->tx.lost;
+	if (plain)
+		hall_sock_handler.detach(hs, HALLWAY_REASON_CLOSED);
+	spin_unlock_bh(&sk->sk_lock.slock);
+	return plain;
+}
+
 void hall_close(struct sock *sk, long timeout)
 {
-	struct hall_sock *hs = hall_sock_get(sk);
+	struct hall_sock *hs = detach_plain(sk) ? NULL : hall_sock_get(sk);
 
 	if (hs) {
 		lock_sock(sk);

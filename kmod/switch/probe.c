@@ -11,6 +11,7 @@
 
 #include <linux/tracepoint.h>
 
+#include "../sock/idle.h"
 #include "../sock/lookup.h"
 
 static struct tracepoint *state_tracepoint;
@@ -39,7 +40,10 @@ static void on_state_change(void *data, const struct sock *csk,
 		rcu_read_unlock();
 		return;
 	}
-	/* A FIN or RST came, or the like: the rest of the ring is due. */
+	/* A FIN or RST came, or the like: the rest of the ring is due. Most have none. */
+	hs = hall_sock_peek(sk);
+	if (!hs || !READ_ONCE(hs->channel.endpoint))
+		return;
 	hs = hall_sock_get(sk);
 	if (!hs)
 		return;
