@@ -14,6 +14,7 @@ import termios
 import time
 
 import pytest
+from native import Unpaged
 from pairs import (
     KINDS,
     PATIENCE,
@@ -33,6 +34,7 @@ from pairs import (
 
 SO_SNDBUFFORCE = 32
 MUCH = 512 << 10
+NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,6 +57,45 @@ def test_integrity(kind):
     )
     moved = delta()
     assert moved["tx_bytes_ring"] == moved["rx_bytes_ring"], f"bytes stayed in rings: {moved}"
+
+
+def waits_for_lock(sleeper):
+    """Wait until a thread sleeps until a socket's lock is free."""
+
+    def waits():
+        assert sleeper.is_alive(), f"the call did not wait: it returned {sleeper.result()!r}"
+        with open(f"/proc/self/task/{sleeper.native_id}/stack") as file:
+            return "__lock_sock" in file.read()
+
+    wait_for(waits, "a thread waits for the socket's lock")
+
+
+@pytest.mark.parametrize("carrier", ["ring", "tcp"])
+def test_small_calls_wait(carrier):
+    """Small calls wait while a thread has the socket's lock, and faults: its bytes come first."""
+    with contextlib.ExitStack() as stack:
+        if carrier == "ring":
+            a, b = stack.enter_context(pair())
+        else:
+            for name in ("bytes", "ms"):
+                stack.enter_context(setting(f"/sys/module/hallway/parameters/promote_{name}", NEVER))
+            a, b = map(stack.enter_context, connect())
+        # A call of each kind has shown that no other one is inside.
+        for source, sink in ((a, b), (b, a)):
+            source.sendall(b"knock")
+            assert take(sink, 5) == b"knock", "other bytes came than were sent"
+        delta = Delta()
+        b.sendall(b"there")
+        memory = stack.enter_context(contextlib.closing(Unpaged()))
+        holder = Sleeper(memory.send, a, 100).asleep("send")
+        sender, reader = Sleeper(a.send, b"behind"), Sleeper(a.recv, 5)
+        waits_for_lock(sender)
+        waits_for_lock(reader)
+        memory.fill(b"before")
+        assert (holder.result(), sender.result()) == (100, 6), "other counts were sent"
+        assert reader.result() == b"there", "other bytes came back"
+        assert take(b, 106) == b"before" + bytes(94) + b"behind", "the bytes come in another order"
+    delta.expect(**{f"tx_bytes_{carrier}": 111, f"rx_bytes_{carrier}": 111})
 
 
 def test_half_close():
