@@ -13,6 +13,7 @@
 #include "../obs/counters.h"
 #include "../obs/trace.h"
 #include "lock.h"
+#include "lookup.h"
 #include "requeue.h"
 #include "resend.h"
 #include "spin.h"
@@ -22,13 +23,23 @@
 /* How long bytes wait for the ring that replaces one. */
 #define REPLACE		(HZ / 10)
 
+/* The channel has an endpoint afterwards, or no number is left. */
+static int open_channel(struct hall_sock *hs)
+{
+	int err = hall_channel_open(&hs->channel);
+
+	if (!err)
+		hall_sock_note_ring(hs, true);
+	return err;
+}
+
 int hall_tx_offer(struct hall_sock *hs, const struct hall_tokens *tokens, u32 bytes)
 {
 	struct hall_channel *channel = &hs->channel;
 	struct hall_tx *tx = &hs->tx;
 	int err;
 
-	err = hall_channel_open(channel);
+	err = open_channel(hs);
 	if (err)
 		return err;
 	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + bytes,
@@ -164,7 +175,7 @@ u32 hall_rx_accept(struct hall_sock *hs, const struct hallway_message *offer)
 		return HALLWAY_REASON_CORRUPT;
 	if (READ_ONCE(hs->sk->sk_rcvlowat) > HALL_RING_FILLS(size))
 		return HALLWAY_REASON_SMALL;
-	if (hall_channel_open(channel))
+	if (open_channel(hs))
 		return HALLWAY_REASON_NO_ENDPOINT;
 	shared = channel->member->transport->map(channel->member,
 						 &offer->offer.handle,
@@ -258,8 +269,10 @@ void hall_rx_discard_queue(struct sock *sk)
 
 void hall_sock_close_channel(struct hall_sock *hs)
 {
-	if (!hs->tx.memory.ring && hs->rx.state == HALL_RX_NATIVE)
+	if (!hs->tx.memory.ring && hs->rx.state == HALL_RX_NATIVE) {
+		hall_sock_note_ring(hs, false);
 		hall_channel_close(&hs->channel);
+	}
 }
 
 void hall_sock_break(struct hall_sock *hs)

@@ -10,9 +10,10 @@
 
 #include "calls.h"
 
-static DEFINE_SPINLOCK(lock);		/* BH; the two below */
+static DEFINE_SPINLOCK(lock);		/* BH; the ones below */
 static DEFINE_HASHTABLE(by_address, 12);
 static LIST_HEAD(all);
+static LIST_HEAD(ringed);		/* of those, the ones with an endpoint */
 static unsigned int attached;		/* entries of all */
 static u32 hash_key;			/* set once */
 
@@ -78,8 +79,19 @@ void hall_sock_unpublish(struct hall_sock *hs)
 {
 	spin_lock_bh(&lock);
 	list_del_init(&hs->list);
+	list_del_init(&hs->ringed);
 	attached--;
 	hash_del_rcu(&hs->hash);
+	spin_unlock_bh(&lock);
+}
+
+void hall_sock_note_ring(struct hall_sock *hs, bool has)
+{
+	spin_lock_bh(&lock);
+	if (!has)
+		list_del_init(&hs->ringed);
+	else if (!list_empty(&hs->list) && list_empty(&hs->ringed))
+		list_add_tail(&hs->ringed, &ringed);
 	spin_unlock_bh(&lock);
 }
 
@@ -130,22 +142,64 @@ hall_sock_find_next_offered(const struct hall_sock *hs,
 	return find_offered(hs->channel.member, offer, hs);
 }
 
+struct snapshot {
+	unsigned int room, n;
+	struct hall_sock **sock;
+};
+
+/* Before lock is taken. */
+static void make_room(struct snapshot *snapshot)
+{
+	snapshot->room = READ_ONCE(attached) + 64;
+	snapshot->n = 0;
+	/* Without it `hallway off` would detach nothing. */
+	snapshot->sock = kvmalloc_array(snapshot->room, sizeof(*snapshot->sock),
+					GFP_KERNEL | __GFP_NOFAIL);
+}
+
+static void add(struct snapshot *snapshot, struct hall_sock *hs)
+{
+	if (snapshot->n < snapshot->room && hall_channel_tryget(&hs->channel))
+		snapshot->sock[snapshot->n++] = hs;
+}
+
+static void call_each(struct snapshot *snapshot,
+		      void (*fn)(struct hall_sock *hs, void *data), void *data)
+{
+	unsigned int i;
+
+	for (i = 0; i < snapshot->n; i++) {
+		fn(snapshot->sock[i], data);
+		hall_sock_put(snapshot->sock[i]);
+	}
+	kvfree(snapshot->sock);
+}
+
 void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data)
 {
-	unsigned int room = READ_ONCE(attached) + 64, n = 0, i;
-	struct hall_sock **snapshot, *hs;
+	struct snapshot snapshot;
+	struct hall_sock *hs;
 
-	/* Without it `hallway off` would detach nothing. */
-	snapshot = kvmalloc_array(room, sizeof(*snapshot),
-				  GFP_KERNEL | __GFP_NOFAIL);
+	make_room(&snapshot);
 	spin_lock_bh(&lock);
 	list_for_each_entry(hs, &all, list)
-		if (n < room && hall_channel_tryget(&hs->channel))
-			snapshot[n++] = hs;
+		add(&snapshot, hs);
 	spin_unlock_bh(&lock);
-	for (i = 0; i < n; i++) {
-		fn(snapshot[i], data);
-		hall_sock_put(snapshot[i]);
-	}
-	kvfree(snapshot);
+	call_each(&snapshot, fn, data);
+}
+
+void hall_sock_walk_rings(void (*fn)(struct hall_sock *hs, void *data), void *data)
+{
+	struct snapshot snapshot;
+	struct hall_sock *hs;
+
+	/* A socket that comes meanwhile is walked at the next time. */
+	if (list_empty_careful(&ringed))
+		return;
+	make_room(&snapshot);
+	spin_lock_bh(&lock);
+	list_for_each_entry(hs, &ringed, ringed)
+		add(&snapshot, hs);
+	spin_unlock_bh(&lock);
+	call_each(&snapshot, fn, data);
 }

@@ -29,11 +29,15 @@ hall_sock_find_offered(struct hall_member *member,
 struct hall_channel *
 hall_sock_find_next_offered(const struct hall_sock *hs,
 			    const struct hallway_message *offer);
+/* It has got an endpoint, or has none any more. Any context. */
+void hall_sock_note_ring(struct hall_sock *hs, bool has);
 /*
  * Calls fn for each attached socket, with a reference and no lock held. Process
  * context.
  */
 void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data);
+/* The same for those that have a ring, or an offer of one. */
+void hall_sock_walk_rings(void (*fn)(struct hall_sock *hs, void *data), void *data);
 
 void hall_lookup_init(void);
 

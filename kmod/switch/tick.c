@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What every attached socket needs once a second: is its ring memory of better use
- * to others, were filters added, was a doorbell lost, did a kernel user come?
+ * What every socket with a ring needs once a second: is its ring memory of better use
+ * to others, were filters added, was a doorbell lost, did a kernel user come? Sockets on
+ * TCP are not looked at, however many there are.
  */
 #include "switch.h"
 
@@ -21,7 +22,7 @@ static void tick_sock(struct hall_sock *hs, void *data)
 
 static void tick(struct work_struct *work)
 {
-	hall_sock_walk(tick_sock, NULL);
+	hall_sock_walk_rings(tick_sock, NULL);
 	hall_tick_init();
 }
 
