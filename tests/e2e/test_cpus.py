@@ -127,6 +127,8 @@ def test_come_and_go(cpus: Cpus) -> None:
     cpus.configure(STILL)
     try:
         with cpus.loaded():
+            for vm in cpus.both:
+                cpus.wait_given(vm, 1)
             delta = Delta(*cpus.both)
             stream = Stream(cpus.b, cpus.a, conns=4, stall=120)
             for count in range(2 * ROUNDS):
