@@ -39,6 +39,9 @@ TYPES = {"stream": socket.SOCK_STREAM, "packet": socket.SOCK_SEQPACKET}
 NAME = 16  # bytes of the name of a service
 MOST = 60_000  # bytes of a message
 PATIENCE = 60
+# The core keeps a socket for as long as its connect() may take, also once it is closed: the
+# module can be unloaded after that.
+CONNECTING = 30
 SOON = 20  # seconds, for what comes at once
 MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
@@ -609,7 +612,7 @@ def keep(port: int, backlog: int) -> None:
 def shut_early(cid: int, port: int) -> None:
     """Shut down for writing before connect() is answered, and go on living."""
     sock = socket.socket(socket.AF_VSOCK)
-    set_connect_timeout(sock, PATIENCE)
+    set_connect_timeout(sock, CONNECTING)
     sock.setblocking(False)
     begun = failure(lambda: sock.connect((cid, port)))
     print(begun, failure(lambda: sock.shutdown(socket.SHUT_WR)), flush=True)
@@ -639,7 +642,7 @@ def begin(cid: int, port: int, times: int) -> None:
     for _ in range(times):
         sock = socket.socket(socket.AF_VSOCK)
         sock.setsockopt(socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, SMALL)
-        set_connect_timeout(sock, PATIENCE)
+        set_connect_timeout(sock, CONNECTING)
         sock.setblocking(False)
         assert failure(lambda: sock.connect((cid, port))) == "EINPROGRESS"  # noqa: B023
         kept.append(sock)
