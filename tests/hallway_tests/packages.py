@@ -6,7 +6,7 @@ from hallway_lab import kernels, paths, provision
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
 
-TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0")
+TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0", "ansible-core", "python3-apt", "curl")
 DEBS = REPO / "out/deb"
 KERNEL = "6.1"  # which the guest's package is built for
 

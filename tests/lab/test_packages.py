@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 from hallway_lab import kernels, paths
 from hallway_lab.paths import REPO
-from hallway_lab.sh import run
+from hallway_lab.sh import LabError, run
 from hallway_tests.packages import DEBS, KERNEL
 
 UNIT = "/lib/systemd/system/hallwayd.service"
@@ -58,8 +60,8 @@ def root() -> Iterator[Root]:
         yield Root(merged)
 
 
-def test_guest_package(root: Root) -> None:
-    """DKMS builds both modules as apt installs the package, udev finds them, and both go again."""
+def _headers(root: Root) -> Path:
+    """Give a root the headers of the lab's kernel. Returns the folder of its modules."""
     kernel = kernels.kernel(KERNEL)
     folder = root.path / "lib/modules" / kernel.version
     folder.mkdir(parents=True)
@@ -70,9 +72,22 @@ def test_guest_package(root: Root) -> None:
     (folder / "build").symlink_to(kernel.build_dir)
     for name in ("modules.order", "modules.builtin"):
         (folder / name).write_text("")
+    return folder
+
+
+def _built(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*.ko*"))
+
+
+MODULES = ["hallway.ko", "hallway_vsock.ko"]
+
+
+def test_guest_package(root: Root) -> None:
+    """DKMS builds both modules as apt installs the package, udev finds them, and both go again."""
+    kernel = kernels.kernel(KERNEL)
+    folder = _headers(root)
     said = root.install("hallway-guest")
-    built = sorted(path.name for path in folder.rglob("*.ko*"))
-    assert built == ["hallway.ko", "hallway_vsock.ko"], f"{built}\n{said}"
+    assert _built(folder) == MODULES, said
     root.run("depmod", kernel.version)
     # QEMU's ivshmem, as udev asks for it.
     doorbell = "pci:v00001AF4d00001110sv00001AF4sd00001100bc05sc00i00"
@@ -81,7 +96,65 @@ def test_guest_package(root: Root) -> None:
     assert "hallway.ko" in loads and "hallway_vsock.ko" in loads, loads
     assert root.run("hallway", "--version").startswith("hallway ")
     root.run("apt-get", "remove", "-y", "hallway-guest")
-    assert not list(folder.rglob("*.ko*")) and not (root.path / "usr/bin/hallway").exists()
+    assert not _built(folder) and not (root.path / "usr/bin/hallway").exists()
+
+
+PLAY = (
+    *("env", "HOME=/tmp", "LC_ALL=C.UTF-8"),
+    *("ansible-playbook", "-i", "localhost,", "-c", "local", "/tmp/play.yml"),
+)
+
+
+@pytest.mark.slow
+def test_cloud_init(root: Root) -> None:
+    """The user data are good YAML, and their commands install the guest's package."""
+    text = (REPO / "packaging/cloud-init.yaml").read_text()
+    assert text.startswith("#cloud-config\n")
+    folder = _headers(root)
+    (root.path / "tmp/data").write_text(text)
+    parse = "import json, yaml; print(json.dumps(yaml.safe_load(open('/tmp/data'))))"
+    data = json.loads(root.run("/usr/bin/python3", "-c", parse))
+    assert sorted(data) == ["packages", "runcmd"]
+    for package in data["packages"]:
+        root.run("dpkg", "--status", package)
+    # There are no headers of this machine's kernel, and no module is loaded into it.
+    headers, *commands, load = data["runcmd"]
+    assert headers == 'apt-get install -y "linux-headers-$(uname -r)"' and load == "modprobe hallway"
+    (deb,) = DEBS.glob("hallway-guest_*.deb")
+    (root.path / "tmp/hallway-guest.deb").write_bytes(deb.read_bytes())
+    for command in commands:
+        root.run("sh", "-c", command.replace("http://SERVER/", "file:///tmp/"))
+    assert _built(folder) == MODULES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["host", "guest"])
+def test_ansible(root: Root, kind: str) -> None:
+    """Ansible's role installs the package, and changes nothing when it runs again."""
+    folder = _headers(root)
+    shutil.copytree(REPO / "packaging/ansible/hallway", root.path / "tmp/hallway")
+    shutil.copytree(DEBS, root.path / "tmp/deb")
+    words = {"hallway_role": kind, "hallway_packages": "/tmp/deb"}
+    # As for cloud-init.
+    words |= {"hallway_headers": False, "hallway_load": False}
+    play = [{"hosts": "localhost", "gather_facts": True, "roles": [{"role": "/tmp/hallway", **words}]}]
+    (root.path / "tmp/play.yml").write_text(json.dumps(play))
+    first, second = (root.run(*PLAY) for _ in range(2))
+    assert re.search(r"changed=[1-9].*failed=0", first), first
+    assert re.search(r"changed=0 .*failed=0", second), second
+    assert root.run("hallway", "--version").startswith("hallway ")
+    assert _built(folder) == (MODULES if kind == "guest" else [])
+
+
+def test_ansible_refuses(root: Root) -> None:
+    """The role says what it cannot do before it does anything."""
+    shutil.copytree(REPO / "packaging/ansible/hallway", root.path / "tmp/hallway")
+    for word, value, part in (("role", "router", "it is host or guest"), ("packages", "/tmp", "make deb")):
+        words = {f"hallway_{word}": value}
+        play = [{"hosts": "localhost", "gather_facts": False, "roles": [{"role": "/tmp/hallway", **words}]}]
+        (root.path / "tmp/play.yml").write_text(json.dumps(play))
+        with pytest.raises(LabError, match=part):
+            root.run(*PLAY)
 
 
 def test_host_package(root: Root) -> None:
