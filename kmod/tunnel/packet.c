@@ -16,6 +16,7 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	struct sock *sk = sk_vsock(vsk);
 	u32 unread = hall_tunnel_count_unread(tunnel, sk);
 	struct hallway_frame frame;
+	bool faults;
 	s64 length;
 	size_t take;
 
@@ -30,16 +31,17 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 		return 0;
 	}
 	take = min_t(size_t, length, msg_data_left(msg));
-	/* A message that faults stays unread. */
-	if (hall_frame_copy_out(&tunnel->rx, sizeof(struct hallway_frame), &msg->msg_iter,
-				take) < take)
-		return -EFAULT;
+	/* A message that faults is gone, as in the kernel's own transports. */
+	faults = hall_frame_copy_out(&tunnel->rx, sizeof(struct hallway_frame),
+				     &msg->msg_iter, take) < take;
 	if (!hall_tunnel_is_intact(tunnel, sk))
 		return 0;
-	if (frame.flags & HALLWAY_FRAME_EOR)
-		msg->msg_flags |= MSG_EOR;
 	if (!(flags & MSG_PEEK))
 		hall_tunnel_consume(tunnel, hall_frame_size(length), length);
+	if (faults)
+		return -EFAULT;
+	if (frame.flags & HALLWAY_FRAME_EOR)
+		msg->msg_flags |= MSG_EOR;
 	return length;
 }
 
