@@ -14,12 +14,17 @@ use hallway_control::{
 use crate::print_json;
 use crate::table::{addresses, bytes, or_dash, Table};
 
+/// Asks hallwayd for its status. Errors: it is not there, or it refuses.
+pub fn ask_status(run_dir: &Path) -> Result<Status> {
+    match ask(run_dir, Query::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => refuse(other),
+    }
+}
+
 /// Prints what hallwayd serves.
 pub fn status(run_dir: &Path, json: bool) -> Result<()> {
-    let status = match ask(run_dir, Query::Status)? {
-        Answer::Status(status) => status,
-        other => return refuse(other),
-    };
+    let status = ask_status(run_dir)?;
     if json {
         return print_json(&status);
     }
@@ -27,12 +32,9 @@ pub fn status(run_dir: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints the CPUs of the VMs whose configuration has `[vm.cpus]`.
+/// Prints the CPUs of the VMs that have `[vm.cpus]`.
 pub fn cpus(run_dir: &Path, json: bool) -> Result<()> {
-    let status = match ask(run_dir, Query::Status)? {
-        Answer::Status(status) => status,
-        other => return refuse(other),
-    };
+    let status = ask_status(run_dir)?;
     let all = status.vms.iter();
     let all: Vec<(&str, &Cpus)> = all
         .filter_map(|vm| Some((vm.name.as_str(), vm.cpus.as_ref()?)))

@@ -25,7 +25,7 @@ use clap::Parser;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use serde::Serialize;
 
-use crate::options::{Command, Daemon, Options, Setting};
+use crate::options::{Command, Daemon, Options, Setting, Side};
 
 fn print_json(value: &impl Serialize) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -41,8 +41,8 @@ enum Place {
     Guest,
 }
 
-/// Finds where this is; `host` and `guest` say so.
-fn find_place(run_dir: &Path, host: bool, guest: bool) -> Result<Place> {
+/// Finds where this is, unless the command line says so.
+fn find_place(run_dir: &Path, Side { host, guest }: Side) -> Result<Place> {
     // A socket that we may not reach is there, too: the query shows why.
     let at_host = hallway_control::socket(run_dir)
         .try_exists()
@@ -66,21 +66,19 @@ fn run(options: Options) -> Result<()> {
     match options.command {
         Command::Status {
             json,
-            host,
-            guest,
+            side,
             daemon: Daemon { run_dir },
-        } => match find_place(&run_dir, host, guest)? {
+        } => match find_place(&run_dir, side)? {
             Place::Host => host::status(&run_dir, json),
             Place::Guest => guest::status(json),
         },
         Command::Top {
             once,
             interval,
-            host,
-            guest,
+            side,
             daemon: Daemon { run_dir },
         } => {
-            let place = find_place(&run_dir, host, guest)?;
+            let place = find_place(&run_dir, side)?;
             top::show(place, &run_dir, Duration::from_secs(interval), once)
         }
         Command::Migrate {

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
-use hallway_control::{ask, Answer, Liveness, Query, Status};
+use hallway_control::{Liveness, Status};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -24,7 +24,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::host::refuse;
+use crate::host::ask_status;
 
 /// How long a client may take for its request, and then for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -177,10 +177,7 @@ fn answer(run_dir: &Path, stream: &UnixStream) -> Result<()> {
 }
 
 fn text(run_dir: &Path) -> Result<String> {
-    match ask(run_dir, Query::Status)? {
-        Answer::Status(status) => render(&status),
-        other => refuse(other),
-    }
+    render(&ask_status(run_dir)?)
 }
 
 fn render(status: &Status) -> Result<String> {

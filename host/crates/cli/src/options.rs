@@ -23,12 +23,9 @@ pub enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
-        /// This is the host: ask hallwayd
-        #[arg(long, conflicts_with = "guest")]
-        host: bool,
-        /// This is a guest: ask the module
-        #[arg(long)]
-        guest: bool,
+        /// Which of both this is
+        #[command(flatten)]
+        side: Side,
         /// Where hallwayd is
         #[command(flatten)]
         daemon: Daemon,
@@ -42,12 +39,9 @@ pub enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 2,
               value_parser = clap::value_parser!(u64).range(1..=60))]
         interval: u64,
-        /// This is the host: ask hallwayd
-        #[arg(long, conflicts_with = "guest")]
-        host: bool,
-        /// This is a guest: ask the module
-        #[arg(long)]
-        guest: bool,
+        /// Which of both this is
+        #[command(flatten)]
+        side: Side,
         /// Where hallwayd is
         #[command(flatten)]
         daemon: Daemon,
@@ -186,6 +180,17 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Which side of Hallway this is; without one it is found out.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Side {
+    /// This is the host: ask hallwayd
+    #[arg(long, conflicts_with = "guest")]
+    pub host: bool,
+    /// This is a guest: ask the module
+    #[arg(long)]
+    pub guest: bool,
 }
 
 /// Where hallwayd is.

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hallway_control::{ask, Answer, Liveness, Member, Query, Region, Status};
+use hallway_control::{Liveness, Member, Region, Status};
 use hallway_netlink::{Connection, Module};
 use terminal_size::{terminal_size, Height, Width};
 
-use crate::host::refuse;
+use crate::host::ask_status;
 use crate::table::{bytes, or_dash, Table};
 use crate::{guest, Place};
 
@@ -41,7 +41,7 @@ struct Rates {
 
 impl Rates {
     /// Bytes per second of both directions; nothing where there was no such one before.
-    /// One whose count began again has none since.
+    /// 0 where the count has begun again.
     fn of(rates: Option<&Self>, key: &str, now: [u64; 2]) -> Option<[u64; 2]> {
         let rates = rates?;
         let before = rates.before.get(key)?;
@@ -56,10 +56,7 @@ fn per_second(rate: Option<u64>) -> String {
 
 fn look(place: Place, run_dir: &Path) -> Result<Sight> {
     match place {
-        Place::Host => match ask(run_dir, Query::Status)? {
-            Answer::Status(status) => Ok(Sight::Host(Box::new(status))),
-            other => refuse(other),
-        },
+        Place::Host => Ok(Sight::Host(Box::new(ask_status(run_dir)?))),
         Place::Guest => {
             let mut client = guest::client()?;
             Ok(Sight::Guest(client.get()?, client.connections()?))

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use hallway_control::{socket, Answer, Cpus, Helper, Liveness, Member, Plug, Region, Status, Vm};
 
-/// A hallwayd, whose run directory is gone when the test ends.
+/// A hallwayd; its run directory is removed when the test ends.
 pub struct Hallwayd {
     pub dir: PathBuf,
 }
