@@ -13,7 +13,6 @@ import mmap
 import os
 import random
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +21,7 @@ import pytest
 from hallway_tests.guests import AT_ONCE, Delta, Stream, connections, rmmod
 from hallway_tests.pair import Pair
 from hallway_tests.streams import CALM
-from hallway_tests.suite import wait_for
+from hallway_tests.suite import repeated, wait_for
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-peers"),
@@ -79,27 +78,18 @@ def _word(memory: mmap.mmap, place: int, rng: random.Random) -> int:
 @contextlib.contextmanager
 def _scribbled(region: _Region, before: dict[int, bytes], seed: int) -> Iterator[None]:
     """In the block, write words into pages whose heads have changed since `before`."""
-    stop = threading.Event()
     rng, memory = random.Random(seed), region.memory
+    count, pages = itertools.count(), []
 
     def write() -> None:
-        pages: list[int] = []
-        for count in itertools.count():
-            if stop.wait(0.0005):
-                return
-            if count % 100 == 0:
-                pages = [page for page, head in region.heads().items() if head != before.get(page)]
-            if pages:
-                place = rng.choice(pages) + 8 * rng.randrange(rng.choice((HEAD, PAGE)) // 8)
-                struct.pack_into("<Q", memory, place, _word(memory, place, rng))
+        if next(count) % 100 == 0:
+            pages[:] = [page for page, head in region.heads().items() if head != before.get(page)]
+        if pages:
+            place = rng.choice(pages) + 8 * rng.randrange(rng.choice((HEAD, PAGE)) // 8)
+            struct.pack_into("<Q", memory, place, _word(memory, place, rng))
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
+    with repeated(write, 0.0005):
         yield
-    finally:
-        stop.set()
-        writer.join()
 
 
 def test_scribbled_region(pair: Pair, rng: random.Random) -> None:
@@ -166,16 +156,9 @@ def _marked(memory: mmap.mmap, sender: int, receiver: int) -> Iterator[None]:
     """In the block, write a mark into the mailbox of two members that nobody rings for."""
     (offset,) = struct.unpack_from("<Q", memory, TABLE + sender * TABLE + SLICE_OFFSET)
     place = offset + PAGE + receiver * MAILBOX + PENDING + 7
-    stop = threading.Event()
 
     def write() -> None:
-        while not stop.wait(0.0005):
-            memory[place] = 0x80  # one byte: the marks of others stay
+        memory[place] = 0x80  # one byte: the marks of others stay
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
+    with repeated(write, 0.0005):
         yield
-    finally:
-        stop.set()
-        writer.join()

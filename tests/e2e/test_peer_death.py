@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import mmap
-import struct
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hallway_lab.vm import VM, Job, Plain
@@ -23,7 +17,7 @@ from hallway_tests.guests import AT_ONCE, Delta, Stream, insmod, members, odd, r
 from hallway_tests.pair import TINY, Pair, connections_with, count_on_rings
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
-from hallway_tests.table import overwrite_place
+from hallway_tests.table import overwrite_place, overwriting_generations
 
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
@@ -153,36 +147,10 @@ def test_place_overwritten(pair: Pair) -> None:
     region = pair.site.daemon.region.path
     rmmod(a)
     a.run("dmesg -C")
-    with _overwriting_generations(region):
+    with overwriting_generations(region):
         insmod(a, **AT_ONCE)
         wait_for(lambda: "impossible slot" in a.run("dmesg").out, "its place is impossible", 20 * pair.slow)
     wait_members(a, b)
-
-
-@contextlib.contextmanager
-def _overwriting_generations(region: Path) -> Iterator[None]:
-    """Have the table say that all places have another generation, as any of its members can.
-
-    A VM that has joined before it was overwritten loses its place, and joins again.
-    """
-    done = threading.Event()
-
-    def write() -> None:
-        with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-            (slots,) = struct.unpack_from("<I", memory, 56)
-            while not done.is_set():
-                for slot in range(1, slots):
-                    struct.pack_into("<I", memory, 128 + 128 * slot + 16, 4711)
-                (change,) = struct.unpack_from("<I", memory, 60)
-                struct.pack_into("<I", memory, 60, (change + 1) % (1 << 32))
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        done.set()
-        writer.join()
 
 
 def _send_in_fault(pair: Pair, peer: VM) -> tuple[Job, Job]:

@@ -16,8 +16,8 @@ from hallway_lab import topology
 from hallway_lab.topology import Daemon, Site
 from hallway_lab.vm import VM
 
-from .guests import AT_ONCE, binaries, call, healthy, insmod, loaded, rmmod, settle_in, wait_members
-from .pair import name_logs, sweep
+from .guests import AT_ONCE, binaries, call, healthy, insmod, loaded, rmmod, wait_members
+from .pair import running, sweep
 from .suite import wait_for
 
 NUMBERS = (14, 15)
@@ -169,13 +169,5 @@ def booted(kernel: str, share: Path, logs: Path, slow: float, *, qemu: str | Non
     vms = [site.vm(number, kernel, monitor=Path(f"/run/vm{number}.qmp"), **options) for number in NUMBERS]
     stand = Cpus(site, *vms, slow)
     stand.write()
-    site.daemon.log = logs / "hallwayd.log"
-    site.daemon.log.write_bytes(b"")
-    site.daemon.start()
-    try:
-        with site.join(*(name_logs(vm, logs) for vm in vms)):
-            for vm in vms:
-                settle_in(vm)
-            yield stand
-    finally:
-        site.daemon.kill(15)
+    with running(site, vms, logs):
+        yield stand

@@ -17,8 +17,8 @@ from hallway_lab.vm import VM
 
 from . import tunnels
 from .guest import tunnel
-from .guests import healthy, insmod, loaded, rmmod, settle_in, status, wait_members
-from .pair import name_logs, sweep
+from .guests import healthy, insmod, loaded, rmmod, status, wait_members
+from .pair import running, sweep
 from .suite import wait_for
 
 NUMBER, OTHER = 12, 13
@@ -142,17 +142,9 @@ def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[HostEn
     ]
     stand = HostEnd(site, *vms, slow)
     stand.write()
-    site.daemon.log = logs / "hallwayd.log"
-    site.daemon.log.write_bytes(b"")
     FOLDER.mkdir(exist_ok=True)
-    site.daemon.start()
-    try:
-        with site.join(*(name_logs(vm, logs) for vm in vms)):
-            for vm in vms:
-                settle_in(vm)
-            yield stand
-    finally:
-        site.daemon.kill(15)
+    with running(site, vms, logs):
+        yield stand
 
 
 def reach(port: int, kind: str = "stream", timeout: float = 60) -> socket.socket:

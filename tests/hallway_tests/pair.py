@@ -183,23 +183,30 @@ def name_logs(vm: VM, folder: Path) -> VM:
 
 
 @contextlib.contextmanager
+def running(site: topology.Site, vms: list[VM], logs: Path) -> Iterator[None]:
+    """Run a site's daemon and these VMs, with their logs in a folder, for the length of the block."""
+    logs.mkdir(parents=True, exist_ok=True)
+    site.daemon.log = logs / "hallwayd.log"
+    site.daemon.log.write_bytes(b"")
+    site.daemon.start()
+    try:
+        with site.join(*(name_logs(vm, logs) for vm in vms)):
+            for vm in vms:
+                settle_in(vm)
+            yield
+    finally:
+        site.daemon.kill(15)
+
+
+@contextlib.contextmanager
 def booted(
     kernel: str, share: Path, logs: Path, slow: float, *, qemu: str | None = None, **region: int
 ) -> Iterator[Pair]:
     """Run a daemon and two VMs, on the kernel's own QEMU or on that one, for the length of the block."""
     daemon = topology.Daemon(f"--region={TINY}:8M:2", **region)
-    logs.mkdir(parents=True, exist_ok=True)
-    daemon.log = logs / "hallwayd.log"
-    daemon.log.write_bytes(b"")
     site = topology.Site(daemon)
     daemon.region.path.unlink(missing_ok=True)  # that of another site may have another size
-    daemon.start()
-    try:
-        options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow}
-        vms = [name_logs(site.vm(n, kernel, **options), logs) for n in (1, 2)]
-        with site.join(*vms):
-            for vm in vms:
-                settle_in(vm)
-            yield Pair(site, vms[0], vms[1], kernel, slow, logs, share)
-    finally:
-        daemon.kill(15)
+    options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow}
+    vms = [site.vm(n, kernel, **options) for n in (1, 2)]
+    with running(site, vms, logs):
+        yield Pair(site, vms[0], vms[1], kernel, slow, logs, share)

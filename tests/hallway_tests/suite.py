@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 # Other guests keep the machine busy. Only a test that fails waits that much longer.
 PATIENCE = 3
@@ -34,3 +36,21 @@ def wait_for(condition: Callable[[], object], what: str, timeout: float = 20, lo
         # The guest that is asked has other work, often for a single CPU.
         pause = min(pause * 1.3, longest)
     return value
+
+
+@contextlib.contextmanager
+def repeated(step: Callable[[], object], pause: float = 0) -> Iterator[None]:
+    """In the block, call `step` over and over in a thread, `pause` seconds apart."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause):
+            step()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import mmap
 import struct
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from hallway_lab.vm import VM
 
+from .suite import repeated
+
 SLOTS, CHANGE = 56, 60  # in the header
 MEMBERS, MEMBER = 128, 128  # where the table begins, bytes of an entry
-STATE = 20  # in an entry, whose UUID comes first
+GENERATION, STATE = 16, 20  # in an entry, behind the UUID
 
 
 @contextlib.contextmanager
@@ -35,25 +36,41 @@ def overwrite_place(region: Path, vm: VM) -> None:
     """Say that a VM is not there, which makes it leave and join again; hallwayd writes the entry again."""
     with mapped(region) as memory:
         struct.pack_into("<I", memory, find_place(memory, vm) + STATE, 0)
-        (change,) = struct.unpack_from("<I", memory, CHANGE)
-        struct.pack_into("<I", memory, CHANGE, (change + 1) % (1 << 32))
+        count_change(memory)
+
+
+def count_change(memory: mmap.mmap) -> None:
+    """Count a change of the table, so that its readers look."""
+    (change,) = struct.unpack_from("<I", memory, CHANGE)
+    struct.pack_into("<I", memory, CHANGE, (change + 1) % (1 << 32))
 
 
 @contextlib.contextmanager
 def claiming(region: Path, claimant: VM, claimed: VM) -> Iterator[None]:
     """Have a member's entry say, over and over, that it is another VM."""
-    done = threading.Event()
     with mapped(region) as memory:
         place = find_place(memory, claimant)
 
         def write() -> None:
-            while not done.is_set():
-                memory[place : place + 16] = uuid.UUID(claimed.uuid).bytes
+            memory[place : place + 16] = uuid.UUID(claimed.uuid).bytes
 
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        with repeated(write):
             yield
-        finally:
-            done.set()
-            writer.join()
+
+
+@contextlib.contextmanager
+def overwriting_generations(region: Path) -> Iterator[None]:
+    """Have the table say, over and over, that all places have another generation.
+
+    A VM that has joined before it was overwritten loses its place, and joins again.
+    """
+    with mapped(region) as memory:
+        (slots,) = struct.unpack_from("<I", memory, SLOTS)
+
+        def write() -> None:
+            for slot in range(1, slots):
+                struct.pack_into("<I", memory, MEMBERS + MEMBER * slot + GENERATION, 4711)
+            count_change(memory)
+
+        with repeated(write):
+            yield
