@@ -41,7 +41,7 @@
 #define HALLWAY_TUNNEL_RANGES 4
 /* Regions that one VM can join. */
 #define HALLWAY_PAGE_ENTRIES 8
-/* The first minor version whose daemon names peers in the private page. */
+/* The first minor version in which the private page has the CIDs of peers. */
 #define HALLWAY_MINOR_PEERS 3
 /* Peer id of the daemon's doorbell. */
 #define HALLWAY_DAEMON_ID 1

@@ -40,7 +40,7 @@ pub mod region {
     pub const TUNNEL_RANGES: usize = 4;
     /// Regions that one VM can join.
     pub const PAGE_ENTRIES: usize = 8;
-    /// The first minor version whose daemon names peers in the private page.
+    /// The first minor version in which the private page has the CIDs of peers.
     pub const MINOR_PEERS: u16 = 3;
     /// Peer id of the daemon's doorbell.
     pub const DAEMON_ID: u16 = 1;

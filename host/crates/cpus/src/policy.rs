@@ -390,7 +390,7 @@ impl Vm {
 /// limits. It gets another one if all that it has are busy, and a CPU of the host is idle,
 /// for a while. It loses one if it sends on fewer, if its CPUs are idle, or if VMs wait for
 /// CPUs of the host; what was given last goes first. At most one VM gets or loses a CPU in a
-/// step, and none whose guest has not carried the order before out. An order that is not
+/// step. A VM waits until its guest has carried out the order before; an order that is not
 /// carried out is taken back.
 #[derive(Debug)]
 pub struct Scheduler {
