@@ -99,6 +99,7 @@ def test_each_call(pair: Pair) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.not_on("6.12", "6.1's program wants ENOMEM of a fault, where 6.12's core gives EFAULT")
 @pytest.mark.needs("hallway_tests.vsocktest:prepare")
 def test_kernels_own(pair: Pair) -> None:
     """The kernel's own tests of AF_VSOCK pass between two VMs, in both directions."""
