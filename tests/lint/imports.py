@@ -36,7 +36,8 @@ BELOW = {
         *("endpoint", "outsource", "host", "xenstore", "cpus"),
     },
     "libvirt": {"control", "membership"},
-    "cli": {"control", "netlink"},
+    "tunnel": {"netlink"},
+    "cli": {"control", "netlink", "tunnel"},
 }
 
 # The daemon's modules: each may use those before it. A component owns its data

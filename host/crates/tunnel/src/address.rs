@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names of VMs, hosts and ports.
+
+use std::io;
+use std::net::IpAddr;
+
+use hallway_netlink::{Client, Member};
+use nix::errno::Errno;
+
+use crate::error::{Error, Result};
+
+/// Names of ports, one a line: `echo 5000`.
+pub const SERVICES: &str = "/etc/hallway.services";
+
+/// A VM, as an address names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name<'a> {
+    /// Its CID.
+    Cid(u32),
+    /// Its name.
+    Vm(&'a str),
+}
+
+/// The VM and the port of `vm2:5000`, `vm2:echo`, `1821941112:5000`.
+///
+/// # Errors
+/// EINVAL: it is no such address, or no port has that name.
+pub fn parse(to: &str) -> Result<(Name<'_>, u32)> {
+    let (name, port) = split(to)?;
+    Ok((vm(name), self::port(port)?))
+}
+
+/// The CID of the VM with this name among `members`.
+///
+/// # Errors
+/// EHOSTUNREACH: none has it. ENOTUNIQ: several have it.
+pub fn find(name: &str, members: &[Member]) -> Result<u32> {
+    let mut cids: Vec<u32> = members
+        .iter()
+        .filter(|member| member.name == name && !member.is_host && !member.is_self)
+        .map(|member| member.cid)
+        .collect();
+    // It may share several regions with this one.
+    cids.sort_unstable();
+    cids.dedup();
+    match cids[..] {
+        [cid] => Ok(cid),
+        [] => Err(Error::new(
+            Errno::EHOSTUNREACH,
+            format!("no VM {name} is reached: see hallway tunnels"),
+        )),
+        _ => Err(Error::new(
+            Errno::ENOTUNIQ,
+            format!("several VMs are called {name}: give a CID of hallway tunnels"),
+        )),
+    }
+}
+
+/// The port with this number, or this name in [`SERVICES`].
+///
+/// # Errors
+/// EINVAL: there is none. Those of reading that file.
+pub fn port(text: &str) -> Result<u32> {
+    if let Ok(port) = text.parse() {
+        return Ok(port);
+    }
+    let lines = match std::fs::read_to_string(SERVICES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        other => other.map_err(|error| Error::io(SERVICES, &error, Errno::EINVAL))?,
+    };
+    find_service(&lines, text)
+        .ok_or_else(|| invalid(format!("{text:?} is no port, and no name in {SERVICES}")))
+}
+
+fn find_service(lines: &str, name: &str) -> Option<u32> {
+    lines.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let is_it = words.next()? == name;
+        words.next()?.parse().ok().filter(|_| is_it)
+    })
+}
+
+/// Where a connection may go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Tunnel {
+        cid: u32,
+        port: u32,
+    },
+    Tcp {
+        host: String,
+        port: u16,
+        /// Why it is not a tunnel, if that was not asked for.
+        no_tunnel: Option<String>,
+    },
+}
+
+/// Where one address of a list leads, with the members that the module knows.
+pub(crate) fn endpoint(
+    address: &str,
+    members: impl FnOnce() -> Result<Vec<Member>>,
+) -> Result<Endpoint> {
+    if let Some(to) = address.strip_prefix("tcp://") {
+        return tcp(to, None);
+    }
+    if let Some(to) = address.strip_prefix("vsock://") {
+        return match parse(to)? {
+            (Name::Cid(cid), port) => Ok(Endpoint::Tunnel { cid, port }),
+            (Name::Vm(name), port) => {
+                let cid = find(name, &members()?)?;
+                Ok(Endpoint::Tunnel { cid, port })
+            }
+        };
+    }
+    match vm(split(address)?.0) {
+        Name::Cid(cid) => {
+            let port = port(split(address)?.1)?;
+            Ok(Endpoint::Tunnel { cid, port })
+        }
+        // A VM could choose such a name.
+        Name::Vm(name) if is_ip(name) => tcp(address, None),
+        Name::Vm(name) => match members().and_then(|members| find(name, &members)) {
+            Ok(cid) => {
+                let port = port(split(address)?.1)?;
+                Ok(Endpoint::Tunnel { cid, port })
+            }
+            Err(error) if error.errno() == Errno::ENOTUNIQ as i32 => Err(error),
+            Err(error) => tcp(address, Some(error.to_string())),
+        },
+    }
+}
+
+/// Host and port of TCP; the host is not looked up.
+pub(crate) fn host_and_port(to: &str) -> Result<(String, u16)> {
+    let (host, port) = split(to)?;
+    let number = self::port(port)?;
+    let port = u16::try_from(number).map_err(|_| invalid(format!("TCP has no port {number}")))?;
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    match bare {
+        None if host.contains(':') => Err(invalid(format!("{to:?}: write [ADDRESS]:PORT"))),
+        _ => Ok((bare.unwrap_or(host).to_string(), port)),
+    }
+}
+
+/// What the module knows of VMs.
+pub(crate) fn members() -> Result<Vec<Member>> {
+    Client::new()
+        .and_then(|mut client| client.members())
+        .map_err(|error| Error::new(Errno::ENODEV, error.to_string()))
+}
+
+fn tcp(to: &str, no_tunnel: Option<String>) -> Result<Endpoint> {
+    let (host, port) = host_and_port(to)?;
+    Ok(Endpoint::Tcp {
+        host,
+        port,
+        no_tunnel,
+    })
+}
+
+fn split(to: &str) -> Result<(&str, &str)> {
+    to.rsplit_once(':')
+        .filter(|(name, port)| !name.is_empty() && !port.is_empty())
+        .ok_or_else(|| invalid(format!("{to:?}: write NAME:PORT, such as vm2:5000")))
+}
+
+fn vm(name: &str) -> Name<'_> {
+    name.parse().map_or(Name::Vm(name), Name::Cid)
+}
+
+fn is_ip(host: &str) -> bool {
+    host.starts_with('[') || host.parse::<IpAddr>().is_ok()
+}
+
+pub(crate) fn invalid(text: String) -> Error {
+    Error::new(Errno::EINVAL, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, cid: u32) -> Member {
+        Member {
+            name: name.into(),
+            cid,
+            ..Member::default()
+        }
+    }
+
+    fn known() -> Result<Vec<Member>> {
+        let own = Member {
+            is_self: true,
+            ..member("vm1", 5)
+        };
+        Ok(vec![
+            own,
+            member("vm2", 7),
+            member("vm2", 7),
+            member("twin", 8),
+            member("twin", 9),
+            member("192.0.2.1", 10),
+        ])
+    }
+
+    fn to(address: &str) -> Result<Endpoint> {
+        endpoint(address, known)
+    }
+
+    fn tunnel(cid: u32, port: u32) -> Result<Endpoint> {
+        Ok(Endpoint::Tunnel { cid, port })
+    }
+
+    fn host(host: &str, port: u16) -> Result<Endpoint> {
+        Ok(Endpoint::Tcp {
+            host: host.into(),
+            port,
+            no_tunnel: None,
+        })
+    }
+
+    #[test]
+    fn services_have_a_port() {
+        let lines = "# ours\necho 5000\n\nssh 22  # of AF_VSOCK\nbad x\n";
+        assert_eq!(find_service(lines, "echo"), Some(5000));
+        assert_eq!(find_service(lines, "ssh"), Some(22));
+        assert_eq!(find_service(lines, "bad"), None);
+        assert_eq!(find_service(lines, "#"), None);
+    }
+
+    #[test]
+    fn an_address_is_a_name_or_a_cid_and_a_port() {
+        let cid = Name::Cid(1_821_941_112);
+        assert_eq!(parse("1821941112:5000").unwrap(), (cid, 5000));
+        assert_eq!(parse("vm2:5000").unwrap(), (Name::Vm("vm2"), 5000));
+        for wrong in ["vm2", "vm2:", ":5000", "vm2:none", "vm2:-1", ""] {
+            assert_eq!(parse(wrong).unwrap_err().errno(), Errno::EINVAL as i32);
+        }
+    }
+
+    #[test]
+    fn a_vm_of_this_host_is_reached_by_a_tunnel() {
+        for address in ["vm2:5000", "vsock://vm2:5000", "7:5000", "vsock://7:5000"] {
+            assert_eq!(to(address), tunnel(7, 5000));
+        }
+        assert_eq!(to("vm2:70000"), tunnel(7, 70000));
+    }
+
+    #[test]
+    fn others_are_reached_by_tcp() {
+        assert_eq!(to("tcp://vm2:5000"), host("vm2", 5000));
+        assert_eq!(to("tcp://7:5000"), host("7", 5000));
+        assert_eq!(to("tcp://[2001:db8::1]:5000"), host("2001:db8::1", 5000));
+        // No name of a VM counts here.
+        assert_eq!(to("192.0.2.1:5000"), host("192.0.2.1", 5000));
+        assert_eq!(to("[::1]:5000"), host("::1", 5000));
+        let Endpoint::Tcp { no_tunnel, .. } = to("host.example:5000").unwrap() else {
+            panic!("a tunnel");
+        };
+        assert!(no_tunnel.unwrap().contains("no VM host.example"));
+        let none = || Err(Error::new(Errno::ENODEV, "no module"));
+        assert!(matches!(
+            endpoint("vm2:5000", none),
+            Ok(Endpoint::Tcp { .. })
+        ));
+        assert_eq!(
+            endpoint("vsock://vm2:5000", none).unwrap_err().errno(),
+            Errno::ENODEV as i32
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_has_an_error() {
+        let wrong = [
+            ("twin:5000", Errno::ENOTUNIQ),
+            ("vsock://twin:5000", Errno::ENOTUNIQ),
+            ("vsock://vm1:5000", Errno::EHOSTUNREACH),
+            ("vsock://vm2", Errno::EINVAL),
+            ("tcp://host:70000", Errno::EINVAL),
+            ("host.example:70000", Errno::EINVAL),
+            ("tcp://2001:db8::1:5000", Errno::EINVAL),
+            ("tcp://host:", Errno::EINVAL),
+            ("", Errno::EINVAL),
+        ];
+        for (address, errno) in wrong {
+            assert_eq!(to(address).unwrap_err().errno(), errno as i32, "{address}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Messages between programs: by a tunnel to a VM of the same host, or by TCP to anywhere else.
+//!
+//! A tunnel is a socket of AF_VSOCK, which programs can use without this crate. It adds names of
+//! VMs, and TCP with the same calls where the peer is not a VM of this host.
+//!
+//! ```no_run
+//! # fn main() -> hallway_tunnel::Result<()> {
+//! let mut connection = hallway_tunnel::Connection::connect("vm2:5000,tcp://vm2.example:5000")?;
+//! connection.send(b"a question")?;
+//! while let Some(message) = connection.recv()? {
+//!     println!("{} bytes", message.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Addresses
+//!
+//! | to connect to | means |
+//! | --- | --- |
+//! | `vsock://vm2:5000` | a tunnel to the VM of this name, or CID |
+//! | `tcp://host.example:5000` | TCP |
+//! | `vm2:5000` | a tunnel, if a VM of this host has that name or CID; else TCP |
+//! | `A,B` | the first one of these that connects |
+//!
+//! | to listen at | means |
+//! | --- | --- |
+//! | `5000` | tunnels from VMs of this host |
+//! | `tcp://192.0.2.1:5000`, `tcp://[::]:5000` | TCP at that address, or at each |
+//!
+//! A port is a number, or a name of [`SERVICES`]. VMs choose their names themselves: where it
+//! matters which peer this is, write a CID, or `tcp://`.
+//!
+//! # Messages
+//!
+//! A message has 1 to [`MESSAGE_MAX`] bytes and arrives whole. By TCP its length goes before it,
+//! 4 bytes, little-endian; nothing else is added. TCP is neither encrypted nor authenticated.
+
+mod address;
+mod connection;
+mod error;
+mod listener;
+pub mod vsock;
+
+pub use address::{find, parse, port, Name, SERVICES};
+pub use connection::{Connection, Receiver, Sender, MESSAGE_MAX};
+pub use error::{Error, Result};
+pub use listener::Listener;

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A listener for connections of messages.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{getpeername, getsockname, SockType, VsockAddr};
+
+use crate::address::{host_and_port, invalid, port};
+use crate::connection::{over_tcp, over_tunnel, set_nonblocking, Connection};
+use crate::error::{Error, Result};
+use crate::vsock;
+
+/// A listener at one address, of tunnels or of TCP.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    stream: bool,
+    address: String,
+}
+
+impl Listener {
+    /// Listens at an address: see [the crate](crate).
+    ///
+    /// # Errors
+    /// EINVAL: it is no such address. EADDRINUSE, EACCES for a tunnel's port below 1024, and all
+    /// others of `socket()`, `bind()` and `listen()`.
+    pub fn bind(at: &str) -> Result<Self> {
+        if let Some(place) = at.strip_prefix("tcp://") {
+            return Self::bind_tcp(at, place);
+        }
+        if at.contains(':') {
+            let text = format!("{at:?}: write PORT for tunnels, or tcp://ADDRESS:PORT");
+            return Err(invalid(text));
+        }
+        let socket = vsock::listen(SockType::SeqPacket, port(at)?)?;
+        let bound: VsockAddr = getsockname(socket.as_raw_fd())
+            .map_err(|errno| Error::call(format!("port {at} of tunnels"), errno))?;
+        Ok(Self {
+            socket,
+            stream: false,
+            address: bound.port().to_string(),
+        })
+    }
+
+    fn bind_tcp(at: &str, place: &str) -> Result<Self> {
+        let failed = |error| Error::io(at, &error, Errno::ENOENT);
+        let (host, port) = host_and_port(place)?;
+        let socket = TcpListener::bind((host, port)).map_err(failed)?;
+        let address = format!("tcp://{}", socket.local_addr().map_err(failed)?);
+        Ok(Self {
+            socket: socket.into(),
+            stream: true,
+            address,
+        })
+    }
+
+    /// Where it listens: `PORT` or `tcp://ADDRESS:PORT`. Port 0 of TCP has become one.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Has [`Listener::accept`] give EAGAIN instead of waiting.
+    ///
+    /// # Errors
+    /// Those of `fcntl()`.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        set_nonblocking(self.as_fd(), on)
+    }
+
+    /// Takes the next connection, which blocks, as one of [`Connection::connect`] does.
+    ///
+    /// # Errors
+    /// EAGAIN: there is none yet. EINTR. Those of `accept4()`, such as EMFILE.
+    pub fn accept(&self) -> Result<Connection> {
+        loop {
+            match vsock::accept(self.as_fd()).and_then(|socket| self.connection(socket)) {
+                // It was reset meanwhile: a peer must not end the loop of a server so.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn connection(&self, socket: OwnedFd) -> Result<Connection> {
+        if self.stream {
+            let socket = TcpStream::from(socket);
+            let peer = socket
+                .peer_addr()
+                .map_err(|error| Error::io("accepting", &error, Errno::ENOTCONN))?;
+            return over_tcp(socket, peer);
+        }
+        let peer: VsockAddr =
+            getpeername(socket.as_raw_fd()).map_err(|errno| Error::call("accepting", errno))?;
+        Ok(over_tunnel(socket, peer.cid(), peer.port()))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
