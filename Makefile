@@ -4,12 +4,15 @@
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
 .PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench bench-check results dkms clean
-.PHONY: deb install install-host install-guest
+.PHONY: deb install install-host install-guest install-library
 # Where `make install` installs to.
 PREFIX ?= /usr/local
 BIN := $(DESTDIR)$(PREFIX)/bin
 SBIN := $(DESTDIR)$(PREFIX)/sbin
 SHARE := $(DESTDIR)$(PREFIX)/share
+LIBDIR ?= $(PREFIX)/lib
+PYTHONDIR ?= $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"$$/\1/p' kmod/dkms.conf)
 # `hallway`, with its manual pages and completions.
 define install-cli
 	cargo run -q --release --locked --manifest-path host/Cargo.toml -p hallway-cli --example manual out/manual
@@ -18,6 +21,18 @@ define install-cli
 	install -D -m 644 out/manual/hallway.bash $(SHARE)/bash-completion/completions/hallway
 	install -D -m 644 -t $(SHARE)/zsh/vendor-completions out/manual/_hallway
 	install -D -m 644 -t $(SHARE)/fish/vendor_completions.d out/manual/hallway.fish
+endef
+# libhallway, and what programs in C and Python need of it.
+define install-library
+	cargo build -q --release --locked --manifest-path host/Cargo.toml -p hallway-capi
+	install -D -m 644 host/target/release/libhallway.so $(DESTDIR)$(LIBDIR)/libhallway.so.0
+	ln -sf libhallway.so.0 $(DESTDIR)$(LIBDIR)/libhallway.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include host/crates/capi/include/hallway.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
+		host/crates/capi/hallway.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hallway.pc
+	install -D -m 644 -t $(DESTDIR)$(PYTHONDIR)/hallway host/python/hallway/__init__.py host/python/hallway/py.typed
+	[ -n "$(DESTDIR)" ] || ldconfig
 endef
 
 help: ## list the targets
@@ -110,6 +125,7 @@ install-host: ## the same, alone
 	cargo build --release --locked --manifest-path host/Cargo.toml
 	install -d $(DESTDIR)/etc/hallway/hallwayd.d
 	$(install-cli)
+	$(install-library)
 	install -D -m 755 -t $(SBIN) $(addprefix host/target/release/hallway, d -host -libvirt -outsource)
 	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || \
 		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
@@ -120,10 +136,14 @@ install-host: ## the same, alone
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallwayd.service
 	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallwayd.service
 
-install-guest: ## in a guest: module's source for DKMS, and hallway
+install-guest: ## in a guest: module's source for DKMS, hallway, and the library
 	$(install-cli)
+	$(install-library)
 	install -D -m 644 kmod/modprobe.conf $(DESTDIR)/lib/modprobe.d/hallway.conf
 	SOURCES=$(DESTDIR)/usr/src kmod/dkms-install --lay-out
+
+install-library: ## the library for programs in C and Python, alone
+	$(install-library)
 
 deb: ## packages for Debian, in out/deb: hallway-host, and hallway-guest for DKMS
 	mkdir -p out/deb

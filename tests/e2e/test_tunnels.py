@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hallway_lab.programs import NCAT
 from hallway_lab.vm import VM
-from hallway_tests import tunnels, vsocktest
+from hallway_tests import library, tunnels, vsocktest
 from hallway_tests.guests import REPO, Delta, insmod, loaded, odd, rmmod, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
@@ -154,6 +154,38 @@ def _copy(pair: Pair, client: str, server: str, answer: str) -> None:
         _check(pair, delta)
     sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
     assert sums[0] == sums[1]
+
+
+@pytest.mark.kernel("6.1")
+@pytest.mark.needs("hallway_tests.library:prepare")
+def test_library(pair: Pair) -> None:
+    """The library's examples carry messages by a tunnel, and by TCP where nothing listens at one."""
+    pair.load()
+    a, b = pair.both
+    lines = library.lines()
+    a.put("".join(f"{line}\n" for line in lines), "/tmp/sent")
+    answer = f"{len(lines)} messages"
+    with tunnels.tunnels(pair):
+        for number, (listener, sender) in enumerate(library.PAIRS):
+            port = 7500 + number
+            by_tunnel, by_tcp = f"vsock://{b.name}:{port}", f"tcp://{b.ip4}:{port}"
+            for carrier, at in ((f"vsock://{cid(b)}:{port}", port), (by_tcp, by_tcp)):
+                words = f"{library.example(listener, '/hallway/library')} listen {at}"
+                b.run(">/tmp/said")
+                job = b.spawn(f"exec {words} >/tmp/got 2>/tmp/said")
+                wait_for(lambda: "listening" in b.get("/tmp/said"), "it listens")
+                delta = Delta(*pair.both)
+                words = f"{library.example(sender, '/hallway/library')} send {by_tunnel},{by_tcp}"
+                said = a.run(f"{words} </tmp/sent", timeout=60 * pair.slow)
+                assert (said.out.strip(), said.err.strip()) == (answer, f"connected to {carrier}")
+                assert not job.wait(60 * pair.slow).code
+                moved = delta.of(a)["tx_bytes_tunnel"], delta.of(b)["tx_bytes_tunnel"]
+                sizes = sum(map(len, lines)), len(answer)
+                assert moved == (sizes if at == port else (0, 0)), (listener, sender, at)
+                assert delta.of(b)["tunnel_refusals"] == (at != port)
+                sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
+                assert sums[0] == sums[1], (listener, sender, at)
+                _check(pair, delta)
 
 
 def test_too_long(pair: Pair) -> None:

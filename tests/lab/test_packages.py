@@ -95,8 +95,20 @@ def test_guest_package(root: Root) -> None:
     loads = root.run(*words)
     assert "hallway.ko" in loads and "hallway_vsock.ko" in loads, loads
     assert root.run("hallway", "--version").startswith("hallway ")
+    _check_library(root)
     root.run("apt-get", "remove", "-y", "hallway-guest")
     assert not _built(folder) and not (root.path / "usr/bin/hallway").exists()
+    assert not list(root.path.glob("usr/lib/*/libhallway*"))
+
+
+def _check_library(root: Root) -> None:
+    """Programs in C and in Python find the library where the package has it."""
+    (root.path / "tmp/lines.c").write_text((REPO / "host/crates/capi/examples/lines.c").read_text())
+    root.run("sh", "-c", "cc -o /tmp/lines /tmp/lines.c $(pkg-config --cflags --libs hallway)")
+    said = root.run("sh", "-c", "/tmp/lines send 1:none 2>&1 || true")
+    assert '"none" is no port' in said, said
+    # Not the interpreter that a user has set up.
+    assert root.run("/usr/bin/python3", "-c", "import hallway; print(hallway.MESSAGE_MAX)") == "262136\n"
 
 
 PLAY = (
@@ -165,6 +177,7 @@ def test_host_package(root: Root) -> None:
     root.install("hallway-host")
     assert root.run("hallway", "--version").startswith("hallway ")
     assert (root.path / "usr/share/man/man1/hallway-doctor.1.gz").exists()
+    _check_library(root)
     completion = ". /usr/share/bash-completion/completions/hallway; complete -p"
     assert "hallway" in root.run("bash", "-c", completion)
     said = root.run("hallwayd", "--config", "/etc/hallway/hallwayd.toml", "--check-config")

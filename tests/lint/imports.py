@@ -37,6 +37,7 @@ BELOW = {
     },
     "libvirt": {"control", "membership"},
     "tunnel": {"netlink"},
+    "capi": {"tunnel"},
     "cli": {"control", "netlink", "tunnel"},
 }
 

@@ -17,7 +17,7 @@ from hallway_lab.venv import venv
 from . import source
 
 RUFF = "0.17.5"
-RUFF_FOLDERS = ("lab", "tests", "demo", "bench", "spec")
+RUFF_FOLDERS = ("lab", "tests", "demo", "bench", "spec", "host")
 RUFF_MORE = 'lint.allowed-confusables = ["\u00d7"]'  # the sign of multiplication
 
 
@@ -187,7 +187,7 @@ def checkpatch() -> list[str]:
     need("perl")
     program = _checkpatch_program()
     said = _checkpatch(program, source.c_files("kmod", "abi"), [*CHECKPATCH_IGNORED])
-    said += _checkpatch(program, source.c_files("tests"), [*CHECKPATCH_IGNORED, *CHECKPATCH_USER])
+    said += _checkpatch(program, source.c_files("tests", "host"), [*CHECKPATCH_IGNORED, *CHECKPATCH_USER])
     found, used = [], set()
     for line in said:
         hit = re.match(r"(\S+?):\d+: \w+:(\w+): ", line)

@@ -61,8 +61,8 @@ impl Connection {
     ///
     /// # Errors
     /// The last address' number, and the texts of all. EINVAL: it is no address. ENODEV: no module
-    /// `hallway` is loaded. EHOSTUNREACH: no VM has that name. ENOTUNIQ: several have. ENOENT: no
-    /// host has it. ECONNRESET and ECONNREFUSED: nothing listens, by a tunnel and by TCP. Those of
+    /// `hallway` is loaded. EHOSTUNREACH: no VM or host has that name. ENOTUNIQ: several VMs have.
+    /// ECONNRESET and ECONNREFUSED: nothing listens, by a tunnel and by TCP. Those of
     /// `socket()` and `connect()`.
     pub fn connect(to: &str) -> Result<Self> {
         let mut texts = Vec::new();
@@ -344,9 +344,9 @@ fn connect_one(address: &str) -> Result<Connection> {
 fn connect_tcp(host: &str, port: u16) -> Result<Connection> {
     let addresses = (host, port)
         .to_socket_addrs()
-        .map_err(|error| Error::io(format!("host {host}"), &error, Errno::ENOENT))?;
+        .map_err(|error| Error::io(format!("host {host}"), &error, Errno::EHOSTUNREACH))?;
     let text = format!("host {host} has no address");
-    let mut failed = Error::new(Errno::ENOENT, text);
+    let mut failed = Error::new(Errno::EHOSTUNREACH, text);
     for address in addresses {
         match TcpStream::connect_timeout(&address, TCP_PATIENCE) {
             Ok(socket) => return over_tcp(socket, address),

@@ -25,7 +25,7 @@ impl Listener {
     /// Listens at an address: see [the crate](crate).
     ///
     /// # Errors
-    /// EINVAL: it is no such address. EADDRINUSE, EACCES for a tunnel's port below 1024, and all
+    /// EINVAL: it is no such address. EADDRNOTAVAIL: it is not one of this host. EADDRINUSE, EACCES for a tunnel's port below 1024, and all
     /// others of `socket()`, `bind()` and `listen()`.
     pub fn bind(at: &str) -> Result<Self> {
         if let Some(place) = at.strip_prefix("tcp://") {
@@ -46,7 +46,7 @@ impl Listener {
     }
 
     fn bind_tcp(at: &str, place: &str) -> Result<Self> {
-        let failed = |error| Error::io(at, &error, Errno::ENOENT);
+        let failed = |error| Error::io(at, &error, Errno::EADDRNOTAVAIL);
         let (host, port) = host_and_port(place)?;
         let socket = TcpListener::bind((host, port)).map_err(failed)?;
         let address = format!("tcp://{}", socket.local_addr().map_err(failed)?);
