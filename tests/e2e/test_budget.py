@@ -20,6 +20,7 @@ def test_budget_crowd(pair: Pair) -> None:
     crowd(pair, int(500 / pair.slow), 10, memory_bytes=int(100 / pair.slow) * RING)
 
 
+@pytest.mark.slow_on("6.1")
 def test_budget_grows(pair: Pair) -> None:
     """Streams in bulk get larger rings, and go on by them, with the default parameters."""
     pair.load()

@@ -12,7 +12,7 @@ from hallway_tests.guests import Delta, Stream, counters, odd
 from hallway_tests.streams import one_way
 from hallway_tests.suite import wait_for
 
-pytestmark = pytest.mark.xdist_group("e2e-cpus")
+pytestmark = [pytest.mark.xdist_group("e2e-cpus"), pytest.mark.slow_on("6.12")]
 
 PORT = 4990
 ROUNDS = 20

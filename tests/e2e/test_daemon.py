@@ -31,6 +31,7 @@ MIB = 1 << 20
 WRITING = 4  # seconds; a guest that is not let in asks once a second
 
 
+@pytest.mark.slow_on("6.12")
 def test_status_names_all(pair: Pair) -> None:
     """Each guest's status lists the host, itself and the other as hallwayd does."""
     pair.load()
@@ -82,6 +83,7 @@ def test_daemon_restart(pair: Pair) -> None:
     pair.check_counters(delta)
 
 
+@pytest.mark.slow_on("6.12")
 def test_region_full(pair: Pair) -> None:
     """A guest that finds a region full says so once, asks seldom, and joins when another one has left."""
     a, b = pair.both
@@ -142,6 +144,7 @@ def test_region_twice(pair: Pair) -> None:
     pair.check_counters(delta)
 
 
+@pytest.mark.slow_on("6.12")
 def test_host(pair: Pair) -> None:
     """The daemon and its CLI refuse what they cannot do well, and say what to do."""
     for words, said in _refused(pair):

@@ -60,6 +60,7 @@ def test_many_programs(pair: Pair) -> None:
             assert not odd(moved)
 
 
+@pytest.mark.slow_on("6.12")
 def test_one_does_not_read(pair: Pair) -> None:
     """A program that does not read loses what its buffer does not hold, and delays no other one."""
     with _echoing(pair):
@@ -78,6 +79,7 @@ def test_one_does_not_read(pair: Pair) -> None:
         deaf.end()
 
 
+@pytest.mark.slow_on("6.12")
 def test_shares(pair: Pair) -> None:
     """Programs that send at once, through a ring that is full, have alike shares."""
     with _echoing(pair):
@@ -111,6 +113,7 @@ def test_calls(pair: Pair) -> None:
         }
 
 
+@pytest.mark.slow_on("6.12")
 def test_trunk_ends(pair: Pair) -> None:
     """A trunk ends with its last socket, at either end; the next datagram opens one."""
     pair.load()
@@ -140,6 +143,7 @@ def test_trunk_ends(pair: Pair) -> None:
             assert not odd(delta.of(vm))
 
 
+@pytest.mark.slow_on("6.12")
 def test_full_ring(pair: Pair) -> None:
     """While the reader's VM stands still, a writer waits; then all its datagrams arrive."""
     with _echoing(pair):
@@ -164,6 +168,7 @@ def _moved(delta: Delta, vm: VM) -> tuple[int, int]:
     return moved["tunnel_datagrams_received"], moved["tunnel_datagrams_dropped"]
 
 
+@pytest.mark.slow_on("6.12")
 def test_corrupt_letter(pair: Pair) -> None:
     """A datagram that can not be ends its trunk, and is counted; the next trunk works."""
     with _echoing(pair):
@@ -199,6 +204,7 @@ def _overwrite_letters(region: Path) -> int:
     return found
 
 
+@pytest.mark.slow_on("6.12")
 def test_peer_killed(pair: Pair) -> None:
     """A peer is killed: datagrams to it fail, those to others do not."""
     with _echoing(pair):

@@ -17,6 +17,7 @@ SLEEPERS = 40  # threads; their endpoints share a word of the mailbox
 JIFFY = 4000  # us; in each the interrupt is masked at most once
 
 
+@pytest.mark.slow_on("6.1")
 def test_doorbell_storm(pair: Pair) -> None:
     """The interrupt is masked because it came too often: doorbells are answered within a part of a jiffy."""
     pair.load(**AT_ONCE, spin_us=0, storm=1)
@@ -33,6 +34,7 @@ def test_doorbell_storm(pair: Pair) -> None:
     assert fast < 2500 * pair.slow, f"nine of ten round trips take more than {fast} us"
 
 
+@pytest.mark.slow_on("6.1")
 def test_doorbells_merge(pair: Pair) -> None:
     """A peer that stands still is rung once for all its sleepers, and wakes all of them."""
     pair.load(**AT_ONCE, spin_us=0)

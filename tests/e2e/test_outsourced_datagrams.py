@@ -16,7 +16,7 @@ from hallway_tests.guests import Delta, connections, rmmod
 from hallway_tests.outsourced import Outsourced, is_published
 from hallway_tests.suite import wait_for
 
-pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
+pytestmark = [pytest.mark.xdist_group("e2e-outsourcing"), pytest.mark.slow_on("6.1")]
 
 REFUSED = "10.77.0.254"  # the host's own, which no rule names
 # Answers each datagram with its sender's address and its bytes in reverse.

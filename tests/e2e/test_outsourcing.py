@@ -84,6 +84,7 @@ def test_connect(outsourced: Outsourced, own: str, peer: str) -> None:
     assert moved["rx_bytes_outsourced"] == 3_000_032
 
 
+@pytest.mark.slow_on("6.1")
 def test_not_allowed(outsourced: Outsourced) -> None:
     """What no rule allows goes by the guest's own stack, and its program notices nothing."""
     vm = outsourced.vm
@@ -99,6 +100,7 @@ def test_not_allowed(outsourced: Outsourced) -> None:
     assert not moved["tx_bytes_outsourced"]
 
 
+@pytest.mark.slow_on("6.1")
 def test_guest_rules(outsourced: Outsourced) -> None:
     """A connection to which packet rules of the guest apply stays native."""
     vm = outsourced.vm
@@ -342,6 +344,7 @@ def test_outsourcer_killed(outsourced: Outsourced) -> None:
     assert talked(vm)[1] >= 1
 
 
+@pytest.mark.slow_on("6.1")
 def test_daemon_restarted(outsourced: Outsourced) -> None:
     """hallwayd dies or ends, and the next one goes on with the same outsourcer: programs notice nothing."""
     vm, daemon = outsourced.vm, outsourced.site.daemon
@@ -372,6 +375,7 @@ def test_daemon_restarted(outsourced: Outsourced) -> None:
     assert count and not failed
 
 
+@pytest.mark.slow_on("6.1")
 def test_newly_published(outsourced: Outsourced) -> None:
     """Another configuration publishes other listeners that are there: connections stay."""
     vm = outsourced.vm
@@ -420,6 +424,7 @@ print(json.dumps({"ends": list(ends.values()), "took": time.monotonic() - start}
 """
 
 
+@pytest.mark.slow_on("6.1")
 def test_rate(outsourced: Outsourced) -> None:
     """Connections above the rate wait for their turn, some for too long: that is ETIMEDOUT, and counted."""
     vm = outsourced.vm
@@ -621,6 +626,7 @@ def test_options(outsourced: Outsourced) -> None:
     assert said == {"state": 1, "mss": struct.unpack_from("I", info, 16)[0], "refused": [True, True]}
 
 
+@pytest.mark.slow_on("6.1")
 def test_inherited_options(outsourced: Outsourced) -> None:
     """A connection that arrives has its listener's options on the host."""
     vm = outsourced.vm
@@ -694,6 +700,7 @@ print(time.monotonic() - start)
 """
 
 
+@pytest.mark.slow_on("6.1")
 def test_linger(outsourced: Outsourced) -> None:
     """close() waits until the other end's kernel has all, but no longer than SO_LINGER says."""
     vm = outsourced.vm
@@ -708,6 +715,7 @@ def test_linger(outsourced: Outsourced) -> None:
 NOBODY = "10.78.0.99"  # beside the server outside
 
 
+@pytest.mark.slow_on("6.1")
 def test_connect_given_up(outsourced: Outsourced) -> None:
     """A connect() to a silent host that its program gives up ends on the host at once."""
     vm = outsourced.vm

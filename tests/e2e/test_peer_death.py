@@ -28,6 +28,7 @@ MIB = 1 << 20
 UNREAD = 3 * MIB
 
 
+@pytest.mark.slow_on("6.12")
 def test_peer_killed(pair: Pair) -> None:
     """A member's QEMU is killed: what it sent is read, its connections end as TCP's do, others continue."""
     pair.load(**AT_ONCE)
@@ -57,6 +58,7 @@ def test_peer_killed(pair: Pair) -> None:
         rmmod(vm)
 
 
+@pytest.mark.slow_on("6.12")
 def test_peer_killed_without_memory(pair: Pair) -> None:
     """A peer is killed while TCP has no memory for what it sent: it is read when there is some."""
     rings = {"ring_bytes": 4 * MIB, "ring_bytes_max": 4 * MIB}
@@ -173,6 +175,7 @@ def _is_alive(pair: Pair, vm: VM, region: str) -> bool:
     return any(member["uuid"] == vm.uuid and member["liveness"] == "alive" for member in shown)
 
 
+@pytest.mark.slow_on("6.12")
 def test_peer_never_responds(pair: Pair) -> None:
     """A peer's machine dies inside a living QEMU: its last bytes are read, what it did not read times out."""
     pair.load(**AT_ONCE)

@@ -19,7 +19,7 @@ from hallway_tests.suite import wait_for
 
 from .conftest import Site
 
-pytestmark = pytest.mark.xdist_group("e2e-setup")
+pytestmark = [pytest.mark.xdist_group("e2e-setup"), pytest.mark.slow_on("6.12")]
 
 MIB = 1 << 20
 HEADER = 12288  # HALLWAY_HEADER_SIZE in abi/hallway/region.h

@@ -18,7 +18,7 @@ from hallway_tests.hostend import CID, PATH, Caller, HostEnd, reach, serve
 from hallway_tests.suite import wait_for
 from hallway_tests.tunnels import KINDS, PORT, Talk
 
-pytestmark = pytest.mark.xdist_group("e2e-tunnel-host")
+pytestmark = [pytest.mark.xdist_group("e2e-tunnel-host"), pytest.mark.slow_on("6.12")]
 
 COPIED_BYTES = 3_000_000
 KILLED_BYTES = 100_000  # that the host has sent when its process is killed

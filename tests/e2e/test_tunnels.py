@@ -52,6 +52,7 @@ def test_each_byte(pair: Pair) -> None:
             delta = Delta(*pair.both)
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.timeout(1200)
 def test_many_at_once(pair: Pair) -> None:
     """Fifty connections of each type at once."""
@@ -66,6 +67,7 @@ def test_many_at_once(pair: Pair) -> None:
         _check(pair, delta)
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("kind", KINDS)
 def test_trips(pair: Pair, kind: str) -> None:
     """Thousands of round trips, of which each reader may sleep as its byte arrives: no wake-up is lost."""
@@ -119,12 +121,14 @@ def test_kernels_own(pair: Pair) -> None:
 SOCAT_SERVER = "socat VSOCK-LISTEN:7100 SYSTEM:'cat >/tmp/got; echo done'"
 
 
+@pytest.mark.slow_on("6.12")
 def test_socat(pair: Pair) -> None:
     """socat carries a file to socat, unchanged, and an answer back."""
     pair.load()
     _copy(pair, f"socat -t 60 - VSOCK-CONNECT:{cid(pair.b)}:7100", SOCAT_SERVER, "done")
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.needs("hallway_tests.tunnels:prepare_ncat")
 def test_ncat(pair: Pair) -> None:
     """ncat carries a file to socat, with an answer back, and to ncat."""
@@ -188,6 +192,7 @@ def test_library(pair: Pair) -> None:
                 _check(pair, delta)
 
 
+@pytest.mark.slow_on("6.12")
 def test_too_long(pair: Pair) -> None:
     """A packet that no ring holds gives EMSGSIZE; the longest one that one holds arrives."""
     pair.load()
@@ -205,6 +210,7 @@ def test_too_long(pair: Pair) -> None:
     assert said.split() == ["EMSGSIZE", "True"]
 
 
+@pytest.mark.slow_on("6.12")
 def test_refused(pair: Pair) -> None:
     """Without the module there, without a listener and over the backlog, connect() fails at once."""
     pair.load()
@@ -235,6 +241,7 @@ def test_refused(pair: Pair) -> None:
             program.end()
 
 
+@pytest.mark.slow_on("6.12")
 def test_listener_in_fault(pair: Pair) -> None:
     """A listener's lock is kept in a page fault: its many callers wait, and no others do."""
     pair.load()
@@ -259,6 +266,7 @@ def test_listener_in_fault(pair: Pair) -> None:
         keeper.end()
 
 
+@pytest.mark.slow_on("6.12")
 def test_shut_early(pair: Pair) -> None:
     """A program shuts down before its connect() is answered: the other end reads the end."""
     pair.load()
@@ -274,6 +282,7 @@ def test_shut_early(pair: Pair) -> None:
             program.end()
 
 
+@pytest.mark.slow_on("6.12")
 def test_hang_ups(pair: Pair) -> None:
     """poll() for POLLRDHUP alone never misses the end, though it may find the end mark itself."""
     pair.load()
@@ -282,6 +291,7 @@ def test_hang_ups(pair: Pair) -> None:
         assert run(pair.a, words, 300 * pair.slow) == HANG_UPS
 
 
+@pytest.mark.slow_on("6.12")
 def test_bounded(pair: Pair) -> None:
     """`tunnels_max` bounds the tunnels of two VMs."""
     pair.load()
@@ -309,6 +319,7 @@ def test_bounded(pair: Pair) -> None:
         listener.end()
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("kind", KINDS)
 def test_peer_killed(pair: Pair, kind: str) -> None:
     """A peer is killed: what it sent is read, then ECONNRESET; the listener stays."""
@@ -346,6 +357,7 @@ def test_peer_killed(pair: Pair, kind: str) -> None:
         listener.end()
 
 
+@pytest.mark.slow_on("6.12")
 def test_corrupt_frame(pair: Pair) -> None:
     """A frame that can not be resets its tunnel, is counted, and harms no other."""
     pair.load()
@@ -402,6 +414,7 @@ def test_unloading(pair: Pair) -> None:
         rmmod(vm)
 
 
+@pytest.mark.slow_on("6.12")
 def test_region_unplugged(pair: Pair) -> None:
     """A VM leaves its region: tunnels are reset, and come back with it."""
     pair.load()

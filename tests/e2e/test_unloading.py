@@ -90,6 +90,7 @@ def test_asleep_in_calls(pair: Pair) -> None:
     _check_counters(pair, delta)
 
 
+@pytest.mark.slow_on("6.12")
 def test_off_with_peer_stopped(pair: Pair) -> None:
     """`hallway off` while the peer's QEMU is stopped truncates its rings; the streams continue on TCP."""
     pair.load(**AT_ONCE)

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.xdist_group("e2e-peers")
 NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
 
 
+@pytest.mark.slow_on("6.12")
 def test_peer_unresponsive(pair: Pair) -> None:
     """Streams with an unresponsive peer fall back to TCP, and return to rings once it responds."""
     pair.load(**AT_ONCE)
@@ -38,6 +39,7 @@ def test_peer_unresponsive(pair: Pair) -> None:
     pair.check_counters(delta, stopped=True)
 
 
+@pytest.mark.slow_on("6.12")
 def test_peer_unresponsive_before_tcp(pair: Pair) -> None:
     """A peer stops before TCP has delivered the bytes below its ring's start mark: later all bytes arrive."""
     pair.load(promote_bytes=NEVER, promote_ms=NEVER)

@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow_on("6.12")
 def test_upgrade(pair: Pair) -> None:
     """The daemon, then each module, becomes newer, and older again: streams go on by rings."""
     pair.load(**AT_ONCE)
