@@ -224,6 +224,8 @@
 #define HALLWAY_CID_FIRST 0x40000000
 /* The CID of the host, in a region that it shares with one VM. */
 #define HALLWAY_CID_HOST 0x40000002
+/* Where a datagram is sent that each other VM gets. */
+#define HALLWAY_CID_MULTICAST 0x80000000
 
 /* socket.h */
 

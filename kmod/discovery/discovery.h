@@ -43,6 +43,11 @@ struct hall_member *hall_members_get_outsourcer(void);
  */
 struct hall_member *hall_members_get_by_cid(u32 cid);
 /*
+ * The lowest CID above that one which another VM has, or 0. Calls from 0 on visit each VM
+ * once, however many regions it shares with this one. Any context.
+ */
+u32 hall_members_next_cid(u32 cid);
+/*
  * May the member use the CID that it has? Not that of this guest, nor that of another one
  * for which the host vouches, and not for it. An outsourcer has none. Any context.
  */

@@ -208,6 +208,21 @@ struct hall_member *hall_members_get_by_cid(u32 cid)
 	return member;
 }
 
+u32 hall_members_next_cid(u32 cid)
+{
+	const u32 own = hallway_cid(hall_uuid);
+	struct hall_member *member;
+	u32 next = 0;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(member, &members, list)
+		if (!member->outsourcer && member->cid > cid && member->cid != own &&
+		    member->cid != HALLWAY_CID_HOST && (!next || member->cid < next))
+			next = member->cid;
+	rcu_read_unlock();
+	return next;
+}
+
 bool hall_member_has_cid(const struct hall_member *member)
 {
 	struct hall_member *first;

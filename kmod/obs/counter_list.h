@@ -134,6 +134,11 @@ enum hall_counter {
 	/* Datagrams of other VMs given to a socket. */
 	HALL_TUNNEL_DATAGRAMS_RECEIVED,
 	/*
+	 * Copies of multicast datagrams that were not sent: the other VM is
+	 * slow, or memory is short.
+	 */
+	HALL_TUNNEL_COPIES_DROPPED,
+	/*
 	 * Datagrams of other VMs for which there was no socket, or no space in
 	 * it.
 	 */

@@ -63,6 +63,7 @@ const char *hall_counter_name(enum hall_counter counter)
 		[HALL_TRUNKS] = "trunks",
 		[HALL_TUNNEL_DATAGRAMS_SENT] = "tunnel_datagrams_sent",
 		[HALL_TUNNEL_DATAGRAMS_RECEIVED] = "tunnel_datagrams_received",
+		[HALL_TUNNEL_COPIES_DROPPED] = "tunnel_copies_dropped",
 		[HALL_TUNNEL_DATAGRAMS_DROPPED] = "tunnel_datagrams_dropped",
 		[HALL_TX_BYTES_TUNNEL] = "tx_bytes_tunnel",
 		[HALL_RX_BYTES_TUNNEL] = "rx_bytes_tunnel",

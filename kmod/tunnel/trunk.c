@@ -10,6 +10,9 @@
  * the queue with one datagram: all get the same number. Bytes are copied without page
  * faults: no program keeps the ring from others.
  *
+ * A multicast datagram is copied into the trunk to each other VM, and waits for none. Its
+ * group is its port: it reaches the sockets that are bound there.
+ *
  * The reader moves each datagram to the queue of its socket at once, or drops it there,
  * so a program that does not read loses its own alone.
  *
@@ -28,8 +31,12 @@
 #include "frame.h"
 
 #define TRUNK_BYTES	(256 << 10)
-/* After a refusal there is no other offer for this time, in jiffies. */
-#define REFUSED		(HZ / 10)
+/*
+ * After a refusal there is no other offer for this time, in jiffies. A VM that takes no
+ * datagrams may be sent multicasts for ever, each of which could cost a ring.
+ */
+#define REFUSED			(HZ / 10)
+#define REFUSED_MULTICAST	HZ
 /* Datagrams that the reader takes at once. */
 #define TAKEN_MAX	64
 /* Page faults of one datagram, while its pages are taken away again. */
@@ -120,7 +127,7 @@ static int set_up(struct hall_tunnel *tunnel, u32 cid)
 }
 
 /* Returns with a reference for the caller. opening */
-static struct hall_tunnel *open_trunk(u32 cid)
+static struct hall_tunnel *open_trunk(u32 cid, unsigned long refused)
 {
 	struct hall_member *member = hall_members_get_by_cid(cid);
 	void *entry = xa_load(&written, cid);
@@ -129,7 +136,7 @@ static struct hall_tunnel *open_trunk(u32 cid)
 
 	if (!member)
 		return ERR_PTR(-EHOSTUNREACH);
-	if (xa_is_value(entry) && time_before(jiffies, xa_to_value(entry) + REFUSED)) {
+	if (xa_is_value(entry) && time_before(jiffies, xa_to_value(entry) + refused)) {
 		hall_member_put(member);
 		return ERR_PTR(-ECONNREFUSED);
 	}
@@ -154,16 +161,16 @@ static struct hall_tunnel *open_trunk(u32 cid)
 
 /*
  * The trunk to a CID, with a reference. Or -EHOSTUNREACH: no member has it;
- * -ECONNREFUSED: its owner has not taken the ring lately; -EUSERS, -ENOMEM.
+ * -ECONNREFUSED: its owner has not taken the ring in that time; -EUSERS, -ENOMEM.
  */
-static struct hall_tunnel *get_trunk(u32 cid)
+static struct hall_tunnel *get_trunk(u32 cid, unsigned long refused)
 {
 	struct hall_tunnel *tunnel = find_trunk(cid);
 
 	if (tunnel)
 		return tunnel;
 	mutex_lock(&opening);
-	tunnel = find_trunk(cid) ?: open_trunk(cid);
+	tunnel = find_trunk(cid) ?: open_trunk(cid, refused);
 	mutex_unlock(&opening);
 	return tunnel;
 }
@@ -263,6 +270,38 @@ static int send_letter(struct hall_tunnel *tunnel, struct sock *sk,
 	return err;
 }
 
+static int send_copy(u32 cid, struct sock *sk, const struct hallway_letter *letter,
+		     const struct msghdr *msg)
+{
+	struct msghdr copy = { .msg_flags = MSG_DONTWAIT, .msg_iter = msg->msg_iter };
+	struct hall_tunnel *tunnel = get_trunk(cid, REFUSED_MULTICAST);
+	int err;
+
+	if (IS_ERR(tunnel))
+		return PTR_ERR(tunnel);
+	err = send_letter(tunnel, sk, letter, &copy);
+	hall_channel_put(&tunnel->channel);
+	return err;
+}
+
+/* A VM that can take no copy now loses its own. lock_sock() */
+static int send_copies(struct sock *sk, const struct hallway_letter *letter,
+		       const struct msghdr *msg)
+{
+	u32 cid = 0;
+	int err;
+
+	while ((cid = hall_members_next_cid(cid))) {
+		err = send_copy(cid, sk, letter, msg);
+		if (err == -EFAULT)
+			return err;
+		if (err && err != -ECONNREFUSED)
+			hall_count(HALL_TUNNEL_COPIES_DROPPED);
+		cond_resched();
+	}
+	return 0;
+}
+
 int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
 			  struct msghdr *msg, size_t len)
 {
@@ -276,7 +315,9 @@ int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
 
 	if (len > HALLWAY_LETTER_MAX)
 		return -EMSGSIZE;
-	tunnel = get_trunk(to->svm_cid);
+	if (to->svm_cid == HALLWAY_CID_MULTICAST)
+		return send_copies(sk_vsock(vsk), &letter, msg) ?: len;
+	tunnel = get_trunk(to->svm_cid, REFUSED);
 	if (IS_ERR(tunnel))
 		return PTR_ERR(tunnel);
 	err = send_letter(tunnel, sk_vsock(vsk), &letter, msg);

@@ -205,7 +205,8 @@ void hall_trunks_close(void);
 /*
  * A call of the core: sends a datagram from the socket's port, when it is the caller's
  * turn. Its length; -EMSGSIZE, -EFAULT; -EAGAIN, or as sock_intr_errno(); -EHOSTUNREACH:
- * no VM has the CID; -ECONNREFUSED: it takes no datagrams; -EUSERS, -ENOMEM.
+ * no VM has the CID; -ECONNREFUSED: it takes no datagrams; -EUSERS, -ENOMEM. To
+ * HALLWAY_CID_MULTICAST it waits for no turn, and errors of a VM's copy are counted alone.
  * lock_sock(), released while it waits.
  */
 int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,

@@ -294,6 +294,26 @@ static void look_at_cids(void)
 	}
 }
 
+/* From 0 on each CID of another VM comes once, in order. */
+static void look_at_next_cids(void)
+{
+	u32 cid = 0, next;
+	struct vm *vm;
+
+	while ((next = hall_members_next_cid(cid))) {
+		MUST(next > cid && hall_members_next_cid(next - 1) == next);
+		for (vm = vms; vm < vms + MEMBERS; vm++)
+			if (vm->member && !vm->member->outsourcer && vm->member->cid == next)
+				break;
+		MUST(vm < vms + MEMBERS && next != hallway_cid(hall_uuid));
+		cid = next;
+	}
+	for (vm = vms; vm < vms + MEMBERS; vm++)
+		if (vm->member && !vm->member->outsourcer && vm->member->uuid[0])
+			MUST(hall_members_next_cid(vm->member->cid - 1) ==
+			     vm->member->cid);
+}
+
 static void look(void)
 {
 	unsigned int here = 0, seen = 0, number, i;
@@ -314,6 +334,7 @@ static void look(void)
 	}
 	MUST(hall_counters.value[HALL_ADDRESS_CONFLICTS] == conflicts);
 	look_at_cids();
+	look_at_next_cids();
 }
 
 int main(int argc, char **argv)

@@ -6,6 +6,7 @@ datagrams.py deaf PORT BYTES                read nothing before a line of the in
 datagrams.py flood CID PORT COUNT LENGTH    send numbered datagrams, as many as that
 datagrams.py share CID PORT SECONDS LENGTH PROGRAMS  print how many each program sent
 datagrams.py calls CID PORT                 what calls see
+datagrams.py announce PORT COUNT LENGTH CID...  send multicast ones; wait for each to come back from each CID
 datagrams.py send CID PORT                  send one, and print the error, for each line of the input
 """
 
@@ -25,6 +26,8 @@ from collections.abc import Callable
 MOST = 65536  # bytes of a datagram
 LENGTHS = (0, 1, 15, 16, 17, 64, 1000, 4096, 16384, MOST)
 PATIENCE = 60
+SOON = 20  # seconds, for what comes at once
+MULTICAST = 0x80000000  # HALLWAY_CID_MULTICAST
 SO_RCVBUFFORCE = 33
 ENOUGH = 16 << 20  # bytes of a buffer for all that callers have on their way
 
@@ -158,6 +161,24 @@ def calls(cid: int, port: int) -> None:
     print(json.dumps(found))
 
 
+def announce(port: int, count: int, length: int, *cids: int) -> None:
+    """Print what did not come back whole from all of them, once each."""
+    sock, draw = bound(), random.Random(count)
+    sock.settimeout(SOON)
+    for number in range(count):
+        data = draw.randbytes(length)
+        sock.sendto(data, (MULTICAST, port))
+        answers: list[tuple[tuple[int, int], bytes]] = []
+        with contextlib.suppress(TimeoutError):
+            answers.extend(sock.recvfrom(MOST)[::-1] for _ in cids)
+        if sorted(answers) != sorted(((cid, port), data) for cid in cids):
+            print(json.dumps(f"datagram {number}: {[(sender, len(one)) for sender, one in answers]}"))
+            return
+    sock.setblocking(False)
+    found = failure(lambda: sock.recv(1))
+    print(json.dumps("" if found == "EAGAIN" else "more came back than was sent"))
+
+
 def send(cid: int, port: int) -> None:
     """Send as often as there are lines."""
     sock = bound()
@@ -169,7 +190,7 @@ def send(cid: int, port: int) -> None:
 def main() -> None:
     """Do what the command line says."""
     word, *rest = sys.argv[1:]
-    commands = (echo, trips, deaf, flood, share, calls, send)
+    commands = (echo, trips, deaf, flood, share, calls, announce, send)
     next(one for one in commands if one.__name__ == word)(*map(int, rest))
 
 

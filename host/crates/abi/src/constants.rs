@@ -200,6 +200,8 @@ pub mod tunnel {
     pub const CID_FIRST: u32 = 0x4000_0000;
     /// The CID of the host, in a region that it shares with one VM.
     pub const CID_HOST: u32 = 0x4000_0002;
+    /// Where a datagram is sent that each other VM gets.
+    pub const CID_MULTICAST: u32 = 0x8000_0000;
 }
 
 /// Of `socket.h`.
