@@ -127,7 +127,6 @@ static void on_done(struct hall_tunnel *tunnel, struct sock *sk)
 static void on_finish(struct hall_tunnel *tunnel, struct sock *sk)
 {
 	hall_tunnel_count_unread(tunnel, sk);
-	tunnel->fin_reported |= tunnel->fin;
 	if (sk)
 		sk->sk_state_change(sk);
 }

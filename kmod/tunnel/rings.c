@@ -241,8 +241,16 @@ u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk)
 		hall_tunnel_corrupt(tunnel, sk);
 		return 0;
 	}
-	if (tunnel->fin && sk)
+	if (tunnel->fin && sk) {
 		vsock_sk(sk)->peer_shutdown |= SEND_SHUTDOWN;
+		/*
+		 * Here the mark may be found by a read, or by a poll() that has looked at
+		 * peer_shutdown before. The doorbell finds it no more once the ring is gone.
+		 */
+		if (!tunnel->fin_reported)
+			hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+		tunnel->fin_reported = true;
+	}
 	if (source == HALL_RX_RING)
 		return n;
 	/* Nothing will follow. */

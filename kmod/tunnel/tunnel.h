@@ -70,7 +70,7 @@ struct hall_tunnel {
 	bool mapped;			/* rx is there; channel.lock to change it */
 	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
 	bool fin;			/* the peer has set its end mark, */
-	bool fin_reported;		/* and pollers know */
+	bool fin_reported;		/* and pollers know, or soon will */
 	bool failed;			/* reset: ECONNRESET once all is read */
 	unsigned int spin_credit;	/* see sock/spin.c */
 	struct rcu_head rcu;

@@ -211,10 +211,7 @@ void hall_tunnel_wake(struct hall_channel *channel)
 		sk->sk_write_space(sk);
 	}
 	spin_unlock_bh(&channel->lock);
-	/*
-	 * A poller may wait for EPOLLRDHUP alone. It may have taken the mark itself: the
-	 * core looks before it asks for bytes.
-	 */
+	/* A poller may wait for EPOLLRDHUP alone, and nothing else look at the mark. */
 	if (ended)
 		hall_channel_raise(channel, HALL_EVENT_FINISH);
 }
