@@ -49,7 +49,8 @@ struct hall_member *hall_members_get_by_cid(u32 cid);
 u32 hall_members_next_cid(u32 cid);
 /*
  * May the member use the CID that it has? Not that of this guest, nor that of another one
- * for which the host vouches, and not for it. An outsourcer has none. Any context.
+ * for which the host vouches, and not for it. An outsourcer has none, nor hallwayd. Any
+ * context.
  */
 bool hall_member_has_cid(const struct hall_member *member);
 

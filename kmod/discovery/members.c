@@ -231,7 +231,8 @@ bool hall_member_has_cid(const struct hall_member *member)
 	rcu_read_lock();
 	first = find_by_cid(member->cid);
 	/* A VM that shares two regions with this one is two members. */
-	has = !member->outsourcer && (member->vouched || (first && !first->vouched));
+	has = !member->outsourcer && member->cid &&
+	      (member->vouched || (first && !first->vouched));
 	rcu_read_unlock();
 	return has;
 }

@@ -11,7 +11,7 @@ import pytest
 from hallway_lab.programs import NCAT
 from hallway_lab.vm import VM
 from hallway_tests import library, tunnels, vsocktest
-from hallway_tests.guests import REPO, Delta, insmod, loaded, odd, rmmod, wait_members
+from hallway_tests.guests import REPO, Delta, insmod, loaded, odd, rmmod, status, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 from hallway_tests.tunnels import KINDS, PORT, Talk, cid, run, served
@@ -482,6 +482,8 @@ def test_cids(pair: Pair) -> None:
             known.append({one["uuid"]: one["cid"] for one in shown["vms"]})
             assert _local_cid(vm) == cid(vm) == known[-1][vm.uuid]
         assert known[0] == known[1]
+        # hallwayd's own slot has none: it would never answer.
+        assert [one["cid"] for one in status(a)["members"] if one["host"]] == [0]
         assert str(cid(b)) in a.run("hallway tunnels").out
 
 

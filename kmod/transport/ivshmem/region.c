@@ -217,11 +217,10 @@ static void copy_name(char *to, const char *from)
 static void name_peer(struct region *region, struct hall_member *member,
 		      const struct hallway_member *entry)
 {
-	member->vouched = region->peer_cid && member->slot;
-	if (member->vouched)
-		member->cid = region->peer_cid;
-	else if (!region->peer_cid)
-		member->cid = hallway_cid(entry->uuid);
+	if (member->slot) {
+		member->vouched = region->peer_cid;
+		member->cid = region->peer_cid ?: hallway_cid(entry->uuid);
+	}
 	memcpy(member->uuid, entry->uuid, sizeof(member->uuid));
 	copy_name(member->name, entry->name);
 }
