@@ -33,7 +33,7 @@ LIBRARIES = (
 LEXERS = ("__init__", "_mapping", "diff", "python")
 PLUGINS = ("pytest_timeout", "pytest_reportlog.plugin")
 FOLDER = "module/guest"  # of the tests, below tests/ on the host and /tmp/tests in the guest
-LIMIT = 40  # seconds that a test in the guest may take
+LIMIT = 60  # seconds that a test in the guest may take
 SILENCE = 2 * LIMIT  # seconds without a report after which the guest is given up
 LOOK = 0.3  # seconds between two looks for reports
 
