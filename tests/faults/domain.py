@@ -36,7 +36,7 @@ class Domains:
 def written(mark: str) -> str:
     """Return the block of the guide that contains the mark."""
     chapter = GUIDE.read_text().split("\n## libvirt\n")[1].split("\n## ")[0]
-    found = [block for block in re.findall(r"```\n(.*?)```", chapter, re.S) if mark in block]
+    found = [block for block in re.findall(r"```\w+\n(.*?)```", chapter, re.S) if mark in block]
     check(len(found) == 1, f"{GUIDE}: {len(found)} blocks with {mark}")
     return found[0]
 

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, targets of make, tests."""
+"""What the documents name is there: files, and what `make help` lists."""
 
 from __future__ import annotations
 
@@ -39,23 +39,6 @@ def links() -> list[str]:
                 named.append(REPO / word)
         missing = [one for one in named if not any(one.parent.glob(one.name or "."))]
         found += [f"{source.name(path)}:{number}: there is no {one}" for one in missing]
-    return found
-
-
-def commands() -> list[str]:
-    """Targets of make exist, and so do the tests that `-k` names."""
-    targets = set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.M))
-    tests = "\n".join(path.read_text() for path in source.files("tests") if path.suffix in (".py", ".c"))
-    found = []
-    for path, number, line in _lines():
-        place = f"{source.name(path)}:{number}"
-        for code in _commands(line):
-            target = re.match(r"make ([a-z-]+)$", code.strip())
-            if target and target[1] not in targets:
-                found.append(f"{place}: make has no target {target[1]}")
-            test = re.match(r"(?:tests/run .*)?-k (\w+)", code)
-            if test and not re.search(rf"\bdef \w*{test[1]}", tests):
-                found.append(f"{place}: no test is called {test[1]}")
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import compatibility, docs, generated, imports, module, mutants, rules, tools, words
+from . import commands, compatibility, docs, generated, imports, module, mutants, rules, tools, words
 
 Check = Callable[[], list[str]]
 
@@ -33,7 +33,8 @@ CHECKS: list[tuple[str, Check]] = [
     ("compatibility: rows are sound", compatibility.sound),
     ("docs/compatibility.md is current", compatibility.current),
     ("documents: links and paths", docs.links),
-    ("documents: commands", docs.commands),
+    ("documents: each command line has its test", commands.listed),
+    ("documents: commands and options are there", commands.taken),
     ("documents: make help", docs.targets),
     ("documents: tables have short cells", words.tables),
     ("words: comments and documents are plain", words.plain),

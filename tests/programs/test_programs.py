@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hallway_lab import paths, programs, topology
+from hallway_lab import programs, topology
 from hallway_lab.measure import Stand
 from hallway_lab.results import figure
-from hallway_tests import guests
+from hallway_tests import documents, guests
 from hallway_tests.pair import name_logs
 from hallway_tests.record import Outcome
 from hallway_tests.suite import wait_for
@@ -104,9 +104,7 @@ def test_program(program: Program, carrier: str, between: Between, rng: Random, 
 def test_bpftrace(between: Between) -> None:
     """Each line for bpftrace in docs/tracing.md shows what happens to a connection."""
     client, server = between.vms.client, between.vms.server
-    lines = re.findall(r"^bpftrace .*", (paths.REPO / "docs/tracing.md").read_text(), re.M)
-    assert lines
-    for line in lines:
+    for line in documents.run_by("programs/test_programs.py::test_bpftrace"):
         job = client.spawn(f"exec {line} > /tmp/traced 2>&1")
         wait_for(lambda: "Attaching" in client.run("cat /tmp/traced").out, "bpftrace looks", 120)
         iperf = programs.serve(server, "iperf3 -s -1", 5201)
