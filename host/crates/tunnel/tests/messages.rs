@@ -154,6 +154,17 @@ fn without_blocking_no_byte_is_lost() {
         }
         came
     });
+    // What was taken in part goes out before a later one.
+    let last = sent + 20;
+    while sent < last {
+        match one.send(&message(sent, 100_000)) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                wait(&one, PollFlags::POLLOUT);
+            }
+        }
+    }
     while let Err(error) = one.flush() {
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         wait(&one, PollFlags::POLLOUT);
