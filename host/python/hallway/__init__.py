@@ -33,7 +33,9 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+Self = TypeVar("Self", bound="_Object")
 
 MESSAGE_MAX = (256 << 10) - 8
 """Bytes of a message at most. A VM that is short of memory may have smaller rings."""
@@ -85,7 +87,7 @@ class _Object:
 
     def fileno(self) -> int:
         """Return the descriptor, for select and asyncio: never read, write or close it."""
-        return getattr(_library, self._fd)(self._open())
+        return int(getattr(_library, self._fd)(self._open()))
 
     def setblocking(self, flag: bool) -> None:
         """Have calls raise BlockingIOError instead of waiting, or wait again."""
@@ -96,7 +98,7 @@ class _Object:
         pointer, self._pointer = self._pointer, None
         getattr(_library, self._close)(pointer)
 
-    def __enter__(self) -> Any:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,7 +116,7 @@ class Connection(_Object):
     @property
     def peer(self) -> str:
         """The other end: vsock://CID:PORT or tcp://ADDRESS:PORT."""
-        return _library.hallway_peer(self._open()).decode()
+        return str(_library.hallway_peer(self._open()), "utf-8")
 
     def send(self, message: bytes) -> None:
         """Send a message, whole or not at all.
@@ -152,7 +154,7 @@ class Listener(_Object):
     @property
     def address(self) -> str:
         """Where it listens: PORT or tcp://ADDRESS:PORT. Port 0 of TCP has become one."""
-        return _library.hallway_listener_address(self._open()).decode()
+        return str(_library.hallway_listener_address(self._open()), "utf-8")
 
     def accept(self) -> Connection:
         """Take the next connection, which blocks."""
