@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages over sockets: TCP, and packets of a Unix socket, which are what a tunnel's are.
+//! Messages over sockets of TCP. Packets of tunnels have their test between two VMs (tests/e2e).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
