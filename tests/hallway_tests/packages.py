@@ -1,11 +1,18 @@
-"""The packages for Debian, built once for the tests that install them."""
+"""The packages, built once for the tests that install them, and roots to install them in."""
 
 from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 from hallway_lab import kernels, paths, provision
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
 
+MODULES = ["hallway.ko", "hallway_vsock.ko"]
 TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0", "ansible-core", "python3-apt", "curl")
 DEBS = REPO / "out/deb"
 KERNEL = "6.1"  # which the guest's package is built for
@@ -17,3 +24,59 @@ def prepare(_kernel: str) -> None:
     provision.need(*TOOLS)
     with paths.lock("host"):
         run(["make", "-s", "deb"], cwd=REPO)
+
+
+class Root:
+    """A root that is like this machine's, and changes alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, *words: str | Path) -> str:
+        """Run a program in it."""
+        env = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        return run(["chroot", self.path, *words], env=env)
+
+    def install(self, package: str) -> str:
+        """Have apt install a package, of a file."""
+        (deb,) = DEBS.glob(f"{package}_*.deb")
+        (self.path / "tmp" / deb.name).write_bytes(deb.read_bytes())
+        return self.run("apt-get", "install", "-y", "--no-install-recommends", f"/tmp/{deb.name}")
+
+
+@contextlib.contextmanager
+def root() -> Iterator[Root]:
+    """Have such a root for the length of the block."""
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        places = {name: Path(scratch, name) for name in ("upper", "work", "root")}
+        for place in places.values():
+            place.mkdir()
+        merged = places["root"]
+        options = f"lowerdir=/,upperdir={places['upper']},workdir={places['work']}"
+        subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", merged], check=True)
+        stack.callback(subprocess.run, ["umount", "-R", merged], check=True)
+        for name in ("proc", "sys", "dev"):
+            subprocess.run(["mount", "--rbind", f"/{name}", merged / name], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", merged / "tmp"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", merged / "run"], check=True)
+        yield Root(merged)
+
+
+def headers(root: Root) -> Path:
+    """Give a root the headers of the lab's kernel. Returns the folder of its modules."""
+    kernel = kernels.kernel(KERNEL)
+    folder = root.path / "lib/modules" / kernel.version
+    folder.mkdir(parents=True)
+    # The headers' own links lead into the lab's cache, which is below another root here.
+    cache = root.path / str(paths.cache("kernels", "x").parent).lstrip("/")
+    cache.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", paths.cache("kernels", "x").parent, cache], check=True)
+    (folder / "build").symlink_to(kernel.build_dir)
+    for name in ("modules.order", "modules.builtin"):
+        (folder / name).write_text("")
+    return folder
+
+
+def built(folder: Path) -> list[str]:
+    """Return the names of the modules that DKMS has built for a kernel."""
+    return sorted(path.name for path in folder.rglob("*.ko*"))

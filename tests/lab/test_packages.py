@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hallway_lab import kernels, paths
+from hallway_lab import kernels
 from hallway_lab.paths import REPO
 from hallway_lab.sh import LabError, run
-from hallway_tests.packages import DEBS, KERNEL
+from hallway_tests import documents, packages
+from hallway_tests.packages import DEBS, KERNEL, MODULES, Root
+from hallway_tests.suite import wait_for
 
 UNIT = "/lib/systemd/system/hallwayd.service"
 EXPOSURE = 2.0  # at most, as systemd-analyze counts
@@ -24,70 +25,19 @@ EXPOSURE = 2.0  # at most, as systemd-analyze counts
 pytestmark = [pytest.mark.needs("hallway_tests.packages:prepare"), pytest.mark.xdist_group("lab-packages")]
 
 
-class Root:
-    """A root that is like this machine's, and changes alone."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def run(self, *words: str | Path) -> str:
-        """Run a program in it."""
-        env = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-        return run(["chroot", self.path, *words], env=env)
-
-    def install(self, package: str) -> str:
-        """Have apt install a package, of a file."""
-        (deb,) = DEBS.glob(f"{package}_*.deb")
-        (self.path / "tmp" / deb.name).write_bytes(deb.read_bytes())
-        return self.run("apt-get", "install", "-y", "--no-install-recommends", f"/tmp/{deb.name}")
-
-
 @pytest.fixture
 def root() -> Iterator[Root]:
     """Return such a root."""
-    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
-        places = {name: Path(scratch, name) for name in ("upper", "work", "root")}
-        for place in places.values():
-            place.mkdir()
-        merged = places["root"]
-        options = f"lowerdir=/,upperdir={places['upper']},workdir={places['work']}"
-        subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", merged], check=True)
-        stack.callback(subprocess.run, ["umount", "-R", merged], check=True)
-        for name in ("proc", "sys", "dev"):
-            subprocess.run(["mount", "--rbind", f"/{name}", merged / name], check=True)
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", merged / "tmp"], check=True)
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", merged / "run"], check=True)
-        yield Root(merged)
-
-
-def _headers(root: Root) -> Path:
-    """Give a root the headers of the lab's kernel. Returns the folder of its modules."""
-    kernel = kernels.kernel(KERNEL)
-    folder = root.path / "lib/modules" / kernel.version
-    folder.mkdir(parents=True)
-    # The headers' own links lead into the lab's cache, which is below another root here.
-    cache = root.path / str(paths.cache("kernels", "x").parent).lstrip("/")
-    cache.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "--bind", paths.cache("kernels", "x").parent, cache], check=True)
-    (folder / "build").symlink_to(kernel.build_dir)
-    for name in ("modules.order", "modules.builtin"):
-        (folder / name).write_text("")
-    return folder
-
-
-def _built(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*.ko*"))
-
-
-MODULES = ["hallway.ko", "hallway_vsock.ko"]
+    with packages.root() as made:
+        yield made
 
 
 def test_guest_package(root: Root) -> None:
     """DKMS builds both modules as apt installs the package, udev finds them, and both go again."""
     kernel = kernels.kernel(KERNEL)
-    folder = _headers(root)
+    folder = packages.headers(root)
     said = root.install("hallway-guest")
-    assert _built(folder) == MODULES, said
+    assert packages.built(folder) == MODULES, said
     root.run("depmod", kernel.version)
     # QEMU's ivshmem, as udev asks for it.
     doorbell = "pci:v00001AF4d00001110sv00001AF4sd00001100bc05sc00i00"
@@ -97,7 +47,7 @@ def test_guest_package(root: Root) -> None:
     assert root.run("hallway", "--version").startswith("hallway ")
     _check_library(root)
     root.run("apt-get", "remove", "-y", "hallway-guest")
-    assert not _built(folder) and not (root.path / "usr/bin/hallway").exists()
+    assert not packages.built(folder) and not (root.path / "usr/bin/hallway").exists()
     assert not list(root.path.glob("usr/lib/*/libhallway*"))
 
 
@@ -122,7 +72,7 @@ def test_cloud_init(root: Root) -> None:
     """The user data are good YAML, and their commands install the guest's package."""
     text = (REPO / "packaging/cloud-init.yaml").read_text()
     assert text.startswith("#cloud-config\n")
-    folder = _headers(root)
+    folder = packages.headers(root)
     (root.path / "tmp/data").write_text(text)
     parse = "import json, yaml; print(json.dumps(yaml.safe_load(open('/tmp/data'))))"
     data = json.loads(root.run("/usr/bin/python3", "-c", parse))
@@ -136,14 +86,14 @@ def test_cloud_init(root: Root) -> None:
     (root.path / "tmp/hallway-guest.deb").write_bytes(deb.read_bytes())
     for command in commands:
         root.run("sh", "-c", command.replace("http://SERVER/", "file:///tmp/"))
-    assert _built(folder) == MODULES
+    assert packages.built(folder) == MODULES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["host", "guest"])
 def test_ansible(root: Root, kind: str) -> None:
     """Ansible's role installs the package, and changes nothing when it runs again."""
-    folder = _headers(root)
+    folder = packages.headers(root)
     shutil.copytree(REPO / "packaging/ansible/hallway", root.path / "tmp/hallway")
     shutil.copytree(DEBS, root.path / "tmp/deb")
     words = {"hallway_role": kind, "hallway_packages": "/tmp/deb"}
@@ -155,7 +105,7 @@ def test_ansible(root: Root, kind: str) -> None:
     assert re.search(r"changed=[1-9].*failed=0", first), first
     assert re.search(r"changed=0 .*failed=0", second), second
     assert root.run("hallway", "--version").startswith("hallway ")
-    assert _built(folder) == (MODULES if kind == "guest" else [])
+    assert packages.built(folder) == (MODULES if kind == "guest" else [])
 
 
 def test_ansible_refuses(root: Root) -> None:
@@ -195,6 +145,34 @@ def test_host_package(root: Root) -> None:
     assert site.read_text() == "# of the site\n"
     assert not (root.path / "usr/sbin/hallwayd").exists()
     assert (root.path / "etc/hallway/hallwayd.toml").exists(), "it is removed by purge alone"
+
+
+LINES = "lab/test_packages.py::test_by_hand"
+
+
+def test_by_hand(root: Root) -> None:
+    """The command lines of docs/install.md give a host a hallwayd that answers."""
+    inside = root.path / str(REPO).lstrip("/")
+    inside.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", REPO, inside], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root.path / "dev/shm"], check=True)
+    cargo = Path(shutil.which("cargo") or "").parent
+    env = {"PATH": f"{cargo}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    *lines, last = (line.replace("QEMU_USER", "nobody") for line in documents.run_by(LINES))
+    for line in lines:
+        run(["chroot", root.path, "sh", "-c", f"cd {REPO} && {line}"], env=env)
+    # Without --now: the root has no systemd that could start it.
+    shutil.copy(REPO / "host/systemd/hallwayd.service", root.path / "etc/systemd/system")
+    root.run("systemctl", "enable", "hallwayd")
+    assert (root.path / "run/hallway-vms").owner() == "nobody"
+    assert last.startswith("hallwayd "), "it does not end before it is stopped"
+    with subprocess.Popen(["chroot", root.path, *last.split()], env={**os.environ, **env}) as daemon:
+        try:
+            status = ["chroot", root.path, "hallway", "status"]
+            wait_for(lambda: "region default " in run(status, check=False), "it answers")
+            run(["chroot", root.path, "hallwayd", "--stop"])
+        finally:
+            daemon.kill()
 
 
 def test_exposure() -> None:
