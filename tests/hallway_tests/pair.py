@@ -200,10 +200,18 @@ def running(site: topology.Site, vms: list[VM], logs: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def booted(
-    kernel: str, share: Path, logs: Path, slow: float, *, qemu: str | None = None, **region: int
+    kernel: str,
+    share: Path,
+    logs: Path,
+    slow: float,
+    *,
+    qemu: str | None = None,
+    binaries: Path | None = None,
+    **region: int,
 ) -> Iterator[Pair]:
     """Run a daemon and two VMs, on the kernel's own QEMU or on that one, for the length of the block."""
     daemon = topology.Daemon(f"--region={TINY}:8M:2", **region)
+    daemon.binaries = binaries or daemon.binaries
     site = topology.Site(daemon)
     daemon.region.path.unlink(missing_ok=True)  # that of another site may have another size
     options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow}
