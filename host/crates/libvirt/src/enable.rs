@@ -133,7 +133,10 @@ pub fn disable(common: &Common) -> Result<()> {
         group::write(&path, &content)?;
         reload(&common.run_dir)?;
         for name in &common.vms {
-            await_release(&common.run_dir, name)?;
+            // One that is not there, or does not run, has no memory.
+            if matches!(libvirt.look_up(name)?, Some((domain, _)) if domain.is_active) {
+                await_release(&common.run_dir, name)?;
+            }
         }
     }
     content.vm.retain(|vm| !common.vms.contains(&vm.name));
@@ -268,20 +271,31 @@ fn reload(run_dir: &Path) -> Result<Status> {
     }
 }
 
-/// Waits until a VM has no ring memory.
+/// Waits until a VM that runs has no ring memory, as its monitor says: before that answers,
+/// a hallwayd that has read its configuration again does not know what the VM has.
 fn await_release(run_dir: &Path, name: &str) -> Result<()> {
     let deadline = Instant::now() + LET_GO;
     loop {
         let status = status(run_dir)?;
-        let vm = status.vms.iter().find(|vm| vm.name == name);
-        let Some(held) = vm.and_then(|vm| vm.plugs.iter().find(|plug| plug.plugged)) else {
+        let Some(vm) = status.vms.iter().find(|vm| vm.name == name) else {
             return Ok(());
         };
+        let held = vm.plugs.iter().find(|plug| plug.plugged);
+        if vm.connected && held.is_none() {
+            return Ok(());
+        }
         if Instant::now() > deadline {
-            bail!(
-                "{name} does not let region {} go: shut it down, and try again",
-                held.region
-            );
+            match (held, &vm.problem) {
+                (Some(held), _) if vm.connected => bail!(
+                    "{name} does not let region {} go: shut it down, and try again",
+                    held.region
+                ),
+                (_, why) => bail!(
+                    "hallwayd has no monitor of {name} to take its memory out ({}): shut it down, \
+                     and try again",
+                    why.as_deref().unwrap_or("it does not answer")
+                ),
+            }
         }
         std::thread::sleep(LOOK);
     }

@@ -556,6 +556,14 @@ impl Vm {
     /// What `hallway status` shows of it. `has_joined`: whether its guest has joined a
     /// region.
     pub fn status(&self, has_joined: impl Fn(&str) -> bool) -> control::Vm {
+        // What the daemon before plugged in is there until its monitor says otherwise.
+        let revoked = self.revoked.keys().chain(&self.found);
+        let unheard = revoked.filter(|region| !self.plugs.contains_key(*region));
+        let unheard = unheard.map(|region| control::Plug {
+            region: region.clone(),
+            plugged: true,
+            problem: None,
+        });
         control::Vm {
             name: self.name.clone(),
             uuid: self.uuid.to_string(),
@@ -573,7 +581,8 @@ impl Vm {
                 .iter()
                 .map(|(region, plug)| control::Plug {
                     region: region.clone(),
-                    plugged: matches!(plug, Plug::In(..) | Plug::Leaving | Plug::Held(..)),
+                    plugged: matches!(plug, Plug::In(..) | Plug::Leaving | Plug::Held(..))
+                        || self.revoked.contains_key(region),
                     problem: match plug {
                         Plug::Failed(_, why) | Plug::Held(_, why) => Some(why.clone()),
                         Plug::TakenOut => Some("another took it out".into()),
@@ -586,6 +595,7 @@ impl Vm {
                         Plug::Asked | Plug::In(..) | Plug::Leaving => None,
                     },
                 })
+                .chain(unheard)
                 .collect(),
         }
     }
@@ -621,6 +631,17 @@ mod tests {
         assert_eq!(vm.take_overdue(now + OVERDUE * 2), ["g"]);
         assert!(vm.take_overdue(now + OVERDUE * 3).is_empty());
         assert!(vm.revoked.contains_key("g"));
+    }
+
+    #[test]
+    fn what_a_vm_may_no_longer_have_counts_as_plugged_in_before_its_monitor_answers() {
+        let mut vm = vm();
+        assert!(vm.status(|_| true).plugs.is_empty());
+        vm.revoke("g");
+        let plugs = vm.status(|_| true).plugs;
+        assert!(plugs.len() == 1 && plugs[0].plugged, "{plugs:?}");
+        vm.hear_gone(&format!("{PREFIX}g"), true);
+        assert!(vm.status(|_| true).plugs.is_empty());
     }
 
     #[test]
