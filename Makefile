@@ -4,7 +4,7 @@
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
 .PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench bench-check results dkms clean
-.PHONY: deb install install-host install-guest install-library
+.PHONY: deb rpm install install-host install-guest install-library
 # Where `make install` installs to.
 PREFIX ?= /usr/local
 BIN := $(DESTDIR)$(PREFIX)/bin
@@ -148,6 +148,12 @@ install-library: ## the library for programs in C and Python, alone
 deb: ## packages for Debian, in out/deb: hallway-host, and hallway-guest for DKMS
 	mkdir -p out/deb
 	debian/rules clean binary
+
+# Debian has the tool, and no database of what rpm installed.
+rpm: ## packages for distributions with rpm, in out/rpm: the same two
+	rpmbuild -bb --quiet --build-in-place $(if $(wildcard /etc/debian_version),--nodeps) \
+		-D '_topdir $(CURDIR)/out/rpmbuild' -D '_rpmdir $(CURDIR)/out/rpm' \
+		-D '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' packaging/hallway.spec
 
 clean: ## remove what was built in the checkout (the cache stays)
 	rm -rf out host/target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from hallway_lab import kernels, paths, provision
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
 
+RPMS = REPO / "out/rpm"
+RPM_TOOLS = ("rpm", "dkms", "libvirt0")
 MODULES = ["hallway.ko", "hallway_vsock.ko"]
 TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0", "ansible-core", "python3-apt", "curl")
 DEBS = REPO / "out/deb"
@@ -24,6 +27,15 @@ def prepare(_kernel: str) -> None:
     provision.need(*TOOLS)
     with paths.lock("host"):
         run(["make", "-s", "deb"], cwd=REPO)
+
+
+def prepare_rpm(_kernel: str) -> None:
+    """Build those for distributions with rpm."""
+    kernels.kernel(KERNEL)
+    provision.need(*RPM_TOOLS)
+    shutil.rmtree(RPMS, ignore_errors=True)
+    with paths.lock("host"):
+        run(["make", "-s", "rpm"], cwd=REPO)
 
 
 class Root:
