@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 # What `make test-all` runs.
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
-.PHONY: help demo test test-all test-slow test-debug test-programs test-suites test-faults
+.PHONY: help demo recording test test-all test-slow test-debug test-programs test-suites test-faults
 .PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench bench-check results dkms clean
 .PHONY: deb rpm install install-host install-guest install-library
 # Where `make install` installs to.
@@ -42,7 +42,12 @@ demo: ## two VMs, unmodified programs, TCP beside Hallway: one table, and what b
 	lab/run setup
 	demo/run
 
-demo-xen: ## the same between two domains of Xen
+recording: ## the demo as an asciicast, in out/demo.cast; ROWS=WORD: those rows
+	lab/run setup
+	mkdir -p out
+	demo/record out/demo.cast $(if $(ROWS),-k $(ROWS))
+
+demo-xen: ## the demo between two domains of Xen
 	lab/run setup
 	demo/run --xen
 
