@@ -31,8 +31,11 @@ from hallway_tests.hostend import HostEnd
 from hallway_tests.outsourced import Outsourced
 from hallway_tests.pair import Pair, booted
 
-# Groups that are about connections, not about devices that come and go.
-CONNECTIONS = ("e2e-streams", "e2e-outsourcing", "e2e-tunnels", "e2e-cpus")
+# Groups that are about connections and members, not about what QEMU does with devices.
+CONNECTIONS = (
+    *("e2e-streams", "e2e-peers", "e2e-outsourcing", "e2e-tunnels"),
+    *("e2e-tunnel-host", "e2e-cpus"),
+)
 
 Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 
@@ -52,9 +55,9 @@ def outsourced(
 
 
 @pytest.fixture
-def host_end(site: Site, kernel: str, share: Path, slow: float) -> HostEnd:
+def host_end(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> HostEnd:
     """Return two VMs of a configuration with the host as an end of tunnels."""
-    return site(lambda logs: hostend.booted(kernel, share, logs, slow))
+    return site(lambda logs: hostend.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ CALLS = (
 )  # mode of the sockets; call that sends, call that receives
 
 
+@pytest.mark.slow_on("6.1")
 def test_each_call(pair: Pair) -> None:
     """Each call alone moves its bytes through a ring of 4 KiB."""
     pair.load(**AT_ONCE, ring_bytes=4096, ring_bytes_max=4096)

@@ -266,6 +266,7 @@ def test_config_no_room(configured: Configured) -> None:
         rmmod(narrow)
 
 
+@pytest.mark.slow
 def test_config_reset(configured: Configured) -> None:
     """A VM that is reset is missed at once, and gets its region again when its module runs."""
     a, b, _ = configured.vms
@@ -334,6 +335,7 @@ def test_config_pairs(configured: Configured) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_cid_claimed(configured: Configured) -> None:
     """In a region of two a member that writes another's UUID into the table gets nothing under its CID."""
     hostile, honest, victim = configured.vms

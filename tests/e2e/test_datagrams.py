@@ -44,6 +44,7 @@ def _echoing(pair: Pair) -> Iterator[None]:
         server.end()
 
 
+@pytest.mark.slow_on("6.12")
 def test_many_programs(pair: Pair) -> None:
     """Datagrams of many programs come back whole, from their sender, through one ring each way."""
     with _echoing(pair):
@@ -243,7 +244,7 @@ def test_multicast(pair: Pair) -> None:
                 assert not odd(one)
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_peer_killed(pair: Pair) -> None:
     """A peer is killed: datagrams to it fail, those to others do not."""
     with _echoing(pair):

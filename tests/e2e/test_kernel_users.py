@@ -93,6 +93,7 @@ LOG_OUT = "iscsiadm -m node -u; iscsiadm -m node -o delete; pkill -KILL -x iscsi
 FIND_DISK = "for d in /sys/block/sd*; do grep -q VIRTUAL-DISK $d/device/model && echo /dev/${d##*/}; done"
 
 
+@pytest.mark.slow_on("6.1")
 @pytest.mark.not_on("debug", "the kernel has no iSCSI")
 def test_iscsi(pair: Pair) -> None:
     """A daemon logs in and hands its connection to the kernel, which reads below every call."""
@@ -127,6 +128,7 @@ with socket.create_connection(("%s", 5640)) as server:
 """
 
 
+@pytest.mark.slow_on("6.1")
 @pytest.mark.not_on("debug", "the kernel's 9p has no descriptors as transport")
 def test_9p(pair: Pair) -> None:
     """9p over a program's connection goes by rings; files survive off and on."""
@@ -157,6 +159,7 @@ def test_9p(pair: Pair) -> None:
     server.wait(20)
 
 
+@pytest.mark.slow_on("6.1")
 @pytest.mark.not_on("debug", "the kernel has neither family")
 @pytest.mark.parametrize(("family", "ringed"), [("rds", False), ("smc", True)])
 def test_family(pair: Pair, family: str, ringed: bool) -> None:

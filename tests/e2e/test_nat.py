@@ -54,7 +54,7 @@ def test_nat(pair: Pair) -> None:
             vm.run(f"ip addr del {other[vm.name]}/24 dev eth0; tc qdisc del dev eth0 clsact")
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_address_claimed(pair: Pair) -> None:
     """A third VM publishes a peer's address, after the peer or before it: rings are shared with the peer."""
     pair.load(**AT_ONCE)

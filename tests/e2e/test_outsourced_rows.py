@@ -68,6 +68,7 @@ def parse(seen: str) -> Any:
         return seen
 
 
+@pytest.mark.slow_on("6.1")
 @pytest.mark.parametrize("row", names())
 def test_row(outsourced: Outsourced, row: str) -> None:
     """Make a row's calls natively and outsourced, and compare."""

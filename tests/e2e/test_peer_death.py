@@ -58,7 +58,7 @@ def test_peer_killed(pair: Pair) -> None:
         rmmod(vm)
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_peer_killed_without_memory(pair: Pair) -> None:
     """A peer is killed while TCP has no memory for what it sent: it is read when there is some."""
     rings = {"ring_bytes": 4 * MIB, "ring_bytes_max": 4 * MIB}

@@ -19,6 +19,7 @@ SITUATIONS = (
 )
 
 
+@pytest.mark.slow_on("6.12")
 def test_switching_small_ring(pair: Pair, rng: random.Random) -> None:
     """200 switches each way with rings of 4 KiB: they fill, empty and wrap all the time."""
     with small_buffers(*pair.both):

@@ -320,7 +320,7 @@ def test_bounded(pair: Pair) -> None:
 
 
 @pytest.mark.slow_on("6.12")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["stream", pytest.param("packet", marks=pytest.mark.slow)])
 def test_peer_killed(pair: Pair, kind: str) -> None:
     """A peer is killed: what it sent is read, then ECONNRESET; the listener stays."""
     pair.load()

@@ -133,12 +133,14 @@ class HostEnd:
 
 
 @contextlib.contextmanager
-def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[HostEnd]:
+def booted(
+    kernel: str, share: Path, logs: Path, slow: float, *, qemu: str | None = None
+) -> Iterator[HostEnd]:
     """Boot the VMs, with a daemon of their own, for the length of the block."""
     site = Site(Daemon(host="hostend", config=logs / "hallwayd.toml"))
+    options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow}
     vms = [
-        site.vm(number, kernel, monitor=Path(f"/run/vm{number}.qmp"), share=share, boot_timeout=120 * slow)
-        for number in (NUMBER, OTHER)
+        site.vm(number, kernel, monitor=Path(f"/run/vm{number}.qmp"), **options) for number in (NUMBER, OTHER)
     ]
     stand = HostEnd(site, *vms, slow)
     stand.write()

@@ -62,7 +62,7 @@ class Pair:
 
     def third(self, number: int = 3, **options: Any) -> VM:
         """Describe another VM of the site; `site.join` boots it."""
-        options |= {"share": self.share, "boot_timeout": 120 * self.slow}
+        options |= {"share": self.share, "qemu": self.a.config.qemu, "boot_timeout": 120 * self.slow}
         return name_logs(self.site.vm(number, self.kernel, **options), self.logs)
 
     def sweep(self) -> None:

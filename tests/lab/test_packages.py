@@ -32,6 +32,7 @@ def root() -> Iterator[Root]:
         yield made
 
 
+@pytest.mark.slow
 def test_guest_package(root: Root) -> None:
     """DKMS builds both modules as apt installs the package, udev finds them, and both go again."""
     kernel = kernels.kernel(KERNEL)

@@ -27,7 +27,7 @@ def run(record_property: Callable[[str, object], None], pytestconfig: pytest.Con
     def aside(*words: object) -> str:
         seed = str(pytestconfig.option.seed % 2**31)
         done = subprocess.run(
-            ["nice", "-n", "19", *map(str, words)],
+            ["nice", "-n", "10", *map(str, words)],
             env={**os.environ, "SEED": seed},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
