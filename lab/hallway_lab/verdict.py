@@ -23,6 +23,14 @@ TROUBLE = re.compile(
 )
 # Messages of each boot in the lab.
 HARMLESS = re.compile(r"TSC|clocksource|tsc: |Spectre|MDS|unprivileged eBPF|lab: ")
+# Faults of stock kernels, whatever modules are there: from "cut here" to "end trace". The iSCSI
+# initiator of 6.12 may remove a target while the power management of that has work to do.
+STOCK = re.compile(
+    r".*\[ cut here \].*\n.*workqueue: WQ_MEM_RECLAIM iscsi_ctrl_\S+ \[scsi_transport_iscsi\] is flushing"
+    r" !WQ_MEM_RECLAIM pm:pm_runtime_work.*\n"
+    r"(?:(?!.*(?:\[ (?:cut here|end trace) |BUG|SAN: |INFO: )).*\n){0,60}"
+    r".*\[ end trace .*\n?"
+)
 CONTEXT = 30
 
 
@@ -40,7 +48,7 @@ class Verdict:
 
 def scan(log: str) -> Verdict:
     """Judge the text of a serial log."""
-    lines = [line.rstrip("\r") for line in log.splitlines()]
+    lines = STOCK.sub("", log.replace("\r", "")).splitlines()
     bad = [n for n, line in enumerate(lines) if TROUBLE.search(line) and not HARMLESS.search(line)]
     if not bad:
         return Verdict(True, (), "")
