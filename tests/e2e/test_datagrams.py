@@ -44,6 +44,18 @@ def _echoing(pair: Pair) -> Iterator[None]:
         server.end()
 
 
+@contextmanager
+def _third_echoing(pair: Pair) -> Iterator[VM]:
+    """Have a third VM there, which echoes datagrams at PORT, too."""
+    third = pair.third()
+    with pair.site.join(third):
+        insmod(third)
+        wait_members(*pair.both, third)
+        tunnels.load(third)
+        _talk(third, f"echo {PORT}")
+        yield third
+
+
 @pytest.mark.slow_on("6.12")
 def test_many_programs(pair: Pair) -> None:
     """Datagrams of many programs come back whole, from their sender, through one ring each way."""
@@ -208,52 +220,41 @@ def _overwrite_letters(region: Path) -> int:
 @pytest.mark.slow_on("6.12")
 def test_multicast(pair: Pair) -> None:
     """Each other VM gets one copy; one that stands still loses its own, and delays no other one."""
-    with _echoing(pair):
-        third = pair.third()
-        with pair.site.join(third):
-            insmod(third)
-            wait_members(*pair.both, third)
-            tunnels.load(third)
-            _talk(third, f"echo {PORT}")
-            delta = Delta(*pair.both, third)
+    with _echoing(pair), _third_echoing(pair) as third:
+        delta = Delta(*pair.both, third)
 
-            def announced(count: int, length: int, *vms: VM) -> str:
-                cids = " ".join(str(cid(vm)) for vm in vms)
-                return run(pair.a, f"announce {PORT} {count} {length} {cids}", 60 * pair.slow, DATAGRAMS)
+        def announced(count: int, length: int, *vms: VM) -> str:
+            cids = " ".join(str(cid(vm)) for vm in vms)
+            return run(pair.a, f"announce {PORT} {count} {length} {cids}", 60 * pair.slow, DATAGRAMS)
 
-            assert not announced(20, 1000, pair.b, third)
-            moved = {vm.name: delta.of(vm) for vm in (*pair.both, third)}
-            for name, sent, received in (("vm1", 40, 40), ("vm2", 20, 20), ("vm3", 20, 20)):
-                assert moved[name]["tunnel_datagrams_sent"] == sent, name
-                assert moved[name]["tunnel_datagrams_received"] == received, name
-                assert not moved[name]["tunnel_copies_dropped"], name
+        assert not announced(20, 1000, pair.b, third)
+        moved = {vm.name: delta.of(vm) for vm in (*pair.both, third)}
+        for name, sent, received in (("vm1", 40, 40), ("vm2", 20, 20), ("vm3", 20, 20)):
+            assert moved[name]["tunnel_datagrams_sent"] == sent, name
+            assert moved[name]["tunnel_datagrams_received"] == received, name
+            assert not moved[name]["tunnel_copies_dropped"], name
 
-            delta = Delta(*pair.both)
-            os.kill(third.pid, signal.SIGSTOP)
-            try:
-                # More bytes than a trunk holds.
-                assert not announced(40, 16384, pair.b)
-            finally:
-                os.kill(third.pid, signal.SIGCONT)
-            moved = {vm.name: delta.of(vm) for vm in pair.both}
-            lost = moved["vm1"]["tunnel_copies_dropped"]
-            assert 0 < lost < 40
-            assert moved["vm1"]["tunnel_datagrams_sent"] == 80 - lost
-            assert moved["vm2"]["tunnel_datagrams_received"] == 40
-            for one in moved.values():
-                assert not odd(one)
+        delta = Delta(*pair.both)
+        os.kill(third.pid, signal.SIGSTOP)
+        try:
+            # More bytes than a trunk holds.
+            assert not announced(40, 16384, pair.b)
+        finally:
+            os.kill(third.pid, signal.SIGCONT)
+        moved = {vm.name: delta.of(vm) for vm in pair.both}
+        lost = moved["vm1"]["tunnel_copies_dropped"]
+        assert 0 < lost < 40
+        assert moved["vm1"]["tunnel_datagrams_sent"] == 80 - lost
+        assert moved["vm2"]["tunnel_datagrams_received"] == 40
+        for one in moved.values():
+            assert not odd(one)
 
 
 @pytest.mark.slow
 def test_peer_killed(pair: Pair) -> None:
     """A peer is killed: datagrams to it fail, those to others do not."""
     with _echoing(pair):
-        third = pair.third()
-        with pair.site.join(third):
-            insmod(third)
-            wait_members(*pair.both, third)
-            tunnels.load(third)
-            _talk(third, f"echo {PORT}")
+        with _third_echoing(pair) as third:
             dead = cid(third)
             said = run(pair.a, f"trips {dead} {PORT} 2 1", 60 * pair.slow, DATAGRAMS)
             assert not said["wrong"], said["wrong"]

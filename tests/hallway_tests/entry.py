@@ -22,6 +22,7 @@ from hallway_lab.venv import venv
 from . import needs
 
 TESTS = paths.REPO / "tests"
+SEARCH = os.pathsep.join([str(TESTS), str(TESTS.parent / "lab")])  # where pytest finds what is ours
 # Options whose value names a file: relative to the folder that the person is in.
 FILES = ("--junitxml", "--junit-xml", "--report-log", "--log-file", "--basetemp")
 GRACE = 30  # seconds that pytest may take to tell what became of a run that is interrupted
@@ -35,10 +36,10 @@ def main() -> int:
 
 def _run(words: list[str]) -> int:
     isolate.enter()
-    python = venv("pytest", *(TESTS / "requirements.txt").read_text().split()) / "bin/python"
+    python = interpreter()
     os.chdir(TESTS)
     os.environ["PYTHONPYCACHEPREFIX"] = str(paths.out("pycache"))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent / "lab")])
+    os.environ["PYTHONPATH"] = SEARCH
     pytest = [str(python), "-m", "pytest", "-o", f"cache_dir={paths.out('tests', 'cache')}", *words]
     plan = Path(os.environ["TMPDIR"], "plan.json")
     asked = subprocess.run([*pytest, "-n0", f"--plan={plan}"], capture_output=True, text=True, check=False)
@@ -50,6 +51,11 @@ def _run(words: list[str]) -> int:
     os.environ["HALLWAY_TEST_PLAN"] = str(plan)
     sys.stdout.flush()
     os.execv(python, pytest)
+
+
+def interpreter() -> Path:
+    """Return the Python that has pytest and its plugins; they are fetched if need be."""
+    return venv("pytest", *(TESTS / "requirements.txt").read_text().split()) / "bin/python"
 
 
 def located(words: Sequence[str], folder: Path) -> list[str]:

@@ -52,6 +52,6 @@ def example(language: str, at: Path | str) -> str:
 
 
 def lines() -> list[str]:
-    """Return lines whose boundaries matter: short ones between long ones."""
+    """Return lines to send as messages: short ones between long ones."""
     lengths = (1, 2, 3, LONGEST, 1, 4096, 70_000, 1, 16)
     return [f"{random.getrandbits(4 * length):0{length}x}" for length in lengths]

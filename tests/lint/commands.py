@@ -10,13 +10,12 @@ from collections.abc import Iterable
 
 from hallway_lab.paths import REPO
 from hallway_lab.prepare import build_host
-from hallway_lab.venv import venv
 from hallway_tests import documents
 from hallway_tests.documents import LIST, Line
+from hallway_tests.entry import SEARCH, TESTS, interpreter
 
-from . import source
+from . import docs, source
 
-TESTS = REPO / "tests"
 OURS = ("hallway", "hallwayd", "make", "tests/run", "lab/run", "demo/run", "bench/run")
 CODE = re.compile(rf"`((?:{'|'.join(OURS)}) [^`\n]+)`")
 # The first line of `hallway status` is none.
@@ -61,9 +60,8 @@ def listed() -> list[str]:
 def taken() -> list[str]:
     """Programs take the words: commands, options, targets of make, tests."""
     lines = [line for line in documents.commands() if OWN.match(line.text)]
-    for path in [path for path in source.files() if path.suffix == ".md"]:
-        for number, text in enumerate(path.read_text().splitlines(), 1):
-            lines += [Line(source.name(path), number, "", code) for code in CODE.findall(text)]
+    for path, number, text in docs.lines():
+        lines += [Line(source.name(path), number, "", code) for code in CODE.findall(text)]
     places: dict[str, Line] = {}
     for line in lines:
         places.setdefault(line.text, line)
@@ -134,10 +132,13 @@ def _is_meant(expression: str, name: str) -> bool:
 
 def _pytest(*words: str) -> str:
     """Return what pytest says of the tests."""
-    python = venv("pytest", *(TESTS / "requirements.txt").read_text().split()) / "bin/python"
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "lab")])
-    command = [python, "-B", "-m", "pytest", "-n0", "-o", "cache_dir=/dev/null/none", *words]
+    command = [interpreter(), "-B", "-m", "pytest", "-n0", "-o", "cache_dir=/dev/null/none", *words]
     done = subprocess.run(
-        command, cwd=TESTS, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+        command,
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": SEARCH},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout

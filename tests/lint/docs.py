@@ -15,7 +15,8 @@ CODE = re.compile(r"`([^`\n]+)`")
 MADE = ("out/",)  # exists once something ran
 
 
-def _lines() -> Iterator[tuple[Path, int, str]]:
+def lines() -> Iterator[tuple[Path, int, str]]:
+    """Yield each line of the documents, with its place."""
     for path in source.files():
         if path.suffix == ".md":
             for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -31,7 +32,7 @@ def links() -> list[str]:
     """Links and paths lead to files of the repository."""
     top = {path.relative_to(REPO).parts[0] for path in source.files() if path.parent != REPO}
     found = []
-    for path, number, line in _lines():
+    for path, number, line in lines():
         named = [path.parent / link for link in LINK.findall(line) if not re.match(r"\w+:", link)]
         for code in _commands(line):
             word = code.split()[0]
