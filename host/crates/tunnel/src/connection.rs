@@ -279,7 +279,7 @@ impl Receiver {
         }
     }
 
-    /// That of the message whose header is here.
+    /// The length that the header in the buffer gives.
     fn length(&self) -> Result<usize> {
         let header = self.buffer[..HEADER].try_into().expect("it has that size");
         match u32::from_le_bytes(header) as usize {
