@@ -21,7 +21,10 @@
  * drained
  */
 #define HALLWAY_REASON_BUSY 6
-/* a kernel user owns the callbacks, and was not seen to call recvmsg */
+/*
+ * a kernel user owns the callbacks, and was not seen to read by calls of the
+ * socket
+ */
 #define HALLWAY_REASON_FOREIGN 7
 /* its program has not accepted it yet */
 #define HALLWAY_REASON_UNACCEPTED 8

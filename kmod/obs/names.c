@@ -99,7 +99,7 @@ const char *hall_reason_text(u32 reason)
 		[HALLWAY_REASON_BUSY] =
 			"a call that is older than Hallway is in the socket, or an earlier ring is not drained",
 		[HALLWAY_REASON_FOREIGN] =
-			"a kernel user owns the callbacks, and was not seen to call recvmsg",
+			"a kernel user owns the callbacks, and was not seen to read by calls of the socket",
 		[HALLWAY_REASON_UNACCEPTED] =
 			"its program has not accepted it yet",
 		[HALLWAY_REASON_STATE] =

@@ -3,14 +3,14 @@
  * A socket's callbacks: the socket layer's own, or those of a kernel user.
  *
  * NFS puts its own functions into sk_data_ready and sk_write_space, and reads by
- * recvmsg() when they are called; such a user can't tell a ring from TCP. iSCSI
- * takes buffers from the receive queue itself, by tcp_read_sock(), and would
- * never see a ring. Only their reads tell the two apart: all bytes that left the
- * queue since the callbacks changed must have left it through our recvmsg(), and
- * at least one must have. A user that comes while there are rings makes no call of
- * ours, and no doorbell is armed for it: AF_KCM is one. So the callbacks are
- * looked at when the lock is released, and once a second, and the socket is
- * detached.
+ * recvmsg() when they are called; such a user can't tell a ring from TCP. Nor can
+ * NVMe, which reads by the socket's read_sock(). iSCSI takes buffers from the receive
+ * queue itself, by tcp_read_sock(), and would never see a ring. Only their reads tell
+ * them apart: all bytes that left the queue since the callbacks changed must have left
+ * it through calls of ours, and at least one must have. A user that comes while there
+ * are rings may make no such call, and no doorbell is armed for it: AF_KCM is one. So
+ * the callbacks are looked at when the lock is released, and once a second; the socket
+ * is detached, and attached again to see how the user reads.
  *
  * TCP calls callbacks with the socket's spinlock held, or from the backlog with
  * the socket owned, and a user that removes its callbacks relies on that. So they
@@ -93,8 +93,10 @@ void hall_callbacks_call(struct hall_sock *hs, struct sock *sk)
 		hall_sock_request_detach(hs, HALLWAY_REASON_FOREIGN);
 		return;
 	}
-	if (hall_rx_count_unread(hs))
+	if (hall_rx_count_unread(hs) || READ_ONCE(hs->rx.put_off)) {
+		WRITE_ONCE(hs->rx.put_off, false);
 		sk->sk_data_ready(sk);
+	}
 	if (hall_sock_wants_space(sk))
 		sk->sk_write_space(sk);
 }

@@ -38,6 +38,15 @@ ssize_t hall_splice_read(struct socket *sock, loff_t *ppos,
 			 struct pipe_inode_info *pipe, size_t len,
 			 unsigned int flags);
 
+/*
+ * read_sock.c. lock_sock(); or slock, where a read while there is a ring is put off and
+ * 0 is returned.
+ */
+int hall_read_sock(struct sock *sk, read_descriptor_t *desc,
+		   sk_read_actor_t actor);
+/* Unread bytes; has sk_data_ready() called when there are more. slock or lock_sock(). */
+int hall_peek_len(struct socket *sock);
+
 /* close.c */
 void hall_close(struct sock *sk, long timeout);
 void hall_shutdown(struct sock *sk, int how);

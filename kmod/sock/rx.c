@@ -142,18 +142,6 @@ static int read_tcp(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	return n;
 }
 
-static void consume_ring(struct hall_sock *hs, u32 n)
-{
-	bool ringing;
-
-	spin_lock_bh(&hs->channel.lock);
-	ringing = hall_ring_consume(&hs->rx.ring, n);
-	spin_unlock_bh(&hs->channel.lock);
-	if (ringing)
-		hall_channel_notify_sender(&hs->channel);
-	hall_info_count_received(hs, n);
-}
-
 /*
  * Reads from the ring, whose bytes are the next ones. lock_sock(). ahead: bytes
  * to skip, in a call that peeks.
@@ -186,7 +174,7 @@ static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		if (flags & MSG_PEEK)
 			ahead += copied;
 		else
-			consume_ring(hs, copied);
+			hall_rx_consume(hs, copied);
 	}
 	if (n > 0)
 		sk_peek_offset_bwd(hs->sk, flags & MSG_PEEK ? -n : n);

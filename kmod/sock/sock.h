@@ -76,6 +76,7 @@ struct hall_rx {
 	u32 carrier;			/* of the ring, while MAPPED; else even */
 	bool awaits_tcp;		/* see hall_rx_await_tcp() */
 	bool end_requested;		/* the peer was asked to end the ring */
+	bool put_off;			/* a read: see read_sock.c */
 	struct hall_rx_ring ring;
 	u64 bytes_tcp, bytes_ring;
 	u64 bytes_before;		/* of bytes_ring, in rings before this one */

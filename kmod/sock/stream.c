@@ -4,6 +4,7 @@
 
 #include "../obs/counters.h"
 #include "../obs/trace.h"
+#include "info.h"
 
 enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 {
@@ -35,6 +36,18 @@ u32 hall_rx_count_unread(struct hall_sock *hs)
 		used = hall_ring_count_used(&hs->rx.ring);
 	spin_unlock_bh(&hs->channel.lock);
 	return used;
+}
+
+void hall_rx_consume(struct hall_sock *hs, u32 n)
+{
+	bool ringing;
+
+	spin_lock_bh(&hs->channel.lock);
+	ringing = hall_ring_consume(&hs->rx.ring, n);
+	spin_unlock_bh(&hs->channel.lock);
+	if (ringing)
+		hall_channel_notify_sender(&hs->channel);
+	hall_info_count_received(hs, n);
 }
 
 bool hall_rx_is_at_urgent(struct hall_sock *hs)

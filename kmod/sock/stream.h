@@ -9,6 +9,8 @@
 enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. */
 u32 hall_rx_count_unread(struct hall_sock *hs);
+/* n bytes of the ring are read. Rings the peer's doorbell if it waits for space. */
+void hall_rx_consume(struct hall_sock *hs, u32 n);
 /* Is urgent data the next byte to be read? */
 bool hall_rx_is_at_urgent(struct hall_sock *hs);
 /* Bytes of our ring that the peer has not read. */

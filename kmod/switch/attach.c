@@ -17,6 +17,7 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/callbacks.h"
 #include "../sock/calls.h"
 #include "../sock/life.h"
 #include "../sock/lookup.h"
@@ -104,6 +105,12 @@ bool hall_attach_ops(struct hall_sock *hs)
 	hs->ops.splice_read = hall_splice_read;
 	hs->ops.sendmsg = hall_ops_sendmsg;
 	hs->ops.recvmsg = hall_ops_recvmsg;
+	if (sock->ops->read_sock == tcp_read_sock) {
+		hs->ops.read_sock = hall_read_sock;
+		hs->ops.peek_len = hall_peek_len;
+	}
 	smp_store_release(&sock->ops, &hs->ops);
+	/* Buffers that were read until now were read by no call of ours. */
+	hall_callbacks_record(hs);
 	return true;
 }

@@ -301,6 +301,8 @@ static bool may_reattach(struct hall_sock *hs, u32 reason)
 	case HALLWAY_REASON_UNRESPONSIVE:
 	case HALLWAY_REASON_OFF:
 	case HALLWAY_REASON_PEER_LEFT:
+	/* The kernel's user that has come may read by calls of ours. */
+	case HALLWAY_REASON_FOREIGN:
 		break;
 	case HALLWAY_REASON_FILTERED:
 		if (!hall_sock_needs_packets(hs->sk))
@@ -477,7 +479,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 		on_small(hs);
 	again = !finish_rx(hs, false);
 	again |= !hall_rx_check_tcp(hs);
-	if (events & BIT(HALL_EVENT_LOOK))
+	if (events & BIT(HALL_EVENT_LOOK) || READ_ONCE(hs->rx.put_off))
 		hall_callbacks_call(hs, sk);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs, HALLWAY_REASON_STATE);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hallway_lab import nvme
 from hallway_tests.guests import (
     AT_ONCE,
     Delta,
@@ -117,6 +118,48 @@ def test_iscsi(pair: Pair) -> None:
     finally:
         pair.b.run(SERVE_DISK_NO_MORE, check=False)
     pair.check_counters(delta)
+
+
+USE_DISK = f"""
+set -e
+dd if=/dev/urandom of=/tmp/written bs=1M count=4 status=none
+dd if=/tmp/written of={nvme.DISK} bs=%s oflag=direct status=none
+dd if={nvme.DISK} of=/tmp/read bs=%s count=4M iflag=direct,count_bytes status=none
+cmp /tmp/written /tmp/read
+"""
+
+
+@pytest.mark.slow_on("6.1")
+@pytest.mark.not_on("debug", "the kernel has no NVMe")
+def test_nvme(pair: Pair) -> None:
+    """NVMe over TCP, whose host reads buffers, is on rings; a disk survives off, on, and unloading in use."""
+    pair.load(**AT_ONCE)
+
+    def ringing() -> bool:
+        pair.a.run(f"dd if={nvme.DISK} of=/dev/null bs=4k count=8 iflag=direct status=none")
+        return any(on_rings(c) for c in connections(pair.a))
+
+    with nvme.disk(pair.b, pair.a):
+        for vm in pair.both:
+            wait_for(ringing, "the disk is on rings both ways")
+            delta = Delta(*pair.both)
+            for block in ("4k", "128k"):
+                pair.a.run(USE_DISK % (block, block), timeout=60)
+            for other in pair.both:
+                moved = delta.of(other)["tx_bytes_ring"]
+                assert moved >= 2 * FILE, f"{other.name} sent only {moved} bytes by ring"
+            busy = pair.a.spawn("while [ ! -e /tmp/stop ]; do" + USE_DISK % ("64k", "64k") + "done")
+            for _ in range(3):
+                vm.run("hallway off", timeout=60)
+                vm.run("hallway on")
+                wait_for(lambda: any(on_rings(c) for c in connections(pair.a)), "the disk is on rings again")
+            pair.check_counters(delta)
+            rmmod(vm, 60)
+            insmod(vm, **AT_ONCE)
+            wait_members(*pair.both)
+            pair.a.run("touch /tmp/stop")
+            assert busy.wait(60).code == 0, "the disk gave other bytes than it got"
+            pair.a.run("rm /tmp/stop /tmp/written /tmp/read")
 
 
 MOUNT_9P = """

@@ -627,7 +627,7 @@ def test_rcvlowat_lowered():
 
 @pytest.mark.parametrize("unread", [0, 3])
 def test_kcm(unread):
-    """AF_KCM takes a connection from its rings, and gets all messages, those that wait included."""
+    """AF_KCM takes a connection from its rings with all messages, and gets rings for it again."""
     size = 1000
     with contextlib.ExitStack() as stack:
         parser = stack.enter_context(
@@ -640,11 +640,37 @@ def test_kcm(unread):
         kcm.settimeout(PATIENCE)
         fcntl.ioctl(kcm, SIOCKCMATTACH, struct.pack("ii", a.fileno(), parser.fd))
         b.sendall(data[unread * size :])
-        got = b"".join(kcm.recv(2 * size) for _ in range(40))
-        assert got == data, "other messages came than were sent"
-        assert kcm.send(data[:size]) == size, "send() returned another count"
-        assert take(b, size) == data[:size], "another message came than was sent"
-        wait_for(lambda: not shown(a), "the connection is detached")
+
+        def expect_all():
+            got = b"".join(kcm.recv(2 * size) for _ in range(40))
+            assert got == data, "other messages came than were sent"
+
+        def ringing():
+            b.sendall(data[:size])
+            assert kcm.recv(2 * size) == data[:size], "another message came than was sent"
+            assert kcm.send(data[:size]) == size, "send() returned another count"
+            assert take(b, size) == data[:size], "another message came than was sent"
+            return [c["tx"]["carrier"] % 2 for c in shown(a, b)] == [1, 1]
+
+        expect_all()
+        for _ in range(3):
+            wait_for(ringing, "the connection is on rings")
+            delta = Delta()
+            writer = Sleeper(b.sendall, data)
+            expect_all()
+            writer.result()
+            # A parser waits for the rest of a message without reading.
+            for at in range(0, len(data), size // 4):
+                b.sendall(data[at : at + size // 4])
+                if at % size == 3 * size // 4:
+                    assert kcm.recv(2 * size) == data[at - 3 * size // 4 :][:size], "another message came"
+            assert delta()["rx_bytes_ring"] >= len(data), "too few bytes came by the ring"
+            hallway("off")
+            hallway("on")
+        wait_for(ringing, "the connection is on rings")
+        b.sendall(data[:10_000])
+        b.shutdown(socket.SHUT_WR)
+        assert b"".join(kcm.recv(2 * size) for _ in range(10)) == data[:10_000], "the last messages are lost"
 
 
 def test_sockmap():

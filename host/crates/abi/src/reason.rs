@@ -12,7 +12,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("NO_MEMORY", "no ring memory left in this member's slice"),
     ("NO_ENDPOINT", "no endpoint number left for this peer"),
     ("BUSY", "a call that is older than Hallway is in the socket, or an earlier ring is not drained"),
-    ("FOREIGN", "a kernel user owns the callbacks, and was not seen to call recvmsg"),
+    ("FOREIGN", "a kernel user owns the callbacks, and was not seen to read by calls of the socket"),
     ("UNACCEPTED", "its program has not accepted it yet"),
     ("STATE", "TCP is not in a state that carries data both ways"),
     ("OFF", "switched off by the operator"),
