@@ -23,7 +23,7 @@ from . import instructions
 from .outside import Outside
 from .scenarios import Scenarios
 
-PROGRAMS = ("stream", "pingpong", "connrate")
+PROGRAMS = ("stream", "pingpong", "connrate", "disk")
 MATPLOTLIB = "matplotlib==3.11.2"
 
 

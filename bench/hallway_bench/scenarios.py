@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from functools import cached_property
 
-from hallway_lab import measure, programs
+from hallway_lab import measure, nvme, programs
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
+from hallway_lab.sh import LabError
 
 PINGPONG_PORT, CONNRATE_PORT, STREAM_PORT = 7001, 7002, 7003
+READERS = 4  # of a disk, at once
+# size of a disk's blocks, its name, target
+BLOCKS = ((4 << 10, "4 KB", 2.0), (128 << 10, "128 KB", 2.0))
 # size of writes, its name, target
 WRITES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 8.0), (16 << 10, "16 KB", 3.5), (64 << 10, "64 KB", 3.5))
 
@@ -36,7 +41,7 @@ class Scenarios:
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VMs."""
-        with measure.standing(kernel) as self.stand:
+        with measure.standing(kernel) as self.stand, contextlib.ExitStack() as self._ending:
             yield self.stand
 
     def rows(self) -> list[Row]:
@@ -47,6 +52,7 @@ class Scenarios:
             self._round_trip("sleep", "receivers asleep", 0, 4.0),
             self._round_trip("spin", "receivers spin", None, 30.0),
             self._connections(),
+            *(self._disk(size, text, target) for size, text, target in BLOCKS),
         ]
 
     def _stream(self, size: int, text: str, target: float) -> Row:
@@ -105,6 +111,39 @@ class Scenarios:
             carries=False,
         )
 
+    def _disk(self, size: int, text: str, target: float) -> Row:
+        words = f"{size} {READERS} {self.seconds}"
+
+        def run() -> Run:
+            command = f"/hallway/disk {self._nvme} {words}"
+            report = json.loads(self.stand.client.run(command, timeout=self.seconds + 30).out)
+            return Run(report["megabytes_per_second"], down=int(report["bytes"]))
+
+        return Row(
+            key=f"disk-{size}",
+            title=f"NVMe over TCP, reads of {text}",
+            unit="MB/s",
+            command=f"disk {nvme.DISK} {words}",
+            target=target,
+            run=run,
+            settle=self._settle_disk,
+        )
+
+    def _settle_disk(self, on: bool) -> None:
+        """Use the disk until its connection, which stays, is on rings; or, with Hallway off, once."""
+        deadline = time.monotonic() + 20
+        while True:
+            self.stand.client.run(f"/hallway/disk {self._nvme} 65536 1 0.1")
+            ways = [
+                {one["tx"]["via"], one["rx"]["via"]}
+                for one in json.loads(self.stand.client.run("hallway connections --json").out)
+                if one["remote_port"] == nvme.PORT
+            ]
+            if not on or {"ring"} in ways:
+                return
+            if time.monotonic() > deadline:
+                raise LabError(f"the disk's connection is on no rings: {ways}")
+
     def _ask(self, program: str, words: str) -> dict[str, float]:
         command = f"/hallway/{program} -c {self.stand.server.ip4} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 30).out)
@@ -120,6 +159,10 @@ class Scenarios:
     @cached_property
     def _pingpong_server(self) -> object:
         return programs.serve(self.stand.server, f"/hallway/pingpong -s {PINGPONG_PORT}", PINGPONG_PORT)
+
+    @cached_property
+    def _nvme(self) -> str:
+        return self._ending.enter_context(nvme.disk(self.stand.server, self.stand.client))
 
     @cached_property
     def _connrate_server(self) -> object:

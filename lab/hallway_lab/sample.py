@@ -25,6 +25,7 @@ class Row:
     lower_is_better: bool = False
     spin_us: int | None = None  # None: the module's default
     carries: bool = True  # False: too few bytes to be promoted at all
+    settle: Callable[[bool], None] | None = None  # before a run, with Hallway on or off
     beside: tuple[tuple[str, Callable[[], Run]], ...] = ()  # other ways that it is compared with
 
 
@@ -70,6 +71,8 @@ def sample(stand: Switchable, samples: Samples, *, on_first: bool = False) -> No
         name = "Hallway" if on else "TCP"
         try:
             stand.switch(on)
+            if row.settle:
+                row.settle(on)
             with stand.meter() as traffic:
                 done = row.run()
         except LabError as failure:
