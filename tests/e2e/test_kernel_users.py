@@ -171,7 +171,7 @@ with socket.create_connection(("%s", 5640)) as server:
 """
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 @pytest.mark.not_on("debug", "the kernel's 9p has no descriptors as transport")
 def test_9p(pair: Pair) -> None:
     """9p over a program's connection goes by rings; files survive off and on."""

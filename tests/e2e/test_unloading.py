@@ -40,7 +40,7 @@ def test_unload(pair: Pair, rng: random.Random) -> None:
     """The module is unloaded and loaded again at either end while streams run; no byte is lost."""
     pair.load(**SMALL_RINGS)
     stream = Stream(pair.b, pair.a, conns=6)
-    for _ in range(4):
+    for _ in range(2):
         for vm in rng.sample(pair.both, 2):
             pair.wait_on_rings()
             with autopsy(vm):

@@ -32,7 +32,7 @@ def test_enabled_at_once() -> None:
     """Commands that run at once lose no VM of each other."""
     scratch = Path(os.environ["TMPDIR"]) / "at-once"
     scratch.mkdir()
-    names = [f"web{n}" for n in range(6)]
+    names = [f"web{n}" for n in range(3)]
     # They take turns, beside guests of other tests.
     places = ["--config-dir", scratch, "--run-dir", scratch / "none", "--timeout", "500"]
     with libvirt.running("at-once", "#!/bin/sh\n") as host, host.as_of_the_machine():
