@@ -30,10 +30,12 @@ def test_stock_fault() -> None:
         OTHER + STOCK,
         STOCK.replace("iscsi_ctrl_", "hallway_"),
         STOCK.replace("[  141.60]  pm", "[  141.60] BUG: KASAN: use-after-free in pm"),
+        STOCK.replace("[  141.60]  pm", "[  141.60] Oops: general protection fault, in pm"),
+        STOCK.replace("[  141.60]  pm", "[  141.60] refcount_t: underflow; use-after-free.\n pm"),
         STOCK.replace("Call Trace", "------------[ cut here ]------------\nCall Trace"),
         STOCK.partition("[  141.61]")[0],
     ],
-    ids=["after", "before", "similar", "within", "nested", "cut-off"],
+    ids=["after", "before", "similar", "within", "oops", "refcount", "nested", "cut-off"],
 )
 def test_other_faults(log: str) -> None:
     """It hides no other one."""
