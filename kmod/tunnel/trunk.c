@@ -77,6 +77,21 @@ static void end_trunk(struct hall_tunnel *tunnel)
 	hall_channel_notify_receiver(&tunnel->channel);
 }
 
+/*
+ * A peer can be one new VM after another, each of which refuses and departs: refusals
+ * that count no more go. opening
+ */
+static void forget_refusals(void)
+{
+	unsigned long cid;
+	void *entry;
+
+	xa_for_each(&written, cid, entry)
+		if (xa_is_value(entry) &&
+		    time_after(jiffies, xa_to_value(entry) + REFUSED_MULTICAST))
+			xa_erase(&written, cid);
+}
+
 /* The peer reads no more: a new trunk is offered later, if it is there. */
 static void forget(struct hall_tunnel *tunnel, bool departed)
 {
@@ -84,6 +99,7 @@ static void forget(struct hall_tunnel *tunnel, bool departed)
 	bool found;
 
 	mutex_lock(&opening);
+	forget_refusals();
 	found = xa_load(&written, cid) == tunnel;
 	if (found && departed)
 		xa_erase(&written, cid);
