@@ -53,7 +53,7 @@ def test_errors(language: str) -> None:
 
 
 CALLS = """
-import errno, hallway, select
+import errno, hallway, select, signal
 
 def failed(call, *words):
     try:
@@ -87,6 +87,24 @@ select.select([one], [], [])
 assert list(iter(one.recv, b"a\\0b")) == []
 other.close()
 assert failed(other.recv) == (ValueError, None)
+
+def late(*_):
+    raise TimeoutError
+
+def send_all():
+    while True:
+        held.send(bytes(100_000))
+
+# A signal ends a send to a peer that does not read, and one's handler may close what is in use.
+listener.setblocking(True)
+held = hallway.connect(listener.address)
+kept = listener.accept()
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.5)
+assert failed(send_all) == (TimeoutError, None)
+signal.signal(signal.SIGALRM, lambda *_: listener.close())
+signal.setitimer(signal.ITIMER_REAL, 0.5)
+assert failed(listener.accept) == (ValueError, None)
 assert failed(hallway.connect, "caf\\udce9:1")[0] is OSError
 print("all")
 """

@@ -23,15 +23,17 @@ A message has 1 to MESSAGE_MAX bytes and arrives whole. TCP is neither encrypted
 
 This is libhallway: hallway.h says which errors there are. Each is an OSError with that errno, so
 BlockingIOError, ConnectionResetError and their like can be caught. Calls that a signal interrupts
-are made again. One thread may send on a connection while another one receives; close() is for
-when none does.
+are made again, unless its handler has raised or closed the object. One thread may send on a
+connection while another one receives. close() ends no call that waits in another thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -61,13 +63,32 @@ for _name, _result, *_arguments in (
     _function.restype, _function.argtypes = _result, _arguments
 
 
-def _call(name: str, *words: Any) -> Any:
-    """Call a function of the library: an OSError if it fails, and again after a signal."""
+def _check(value: Any) -> bool:
+    """Tell whether a call has to be made again, after a signal; an OSError if it failed."""
+    if value not in (None, -1):
+        return False
+    if (number := ctypes.get_errno()) == errno.EINTR:
+        return True
+    raise OSError(number, _library.hallway_error().decode())
+
+
+def _make(name: str, address: str) -> int:
+    """Call a function of the library that takes an address."""
     function = getattr(_library, f"hallway_{name}")
-    while (value := function(*words)) in (None, -1):
-        if (number := ctypes.get_errno()) != errno.EINTR:
-            raise OSError(number, _library.hallway_error().decode())
-    return value
+    while _check(value := function(os.fsencode(address))):
+        pass
+    return int(value)
+
+
+class _Pointer:
+    """What the library gave. It is closed with its last reference: a call has one meanwhile."""
+
+    def __init__(self, value: int, close: str) -> None:
+        self._as_parameter_ = ctypes.c_void_p(value)  # where ctypes looks for it
+        self._close = getattr(_library, close)
+
+    def __del__(self) -> None:
+        self._close(self._as_parameter_)
 
 
 class _Object:
@@ -76,14 +97,21 @@ class _Object:
     _close: str
     _fd: str
 
-    def __init__(self, pointer: int) -> None:
-        self._pointer: int | None = pointer
+    def __init__(self, value: int) -> None:
+        self._pointer: _Pointer | None = _Pointer(value, self._close)
 
-    def _open(self) -> int:
+    def _open(self) -> _Pointer:
         """Return its pointer: the library must not be given that of a closed one."""
         if self._pointer is None:
             raise ValueError("it is closed")
         return self._pointer
+
+    def _call(self, name: str, *words: Any) -> Any:
+        """Call a function of the library with its pointer, which a signal's handler may close."""
+        function = getattr(_library, f"hallway_{name}")
+        while _check(value := function(self._open(), *words)):
+            pass
+        return value
 
     def fileno(self) -> int:
         """Return the descriptor, for select and asyncio: never read, write or close it."""
@@ -95,8 +123,7 @@ class _Object:
 
     def close(self) -> None:
         """Close it. What flush() would send is lost: the peer gets ConnectionResetError then."""
-        pointer, self._pointer = self._pointer, None
-        getattr(_library, self._close)(pointer)
+        self._pointer = None
 
     def __enter__(self: Self) -> Self:
         return self
@@ -104,14 +131,16 @@ class _Object:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
 
 class Connection(_Object):
     """A connection of messages, as connect() and Listener.accept() give it; it yields them."""
 
     _close, _fd = "hallway_close", "hallway_fd"
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        # The library takes one thread at a time; a signal's handler is in the same one.
+        self._sending, self._receiving = threading.RLock(), threading.RLock()
 
     @property
     def peer(self) -> str:
@@ -125,21 +154,31 @@ class Connection(_Object):
         message, or by flush().
         """
         content = bytes(message)
-        _call("send", self._open(), content, len(content))
+        with self._sending:
+            self._call("send", content, len(content))
+            # A signal leaves a rest, too.
+            with contextlib.suppress(BlockingIOError):
+                self._call("flush")
 
     def flush(self) -> None:
         """Send what is left of an earlier message; BlockingIOError if something still is."""
-        _call("flush", self._open())
+        with self._sending:
+            self._call("flush")
 
     def shutdown(self) -> None:
         """Tell the peer that no message follows: it reads all, then the end."""
-        _call("shutdown", self._open())
+        with self._sending:
+            self._call("shutdown")
 
     def recv(self) -> bytes | None:
         """Receive a message; None if the peer has ended."""
         message = ctypes.c_void_p()
-        length = _call("recv", self._open(), ctypes.byref(message))
-        return ctypes.string_at(message, length) if length else None
+        with self._receiving:
+            pointer = self._open()  # which owns the message
+            length = self._call("recv", ctypes.byref(message))
+            content = ctypes.string_at(message, length) if length else None
+            del pointer
+        return content
 
     def __iter__(self) -> Iterator[bytes]:
         while (message := self.recv()) is not None:
@@ -158,14 +197,14 @@ class Listener(_Object):
 
     def accept(self) -> Connection:
         """Take the next connection, which blocks."""
-        return Connection(_call("accept", self._open()))
+        return Connection(int(self._call("accept")))
 
 
 def connect(to: str) -> Connection:
     """Connect to the first address of a list that can be reached."""
-    return Connection(_call("connect", os.fsencode(to)))
+    return Connection(_make("connect", to))
 
 
 def listen(at: str) -> Listener:
     """Listen at one address."""
-    return Listener(_call("listen", os.fsencode(at)))
+    return Listener(_make("listen", at))

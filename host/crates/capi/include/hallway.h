@@ -64,8 +64,9 @@ struct hallway_connection *hallway_connect(const char *to);
  * Send a message, whole or not at all. The bytes are the caller's again when it
  * returns. Returns 0.
  *
- * Without blocking, TCP may have taken a part of it: the rest is copied, and goes
- * out before the next message, or by hallway_flush().
+ * Without blocking, after a signal, or after the time of SO_SNDTIMEO, TCP may have
+ * taken a part of it: the rest is copied, and goes out before the next message, or by
+ * hallway_flush().
  *
  * -1 with errno: EINVAL, it is empty; EMSGSIZE, it is longer than
  * HALLWAY_MESSAGE_MAX, or than the tunnel's ring; EAGAIN and EINTR, nothing of it
@@ -77,7 +78,7 @@ int hallway_send(struct hallway_connection *connection, const void *message, siz
  * Send what is left of an earlier message. Returns 0 if nothing is left.
  *
  * -1 with errno: EAGAIN, something still is: wait for POLLOUT, and call it again;
- * EPIPE and ECONNRESET, the peer has closed.
+ * EINTR, the same after a signal; EPIPE and ECONNRESET, the peer has closed.
  */
 int hallway_flush(struct hallway_connection *connection);
 

@@ -32,7 +32,8 @@ fn text(text: &str) -> CString {
 }
 
 fn fail<T>(error: &Error, value: T) -> T {
-    ERROR.set(text(&error.to_string()));
+    // At the end of a thread, destructors may call after this text's own.
+    let _ = ERROR.try_with(|last| last.replace(text(&error.to_string())));
     // SAFETY: errno is this thread's.
     unsafe { *libc::__errno_location() = error.errno() };
     value
@@ -233,5 +234,7 @@ pub unsafe extern "C" fn hallway_listener_close(listener: *mut Listener) {
 /// `hallway_error()`.
 #[no_mangle]
 pub extern "C" fn hallway_error() -> *const c_char {
-    ERROR.with_borrow(|error| error.as_ptr())
+    ERROR
+        .try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
 }

@@ -118,7 +118,7 @@ pub(crate) fn endpoint(
             Ok(Endpoint::Tunnel { cid, port })
         }
         // A VM could choose such a name.
-        Name::Vm(name) if is_ip(name) => tcp(address, None),
+        Name::Vm(name) if is_literal(name) => tcp(address, None),
         Name::Vm(name) => match members().and_then(|members| find(name, &members)) {
             Ok(cid) => {
                 let port = port(split(address)?.1)?;
@@ -168,8 +168,17 @@ fn vm(name: &str) -> Name<'_> {
     name.parse().map_or(Name::Vm(name), Name::Cid)
 }
 
-fn is_ip(host: &str) -> bool {
-    host.starts_with('[') || host.parse::<IpAddr>().is_ok()
+/// Does the resolver take it for an address, or for this host, without asking a server?
+fn is_literal(host: &str) -> bool {
+    // inet_aton() takes "127.1", too.
+    let is_short = host
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    host.starts_with('[')
+        || is_short
+        || host.parse::<IpAddr>().is_ok()
+        || host == "localhost"
+        || host.ends_with(".localhost")
 }
 
 pub(crate) fn invalid(text: String) -> Error {
@@ -200,6 +209,8 @@ mod tests {
             member("twin", 8),
             member("twin", 9),
             member("192.0.2.1", 10),
+            member("localhost", 11),
+            member("127.1", 12),
         ])
     }
 
@@ -254,6 +265,8 @@ mod tests {
         // No name of a VM counts here.
         assert_eq!(to("192.0.2.1:5000"), host("192.0.2.1", 5000));
         assert_eq!(to("[::1]:5000"), host("::1", 5000));
+        assert_eq!(to("localhost:5000"), host("localhost", 5000));
+        assert_eq!(to("127.1:5000"), host("127.1", 5000));
         let Endpoint::Tcp { no_tunnel, .. } = to("host.example:5000").unwrap() else {
             panic!("a tunnel");
         };

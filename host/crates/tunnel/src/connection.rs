@@ -161,8 +161,9 @@ impl AsFd for Connection {
 impl Sender {
     /// Sends a message, whole or not at all.
     ///
-    /// Without blocking, TCP may have taken a part of it: the rest is kept here, and goes out
-    /// before the next message, or by [`Sender::flush`].
+    /// Without blocking, after a signal, or after the time of SO_SNDTIMEO, TCP may have taken a
+    /// part of it: the rest is kept here, and goes out before the next message, or by
+    /// [`Sender::flush`].
     ///
     /// # Errors
     /// EINVAL: it is empty. EMSGSIZE: it is longer than [`MESSAGE_MAX`], or than the tunnel's ring.
@@ -193,7 +194,9 @@ impl Sender {
         self.rest
             .extend_from_slice(&message[sent.saturating_sub(HEADER)..]);
         match self.flush() {
-            Err(error) if error.errno() == Errno::EAGAIN as i32 => Ok(()),
+            Err(error) if [Errno::EAGAIN as i32, Errno::EINTR as i32].contains(&error.errno()) => {
+                Ok(())
+            }
             other => other,
         }
     }
@@ -201,12 +204,11 @@ impl Sender {
     /// Sends what is left of an earlier message.
     ///
     /// # Errors
-    /// EAGAIN: there is still a rest. EPIPE and ECONNRESET: the peer has closed.
+    /// EAGAIN and EINTR: there is still a rest. EPIPE and ECONNRESET: the peer has closed.
     pub fn flush(&mut self) -> Result<()> {
         while !self.rest.is_empty() {
             match send(self.socket.as_raw_fd(), &self.rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(count) => drop(self.rest.drain(..count)),
-                Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::call("sending", errno)),
             }
         }
