@@ -85,18 +85,20 @@ bool hall_callbacks_check(struct hall_sock *hs)
 	return true;
 }
 
-void hall_callbacks_call(struct hall_sock *hs, struct sock *sk)
+void hall_callbacks_call(struct hall_sock *hs, struct sock *sk, bool put_off)
 {
 	if (hall_callbacks_are_native(sk))
+		return;
+	if (put_off && !sock_flag(sk, SOCK_DEAD))
+		sk->sk_data_ready(sk);
+	if (hs->detached)
 		return;
 	if (is_newcomer(hs, sk)) {
 		hall_sock_request_detach(hs, HALLWAY_REASON_FOREIGN);
 		return;
 	}
-	if (hall_rx_count_unread(hs) || READ_ONCE(hs->rx.put_off)) {
-		WRITE_ONCE(hs->rx.put_off, false);
+	if (!put_off && hall_rx_count_unread(hs))
 		sk->sk_data_ready(sk);
-	}
 	if (hall_sock_wants_space(sk))
 		sk->sk_write_space(sk);
 }
@@ -107,7 +109,7 @@ void hall_callbacks_wake(struct hall_sock *hs, struct sock *sk)
 	if (sock_owned_by_user(sk))
 		hall_channel_raise(&hs->channel, HALL_EVENT_LOOK);
 	else
-		hall_callbacks_call(hs, sk);
+		hall_callbacks_call(hs, sk, false);
 	spin_unlock_bh(&sk->sk_lock.slock);
 }
 

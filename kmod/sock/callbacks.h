@@ -22,8 +22,11 @@ bool hall_callbacks_allow_ring(struct hall_sock *hs);
  * so, has the socket detached. Any context; the answer may be outdated.
  */
 bool hall_callbacks_check(struct hall_sock *hs);
-/* Calls foreign callbacks for what is in the rings. slock or lock_sock(). */
-void hall_callbacks_call(struct hall_sock *hs, struct sock *sk);
+/*
+ * Calls foreign callbacks for what is in the rings. put_off: a read was put off, by
+ * whatever user. slock or lock_sock().
+ */
+void hall_callbacks_call(struct hall_sock *hs, struct sock *sk, bool put_off);
 /* The same, or later if the socket is in use. No lock of the socket held. */
 void hall_callbacks_wake(struct hall_sock *hs, struct sock *sk);
 /* Learns the socket layer's own callbacks, from a fresh socket. */

@@ -13,6 +13,7 @@
 #include "calls.h"
 #include "idle.h"
 #include "lookup.h"
+#include "stream.h"
 #include "wake.h"
 
 /*
@@ -21,24 +22,6 @@
  */
 #define LEAST_SPACE(size)	((size) - HALL_RING_FILLS(size))
 #define WAKE_SPACE(size)	((size) / 2)
-
-/*
- * Are the ring's bytes the next ones, behind *n bytes in TCP's queue? No if some
- * of those have not arrived. channel.lock alone: no reader may have seen the
- * start mark yet.
- */
-static bool ring_is_next(const struct hall_sock *hs, u32 *n)
-{
-	const struct hall_rx_ring *ring = &hs->rx.ring;
-	u64 start = ring->started ? HALLWAY_MARK_SET | ring->start_seq :
-		    READ_ONCE(ring->shared->start);
-	u32 copied = READ_ONCE(tcp_sk(hs->sk)->copied_seq);
-
-	if (!(start & HALLWAY_MARK_SET))
-		return false;
-	*n = before(copied, (u32)start) ? (u32)start - copied : 0;
-	return !*n || !after((u32)start, READ_ONCE(tcp_sk(hs->sk)->rcv_nxt));
-}
 
 static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 {
@@ -49,10 +32,10 @@ static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		target = sock_rcvlowat(sk, 0, INT_MAX);
 		small = target > HALL_RING_FILLS(hs->rx.ring.size);
-		next = ring_is_next(hs, &n);
+		next = hall_rx_ring_is_next(hs, &n);
 		readable = hall_ring_arm_head(&hs->rx.ring, next && target > n ?
 							    target - n : 1);
-		waits = readable && !ring_is_next(hs, &n);
+		waits = readable && !hall_rx_ring_is_next(hs, &n);
 		readable &= !waits;
 		if (readable && hall_sock_wants_edges(sk, false))
 			hall_ring_arm_edge(&hs->rx.ring);

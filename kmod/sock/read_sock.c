@@ -41,7 +41,7 @@
 #define TURN	(256u << 10)
 
 /* How soon to try again where memory was short. */
-#define MEMORY	(HZ / 100 + 1)
+#define MEMORY	(HZ / 10)
 
 struct reader {
 	read_descriptor_t *desc;
@@ -70,12 +70,18 @@ static int read_tcp(struct hall_sock *hs, const struct reader *reader)
 static int read_ring(struct hall_sock *hs, const struct reader *reader,
 		     u32 unread)
 {
+	gfp_t gfp = hs->sk->sk_allocation | __GFP_NOWARN;
 	u32 len = min_t(u32, unread, CHUNK);
 	struct hall_span span;
 	struct sk_buff *skb;
 	int n = -ECONNRESET;
 
-	skb = alloc_skb(len, hs->sk->sk_allocation | __GFP_NOWARN);
+	skb = alloc_skb(len, gfp);
+	/* A disk's user may not wait for memory that is in one piece. */
+	if (!skb) {
+		len = min_t(u32, unread, SKB_WITH_OVERHEAD(PAGE_SIZE));
+		skb = alloc_skb(len, gfp);
+	}
 	if (!skb) {
 		put_off(hs, MEMORY);
 		return 0;
@@ -88,7 +94,7 @@ static int read_ring(struct hall_sock *hs, const struct reader *reader,
 		hall_sock_break(hs);
 	if (n > 0)
 		hall_rx_consume(hs, min_t(u32, n, span.len));
-	kfree_skb(skb);
+	consume_skb(skb);
 	return n;
 }
 
@@ -108,18 +114,19 @@ static int requeue_and_read(struct hall_sock *hs, const struct reader *reader)
 	}
 }
 
-/* No byte is there. */
+/*
+ * No byte is there. Those of a ring that has to wait for TCP's, or for its start mark, do
+ * not count: their arrival is reported.
+ */
 static void arm(struct hall_sock *hs)
 {
-	const struct hall_rx_ring *ring = &hs->rx.ring;
 	bool come;
+	u32 n;
 
 	spin_lock_bh(&hs->channel.lock);
 	come = hall_ring_arm_head(&hs->rx.ring, 1);
 	spin_unlock_bh(&hs->channel.lock);
-	/* TCP reports the bytes that a ring has to wait for. */
-	if (come && !(ring->started &&
-		      before(tcp_sk(hs->sk)->copied_seq, ring->start_seq)))
+	if (come && hall_rx_find_source(hs, &n) != HALL_RX_EMPTY)
 		put_off(hs, 0);
 }
 
@@ -179,7 +186,10 @@ int hall_read_sock(struct sock *sk, read_descriptor_t *desc,
 
 	if (!hs)
 		return tcp_read_sock(sk, desc, actor);
-	if (sock_owned_by_user(sk))
+	/* TCP may bring bytes until the socket is reset. */
+	if (unlikely(hs->pinned == HALLWAY_REASON_CORRUPT))
+		n = -ECONNRESET;
+	else if (sock_owned_by_user(sk))
 		n = read_all(hs, &reader);
 	else if (hs->rx.state == HALL_RX_NATIVE)
 		n = read_tcp(hs, &reader);
@@ -194,12 +204,12 @@ int hall_peek_len(struct socket *sock)
 	int n = hall_sock_find_native_ops(sock)->peek_len(sock);
 	struct hall_sock *hs = hall_sock_peek(sock->sk);
 	bool come = false;
-	u32 unread;
+	u32 unread, tcp;
 
 	if (!hs)
 		return n;
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED) {
+	if (hs->rx.state == HALL_RX_MAPPED && hall_rx_ring_is_next(hs, &tcp)) {
 		unread = hall_ring_count_used(&hs->rx.ring);
 		/* A user that waits for more than this does not read now. */
 		come = hall_ring_arm_head(&hs->rx.ring, unread + 1);

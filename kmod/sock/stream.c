@@ -27,6 +27,19 @@ enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n)
 	return source;
 }
 
+bool hall_rx_ring_is_next(const struct hall_sock *hs, u32 *n)
+{
+	const struct hall_rx_ring *ring = &hs->rx.ring;
+	u64 start = ring->started ? HALLWAY_MARK_SET | ring->start_seq :
+		    READ_ONCE(ring->shared->start);
+	u32 copied = READ_ONCE(tcp_sk(hs->sk)->copied_seq);
+
+	if (!(start & HALLWAY_MARK_SET))
+		return false;
+	*n = before(copied, (u32)start) ? (u32)start - copied : 0;
+	return !*n || !after((u32)start, READ_ONCE(tcp_sk(hs->sk)->rcv_nxt));
+}
+
 u32 hall_rx_count_unread(struct hall_sock *hs)
 {
 	u32 used = 0;

@@ -7,6 +7,12 @@
 
 /* Where the next bytes to read are, and how many. State MAPPED. */
 enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n);
+/*
+ * Are the ring's bytes the next ones, behind *n bytes in TCP's queue? No if some of
+ * those have not arrived. channel.lock alone: no reader may have seen the start mark
+ * yet.
+ */
+bool hall_rx_ring_is_next(const struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. */
 u32 hall_rx_count_unread(struct hall_sock *hs);
 /* n bytes of the ring are read. Rings the peer's doorbell if it waits for space. */

@@ -453,7 +453,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	struct sock *sk = hs->sk;
 	unsigned long events, later;
 	struct hall_call call;
-	bool again;
+	bool again, put_off;
 	int err = 0;
 
 	if (!sk) {
@@ -479,8 +479,9 @@ void hall_switch_run_work(struct hall_sock *hs)
 		on_small(hs);
 	again = !finish_rx(hs, false);
 	again |= !hall_rx_check_tcp(hs);
-	if (events & BIT(HALL_EVENT_LOOK) || READ_ONCE(hs->rx.put_off))
-		hall_callbacks_call(hs, sk);
+	put_off = xchg(&hs->rx.put_off, false);
+	if (events & BIT(HALL_EVENT_LOOK) || put_off)
+		hall_callbacks_call(hs, sk, put_off);
 	if (sk->sk_state == TCP_CLOSE)
 		hall_tx_demote(hs, HALLWAY_REASON_STATE);
 	if (events & BIT(HALL_EVENT_DEPARTED) || hs->requeue_by)
