@@ -112,6 +112,17 @@ static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 	}
 }
 
+/*
+ * What a call that does not wait returns. As natively, it learns of no answer, however
+ * soon that came; only the native stack may have found at once that there is no way.
+ */
+static int leave_connecting(struct hall_out *out, struct sock *sk)
+{
+	int err = hall_out_state(out) == HALL_OUT_NATIVE ? sock_error(sk) : 0;
+
+	return err ?: -EINPROGRESS;
+}
+
 static bool is_unspecified(const struct hall_sockaddr *address, int len)
 {
 	return len < (int)sizeof(address->sa_family) ||
@@ -156,7 +167,8 @@ release:
 	release_sock(sk);
 	if (out) {
 		call_host(out);
-		err = finish_connect(out, sock, flags);
+		err = flags & O_NONBLOCK ? leave_connecting(out, sk) :
+					   finish_connect(out, sock, flags);
 		hall_out_put(out);
 	}
 	return err;
