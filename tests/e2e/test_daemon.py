@@ -70,10 +70,13 @@ def test_daemon_restart(pair: Pair) -> None:
             before = Delta(third, other)
             two = Stream(other, third, conns=2, both=CALM)
             for vm in (third, other):
+
+                def promoted() -> bool:
+                    two.check_running("before it was promoted")  # noqa: B023
+                    return before.of(vm)["tx_promoted"] >= 2  # noqa: B023
+
                 wait_for(
-                    lambda: before.of(vm)["tx_promoted"] >= 2,  # noqa: B023
-                    f"{vm.name} promotes, between {other.name} and {third.name}",
-                    60 * pair.slow,
+                    promoted, f"{vm.name} promotes, between {other.name} and {third.name}", 60 * pair.slow
                 )
             two.stop()
             two.finish(60 * pair.slow)

@@ -24,6 +24,7 @@ REPO = TESTS.parent
 # Parameters with which the module promotes a connection at its first byte.
 AT_ONCE = {"promote_bytes": 0, "promote_ms": 0}
 SLOWER = 4  # how much longer things may take on the debug kernel
+STALL = 30  # seconds that a call of the stream program may take
 
 
 def share_folder(kernel: str) -> Path:
@@ -157,7 +158,9 @@ class Stream:
         self.conns = int(str(options.pop("conns", 1)))
         prefix_s, prefix_c = options.pop("prefix_server", ""), options.pop("prefix_client", "")
         client_words = f"{options.pop('client_only', '')}"
-        shared = f"--port {self.port} --conns {self.conns} --seed {random.getrandbits(32)} {both}"
+        stall = STALL * (SLOWER if server.kernel.name == "debug" else 1)
+        seed = random.getrandbits(32)
+        shared = f"--port {self.port} --conns {self.conns} --seed {seed} --stall {stall} {both}"
         limits = "".join(f" --{name} {value}" for name, value in options.items())
         self.command = f"stream client {to or server.ip4} {shared}{limits} {client_words}"
         self.server = server.spawn(f"{prefix_s} stream server {shared}")
