@@ -34,7 +34,7 @@
 #include "stream.h"
 #include "wake.h"
 
-/* Of one buffer; at most as much as there is in a ring of the usual size. */
+/* Of one buffer, at most. */
 #define CHUNK	SKB_WITH_OVERHEAD(16384)
 
 /* A peer may write as fast as a read goes on: one takes this many bytes at most. */
