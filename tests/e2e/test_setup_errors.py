@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hallway_lab import topology
+from hallway_lab.emulator import FAST
 from hallway_lab.vm import VM, Plain, boot_all
 from hallway_tests.guests import insmod, loaded, members, rmmod, settle_in, wait_members
 from hallway_tests.pair import Pair, booted
@@ -19,7 +20,11 @@ from hallway_tests.suite import wait_for
 
 from .conftest import Site
 
-pytestmark = [pytest.mark.xdist_group("e2e-setup"), pytest.mark.slow_on("6.12")]
+pytestmark = [
+    pytest.mark.xdist_group("e2e-setup"),
+    pytest.mark.slow_on("6.12"),
+    pytest.mark.needs(f"qemu {FAST}"),
+]
 
 MIB = 1 << 20
 HEADER = 12288  # HALLWAY_HEADER_SIZE in abi/hallway/region.h
@@ -100,7 +105,7 @@ def guest(site: Site, kernel: str, share: Path, slow: float) -> Guest:
 
 @contextlib.contextmanager
 def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Guest]:
-    with booted(kernel, share, logs, slow) as pair:
+    with booted(kernel, share, logs, slow, qemu=FAST) as pair:
         vm = pair.third(
             4,
             machine="pc",
