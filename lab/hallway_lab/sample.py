@@ -11,6 +11,9 @@ from .programs import Run
 from .results import Figure, figure, number
 from .sh import LabError, say
 
+# Medians of a few samples differ by this much where nothing has changed.
+NOISE = 0.05
+
 
 @dataclass(frozen=True)
 class Row:
@@ -47,6 +50,14 @@ class Samples:
             return None
         quotient = figure("", *self.hallway).median / figure("", *self.tcp).median
         return 1 / quotient if self.row.lower_is_better else quotient
+
+    @property
+    def is_even(self) -> bool:
+        """Tell whether the medians differ by noise: little, and less than the samples of one carrier do."""
+        if self.ratio is None:
+            return False
+        overlap = min(max(self.tcp), max(self.hallway)) >= max(min(self.tcp), min(self.hallway))
+        return overlap and 1 - NOISE <= self.ratio <= 1 / (1 - NOISE)
 
     def figures(self) -> dict[str, Figure | str]:
         """Return what a record holds of them."""
