@@ -6,29 +6,17 @@
  *
  * Prints one JSON object. Each process reads a part of the disk of its own, over and over.
  */
-#include <err.h>
 #include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "common.h"
 
 #define BYTES_MAX (1 << 20)
 #define PROCESSES_MAX 64
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-/* Returns the blocks that were read. */
-static uint64_t read_blocks(int fd, size_t bytes, off_t begin, off_t end, double until)
+/* Returns the blocks that were read. until: as of now(). */
+static uint64_t read_blocks(int fd, size_t bytes, off_t begin, off_t end, uint64_t until)
 {
 	off_t at = begin;
 	uint64_t n = 0;
@@ -49,8 +37,8 @@ int main(int argc, char **argv)
 {
 	size_t bytes = argc == 5 ? atoi(argv[2]) : 0;
 	int processes = argc == 5 ? atoi(argv[3]) : 0;
-	uint64_t *blocks, all = 0;
-	double begin, seconds;
+	uint64_t *blocks, begin, all = 0;
+	double seconds;
 	int i, fd, status;
 	off_t part;
 
@@ -76,13 +64,13 @@ int main(int argc, char **argv)
 		if (pid)
 			continue;
 		blocks[i] = read_blocks(fd, bytes, i * part, (i + 1) * part,
-					begin + atof(argv[4]));
+					begin + (uint64_t)(atof(argv[4]) * 1e9));
 		return 0;
 	}
 	for (i = 0; i < processes; i++)
 		if (wait(&status) < 0 || status)
 			errx(1, "a process has failed");
-	seconds = now() - begin;
+	seconds = (now() - begin) / 1e9;
 	for (i = 0; i < processes; i++)
 		all += blocks[i];
 	printf("{\"bytes\": %llu, \"seconds\": %.3f, \"megabytes_per_second\": %.3f}\n",
