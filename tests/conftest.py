@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("hallway_tests")
-from hallway_tests.guests import SLOWER, share_folder  # noqa: E402
+from hallway_tests.guests import SLOWER, share_folder, slowness  # noqa: E402
 from hallway_tests.site import kernel_of  # noqa: E402
 
 pytest_plugins = ("hallway_tests.site", "hallway_tests.plan", "hallway_tests.tell", "hallway_tests.record")
@@ -90,7 +90,7 @@ def kernel(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def slow(kernel: str) -> float:
     """Return how much longer things may take on this kernel."""
-    return SLOWER if kernel == "debug" else 1
+    return slowness(kernel)
 
 
 @pytest.fixture(scope="session")

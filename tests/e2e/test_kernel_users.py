@@ -132,7 +132,7 @@ cmp /tmp/written /tmp/read
 @pytest.mark.slow_on("6.1")
 @pytest.mark.not_on("debug", "the kernel has no NVMe")
 def test_nvme(pair: Pair) -> None:
-    """NVMe over TCP, whose host reads buffers, is on rings; a disk survives off, on, and unloading in use."""
+    """NVMe over TCP goes by rings. A disk under load keeps its content through off, on, and unloading."""
     pair.load(**AT_ONCE)
 
     def ringing() -> bool:

@@ -27,6 +27,11 @@ SLOWER = 4  # how much longer things may take on the debug kernel
 STALL = 30  # seconds that a call of the stream program may take
 
 
+def slowness(kernel: str) -> int:
+    """Return how much longer things may take on a kernel."""
+    return SLOWER if kernel == "debug" else 1
+
+
 def share_folder(kernel: str) -> Path:
     """Return the folder that guests of a kernel see as /hallway."""
     return paths.out("tests", f"share-{kernel}")
@@ -158,7 +163,7 @@ class Stream:
         self.conns = int(str(options.pop("conns", 1)))
         prefix_s, prefix_c = options.pop("prefix_server", ""), options.pop("prefix_client", "")
         client_words = f"{options.pop('client_only', '')}"
-        stall = STALL * (SLOWER if server.kernel.name == "debug" else 1)
+        stall = STALL * slowness(server.kernel.name)
         seed = random.getrandbits(32)
         shared = f"--port {self.port} --conns {self.conns} --seed {seed} --stall {stall} {both}"
         limits = "".join(f" --{name} {value}" for name, value in options.items())
