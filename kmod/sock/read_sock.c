@@ -163,7 +163,6 @@ static int read_all(struct hall_sock *hs, const struct reader *reader)
 	struct hall_call call;
 	int copied = 0, n;
 
-	/* A caller with the spinlock alone is not the present task. */
 	hall_call_begin(hs, &call);
 	hall_sock_apply_policy(hs, 0);
 	do {
