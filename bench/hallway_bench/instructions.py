@@ -53,8 +53,8 @@ TEXTS = {
 }
 # Rows that repeat on sockets that stay on TCP, which gathers small writes as timers come.
 STEADY_ON_TCP = ("read-64", "read-eagain", "write-read-1k")
-# As the scheduler has it: how often the reader sleeps.
-UNSTEADY = ("stream-64-asleep", "both-write-1k", "both-write-64")
+# As schedulers of guest and host have it: how often a reader sleeps.
+UNSTEADY = ("stream-64-asleep", "both-trip-1", "both-write-1k", "both-write-64")
 PORT = 7010
 
 
