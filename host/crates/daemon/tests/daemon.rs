@@ -750,13 +750,16 @@ fn limit_descriptors(pid: i32, number: u64) {
 }
 
 /// A holder that was just started has yet to load, and to take in what it was sent: the
-/// doorbells of the one connection come last.
+/// state that has the one connection greeted comes last.
 fn until_kept(holder: i32) {
     until("the holder has all", || {
         let fds = std::fs::read_dir(format!("/proc/{holder}/fd")).unwrap();
-        let links = fds.flatten().flat_map(|fd| std::fs::read_link(fd.path()));
-        let bells = links.filter(|link| link.to_string_lossy().contains("[eventfd]"));
-        bells.count() == 2
+        fds.flatten().map(|fd| fd.path()).any(|fd| {
+            let link = std::fs::read_link(&fd).unwrap_or_default();
+            link.to_string_lossy().contains("memfd:hallway-state")
+                && std::fs::read_to_string(&fd)
+                    .is_ok_and(|state| state.contains(r#""greeted":true"#))
+        })
     });
 }
 
