@@ -247,6 +247,7 @@ def test_config_admits(configured: Configured) -> None:
         rmmod(stranger)
 
 
+@pytest.mark.slow
 def test_config_no_room(configured: Configured) -> None:
     """A q35 guest has no room for a region at its root port: the daemon says what to start QEMU with."""
     options = {"share": configured.share, "boot_timeout": 120 * configured.slow}

@@ -48,7 +48,7 @@ def test_status_names_all(pair: Pair) -> None:
         assert {vm.ip4, vm.ip6} <= set(own[0]["addresses"]), vm.name
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 def test_daemon_restart(pair: Pair) -> None:
     """hallwayd is killed and restarted: streams continue, and a VM that boots then is promoted with both."""
     pair.load(**AT_ONCE)

@@ -164,6 +164,7 @@ def test_restored(domains: Domains) -> None:
     domains.check_streams()
 
 
+@pytest.mark.slow
 @pytest.mark.last
 def test_disabled(domains: Domains) -> None:
     """A VM that runs is disabled: its connections go on over TCP, its XML has nothing of ours."""

@@ -24,7 +24,7 @@ from hallway_tests.suite import wait_for
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 @pytest.mark.not_on("debug", "the kernel has no traffic control")
 def test_nat(pair: Pair) -> None:
     """Connections through NAT stay on TCP with NO_MATCH, also where another socket claims their address."""

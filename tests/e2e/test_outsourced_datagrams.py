@@ -496,6 +496,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_idle(outsourced: Outsourced) -> None:
     """A socket that carries nothing has no rings, and none on the host; the next datagram opens another."""
     vm = outsourced.vm

@@ -89,7 +89,7 @@ def test_peer_killed_without_memory(pair: Pair) -> None:
     assert moved["rx_bytes_requeued"] >= UNREAD, f"{moved['rx_bytes_requeued']} bytes were requeued"
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 def test_peer_killed_in_fault(pair: Pair) -> None:
     """A peer is killed while a call that sends to it is in a page fault: others still arrive and depart."""
     pair.load(**AT_ONCE)

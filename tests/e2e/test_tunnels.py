@@ -52,7 +52,7 @@ def test_each_byte(pair: Pair) -> None:
             delta = Delta(*pair.both)
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_at_once(pair: Pair) -> None:
     """Fifty connections of each type at once."""
@@ -68,7 +68,7 @@ def test_many_at_once(pair: Pair) -> None:
 
 
 @pytest.mark.slow_on("6.12")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["stream", pytest.param("packet", marks=pytest.mark.slow)])
 def test_trips(pair: Pair, kind: str) -> None:
     """Thousands of round trips, of which each reader may sleep as its byte arrives: no wake-up is lost."""
     pair.load()
@@ -241,7 +241,7 @@ def test_refused(pair: Pair) -> None:
             program.end()
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_listener_in_fault(pair: Pair) -> None:
     """A listener's lock is kept in a page fault: its many callers wait, and no others do."""
     pair.load()
@@ -266,7 +266,7 @@ def test_listener_in_fault(pair: Pair) -> None:
         keeper.end()
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_shut_early(pair: Pair) -> None:
     """A program shuts down before its connect() is answered: the other end reads the end."""
     pair.load()
@@ -282,7 +282,7 @@ def test_shut_early(pair: Pair) -> None:
             program.end()
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_hang_ups(pair: Pair) -> None:
     """poll() for POLLRDHUP alone never misses the end, though it may find the end mark itself."""
     pair.load()

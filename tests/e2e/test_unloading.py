@@ -52,7 +52,7 @@ def test_unload(pair: Pair, rng: random.Random) -> None:
     stream.finish(60 * pair.slow)
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 def test_asleep_in_calls(pair: Pair) -> None:
     """`hallway off`, then rmmod: threads asleep in recv, send, epoll, and a kernel user, continue on TCP."""
     pair.load(**SMALL_RINGS)

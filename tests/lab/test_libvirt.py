@@ -27,6 +27,7 @@ def _xml(host: libvirt.Libvirt, machine: str, name: str) -> str:
     return run(words)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("host")
 def test_enabled_at_once() -> None:
     """Commands that run at once lose no VM of each other."""

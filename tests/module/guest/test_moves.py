@@ -277,7 +277,7 @@ def end_rings(*socks):
         one.send(b"!", socket.MSG_OOB)
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 def test_reset_beside_many_locked():
     """While more resets than can run at once find their sockets locked, another connection is reset."""
     with contextlib.ExitStack() as stack:
