@@ -17,7 +17,7 @@ void hall_tx_promote(struct hall_sock *hs);
  */
 void hall_tx_demote(struct hall_sock *hs, u32 reason);
 /*
- * The same for a ring that another one follows at once. Bytes wait for that one, for
+ * The same for a full ring that a larger one follows. Bytes wait for that one, for
  * 0.1 s at most: any that went over TCP would have to arrive before it could be
  * read. hall_tx_resume() ends the wait; so do promotion and demotion.
  */

@@ -10,11 +10,11 @@
  * a demotion and an offer, a millisecond or two on TCP.
  *
  * Memory is wanted while a connection finds none, or is full and smaller than
- * ring_bytes for want of it. Then a ring above ring_bytes shrinks to that, full or
- * not, and none grows above it; a smaller one shrinks if it is not filled; and the
- * ring of a connection that sent nothing for pause_ms goes, which otherwise takes
- * idle_ms. Sends further apart than pause_ms do not add up to a ring (policy.c), so
- * that no connection earns one by what loses it one.
+ * ring_bytes for want of it. Then a ring begins with the least; one above ring_bytes
+ * shrinks to that, full or not, and none grows above it; a smaller one that is not
+ * filled shrinks to the least; and the ring of a connection that sent nothing for
+ * pause_ms goes, which otherwise takes idle_ms. Sends further apart than pause_ms do
+ * not add up to a ring (policy.c), so that no connection earns one by what loses it one.
  *
  * A send that finds space in its ring pays nothing for this: TCP itself notes when
  * it was (lsndtime).
@@ -72,7 +72,7 @@ MODULE_PARM_DESC(pause_ms, "the same, while memory is wanted; sends further apar
 /* After a refusal a ring keeps its size for this long. */
 #define HOLD		HZ
 /* A ring that was not full for this long is larger than need be. */
-#define UNFILLED	(5 * HZ)
+#define UNFILLED	HZ
 /* Memory is wanted for this long after the last refusal. */
 #define WANTED		(2 * HZ)
 
@@ -131,7 +131,8 @@ u32 hall_budget_smaller(u32 bytes)
 
 u32 hall_budget_offer(const struct hall_sock *hs)
 {
-	u32 bytes = bound(hs->sk, hs->demand.bytes ?: READ_ONCE(ring_bytes));
+	u32 first = is_wanted(hs) ? least_bytes() : READ_ONCE(ring_bytes);
+	u32 bytes = bound(hs->sk, hs->demand.bytes ?: first);
 
 	while (!has_room(hs->channel.member, bytes))
 		bytes = hall_budget_smaller(bytes);
@@ -184,6 +185,6 @@ u32 hall_budget_shrink(const struct hall_sock *hs)
 	if (size > first)
 		return first;
 	if (time_after(jiffies, READ_ONCE(hs->demand.full_at) + UNFILLED))
-		return hall_budget_smaller(size) ?: size;
+		return min(size, least_bytes());
 	return size;
 }

@@ -173,14 +173,18 @@ static bool replace_ring(struct hall_sock *hs, u32 bytes)
 	if (bytes && hall_policy_against(hs, false))
 		return false;
 	hs->demand.bytes = bytes;
-	if (bytes) {
-		hall_count(bytes > size ? HALL_RINGS_GROWN : HALL_RINGS_SHRUNK);
+	if (bytes > size) {
+		hall_count(HALL_RINGS_GROWN);
 		hall_tx_replace(hs);
-	} else {
-		hall_count(HALL_RINGS_IDLE);
-		hs->reason = HALLWAY_REASON_IDLE;
-		hall_tx_demote(hs, HALLWAY_REASON_IDLE);
+		return true;
 	}
+	/*
+	 * The ring may have space, and poll() have said so: bytes must not wait for
+	 * the next one, which their sends ask for.
+	 */
+	hall_count(bytes ? HALL_RINGS_SHRUNK : HALL_RINGS_IDLE);
+	hs->reason = bytes ? HALLWAY_REASON_NO_MEMORY : HALLWAY_REASON_IDLE;
+	hall_tx_demote(hs, hs->reason);
 	return true;
 }
 

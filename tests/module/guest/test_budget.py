@@ -291,6 +291,16 @@ def test_budget_wanted():
         assert delta()["rx_bytes_requeued"] >= len(sent), "they were not in the ring"
 
 
+def connect_until_refused(stack):
+    """Return connections that have all the memory; the last one found none."""
+    found = []
+    while not found or on_ring(found[-1][0]):
+        a, b = (stack.enter_context(sock) for sock in connect())
+        wait_for(lambda: one_write(a, b) or reasons(a) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
+        found.append((a, b))
+    return found
+
+
 def test_budget_shrinks():
     """A late connection gets a small ring; while memory is wanted large ones that don't fill become small."""
     with (
@@ -304,11 +314,7 @@ def test_budget_shrinks():
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         assert len(sent) == 4 * SMALL, f"the ring holds {len(sent)} bytes, though there was memory"
-        refused = False
-        while not refused:
-            c, d = (stack.enter_context(sock) for sock in connect())
-            wait_for(lambda: one_write(c, d) or reasons(c) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
-            refused = not on_ring(c)
+        c, d = connect_until_refused(stack)[-1]
         wait_for(lambda: one_write(c, d) | one_write(a, b) and on_ring(c), "the last one has a ring, too")
         assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
         # That was seen, so what it sends now is the ring that came after.
@@ -316,3 +322,52 @@ def test_budget_shrinks():
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         assert len(sent) == SMALL, f"the ring holds {len(sent)} bytes now"
+
+
+def test_budget_shrinks_with_space():
+    """While a ring shrinks no program that does not wait finds a full buffer: there was space before."""
+    with (
+        loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
+        contextlib.ExitStack() as stack,
+    ):
+        delta = Delta()
+        a, b = (stack.enter_context(sock) for sock in connect())
+        wait_for(lambda: one_write(a, b), "the first one has a ring")
+        c, d = connect_until_refused(stack)[-1]
+        sent = 0
+        # The peer can't take another ring meanwhile.
+        with contextlib.closing(Unpaged()) as memory:
+            stuck = Sleeper(memory.send, b, 100).asleep("send")
+
+            def shrunk():
+                nonlocal sent
+                one_write(c, d)
+                sent += a.send(b"x", socket.MSG_DONTWAIT)
+                return delta()["rings_shrunk"] and not on_ring(a)
+
+            wait_for(shrunk, "its ring has shrunk")
+            sent += a.send(bytes(1000), socket.MSG_DONTWAIT)
+        assert stuck.result() == 100, "send() returned another count"
+        assert take(b, sent) == b"x" * (sent - 1000) + bytes(1000), "other bytes came than were sent"
+        assert take(a, 100) == bytes(100), "other bytes came than were sent"
+
+
+def test_budget_begins_small():
+    """While memory is wanted a ring begins small, though others left much of it; a later one does not."""
+    large = 4 * SMALL
+    with (
+        loaded(memory_bytes=room_for(SHARE, large), ring_bytes=large, pause_ms=NEVER),
+        contextlib.ExitStack() as stack,
+    ):
+        *others, last = connect_until_refused(stack)
+        for sock in (sock for ends in others for sock in ends):
+            sock.close()
+        holds = ring_holds(*last)
+        assert holds == SMALL, f"the ring holds {holds} bytes, while memory is wanted"
+        stack.close()
+
+        def begins_large():
+            with contextlib.ExitStack() as ends:
+                return ring_holds(*(ends.enter_context(sock) for sock in connect())) == large
+
+        wait_for(begins_large, "it is wanted no more")
