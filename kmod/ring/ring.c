@@ -174,6 +174,11 @@ u32 hall_ring_set_end(struct hall_tx_ring *tx)
 	return tx->head - tx->truncated;
 }
 
+bool hall_ring_is_truncated(const struct hall_tx_ring *tx)
+{
+	return READ_ONCE(tx->shared->end) & HALLWAY_MARK_TRUNCATED;
+}
+
 struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
 					 u32 offset)
 {

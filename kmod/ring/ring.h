@@ -117,6 +117,8 @@ void hall_ring_disarm_tx(struct hall_tx_ring *tx);
  */
 void hall_ring_set_start(struct hall_tx_ring *tx, u32 seq);
 u32 hall_ring_set_end(struct hall_tx_ring *tx);
+/* Sender: has the receiver truncated the ring, as far as can be seen now? Any context. */
+bool hall_ring_is_truncated(const struct hall_tx_ring *tx);
 /* Sender: a run of the truncated bytes, offset bytes ahead. */
 struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
 					 u32 offset);

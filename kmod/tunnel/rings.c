@@ -107,12 +107,26 @@ void hall_tunnel_end(struct hall_tunnel *tunnel)
 	hall_ring_set_end(&tunnel->tx);
 }
 
+/*
+ * A writer that has yet to hear of DONE sees the truncation: hall_tunnel_find_space(). The
+ * host's end looks for none, and would take one for corruption.
+ */
+static void tell_writer(struct hall_tunnel *tunnel)
+{
+	if (tunnel->channel.member->cid == HALLWAY_CID_HOST)
+		return;
+	spin_lock_bh(&tunnel->channel.lock);
+	hall_ring_truncate_unread(&tunnel->rx);
+	spin_unlock_bh(&tunnel->channel.lock);
+}
+
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
 {
 	kvfree(tunnel->rest);
 	tunnel->rest = NULL;
 	if (!tunnel->mapped)
 		return;
+	tell_writer(tunnel);
 	hall_tunnel_unmap(tunnel);
 	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,
 			  tunnel->rx.tail);
@@ -207,7 +221,7 @@ bool hall_tunnel_is_intact(struct hall_tunnel *tunnel, struct sock *sk)
 
 int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space)
 {
-	if (!tunnel->memory.ring)
+	if (!tunnel->memory.ring || hall_ring_is_truncated(&tunnel->tx))
 		return -EPIPE;
 	*space = hall_ring_count_space(&tunnel->tx);
 	if (!tunnel->tx.broken)

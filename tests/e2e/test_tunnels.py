@@ -100,8 +100,17 @@ def test_each_call(pair: Pair) -> None:
     assert seen["packet peeked"] == ["aaaa", "aaaa"]
 
 
+# Tests of the kernel's own that tunnels do not pass: docs/tunnels.md says why.
+LACKED: dict[str, tuple[str, ...]] = {
+    "6.12": (
+        "SOCK_SEQPACKET msg bounds",
+        "SOCK_STREAM MSG_ZEROCOPY",
+        "SOCK_SEQPACKET MSG_ZEROCOPY",
+    )
+}
+
+
 @pytest.mark.slow
-@pytest.mark.not_on("6.12", "6.1's program wants ENOMEM of a fault, where 6.12's core gives EFAULT")
 @pytest.mark.needs("hallway_tests.vsocktest:prepare")
 def test_kernels_own(pair: Pair) -> None:
     """The kernel's own tests of AF_VSOCK pass between two VMs, in both directions."""
@@ -110,8 +119,10 @@ def test_kernels_own(pair: Pair) -> None:
         with tunnels.tunnels(pair):
             delta = Delta(*pair.both)
             names = vsocktest.listed(client)
+            lacked = LACKED.get(pair.kernel, ())
+            wanted = {name: "skipped" if name in lacked else "ok" for name in names}
             assert len(names) >= 11
-            assert vsocktest.outcomes(client, server, 600 * pair.slow) == dict.fromkeys(names, "ok")
+            assert vsocktest.outcomes(client, server, 600 * pair.slow, lacked) == wanted
             assert delta.of(server)["rx_bytes_tunnel"]
             assert not odd(delta.of(server))
     document = (REPO / "docs/tunnels.md").read_text()
