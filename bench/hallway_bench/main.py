@@ -20,10 +20,12 @@ from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
 from . import instructions
+from .growth import Growth
 from .outside import Outside
 from .scenarios import Scenarios
 
-PROGRAMS = ("stream", "pingpong", "connrate", "disk")
+PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd")
+Group = Scenarios | Growth | Outside
 MATPLOTLIB = "matplotlib==3.11.2"
 
 
@@ -62,28 +64,29 @@ def _bench(options: argparse.Namespace) -> int:
         return instructions.measured(check=options.check, accept=options.accept)
     results.prepare()
     use("plots", MATPLOTLIB)
-    groups = [(group, group.rows()) for group in (Scenarios(options.seconds), Outside(options.seconds))]
+    kinds = (Scenarios, Growth, Outside)
+    groups = [(group, group.rows()) for group in (kind(options.seconds) for kind in kinds)]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
     if any(row.beside for row in wanted):
         passt.prepare()
     measure.make_ready(options.kernel, *build_programs())
-    store = Store("bench", options.kernel)
+    stores = {kind: Store(kind, options.kernel) for kind in ("bench", "growth")}
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
         if mine:
-            facts = _run(group, mine, options, store)
+            facts = _run(group, mine, options, stores[group.kind])
     print(f"\n{describe(facts)}\nMedians of {options.rounds} rounds of {options.seconds} s.\n")
-    print(f"{summary.show('bench', store.records)}\n")
+    for kind, store in stores.items():
+        if store.records:
+            print(f"{summary.show(kind, store.records)}\n")
     from . import plots
 
-    for path in plots.draw(store.records, paths.OUT):
+    for path in plots.draw(stores["bench"].records, paths.OUT):
         print(path)
-    return 1 if any(one.faults for one in store.records) else 0
+    return 1 if any(one.faults for store in stores.values() for one in store.records) else 0
 
 
-def _run(
-    group: Scenarios | Outside, rows: list[Row], options: argparse.Namespace, store: Store
-) -> dict[str, object]:
+def _run(group: Group, rows: list[Row], options: argparse.Namespace, store: Store) -> dict[str, object]:
     """Run these rows of a group, keep their records, and return what they were measured on."""
     with group.standing(options.kernel) as stand:
         everything = [Samples(row) for row in rows]
@@ -95,12 +98,12 @@ def _run(
         stand.site.judge()
         facts = measure.facts(stand.client)
     for samples in everything:
-        _record(store, samples, seconds=options.seconds, **facts)
+        met = group.is_met(samples, everything)
+        _record(store, samples, met, seconds=group.seconds, **facts)
     return facts
 
 
-def _record(store: Store, samples: Samples, **details: object) -> Record:
-    met = samples.ratio is not None and samples.ratio >= samples.row.target
+def _record(store: Store, samples: Samples, met: bool, **details: object) -> Record:
     return store.add(
         samples.row.key,
         samples.row.title,

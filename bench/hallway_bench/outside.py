@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from hallway_lab import isolate, outsourcing, passt, paths, programs
 from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, WIRE, Stand
 from hallway_lab.programs import Run
-from hallway_lab.sample import Row
+from hallway_lab.sample import Row, Samples
 from hallway_lab.sh import run
 
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
@@ -36,6 +36,7 @@ WRITES = (
 class Outside:
     """The scenarios between the VM and a namespace one wire away from the host's."""
 
+    kind = "bench"
     stand: Stand
 
     def __init__(self, seconds: int) -> None:
@@ -61,6 +62,10 @@ class Outside:
             self._connections(False),
             self._connections(True),
         ]
+
+    def is_met(self, samples: Samples, _: Sequence[Samples]) -> bool:
+        """Tell whether a row's ratio is the one that is promised."""
+        return samples.is_met
 
     def _stream(self, inward: bool, size: int, text: str, target: float) -> Row:
         words = f"{size} {self.seconds}"

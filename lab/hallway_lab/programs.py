@@ -11,7 +11,8 @@ import json
 import re
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import paths
@@ -26,12 +27,13 @@ class Run:
     """One run of a program: its number, and the bytes it says it moved.
 
     `up` and `down` are the payload from and to the client; None where the
-    program does not say.
+    program does not say. `more` are other figures, by name.
     """
 
     value: float
     up: int | None = None
     down: int | None = None
+    more: Mapping[str, float] = field(default_factory=dict)
 
 
 def build_rawstream() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .ledger import Ledger, judge, unwanted
+from .ledger import SHARE, Ledger, judge, unwanted
 from .measure import Switchable
 from .programs import Run
 from .results import Figure, figure, number
@@ -28,6 +28,7 @@ class Row:
     lower_is_better: bool = False
     spin_us: int | None = None  # None: the module's default
     carries: bool = True  # False: too few bytes to be promoted at all
+    share: float = SHARE  # of the payload that rings have to carry
     settle: Callable[[bool], None] | None = None  # before a run, with Hallway on or off
     beside: tuple[tuple[str, Callable[[], Run]], ...] = ()  # other ways that it is compared with
 
@@ -40,6 +41,7 @@ class Samples:
     tcp: list[float] = field(default_factory=list)
     hallway: list[float] = field(default_factory=list)
     beside: dict[str, list[float]] = field(default_factory=dict)
+    more: dict[str, list[float]] = field(default_factory=dict)  # by name and carrier
     ledger: Ledger | None = None  # of the last run with Hallway on
     faults: list[str] = field(default_factory=list)
 
@@ -50,6 +52,11 @@ class Samples:
             return None
         quotient = figure("", *self.hallway).median / figure("", *self.tcp).median
         return 1 / quotient if self.row.lower_is_better else quotient
+
+    @property
+    def is_met(self) -> bool:
+        """Tell whether the ratio is the one that is promised."""
+        return self.ratio is not None and self.ratio >= self.row.target
 
     @property
     def is_even(self) -> bool:
@@ -69,6 +76,7 @@ class Samples:
         }
         if self.ratio is not None:
             found["ratio"] = figure("×", self.ratio)
+        found |= {name: figure("", *values) for name, values in self.more.items()}
         if self.row.target:
             found["target"] = f"≥ {self.row.target:g}×"
         return found | (self.ledger.figures() if self.ledger else {})
@@ -91,8 +99,10 @@ def sample(stand: Switchable, samples: Samples, *, on_first: bool = False) -> No
             say(f"  {row.title}, FAILED: {failure}")
             continue
         (samples.hallway if on else samples.tcp).append(done.value)
+        for key, value in done.more.items():
+            samples.more.setdefault(f"{key}, {name}", []).append(value)
         if on and row.carries:
-            samples.ledger = judge(traffic, done.up, done.down)
+            samples.ledger = judge(traffic, done.up, done.down, row.share)
             samples.faults += samples.ledger.faults
         elif not on:
             samples.faults += unwanted(traffic)

@@ -45,6 +45,19 @@ KINDS = {
             " itself (*native*).",
         ),
         Kind(
+            "growth",
+            "bench FIG=growth",
+            "Many connections",
+            (
+                *("name", "kernel", "TCP", "Hallway", "ratio", "p99, ms, TCP", "p99, ms, Hallway"),
+                *("fairness, TCP", "fairness, Hallway", "of payload →", "verdict"),
+            ),
+            "Connections with one request in flight each, of 16 KiB, which one byte answers. One thread at"
+            " each end serves all. *p99*: of the time to the answer. *fairness*: Jain's index of what each"
+            " connection moved, 1 if all moved the same. *met*: 0.95 of it on rings, and 1,000 connections"
+            " move 0.8 of what 10 do.",
+        ),
+        Kind(
             "demo",
             "demo",
             "Demo",
