@@ -8,13 +8,15 @@ int hall_tunnel_shutdown(struct vsock_sock *vsk, int mode)
 
 	if (!tunnel || tunnel->state != HALL_TUNNEL_CONNECTED)
 		return 0;
-	/* In this order: an end that finds our end mark finds that we read no more. */
+	/* Before the end mark: a peer that finds that finds that we read no more. */
 	if (mode & RCV_SHUTDOWN)
-		hall_tunnel_finish_rx(tunnel, 0);
+		hall_tunnel_truncate_rx(tunnel);
 	if ((mode & SEND_SHUTDOWN) && !tunnel->failed) {
 		hall_tunnel_end(tunnel);
 		hall_channel_notify_receiver(&tunnel->channel);
 	}
+	if (mode & RCV_SHUTDOWN)
+		hall_tunnel_finish_rx(tunnel, 0);
 	hall_tunnel_close_channel(tunnel);
 	return 0;
 }

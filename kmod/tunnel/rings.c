@@ -107,13 +107,13 @@ void hall_tunnel_end(struct hall_tunnel *tunnel)
 	hall_ring_set_end(&tunnel->tx);
 }
 
-/*
- * A writer that has yet to hear of DONE sees the truncation: hall_tunnel_find_space(). The
- * host's end looks for none, and would take one for corruption.
- */
-static void tell_writer(struct hall_tunnel *tunnel)
+void hall_tunnel_truncate_rx(struct hall_tunnel *tunnel)
 {
-	if (tunnel->channel.member->cid == HALLWAY_CID_HOST)
+	struct hall_member *member = tunnel->channel.member;
+
+	/* The memory of a peer that departs may be another's in a moment. */
+	if (!tunnel->mapped || member->cid == HALLWAY_CID_HOST ||
+	    READ_ONCE(member->departed) || !member->transport->intact(member))
 		return;
 	spin_lock_bh(&tunnel->channel.lock);
 	hall_ring_truncate_unread(&tunnel->rx);
@@ -126,7 +126,6 @@ void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
 	tunnel->rest = NULL;
 	if (!tunnel->mapped)
 		return;
-	tell_writer(tunnel);
 	hall_tunnel_unmap(tunnel);
 	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,
 			  tunnel->rx.tail);

@@ -159,6 +159,9 @@ s64 hall_tunnel_has_space(struct vsock_sock *vsk)
 	/* The core looks at peer_shutdown. */
 	if (!tunnel->memory.ring)
 		return 0;
+	/* DONE is on its way: hall_tunnel_find_space() says so. */
+	if (hall_ring_is_truncated(&tunnel->tx))
+		return least;
 	want = max(least, WAKE_SPACE(tunnel->tx.size));
 	return hall_ring_arm_tail(&tunnel->tx, least, want);
 }

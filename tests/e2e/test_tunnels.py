@@ -100,6 +100,50 @@ def test_each_call(pair: Pair) -> None:
     assert seen["packet peeked"] == ["aaaa", "aaaa"]
 
 
+CLOSER = """
+import socket
+at = socket.socket(socket.AF_VSOCK, socket.SOCK_{kind})
+at.bind((socket.VMADDR_CID_ANY, 7300))
+at.listen()
+while True:
+    one, _ = at.accept()
+    one.send(b"x")
+    one.close()
+"""
+# It says how often send() did something after the peer's close() was known.
+SENDER = """
+import select, socket
+sent = 0
+for _ in range(300):
+    with socket.socket(socket.AF_VSOCK, socket.SOCK_{kind}) as one:
+        one.connect(({cid}, 7300))
+        poller = select.poll()
+        poller.register(one, select.POLLRDHUP)
+        poller.poll()
+        try:
+            sent += one.send(b"y")
+        except BrokenPipeError:
+            pass
+        assert one.recv(1) == b"x"
+print(sent)
+"""
+
+
+@pytest.mark.slow_on("6.12")
+@pytest.mark.parametrize("kind", ["STREAM", "SEQPACKET"])
+def test_closed_both_ways(pair: Pair, kind: str) -> None:
+    """A program that knows of its peer's close() can send no more, though DONE may be on its way."""
+    pair.load()
+    with tunnels.tunnels(pair):
+        job = pair.b.spawn(f"python3 -c '{CLOSER.format(kind=kind)}'")
+        wait_for(lambda: "7300" in pair.b.run("ss -Hl --vsock").out, "it listens")
+        sender = SENDER.format(kind=kind, cid=cid(pair.b))
+        sent = int(pair.a.run(f"python3 -c '{sender}'", timeout=200 * pair.slow).out)
+        assert not sent, f"{sent} sends went nowhere"
+        job.kill(15)
+        job.wait()
+
+
 # Tests of the kernel's own that tunnels do not pass: docs/tunnels.md says why.
 LACKED: dict[str, tuple[str, ...]] = {
     "6.12": (
