@@ -102,6 +102,9 @@ void hall_policy_back_off(struct hall_sock *hs, u32 reason)
 		     reason == HALLWAY_REASON_BUSY;
 
 	hs->reason = reason;
+	/* The size of the ring before is no use to a reader that waits for more. */
+	if (reason == HALLWAY_REASON_SMALL)
+		hs->demand.bytes = 0;
 	hs->backoff = clamp_t(unsigned long, hs->backoff * 2, BACK_OFF_MIN,
 			      brief ? BACK_OFF_BRIEF : BACK_OFF_MAX);
 	hs->retry_at = jiffies + hs->backoff;
