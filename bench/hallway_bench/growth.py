@@ -54,8 +54,9 @@ class Growth:
         if samples.row.key != _key(MANY):
             return fair
         few = next((one.hallway for one in everything if one.row.key == _key(FEW)), [])
-        least = KEPT * figure("", *few).median if few else 0
-        return fair and figure("", *samples.hallway).median >= least
+        if not few:
+            return False
+        return fair and figure("", *samples.hallway).median >= KEPT * figure("", *few).median
 
     def _crowd(self, count: int) -> Row:
         words = f"{PORT} {REQUEST} {count} {self.seconds}"

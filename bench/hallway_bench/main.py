@@ -75,7 +75,7 @@ def _bench(options: argparse.Namespace) -> int:
         mine = [row for row in rows if row in wanted]
         if mine:
             facts = _run(group, mine, options, stores[group.kind])
-    print(f"\n{describe(facts)}\nMedians of {options.rounds} rounds of {options.seconds} s.\n")
+    print(f"\n{describe(facts)}\nMedians of {options.rounds} rounds of {options.seconds} s or more.\n")
     for kind, store in stores.items():
         if store.records:
             print(f"{summary.show(kind, store.records)}\n")

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 
@@ -219,6 +220,7 @@ static void call(const char *address, int port, size_t count, double seconds)
 		if (at > end + DRAIN_NS)
 			errx(1, "%zu connections got no answer", open);
 		for (i = 0; i < ready; i++) {
+			ssize_t got;
 			char byte;
 
 			one = events[i].data.ptr;
@@ -226,7 +228,10 @@ static void call(const char *address, int port, size_t count, double seconds)
 				go_on(one);
 				continue;
 			}
-			if (read(one->fd, &byte, 1) != 1)
+			got = read(one->fd, &byte, 1);
+			if (must_wait(got))
+				continue;
+			if (got != 1)
 				errx(1, "a connection ended");
 			answered++;
 			if (at >= warm && at < end) {
@@ -260,6 +265,8 @@ int main(int argc, char **argv)
 	epoll = epoll_create1(0);
 	if (epoll < 0)
 		err(1, "epoll_create1");
+	/* A client may end before it has its answer. */
+	signal(SIGPIPE, SIG_IGN);
 	if (serves)
 		serve(atoi(argv[2]));
 	else
