@@ -17,6 +17,8 @@ from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
 
+from .group import Group
+
 PORT = 7020
 REQUEST = 16 << 10
 COUNTS = (1, 10, 100, 1000)
@@ -24,17 +26,17 @@ FEW, MANY = 10, 1000
 KEPT = 0.8  # of what few connections move, many do at least
 FAIR = 0.95  # Jain's index
 SHARE = 0.8  # the first requests of each connection go over TCP
-SECONDS = 8  # at least: it takes two for each of many to have a ring
+SECONDS = 8  # at least: in the first ones many connections wait for rings
 
 
-class Growth:
+class Growth(Group):
     """The scenarios with many connections between two VMs."""
 
     kind = "growth"
     stand: Stand
 
     def __init__(self, seconds: int) -> None:
-        self.seconds = max(seconds, SECONDS)
+        super().__init__(max(seconds, SECONDS))
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:

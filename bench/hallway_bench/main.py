@@ -20,12 +20,12 @@ from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
 from . import instructions
+from .group import Group
 from .growth import Growth
 from .outside import Outside
 from .scenarios import Scenarios
 
 PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd")
-Group = Scenarios | Growth | Outside
 MATPLOTLIB = "matplotlib==3.11.2"
 
 
@@ -64,13 +64,13 @@ def _bench(options: argparse.Namespace) -> int:
         return instructions.measured(check=options.check, accept=options.accept)
     results.prepare()
     use("plots", MATPLOTLIB)
-    kinds = (Scenarios, Growth, Outside)
-    groups = [(group, group.rows()) for group in (kind(options.seconds) for kind in kinds)]
+    seconds = options.seconds
+    groups = [(group, group.rows()) for group in (Scenarios(seconds), Growth(seconds), Outside(seconds))]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
     if any(row.beside for row in wanted):
         passt.prepare()
     measure.make_ready(options.kernel, *build_programs())
-    stores = {kind: Store(kind, options.kernel) for kind in ("bench", "growth")}
+    stores = {group.kind: Store(group.kind, options.kernel) for group, _ in groups}
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
         if mine:

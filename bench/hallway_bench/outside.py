@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from hallway_lab import isolate, outsourcing, passt, paths, programs
 from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, WIRE, Stand
 from hallway_lab.programs import Run
-from hallway_lab.sample import Row, Samples
+from hallway_lab.sample import Row
 from hallway_lab.sh import run
 
+from .group import Group
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
 
 PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
@@ -33,14 +34,13 @@ WRITES = (
 )
 
 
-class Outside:
+class Outside(Group):
     """The scenarios between the VM and a namespace one wire away from the host's."""
 
-    kind = "bench"
     stand: Stand
 
     def __init__(self, seconds: int) -> None:
-        self.seconds = seconds
+        super().__init__(seconds)
         self._started: set[tuple[str, str]] = set()
 
     @contextlib.contextmanager
@@ -62,10 +62,6 @@ class Outside:
             self._connections(False),
             self._connections(True),
         ]
-
-    def is_met(self, samples: Samples, _: Sequence[Samples]) -> bool:
-        """Tell whether a row's ratio is the one that is promised."""
-        return samples.is_met
 
     def _stream(self, inward: bool, size: int, text: str, target: float) -> Row:
         words = f"{size} {self.seconds}"

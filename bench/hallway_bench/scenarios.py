@@ -13,14 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 from hallway_lab import measure, nvme, programs
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
-from hallway_lab.sample import Row, Samples
+from hallway_lab.sample import Row
 from hallway_lab.sh import LabError
+
+from .group import Group
 
 PINGPONG_PORT, CONNRATE_PORT, STREAM_PORT = 7001, 7002, 7003
 READERS = 4  # of a disk, at once
@@ -30,14 +32,10 @@ BLOCKS = ((4 << 10, "4 KB", 2.0), (128 << 10, "128 KB", 2.0))
 WRITES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 8.0), (16 << 10, "16 KB", 3.5), (64 << 10, "64 KB", 3.5))
 
 
-class Scenarios:
+class Scenarios(Group):
     """The scenarios between two VMs; servers start when needed."""
 
-    kind = "bench"
     stand: Stand
-
-    def __init__(self, seconds: int) -> None:
-        self.seconds = seconds
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -55,10 +53,6 @@ class Scenarios:
             self._connections(),
             *(self._disk(size, text, target) for size, text, target in BLOCKS),
         ]
-
-    def is_met(self, samples: Samples, _: Sequence[Samples]) -> bool:
-        """Tell whether a row's ratio is the one that is promised."""
-        return samples.is_met
 
     def _stream(self, size: int, text: str, target: float) -> Row:
         words = f"{STREAM_PORT} {size} {self.seconds}"

@@ -12,7 +12,6 @@
  * Prints a line "SLOT NAME OPERATIONS" for each: operations of one round.
  */
 #include <fcntl.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -66,11 +65,10 @@ struct pair {
 static struct pair connect_pair(int listener, const struct sockaddr_in *to)
 {
 	struct pair pair = { .a = connect_to(to) };
-	int one = 1;
 
 	pair.b = accept_one(listener);
-	setsockopt(pair.a, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(pair.b, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	no_delay(pair.a);
+	no_delay(pair.b);
 	return pair;
 }
 

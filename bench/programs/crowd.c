@@ -14,7 +14,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -52,11 +51,9 @@ static void allow_descriptors(void)
 
 static void prepare(int fd)
 {
-	int one = 1;
-
-	if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) ||
-	    fcntl(fd, F_SETFL, O_NONBLOCK))
-		err(1, "a socket's options");
+	no_delay(fd);
+	if (fcntl(fd, F_SETFL, O_NONBLOCK))
+		err(1, "O_NONBLOCK");
 }
 
 static void add(struct connection *one)
@@ -165,13 +162,6 @@ static void ask(struct connection *one, uint64_t at)
 	one->left = bytes;
 	one->begun = at;
 	go_on(one);
-}
-
-static int ascending(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
 }
 
 static void report(const struct connection *all, size_t count, size_t n,

@@ -9,8 +9,6 @@
  * The client prints one JSON object. Round trips of the first tenth of a
  * second are made but not counted.
  */
-#include <netinet/tcp.h>
-
 #include "common.h"
 
 #define BYTES_MAX 65536
@@ -19,14 +17,6 @@
 
 static char buffer[BYTES_MAX];
 static uint32_t samples[SAMPLES_MAX];
-
-static void no_delay(int fd)
-{
-	int one = 1;
-
-	if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)))
-		err(1, "TCP_NODELAY");
-}
 
 /* Reads all of it; returns 0 at the end of the stream. */
 static int get(int fd, size_t bytes)
@@ -75,13 +65,6 @@ static void serve(int port)
 		}
 		close(fd);
 	}
-}
-
-static int ascending(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
 }
 
 static void call(const char *address, int port, uint32_t bytes, double seconds)

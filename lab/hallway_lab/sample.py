@@ -54,11 +54,6 @@ class Samples:
         return 1 / quotient if self.row.lower_is_better else quotient
 
     @property
-    def is_met(self) -> bool:
-        """Tell whether the ratio is the one that is promised."""
-        return self.ratio is not None and self.ratio >= self.row.target
-
-    @property
     def is_even(self) -> bool:
         """Tell whether the medians differ by noise: little, and less than the samples of one carrier do."""
         if self.ratio is None:

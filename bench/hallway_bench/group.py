@@ -1,0 +1,31 @@
+"""Scenarios that share VMs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from hallway_lab.sample import Row, Samples
+
+
+class Group(ABC):
+    """Scenarios that share VMs; `kind` names the table that their rows stand in."""
+
+    kind = "bench"
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+    @abstractmethod
+    def standing(self, kernel: str) -> AbstractContextManager[Any]:
+        """Boot the VMs, and give the stand that switches them."""
+
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """All scenarios, in the report's order."""
+
+    def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
+        """Tell whether a row has what is promised, by its samples and those of the others."""
+        return samples.ratio is not None and samples.ratio >= samples.row.target
