@@ -211,6 +211,17 @@ def test_budget_slow_reader():
     assert not moved["rings_grown"], "it grew"
 
 
+def connect_until_refused(stack, meanwhile=lambda: None):
+    """Return connections that have all the memory; the last one found none."""
+    found = []
+    while not found or on_ring(found[-1][0]):
+        meanwhile()
+        a, b = (stack.enter_context(sock) for sock in connect())
+        wait_for(lambda: one_write(a, b) or reasons(a) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
+        found.append((a, b))
+    return found
+
+
 def test_budget_wants_back():
     """While a connection finds no ring, one that grew shrinks to ring_bytes, full or not; it grows again."""
     with (
@@ -234,12 +245,7 @@ def test_budget_wants_back():
             sent = sent[half:] + fill(a)
 
         with contextlib.ExitStack() as crowd:
-            refused = False
-            while not refused:
-                refill()
-                c, d = (crowd.enter_context(sock) for sock in connect())
-                wait_for(lambda: one_write(c, d) or reasons(c) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
-                refused = not on_ring(c)
+            c, d = connect_until_refused(crowd, refill)[-1]
             wait_for(lambda: refill() or one_write(c, d), "the last one has a ring, too")
             assert delta()["rings_shrunk"] == 1, f"{delta()['rings_shrunk']} rings shrank"
             assert take(b, len(sent)) == sent, "other bytes came than were sent"
@@ -291,26 +297,20 @@ def test_budget_wanted():
         assert delta()["rx_bytes_requeued"] >= len(sent), "they were not in the ring"
 
 
-def connect_until_refused(stack):
-    """Return connections that have all the memory; the last one found none."""
-    found = []
-    while not found or on_ring(found[-1][0]):
-        a, b = (stack.enter_context(sock) for sock in connect())
-        wait_for(lambda: one_write(a, b) or reasons(a) == {NO_MEMORY}, "a ring, or none left")  # noqa: B023
-        found.append((a, b))
-    return found
+@contextlib.contextmanager
+def large_ring():
+    """A connection has a ring of 4 * SMALL, where few find memory for such."""
+    with loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER):
+        a, b = connect()
+        with a, b:
+            wait_for(lambda: one_write(a, b), "the first one has a ring")
+            yield a, b
 
 
 def test_budget_shrinks():
     """A late connection gets a small ring; while memory is wanted large ones that don't fill become small."""
-    with (
-        loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
-        contextlib.ExitStack() as stack,
-    ):
+    with large_ring() as (a, b), contextlib.ExitStack() as stack:
         delta = Delta()
-        a, b = (stack.enter_context(sock) for sock in connect())
-
-        wait_for(lambda: one_write(a, b), "the first one has a ring")
         sent = fill(a)
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         assert len(sent) == 4 * SMALL, f"the ring holds {len(sent)} bytes, though there was memory"
@@ -326,13 +326,8 @@ def test_budget_shrinks():
 
 def test_budget_shrinks_with_space():
     """While a ring shrinks no program that does not wait finds a full buffer: there was space before."""
-    with (
-        loaded(memory_bytes=room_for(SHARE, 4 * SMALL), ring_bytes=4 * SMALL, pause_ms=NEVER),
-        contextlib.ExitStack() as stack,
-    ):
+    with large_ring() as (a, b), contextlib.ExitStack() as stack:
         delta = Delta()
-        a, b = (stack.enter_context(sock) for sock in connect())
-        wait_for(lambda: one_write(a, b), "the first one has a ring")
         c, d = connect_until_refused(stack)[-1]
         sent = 0
         # The peer can't take another ring meanwhile.
@@ -372,3 +367,14 @@ def test_budget_begins_small():
                 return ring_holds(*(ends.enter_context(sock) for sock in connect())) == large
 
         wait_for(begins_large, "it is wanted no more")
+
+
+def test_budget_small_once():
+    """A ring that shrank is no reason for a small one later: its reader may wait for more than it holds."""
+    with large_ring() as (a, b):
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, SMALL)
+        with contextlib.ExitStack() as stack:
+            delta = Delta()
+            c, d = connect_until_refused(stack)[-1]
+            wait_for(lambda: one_write(c, d) | one_write(a, b) and delta()["rings_shrunk"], "it has shrunk")
+        wait_for(lambda: one_write(a, b), "it has a ring that holds as much")
