@@ -118,12 +118,13 @@ void hall_tunnel_free_tx(struct hall_tunnel *tunnel);
 void hall_tunnel_unmap(struct hall_tunnel *tunnel);
 /* Sets the end mark. The caller rings. */
 void hall_tunnel_end(struct hall_tunnel *tunnel);
-/* Says that we read no more; reason: 0, or that of a reset. */
 /*
  * Before hall_tunnel_finish_rx(): a writer that has yet to hear of DONE sees that no more is
  * read. The host's end looks for no such mark, and would take it for corruption.
+ * lock_sock().
  */
 void hall_tunnel_truncate_rx(struct hall_tunnel *tunnel);
+/* Says that we read no more; reason: 0, or that of a reset. */
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason);
 /* Copies what is unread: the peer's memory may go then. sk may be NULL. */
 void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk);

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("e2e-tunnels")
 
 TRIPS = 5000
 HANG_UPS = 500
+CLOSES = 300
 COPIED_BYTES = 3_000_000
 CALLERS = 600  # more than a queue of the kernel works at
 KILLED_BYTES = 100_000  # that a peer has sent when it dies
@@ -114,7 +115,7 @@ while True:
 SENDER = """
 import select, socket
 sent = 0
-for _ in range(300):
+for _ in range({closes}):
     with socket.socket(socket.AF_VSOCK, socket.SOCK_{kind}) as one:
         one.connect(({cid}, 7300))
         poller = select.poll()
@@ -135,11 +136,14 @@ def test_closed_both_ways(pair: Pair, kind: str) -> None:
     """A program that knows of its peer's close() can send no more, though DONE may be on its way."""
     pair.load()
     with tunnels.tunnels(pair):
+        delta = Delta(*pair.both)
         job = pair.b.spawn(f"python3 -c '{CLOSER.format(kind=kind)}'")
         wait_for(lambda: "7300" in pair.b.run("ss -Hl --vsock").out, "it listens")
-        sender = SENDER.format(kind=kind, cid=cid(pair.b))
+        sender = SENDER.format(kind=kind, cid=cid(pair.b), closes=CLOSES)
         sent = int(pair.a.run(f"python3 -c '{sender}'", timeout=200 * pair.slow).out)
         assert not sent, f"{sent} sends went nowhere"
+        assert delta.of(pair.a)["rx_bytes_tunnel"] == CLOSES
+        _check(pair, delta)
         job.kill(15)
         job.wait()
 
