@@ -27,7 +27,7 @@ a test: it makes the same calls on TCP with Hallway off, on rings, and across a
 switch in both directions while a call is blocked or the bytes are half read, and
 compares what came back: bytes, counts, flags, errors. Counters show that all
 bytes of a row marked *ring* went through rings, as did all that it sent after a
-switch to them. A row marked *demotes* is met by going back to TCP first, with no
+switch to them. A row marked *demotes* is met by demoting the connection first, with no
 byte lost, for the reason that it names ([reasons.md](reasons.md)); one marked
 *never there*, by not being taken at all. Where *across* is empty, the carrier
 does not change within the row.

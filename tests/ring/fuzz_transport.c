@@ -138,7 +138,7 @@ static void on_detach(struct hall_member *member, u32 reason)
 	leaves++;
 }
 
-/* Its channels close: rings are given back. */
+/* Its channels close: rings are freed. */
 static void close_rings(struct hall_peer *peer)
 {
 	unsigned int i;

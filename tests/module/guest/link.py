@@ -104,7 +104,7 @@ class Link:
             wait_for(lambda: not self._module.connections(), "no connection is attached")
 
     def demoted(self, reason):
-        """On the ring: wait until this reason has brought a direction of the row's back to TCP."""
+        """On the ring: wait until this reason has demoted a direction of the row's."""
         if self.carrier != RING:
             return
         wait_for(lambda: reason in {c["reason"] for c in self.shown()}, f"the reason is {reason}")

@@ -1,4 +1,4 @@
-"""Ring memory is a budget: what a connection gets of it, and when it gives it back."""
+"""Ring memory is a budget: what a connection gets of it, and when it is demoted."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def reasons(*socks):
 
 
 def test_budget_idle():
-    """A connection that sends nothing gives its rings back, and gets new ones when it is in use again."""
+    """A connection that sends nothing is demoted, and gets new rings when it is in use again."""
     delta = Delta()
     with pair() as (a, b):
         sent = fill(a)
         with parameter("idle_ms", 100):
-            wait_for(lambda: not on_ring(a, b), "both rings were given back")
+            wait_for(lambda: not on_ring(a, b), "both directions were demoted")
         assert take(b, len(sent)) == sent, "other bytes came than were sent"
         moved = delta()
-        assert moved["rings_idle"] == 2, f"{moved['rings_idle']} rings were given back, not 2"
+        assert moved["rings_idle"] == 2, f"{moved['rings_idle']} directions were demoted, not 2"
         assert reasons(a, b) == {IDLE}, f"the reasons are {reasons(a, b)}"
         promote(a, b)
         data = pattern(5000)
@@ -276,11 +276,11 @@ def test_budget_refused():
                 return on_ring(a)
 
             wait_for(promoted, "it got a ring when others were idle")
-        assert delta()["rings_idle"] >= 1, "nobody gave a ring back"
+        assert delta()["rings_idle"] >= 1, "no direction was demoted"
 
 
 def test_budget_wanted():
-    """While memory is wanted a ring goes back soon, with bytes in it, which come in order."""
+    """While memory is wanted a direction is demoted soon, with bytes in its ring, which come in order."""
     with loaded(memory_bytes=room_for(2), pause_ms=300), contextlib.ExitStack() as stack:
         delta = Delta()
         a, b = stack.enter_context(pair())

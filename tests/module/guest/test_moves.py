@@ -149,7 +149,7 @@ def test_writers_share_a_socket():
 
 
 def test_unread_on_both():
-    """Bytes that wait in TCP and in the ring behind it come in order when all goes back to TCP."""
+    """Bytes that wait in TCP and in the ring behind it come in order when the connection is demoted."""
     delta = Delta()
     a, b = connect()
     with a, b:
@@ -900,7 +900,7 @@ def large_pair():
 
 
 def test_large_requeued():
-    """What is unread in large rings, both full, comes in order when all goes back to TCP."""
+    """What is unread in large rings, both full, comes in order when the connection is demoted."""
     delta = Delta()
     with large_pair() as (a, b, data), contextlib.ExitStack() as stack:
         for end in (a, b):

@@ -157,7 +157,7 @@ pub enum Command {
     Perf(Perf),
     /// Promote the guest's connections from now on
     On,
-    /// Take all the guest's connections back to plain TCP
+    /// Demote all the guest's connections to plain TCP
     Off,
     /// Turn outsourcing on or off for the guest's new sockets and listeners; see docs/outsourcing.md
     Outsource {

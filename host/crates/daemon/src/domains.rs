@@ -271,7 +271,7 @@ fn look(store: &mut Store, rules: &Rules) -> Result<BTreeMap<u32, Domain>> {
         let peers = found.iter().filter(|(_, other)| may(domain, other));
         let peers: Vec<u32> = peers.map(|(&number, _)| number).collect();
         forget(store, number, "peer", &peers)?;
-        // By them a peer sees that this domain lives, and takes its streams back to TCP.
+        // By them a peer sees that this domain lives, and demotes its streams to TCP.
         let all: Vec<u32> = found.keys().copied().collect();
         forget(store, number, "to", &all)?;
     }

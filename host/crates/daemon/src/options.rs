@@ -31,7 +31,7 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
         keeps their sockets, doorbells and memory go on working, and the next hallwayd with the \
         same --run-dir takes over. It does so after a crash, too. With no VM connected the holder \
         ends as well. hallwayd --stop ends both and removes regions and sockets; VMs still running \
-        go back to plain TCP and must be restarted to be served again."
+        go on over plain TCP and must be restarted to be served again."
 )]
 pub struct Options {
     /// Directory for sockets, pid file and holder [default: that of --socket, else /run/hallway]
