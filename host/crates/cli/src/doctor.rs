@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallway doctor`: why nothing goes through rings, and what to do about each reason.
 
+mod domains;
+mod log;
+mod reasons;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +13,9 @@ use anyhow::{bail, Result};
 use hallway_control::{ask, Answer, Liveness, NotPermitted, Query, Status};
 use hallway_netlink::{Connection, Error, Member, Module};
 
+use self::reasons::{advise, Advice};
 use crate::guest;
+use crate::xen::{self, Domain};
 
 /// What to do where a look was not allowed: nothing is known then, and no other advice given.
 const AS_ROOT: &str = "run hallway doctor as root: what it could not look at may be well";
@@ -22,23 +28,29 @@ struct Finding {
 }
 
 #[derive(Default)]
-struct Findings(Vec<Finding>);
+struct Findings {
+    /// What there is something to do about.
+    found: Vec<Finding>,
+    /// What needs nothing, and why.
+    notes: Vec<Finding>,
+}
 
 impl Findings {
     fn add(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
-        self.0.push(Finding {
+        self.found.push(Finding {
             what: what.into(),
             remedy: remedy.into(),
         });
     }
 
-    /// Prints them. An error if there are any: scripts see it by the exit code.
+    /// Prints them. An error if there is something to do: scripts see it by the exit code.
     fn report(self, good: &str) -> Result<()> {
         let mut out = io::stdout().lock();
-        for Finding { what, remedy } in &self.0 {
-            writeln!(out, "- {what}\n  {remedy}")?;
+        for Finding { what, remedy } in self.found.iter().chain(&self.notes) {
+            writeln!(out, "- {what}\n  {}", remedy.replace('\n', "\n  "))?;
         }
-        match self.0.len() {
+        match self.found.len() {
+            0 if !self.notes.is_empty() => writeln!(out, "there is nothing to do")?,
             0 => writeln!(out, "{good}")?,
             1 => bail!("found one thing to look at"),
             count => bail!("found {count} things to look at"),
@@ -50,20 +62,27 @@ impl Findings {
 /// Looks at a host.
 pub fn host(run_dir: &Path) -> Result<()> {
     let mut found = Findings::default();
+    let domain = xen::domain();
     match ask(run_dir, Query::Status) {
-        Ok(Answer::Status(status)) => judge(&status, &mut found),
+        Ok(Answer::Status(status)) => judge(&status, domain, &mut found),
         Ok(other) => return crate::host::refuse(other),
         Err(error) if error.is::<NotPermitted>() => found.add(error.to_string(), AS_ROOT),
         Err(error) => found.add(
             format!("hallwayd: {error:#}"),
-            "systemctl start hallwayd; journalctl -u hallwayd says why it ended",
+            match domain {
+                Some(Domain::Dom0) => domains::START,
+                _ => "systemctl start hallwayd; journalctl -u hallwayd says why it ended",
+            },
         ),
     }
-    apparmor(&mut found);
+    // Xen's toolstack starts no QEMU that is libvirt's.
+    if domain.is_none() {
+        apparmor(&mut found);
+    }
     found.report("all is well, as far as the host can see: hallway doctor in a guest sees the rest")
 }
 
-fn judge(status: &Status, found: &mut Findings) {
+fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
     if status.version != own {
         found.add(
@@ -71,7 +90,11 @@ fn judge(status: &Status, found: &mut Findings) {
             "systemctl restart hallwayd (no connection is lost), or install one release of both",
         );
     }
-    if status.vms.is_empty() && status.regions.is_empty() {
+    if let Some(xen) = &status.xen {
+        domains::judge(xen, found);
+    } else if domain == Some(Domain::Dom0) {
+        found.add("hallwayd serves no domain of Xen", domains::START);
+    } else if status.vms.is_empty() && status.regions.is_empty() {
         found.add(
             "no VM is in any group",
             "hallway enable VM VM; without libvirt: hallway qemu-args, and /etc/hallway/hallwayd.toml",
@@ -175,8 +198,11 @@ fn judge_rules(rules: io::Result<String>, found: &mut Findings) {
 /// Looks at a guest.
 pub fn guest() -> Result<()> {
     let mut found = Findings::default();
-    devices(&mut found);
-    emulated(&mut found);
+    let domain = xen::domain();
+    devices(domain, &mut found);
+    if domain.is_none() {
+        emulated(&mut found);
+    }
     if guest::is_loaded() {
         let mut client = guest::client()?;
         let module = client.get()?;
@@ -184,7 +210,11 @@ pub fn guest() -> Result<()> {
             .members()
             .and_then(|members| Ok((members, client.connections()?)));
         match rest {
-            Ok((members, connections)) => inside(&module, &members, &connections, &mut found),
+            Ok((members, connections)) => {
+                judge_module(&module, &mut found);
+                judge_members(&members, domain, &log::last_complaints(), &mut found);
+                judge_connections(&connections, &mut found);
+            }
             Err(Error::NotPermitted) => {
                 found.add(
                     "the module shows members and connections to root alone",
@@ -196,7 +226,7 @@ pub fn guest() -> Result<()> {
     } else {
         let text = guest::not_loaded();
         let (what, remedy) = text.split_once(": ").unwrap_or((&text, ""));
-        found.add(what, remedy.replace('\n', "\n  "));
+        found.add(what, remedy);
     }
     found.report("all is well: connections to members go through rings")
 }
@@ -229,18 +259,19 @@ fn device(address: &str, resource: &str) -> Device {
     }
 }
 
-fn devices(found: &mut Findings) {
+fn devices(domain: Option<Domain>, found: &mut Findings) {
     let mut all = Vec::new();
     for folder in guest::devices() {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let resource = std::fs::read_to_string(folder.join("resource")).unwrap_or_default();
         all.push(device(&name, &resource));
     }
-    judge_devices(&all, found);
+    judge_devices(&all, domain, found);
 }
 
-fn judge_devices(all: &[Device], found: &mut Findings) {
-    if all.is_empty() {
+fn judge_devices(all: &[Device], domain: Option<Domain>, found: &mut Findings) {
+    // Domains of Xen need none.
+    if all.is_empty() && domain.is_none() {
         found.add(
             "this VM has no doorbell",
             "on the host: hallway enable VM, then shut it down and start it (a reboot is not enough)",
@@ -277,7 +308,7 @@ fn emulated(found: &mut Findings) {
     }
 }
 
-fn inside(module: &Module, members: &[Member], connections: &[Connection], found: &mut Findings) {
+fn judge_module(module: &Module, found: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
     if module.version != own {
         found.add(
@@ -288,17 +319,40 @@ fn inside(module: &Module, members: &[Member], connections: &[Connection], found
     if !module.enabled {
         found.add("it is switched off", "hallway on");
     }
+}
+
+/// Judges the members, and what the module complained of where there are none.
+fn judge_members(
+    members: &[Member],
+    domain: Option<Domain>,
+    complaints: &[String],
+    found: &mut Findings,
+) {
     if members.is_empty() {
-        found.add(
-            "this guest has not joined a region",
-            "dmesg | grep hallway says why; on the host: hallway doctor",
-        );
+        let (what, elsewhere) = match domain {
+            Some(_) => (
+                "this domain shares memory with no other",
+                "in dom0: hallway doctor says what each domain lacks",
+            ),
+            None => (
+                "this guest has not joined a region",
+                "on the host: hallway doctor says whether hallwayd runs, and what this VM lacks",
+            ),
+        };
+        let said = complaints.iter();
+        let mut lines: Vec<String> = said.map(|one| format!("the module says: {one}")).collect();
+        lines.push(elsewhere.into());
+        found.add(what, lines.join("\n"));
     } else if !members.iter().any(|one| !one.is_self && !one.is_host) {
         found.add(
             "there is no other VM in its regions",
             "enable another VM in the same group; VMs of pairs meet at their first traffic",
         );
     }
+}
+
+/// Counts the connections on TCP by their reasons.
+fn judge_connections(connections: &[Connection], found: &mut Findings) {
     let mut reasons: BTreeMap<u32, (usize, &Connection)> = BTreeMap::new();
     for one in connections
         .iter()
@@ -308,26 +362,14 @@ fn inside(module: &Module, members: &[Member], connections: &[Connection], found
     }
     for (count, one) in reasons.values() {
         let what = format!("{count} on TCP, {}: {}", one.reason_name, one.reason_text);
-        if let Some(remedy) = remedy(one.reason_name) {
-            found.add(what, remedy);
+        match advise(one.reason_name) {
+            Advice::Do(remedy) => found.add(what, remedy),
+            Advice::Leave(why) => found.notes.push(Finding {
+                what,
+                remedy: why.into(),
+            }),
         }
     }
-}
-
-/// What to do about a reason; nothing where that is as it should be, or passes by itself.
-fn remedy(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "NO_MATCH" => "NAT or a proxy lies between: connect to the address that the other VM has itself",
-        "NO_MEMORY" => "make the group's region larger, or its slots fewer, in hallwayd's configuration",
-        "NO_ENDPOINT" => "the peer has as many connections as a member can have: spread them over VMs",
-        "FILTERED" => "packet rules in the guest see its packets: remove them, or load the module with honour_filters=N",
-        "SECURED" => "IPsec, TCP MD5 or AO protect its packets: leave them out between VMs of one host",
-        "ZEROCOPY" => "turn zero-copy off in the program: rings need none",
-        "CORRUPT" => "the peer broke the protocol: look at dmesg in both, and whether you trust it",
-        "KIND" => "install one release of hallway-guest in both VMs",
-        "TIMEOUT" | "UNRESPONSIVE" => "the peer is paused, hangs, or has no CPU",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
@@ -356,9 +398,36 @@ mod tests {
         ] {
             let mut found = Findings::default();
             judge_rules(rules, &mut found);
-            let what = found.0.first().map(|one| one.what.as_str());
+            let what = found.found.first().map(|one| one.what.as_str());
             assert_eq!(what.is_some(), part.is_some(), "{what:?}");
             assert!(part.is_none_or(|part| what.is_some_and(|what| what.contains(part))));
+        }
+    }
+
+    #[test]
+    fn an_empty_configuration_differs_from_dom0_of_xen() {
+        let dom0 = Some(Domain::Dom0);
+        for (domain, xen, what) in [
+            (None, None, "no VM is in any group"),
+            (dom0, None, "hallwayd serves no domain of Xen"),
+            (dom0, Some(Box::default()), "there are no two domains"),
+        ] {
+            let status = Status {
+                version: env!("CARGO_PKG_VERSION").into(),
+                abi: String::new(),
+                pid: 1,
+                uptime_seconds: 0,
+                recovered_connections: 0,
+                socket: "/run/hallway/hallwayd.sock".into(),
+                regions: vec![],
+                connections: vec![],
+                vms: vec![],
+                xen,
+            };
+            let mut found = Findings::default();
+            judge(&status, domain, &mut found);
+            assert_eq!(found.found.len(), 1, "{:?}", found.found);
+            assert!(found.found[0].what.starts_with(what), "{:?}", found.found);
         }
     }
 
@@ -366,21 +435,94 @@ mod tests {
     fn devices_without_room_are_told_from_others() {
         let doorbell = device("0000:00:05.0", &format!("{BAR0}{BAR0}{NONE}"));
         assert!(doorbell.is_doorbell);
-        for (devices, part) in [
-            (vec![], Some("no doorbell")),
-            (vec![doorbell], None),
-            (vec![memory("0x0000000800000000")], None),
-            (vec![memory("0x0000000000000000")], Some("no space")),
-            (vec![memory("0x00000000c0000000")], Some("uncached")),
+        for (devices, domain, part) in [
+            (vec![], None, Some("no doorbell")),
+            (vec![], Some(Domain::Guest), None),
+            (vec![doorbell], None, None),
+            (vec![memory("0x0000000800000000")], None, None),
+            (vec![memory("0x0000000000000000")], None, Some("no space")),
+            (vec![memory("0x00000000c0000000")], None, Some("uncached")),
         ] {
             let mut found = Findings::default();
-            judge_devices(&devices, &mut found);
-            assert_eq!(found.0.len(), usize::from(part.is_some()), "{devices:?}");
+            judge_devices(&devices, domain, &mut found);
+            assert_eq!(
+                found.found.len(),
+                usize::from(part.is_some()),
+                "{devices:?}"
+            );
             assert!(
-                part.is_none_or(|part| found.0[0].what.contains(part)),
+                part.is_none_or(|part| found.found[0].what.contains(part)),
                 "{:?}",
-                found.0
+                found.found
             );
         }
+    }
+
+    #[test]
+    fn a_guest_without_members_says_what_the_module_complained_of() {
+        let absent = String::from("hallwayd does not answer: start it, and this guest joins");
+        for (domain, complaints, what, remedies) in [
+            (
+                None,
+                vec![absent.clone()],
+                "this guest has not joined a region",
+                vec![absent.as_str(), "on the host: hallway doctor"],
+            ),
+            (
+                Some(Domain::Guest),
+                vec![],
+                "this domain shares memory with no other",
+                vec!["in dom0"],
+            ),
+        ] {
+            let mut found = Findings::default();
+            judge_members(&[], domain, &complaints, &mut found);
+            assert_eq!(found.found[0].what, what);
+            for remedy in remedies {
+                assert!(found.found[0].remedy.contains(remedy), "{:?}", found.found);
+            }
+        }
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_no_finding() {
+        let connection = |number: u32| {
+            let (reason_name, text) = hallway_abi::reason::find(number).unwrap();
+            let address = std::net::Ipv4Addr::LOCALHOST.into();
+            let direction = hallway_netlink::Direction {
+                via: "tcp",
+                carrier: 0,
+                tcp_bytes: 0,
+                ring_bytes: 0,
+            };
+            Connection {
+                protocol: "tcp",
+                local: address,
+                local_port: 1,
+                remote: address,
+                remote_port: 2,
+                netns: 0,
+                state: "ESTABLISHED",
+                peer: "vm2".into(),
+                outsourced: false,
+                tx: direction.clone(),
+                rx: direction,
+                reason: number,
+                reason_name,
+                reason_text: text.into(),
+            }
+        };
+        let (young, filtered) = (1, 28);
+        let mut found = Findings::default();
+        judge_connections(&[young, filtered, young].map(connection), &mut found);
+        let whats = |all: &[Finding]| all.iter().map(|one| one.what.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            whats(&found.found),
+            ["1 on TCP, FILTERED: packet filters must see its packets"]
+        );
+        assert_eq!(
+            whats(&found.notes),
+            ["2 on TCP, YOUNG: too new, and too few bytes so far, to earn a ring"]
+        );
     }
 }

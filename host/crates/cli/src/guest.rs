@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::print_json;
 use crate::table::{addresses, bytes, or_dash, Table};
+use crate::xen::{self, Domain};
 
 /// PCI vendor (Red Hat) and device number of ivshmem.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
@@ -45,9 +46,10 @@ pub fn devices() -> Vec<PathBuf> {
     paths.filter(is_ivshmem).collect()
 }
 
-/// Whether this looks like a guest with Hallway: it has an ivshmem device.
+/// Whether this looks like a guest with Hallway: it has an ivshmem device, or is a domain of
+/// Xen, which needs none.
 pub fn is_guest() -> bool {
-    !devices().is_empty()
+    !devices().is_empty() || xen::domain() == Some(Domain::Guest)
 }
 
 /// The message that the module is not loaded, with what may be in its way.
@@ -59,6 +61,9 @@ pub fn not_loaded() -> String {
         text +=
             "\nthis machine has no ivshmem device: on a host run hallway status, and this in a \
                  guest that has one";
+    } else if devices().is_empty() {
+        text += "\nthis domain of Xen has no device for which udev would load it: name hallway in \
+                 /etc/modules-load.d/hallway.conf";
     }
     let release = read("/proc/sys/kernel/osrelease");
     let release = release.trim();

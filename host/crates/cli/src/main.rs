@@ -13,6 +13,7 @@ mod qemu;
 mod table;
 mod top;
 mod vsock;
+mod xen;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
