@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hallway_lab import kernels, paths, provision
+from hallway_lab.aptbox import AptBox
 from hallway_lab.paths import REPO
 from hallway_lab.sh import run
 
@@ -18,6 +19,7 @@ RPM_TOOLS = ("rpm", "dkms", "libvirt0")
 MODULES = ["hallway.ko", "hallway_vsock.ko"]
 TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0", "ansible-core", "python3-apt", "curl")
 DEBS = REPO / "out/deb"
+LIBVIRT = REPO / "out/libvirt"  # its package, unpacked
 KERNEL = "6.1"  # which the guest's package is built for
 
 
@@ -36,6 +38,18 @@ def prepare_rpm(_kernel: str) -> None:
     shutil.rmtree(RPMS, ignore_errors=True)
     with paths.lock("host"):
         run(["make", "-s", "rpm"], cwd=REPO)
+
+
+def prepare_libvirt_units(_kernel: str) -> None:
+    """Fetch libvirt's units for systemd; nothing is installed."""
+    with paths.lock("libvirt-units"):
+        if not (libvirt_units() / "libvirtd.socket").exists():
+            AptBox("stable").unpack(LIBVIRT, ["libvirt-daemon-system"])
+
+
+def libvirt_units() -> Path:
+    """Return the folder of libvirt's units."""
+    return LIBVIRT / "lib/systemd/system"
 
 
 class Root:

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from hallway_lab.paths import REPO
 from hallway_lab.prepare import build_host
+from hallway_tests import packages
 from hallway_tests.suite import wait_for
 
 NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in
@@ -424,13 +426,48 @@ def test_apparmor_site(before: str) -> None:
         assert site.read_text().splitlines() == before.splitlines()
 
 
+@pytest.mark.needs("hallway_tests.packages:prepare_libvirt_units")
+def test_unit_order() -> None:
+    """At boot hallwayd starts before libvirt's socket, and that is no cycle."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for unit in packages.libvirt_units().iterdir():
+            shutil.copy(unit, folder)
+        _copy_unit(folder)
+        wanted = {"sockets.target": "libvirtd.socket", "multi-user.target": UNIT.name}
+        for target, unit in wanted.items():
+            Path(folder, f"{target}.wants").mkdir()
+            Path(folder, f"{target}.wants", unit).symlink_to(f"../{unit}")
+
+        def boot() -> str:
+            return subprocess.run(
+                ["systemd-analyze", "verify", "multi-user.target"],
+                env={**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stderr
+
+        assert "ordering cycle" not in boot()
+        # The other order contradicts the unit's.
+        Path(folder, "libvirtd.socket.d").mkdir()
+        Path(folder, "libvirtd.socket.d/order.conf").write_text(f"[Unit]\nBefore={UNIT.name}\n")
+        assert "ordering cycle" in boot()
+
+
+def _copy_unit(folder: Path) -> Path:
+    """Copy the unit; its program exists elsewhere."""
+    copy = Path(folder, UNIT.name)
+    copy.write_text(UNIT.read_text().replace("/usr/local/sbin/hallwayd", "/bin/true"))
+    return copy
+
+
 @pytest.mark.needs("host")
 def test_unit() -> None:
-    """systemd finds nothing wrong with the unit; its program exists elsewhere."""
+    """systemd finds nothing wrong with the unit."""
     text = UNIT.read_text()
     with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch, UNIT.name)
-        copy.write_text(text.replace("/usr/local/sbin/hallwayd", "/bin/true"))
+        copy = _copy_unit(Path(scratch))
         said = subprocess.run(
             ["systemd-analyze", "verify", copy],
             capture_output=True,
