@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hallway_lab import isolate, paths
-from hallway_lab.sh import guarded
+from hallway_lab.sh import LabError, guarded
 from hallway_lab.venv import venv
 
 from . import needs
@@ -47,7 +47,11 @@ def _run(words: list[str]) -> int:
         print(asked.stdout, end="")
         print(asked.stderr, end="", file=sys.stderr)
         return asked.returncode
-    needs.prepare(json.loads(plan.read_text())["needs"])
+    chosen = json.loads(plan.read_text())
+    try:
+        needs.prepare(chosen["needs"])
+    except LabError as failure:
+        raise LabError(f"{failure}\nNOT RUN: {len(chosen['groups'])} tests, for what they need is missing") from None
     os.environ["HALLWAY_TEST_PLAN"] = str(plan)
     sys.stdout.flush()
     os.execv(python, pytest)

@@ -66,6 +66,15 @@ def test_not_run(sample: Sample, workers: str) -> None:
     assert "3 not run" in said, done.stdout
 
 
+def test_not_prepared(sample: Sample) -> None:
+    """Where something that tests need cannot be made, the last line counts the tests."""
+    done = sample("needy")
+    assert done.returncode == 1
+    reason, count = done.stderr.splitlines()[-2:]
+    assert "test_nothing:prepare" in reason, done.stderr
+    assert count.startswith("NOT RUN: 3 tests"), done.stderr
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_guest_lost(sample: Sample, workers: str) -> None:
     """The test that lost its guests fails, and the next one gets others."""
