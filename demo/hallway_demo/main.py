@@ -96,14 +96,16 @@ def _run(
 
 
 def _record(store: Store, samples: Samples, watch: Watch, facts: dict[str, object]) -> None:
-    own = watch.own(on_rings=False) or 0
+    own, ratio = watch.own(on_rings=False) or 0, samples.ratio or 0
     notes = []
     if own >= PROGRAM:
-        verdict = BOUND
         notes.append(f"{share(own)} of the CPU's time on TCP is the program's own, which no carrier shortens")
+    if ratio < 1 and not samples.is_even:
+        verdict = SLOWER
+    elif own >= PROGRAM:
+        verdict = BOUND
     else:
-        ratio = samples.ratio or 0
-        verdict = OK if ratio >= 1 else EVEN if samples.is_even else SLOWER
+        verdict = OK if ratio >= 1 else EVEN
     store.add(
         samples.row.key,
         samples.row.title,
@@ -131,6 +133,6 @@ def _print(store: Store, facts: dict[str, object], rounds: int) -> None:
         " all VMs counted the same\nbytes; files arrived unchanged; and it was not slower than TCP. even: the"
         f"\nmedian is, by {NOISE:.0%} at most, and the samples of both overlap. program:"
         f" {PROGRAM:.0%} of the CPU's time or more is the program's\nown, whatever carries its bytes: such"
-        " a row is never ok. busy: the part of the time in which the CPU ran; own: the part of\nthat in which"
+        " a row is never ok; if it is slower, it is called so. busy: the part of the time in which the CPU ran; own: the part of\nthat in which"
         " it ran programs, not the kernel. ring full, doorbells, sleeps: how often, in both guests, on rings."
     )
