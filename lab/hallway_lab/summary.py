@@ -47,15 +47,16 @@ KINDS = {
         Kind(
             "growth",
             "bench FIG=growth",
-            "Many connections",
+            "Growth",
             (
                 *("name", "kernel", "TCP", "Hallway", "ratio", "p99, ms, TCP", "p99, ms, Hallway"),
                 *("fairness, TCP", "fairness, Hallway", "of payload →", "verdict"),
             ),
             "Connections with one request in flight each, of 16 KiB, which one byte answers. One thread at"
-            " each end serves all. *p99*: of the time to the answer. *fairness*: Jain's index of what each"
-            " connection moved, 1 if all moved the same. *met*: 0.95 of it on rings, and 1,000 connections"
-            " move 0.8 of what 10 do.",
+            " each end serves all, and a pair of programs has 10 of them where the name does not say how"
+            " many. *star*: all VMs but one call that one. *ring*: each VM calls the next. The sum of all"
+            " is shown. *p99*: of the time to the answer, of the slowest client. *fairness*: Jain's index"
+            " of what each connection moved, 1 if all moved the same. *met*: FAIR",
         ),
         Kind(
             "demo",
@@ -65,7 +66,8 @@ KINDS = {
             "Unmodified programs between two VMs. Medians (lowest to highest sample). Arrows: → client to"
             " server, ← back. *CPU*, of the guest with the busier programs: *busy*, the part of the time in"
             " which it ran; *own*, the part of that in which it ran programs, not the kernel. *program*:"
-            " half of the CPU's time or more is the program's own, whatever carries its bytes.",
+            " half of the CPU's time or more is the program's own, whatever carries its bytes, and it is"
+            " not slower.",
         ),
         Kind(
             "demo-xen",

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.xdist_group("e2e-tunnel-host"), pytest.mark.slow_on("6
 COPIED_BYTES = 3_000_000
 KILLED_BYTES = 100_000  # that the host has sent when its process is killed
 TRIES = 5
+CLOSES = 100
 
 
 def test_guest_to_host(host_end: HostEnd) -> None:
@@ -58,6 +59,20 @@ def test_host_to_guest(host_end: HostEnd) -> None:
             assert moved["tunnel_arrivals"] == 1
             assert not odd(moved)
         wait_for(lambda: not host_end.report()["sockets"], "all is closed", 30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closed_by_host(host_end: HostEnd, kind: str) -> None:
+    """A program that knows of the close() of one of the host can send no more, though DONE is on its way."""
+    vm = host_end.vm
+    name = "STREAM" if kind == "stream" else "SEQPACKET"
+    with host_end.loaded(), hostend.served(PORT, lambda sock: sock.sendall(b"x"), kind):
+        delta = Delta(vm)
+        lost = tunnels.send_to_closed(vm, name, CID, PORT, CLOSES, 200 * host_end.slow)
+        assert not lost, f"{lost} sends went nowhere"
+        assert delta.of(vm)["rx_bytes_tunnel"] == CLOSES
+        wait_for(lambda: not host_end.report()["sockets"], "all is closed", 30)
+        assert not host_end.report()["corrupt"]
 
 
 def test_refused(host_end: HostEnd) -> None:

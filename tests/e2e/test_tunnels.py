@@ -111,23 +111,6 @@ while True:
     one.send(b"x")
     one.close()
 """
-# It says how often send() did something after the peer's close() was known.
-SENDER = """
-import select, socket
-sent = 0
-for _ in range({closes}):
-    with socket.socket(socket.AF_VSOCK, socket.SOCK_{kind}) as one:
-        one.connect(({cid}, 7300))
-        poller = select.poll()
-        poller.register(one, select.POLLRDHUP)
-        poller.poll()
-        try:
-            sent += one.send(b"y")
-        except BrokenPipeError:
-            pass
-        assert one.recv(1) == b"x"
-print(sent)
-"""
 
 
 @pytest.mark.slow_on("6.12")
@@ -139,9 +122,8 @@ def test_closed_both_ways(pair: Pair, kind: str) -> None:
         delta = Delta(*pair.both)
         job = pair.b.spawn(f"python3 -c '{CLOSER.format(kind=kind)}'")
         wait_for(lambda: "7300" in pair.b.run("ss -Hl --vsock").out, "it listens")
-        sender = SENDER.format(kind=kind, cid=cid(pair.b), closes=CLOSES)
-        sent = int(pair.a.run(f"python3 -c '{sender}'", timeout=200 * pair.slow).out)
-        assert not sent, f"{sent} sends went nowhere"
+        lost = tunnels.send_to_closed(pair.a, kind, cid(pair.b), 7300, CLOSES, 200 * pair.slow)
+        assert not lost, f"{lost} sends went nowhere"
         assert delta.of(pair.a)["rx_bytes_tunnel"] == CLOSES
         _check(pair, delta)
         job.kill(15)

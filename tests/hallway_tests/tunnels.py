@@ -21,6 +21,24 @@ PORT = 5000
 KINDS = ("stream", "packet")
 ALL_KINDS = (*KINDS, "datagram")
 
+# It says how often send() did something after the peer's close() was known.
+SENDER = """
+import select, socket
+sent = 0
+for _ in range({tries}):
+    with socket.socket(socket.AF_VSOCK, socket.SOCK_{kind}) as one:
+        one.connect(({cid}, {port}))
+        poller = select.poll()
+        poller.register(one, select.POLLRDHUP)
+        poller.poll()
+        try:
+            sent += one.send(b"y")
+        except BrokenPipeError:
+            pass
+        assert one.recv(1) == b"x"
+print(sent)
+"""
+
 _numbers = count()
 
 
@@ -34,6 +52,12 @@ def load(vm: VM, *, prepare: str = "modprobe vsock", **params: object) -> None:
     """Load the module of tunnels, after the core of AF_VSOCK."""
     words = " ".join(f"{name}={value}" for name, value in params.items())
     vm.run(f"{prepare} && insmod /hallway/hallway_vsock.ko {words}", first=True)
+
+
+def send_to_closed(vm: VM, kind: str, cid: int, port: int, tries: int, timeout: float) -> int:
+    """Call a server that sends a byte and closes; return how often send() then still did something."""
+    sender = SENDER.format(kind=kind, cid=cid, port=port, tries=tries)
+    return int(vm.run(f"python3 -c '{sender}'", timeout=timeout).out)
 
 
 def loaded(vm: VM) -> bool:

@@ -3,7 +3,9 @@
 //!
 //! Bytes of the guest's ring are sent from where they lie, and bytes of the host are
 //! received to where the guest reads them. The end mark is shutdown(SHUT_WR), both ways,
-//! and DONE that the writer's peer reads no more.
+//! and DONE that the writer's peer reads no more. DONE takes its time: where the program of
+//! the host has closed its socket, the guest's ring is truncated before the end mark is set.
+//! A program of the guest that finds that mark then sends nothing into a void.
 
 use std::os::fd::OwnedFd;
 
@@ -147,6 +149,7 @@ impl Pipe {
         let moved = sent.and_then(|more| Ok(self.pump_to_guest(peer, counts)? || more));
         match moved {
             Ok(more) => {
+                self.refuse_if_closed(peer);
                 self.close_if_ended();
                 more && self.socket.is_some()
             }
@@ -224,6 +227,11 @@ impl Pipe {
                 Step::Blocked => self.is_readable = false,
                 Step::Ended => {
                     self.is_received = true;
+                    if let (Some(from_guest), true) =
+                        (&mut self.from_guest, unix::is_closed(socket))
+                    {
+                        from_guest.truncate();
+                    }
                     if ring.end() {
                         peer.mark(self.its);
                     }
@@ -233,6 +241,18 @@ impl Pipe {
         match ring.is_broken() {
             true => Err(Failure::Corrupt),
             false => Ok(budget == 0),
+        }
+    }
+
+    /// Takes no more from the guest where no program of the host will read it.
+    fn refuse_if_closed(&mut self, peer: &mut Peer) {
+        if let (true, Some(ring), Some(socket)) =
+            (self.is_received, &mut self.from_guest, &self.socket)
+        {
+            if unix::is_closed(socket) {
+                ring.truncate();
+                self.send_done(0, peer);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use hallway_endpoint::socket::count;
 use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
     accept4, connect, recv, send, shutdown, socket, AddressFamily, MsgFlags, Shutdown, SockFlag,
     SockType, UnixAddr,
@@ -56,6 +57,16 @@ pub fn say(socket: &OwnedFd, text: &str) -> Result<(), Errno> {
         length if length == text.len() => Ok(()),
         _ => Err(Errno::EAGAIN),
     }
+}
+
+/// Whether the other end has closed its socket: what is sent now reaches no program.
+pub fn is_closed(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    let hung_up = |fd: &PollFd<'_>| {
+        fd.revents()
+            .is_some_and(|it| it.contains(PollFlags::POLLHUP))
+    };
+    poll(&mut fds, PollTimeout::ZERO).is_ok() && hung_up(&fds[0])
 }
 
 /// Ends a direction. Where it fails, the connection is gone, and receiving says so.

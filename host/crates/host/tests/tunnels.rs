@@ -2,6 +2,7 @@
 //! The program with a real region, whose guest these tests are.
 
 use std::io::{IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -360,6 +361,33 @@ fn a_program_of_the_host_reaches_the_guest() {
     vm.peer.mark(conn.its);
     vm.hear_done(&conn);
     vm.wait_closed();
+}
+
+#[test]
+fn a_program_that_closes_is_known_at_once_and_one_that_has_more_to_read_is_served() {
+    let mut vm = Vm::start();
+    let listener = UnixListener::bind(vm.service(6000)).unwrap();
+    for closes_later in [false, true] {
+        let mut conn = vm.connect(TUNNEL_STREAM, 6000).unwrap();
+        let (mut client, _) = listener.accept().unwrap();
+        if closes_later {
+            client.shutdown(Shutdown::Write).unwrap();
+            vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
+            vm.write(&mut conn, b"hello");
+            client.read_exact(&mut [0; 5]).unwrap();
+        }
+        drop(client);
+        vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
+        if !closes_later {
+            // The end mark is there: what finds it finds this, too.
+            assert!(!conn.to_host.end(), "the ring is not truncated");
+        }
+        // It comes although nothing was sent after the end.
+        assert_eq!(vm.hear_done(&conn).reason, 0);
+        vm.done(&conn, 0);
+        vm.wait_closed();
+    }
+    assert_eq!(vm.report().corrupt, 0);
 }
 
 #[test]

@@ -7,8 +7,9 @@
 //! ring's size past the other. An impossible word breaks the end, for ever: the caller
 //! resets the connection. The bytes themselves are not checked.
 //!
-//! The ends here have no TCP beneath them (kinds SOCKET and LISTENER): the start mark
-//! is set from the beginning, the end mark is the sender's FIN, and no end truncates.
+//! The ends here have no TCP beneath them: the start mark is set from the beginning, and
+//! the end mark is the sender's FIN. A receiver truncates where nothing will be read any
+//! more: the sender then need not wait for DONE to know.
 //!
 //! # Bytes
 //!

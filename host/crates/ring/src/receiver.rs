@@ -65,6 +65,19 @@ impl Receiver {
         self.ended
     }
 
+    /// Reads no more: no byte after those that are read will be. The sender finds it when it
+    /// looks, unless it has set its end mark before.
+    pub fn truncate(&mut self) {
+        if self.broken || self.ended {
+            return;
+        }
+        let mark = abi::MARK_TRUNCATED | (self.tail & abi::MARK_POSITION);
+        if self.ring.memory.set_once_u64(self.ring.at + END, mark) == 0 {
+            self.head = self.tail;
+            self.ended = true;
+        }
+    }
+
     fn look(&mut self) {
         if self.broken || self.ended {
             return;

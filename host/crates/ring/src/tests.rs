@@ -167,6 +167,23 @@ fn an_impossible_head_or_mark_breaks_the_receiver_for_ever() {
 }
 
 #[test]
+fn a_receiver_that_reads_no_more_says_where() {
+    let (mut sender, mut receiver, memory) = ends();
+    write(&mut sender, b"read, and not");
+    read(&mut receiver, 4);
+    receiver.truncate();
+    assert_eq!(memory.read_u64(AT + END), abi::MARK_TRUNCATED | 4);
+    assert!(receiver.is_finished() && !receiver.is_broken());
+    assert!(receiver.used_runs(9).is_empty());
+    let (mut sender, mut receiver, memory) = ends();
+    write(&mut sender, b"all");
+    sender.end();
+    receiver.truncate();
+    assert_eq!(memory.read_u64(AT + END), abi::MARK_SET);
+    assert_eq!(read(&mut receiver, 9).0, b"all");
+}
+
+#[test]
 fn only_a_ring_with_a_start_mark_is_taken_up() {
     for (word, value) in [(MAGIC, 1), (SIZE, 8192), (CARRIER, 3), (START, 1)] {
         let (_, _, memory) = ends();
