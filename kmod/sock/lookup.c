@@ -5,6 +5,7 @@
 #include <linux/hashtable.h>
 #include <linux/jhash.h>
 #include <linux/random.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <net/ipv6.h>
 
@@ -150,11 +151,15 @@ struct snapshot {
 /* Before lock is taken. */
 static void make_room(struct snapshot *snapshot)
 {
+	/* Memory may wait for a disk behind the peer whose departure this is for. */
+	unsigned int noio = memalloc_noio_save();
+
 	snapshot->room = READ_ONCE(attached) + 64;
 	snapshot->n = 0;
 	/* Without it `hallway off` would detach nothing. */
 	snapshot->sock = kvmalloc_array(snapshot->room, sizeof(*snapshot->sock),
 					GFP_KERNEL | __GFP_NOFAIL);
+	memalloc_noio_restore(noio);
 }
 
 static void add(struct snapshot *snapshot, struct hall_sock *hs)

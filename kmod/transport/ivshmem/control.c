@@ -6,6 +6,7 @@
 #include <linux/minmax.h>
 #include <linux/mutex.h>
 #include <linux/rculist.h>
+#include <linux/sched/mm.h>
 
 #include "cpus.h"
 #include "region.h"
@@ -49,6 +50,8 @@ static void control(struct work_struct *work)
 {
 	static unsigned long listen;
 	bool listens = time_after_eq(jiffies, listen), again = false;
+	/* Departures want the mutex, and memory may wait for a disk behind their peers. */
+	unsigned int noio = memalloc_noio_save();
 	struct doorbell *doorbell;
 	struct region *region;
 	long next;
@@ -74,6 +77,7 @@ static void control(struct work_struct *work)
 		queue_delayed_work(hall_control_queue, &control_work, next);
 	WRITE_ONCE(rested, jiffies + 1);
 	mutex_unlock(&ivshmem_mutex);
+	memalloc_noio_restore(noio);
 }
 
 void ivshmem_look(struct doorbell *doorbell)

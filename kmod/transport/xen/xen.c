@@ -18,6 +18,7 @@
 #include <linux/platform_device.h>
 #include <linux/pm.h>
 #include <linux/printk.h>
+#include <linux/sched/mm.h>
 #include <linux/utsname.h>
 
 #include <xen/xen.h>
@@ -147,6 +148,8 @@ static bool read_store(void)
 static void control(struct work_struct *work)
 {
 	static unsigned long listen;
+	/* Departures want the mutex, and memory may wait for a disk behind their peers. */
+	unsigned int noio = memalloc_noio_save();
 	bool listens, all, again = false, gone = false;
 	struct pair *pair, *next;
 	long delay;
@@ -177,6 +180,7 @@ static void control(struct work_struct *work)
 		wake_up_all(&idle);
 	WRITE_ONCE(rested, jiffies + REST);
 	mutex_unlock(&xen_mutex);
+	memalloc_noio_restore(noio);
 }
 
 /* The transport */
