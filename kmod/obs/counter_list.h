@@ -8,6 +8,8 @@ enum hall_counter {
 	HALL_ATTACHED,
 	/* Sockets detached. */
 	HALL_DETACHED,
+	/* Scans of TCP's tables for connections to attach. */
+	HALL_SCANS,
 	/* Directions that this end sends, moved to a ring. */
 	HALL_TX_PROMOTED,
 	/* Directions that this end sends, moved back to TCP. */

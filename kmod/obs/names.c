@@ -9,6 +9,7 @@ const char *hall_counter_name(enum hall_counter counter)
 	static const char * const names[] = {
 		[HALL_ATTACHED] = "attached",
 		[HALL_DETACHED] = "detached",
+		[HALL_SCANS] = "scans",
 		[HALL_TX_PROMOTED] = "tx_promoted",
 		[HALL_TX_DEMOTED] = "tx_demoted",
 		[HALL_RX_PROMOTED] = "rx_promoted",

@@ -23,6 +23,7 @@
 #include <net/inet_hashtables.h>
 #include <net/net_namespace.h>
 
+#include "../obs/counters.h"
 #include "../sock/lookup.h"
 
 #define BATCH	64
@@ -206,6 +207,7 @@ static void run_scan(struct work_struct *work)
 		queue_delayed_work(hall_control_queue, &scan_work, rested - jiffies);
 		return;
 	}
+	hall_count(HALL_SCANS);
 	locked = 0;
 	pause = scan_all(&attaching, PAUSE);
 	rested = jiffies + pause;

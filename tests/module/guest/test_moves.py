@@ -550,6 +550,22 @@ def test_same_addresses_elsewhere():
         exchange(c, d)
 
 
+CHANGES, SCANS_APART = 200, 0.05
+
+
+def test_scans_rest():
+    """Addresses that come and go without end cause a scan each 50 ms at most."""
+    delta, began = Delta(), time.monotonic()
+    with subprocess.Popen(["ip", "-batch", "-"], stdin=subprocess.PIPE, text=True) as ip:
+        for number in range(CHANGES):
+            ip.stdin.write(f"address {('add', 'del')[number % 2]} 10.99.0.1/32 dev lo\n")
+            ip.stdin.flush()
+            time.sleep(0.01)  # one at a time, or one scan does for several
+    assert not ip.returncode
+    scans, took = delta()["scans"], time.monotonic() - began
+    assert 2 <= scans <= took / SCANS_APART + 2, f"{scans} scans in {took:.1f} s"
+
+
 def test_few_offers_to_a_busy_end():
     """While a native call is inside the reader's socket, the sender offers less and less often."""
     hallway("off")
