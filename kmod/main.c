@@ -117,4 +117,4 @@ module_exit(hall_exit);
 
 MODULE_DESCRIPTION("TCP between virtual machines of one host, through shared memory");
 MODULE_LICENSE("GPL");
-MODULE_VERSION("0.1.0");
+MODULE_VERSION("0.2.0");

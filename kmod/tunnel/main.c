@@ -165,5 +165,5 @@ module_exit(hall_vsock_exit);
 
 MODULE_DESCRIPTION("AF_VSOCK between virtual machines of one host, through shared memory");
 MODULE_LICENSE("GPL");
-MODULE_VERSION("0.1.0");
+MODULE_VERSION("0.2.0");
 HALL_IMPORT;

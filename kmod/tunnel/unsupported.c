@@ -12,4 +12,4 @@ module_init(hall_vsock_init);
 
 MODULE_DESCRIPTION("AF_VSOCK between virtual machines of one host: not on this kernel");
 MODULE_LICENSE("GPL");
-MODULE_VERSION("0.1.0");
+MODULE_VERSION("0.2.0");

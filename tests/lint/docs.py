@@ -13,6 +13,18 @@ from . import source
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"`([^`\n]+)`")
 MADE = ("out/",)  # exists once something ran
+# Where the version stands, and after what.
+VERSIONS = {
+    "CHANGELOG.md": r"^## (\S+)",
+    "debian/changelog": r"^hallway \((\S+)\)",
+    "docs/install.md": r"^(?:hallwayd|module hallway) ([0-9.]+)",
+    "host/Cargo.toml": r'^version = "(.*)"',
+    "host/python/pyproject.toml": r'^version = "(.*)"',
+    "kmod/dkms.conf": r'^PACKAGE_VERSION="(.*)"',
+    "kmod/main.c": r'^MODULE_VERSION\("(.*)"\)',
+    "kmod/tunnel/main.c": r'^MODULE_VERSION\("(.*)"\)',
+    "kmod/tunnel/unsupported.c": r'^MODULE_VERSION\("(.*)"\)',
+}
 
 
 def lines() -> Iterator[tuple[Path, int, str]]:
@@ -48,3 +60,15 @@ def targets() -> list[str]:
     text = (REPO / "Makefile").read_text()
     silent = set(re.findall(r"^([a-z-]+):(?!.*## )", text, re.M))
     return [f"Makefile: `make help` is silent about {name}" for name in sorted(silent)]
+
+
+def versions() -> list[str]:
+    """All places say the same version; the newest one of the changelog counts."""
+    found = {name: re.findall(text, (REPO / name).read_text(), re.M) for name, text in VERSIONS.items()}
+    release = found["CHANGELOG.md"][0]
+    found |= {name: found[name][:1] for name in ("CHANGELOG.md", "debian/changelog")}
+    return [
+        f"{name} says version {', '.join(said) or 'nothing'}, CHANGELOG.md {release}"
+        for name, said in found.items()
+        if set(said) != {release}
+    ]

@@ -36,6 +36,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("documents: each command line has its test", commands.listed),
     ("documents: commands and options are there", commands.taken),
     ("documents: make help", docs.targets),
+    ("one version everywhere", docs.versions),
     ("documents: tables have short cells", words.tables),
     ("words: comments and documents are plain", words.plain),
     ("rustfmt", tools.rustfmt),
