@@ -14,6 +14,7 @@
 
 #include <linux/err.h>
 #include <linux/minmax.h>
+#include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/platform_device.h>
 #include <linux/pm.h>
@@ -340,3 +341,6 @@ const struct hall_transport hall_xen_transport = {
 	.own = xen_own,
 	.release = hall_xen_release,
 };
+
+/* A domain has no device of ours: udev loads the module for the network device. */
+MODULE_ALIAS("xen:vif");
