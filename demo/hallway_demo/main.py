@@ -133,6 +133,7 @@ def _print(store: Store, facts: dict[str, object], rounds: int) -> None:
         " all VMs counted the same\nbytes; files arrived unchanged; and it was not slower than TCP. even: the"
         f"\nmedian is, by {NOISE:.0%} at most, and the samples of both overlap. program:"
         f" {PROGRAM:.0%} of the CPU's time or more is the program's\nown, whatever carries its bytes: such"
-        " a row is never ok; if it is slower, it is called so. busy: the part of the time in which the CPU ran; own: the part of\nthat in which"
-        " it ran programs, not the kernel. ring full, doorbells, sleeps: how often, in both guests, on rings."
+        " a row is never ok; if it is slower, it is called so. busy: the part of the time in which the CPU"
+        " ran; own: the\npart of that in which it ran programs, not the kernel. ring full, doorbells, sleeps:"
+        " how often, in both guests, on rings."
     )

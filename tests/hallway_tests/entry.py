@@ -51,7 +51,9 @@ def _run(words: list[str]) -> int:
     try:
         needs.prepare(chosen["needs"])
     except LabError as failure:
-        raise LabError(f"{failure}\nNOT RUN: {len(chosen['groups'])} tests, for what they need is missing") from None
+        raise LabError(
+            f"{failure}\nNOT RUN: {len(chosen['groups'])} tests, for what they need is missing"
+        ) from None
     os.environ["HALLWAY_TEST_PLAN"] = str(plan)
     sys.stdout.flush()
     os.execv(python, pytest)
