@@ -19,11 +19,11 @@ from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
-from . import instructions
+from . import growth, instructions
 from .group import Group
-from .growth import Growth
 from .outside import Outside
 from .scenarios import Scenarios
+from .tunnels import Tunnels
 
 PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd")
 MATPLOTLIB = "matplotlib==3.11.2"
@@ -65,7 +65,13 @@ def _bench(options: argparse.Namespace) -> int:
     results.prepare()
     use("plots", MATPLOTLIB)
     seconds = options.seconds
-    groups = [(group, group.rows()) for group in (Scenarios(seconds), Growth(seconds), Outside(seconds))]
+    everything: list[Group] = [
+        Scenarios(seconds),
+        *growth.groups(seconds),
+        Tunnels(seconds),
+        Outside(seconds),
+    ]
+    groups = [(group, group.rows()) for group in everything]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
     if any(row.beside for row in wanted):
         passt.prepare()
@@ -81,7 +87,7 @@ def _bench(options: argparse.Namespace) -> int:
             print(f"{summary.show(kind, store.records)}\n")
     from . import plots
 
-    for path in plots.draw(stores["bench"].records, paths.OUT):
+    for path in plots.draw([one for store in stores.values() for one in store.records], paths.OUT):
         print(path)
     return 1 if any(one.faults for store in stores.values() for one in store.records) else 0
 

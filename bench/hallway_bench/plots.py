@@ -1,4 +1,4 @@
-"""Plots of the benchmarks, one SVG each: throughput, latency, connections.
+"""Plots of the benchmarks, one SVG each: throughput, latency, connections, growth.
 
 Each sample is a dot, the line or bar is the median, the shade or whisker
 reaches from the lowest sample to the highest. The importer has made matplotlib
@@ -8,6 +8,7 @@ available: see venv.use().
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -18,26 +19,53 @@ from matplotlib.figure import Figure as Canvas
 CARRIERS = (("TCP", "#7a7a7a", "o"), ("Hallway", "#1f6fb4", "s"))
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: the records whose keys begin with `prefix`, in a curve or as bars."""
+
+    prefix: str
+    title: str = ""
+    axis: str = ""  # what grows from left to right along a curve; without it, bars
+    figure: str = ""  # begins the names of the figures that it shows
+    unit: str = ""
+
+
+SIZE = "size of writes"
+PLOTS = {
+    "throughput": (Panel("stream-", "stream", SIZE), Panel("iperf3-", "iperf3", SIZE)),
+    "latency": (Panel("trip-"),),
+    "connections": (Panel("connect"),),
+    "growth": (
+        Panel("growth-connections-", "two VMs", "connections"),
+        Panel("growth-connections-", "slowest 1 % of answers", "connections", "p99, ms, ", "ms"),
+        Panel("growth-star-", "all but one call that one", "VMs"),
+        Panel("growth-ring-", "each calls the next", "VMs"),
+        Panel("growth-cpus-", "two VMs, a program for each CPU", "CPUs of each"),
+    ),
+}
+
+
 def draw(records: Sequence[Record], folder: Path) -> Iterator[Path]:
     """Draw all that has samples on both carriers; yield the files."""
     matplotlib.rcParams.update(
         {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "hallway"}
     )
     measured = [one for one in records if "ratio" in one.figures]
-    for name, plot, prefixes in (
-        ("throughput", _throughput, ("stream-", "iperf3-")),
-        ("latency", _bars, ("trip-",)),
-        ("connections", _bars, ("connect",)),
-    ):
+    for name, panels in PLOTS.items():
         target = folder / f"{name}.svg"
         target.unlink(missing_ok=True)
-        groups = [[one for one in measured if one.key.startswith(prefix)] for prefix in prefixes]
-        groups = [group for group in groups if group]
-        if groups:
-            canvas = Canvas(figsize=(4.6 * len(groups), 3.8), layout="constrained")
-            for axes, group in zip(canvas.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
-                plot(axes, group)
-            canvas.supxlabel(_conditions(groups[0][0]), fontsize=7, color="#555555")
+        filled = [
+            (panel, group)
+            for panel in panels
+            if (group := [one for one in measured if one.key.startswith(panel.prefix)])
+        ]
+        if filled:
+            canvas = Canvas(figsize=(4.6 * len(filled), 3.8), layout="constrained")
+            for axes, (panel, group) in zip(
+                canvas.subplots(1, len(filled), squeeze=False)[0], filled, strict=True
+            ):
+                (_curve if panel.axis else _bars)(axes, panel, group)
+            canvas.supxlabel(_conditions(filled[0][1][0]), fontsize=7, color="#555555")
             canvas.savefig(target, metadata={"Date": None})
             yield target
 
@@ -45,7 +73,7 @@ def draw(records: Sequence[Record], folder: Path) -> Iterator[Path]:
 def _conditions(one: Record) -> str:
     facts = one.details
     sampled = f"{len(_figure(one, 'TCP').samples)} samples of {facts['seconds']} s, medians"
-    guests = f"two VMs, {facts['guest_cpus']} CPU each, Linux {facts['guest_kernel']}"
+    guests = f"VMs of {facts['guest_cpus']} CPU, Linux {facts['guest_kernel']}"
     host = f"QEMU {facts['qemu']} {facts['accelerator'].upper()}, {facts['host_cpus']} CPUs on the host"
     return f"{sampled}; {guests},\n{host}"
 
@@ -56,10 +84,10 @@ def _figure(one: Record, carrier: str) -> Figure:
     return found
 
 
-def _throughput(axes: Axes, group: list[Record]) -> None:
-    sizes = [int(one.key.partition("-")[2]) for one in group]
+def _curve(axes: Axes, panel: Panel, group: list[Record]) -> None:
+    sizes = [int(one.key.rpartition("-")[2]) for one in group]
     for carrier, colour, marker in CARRIERS:
-        figures = [_figure(one, carrier) for one in group]
+        figures = [_figure(one, f"{panel.figure}{carrier}") for one in group]
         axes.plot(sizes, [one.median for one in figures], color=colour, marker=marker, label=carrier)
         ends = [one.lowest for one in figures], [one.highest for one in figures]
         axes.fill_between(sizes, *ends, color=colour, alpha=0.2)
@@ -67,14 +95,18 @@ def _throughput(axes: Axes, group: list[Record]) -> None:
             axes.plot([size] * len(one.samples), one.samples, ".", color=colour, markersize=3)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(sizes, [one.name.rpartition(" of ")[2] for one in group])
-    axes.set_title(group[0].key.partition("-")[0])
-    axes.set_xlabel("size of writes")
-    axes.set_ylabel(_figure(group[0], "TCP").unit)
+    words = [
+        one.name.rpartition(" of ")[2] if panel.axis == SIZE else f"{n}"
+        for n, one in zip(sizes, group, strict=True)
+    ]
+    axes.set_xticks(sizes, words)
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.axis)
+    axes.set_ylabel(panel.unit or _figure(group[0], "TCP").unit)
     axes.legend()
 
 
-def _bars(axes: Axes, group: list[Record]) -> None:
+def _bars(axes: Axes, _panel: Panel, group: list[Record]) -> None:
     width = 0.36
     for offset, (carrier, colour, _) in zip((-width / 2, width / 2), CARRIERS, strict=True):
         for place, one in enumerate(group):

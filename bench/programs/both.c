@@ -84,15 +84,15 @@ static void measure_all(int fd, int asks)
 
 int main(int argc, char **argv)
 {
-	struct sockaddr_in to;
+	struct place to;
 	int fd, asks;
 
 	if (argc == 3 && !strcmp(argv[1], "-s")) {
 		asks = 0;
-		fd = accept_one(listen_at(atoi(argv[2])));
+		fd = accept_one(listen_at(argv[2]));
 	} else if (argc == 4 && !strcmp(argv[1], "-c")) {
 		asks = 1;
-		to = address_of(argv[2], atoi(argv[3]));
+		to = place_of(argv[2], atoi(argv[3]));
 		fd = connect_to(&to);
 	} else {
 		errx(2, "-s PORT | -c ADDRESS PORT");

@@ -20,7 +20,7 @@
 #include "mark.h"
 
 #define ROUNDS 25
-#define PORT 7009
+#define PORT "7009"
 
 static char buffer[1 << 16];
 
@@ -62,7 +62,7 @@ struct pair {
 	int a, b;
 };
 
-static struct pair connect_pair(int listener, const struct sockaddr_in *to)
+static struct pair connect_pair(int listener, const struct place *to)
 {
 	struct pair pair = { .a = connect_to(to) };
 
@@ -136,13 +136,13 @@ static void measure_calls(struct pair pair)
 
 int main(int argc, char **argv)
 {
-	struct sockaddr_in to;
+	struct place to;
 	struct pair pair;
 	int listener;
 
 	if (argc != 3)
 		errx(2, "ADDRESS stream|connect");
-	to = address_of(argv[1], PORT);
+	to = place_of(argv[1], atoi(PORT));
 	listener = listen_at(PORT);
 	memset(buffer, 'h', sizeof(buffer));
 	if (!strcmp(argv[2], "connect")) {

@@ -6,13 +6,15 @@
  *   connrate -s PORT
  *   connrate -c ADDRESS PORT SECONDS
  *
+ * PORT and ADDRESS may begin with a kind of socket: see common.h.
+ *
  * The server closes first: sockets in TIME_WAIT are then on its side, and the
  * client does not run out of ports. The client closes when it has read the end
  * of the stream. It prints one JSON object.
  */
 #include "common.h"
 
-static void serve(int port)
+static void serve(const char *port)
 {
 	int listener = listen_at(port);
 
@@ -23,7 +25,7 @@ static void serve(int port)
 
 static void call(const char *address, int port, double seconds)
 {
-	struct sockaddr_in to = address_of(address, port);
+	struct place to = place_of(address, port);
 	uint64_t begin = now(), end = begin + (uint64_t)(seconds * 1e9), t;
 	unsigned long count = 0;
 	char byte;
@@ -44,7 +46,7 @@ static void call(const char *address, int port, double seconds)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "-s"))
-		serve(atoi(argv[2]));
+		serve(argv[2]);
 	else if (argc == 5 && !strcmp(argv[1], "-c"))
 		call(argv[2], atoi(argv[3]), atof(argv[4]));
 	else

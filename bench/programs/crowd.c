@@ -8,9 +8,9 @@
  *   crowd -c ADDRESS PORT BYTES CONNECTIONS SECONDS
  *
  * The client prints one JSON object. Requests of the first half second are made but not
- * counted: connections may change what carries them meanwhile. "fairness" is Jain's index
- * of what each connection moved: 1 if all moved the same, 1/CONNECTIONS if one moved all
- * (R. Jain et al., DEC-TR-301, 1984). "all" are the bytes of all requests.
+ * counted: connections may change what carries them meanwhile. "requests" is the sum of
+ * what the connections were answered, "squares" that of their squares: several clients
+ * together have one index of fairness by them. "all" are the bytes of all requests.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +127,7 @@ static void answer(struct connection *one)
 	watch(one, one->left ? EPOLLIN : EPOLLOUT);
 }
 
-static void serve(int port)
+static void serve(const char *port)
 {
 	struct connection listening = { .fd = listen_at(port) };
 	int i, n;
@@ -178,15 +178,14 @@ static void report(const struct connection *all, size_t count, size_t n,
 		errx(1, "no request was answered in time");
 	qsort(samples, n, sizeof(*samples), ascending);
 	printf("{\"all\": %llu, \"megabytes_per_second\": %.3f, \"p50_us\": %.1f, "
-	       "\"p99_us\": %.1f, \"fairness\": %.4f}\n",
+	       "\"p99_us\": %.1f, \"requests\": %.0f, \"squares\": %.0f}\n",
 	       (unsigned long long)answered * bytes, sum * bytes / seconds / 1e6,
-	       samples[n / 2] / 1e3, samples[n * 99 / 100] / 1e3,
-	       sum * sum / (count * squares));
+	       samples[n / 2] / 1e3, samples[n * 99 / 100] / 1e3, sum, squares);
 }
 
 static void call(const char *address, int port, size_t count, double seconds)
 {
-	struct sockaddr_in to = address_of(address, port);
+	struct place to = place_of(address, port);
 	struct connection *all = calloc(count, sizeof(*all)), *one;
 	uint64_t begin, warm, end, at, answered = 0;
 	size_t open = count, n = 0;
@@ -258,7 +257,7 @@ int main(int argc, char **argv)
 	/* A client may end before it has its answer. */
 	signal(SIGPIPE, SIG_IGN);
 	if (serves)
-		serve(atoi(argv[2]));
+		serve(argv[2]);
 	else
 		call(argv[2], atoi(argv[3]), strtoul(argv[5], NULL, 0), atof(argv[6]));
 	return 0;

@@ -6,6 +6,8 @@
  *   pingpong -s PORT
  *   pingpong -c ADDRESS PORT BYTES SECONDS
  *
+ * PORT and ADDRESS may begin with a kind of socket: see common.h.
+ *
  * The client prints one JSON object. Round trips of the first tenth of a
  * second are made but not counted.
  */
@@ -48,7 +50,7 @@ static void put(int fd, size_t bytes)
 	}
 }
 
-static void serve(int port)
+static void serve(const char *port)
 {
 	int listener = listen_at(port);
 
@@ -69,7 +71,7 @@ static void serve(int port)
 
 static void call(const char *address, int port, uint32_t bytes, double seconds)
 {
-	struct sockaddr_in to = address_of(address, port);
+	struct place to = place_of(address, port);
 	int fd = connect_to(&to);
 	uint64_t begin, warm, end, last, t;
 	size_t n = 0, all = 0;
@@ -104,7 +106,7 @@ static void call(const char *address, int port, uint32_t bytes, double seconds)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "-s"))
-		serve(atoi(argv[2]));
+		serve(argv[2]);
 	else if (argc == 6 && !strcmp(argv[1], "-c"))
 		call(argv[2], atoi(argv[3]), atoi(argv[4]), atof(argv[5]));
 	else

@@ -7,6 +7,8 @@
  *   stream -s PORT
  *   stream -c ADDRESS PORT BYTES SECONDS
  *
+ * PORT and ADDRESS may begin with a kind of socket: see common.h.
+ *
  * After its time the client ends its direction and waits for the server's
  * count: every byte was read when the clock stops. It prints one JSON object.
  * Between two writes it neither reads a clock nor polls: that would be
@@ -24,7 +26,7 @@
 static char buffer[BYTES_MAX];
 static volatile sig_atomic_t over;
 
-static void serve(int port)
+static void serve(const char *port)
 {
 	int listener = listen_at(port);
 
@@ -51,7 +53,7 @@ static void on_alarm(int number)
 
 static void call(const char *address, int port, size_t bytes, double seconds)
 {
-	struct sockaddr_in to = address_of(address, port);
+	struct place to = place_of(address, port);
 	struct sigaction action = { .sa_handler = on_alarm };
 	struct itimerval timer = {
 		.it_value.tv_sec = (time_t)seconds,
@@ -95,7 +97,7 @@ static void call(const char *address, int port, size_t bytes, double seconds)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "-s"))
-		serve(atoi(argv[2]));
+		serve(argv[2]);
 	else if (argc == 6 && !strcmp(argv[1], "-c"))
 		call(argv[2], atoi(argv[3]), strtoul(argv[4], NULL, 0), atof(argv[5]));
 	else

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from hallway_lab import measure, programs
+from hallway_lab import measure, programs, tunnels
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
@@ -27,16 +25,15 @@ FILE, GOT, MESSAGES = "/tmp/tunnel", "/tmp/got", "/tmp/messages.py"
 class Tunnels:
     """The programs between two VMs; `watch` watches the next run."""
 
-    stand: SwitchedStand
+    stand: Stand
     watch: Watch
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VMs, with the module of tunnels."""
-        with measure.standing(kernel) as stand:
-            self.stand = SwitchedStand(stand.site)
-            for vm in self.stand.site.vms:
-                vm.run("modprobe vsock && insmod /hallway/hallway_vsock.ko")
+        with measure.standing(kernel) as self.stand:
+            for vm in self.stand.vms:
+                tunnels.load(vm)
                 vm.put(Path(__file__).with_name("messages.py").read_text(), MESSAGES)
             yield self.stand
 
@@ -70,8 +67,7 @@ class Tunnels:
 
     @cached_property
     def _cid(self) -> int:
-        members = json.loads(self.stand.server.run("hallway status --guest --json").out)["members"]
-        return next(one["cid"] for one in members if one["self"])
+        return tunnels.cid(self.stand.server)
 
     @cached_property
     def _copy_server(self) -> str:
@@ -80,8 +76,7 @@ class Tunnels:
         client.run(f"head -c {SIZE} /dev/urandom >{FILE}", timeout=120)
         answer = f"SYSTEM:'cat >{GOT}; echo done'"
         programs.serve(server, f"socat TCP-LISTEN:{PORT},fork,reuseaddr {answer}", PORT)
-        server.spawn(f"socat VSOCK-LISTEN:{PORT},fork {answer}")
-        _wait_for_vsock(self.stand, PORT)
+        programs.serve(server, f"socat VSOCK-LISTEN:{PORT},fork {answer}", PORT, sockets="--vsock")
         return client.run(f"sha256sum {FILE}", timeout=120).out.split()[0]
 
     def _copy(self, command: str) -> Callable[[], Run]:
@@ -109,8 +104,8 @@ class Tunnels:
 
     @cached_property
     def _message_server(self) -> bool:
-        programs.serve(self.stand.server, f"python3 {MESSAGES} serve {PORT + 1}", PORT + 1)
-        _wait_for_vsock(self.stand, PORT + 1)
+        # It listens for TCP first.
+        programs.serve(self.stand.server, f"python3 {MESSAGES} serve {PORT + 1}", PORT + 1, sockets="--vsock")
         return True
 
     def _messages(self, words: str, off: str, on: str) -> list[float]:
@@ -137,22 +132,3 @@ class Tunnels:
             return Run(self._messages(f"trip 64 {SECONDS}", off, on)[0])
 
         return trip
-
-
-class SwitchedStand(Stand):
-    """Two VMs, and whether Hallway is on in them."""
-
-    on = True
-
-    def switch(self, on: bool) -> None:
-        """Turn Hallway on or off; off, the programs use TCP."""
-        self.on = on
-        super().switch(on)
-
-
-def _wait_for_vsock(stand: Stand, port: int) -> None:
-    deadline = time.monotonic() + 20
-    while f":{port} " not in stand.server.run("ss -Hl --vsock", check=False).out:
-        if time.monotonic() > deadline:
-            raise LabError(f"nothing listens at port {port} of AF_VSOCK")
-        time.sleep(0.1)

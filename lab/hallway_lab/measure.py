@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -126,10 +127,10 @@ def make_ready(kernel: str, *programs: Path) -> None:
 
 
 @contextlib.contextmanager
-def standing(kernel: str) -> Iterator[Stand]:
-    """Boot two VMs that serve each other."""
-    with topology.pair(kernel) as site:
-        stand = Stand(site)
+def standing(kernel: str, kind: type[Stand] | None = None, **options: Any) -> Iterator[Stand]:
+    """Boot VMs that serve each other; the options are those of topology.pair()."""
+    with topology.pair(kernel, **options) as site:
+        stand = (kind or Stand)(site)
         stand.await_members()
         yield stand
 
@@ -139,13 +140,15 @@ class Stand:
 
     def __init__(self, site: topology.Site) -> None:
         self.site = site
+        self.vms = site.vms
+        self.on = True
         self.client, self.server = site.vms[:2]
         self.spin_default = int(self.client.get(SPIN))
 
     def await_members(self, timeout: float = 20) -> None:
         """Wait until each guest has the other's addresses."""
         deadline = time.monotonic() + timeout
-        for vm, other in ((self.client, self.server), (self.server, self.client)):
+        for vm, other in itertools.permutations(self.vms, 2):
             while other.ip4 not in vm.run("hallway status --json").out:
                 if time.monotonic() > deadline:
                     said = vm.run("hallway status; dmesg | grep hallway", check=False)
@@ -153,14 +156,15 @@ class Stand:
                 time.sleep(0.2)
 
     def switch(self, on: bool) -> None:
-        """Turn Hallway on or off in both guests."""
-        for vm in (self.client, self.server):
+        """Turn Hallway on or off in all guests."""
+        self.on = on
+        for vm in self.vms:
             vm.run(f"hallway {'on' if on else 'off'}")
 
     def spin(self, microseconds: int | None = None) -> None:
         """Set how long receivers spin before they sleep; None is the default."""
         value = self.spin_default if microseconds is None else microseconds
-        for vm in (self.client, self.server):
+        for vm in self.vms:
             vm.run(f"echo {value} > {SPIN}")
 
     @contextlib.contextmanager
@@ -169,14 +173,19 @@ class Stand:
         traffic = Traffic()
         before = self._counters()
         yield traffic
-        client, server = (
+        counted = [
             {name: new[name] - old[name] for name in COUNTED}
             for old, new in zip(before, self._steady_counters(), strict=True)
-        )
-        traffic.up, traffic.down = direction(client, server), direction(server, client)
+        ]
+        traffic.up, traffic.down = self._ways(counted)
+
+    def _ways(self, counted: list[dict[str, int]]) -> tuple[Direction, Direction]:
+        """Return the two directions, by what each guest counted."""
+        client, server = counted
+        return direction(client, server), direction(server, client)
 
     def _counters(self) -> list[dict[str, int]]:
-        return [json.loads(vm.run("hallway counters --json").out) for vm in (self.client, self.server)]
+        return [json.loads(vm.run("hallway counters --json").out) for vm in self.vms]
 
     def _steady_counters(self, timeout: float = 3) -> list[dict[str, int]]:
         """Read the counters once they no longer change.
@@ -192,6 +201,14 @@ class Stand:
                 break
             last = now
         return last
+
+
+class Mesh(Stand):
+    """VMs of which each may call each other: all that they move counts as one direction."""
+
+    def _ways(self, counted: list[dict[str, int]]) -> tuple[Direction, Direction]:
+        total = {name: sum(one[name] for one in counted) for name in COUNTED}
+        return direction(total, total), Direction(0, 0, 0, 0, 0)
 
 
 def facts(vm: VM) -> dict[str, Any]:

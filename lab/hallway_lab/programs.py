@@ -68,11 +68,11 @@ def unpack_ncat(share: Path) -> None:
             AptBox("stable").unpack(share / "ncat", ["ncat", "libpcap0.8", "liblua5.3-0", "libdbus-1-3"])
 
 
-def serve(vm: VM, command: str, port: int, timeout: float = 20) -> Job:
-    """Start a server that listens on a port, and wait until it does."""
+def serve(vm: VM, command: str, port: int, timeout: float = 20, sockets: str = "--tcp") -> Job:
+    """Start a server that listens on a port, and wait until `ss` lists it among those sockets."""
     job = vm.spawn(command)
     deadline = time.monotonic() + timeout
-    while not vm.run(f"ss -Hltn 'sport = :{port}'").out.strip():
+    while not re.search(rf"\D{port} ", vm.run(f"ss -Hln {sockets}").out):
         ended = job.poll()
         if ended or time.monotonic() > deadline:
             said = f"\n{ended.out}{ended.err}" if ended else ""

@@ -149,7 +149,7 @@ def pair(kernel: str = "6.1", *, load: bool = True, count: int = 2, **options: A
     Call `lay_share()` and `isolate.cut_off()` before. More options go to Config.
     """
     options.setdefault("share", paths.out("share", kernel))
-    site = Site(Daemon())
+    site = Site(Daemon(slots=max(SLOTS, count + 1)))
     site.daemon.start()
     try:
         vms = [site.vm(number, kernel, **options) for number in range(1, count + 1)]

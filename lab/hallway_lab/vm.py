@@ -365,11 +365,7 @@ class VM:
         under test.
         """
         job = self.spawn(command, stdin, first)
-        result = job.wait(timeout)
-        if check and result.code:
-            said = (result.out + result.err)[-4000:]
-            raise VMError(f"{self.name}: `{command}` ended with code {result.code}\n{said}")
-        return result
+        return job.result(timeout) if check else job.wait(timeout)
 
     def spawn(self, command: str, stdin: str | None = None, first: bool = False) -> Job:
         """Start a shell command in the guest in the background."""
@@ -431,6 +427,14 @@ class Job:
             # asking costs the guest's only CPU time: ask ever less often
             time.sleep(pause)
             pause = min(pause * 1.5, 0.25)
+        return result
+
+    def result(self, timeout: float = 60) -> Result:
+        """Wait for the end; a command that fails is an error."""
+        result = self.wait(timeout)
+        if result.code:
+            said = (result.out + result.err)[-4000:]
+            raise VMError(f"{self.vm.name}: `{self.command}` ended with code {result.code}\n{said}")
         return result
 
     def kill(self, number: int = 15) -> None:

@@ -1,0 +1,141 @@
+"""Benchmarks of tunnels: programs over AF_VSOCK between two VMs, and over TCP.
+
+With Hallway off each row is TCP's, with TCP_NODELAY: a message that waits for the next
+one is none. Beside messages (SOCK_SEQPACKET): bytes over a tunnel (SOCK_STREAM), and
+messages over AF_UNIX between two programs of one VM. The round trip over the size of a
+message is Figure 4 of "IDTS: Inter-domain Tunnel Scheduling" (see docs/tunnels.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+from hallway_lab import measure, programs, tunnels
+from hallway_lab.measure import Stand
+from hallway_lab.programs import Run
+from hallway_lab.results import figure
+from hallway_lab.sample import Row, Samples
+
+from .group import Group
+from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
+
+PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
+# Of kinds of sockets (programs/common.h): what is added to the port, and where `ss` lists the listener.
+KINDS = {"tcp": (0, "--tcp"), "vsock": (100, "--vsock"), "packet": (200, "--vsock"), "unix": (300, "-x")}
+# size of messages, its name, target
+MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
+TRIPS = ((1, "1 B"), (64, "64 B"), (1 << 10, "1 KB"), (4 << 10, "4 KB"), (16 << 10, "16 KB"))
+OF_STREAM = 0.7  # messages carry this part of what bytes do, at least
+RATE = 1000  # connections a second, at least
+STREAM, UNIX = "stream", "AF_UNIX"  # what is beside
+
+
+class Tunnels(Group):
+    """The scenarios between two VMs; servers start when needed."""
+
+    kind = "tunnels"
+    stand: Stand
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds)
+        self._served: set[tuple[str, str]] = set()
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VMs, with the module of tunnels."""
+        with measure.standing(kernel) as self.stand:
+            for vm in self.stand.vms:
+                tunnels.load(vm)
+            yield self.stand
+
+    def rows(self) -> list[Row]:
+        """All scenarios, in the report's order."""
+        return [
+            *(self._messages(size, text, target) for size, text, target in MESSAGES),
+            *(self._round_trip("sleep", size, text, 0, 4.0 if size == 1 else 1.0) for size, text in TRIPS),
+            self._round_trip("spin", 1, "1 B", None, 30.0),
+            self._connections(),
+        ]
+
+    def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
+        """Tell whether a row has what is promised."""
+        if not super().is_met(samples, everything):
+            return False
+        median = figure("", *samples.hallway).median
+        if samples.row.carries and STREAM in samples.beside:
+            return median >= OF_STREAM * figure("", *samples.beside[STREAM]).median
+        return samples.row.carries or median >= RATE
+
+    def _messages(self, size: int, text: str, target: float) -> Row:
+        words = f"{size} {self.seconds}"
+
+        def run(kind: str) -> Run:
+            said = self._ask("stream", kind, words)
+            return Run(said["megabytes_per_second"] * 1e6 / size, up=int(said["bytes"]))
+
+        return Row(
+            f"tunnel-packets-{size}",
+            f"messages of {text}",
+            "1/s",
+            self._switched(run),
+            f"stream -c packet:CID PORT {words}",
+            target,
+            beside=((STREAM, lambda: run("vsock")), (UNIX, lambda: run("unix"))),
+        )
+
+    def _round_trip(self, key: str, size: int, text: str, spin_us: int | None, target: float) -> Row:
+        words = f"{size} {self.seconds}"
+
+        def run(kind: str) -> Run:
+            said = self._ask("pingpong", kind, words)
+            moved = int(said["round_trips"]) * size
+            return Run(said["p50_us"], up=moved, down=moved)
+
+        return Row(
+            f"tunnel-trip-{key}-{size}",
+            f"round trip of {text}, receivers {'spin' if key == 'spin' else 'asleep'}",
+            "µs, p50",
+            self._switched(run),
+            f"pingpong -c packet:CID PORT {words}",
+            target,
+            lower_is_better=True,
+            spin_us=spin_us,
+            beside=((UNIX, lambda: run("unix")),),
+        )
+
+    def _connections(self) -> Row:
+        def run(kind: str) -> Run:
+            return Run(
+                self._ask("connrate", "vsock" if kind == "packet" else kind, f"{self.seconds}")["per_second"]
+            )
+
+        return Row(
+            "tunnel-connect",
+            "connect + accept + close",
+            "1/s",
+            self._switched(run),
+            f"connrate -c vsock:CID PORT {self.seconds}",
+            carries=False,
+        )
+
+    def _switched(self, run: Callable[[str], Run]) -> Callable[[], Run]:
+        return lambda: run("packet" if self.stand.on else "tcp")
+
+    def _ask(self, program: str, kind: str, words: str) -> dict[str, float]:
+        """Run a client against a server of that kind; return what it said."""
+        more, sockets = KINDS[kind]
+        port = PORTS[program] + more
+        if (program, kind) not in self._served:
+            server = self.stand.client if kind == "unix" else self.stand.server
+            programs.serve(server, f"/hallway/{program} -s {kind}:{port}", port, sockets=sockets)
+            self._served.add((program, kind))
+        where = {"tcp": f"nodelay:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
+        command = f"/hallway/{program} -c {where} {port} {words}"
+        return json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
+
+    @cached_property
+    def _cid(self) -> int:
+        return tunnels.cid(self.stand.server)
