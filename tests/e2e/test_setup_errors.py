@@ -1,4 +1,7 @@
-"""A guest that is set up wrong says what to do about it, and plain TCP carries its connections."""
+"""A guest that is set up wrong says what to do about it, and plain TCP carries its connections.
+
+So does `hallway doctor` in it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,16 @@ import pytest
 from hallway_lab import topology
 from hallway_lab.emulator import FAST
 from hallway_lab.vm import VM, Plain, boot_all
-from hallway_tests.guests import insmod, loaded, members, rmmod, settle_in, wait_members
+from hallway_tests.guests import (
+    AT_ONCE,
+    Stream,
+    insmod,
+    loaded,
+    members,
+    rmmod,
+    settle_in,
+    wait_members,
+)
 from hallway_tests.pair import Pair, booted
 from hallway_tests.streams import plain_tcp
 from hallway_tests.suite import wait_for
@@ -27,6 +39,9 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
+# What doctor says of a guest without members.
+NOT_JOINED = "this guest has not joined a region"
+AT_HOST = "on the host: hallway doctor says whether hallwayd runs, and what this VM lacks"
 HEADER = 12288  # HALLWAY_HEADER_SIZE in abi/hallway/region.h
 
 
@@ -62,6 +77,13 @@ class Guest:
                 f"the kernel says {line!r}",
                 20 * self.pair.slow,
             )
+
+    def advises(self, *words: str) -> None:
+        """Run `hallway doctor`, which must find all of these."""
+        result = self.vm.run("hallway doctor", check=False)
+        assert result.code, "it finds nothing"
+        for word in words:
+            assert word in result.out, f"doctor does not say {word!r}:\n{result.out}{result.err}"
 
     def refuses(self, command: str, *said: str) -> None:
         """Run a command, which must fail with these words."""
@@ -129,6 +151,7 @@ def test_nothing_there(guest: Guest) -> None:
         guest.says("no doorbell in use: start QEMU with ivshmem-doorbell on hallwayd's socket")
         said = guest.vm.run("hallway status --guest").out
         assert "this guest has not joined a region (see dmesg)" in said
+        guest.advises(NOT_JOINED, "the module says: no doorbell in use: start QEMU with", AT_HOST)
         guest.check_plain_tcp()
         rmmod(guest.vm)
     finally:
@@ -149,6 +172,7 @@ def test_unusable_regions(guest: Guest) -> None:
     insmod(guest.vm)
     guest.says("is mapped uncached, which is slower than TCP: plug the region in after boot")
     guest.says("no region in use: plug in ivshmem-plain with a region's file")
+    guest.advises("its memory lies below 4 GiB", "plug it in after boot", NOT_JOINED, "no region in use")
     head = guest.pair.site.daemon.region.path.read_bytes()[:HEADER]
     foreign = b"\x7fELF" + bytes(8188)
     (major,) = struct.unpack_from("<H", head, 8)
@@ -170,6 +194,8 @@ def test_unusable_regions(guest: Guest) -> None:
     ):
         guest.plug(name, size, content)
         guest.says(*said)
+        guest.advises(NOT_JOINED, *said)
+    guest.advises("no room for its memory (BAR 2: no space)")
     assert not members(guest.vm)
     guest.check_plain_tcp()
     guest.plug_region()
@@ -183,7 +209,9 @@ def test_daemon_absent(guest: Guest) -> None:
     guest.pair.site.daemon.kill(9)
     try:
         insmod(guest.vm)
-        guest.says("hallwayd does not answer: start it, and this guest joins; connections stay on TCP")
+        absent = "hallwayd does not answer: start it, and this guest joins; connections stay on TCP"
+        guest.says(absent)
+        guest.advises(NOT_JOINED, f"the module says: {absent}", AT_HOST)
         guest.check_plain_tcp()
     finally:
         guest.pair.site.daemon.start()
@@ -199,10 +227,9 @@ def test_other_major(guest: Guest) -> None:
         struct.pack_into("<H", page, 8, major + 1)
         try:
             insmod(guest.vm)
-            guest.says(
-                f"hallwayd speaks version {major + 1}, this module {major}: update the older side",
-                "no doorbell in use",
-            )
+            older = f"hallwayd speaks version {major + 1}, this module {major}: update the older side"
+            guest.says(older, "no doorbell in use")
+            guest.advises(NOT_JOINED, older, "no doorbell in use")
             guest.check_plain_tcp()
         finally:
             struct.pack_into("<H", page, 8, major)
@@ -229,10 +256,43 @@ def _refused(guest: Guest, page: mmap.mmap, major: int, minor: int) -> None:
     wait_for(lambda: serial(request) not in (0, serial(reply)), "the guest asks to join")
     struct.pack_into("<IIIHH", page, reply + 4, 1, 0, 0, major, 0)
     struct.pack_into("<I", page, reply, serial(request))
-    guest.says(
+    refused = (
         f"hallwayd {major}.0 refused this VM (status 1; this module is {major - 1}.{minor}):"
         " it speaks another major version: update the older side"
     )
+    guest.says(refused)
+    guest.advises(NOT_JOINED, refused)
+
+
+RULES = """
+import signal, sys
+sys.path.insert(0, "/hallway/tests")
+import nft
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+with nft.counting(int(sys.argv[1])):
+    signal.pause()
+"""
+
+
+def test_firewall(guest: Guest) -> None:
+    """Packet rules in the guest keep its connections on TCP, and doctor says how they get rings."""
+    guest.reset()
+    guest.plug_region()
+    insmod(guest.vm, **AT_ONCE)
+    wait_members(*guest.pair.both, guest.vm)
+    stream = Stream(guest.pair.a, guest.vm)
+    guest.vm.put(RULES, "/tmp/rules.py")
+    rules = guest.vm.spawn(f"exec python3 -B /tmp/rules.py {stream.port}")
+    wait_for(
+        lambda: "on TCP, FILTERED" in guest.vm.run("hallway doctor", check=False).out,
+        "doctor sees the rules",
+        60 * guest.pair.slow,
+    )
+    guest.advises("remove them, or load the module with honour_filters=N")
+    rules.kill()
+    assert not rules.wait(60 * guest.pair.slow).code
+    stream.stop()
+    stream.finish(60 * guest.pair.slow)
 
 
 def test_other_kernel(guest: Guest) -> None:
@@ -242,13 +302,14 @@ def test_other_kernel(guest: Guest) -> None:
     guest.refuses("insmod /tmp/other.ko", "Invalid module format")
     guest.says("hallway: version magic")
     release = guest.vm.kernel.version
+    remedy = (
+        "module hallway is not loaded",
+        f"none is installed for this kernel, {release}, and one of another kernel is refused",
+        f"with dkms and the headers of {release} installed, run make dkms in Hallway's sources",
+    )
     for command in ("status", "connections", "off"):
-        guest.refuses(
-            f"hallway {command}",
-            "module hallway is not loaded",
-            f"none is installed for this kernel, {release}, and one of another kernel is refused",
-            f"with dkms and the headers of {release} installed, run make dkms in Hallway's sources",
-        )
+        guest.refuses(f"hallway {command}", *remedy)
+    guest.advises(*remedy)
     guest.check_plain_tcp()
 
 
@@ -266,7 +327,9 @@ def test_locked_down(guest: Guest) -> None:
     guest.refuses("insmod /hallway/hallway.ko", "Operation not permitted")
     guest.says("unsigned module loading is restricted")
     guest.refuses("hallway status", "this kernel takes signed modules only (lockdown)", signed)
+    guest.advises("this kernel takes signed modules only (lockdown)", signed)
     guest.vm.run("umount /sys/kernel/security; echo Y > /sys/module/module/parameters/sig_enforce")
     guest.refuses("insmod /hallway/hallway.ko", "Key was rejected by service")
     guest.refuses("hallway status", "this kernel takes signed modules only (module.sig_enforce)", signed)
+    guest.advises("this kernel takes signed modules only (module.sig_enforce)", signed)
     guest.check_plain_tcp()

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from hallway_lab.vm import VM
 from hallway_tests.guests import Delta, Stream, autopsy, insmod, rmmod, settle_in, status, wait_members
 from hallway_tests.suite import check, wait_for
 
@@ -53,11 +54,28 @@ def test_status(pair: Domains) -> None:
     wait_for(lambda: shown()["pairs"] == [both], "both offer memory", 30 * pair.slow)
     said = pair.xen.run(f"{HALLWAY} status").out
     assert "each offers the other a slice" in said, said
+    # Neither finds anything, which would be an error.
+    pair.xen.run(f"{HALLWAY} doctor")
+    pair.a.run("hallway doctor")
     rmmod(pair.a)
     one = both | {"offering": [pair.domains[1].domid]}
     wait_for(lambda: shown()["pairs"] == [one], "one offers none any more", 30 * pair.slow)
     said = pair.xen.run(f"{HALLWAY} status").out
     assert f"{pair.a.name} offers none" in said, said
+    _advises(pair.xen, f"{HALLWAY} doctor", f"{pair.a.name}: offers no other domain memory")
+    _advises(pair.a, "hallway doctor", "run modprobe hallway", "/etc/modules-load.d/hallway.conf")
+    lacks = ("this domain shares memory with no other", "in dom0: hallway doctor")
+    wait_for(lambda: not status(pair.b)["members"], "the peer has left", 30 * pair.slow)
+    _advises(pair.b, "hallway doctor", *lacks)
+
+
+def _advises(vm: VM, command: str, *words: str) -> None:
+    """Run doctor, which must find all of these, and nothing that other hypervisors need."""
+    result = vm.run(command, check=False)
+    assert result.code, "it finds nothing"
+    for word in words:
+        assert word in result.out, f"doctor does not say {word!r}:\n{result.out}{result.err}"
+    assert "doorbell" not in result.out and "qemu-args" not in result.out, result.out
 
 
 def test_unload(pair: Domains) -> None:

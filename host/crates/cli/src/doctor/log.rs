@@ -14,8 +14,8 @@ const NOTICE: u32 = 5;
 const RECORD: usize = 8192;
 /// Complaints of one cause come within this time, in microseconds; older ones may be obsolete.
 const TOGETHER: u64 = 5_000_000;
-/// That many are shown at most.
-const MOST: usize = 4;
+/// That many are shown at most: as many as a guest has root ports for ring memory.
+const MOST: usize = 16;
 
 /// A complaint of the module.
 #[derive(Debug, PartialEq, Eq)]
