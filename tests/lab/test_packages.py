@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -130,6 +131,13 @@ def test_host_package(root: Root) -> None:
     _check_library(root)
     completion = ". /usr/share/bash-completion/completions/hallway; complete -p"
     assert "hallway" in root.run("bash", "-c", completion)
+    # What hallway hands over to another program.
+    for page, option in (("man1/hallway-enable.1", "--shared"),):
+        text = gzip.decompress((root.path / f"usr/share/man/{page}.gz").read_bytes()).decode()
+        assert option in text.replace("\\-", "-"), page
+    load = ". /usr/share/bash-completion/completions/hallway; COMP_WORDS=(hallway enable --sh); COMP_CWORD=2"
+    said = root.run("bash", "-c", f"{load}; _hallway hallway --sh enable; echo ${{COMPREPLY[@]}}")
+    assert said == "--shared\n", said
     said = root.run("hallwayd", "--config", "/etc/hallway/hallwayd.toml", "--check-config")
     assert "the configuration is good" in said, said
     root.run("hallway-libvirt", "--version")

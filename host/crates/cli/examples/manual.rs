@@ -4,17 +4,34 @@
 
 #[path = "../src/options.rs"]
 mod options;
+// `hallway` hands its words over to this program.
+#[allow(dead_code)]
+#[path = "../../libvirt/src/options.rs"]
+mod libvirt;
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::{generate_to, Shell};
+
+/// The command line, with those of commands that another program does.
+fn command() -> Command {
+    let libvirt = libvirt::Options::command();
+    let mut command = options::Options::command();
+    for name in ["enable", "disable"] {
+        let whole = libvirt
+            .find_subcommand(name)
+            .expect("hallway-libvirt has it");
+        command = command.mut_subcommand(name, |_| whole.clone());
+    }
+    command
+}
 
 fn main() -> std::io::Result<()> {
     let folder = std::env::args_os().nth(1).expect("usage: manual FOLDER");
     let folder = PathBuf::from(folder);
     std::fs::create_dir_all(&folder)?;
-    let mut command = options::Options::command();
+    let mut command = command();
     clap_mangen::generate_to(command.clone(), &folder)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         generate_to(shell, &mut command, "hallway", &folder)?;

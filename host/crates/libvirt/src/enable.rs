@@ -13,8 +13,9 @@ use virt::sys;
 
 use crate::domain::{self, Enabled, Wanted};
 use crate::group::{self, Content, Group, Vm};
+use crate::monitor;
+use crate::options::Common;
 use crate::step::within;
-use crate::{monitor, Common};
 
 /// Room for ring memory at a root port: twice the largest region that is usual.
 const ROOM: u64 = 512 << 20;
