@@ -131,6 +131,9 @@ install-host: ## the same, alone
 	install -d $(DESTDIR)/etc/hallway/hallwayd.d
 	$(install-cli)
 	$(install-library)
+	cargo run -q --release --locked --manifest-path host/Cargo.toml -p hallway-daemon --example manpage out/manual
+	install -D -m 644 -t $(SHARE)/man/man8 out/manual/hallwayd.8
+	install -D -m 644 -t $(SHARE)/man/man5 out/manual/hallwayd.toml.5
 	install -D -m 755 -t $(SBIN) $(addprefix host/target/release/hallway, d -host -libvirt -outsource)
 	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || \
 		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml

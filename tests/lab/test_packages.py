@@ -131,8 +131,12 @@ def test_host_package(root: Root) -> None:
     _check_library(root)
     completion = ". /usr/share/bash-completion/completions/hallway; complete -p"
     assert "hallway" in root.run("bash", "-c", completion)
-    # What hallway hands over to another program.
-    for page, option in (("man1/hallway-enable.1", "--shared"),):
+    # What hallway hands over to another program, and those of the daemon.
+    for page, option in (
+        ("man1/hallway-enable.1", "--shared"),
+        ("man8/hallwayd.8", "--status-group"),
+        ("man5/hallwayd.toml.5", "arrival-burst"),
+    ):
         text = gzip.decompress((root.path / f"usr/share/man/{page}.gz").read_bytes()).decode()
         assert option in text.replace("\\-", "-"), page
     load = ". /usr/share/bash-completion/completions/hallway; COMP_WORDS=(hallway enable --sh); COMP_CWORD=2"

@@ -28,6 +28,7 @@ FILES = {
     "hallway-host": {
         *("/usr/sbin/hallwayd", "/usr/sbin/hallway-host", "/usr/sbin/hallway-libvirt"),
         *("/usr/sbin/hallway-outsource", "/usr/lib/systemd/system/hallwayd.service"),
+        *("/usr/share/man/man8/hallwayd.8", "/usr/share/man/man5/hallwayd.toml.5"),
         *("/etc/hallway/hallwayd.toml", "/usr/share/doc/hallway-host/grafana.json"),
     },
     "hallway-guest": {"/usr/lib/modprobe.d/hallway.conf"},

@@ -22,6 +22,7 @@ use nix::unistd::{Gid, Group as UserGroup, Uid, User};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::options::Options;
 use crate::regionspec::{check_name, parse_size, RegionSpec, OUTSOURCED, PAIR, SLOTS, TUNNELED};
 use crate::run::{check_dir, SOCKET_PATH_MAX};
 
@@ -348,6 +349,16 @@ fn fault<T>(part: &Spanned<T>, what: impl ToString) -> Fault {
 }
 
 impl Config {
+    /// That of a command line, read now; an empty one without `--config`.
+    pub fn of(options: &Options) -> Result<Self> {
+        let Some(path) = &options.config else {
+            return Ok(Self::default());
+        };
+        let config = Self::load(path)?;
+        check_together(&config, &options.regions)?;
+        Ok(config)
+    }
+
     /// Reads and checks the file, and after it those of the directory beside it: of
     /// `hallwayd.toml` each `hallwayd.d/*.toml`, in the order of their names.
     pub fn load(path: &Path) -> Result<Self> {
@@ -1173,7 +1184,7 @@ fn geometry(whole: &Spanned<RawGroup>, slots: u32) -> Result<Geometry, Fault> {
 
 /// Refuses a name that the command line gives to a region, too, and more memory
 /// than `limits.host` allows.
-pub fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
+fn check_together(config: &Config, regions: &[RegionSpec]) -> Result<()> {
     let is_group = |name: &str| config.groups.iter().any(|group| group.name == name);
     if let Some(spec) = regions.iter().find(|spec| is_group(&spec.name)) {
         bail!(

@@ -52,6 +52,7 @@ use nix::sys::stat::{umask, Mode};
 use nix::unistd::execv;
 
 use crate::access::Access;
+use crate::config::Config;
 use crate::domains::{Domains, Rules};
 use crate::journal::Prioritised;
 use crate::keeper::Holder;
@@ -90,7 +91,7 @@ fn exec_again() -> Result<()> {
 }
 
 fn serve(options: &Options) -> Result<()> {
-    let config = options.configuration()?;
+    let config = Config::of(options)?;
     let path = options.run_dir();
     let qemus = "give --group one that QEMU runs with (libvirt: kvm)";
     let access = Access::new(options.group.as_deref(), qemus)?;
@@ -180,15 +181,13 @@ fn main() -> ExitCode {
     let result = if options.holder {
         keeper::run_holder()
     } else if options.check_config {
-        options.configuration().map(|config| {
+        Config::of(&options).map(|config| {
             let empty = config.groups.is_empty();
             let but = if empty { ", and has no [[group]]" } else { "" };
             println!("the configuration is good{but}");
         })
     } else if options.stop {
-        options
-            .configuration()
-            .and_then(|config| stop::stop(&options, &config))
+        Config::of(&options).and_then(|config| stop::stop(&options, &config))
     } else {
         use std::io::IsTerminal;
         let lines = tracing_subscriber::fmt()

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line.
+//! The command line. The example `manpage` makes a manual page of it.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::Parser;
 use hallway_membership::Geometry;
 use tracing::Level;
 
-use crate::config::{check_together, Config};
 use crate::regionspec::{RegionSpec, SLOTS};
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
@@ -46,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/hallway")]
     pub region_dir: PathBuf,
 
-    /// Which VMs there are, which may talk to each other, and by which memory: host/hallwayd.toml
+    /// Which VMs there are, which may talk to each other, and by which memory: hallwayd.toml(5)
     /// explains it. The files *.toml of a directory beside it, with .d in place of .toml, add to it
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
@@ -109,16 +107,6 @@ impl Options {
             }];
         }
         self.regions.clone()
-    }
-
-    /// The configuration, read now; an empty one without `--config`.
-    pub fn configuration(&self) -> Result<Config> {
-        let Some(path) = &self.config else {
-            return Ok(Config::default());
-        };
-        let config = Config::load(path)?;
-        check_together(&config, &self.regions)?;
-        Ok(config)
     }
 
     /// Path of the socket to which QEMUs connect.

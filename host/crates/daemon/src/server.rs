@@ -36,7 +36,7 @@ use nix::sys::signalfd::SignalFd;
 use tracing::{error, info, warn};
 
 use crate::clients::Clients;
-use crate::config::{HelperId, Role};
+use crate::config::{Config, HelperId, Role};
 use crate::domains::Shown;
 use crate::keeper::Keeper;
 use crate::notify;
@@ -228,7 +228,7 @@ impl Server {
             warn!("{why}");
             return Err(why.into());
         }
-        if let Err(error) = self.options.configuration() {
+        if let Err(error) = Config::of(&self.options) {
             let why = format!("the configuration stays as it was: {error:#}");
             error!("{why}");
             return Err(why);
