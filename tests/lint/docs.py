@@ -12,6 +12,7 @@ from . import source
 
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"`([^`\n]+)`")
+README_LINES = 130
 MADE = ("out/",)  # exists once something ran
 # Where the version stands, and after what.
 VERSIONS = {
@@ -72,3 +73,9 @@ def versions() -> list[str]:
         for name, said in found.items()
         if set(said) != {release}
     ]
+
+
+def readme() -> list[str]:
+    """README.md can be read at one go."""
+    count = len((REPO / "README.md").read_text().splitlines())
+    return [f"README.md has {count} lines, not {README_LINES}"] if count > README_LINES else []

@@ -37,6 +37,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("documents: commands and options are there", commands.taken),
     ("documents: make help", docs.targets),
     ("one version everywhere", docs.versions),
+    ("README.md is short", docs.readme),
     ("documents: tables have short cells", words.tables),
     ("words: comments and documents are plain", words.plain),
     ("rustfmt", tools.rustfmt),

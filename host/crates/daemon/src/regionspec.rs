@@ -50,9 +50,9 @@ impl FromStr for RegionSpec {
         )?;
         let slots = match parts.next() {
             None => SLOTS,
-            Some(slots) => slots
-                .parse()
-                .map_err(|_| format!("{slots:?} is no number of slots"))?,
+            Some(slots) => parse_number(slots)
+                .and_then(|number| number.try_into().ok())
+                .ok_or_else(|| format!("{slots:?} is no number of slots"))?,
         };
         if parts.next().is_some() {
             return Err("a region is NAME:SIZE or NAME:SIZE:SLOTS".into());
@@ -89,11 +89,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     } else {
         &text[..text.len() - 1]
     };
-    digits
-        .parse::<u64>()
-        .ok()
+    parse_number(digits)
         .and_then(|number| number.checked_mul(1 << shift))
         .ok_or_else(|| format!("{text:?} is no size: a number, with K, M or G"))
+}
+
+/// Reads digits alone: `parse` takes a sign, too.
+fn parse_number(text: &str) -> Option<u64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -117,6 +121,8 @@ mod tests {
             "web:64M:2:3",
             ".w:64M",
             "w:M",
+            "w:+64M",
+            "w:64M:+2",
         ] {
             assert!(bad.parse::<RegionSpec>().is_err(), "{bad}");
         }
