@@ -24,6 +24,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("only switch/ assigns sk_prot", rules.sk_prot),
     ("no patched atomics on memory that VMs share", rules.atomics),
     ("transport/shared knows no region", rules.regions),
+    ("a peer fills no log", rules.logs),
     ("imports: no circle in the lab", imports.lab),
     ("imports: between the host's crates", imports.crates),
     ("imports: between the daemon's modules", imports.modules),

@@ -46,6 +46,17 @@ REGION = re.compile(
 )
 
 
+PLAIN_LOG = re.compile(r"\bpr_(?:emerg|alert|crit|err|warn|notice|info)\(")
+# Lines of the log that the guest's own machine, or hallwayd, causes.
+OWN_LINES = {
+    "transport/ivshmem/cpus.c": 1,
+    "transport/ivshmem/ivshmem.c": 2,
+    "transport/ivshmem/region.c": 3,
+    "transport/uuid.c": 1,
+    "transport/xen/xen.c": 1,
+}
+
+
 def _includes(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield line, kind (quote or angle) and name of each #include."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -189,6 +200,18 @@ PRIVATE = (
     (r"refcount_(?:inc|dec_and_test)\(&region->refs\)", "struct region is on our heap"),
     (r"refcount_(?:inc|dec_and_test)\(&pair->refs\)", "struct pair is on our heap"),
 )
+
+
+def logs() -> list[str]:
+    """In transport/ a line of the log has a limit, unless no peer can cause it."""
+    found = []
+    for path in source.c_files("kmod/transport"):
+        text = source.code(path)
+        plain = [source.line_of(text, hit.start()) for hit in PLAIN_LOG.finditer(text)]
+        name = str(path.relative_to(KMOD))
+        if len(plain) > OWN_LINES.get(name, 0):
+            found.append(f"{source.name(path)}:{plain[-1]}: use pr_*_ratelimited, or count it in OWN_LINES")
+    return found
 
 
 def atomics() -> list[str]:
