@@ -246,13 +246,8 @@ impl Pipe {
 
     /// Takes no more from the guest where no program of the host will read it.
     fn refuse_if_closed(&mut self, peer: &mut Peer) {
-        if let (true, Some(ring), Some(socket)) =
-            (self.is_received, &mut self.from_guest, &self.socket)
-        {
-            if unix::is_closed(socket) {
-                ring.truncate();
-                self.send_done(0, peer);
-            }
+        if self.is_received && self.socket.as_ref().is_some_and(unix::is_closed) {
+            self.send_done(0, peer);
         }
     }
 
@@ -275,7 +270,8 @@ impl Pipe {
     }
 
     fn send_done(&mut self, errno: i32, peer: &mut Peer) {
-        if let Some(ring) = self.from_guest.take() {
+        if let Some(mut ring) = self.from_guest.take() {
+            ring.truncate();
             let position = ring.position();
             peer.send(&Message::done(self.own, self.its, CARRIER, position, errno));
         }

@@ -391,6 +391,32 @@ fn a_program_that_closes_is_known_at_once_and_one_that_has_more_to_read_is_serve
 }
 
 #[test]
+fn a_program_that_closes_with_bytes_unread_is_known_at_once() {
+    let mut vm = Vm::start();
+    let listener = UnixListener::bind(vm.service(6000)).unwrap();
+    let mut conn = vm.connect(TUNNEL_STREAM, 6000).unwrap();
+    let (client, _) = listener.accept().unwrap();
+    // The socket takes no more, and then the ring does not: it stays full.
+    let mut full = 0;
+    while full < 10 {
+        let runs = conn.to_host.free_runs(RING);
+        full = if runs.is_empty() { full + 1 } else { 0 };
+        conn.to_host.publish(runs.len() as u32);
+        vm.peer.mark(conn.its);
+        let mut looked = false;
+        vm.until("a look", |_| {
+            std::mem::replace(&mut looked, true).then_some(())
+        });
+    }
+    drop(client);
+    vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
+    assert!(!conn.to_host.end(), "the ring is not truncated");
+    vm.hear_done(&conn);
+    vm.done(&conn, 0);
+    vm.wait_closed();
+}
+
+#[test]
 fn messages_keep_their_boundaries() {
     let mut vm = Vm::start();
     let path = PathBuf::from(format!("{}.packets", vm.path.display()));

@@ -8,7 +8,7 @@
 //! resets the connection. The bytes themselves are not checked.
 //!
 //! The ends here have no TCP beneath them: the start mark is set from the beginning, and
-//! the end mark is the sender's FIN. A receiver truncates where nothing will be read any
+//! the end mark is the sender's FIN. A receiver may truncate where nothing will be read any
 //! more: the sender then need not wait for DONE to know.
 //!
 //! # Bytes

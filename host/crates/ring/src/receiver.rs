@@ -65,8 +65,8 @@ impl Receiver {
         self.ended
     }
 
-    /// Reads no more: no byte after those that are read will be. The sender finds it when it
-    /// looks, unless it has set its end mark before.
+    /// Reads no more: bytes after the position are never read. The sender finds the mark when
+    /// it looks, unless it has set its end mark before.
     pub fn truncate(&mut self) {
         if self.broken || self.ended {
             return;
