@@ -78,7 +78,8 @@ static void collect_from(struct collection *to)
 
 static void collect(struct work_struct *work)
 {
-	struct collection *to = kzalloc(sizeof(*to), GFP_KERNEL);
+	/* Departures need the queue, and memory may wait for a disk behind their peers. */
+	struct collection *to = kzalloc(sizeof(*to), GFP_NOIO);
 	int remote;
 
 	if (!to)

@@ -99,7 +99,8 @@ static struct in6_addr *collect(unsigned int *count)
 	mutex_lock(&mutex);
 	list_for_each_entry(list, &lists, list)
 		room += list->number;
-	address = kmalloc_array(room, sizeof(*address), GFP_KERNEL);
+	/* Departures wait for the mutex, and memory may for a disk behind their peers. */
+	address = kmalloc_array(room, sizeof(*address), GFP_NOIO);
 	if (address)
 		list_for_each_entry(list, &lists, list)
 			for (i = 0; i < list->number; i++)
