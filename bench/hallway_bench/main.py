@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 from hallway_lab import isolate, measure, passt, paths, results, summary
 from hallway_lab.measure import describe
@@ -73,14 +74,17 @@ def _bench(options: argparse.Namespace) -> int:
     ]
     groups = [(group, group.rows()) for group in everything]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
-    if any(row.beside for row in wanted):
+    if any(row in wanted for group, rows in groups for row in rows if isinstance(group, Outside)):
         passt.prepare()
     measure.make_ready(options.kernel, *build_programs())
     stores = {group.kind: Store(group.kind, options.kernel) for group, _ in groups}
+    cpus = set()
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
         if mine:
             facts = _run(group, mine, options, stores[group.kind])
+            cpus.add(facts["guest_cpus"])
+    facts["guest_cpus"] = " or ".join(map(str, sorted(cpus)))
     print(f"\n{describe(facts)}\nMedians of {options.rounds} rounds of {options.seconds} s or more.\n")
     for kind, store in stores.items():
         if store.records:
@@ -92,7 +96,7 @@ def _bench(options: argparse.Namespace) -> int:
     return 1 if any(one.faults for store in stores.values() for one in store.records) else 0
 
 
-def _run(group: Group, rows: list[Row], options: argparse.Namespace, store: Store) -> dict[str, object]:
+def _run(group: Group, rows: list[Row], options: argparse.Namespace, store: Store) -> dict[str, Any]:
     """Run these rows of a group, keep their records, and return what they were measured on."""
     with group.standing(options.kernel) as stand:
         everything = [Samples(row) for row in rows]

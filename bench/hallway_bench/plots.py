@@ -65,15 +65,18 @@ def draw(records: Sequence[Record], folder: Path) -> Iterator[Path]:
                 canvas.subplots(1, len(filled), squeeze=False)[0], filled, strict=True
             ):
                 (_curve if panel.axis else _bars)(axes, panel, group)
-            canvas.supxlabel(_conditions(filled[0][1][0]), fontsize=7, color="#555555")
+            canvas.supxlabel(
+                _conditions([one for _, group in filled for one in group]), fontsize=7, color="#555555"
+            )
             canvas.savefig(target, metadata={"Date": None})
             yield target
 
 
-def _conditions(one: Record) -> str:
-    facts = one.details
-    sampled = f"{len(_figure(one, 'TCP').samples)} samples of {facts['seconds']} s, medians"
-    guests = f"VMs of {facts['guest_cpus']} CPU, Linux {facts['guest_kernel']}"
+def _conditions(records: Sequence[Record]) -> str:
+    facts = records[0].details
+    cpus = " or ".join(str(count) for count in sorted({one.details["guest_cpus"] for one in records}))
+    sampled = f"{len(_figure(records[0], 'TCP').samples)} samples of {facts['seconds']} s, medians"
+    guests = f"VMs of {cpus} CPU, Linux {facts['guest_kernel']}"
     host = f"QEMU {facts['qemu']} {facts['accelerator'].upper()}, {facts['host_cpus']} CPUs on the host"
     return f"{sampled}; {guests},\n{host}"
 

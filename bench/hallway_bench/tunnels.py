@@ -18,6 +18,7 @@ from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
+from hallway_lab.vm import Job
 
 from .group import Group
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
@@ -41,7 +42,7 @@ class Tunnels(Group):
 
     def __init__(self, seconds: int) -> None:
         super().__init__(seconds)
-        self._served: set[tuple[str, str]] = set()
+        self._servers: dict[tuple[str, str], Job] = {}
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -65,9 +66,12 @@ class Tunnels(Group):
         if not super().is_met(samples, everything):
             return False
         median = figure("", *samples.hallway).median
-        if samples.row.carries and STREAM in samples.beside:
-            return median >= OF_STREAM * figure("", *samples.beside[STREAM]).median
-        return samples.row.carries or median >= RATE
+        if not samples.row.carries:
+            return median >= RATE
+        if STREAM not in dict(samples.row.beside):
+            return True
+        stream = samples.beside.get(STREAM)
+        return bool(stream) and median >= OF_STREAM * figure("", *stream).median
 
     def _messages(self, size: int, text: str, target: float) -> Row:
         words = f"{size} {self.seconds}"
@@ -128,11 +132,13 @@ class Tunnels(Group):
         """Run a client against a server of that kind; return what it said."""
         more, sockets = KINDS[kind]
         port = PORTS[program] + more
-        if (program, kind) not in self._served:
-            server = self.stand.client if kind == "unix" else self.stand.server
-            programs.serve(server, f"/hallway/{program} -s {kind}:{port}", port, sockets=sockets)
-            self._served.add((program, kind))
-        where = {"tcp": f"nodelay:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
+        server = self._servers.get((program, kind))
+        if not server or server.poll():
+            vm = self.stand.client if kind == "unix" else self.stand.server
+            words_of_server = f"/hallway/{program} -s {kind}:{port}"
+            self._servers[program, kind] = programs.serve(vm, words_of_server, port, sockets=sockets)
+        prompt = "nodelay" if program == "stream" else "tcp"
+        where = {"tcp": f"{prompt}:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
         command = f"/hallway/{program} -c {where} {port} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
 

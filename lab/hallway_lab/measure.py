@@ -204,7 +204,10 @@ class Stand:
 
 
 class Mesh(Stand):
-    """VMs of which each may call each other: all that they move counts as one direction."""
+    """VMs of which each may call each other: all that they move counts as one direction.
+
+    What all have sent is compared with what all have received.
+    """
 
     def _ways(self, counted: list[dict[str, int]]) -> tuple[Direction, Direction]:
         total = {name: sum(one[name] for one in counted) for name in COUNTED}

@@ -72,7 +72,7 @@ def serve(vm: VM, command: str, port: int, timeout: float = 20, sockets: str = "
     """Start a server that listens on a port, and wait until `ss` lists it among those sockets."""
     job = vm.spawn(command)
     deadline = time.monotonic() + timeout
-    while not re.search(rf"\D{port} ", vm.run(f"ss -Hln {sockets}").out):
+    while not re.search(rf"[:-]{port} ", vm.run(f"ss -Hln {sockets}").out):
         ended = job.poll()
         if ended or time.monotonic() > deadline:
             said = f"\n{ended.out}{ended.err}" if ended else ""

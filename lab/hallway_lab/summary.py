@@ -56,8 +56,8 @@ KINDS = {
             " each end serves all, and a pair of programs has 10 of them where the name does not say how"
             " many. *star*: all VMs but one call that one. *ring*: each VM calls the next. The sum of all"
             " is shown. *p99*: of the time to the answer, of the slowest client. *fairness*: Jain's index"
-            " of what each connection moved, 1 if all moved the same. *met*: 0.95 of it on rings, not"
-            " less than TCP moves, and 1,000 connections move 0.8 of what 10 do.",
+            " of what each connection moved, 1 if all moved the same. *met*: 0.95 of it on rings;"
+            " several VMs or CPUs move no less than over TCP; 1,000 connections move 0.8 of what 10 do.",
         ),
         Kind(
             "tunnels",
@@ -69,8 +69,8 @@ KINDS = {
             ),
             "Messages over AF_VSOCK (SOCK_SEQPACKET) between two VMs, and writes of TCP with TCP_NODELAY"
             " through virtio-net. *stream*: the same over SOCK_STREAM of AF_VSOCK. *AF_UNIX*: messages"
-            " between two programs of one VM. *met*: the target, 0.7 of *stream*, and 1,000 connections"
-            " a second.",
+            " between two programs of one VM. Connections are those of SOCK_STREAM. *met*: the target, 0.7"
+            " of *stream*, and 1,000 connections a second.",
         ),
         Kind(
             "demo",
