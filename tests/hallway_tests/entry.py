@@ -52,7 +52,7 @@ def _run(words: list[str]) -> int:
         needs.prepare(chosen["needs"])
     except LabError as failure:
         raise LabError(
-            f"{failure}\nNOT RUN: {len(chosen['groups'])} tests, for what they need is missing"
+            f"{failure}\nNOT RUN: {len(chosen['groups'])} tests: something that some of them need is missing"
         ) from None
     os.environ["HALLWAY_TEST_PLAN"] = str(plan)
     sys.stdout.flush()

@@ -439,20 +439,23 @@ def test_unit_order() -> None:
             Path(folder, f"{target}.wants").mkdir()
             Path(folder, f"{target}.wants", unit).symlink_to(f"../{unit}")
 
-        def boot() -> str:
-            return subprocess.run(
+        def contradicts() -> bool:
+            said = subprocess.run(
                 ["systemd-analyze", "verify", "multi-user.target"],
                 env={**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"},
                 capture_output=True,
                 text=True,
                 check=True,
             ).stderr
+            # The machine's own units are there, too.
+            lines = [line for line in said.splitlines() if UNIT.name in line]
+            return any("ordering cycle" in line for line in lines)
 
-        assert "ordering cycle" not in boot()
+        assert not contradicts()
         # The other order contradicts the unit's.
         Path(folder, "libvirtd.socket.d").mkdir()
         Path(folder, "libvirtd.socket.d/order.conf").write_text(f"[Unit]\nBefore={UNIT.name}\n")
-        assert "ordering cycle" in boot()
+        assert contradicts()
 
 
 def _copy_unit(folder: Path) -> Path:
