@@ -125,6 +125,11 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
                 "install hallway-guest in it (hallway doctor there says what it lacks); if the VM \
                  was enabled while it ran, shut it down and start it, since a reboot adds no device",
             );
+        } else if vm.released {
+            found.add(
+                format!("{}: its ring memory was released, and stays out", vm.name),
+                "hallway resume gives it back, once the VM is saved or did not migrate",
+            );
         } else if vm.connected && vm.plugs.is_empty() && !joined(&vm.uuid) {
             found.add(
                 format!("{}: has no ring memory", vm.name),

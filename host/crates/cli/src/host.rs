@@ -14,6 +14,9 @@ use hallway_control::{
 use crate::print_json;
 use crate::table::{addresses, bytes, or_dash, Table};
 
+/// What is said of a VM whose ring memory stays out.
+pub const RELEASED: &str = "its ring memory was released, and stays out: hallway resume";
+
 /// Asks hallwayd for its status. Errors: it is not there, or it refuses.
 pub fn ask_status(run_dir: &Path) -> Result<Status> {
     match ask(run_dir, Query::Status)? {
@@ -286,6 +289,9 @@ fn show_vms(vms: &[Vm]) -> io::Result<()> {
         }
         if let Some(end) = &vm.host_end {
             print_helper(&vm.name, "is the host's end of its tunnels", "", end)?;
+        }
+        if vm.released {
+            writeln!(out, "  {}: {RELEASED}", vm.name)?;
         }
         let of_plugs = vm.plugs.iter().filter_map(|plug| plug.problem.as_ref());
         for problem in vm.problem.iter().chain(of_plugs) {

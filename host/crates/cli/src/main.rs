@@ -10,6 +10,7 @@ mod migrate;
 mod options;
 mod outsource;
 mod qemu;
+mod release;
 mod table;
 mod top;
 mod vsock;
@@ -92,6 +93,16 @@ fn run(options: Options) -> Result<()> {
             Some(uri) => migrate::migrate(&run_dir, &vm, &uri, reset_outsourced),
             None => migrate::cancel(&run_dir, &vm),
         },
+        Command::Release {
+            vm,
+            timeout,
+            reset_outsourced,
+            daemon: Daemon { run_dir },
+        } => release::release(&run_dir, &vm, timeout, reset_outsourced),
+        Command::Resume {
+            vm,
+            daemon: Daemon { run_dir },
+        } => release::resume(&run_dir, &vm),
         Command::Doctor {
             guest,
             daemon: Daemon { run_dir },

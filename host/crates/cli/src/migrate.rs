@@ -12,14 +12,14 @@ use hallway_control::{ask, Answer, Migration, Query};
 use crate::host::refuse;
 
 /// Time between two looks at its stage.
-const LOOK: Duration = Duration::from_millis(200);
+pub const LOOK: Duration = Duration::from_millis(200);
 /// How long a hallwayd that ended may take until the next one runs and has found
 /// its VMs.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits until a VM has no outsourced connections, but not longer than `limit`.
 /// Meanwhile it gets no others.
-fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
+pub fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     let mut said = None;
     while Instant::now() < deadline {

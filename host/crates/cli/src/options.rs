@@ -125,6 +125,33 @@ pub enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// Take a VM's ring memory out, so that it can be migrated, saved or snapshotted; see
+    /// docs/migration.md
+    Release {
+        /// Its name in hallwayd's configuration, or its UUID
+        vm: String,
+        /// How long its guest may take to let each region go
+        #[arg(long, value_name = "SECONDS", default_value_t = 30,
+              value_parser = clap::value_parser!(u64).range(1..=3600))]
+        timeout: u64,
+        /// Go on where that resets connections of outsourced sockets; they have that long to
+        /// end (default: 10), and there are no new ones meanwhile
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1,
+              require_equals = true, default_missing_value = "10",
+              value_parser = clap::value_parser!(u64).range(0..=3600))]
+        reset_outsourced: Option<u64>,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Give a VM the ring memory again that was released
+    Resume {
+        /// Its name in hallwayd's configuration, or its UUID
+        vm: String,
+        /// Where hallwayd is
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// List the guest's connections to members and outsourced sockets, what carries them, and why
     Connections {
         /// As JSON

@@ -15,7 +15,7 @@ use hallway_control::{Liveness, Member, Region, Status};
 use hallway_netlink::{Connection, Module};
 use terminal_size::{terminal_size, Height, Width};
 
-use crate::host::ask_status;
+use crate::host::{ask_status, RELEASED};
 use crate::table::{bytes, or_dash, Table};
 use crate::{guest, Place};
 
@@ -224,6 +224,9 @@ fn host_reasons(status: &Status) -> Vec<String> {
         let plugs = vm.plugs.iter().filter_map(|plug| plug.problem.as_ref());
         let problems = vm.problem.iter().chain(plugs);
         reasons.extend(problems.map(|problem| format!("{name}: {problem}")));
+        if vm.released {
+            reasons.push(format!("{name}: {RELEASED}"));
+        }
         for helper in vm.outsourcer.iter().chain(&vm.host_end) {
             let refused = helper.refused.iter();
             let line = |(cause, count)| format!("{name}: refused {count} times: {cause}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `hallway migrate`, with a hallwayd that the test plays.
+//! `hallway migrate` and `hallway release`, with a hallwayd that the test plays.
 #![allow(missing_docs)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use hallway_control::{socket, Answer, Migration};
+use hallway_control::{socket, Answer, Migration, Release};
 
 fn listen(name: &str) -> (PathBuf, UnixListener) {
     let dir = std::env::temp_dir().join(format!("hwc-{}-{name}", std::process::id()));
@@ -17,8 +17,12 @@ fn listen(name: &str) -> (PathBuf, UnixListener) {
     (dir, listener)
 }
 
-/// Migrates web1; nothing for an answer: hallwayd hangs up.
 fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
+    run(name, &["migrate", "web1", "tcp:b:1"], answers)
+}
+
+/// Runs a command; nothing for an answer: hallwayd hangs up.
+fn run(name: &str, command: &[&str], answers: Vec<Option<Answer>>) -> Output {
     let (dir, listener) = listen(name);
     // Not waited for: a client that gives up early leaves it without a question.
     std::thread::spawn(move || {
@@ -32,8 +36,8 @@ fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
         }
     });
     let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
-    let arguments = ["migrate", "web1", "tcp:b:1", "--run-dir"];
-    let ended = hallway.args(arguments).arg(&dir).output().unwrap();
+    let ended = hallway.args(command).arg("--run-dir").arg(&dir);
+    let ended = ended.output().unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
     ended
 }
@@ -78,6 +82,33 @@ fn what_failed_or_is_not_known_is_said() {
         let said = String::from_utf8(ended.stderr).unwrap();
         assert!(!ended.status.success() && said.contains(part), "{said}");
     }
+}
+
+#[test]
+fn a_release_that_ended_is_known_to_the_next_hallwayd() {
+    let stage = |stage| Some(Answer::Release(stage));
+    let answers = vec![
+        stage(Release::Unplugging),
+        None,
+        refused(),
+        stage(Release::Out),
+    ];
+    let ended = run("released", &["release", "web1"], answers);
+    assert!(ended.status.success(), "{ended:?}");
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert!(said.contains("web1: its ring memory is out"), "{said}");
+
+    let why = "the guest does not let it go".into();
+    let failed = vec![stage(Release::Unplugging), stage(Release::Failed { why })];
+    let ended = run("kept", &["release", "web1"], failed);
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let wanted = "web1 keeps its ring memory: the guest does not let it go";
+    assert!(!ended.status.success() && said.contains(wanted), "{said}");
+
+    let ended = run("resumed", &["resume", "web1"], vec![Some(Answer::Resuming)]);
+    assert!(ended.status.success(), "{ended:?}");
+    let ended = run("not-resumed", &["resume", "web1"], vec![refused()]);
+    assert!(!ended.status.success(), "{ended:?}");
 }
 
 #[test]

@@ -73,6 +73,26 @@ pub enum Query {
         /// Its name in the configuration, or its UUID.
         vm: String,
     },
+    /// Begin to have a VM release its ring memory, which stays out then.
+    Release {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+        /// Seconds that the guest has for each region.
+        timeout: u64,
+        /// Go on where that resets outsourced connections.
+        #[serde(default)]
+        reset_outsourced: bool,
+    },
+    /// Ask for the stage of the last release of a VM's ring memory.
+    ReleaseStage {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+    },
+    /// Give a VM back the ring memory that it released, or that others took out.
+    Resume {
+        /// Its name in the configuration, or its UUID.
+        vm: String,
+    },
 }
 
 /// The answer to a [`Query`].
@@ -87,6 +107,10 @@ pub enum Answer {
     Reloading,
     /// To the queries about a migration: its stage.
     Migration(Migration),
+    /// To [`Query::Release`] and [`Query::ReleaseStage`].
+    Release(Release),
+    /// To [`Query::Resume`]: the memory is plugged in again.
+    Resuming,
     /// To [`Query::Drain`]: the VM gets no more outsourced connections.
     Draining {
         /// Those that it has.
@@ -192,6 +216,21 @@ pub enum Migration {
     },
 }
 
+/// Stage of a release of ring memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "stage")]
+pub enum Release {
+    /// The guest is asked to let its ring memory go.
+    Unplugging,
+    /// The memory is out, and stays out until it is resumed, or another QEMU runs the VM.
+    Out,
+    /// The guest has its ring memory again.
+    Failed {
+        /// Why it has.
+        why: String,
+    },
+}
+
 /// A VM of the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Vm {
@@ -207,6 +246,9 @@ pub struct Vm {
     pub problem: Option<String>,
     /// Ring memory that it has, or should have.
     pub plugs: Vec<Plug>,
+    /// Whether its ring memory was released, and stays out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
     /// The process that executes sockets for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outsourcer: Option<Helper>,

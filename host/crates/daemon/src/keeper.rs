@@ -16,7 +16,9 @@ use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use tracing::warn;
 
 pub use self::holder::{run as run_holder, Holder, Kept};
-pub use self::state::{Entry, Peer, SavedBell, SavedConnection, SavedHelper, SavedRegion, State};
+pub use self::state::{
+    Entry, Peer, SavedBell, SavedConnection, SavedHelper, SavedRegion, SavedRelease, State,
+};
 use crate::poller::{Poller, Source};
 use crate::run::{clean, RunDir};
 

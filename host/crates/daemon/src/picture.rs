@@ -211,13 +211,13 @@ impl Picture {
         }
     }
 
-    /// An error if a VM has outsourced connections, which a migration would reset.
-    pub fn check_outsourced(&self, vm: &str) -> Result<(), String> {
+    /// An error if a VM has outsourced connections, which `what` would reset.
+    pub fn check_outsourced(&self, vm: &str, what: &str) -> Result<(), String> {
         let number = self.vms.number(vm)?;
         self.helpers.check_migration(number).map_err(|why| {
             format!(
-                "{vm} stays: {why}, and migration would reset them: wait until they have ended, \
-                 or give --reset-outsourced"
+                "{vm} stays: {why}, and {what} would reset them: wait until they have ended, or \
+                 give --reset-outsourced"
             )
         })
     }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hallway_abi::region as abi;
-use hallway_control::{self as control, Answer, Migration, Query, Status};
+use hallway_control::{self as control, Answer, Migration, Query, Release, Status};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use tracing::{error, info, warn};
@@ -44,6 +44,9 @@ use crate::options::Options;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
 use crate::requests;
+
+/// Seconds that a guest may be given for each region: a monitor does nothing else meanwhile.
+const RELEASE_MAX: u64 = 3600;
 
 /// The daemon.
 pub struct Server {
@@ -189,6 +192,10 @@ impl Server {
             Ok(stage) => Answer::Migration(stage),
             Err(message) => Answer::Error { message },
         };
+        let release = |stage: Result<Release, String>| match stage {
+            Ok(stage) => Answer::Release(stage),
+            Err(message) => Answer::Error { message },
+        };
         let vms = &mut self.picture.vms;
         match query {
             Query::Status => Answer::Status(self.status()),
@@ -203,10 +210,27 @@ impl Server {
             } => {
                 let allowed = match reset_outsourced {
                     true => Ok(()),
-                    false => self.picture.check_outsourced(&vm),
+                    false => self.picture.check_outsourced(&vm, "migration"),
                 };
                 migration(allowed.and_then(|()| self.picture.vms.migrate(&vm, uri)))
             }
+            Query::Release {
+                vm,
+                timeout,
+                reset_outsourced,
+            } => {
+                let allowed = match reset_outsourced {
+                    true => Ok(()),
+                    false => self.picture.check_outsourced(&vm, "a release"),
+                };
+                let limit = Duration::from_secs(timeout.min(RELEASE_MAX));
+                release(allowed.and_then(|()| self.picture.vms.release(&vm, limit)))
+            }
+            Query::ReleaseStage { vm } => release(vms.release_stage(&vm)),
+            Query::Resume { vm } => match vms.resume(&vm) {
+                Ok(()) => Answer::Resuming,
+                Err(message) => Answer::Error { message },
+            },
             Query::Reload => match self.reload() {
                 Ok(()) => Answer::Reloading,
                 Err(message) => Answer::Error { message },

@@ -13,10 +13,10 @@ mod news;
 mod vm;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hallway_control::{self as control, Migration};
+use hallway_control::{self as control, Migration, Release};
 use hallway_membership::Uuid;
 use nix::sys::epoll::EpollFlags;
 use tracing::warn;
@@ -29,6 +29,7 @@ use self::vm::Vm;
 use crate::config::{Config, Place};
 use crate::connections::{Connection, Connections};
 use crate::effect::Effect;
+use crate::keeper::SavedRelease;
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
 
@@ -39,13 +40,16 @@ const KEPT: &str = "may no longer be a member, and does not let the memory go: t
 /// Every VM of the configuration, by its number there.
 pub struct Vms {
     all: Vec<Vm>,
+    /// The releases that the holder knows of.
+    saved: Vec<SavedRelease>,
     newsroom: Newsroom,
     bridge: Arc<Bridge>,
 }
 
 impl Vms {
-    /// Starts looking after the monitors of the configuration.
-    pub fn start(config: &Config) -> Result<Self> {
+    /// Starts looking after the monitors of the configuration. `released`: VMs that a daemon
+    /// before this one had release their ring memory.
+    pub fn start(config: &Config, released: &[SavedRelease]) -> Result<Self> {
         let newsroom = Newsroom::new()?;
         let bridge = Arc::new(Bridge::default());
         let mut all = Vec::new();
@@ -59,10 +63,15 @@ impl Vms {
             };
             let monitor = vm.monitor.clone().map(start).transpose()?;
             let place = vm.monitor.as_ref().map(|place| place.word().into());
-            all.push(Vm::new(vm.name.clone(), vm.uuid, place, monitor));
+            let mut made = Vm::new(vm.name.clone(), vm.uuid, place, monitor);
+            if let Some(saved) = released.iter().find(|saved| saved.vm == vm.uuid) {
+                made.recover_release(saved.qemu);
+            }
+            all.push(made);
         }
         Ok(Self {
             all,
+            saved: released.to_vec(),
             newsroom,
             bridge,
         })
@@ -126,6 +135,8 @@ impl Vms {
                     return self.disown_guest(number, connections);
                 }
             }
+            News::Released(end) => vm.hear_released(end),
+            News::Stays => vm.hear_stays(),
             News::Down(why) => vm.hear_down(why),
             News::Plugged(id) => vm.hear_plugged(&id),
             News::Vcpus(threads) => vm.hear_vcpus(threads),
@@ -352,6 +363,40 @@ impl Vms {
     /// Has the migration of a VM end.
     pub fn cancel_migration(&mut self, vm: &str) -> Result<Migration, String> {
         self.find(vm)?.cancel_migration()
+    }
+
+    /// Begins to have a VM release its ring memory.
+    pub fn release(&mut self, vm: &str, limit: Duration) -> Result<Release, String> {
+        self.find(vm)?.release(limit)
+    }
+
+    /// Stage of the last release of a VM's ring memory.
+    pub fn release_stage(&mut self, vm: &str) -> Result<Release, String> {
+        self.find(vm)?.release_stage()
+    }
+
+    /// Gives a VM back the ring memory that it released.
+    pub fn resume(&mut self, vm: &str) -> Result<(), String> {
+        self.find(vm)?.resume()
+    }
+
+    /// The VMs whose ring memory stays out, for a later daemon.
+    pub fn releases(&self) -> Vec<SavedRelease> {
+        let saved = |vm: &Vm| {
+            let qemu = vm.released_qemu()?;
+            Some(SavedRelease { vm: vm.uuid, qemu })
+        };
+        self.all.iter().filter_map(saved).collect()
+    }
+
+    /// Whether a later daemon would not know of each of them.
+    pub fn is_unsaved(&self) -> bool {
+        self.releases() != self.saved
+    }
+
+    /// The holder has them.
+    pub fn on_saved(&mut self) {
+        self.saved = self.releases();
     }
 
     /// What `hallway status` shows of them.

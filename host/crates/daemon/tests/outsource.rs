@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use common::{change, member_generation, member_state, member_uuid, memory_of, until, Daemon};
 use hallway_abi::region as abi;
-use hallway_control::{ask, Answer, Migration, Query};
+use hallway_control::{ask, Answer, Migration, Query, Release};
 use hallway_membership::Uuid;
 use hallway_outsource::orders::Order;
 use hallway_shm::Mapping;
@@ -544,6 +544,20 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
         }
         other => panic!("{other:?}"),
     }
+    let release = |reset_outsourced| {
+        let query = Query::Release {
+            vm: "a".into(),
+            timeout: 30,
+            reset_outsourced,
+        };
+        ask(&daemon.run(), query).unwrap()
+    };
+    match release(false) {
+        Answer::Error { message } => {
+            assert!(message.contains("3 outsourced connections"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
     // While it drains it gets no more; the policy comes back once nothing asks any more.
     let policies = || {
         let orders = said(&daemon).into_iter();
@@ -561,6 +575,10 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
     until("it is drained", || policies() == [(0, 0)]);
     until("it has its policy again", || {
         policies() == [(0, 0), (100, 2)]
+    });
+    assert_eq!(release(true), Answer::Release(Release::Unplugging));
+    until("its region is out", || {
+        daemon.status().vms[0].plugs.is_empty()
     });
     assert_eq!(migrate(true), Answer::Migration(Migration::Unplugging));
 }

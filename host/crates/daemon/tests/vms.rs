@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{memory_of, until, Daemon, SIZE};
 use hallway_abi::region as abi;
-use hallway_control::{ask, Answer, Liveness, Migration, Query};
+use hallway_control::{ask, Answer, Liveness, Migration, Query, Release};
 use hallway_membership::Uuid;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -156,6 +156,39 @@ impl Vm {
         }
     }
 
+    fn release(&self) -> Release {
+        let query = Query::Release {
+            vm: "web1".into(),
+            timeout: 30,
+            reset_outsourced: false,
+        };
+        assert!(matches!(self.ask(query), Answer::Release(_)));
+        until("the release ends", || self.stage() != Release::Unplugging);
+        self.stage()
+    }
+
+    /// Of its release; by its UUID, for a change.
+    fn stage(&self) -> Release {
+        let vm = self.uuid.to_string();
+        match self.ask(Query::ReleaseStage { vm }) {
+            Answer::Release(stage) => stage,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn resume(&self) {
+        let vm = "web1".into();
+        assert_eq!(self.ask(Query::Resume { vm }), Answer::Resuming);
+    }
+
+    /// Its memory is out, and was plugged in as often before.
+    fn stays_out(&self, times: usize) {
+        self.a_second_passes();
+        assert_eq!(self.monitor.asked("device_add").len(), times);
+        let vm = &self.daemon.status().vms[0];
+        assert!(vm.released && vm.plugs.is_empty(), "{vm:?}");
+    }
+
     fn refused(&self, query: Query, part: &str) {
         match self.ask(query) {
             Answer::Error { message } if message.contains(part) => {}
@@ -235,6 +268,105 @@ fn what_a_guest_holds_and_what_hallwayd_did_not_plug_in_keeps_it_here() {
     for vm in [held, by_hand] {
         assert_eq!(vm.monitor.asked("migrate").len(), 0);
     }
+}
+
+#[test]
+fn memory_that_was_released_stays_out_until_it_is_resumed() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    let region = vm.daemon.region();
+    assert_eq!(vm.guest.join(region), abi::STATUS_OK);
+    let name = || String::from("web1");
+    let unknown = Query::Resume { vm: "web2".into() };
+    vm.refused(unknown, "no VM \"web2\"");
+    vm.refused(Query::ReleaseStage { vm: name() }, "was not asked");
+
+    assert_eq!(vm.release(), Release::Out);
+    assert_eq!(vm.liveness(), Liveness::Absent);
+    assert_eq!(vm.release(), Release::Out);
+    assert_eq!(vm.monitor.asked("device_del").len(), 1);
+    vm.stays_out(1);
+    // A reboot of its guest, and a pause, are in this QEMU.
+    vm.monitor.say("RESET");
+    until("it was reset", || vm.daemon.log().contains("was reset"));
+    vm.guest
+        .ask(0, abi::COMMAND_HELLO, Uuid::default(), abi::MAJOR);
+    assert_eq!(vm.guest.reply(0), abi::STATUS_OK);
+    vm.monitor.say("RESUME");
+    vm.monitor.say_migration("active");
+    vm.stays_out(1);
+
+    vm.resume();
+    vm.plugged(2);
+    assert_eq!(vm.guest.join(region), abi::STATUS_OK);
+    assert!(!vm.daemon.status().vms[0].released);
+    vm.resume();
+    vm.a_second_passes();
+    assert_eq!(vm.monitor.asked("device_add").len(), 2);
+}
+
+#[test]
+fn memory_that_was_released_comes_back_when_another_clients_migration_fails() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    for (times, end) in [(1, "failed"), (2, "cancelled")] {
+        assert_eq!(vm.release(), Release::Out);
+        vm.monitor.say_migration("active");
+        vm.stays_out(times);
+        vm.monitor.say_migration(end);
+        vm.plugged(times + 1);
+    }
+}
+
+#[test]
+fn a_guest_that_does_not_release_its_memory_keeps_it() {
+    for (guest, timeout, part) in [
+        (Guest::Refuses, 30, "does not let device hallway-g go"),
+        (Guest::Sleeps, 1, "does not let device hallway-g go"),
+    ] {
+        let mut vm = vm(guest, "running", &[]);
+        vm.start();
+        let query = Query::Release {
+            vm: "web1".into(),
+            timeout,
+            reset_outsourced: false,
+        };
+        assert_eq!(vm.ask(query), Answer::Release(Release::Unplugging));
+        if guest == Guest::Sleeps {
+            let busy = Query::Resume { vm: "web1".into() };
+            vm.refused(busy, "being taken out");
+        }
+        until(
+            "it fails",
+            || matches!(vm.stage(), Release::Failed { why } if why.contains(part)),
+        );
+        let status = &vm.daemon.status().vms[0];
+        assert!(!status.released && status.plugs[0].plugged, "{status:?}");
+    }
+    let mut by_hand = vm(Guest::LetsGo, "running", &["ring7"]);
+    by_hand.start();
+    match by_hand.release() {
+        Release::Failed { why } if why.contains("device_del ring7") => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(by_hand.monitor.asked("device_del").len(), 0);
+}
+
+#[test]
+fn a_daemon_that_takes_over_knows_what_was_released() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    assert_eq!(vm.release(), Release::Out);
+    vm.taken_over(State::default());
+    until("its monitor answers", || {
+        vm.daemon.status().vms[0].connected
+    });
+    vm.stays_out(0);
+    assert_eq!(vm.stage(), Release::Out);
+    vm.resume();
+    vm.plugged(1);
+    vm.taken_over(State::default());
+    vm.plugged(1);
 }
 
 #[test]

@@ -26,10 +26,11 @@ const EVENTS_MAX: usize = 256;
 /// Bytes of the longest device id.
 const ID_MAX: usize = 256;
 /// Events that are of use; all others are dropped.
-const KEPT: [&str; 5] = [
+const KEPT: [&str; 6] = [
     "DEVICE_DELETED",
     "DEVICE_UNPLUG_ERROR",
     "DEVICE_UNPLUG_GUEST_ERROR",
+    "MIGRATION",
     "RESET",
     "RESUME",
 ];
@@ -41,6 +42,8 @@ pub struct Event {
     pub name: &'static str,
     /// Id of the device that it is about.
     pub device: Option<String>,
+    /// Whether it says that a migration ended, and that the guest stays.
+    pub stays: bool,
 }
 
 impl Event {
@@ -331,7 +334,13 @@ impl Monitor {
         if self.events.len() == EVENTS_MAX {
             self.events.pop_front();
         }
-        self.events.push_back(Event { name, device });
+        let stays =
+            name == "MIGRATION" && matches!(data["status"].as_str(), Some("failed" | "cancelled"));
+        self.events.push_back(Event {
+            name,
+            device,
+            stays,
+        });
     }
 }
 

@@ -70,6 +70,7 @@ fn vm(name: &str) -> Vm {
         connected: true,
         problem: None,
         plugs: Vec::new(),
+        released: false,
         outsourcer: None,
         host_end: None,
         cpus: None,

@@ -49,6 +49,18 @@ pub struct State {
     /// Processes of helpers. A state of an older daemon has none.
     #[serde(default, rename = "outsourcers")]
     pub helpers: Vec<SavedHelper>,
+    /// VMs that have released their ring memory. A state of an older daemon has none.
+    #[serde(default)]
+    pub releases: Vec<SavedRelease>,
+}
+
+/// A VM whose ring memory stays out, as the state has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedRelease {
+    /// UUID of the VM.
+    pub vm: Uuid,
+    /// Process of its QEMU.
+    pub qemu: i32,
 }
 
 /// The doorbell of a helper, as the state has it.
@@ -158,6 +170,7 @@ impl State {
             next_connection: 1,
             bells: Vec::new(),
             helpers: Vec::new(),
+            releases: Vec::new(),
         }
     }
 
@@ -229,6 +242,7 @@ mod tests {
         old["major"] = 3.into();
         old["bells"] = serde_json::json!([]);
         old["outsourcers"] = serde_json::json!([]);
+        old["releases"] = serde_json::json!([]);
         assert_eq!(serde_json::to_value(&state).unwrap(), old);
         for (key, said) in [
             ("major", "speak ABI version 1"),

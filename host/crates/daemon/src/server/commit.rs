@@ -18,6 +18,7 @@ impl Server {
         let picture = &self.picture;
         if picture.connections.is_unsaved()
             || picture.regions.is_unsaved()
+            || picture.vms.is_unsaved()
             || self.keeper.is_behind()
         {
             self.save();
@@ -63,6 +64,7 @@ impl Server {
         state.next_connection = connections.next();
         state.bells = connections.saved_bells();
         state.helpers = self.picture.helpers.saved(&self.picture.config);
+        state.releases = self.picture.vms.releases();
         let regions = &mut self.picture.regions;
         connections.keep(self.keeper.holder())?;
         regions.keep(self.keeper.holder())?;
@@ -71,6 +73,7 @@ impl Server {
         connections.on_saved(self.keeper.holder());
         regions.on_saved(self.keeper.holder());
         self.picture.helpers.on_saved();
+        self.picture.vms.on_saved();
         Ok(())
     }
 

@@ -81,7 +81,7 @@ impl Server {
         let recovered = connections.iter().count();
         let mut server = Self {
             picture: Picture {
-                vms: Vms::start(&config)?,
+                vms: Vms::start(&config, &state.releases)?,
                 pairs: Pairs::recover(&regions, &config),
                 helpers,
                 cpus: Cpus::new(&config),

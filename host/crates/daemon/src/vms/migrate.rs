@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Live migration of a VM, for `hallway migrate`.
+//! Live migration of a VM, for `hallway migrate`; its first step alone is `hallway release`.
 //!
 //! 1. The guest lets its ring memory go: its connections go on over TCP.
 //! 2. QEMU migrates. The doorbell device goes along: it holds nothing of this host.
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use hallway_control::Migration;
+use hallway_control::{Migration, Release};
 use hallway_qmp::{MigrationState, Monitor, Result};
 
 use super::news::{News, LET_GO, PREFIX};
@@ -29,29 +29,40 @@ pub fn run(
     cancelled: &AtomicBool,
     send: &dyn Fn(News),
 ) -> Result<Migration> {
-    let devices = monitor.devices(MEMORY)?;
-    if let Some(other) = devices.iter().find(|id| !id.starts_with(PREFIX)) {
-        return Ok(stayed(format!(
-            "QEMU can't migrate {MEMORY} device {other}, which hallwayd did not plug in: take it \
-             out (device_del {other}) first"
-        )));
-    }
     send(News::Migrates(Migration::Unplugging));
-    for id in devices {
-        match monitor.unplug(&id, LET_GO) {
-            Ok(()) => send(News::Gone(id, true)),
-            Err(error) if error.is_final() => return Err(error),
-            Err(error) => {
-                send(News::Held(id, error.to_string()));
-                return Ok(stayed(error.to_string()));
-            }
-        }
+    if let Release::Failed { why } = release(monitor, LET_GO, send)? {
+        return Ok(stayed(why));
     }
     if cancelled.load(Ordering::Relaxed) {
         return Ok(stayed("cancelled".into()));
     }
     monitor.migrate(uri)?;
     follow(monitor, cancelled, send)
+}
+
+/// Has the guest let all its ring memory go, each region within `limit`. Sends news of each
+/// device that is gone, and of one that is not. After a failure some may be gone.
+pub fn release(monitor: &mut Monitor, limit: Duration, send: &dyn Fn(News)) -> Result<Release> {
+    let devices = monitor.devices(MEMORY)?;
+    if let Some(other) = devices.iter().find(|id| !id.starts_with(PREFIX)) {
+        let why = format!(
+            "QEMU can't migrate {MEMORY} device {other}, which hallwayd did not plug in: take it \
+             out (device_del {other}) first"
+        );
+        return Ok(Release::Failed { why });
+    }
+    for id in devices {
+        match monitor.unplug(&id, limit) {
+            Ok(()) => send(News::Gone(id, true)),
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => {
+                let why = error.to_string();
+                send(News::Held(id, why.clone()));
+                return Ok(Release::Failed { why });
+            }
+        }
+    }
+    Ok(Release::Out)
 }
 
 /// Follows a migration to its end.

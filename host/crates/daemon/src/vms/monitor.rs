@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{bail, Result};
-use hallway_control::Migration;
+use hallway_control::{Migration, Release};
 use hallway_membership::{is_own, Uuid};
 use hallway_qmp::{Error, MigrationState, Monitor};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -264,6 +264,16 @@ impl Thread {
                 Err(error) if error.is_final() => return Err(error),
                 Err(_) => News::Vcpus(Vec::new()),
             },
+            Job::Release(limit) => {
+                let send = |news| self.send(news);
+                match migrate::release(monitor, limit, &send) {
+                    Ok(end) => News::Released(end),
+                    Err(error) if error.is_final() => return Err(error),
+                    Err(error) => News::Released(Release::Failed {
+                        why: error.to_string(),
+                    }),
+                }
+            }
             Job::Migrate(uri) => {
                 let send = |news| self.send(news);
                 return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &send));
@@ -302,6 +312,9 @@ impl Thread {
                 }
                 if event.name == "RESET" {
                     self.send(News::Reset);
+                }
+                if event.stays {
+                    self.send(News::Stays);
                 }
                 let gone = event.device.filter(|id| id.starts_with(PREFIX));
                 if let ("DEVICE_DELETED", Some(id)) = (event.name, gone) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use hallway_control::Migration;
+use hallway_control::{Migration, Release};
 use hallway_membership::printable;
 use hallway_qmp::{Identity, Memory};
 
@@ -27,6 +27,8 @@ pub enum Job {
     Unplug(String),
     /// Migrate to this URI.
     Migrate(String),
+    /// Plug all ring memory out, each region within this time.
+    Release(Duration),
     /// Find the threads of the vCPUs.
     Vcpus,
 }
@@ -53,6 +55,11 @@ pub enum News {
     Gone(String, bool),
     /// The migration has reached this stage.
     Migrates(Migration),
+    /// The release of all ring memory ended so.
+    Released(Release),
+    /// A migration that another client of QEMU began, such as libvirt, has failed or was
+    /// cancelled.
+    Stays,
     /// These are the threads of the vCPUs; none if QEMU does not say.
     Vcpus(Vec<i32>),
 }
@@ -87,11 +94,15 @@ impl News {
                 let why = clean(&why);
                 Self::Migrates(Migration::Stayed { why })
             }
+            Self::Released(Release::Failed { why }) => {
+                let why = clean(&why);
+                Self::Released(Release::Failed { why })
+            }
             Self::Vcpus(mut threads) => {
                 threads.truncate(VCPUS_MAX);
                 Self::Vcpus(threads)
             }
-            Self::Runs | Self::Reset | Self::Migrates(_) => self,
+            Self::Runs | Self::Reset | Self::Stays | Self::Migrates(_) | Self::Released(_) => self,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hallway_control::{self as control, Migration};
+use hallway_control::{self as control, Migration, Release};
 use hallway_membership::Uuid;
 use hallway_qmp::{Identity, Memory, Source};
 use tracing::{info, warn};
@@ -61,6 +61,10 @@ pub struct Vm {
     elsewhere: bool,
     /// The last migration from here.
     migration: Option<Migration>,
+    /// The last release of its ring memory, unless it was resumed since.
+    release: Option<Release>,
+    /// Process of the QEMU that this release is of, where that is known.
+    release_qemu: Option<i32>,
     /// Threads of its vCPUs.
     vcpus: Vec<i32>,
     /// When they were asked for last.
@@ -115,9 +119,17 @@ impl Vm {
             lines: Lines::new(LINES),
             elsewhere: false,
             migration: None,
+            release: None,
+            release_qemu: None,
             vcpus: Vec::new(),
             vcpus_asked: None,
         }
+    }
+
+    /// A daemon before this one had this QEMU's guest release its ring memory.
+    pub fn recover_release(&mut self, qemu: i32) {
+        self.release = Some(Release::Out);
+        self.release_qemu = Some(qemu);
     }
 
     /// Whether its monitor answers, and is that of its own QEMU.
@@ -198,6 +210,10 @@ impl Vm {
         self.link = Link::Up(identity);
         self.elsewhere = elsewhere;
         self.migration = None;
+        // Another QEMU is another run of the VM, or a VM that came here.
+        if self.release_qemu.is_none() || self.release_qemu != self.qemu() {
+            self.release = None;
+        }
         self.vcpus.clear();
         self.vcpus_asked = None;
         true
@@ -213,6 +229,9 @@ impl Vm {
                 self.migration = Some(Migration::Unknown { why: why.clone() });
             }
             _ => {}
+        }
+        if self.release == Some(Release::Unplugging) {
+            self.release = Some(Release::Failed { why: why.clone() });
         }
         match &self.link {
             Link::Down(before) if *before == why => return,
@@ -309,6 +328,7 @@ impl Vm {
                 }
                 self.plugs.remove(region);
                 self.revoked.remove(region);
+                self.found.remove(region);
             }
         }
     }
@@ -325,6 +345,23 @@ impl Vm {
         }
         self.migration = Some(stage);
         done
+    }
+
+    /// The release of its ring memory ended so.
+    pub fn hear_released(&mut self, end: Release) {
+        match &end {
+            Release::Failed { why } => warn!(vm = self.name, "keeps its ring memory: {why}"),
+            _ => info!(vm = self.name, "has released its ring memory"),
+        }
+        self.release = Some(end);
+    }
+
+    /// Another client's migration of it failed: memory that was released for that comes back.
+    pub fn hear_stays(&mut self) {
+        if self.release == Some(Release::Out) {
+            info!(vm = self.name, "stays, and gets its ring memory again");
+            self.release = None;
+        }
     }
 
     /// Has its thread plug a region out, once at a time: a hostile QEMU may say without
@@ -369,10 +406,11 @@ impl Vm {
         }
     }
 
-    /// Whether regions can be plugged in: its monitor answers, and its guest is
-    /// not elsewhere nor on its way.
+    /// Whether regions can be plugged in: its monitor answers, its guest is not elsewhere
+    /// nor on its way, and its memory was not released.
     pub fn can_plug(&self) -> bool {
-        self.reachable().is_some() && !self.elsewhere && !self.is_migrating()
+        let releases = matches!(self.release, Some(Release::Unplugging | Release::Out));
+        self.reachable().is_some() && !self.elsewhere && !self.is_migrating() && !releases
     }
 
     /// Whether a region is to be plugged in, and was not refused just now.
@@ -498,13 +536,14 @@ impl Vm {
 
     // -- Migration ---------------------------------------------------------------
 
-    /// Begins to migrate it.
-    pub fn migrate(&mut self, uri: String) -> Result<Migration, String> {
+    /// Its monitor, if its guest runs here, and does not migrate.
+    fn staying(&self) -> Result<&Handle, String> {
         let monitor = match (&self.monitor, &self.link) {
             (Some(monitor), Link::Up(_)) => monitor,
             (None, _) => {
                 return Err(format!(
-                    "{} has no monitor in the configuration: give it one, or migrate by hand",
+                    "{} has no monitor in the configuration: give it one, or take its memory out \
+                     by hand",
                     self.name
                 ))
             }
@@ -524,9 +563,56 @@ impl Vm {
                 self.name
             ));
         }
-        monitor.migrate(uri);
+        Ok(monitor)
+    }
+
+    /// Begins to migrate it.
+    pub fn migrate(&mut self, uri: String) -> Result<Migration, String> {
+        self.staying()?.migrate(uri);
         self.migration = Some(Migration::Unplugging);
         Ok(Migration::Unplugging)
+    }
+
+    /// Begins to have it release its ring memory, each region within `limit`.
+    pub fn release(&mut self, limit: Duration) -> Result<Release, String> {
+        let monitor = self.staying()?;
+        let releases = matches!(self.release, Some(Release::Unplugging | Release::Out));
+        if !releases {
+            monitor.ask(Job::Release(limit));
+            self.release = Some(Release::Unplugging);
+            self.release_qemu = self.qemu();
+        }
+        self.release_stage()
+    }
+
+    /// Stage of its last release.
+    pub fn release_stage(&self) -> Result<Release, String> {
+        let none = || format!("{} was not asked to release its ring memory", self.name);
+        self.release.clone().ok_or_else(none)
+    }
+
+    /// Has its ring memory plugged in again.
+    pub fn resume(&mut self) -> Result<(), String> {
+        match self.release {
+            Some(Release::Unplugging) => {
+                return Err(format!(
+                    "{}'s ring memory is being taken out: wait until that is over",
+                    self.name
+                ))
+            }
+            // Its monitor may answer later.
+            Some(Release::Out) => {}
+            _ => drop(self.staying()?),
+        }
+        self.release = None;
+        self.plugs.retain(|_, plug| *plug != Plug::TakenOut);
+        Ok(())
+    }
+
+    /// The QEMU whose guest has released its ring memory, if that stays out.
+    pub fn released_qemu(&self) -> Option<i32> {
+        self.release_qemu
+            .filter(|_| self.release == Some(Release::Out))
     }
 
     /// Stage of its last migration.
@@ -569,6 +655,7 @@ impl Vm {
             uuid: self.uuid.to_string(),
             monitor: self.path.clone(),
             connected: self.is_up(),
+            released: self.release == Some(Release::Out),
             outsourcer: None,
             host_end: None,
             cpus: None,
@@ -620,6 +707,49 @@ mod tests {
         vm.hear_gone("hallway-g", true);
         vm.hear_gone("hallway-g", false);
         assert_eq!(jobs.try_iter().count(), 1);
+    }
+
+    /// A QEMU of `vm` answers.
+    fn answers(vm: &mut Vm, pid: i32) {
+        let uuid = vm.uuid.to_string();
+        let pid = Some(pid);
+        assert!(vm.hear_up(Identity { uuid, pid }, false, None));
+    }
+
+    #[test]
+    fn what_another_took_out_is_resumed() {
+        let (handle, _jobs) = Handle::played();
+        let mut vm = Vm::new("web1".into(), Uuid::default(), None, Some(handle));
+        assert!(vm.resume().unwrap_err().contains("has not answered yet"));
+        answers(&mut vm, 7);
+        vm.hear_gone("hallway-g", false);
+        assert!(!vm.lacks("g"));
+        vm.resume().unwrap();
+        assert!(vm.lacks("g"));
+    }
+
+    #[test]
+    fn a_release_is_of_one_qemu() {
+        let (handle, jobs) = Handle::played();
+        let mut vm = Vm::new("web1".into(), Uuid::default(), None, Some(handle));
+        let limit = Duration::from_secs(1);
+        answers(&mut vm, 7);
+        vm.release(limit).unwrap();
+        assert!(!vm.can_plug());
+        vm.hear_down("QEMU hung up".into());
+        assert!(matches!(vm.release_stage(), Ok(Release::Failed { .. })));
+
+        answers(&mut vm, 7);
+        assert!(vm.can_plug());
+        vm.release(limit).unwrap();
+        vm.hear_released(Release::Out);
+        assert_eq!(jobs.try_iter().count(), 2);
+        // libvirt was restarted.
+        vm.hear_down("libvirt hung up".into());
+        answers(&mut vm, 7);
+        assert_eq!((vm.can_plug(), vm.released_qemu()), (false, Some(7)));
+        answers(&mut vm, 8);
+        assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
     }
 
     #[test]

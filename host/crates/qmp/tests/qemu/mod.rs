@@ -154,6 +154,13 @@ impl Qemu {
         tell(client.as_ref().unwrap(), &event).unwrap();
     }
 
+    /// QEMU says how its migration goes.
+    pub fn say_migration(&self, status: &str) {
+        let client = self.client.lock().unwrap();
+        let event = json!({ "event": "MIGRATION", "data": { "status": status } });
+        tell(client.as_ref().unwrap(), &event).unwrap();
+    }
+
     /// QEMU dies.
     pub fn hang_up(&self) {
         let client = self.client.lock().unwrap();
