@@ -241,7 +241,7 @@ def describe(facts: dict[str, Any]) -> str:
 def direction(sender: dict[str, int], receiver: dict[str, int]) -> Direction:
     """Return how the bytes of one direction went, by what its ends counted."""
     return Direction(
-        # bytes that the receiver cut off from a ring were resent over TCP
+        # bytes of a ring that the receiver truncated were resent over TCP
         sent_ring=sender["tx_bytes_ring"] - sender["tx_bytes_resent"] + sender["tx_bytes_tunnel"],
         sent_tcp=sender["tx_bytes_tcp"] + sender["tx_bytes_resent"],
         received_ring=receiver["rx_bytes_ring"] + receiver["rx_bytes_tunnel"],

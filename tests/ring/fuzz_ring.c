@@ -196,16 +196,16 @@ static void tx_done(void)
 	MUST(lost == tx.head - tx.tail && lost <= size);
 }
 
-/* A cut lies in what was not taken, or is none; what is left lies in the ring. */
+/* A truncation lies in what was not taken, or is none; what is left lies in the ring. */
 static void tx_end(void)
 {
 	u64 end = shared->end, taken = (end - tx.tail) & HALLWAY_MARK_POSITION;
-	bool was = tx.broken, cut = end >> 62 == 1 && taken <= tx.head - tx.tail;
+	bool was = tx.broken, truncated = end >> 62 == 1 && taken <= tx.head - tx.tail;
 	u32 left = hall_ring_set_end(&tx), ahead, n, sum = 0;
 	struct hall_span span;
 
-	MUST(tx.broken == (was || (end && !cut)));
-	MUST(left == (cut && !was ? tx.head - tx.tail - taken : 0));
+	MUST(tx.broken == (was || (end && !truncated)));
+	MUST(left == (truncated && !was ? tx.head - tx.tail - taken : 0));
 	if (!end)
 		MUST(shared->end == HALLWAY_MARK_SET);
 	for (ahead = 0; ahead < left; ahead += span.len) {
@@ -222,12 +222,12 @@ static void tx_end(void)
 
 /* The receiver's calls */
 
-static void rx_cut(bool refuse)
+static void rx_truncate(bool unread)
 {
 	bool ended = rx.ended;
 	u64 end = shared->end;
 
-	if (refuse)
+	if (unread)
 		hall_ring_truncate_unread(&rx);
 	else
 		hall_ring_truncate(&rx);
@@ -236,7 +236,7 @@ static void rx_cut(bool refuse)
 	MUST(rx.ended == (ended || (!end && !rx.broken)));
 	if (rx.ended && !ended)
 		MUST(shared->end == (HALLWAY_MARK_TRUNCATED |
-				     ((refuse ? rx.tail : rx.head) &
+				     ((unread ? rx.tail : rx.head) &
 				      HALLWAY_MARK_POSITION)));
 }
 
@@ -406,7 +406,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			if (what & 0x10)
 				tx_end();
 			else
-				rx_cut(what & 0x20);
+				rx_truncate(what & 0x20);
 			break;
 		case 7:
 			rx_look();

@@ -18,8 +18,8 @@
 #include "hooked.h"
 
 #define TCP_QUEUE	(1u << 14)	/* that the sender may fill */
-#define TCP_MAX		(1u << 15)	/* with what it repeats of a ring */
-#define SAVED_MAX	(1u << 16)
+#define TCP_MAX		(1u << 15)	/* with what it resends of a ring */
+#define REQUEUED_MAX	(1u << 16)
 
 enum tx_state { TX_TCP, TX_OFFERED, TX_RING, TX_DRAINING };
 
@@ -39,8 +39,8 @@ static bool chance(u32 one_in)
 static struct {
 	u64 streams, bytes_tcp, bytes_ring, promoted, demoted, full, empty, wrapped;
 	u64 left_in_tcp, left_in_ring, under_reader, under_writer;
-	u64 reader_slept, writer_slept, woken_for_nothing, saved, declined;
-	u64 grown, shrunk, cut, repeated, closed_early, fin_in_ring, fin_read_first;
+	u64 reader_slept, writer_slept, woken_for_nothing, requeued, declined;
+	u64 grown, shrunk, truncated, resent, closed_early, fin_in_ring, fin_read_first;
 	u64 in_midst, seq_wrapped;
 } counted;
 
@@ -79,8 +79,8 @@ static struct {
 		struct hall_rx_ring ring;
 		struct mail mail;
 		/* Moved from a ring to the head of TCP's queue. */
-		u32 saved_at, saved_end;
-		u8 saved[SAVED_MAX];
+		u32 requeued_at, requeued_end;
+		u8 requeued[REQUEUED_MAX];
 	} rx;
 } w;
 
@@ -140,13 +140,13 @@ static void tx_start(void)
 	w.rx.bell = true;
 }
 
-/* What the receiver cut off goes over TCP, before anything else. */
-static void tx_repeat(u32 left)
+/* What the receiver truncated goes over TCP, before anything else. */
+static void tx_resend(u32 left)
 {
 	struct hall_span span;
 	u32 done, i;
 
-	counted.repeated += left;
+	counted.resent += left;
 	for (done = 0; done < left; done += span.len) {
 		span = hall_ring_get_truncated(&w.tx.ring, done);
 		CHECK(span.len && span.len <= left - done);
@@ -167,7 +167,7 @@ static void tx_end(void)
 	counted.under_writer += w.tx.asleep;
 	left = hall_ring_set_end(&w.tx.ring);
 	if (left)
-		tx_repeat(left);
+		tx_resend(left);
 	w.tx.state = TX_DRAINING;
 	w.rx.bell = true;
 	w.tx.asleep = false;
@@ -319,7 +319,7 @@ static void sender_step(void)
 
 static u32 copied_seq(void)
 {
-	return w.isn + (u32)w.took - (w.rx.saved_end - w.rx.saved_at) +
+	return w.isn + (u32)w.took - (w.rx.requeued_end - w.rx.requeued_at) +
 	       w.fin_read;
 }
 
@@ -362,8 +362,8 @@ static void rx_tcp(u32 n)
 	u32 some = 1 + below(n);
 
 	while (some--) {
-		if (w.rx.saved_at != w.rx.saved_end) {
-			take_byte(w.rx.saved[w.rx.saved_at++]);
+		if (w.rx.requeued_at != w.rx.requeued_end) {
+			take_byte(w.rx.requeued[w.rx.requeued_at++]);
 			continue;
 		}
 		CHECK(w.took < w.arrived);
@@ -399,19 +399,19 @@ static void rx_ring(u32 n)
 }
 
 /* The rest of an ended ring becomes the head of TCP's queue. */
-static void rx_save(void)
+static void rx_requeue(void)
 {
 	struct hall_span span;
 	u32 n = hall_ring_count_used(&w.rx.ring);
 
-	CHECK(w.rx.saved_at == w.rx.saved_end);
-	CHECK(n <= SAVED_MAX);
-	w.rx.saved_at = w.rx.saved_end = 0;
-	counted.saved += n;
+	CHECK(w.rx.requeued_at == w.rx.requeued_end);
+	CHECK(n <= REQUEUED_MAX);
+	w.rx.requeued_at = w.rx.requeued_end = 0;
+	counted.requeued += n;
 	while (n) {
 		span = hall_ring_get_rx_span(&w.rx.ring, 0, n);
-		memcpy(w.rx.saved + w.rx.saved_end, span.data, span.len);
-		w.rx.saved_end += span.len;
+		memcpy(w.rx.requeued + w.rx.requeued_end, span.data, span.len);
+		w.rx.requeued_end += span.len;
 		n -= span.len;
 		if (hall_ring_consume(&w.rx.ring, span.len))
 			w.tx.bell = true;
@@ -477,7 +477,7 @@ static void rx_read(void)
 		break;
 	case HALL_RX_RING:
 		if (w.rx.ring.ended && chance(3))
-			rx_save();
+			rx_requeue();
 		else
 			rx_ring(n);
 		break;
@@ -543,11 +543,11 @@ static void receiver_step(void)
 			hall_ring_truncate(&w.rx.ring);
 		else
 			hall_ring_truncate_unread(&w.rx.ring);
-		counted.cut += w.rx.ring.ended;
+		counted.truncated += w.rx.ring.ended;
 		w.rx.asleep = false;
 	} else if (w.rx.mapped && w.fin_arrived && !w.fin_read &&
 		   w.took == w.arrived &&
-		   w.rx.saved_at == w.rx.saved_end && chance(4)) {
+		   w.rx.requeued_at == w.rx.requeued_end && chance(4)) {
 		/* A native read took the FIN before the ring was drained. */
 		counted.fin_read_first += w.rx.ring.started;
 		w.fin_read = true;
@@ -671,12 +671,12 @@ int main(int argc, char **argv)
 	SHOW(reader_slept);
 	SHOW(writer_slept);
 	SHOW(woken_for_nothing);
-	SHOW(saved);
+	SHOW(requeued);
 	SHOW(declined);
 	SHOW(grown);
 	SHOW(shrunk);
-	SHOW(cut);
-	SHOW(repeated);
+	SHOW(truncated);
+	SHOW(resent);
 	SHOW(closed_early);
 	SHOW(fin_in_ring);
 	SHOW(fin_read_first);

@@ -508,7 +508,7 @@ static void truncate_at_head(void)
 }
 
 /* The second one learns what the first one wrote. */
-static void cut_and_end(void)
+static void truncate_and_end(void)
 {
 	u32 n;
 
@@ -859,7 +859,7 @@ int main(void)
 	TEST(private_geometry);
 	TEST(head_after_end);
 	TEST(truncate_at_head);
-	TEST(cut_and_end);
+	TEST(truncate_and_end);
 	TEST(truncate_at_tail);
 	TEST(truncate_words);
 	TEST(marks);
