@@ -114,13 +114,13 @@ bool rst_sent, rst_in;			/* by the sender of the bytes */
 bool rst_back;				/* by their receiver */
 
 /* The sender's socket. */
-bool s_lock, s_sleep, s_bell, s_err, s_out;
+bool s_lock, s_sleep, s_doorbell, s_err, s_out;
 mtype s_state = TCP;
 byte s_carrier, s_head, sent, offered;
 byte s_i;				/* used within one step: no state */
 
 /* The receiver's socket. */
-bool r_lock, r_sleep, r_bell, r_work, r_closed, r_early, r_out;
+bool r_lock, r_sleep, r_doorbell, r_work, r_closed, r_early, r_out;
 mtype r_state = TCP;
 byte r_carrier, r_tail, copied = BASE, delivered;
 
@@ -243,8 +243,8 @@ inline tx_demote()
 		ring_free();
 #endif
 	};
-#ifndef END_WITHOUT_BELL
-	r_bell = 1;
+#ifndef END_WITHOUT_DOORBELL
+	r_doorbell = 1;
 #endif
 	s_lock = 0
 }
@@ -309,9 +309,9 @@ put:	/* hall_ring_publish: bytes, release, head */
 #endif
 		if
 #ifdef BOOLEAN_NOTIFY
-		:: head_notify -> r_bell = 1
+		:: head_notify -> r_doorbell = 1
 #else
-		:: head_event == s_head - 1 -> r_bell = 1
+		:: head_event == s_head - 1 -> r_doorbell = 1
 #endif
 		:: else
 		fi;
@@ -717,7 +717,7 @@ look:
 	atomic {
 		R_OWNS;
 		if
-		:: tail_event == r_tail - 1 -> s_bell = 1
+		:: tail_event == r_tail - 1 -> s_doorbell = 1
 		:: else
 		fi;
 		r_lock = 0;
@@ -952,8 +952,8 @@ end_idle:
 	   }
 	/* A doorbell, late or stale, clears nothing. */
 	:: atomic {
-		r_bell && R_LIVES ->
-		r_bell = 0;
+		r_doorbell && R_LIVES ->
+		r_doorbell = 0;
 #ifdef BOOLEAN_NOTIFY
 		head_notify = 0;
 #endif
@@ -961,8 +961,8 @@ end_idle:
 		r_sleep = 0
 	   }
 	:: atomic {
-		s_bell && S_LIVES ->
-		s_bell = 0;
+		s_doorbell && S_LIVES ->
+		s_doorbell = 0;
 		s_sleep = 0
 	   }
 #ifdef REPEATED

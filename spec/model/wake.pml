@@ -32,7 +32,7 @@ byte head_event, tail_event;
 chan w_stores = [2] of { mtype, byte };
 chan r_stores = [2] of { mtype, byte };
 
-bool w_bell, r_bell;		/* rung, not yet handled */
+bool w_doorbell, r_doorbell;		/* rung, not yet handled */
 bool w_sleep, r_sleep;		/* on the wait queue */
 bool w_out;
 byte received;
@@ -103,7 +103,7 @@ sleep:			atomic { !w_sleep -> w_sleep = 1 };
 		BARRIER(w_stores);
 		atomic {
 			if
-			:: ASKED(head_event, before, own) -> r_bell = 1
+			:: ASKED(head_event, before, own) -> r_doorbell = 1
 			:: else
 			fi;
 			before = 0
@@ -165,7 +165,7 @@ end_sleep:		atomic { !r_sleep -> r_sleep = 1 };
 		BARRIER(r_stores);
 		atomic {
 			if
-			:: ASKED(tail_event, before, own) -> w_bell = 1
+			:: ASKED(tail_event, before, own) -> w_doorbell = 1
 			:: else
 			fi;
 			before = 0
@@ -201,23 +201,23 @@ end_idle:
 	   }
 	/* Doorbells. */
 	:: atomic {
-		w_bell ->
-		w_bell = 0;
+		w_doorbell ->
+		w_doorbell = 0;
 #ifdef BOOLEAN_NOTIFY
 		tail_event = 0;
 #endif
 		w_sleep = 0
 	   }
 	:: atomic {
-		r_bell ->
-		r_bell = 0;
+		r_doorbell ->
+		r_doorbell = 0;
 #ifdef BOOLEAN_NOTIFY
 		head_event = 0;
 #endif
 		r_sleep = 0
 	   }
-	:: atomic { stale_w < STALE && !w_bell -> stale_w++; w_bell = 1 }
-	:: atomic { stale_r < STALE && !r_bell -> stale_r++; r_bell = 1 }
+	:: atomic { stale_w < STALE && !w_doorbell -> stale_w++; w_doorbell = 1 }
+	:: atomic { stale_r < STALE && !r_doorbell -> stale_r++; r_doorbell = 1 }
 	od
 }
 

@@ -61,7 +61,7 @@ static struct {
 
 	/* The sender. */
 	struct {
-		bool busy, asleep, bell, closing;
+		bool busy, asleep, doorbell, closing;
 		enum tx_state state;
 		u64 wrote;
 		u32 carrier, size, least, want;
@@ -72,7 +72,7 @@ static struct {
 
 	/* The receiver. */
 	struct {
-		bool busy, asleep, bell, tcp_bell, mapped, asked, over, closed;
+		bool busy, asleep, doorbell, tcp_event, mapped, asked, over, closed;
 		u64 read;
 		u32 want;
 		struct hallway_ring *memory;
@@ -92,15 +92,15 @@ static void network_step(void)
 
 	if (some) {
 		w.arrived += 1 + below(some);
-		w.rx.tcp_bell = true;
+		w.rx.tcp_event = true;
 	} else if (w.fin_sent && !w.fin_arrived) {
 		w.fin_arrived = true;
-		w.rx.tcp_bell = true;
+		w.rx.tcp_event = true;
 	} else if (chance(50)) {
 		/* A stale doorbell, and a segment without news. */
-		w.rx.bell |= chance(2);
-		w.tx.bell |= chance(2);
-		w.rx.tcp_bell |= chance(2);
+		w.rx.doorbell |= chance(2);
+		w.tx.doorbell |= chance(2);
+		w.rx.tcp_event |= chance(2);
 	}
 }
 
@@ -137,7 +137,7 @@ static void tx_start(void)
 	counted.under_reader += w.rx.asleep;
 	hall_ring_set_start(&w.tx.ring, w.isn + (u32)w.sent);
 	w.tx.state = TX_RING;
-	w.rx.bell = true;
+	w.rx.doorbell = true;
 }
 
 /* What the receiver truncated goes over TCP, before anything else. */
@@ -169,7 +169,7 @@ static void tx_end(void)
 	if (left)
 		tx_resend(left);
 	w.tx.state = TX_DRAINING;
-	w.rx.bell = true;
+	w.rx.doorbell = true;
 	w.tx.asleep = false;
 }
 
@@ -268,7 +268,7 @@ static void tx_ring(void)
 		span.data[n] = stream_byte(w.tx.wrote++);
 	counted.bytes_ring += span.len;
 	if (hall_ring_publish(&w.tx.ring, span.len))
-		w.rx.bell = true;
+		w.rx.doorbell = true;
 }
 
 /* A writer that a doorbell woke for nothing sleeps on, armed as before. */
@@ -276,9 +276,9 @@ static bool tx_still_asleep(void)
 {
 	if (!w.tx.asleep)
 		return false;
-	if (!w.tx.bell)
+	if (!w.tx.doorbell)
 		return true;
-	w.tx.bell = false;
+	w.tx.doorbell = false;
 	if (hall_ring_count_space(&w.tx.ring) < w.tx.least) {
 		counted.woken_for_nothing++;
 		return true;
@@ -393,7 +393,7 @@ static void rx_ring(u32 n)
 		for (i = 0; i < span.len; i++)
 			take_byte(span.data[i]);
 		if (hall_ring_consume(&w.rx.ring, span.len))
-			w.tx.bell = true;
+			w.tx.doorbell = true;
 		some -= span.len;
 	}
 }
@@ -414,7 +414,7 @@ static void rx_requeue(void)
 		w.rx.requeued_end += span.len;
 		n -= span.len;
 		if (hall_ring_consume(&w.rx.ring, span.len))
-			w.tx.bell = true;
+			w.tx.doorbell = true;
 	}
 	rx_release();
 }
@@ -434,7 +434,7 @@ static void rx_sleep(void)
 			return;
 	}
 	/* What came after the look marked the sleeper as woken. */
-	if (w.rx.tcp_bell)
+	if (w.rx.tcp_event)
 		return;
 	w.rx.asleep = true;
 	counted.reader_slept++;
@@ -462,7 +462,7 @@ static void rx_read(void)
 	u32 copied = copied_seq(), arrived = w.isn + (u32)w.arrived, n = 0;
 	bool fin = w.fin_arrived;
 
-	w.rx.tcp_bell = false;
+	w.rx.tcp_event = false;
 	if (!w.rx.mapped) {
 		n = arrived - (copied - w.fin_read);
 		if (n)
@@ -500,18 +500,18 @@ static bool rx_still_asleep(void)
 
 	if (!w.rx.asleep)
 		return false;
-	if (w.rx.tcp_bell) {
+	if (w.rx.tcp_event) {
 		w.rx.asleep = false;
 		return false;
 	}
-	if (!w.rx.bell)
+	if (!w.rx.doorbell)
 		return true;
-	w.rx.bell = false;
+	w.rx.doorbell = false;
 	w.rx.asleep = false;
 	/* Woken for nothing: some sleep on, armed as before. */
 	if (w.rx.mapped && w.rx.ring.started && chance(2) &&
 	    hall_ring_find_source(&w.rx.ring, copied_seq(), w.isn + (u32)w.arrived,
-				  &n) == HALL_RX_EMPTY && !w.rx.tcp_bell) {
+				  &n) == HALL_RX_EMPTY && !w.rx.tcp_event) {
 		counted.woken_for_nothing++;
 		w.rx.asleep = true;
 	}
@@ -589,7 +589,7 @@ static void check_sleepers(void)
 	u32 copied = copied_seq(), arrived = w.isn + (u32)w.arrived;
 	bool lost = false;
 
-	if (w.rx.asleep && !w.rx.bell && !w.rx.tcp_bell) {
+	if (w.rx.asleep && !w.rx.doorbell && !w.rx.tcp_event) {
 		if (!w.rx.mapped || !ring->start)
 			lost = (s32)(arrived - copied) > 0;
 		else if ((s32)((u32)ring->start - copied) > 0)
@@ -599,7 +599,7 @@ static void check_sleepers(void)
 		CHECK(!lost, "lost wake-up of the reader at byte %llu",
 		      (unsigned long long)w.rx.read);
 	}
-	if (w.tx.asleep && !w.tx.bell) {
+	if (w.tx.asleep && !w.tx.doorbell) {
 		lost = w.tx.size - (w.tx.ring.head - w.tx.memory->tail) >= w.tx.want;
 		CHECK(!lost, "lost wake-up of the writer at byte %llu",
 		      (unsigned long long)w.tx.wrote);

@@ -37,36 +37,36 @@
 #define S		0xfffffff0u	/* the start mark; nothing else comes by TCP */
 
 /* One doorbell: rung by adding one. */
-struct bell {
+struct doorbell {
 	u32 count __attribute__((aligned(64)));
 };
 
-static struct bell reader_bell, writer_bell;
+static struct doorbell reader_doorbell, writer_doorbell;
 static struct hallway_ring *shared;
 static u64 total;			/* bytes of this round */
 static u32 ring_size;
 static u64 seed;
 static u64 slept_reader, slept_writer, for_nothing;
 
-static void ring(struct bell *bell)
+static void ring(struct doorbell *doorbell)
 {
-	__atomic_fetch_add(&bell->count, 1, __ATOMIC_RELAXED);
-	syscall(SYS_futex, &bell->count, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	__atomic_fetch_add(&doorbell->count, 1, __ATOMIC_RELAXED);
+	syscall(SYS_futex, &doorbell->count, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static u32 heard(struct bell *bell)
+static u32 heard(struct doorbell *doorbell)
 {
-	return __atomic_load_n(&bell->count, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&doorbell->count, __ATOMIC_ACQUIRE);
 }
 
-/* Sleeps until the bell is rung past before. */
-static void sleep_on(struct bell *bell, u32 before, const char *side, u64 at)
+/* Sleeps until the doorbell is rung past before. */
+static void sleep_on(struct doorbell *doorbell, u32 before, const char *side, u64 at)
 {
 	struct timespec limit = { .tv_sec = WATCHDOG };
 
-	while (heard(bell) == before) {
-		if (syscall(SYS_futex, &bell->count, FUTEX_WAIT_PRIVATE, before,
-			    &limit, NULL, 0) == 0 || heard(bell) != before)
+	while (heard(doorbell) == before) {
+		if (syscall(SYS_futex, &doorbell->count, FUTEX_WAIT_PRIVATE, before,
+			    &limit, NULL, 0) == 0 || heard(doorbell) != before)
 			continue;
 		if (errno != ETIMEDOUT)
 			continue;
@@ -102,9 +102,9 @@ static void *sender(void *unused)
 
 	hall_ring_init_tx(&tx, shared, ring_size, 1);
 	/* The carrier is offered; what follows has no order but the ring's. */
-	__atomic_store_n(&writer_bell.count, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&writer_doorbell.count, 1, __ATOMIC_RELEASE);
 	hall_ring_set_start(&tx, S);
-	ring(&reader_bell);
+	ring(&reader_doorbell);
 	while (wrote < total && !tx.broken) {
 		want = 1 + random_below(&rng, 1 << random_below(&rng, 14));
 		if (want > total - wrote)
@@ -113,17 +113,17 @@ static void *sender(void *unused)
 		if (!span.len) {
 			u32 least = 1 + random_below(&rng, ring_size / 2);
 			u32 room = least + random_below(&rng, ring_size / 2 - least + 1);
-			u32 before = heard(&writer_bell);
+			u32 before = heard(&writer_doorbell);
 
 			if (hall_ring_arm_tail(&tx, least, room))
 				continue;
 			slept_writer++;
 			/* A doorbell from earlier is still on its way. */
 			if (!random_below(&rng, 8))
-				ring(&writer_bell);
+				ring(&writer_doorbell);
 			for (;;) {
-				sleep_on(&writer_bell, before, "writer", wrote);
-				before = heard(&writer_bell);
+				sleep_on(&writer_doorbell, before, "writer", wrote);
+				before = heard(&writer_doorbell);
 				if (tx.broken || hall_ring_count_space(&tx) >= least)
 					break;
 				__atomic_fetch_add(&for_nothing, 1, __ATOMIC_RELAXED);
@@ -133,14 +133,14 @@ static void *sender(void *unused)
 		for (i = 0; i < span.len; i++)
 			span.data[i] = stream_byte(wrote++);
 		if (hall_ring_publish(&tx, span.len))
-			ring(&reader_bell);
+			ring(&reader_doorbell);
 		if (!random_below(&rng, 20))
-			ring(&reader_bell);
+			ring(&reader_doorbell);
 		if (random_below(&rng, 2))
 			dawdle(&rng);
 	}
 	hall_ring_set_end(&tx);
-	ring(&reader_bell);
+	ring(&reader_doorbell);
 	CHECK(!tx.broken && wrote == total);
 	(void)unused;
 	return NULL;
@@ -154,12 +154,12 @@ static void *receiver(void *unused)
 	struct hall_span span;
 	u32 n, some, i, before;
 
-	while (!__atomic_load_n(&writer_bell.count, __ATOMIC_ACQUIRE))
+	while (!__atomic_load_n(&writer_doorbell.count, __ATOMIC_ACQUIRE))
 		sched_yield();
 	CHECK(hall_ring_init_rx(&rx, shared, ring_size, 1));
 	for (;;) {
 		/* What rings from here on keeps us awake. */
-		before = heard(&reader_bell);
+		before = heard(&reader_doorbell);
 		source = hall_ring_find_source(&rx, S, S, &n);
 		if (source == HALL_RX_ENDED || source == HALL_RX_CORRUPT)
 			break;
@@ -174,10 +174,10 @@ static void *receiver(void *unused)
 			slept_reader++;
 			/* A doorbell from earlier is still on its way. */
 			if (!random_below(&rng, 8))
-				ring(&reader_bell);
+				ring(&reader_doorbell);
 			for (;;) {
-				sleep_on(&reader_bell, before, "reader", took);
-				before = heard(&reader_bell);
+				sleep_on(&reader_doorbell, before, "reader", took);
+				before = heard(&reader_doorbell);
 				source = hall_ring_find_source(&rx, S, S, &n);
 				if (source != HALL_RX_EMPTY || !rx.started)
 					break;
@@ -198,9 +198,9 @@ static void *receiver(void *unused)
 			took++;
 		}
 		if (hall_ring_consume(&rx, span.len))
-			ring(&writer_bell);
+			ring(&writer_doorbell);
 		if (!random_below(&rng, 20))
-			ring(&writer_bell);
+			ring(&writer_doorbell);
 		if (random_below(&rng, 2))
 			dawdle(&rng);
 	}
@@ -218,7 +218,7 @@ static void one_round(u32 size, u64 bytes)
 
 	ring_size = size;
 	total = bytes;
-	reader_bell.count = writer_bell.count = 0;
+	reader_doorbell.count = writer_doorbell.count = 0;
 	shared = aligned_alloc(4096, HALLWAY_RING_HEADER + size);
 	memset(shared, 0, HALLWAY_RING_HEADER + size);
 	pthread_create(&thread, NULL, sender, NULL);

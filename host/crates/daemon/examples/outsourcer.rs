@@ -73,8 +73,8 @@ fn main() {
             was_rung = false;
         }
         let mut fds = vec![PollFd::new(control.as_fd(), PollFlags::POLLIN)];
-        let bell = own.as_ref().map(AsFd::as_fd);
-        fds.extend(bell.map(|bell| PollFd::new(bell, PollFlags::POLLIN)));
+        let doorbell = own.as_ref().map(AsFd::as_fd);
+        fds.extend(doorbell.map(|doorbell| PollFd::new(doorbell, PollFlags::POLLIN)));
         poll(&mut fds, PollTimeout::NONE).unwrap();
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap()).collect();
         if ready.get(1) == Some(&true) {

@@ -24,7 +24,7 @@ pub use self::connection::Connection;
 use self::ringer::Ringer;
 use crate::config::Config;
 use crate::effect::Effect;
-use crate::keeper::{Entry, Holder, Kept, SavedBell, SavedConnection, State};
+use crate::keeper::{Entry, Holder, Kept, SavedConnection, SavedDoorbell, State};
 use crate::lines::Lines;
 use crate::poller::{Poller, Source};
 use crate::regionspec::OUTSOURCED;
@@ -92,13 +92,13 @@ struct Helper {
     /// Its slot in the region.
     slot: usize,
     /// Rung by the guest; its process listens.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     /// Whether the holder keeps that.
     kept: bool,
 }
 
-/// Name of a helper's doorbell at the holder.
-fn bell_name(number: u64) -> String {
+/// Name of a helper's doorbell at the holder; those of older daemons stay there.
+fn doorbell_name(number: u64) -> String {
     format!("bell.{number}")
 }
 
@@ -131,12 +131,12 @@ impl Connections {
             helpers: BTreeMap::new(),
             gone_helpers: Vec::new(),
         };
-        for saved in state.bells.drain(..) {
-            if let Some(bell) = kept.remove(&bell_name(saved.number)) {
+        for saved in state.doorbells.drain(..) {
+            if let Some(doorbell) = kept.remove(&doorbell_name(saved.number)) {
                 let helper = Helper {
                     number: saved.number,
                     slot: saved.slot,
-                    bell,
+                    doorbell,
                     kept: false,
                 };
                 connections.helpers.insert(saved.region, helper);
@@ -152,12 +152,12 @@ impl Connections {
         for number in self.numbers() {
             let peers: Vec<u64> = self.all[&number].line.peers.keys().copied().collect();
             for peer in peers {
-                let bell = self.bell_of(peer).transpose()?;
+                let doorbell = self.doorbell_of(peer).transpose()?;
                 let Some(connection) = self.all.get_mut(&number) else {
                     continue;
                 };
-                match bell {
-                    Some(bell) => connection.line.reintroduce(peer, bell.as_fd())?,
+                match doorbell {
+                    Some(doorbell) => connection.line.reintroduce(peer, doorbell.as_fd())?,
                     None => drop(connection.line.peers.remove(&peer)),
                 }
             }
@@ -461,7 +461,7 @@ impl Connections {
         let helper = Helper {
             number: self.next,
             slot,
-            bell: line::eventfd()?,
+            doorbell: line::eventfd()?,
             kept: false,
         };
         self.next += 1;
@@ -495,25 +495,25 @@ impl Connections {
     }
 
     /// The doorbell of the helper of a region.
-    pub fn helper_bell(&self, region: &str) -> Option<BorrowedFd<'_>> {
+    pub fn helper_doorbell(&self, region: &str) -> Option<BorrowedFd<'_>> {
         let helper = self.helpers.get(region)?;
-        Some(helper.bell.as_fd())
+        Some(helper.doorbell.as_fd())
     }
 
     /// A copy of the doorbell of a connection or a helper.
-    fn bell_of(&self, number: u64) -> Option<io::Result<OwnedFd>> {
+    fn doorbell_of(&self, number: u64) -> Option<io::Result<OwnedFd>> {
         if let Some(connection) = self.all.get(&number) {
-            return Some(connection.line.bell());
+            return Some(connection.line.doorbell());
         }
         let mut helpers = self.helpers.values();
         let helper = helpers.find(|one| one.number == number)?;
-        Some(helper.bell.try_clone())
+        Some(helper.doorbell.try_clone())
     }
 
     /// Makes the doorbell of `about` known to the QEMU of `to`. True if it is, or
     /// if that QEMU does not read: others need not wait for it.
     fn introduce_one(&mut self, to: u64, about: u64) -> bool {
-        let Some(bell) = self.bell_of(about) else {
+        let Some(doorbell) = self.doorbell_of(about) else {
             return true;
         };
         let Some(connection) = self.all.get_mut(&to) else {
@@ -524,7 +524,7 @@ impl Connections {
         }
         let lags = connection.line.lags(JOIN_WAIT);
         self.unsaved = true;
-        match bell.and_then(|bell| connection.line.introduce(about, bell.as_fd())) {
+        match doorbell.and_then(|doorbell| connection.line.introduce(about, doorbell.as_fd())) {
             Ok(true) => {}
             Ok(false) => {
                 if connection.may_warn() {
@@ -603,7 +603,7 @@ impl Connections {
         }
         let fresh = self.helpers.values_mut().filter(|one| !one.kept);
         for helper in fresh {
-            holder.put(&bell_name(helper.number), helper.bell.as_fd())?;
+            holder.put(&doorbell_name(helper.number), helper.doorbell.as_fd())?;
             helper.kept = true;
         }
         Ok(())
@@ -625,13 +625,13 @@ impl Connections {
     }
 
     /// What a later daemon must know of the helpers' doorbells.
-    pub fn saved_bells(&self) -> Vec<SavedBell> {
-        let bell = |(region, one): (&String, &Helper)| SavedBell {
+    pub fn saved_doorbells(&self) -> Vec<SavedDoorbell> {
+        let doorbell = |(region, one): (&String, &Helper)| SavedDoorbell {
             region: region.clone(),
             slot: one.slot,
             number: one.number,
         };
-        self.helpers.iter().map(bell).collect()
+        self.helpers.iter().map(doorbell).collect()
     }
 
     /// The holder has the state: it needs no descriptors of connections that are over.
@@ -642,7 +642,7 @@ impl Connections {
         }
         for number in self.gone_helpers.drain(..) {
             // Where it fails, the holder has ended, and has closed it.
-            let _ = holder.del(&bell_name(number));
+            let _ = holder.del(&doorbell_name(number));
         }
     }
 

@@ -176,8 +176,8 @@ impl Helpers {
                 };
             }
             let its = saved.iter().find(|saved| saved.region == served.name);
-            let bell = connections.helper_bell(&served.name);
-            if let (Some(helper), Some(its), Some(_)) = (helper, its, bell) {
+            let doorbell = connections.helper_doorbell(&served.name);
+            if let (Some(helper), Some(its), Some(_)) = (helper, its, doorbell) {
                 next += 1;
                 if let Some(process) = adopt(next, helper, its, served, kept) {
                     info!(
@@ -688,8 +688,8 @@ fn introduce(
     connections: &Connections,
 ) -> Result<()> {
     let memory = served.region.descriptor().context("it is a file")?;
-    let bell = connections.helper_bell(region);
-    let mut fds = vec![memory, bell.context("it has no doorbell")?];
+    let doorbell = connections.helper_doorbell(region);
+    let mut fds = vec![memory, doorbell.context("it has no doorbell")?];
     fds.extend(listeners.iter().map(AsFd::as_fd));
     process.send(order, &fds)
 }
@@ -721,7 +721,7 @@ fn tell(
             slice_offset: geometry.slice_offset(entry.slot as usize),
             slice_size: geometry.slice_size(),
         };
-        process.send(&order, &[one.line.bell()?.as_fd()])?;
+        process.send(&order, &[one.line.doorbell()?.as_fd()])?;
     }
     *knows = Some(now);
     Ok(())

@@ -17,7 +17,7 @@ use tracing::warn;
 
 pub use self::holder::{run as run_holder, Holder, Kept};
 pub use self::state::{
-    Entry, Peer, SavedBell, SavedConnection, SavedHelper, SavedRegion, SavedRelease, State,
+    Entry, Peer, SavedConnection, SavedDoorbell, SavedHelper, SavedRegion, SavedRelease, State,
 };
 use crate::poller::{Poller, Source};
 use crate::run::{clean, RunDir};

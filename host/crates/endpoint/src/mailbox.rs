@@ -233,7 +233,7 @@ mod tests {
     use crate::message::Other;
     use hallway_shm::sealed_memory;
 
-    fn boxes() -> (Outbox, Inbox, Rc<Mapping>) {
+    fn mailboxes() -> (Outbox, Inbox, Rc<Mapping>) {
         let fd = sealed_memory("mailbox", 16384).unwrap();
         let memory = Rc::new(Mapping::new(fd, 16384).unwrap());
         let outbox = Outbox::open(memory.clone(), 0, 7, 9);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn messages_wait_and_stay_in_order() {
-        let (mut outbox, mut inbox, _) = boxes();
+        let (mut outbox, mut inbox, _) = mailboxes();
         for n in 0..200 {
             outbox.send(&message(n));
         }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn pending_bits_are_taken_once() {
-        let (outbox, inbox, _) = boxes();
+        let (outbox, inbox, _) = mailboxes();
         for endpoint in [0, 5, 64, 4095, 4096] {
             outbox.mark(endpoint);
         }
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn impossible_indexes_take_nothing_and_the_mailbox_works_again() {
-        let (mut outbox, mut inbox, memory) = boxes();
+        let (mut outbox, mut inbox, memory) = mailboxes();
         outbox.send(&message(1));
         assert_eq!(inbox.receive().len(), 1);
         memory.write_u32(HEAD + INDEX, 1000);

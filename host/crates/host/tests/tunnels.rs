@@ -68,7 +68,7 @@ struct Conn {
 /// The guest, and what hallwayd has.
 struct Vm {
     control: OwnedFd,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     peer: Peer,
     _member: Member,
     messages: Vec<Message>,
@@ -94,7 +94,7 @@ impl Vm {
         .unwrap();
         std::thread::spawn(move || Server::new(Host::default(), its, false).unwrap().run());
         let region = sealed_memory("tunnels", SIZE as usize).unwrap();
-        let (host_bell, bell) = (eventfd(), eventfd());
+        let (host_doorbell, doorbell) = (eventfd(), eventfd());
         let listeners = [
             at(&path, SockType::Stream),
             at(&dir.join("vm.packets"), SockType::SeqPacket),
@@ -115,23 +115,23 @@ impl Vm {
         let guest = slice(2);
         let fds = [
             region.as_raw_fd(),
-            host_bell.as_raw_fd(),
+            host_doorbell.as_raw_fd(),
             listeners[0].as_raw_fd(),
             listeners[1].as_raw_fd(),
         ];
         order(&control, &start, &fds);
         let member = Member::join(region.try_clone().unwrap(), SIZE, 3, guest).unwrap();
-        let peer = member.meet(own, host_bell).unwrap();
+        let peer = member.meet(own, host_doorbell).unwrap();
         let joined: Order<Policy> = Order::Guest {
             slot: guest.slot,
             generation: guest.generation,
             slice_offset: guest.offset,
             slice_size: guest.size,
         };
-        order(&control, &joined, &[bell.as_raw_fd()]);
+        order(&control, &joined, &[doorbell.as_raw_fd()]);
         Self {
             control,
-            bell,
+            doorbell,
             peer,
             _member: member,
             messages: Vec::new(),
@@ -149,14 +149,14 @@ impl Vm {
         let end = Instant::now() + PATIENCE;
         loop {
             self.peer.flush();
-            let _ = nix::unistd::read(&self.bell, &mut [0; 8]);
+            let _ = nix::unistd::read(&self.doorbell, &mut [0; 8]);
             let messages = self.peer.look(4096, |_| {});
             self.messages.extend(messages);
             if let Some(found) = look(self) {
                 return found;
             }
             assert!(Instant::now() < end, "{what} does not happen");
-            let mut fds = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.doorbell.as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::from(20_u16)).unwrap();
         }
     }

@@ -203,21 +203,21 @@ fn garbage_everywhere() {
     let mut random = Random(0xfeed_f00d_dead_beef);
     let mut vm = host.join(21);
     let slice = guest_slice(21);
-    let boxes = [
+    let mailboxes = [
         slice.offset as usize + mailbox_at(own_slice().slot),
         own_slice().offset as usize + mailbox_at(slice.slot),
     ];
     let end = Instant::now() + TIME;
     let mut rounds = 0;
     while Instant::now() < end {
-        for at in boxes {
+        for at in mailboxes {
             for _ in 0..10 {
                 let word = at + random.below(12288) as usize / 8 * 8;
                 memory.write_u64(word, random.word());
             }
         }
         // Indexes that the program takes for good now and then.
-        let at = boxes[0];
+        let at = mailboxes[0];
         memory.write_u32(at + 4, 21);
         memory.write_u32(at + 8, own_slice().generation);
         let index = memory.read_u32(at + 64);

@@ -26,7 +26,7 @@ const COUNT_MAX: u64 = 4096;
 /// Time between two warnings that one guest causes.
 const WARNING: Duration = Duration::from_secs(1);
 
-/// Names of a connection's descriptors at the holder.
+/// Names of a connection's descriptors at the holder; those of older daemons stay there.
 const PARTS: [&str; 4] = ["qemu", "page", "bell", "ask"];
 
 /// A connection to a QEMU.
@@ -152,8 +152,8 @@ impl Connection {
             kept.remove(&name)
                 .with_context(|| format!("the holder lost {name}"))
         };
-        let [socket, page_fd, bell, ask] = PARTS.map(&mut take);
-        let mut line = Line::recover(saved.number, socket?, bell?, ask?)?;
+        let [socket, page_fd, doorbell, ask] = PARTS.map(&mut take);
+        let mut line = Line::recover(saved.number, socket?, doorbell?, ask?)?;
         line.greeted = saved.greeted;
         line.next_peer = saved.next_peer;
         line.peers = std::mem::take(&mut saved.peers);
@@ -176,8 +176,8 @@ impl Connection {
 
     /// Has the holder keep its descriptors.
     pub fn keep(&self, holder: &Holder) -> std::io::Result<()> {
-        let [socket, bell, ask] = self.line.fds();
-        let fds = [socket, self.page_fd.as_fd(), bell, ask];
+        let [socket, doorbell, ask] = self.line.fds();
+        let fds = [socket, self.page_fd.as_fd(), doorbell, ask];
         for (part, fd) in PARTS.into_iter().zip(fds) {
             holder.put(&part_name(self.number, part), fd)?;
         }

@@ -31,7 +31,7 @@ pub struct Line {
     number: u64,
     session: Session,
     /// Rung by other guests and by the daemon; QEMU listens.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     /// Rung by the guest; the daemon listens.
     ask: OwnedFd,
     /// Whether QEMU was sent all that it waits for at its start.
@@ -59,11 +59,11 @@ impl Line {
     }
 
     /// Puts together what a daemon before this one left.
-    pub fn recover(number: u64, socket: OwnedFd, bell: OwnedFd, ask: OwnedFd) -> Result<Self> {
+    pub fn recover(number: u64, socket: OwnedFd, doorbell: OwnedFd, ask: OwnedFd) -> Result<Self> {
         Ok(Self {
             number,
             session: Session::new(socket)?,
-            bell,
+            doorbell,
             ask,
             greeted: false,
             next_peer: u32::from(DAEMON_ID) + 1,
@@ -76,7 +76,11 @@ impl Line {
 
     /// The socket, the doorbell of the guest, and that of the daemon.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
-        [self.session.as_fd(), self.bell.as_fd(), self.ask.as_fd()]
+        [
+            self.session.as_fd(),
+            self.doorbell.as_fd(),
+            self.ask.as_fd(),
+        ]
     }
 
     /// Watches for what QEMU and its guest do.
@@ -108,32 +112,32 @@ impl Line {
     /// Sends QEMU all that it waits for at its start; `page` becomes its BAR 2.
     pub fn greet(&mut self, page: BorrowedFd<'_>) -> Result<()> {
         let daemon = (DAEMON_ID, self.ask.as_fd());
-        self.session.greet(page, [daemon], self.bell.as_fd())?;
+        self.session.greet(page, [daemon], self.doorbell.as_fd())?;
         self.session.flush()?;
         self.greeted = true;
         Ok(())
     }
 
     /// A copy of the doorbell that rings the guest.
-    pub fn bell(&self) -> io::Result<OwnedFd> {
-        self.bell.try_clone()
+    pub fn doorbell(&self) -> io::Result<OwnedFd> {
+        self.doorbell.try_clone()
     }
 
     /// Rings the guest.
     pub fn ring(&self, ringer: &Ringer) -> io::Result<()> {
-        ringer.ring(self.bell.as_fd())
+        ringer.ring(self.doorbell.as_fd())
     }
 
     /// Makes sure that QEMU was sent another connection's doorbell. False once
     /// the ids have run out.
-    pub fn introduce(&mut self, other: u64, bell: BorrowedFd<'_>) -> io::Result<bool> {
+    pub fn introduce(&mut self, other: u64, doorbell: BorrowedFd<'_>) -> io::Result<bool> {
         if self.peers.contains_key(&other) {
             return Ok(true);
         }
         let Ok(id @ 0..=ID_MAX) = u16::try_from(self.next_peer) else {
             return Ok(false);
         };
-        self.session.introduce(id, bell)?;
+        self.session.introduce(id, doorbell)?;
         self.next_peer += 1;
         self.peers.insert(other, Peer { id, known: false });
         self.has_sent();
@@ -141,9 +145,9 @@ impl Line {
     }
 
     /// Sends a doorbell again that QEMU may not have read, which does no harm.
-    pub fn reintroduce(&mut self, other: u64, bell: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn reintroduce(&mut self, other: u64, doorbell: BorrowedFd<'_>) -> io::Result<()> {
         if let Some(peer) = self.peers.get(&other).filter(|peer| !peer.known) {
-            self.session.introduce(peer.id, bell)?;
+            self.session.introduce(peer.id, doorbell)?;
             self.has_sent();
         }
         Ok(())

@@ -59,12 +59,12 @@ impl Ringer {
     }
 
     /// Rings a doorbell. One that is full stays so.
-    pub fn ring(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn ring(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
         let mut read = Iocb {
             opcode: IOCB_CMD_PREAD,
             fildes: self.null.as_raw_fd() as u32,
             flags: IOCB_FLAG_RESFD,
-            resfd: bell.as_raw_fd() as u32,
+            resfd: doorbell.as_raw_fd() as u32,
             ..Iocb::default()
         };
         let reads = [&raw mut read];
@@ -108,14 +108,14 @@ mod tests {
     #[test]
     fn a_full_doorbell_that_blocks_is_rung_without_waiting() {
         let ringer = Ringer::new().unwrap();
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+        let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
         for _ in 0..1000 {
-            ringer.ring(bell.as_fd()).unwrap();
+            ringer.ring(doorbell.as_fd()).unwrap();
         }
-        assert_eq!(bell.read().unwrap(), 1000);
-        bell.write(u64::MAX - 1).unwrap();
-        ringer.ring(bell.as_fd()).unwrap();
-        ringer.ring(bell.as_fd()).unwrap();
-        assert_eq!(bell.read().unwrap(), u64::MAX);
+        assert_eq!(doorbell.read().unwrap(), 1000);
+        doorbell.write(u64::MAX - 1).unwrap();
+        ringer.ring(doorbell.as_fd()).unwrap();
+        ringer.ring(doorbell.as_fd()).unwrap();
+        assert_eq!(doorbell.read().unwrap(), u64::MAX);
     }
 }

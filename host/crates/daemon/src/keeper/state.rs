@@ -44,8 +44,8 @@ pub struct State {
     #[serde(rename = "next_vm")]
     pub next_connection: u64,
     /// Doorbells of helpers. A state of an older daemon has none.
-    #[serde(default)]
-    pub bells: Vec<SavedBell>,
+    #[serde(default, rename = "bells")]
+    pub doorbells: Vec<SavedDoorbell>,
     /// Processes of helpers. A state of an older daemon has none.
     #[serde(default, rename = "outsourcers")]
     pub helpers: Vec<SavedHelper>,
@@ -65,7 +65,7 @@ pub struct SavedRelease {
 
 /// The doorbell of a helper, as the state has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SavedBell {
+pub struct SavedDoorbell {
     /// The region that it belongs to.
     pub region: String,
     /// Slot of the helper there.
@@ -168,7 +168,7 @@ impl State {
             regions: Vec::new(),
             connections: Vec::new(),
             next_connection: 1,
-            bells: Vec::new(),
+            doorbells: Vec::new(),
             helpers: Vec::new(),
             releases: Vec::new(),
         }

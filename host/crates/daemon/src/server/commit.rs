@@ -62,7 +62,7 @@ impl Server {
         state.regions = self.picture.regions.saved();
         state.connections = connections.saved();
         state.next_connection = connections.next();
-        state.bells = connections.saved_bells();
+        state.doorbells = connections.saved_doorbells();
         state.helpers = self.picture.helpers.saved(&self.picture.config);
         state.releases = self.picture.vms.releases();
         let regions = &mut self.picture.regions;

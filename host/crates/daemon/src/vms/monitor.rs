@@ -35,10 +35,10 @@ const LIBVIRT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What wakes the loop when there is news of any monitor.
 pub struct Newsroom {
-    bell: Arc<EventFd>,
+    event: Arc<EventFd>,
 }
 
-fn bell() -> Result<Arc<EventFd>> {
+fn eventfd() -> Result<Arc<EventFd>> {
     let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
     Ok(Arc::new(EventFd::from_flags(flags)?))
 }
@@ -46,18 +46,18 @@ fn bell() -> Result<Arc<EventFd>> {
 impl Newsroom {
     /// Makes one without news.
     pub fn new() -> Result<Self> {
-        Ok(Self { bell: bell()? })
+        Ok(Self { event: eventfd()? })
     }
 
     /// To be called before news is taken: what comes after that rings again.
     pub fn hush(&self) {
-        let _ = self.bell.read();
+        let _ = self.event.read();
     }
 }
 
 impl AsFd for Newsroom {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event.as_fd()
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Handle {
     jobs: Sender<Job>,
     news: Receiver<News>,
     cancelled: Arc<AtomicBool>,
-    bell: Arc<EventFd>,
+    event: Arc<EventFd>,
 }
 
 impl Handle {
@@ -74,16 +74,16 @@ impl Handle {
     pub fn new(number: usize, way: Way, ports: Vec<String>, room: &Newsroom) -> Result<Self> {
         let (jobs, receiver) = std::sync::mpsc::channel();
         let (sender, news) = std::sync::mpsc::sync_channel(NEWS_MAX);
-        let bell = bell()?;
+        let event = eventfd()?;
         let cancelled = Arc::new(AtomicBool::new(false));
         let thread = Thread {
             way,
             ports,
             jobs: receiver,
             cancelled: cancelled.clone(),
-            rung: bell.clone(),
+            rung: event.clone(),
             news: sender,
-            bell: room.bell.clone(),
+            has_news: room.event.clone(),
         };
         std::thread::Builder::new()
             .name(format!("monitor{number}"))
@@ -92,7 +92,7 @@ impl Handle {
             jobs,
             news,
             cancelled,
-            bell,
+            event,
         })
     }
 
@@ -104,7 +104,7 @@ impl Handle {
             jobs,
             news: std::sync::mpsc::sync_channel(NEWS_MAX).1,
             cancelled: Arc::default(),
-            bell: bell().unwrap(),
+            event: eventfd().unwrap(),
         };
         (handle, receiver)
     }
@@ -118,7 +118,7 @@ impl Handle {
     /// Gives the thread a job.
     pub fn ask(&self, job: Job) {
         let _ = self.jobs.send(job);
-        let _ = self.bell.write(1);
+        let _ = self.event.write(1);
     }
 
     /// Has the VM migrate; no migration may be going on.
@@ -184,13 +184,13 @@ struct Thread {
     cancelled: Arc<AtomicBool>,
     rung: Arc<EventFd>,
     news: SyncSender<News>,
-    bell: Arc<EventFd>,
+    has_news: Arc<EventFd>,
 }
 
 impl Thread {
     fn send(&self, news: News) {
         let _ = self.news.send(news.printable());
-        let _ = self.bell.write(1);
+        let _ = self.has_news.write(1);
     }
 
     fn run(self) {

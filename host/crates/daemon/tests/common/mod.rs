@@ -380,20 +380,20 @@ impl Qemu {
     /// Makes writes to the guest's doorbell and the daemon's wait: both have all rings
     /// that they can have, and QEMU shares their flags.
     pub fn fill_doorbells(&self) {
-        for bell in [self.own.as_ref().unwrap(), &self.doorbells[&abi::DAEMON_ID]] {
-            let _ = nix::unistd::read(bell, &mut [0; 8]);
-            nix::unistd::write(bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-            fcntl(bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        for doorbell in [self.own.as_ref().unwrap(), &self.doorbells[&abi::DAEMON_ID]] {
+            let _ = nix::unistd::read(doorbell, &mut [0; 8]);
+            nix::unistd::write(doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            fcntl(doorbell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
         }
     }
 
     /// What the guest's write into the doorbell register does.
     pub fn ring(&self, id: u16) {
-        let bell = self
+        let doorbell = self
             .doorbells
             .get(&id)
             .unwrap_or_else(|| panic!("QEMU knows no peer {id}"));
-        nix::unistd::write(bell, &1u64.to_ne_bytes()).unwrap();
+        nix::unistd::write(doorbell, &1u64.to_ne_bytes()).unwrap();
     }
 
     fn request_at(entry: usize) -> usize {

@@ -173,15 +173,15 @@ impl Host {
         let member = Member::join(region, SIZE, SLOTS, slice).unwrap();
         let rung = self.doorbell.try_clone().unwrap();
         let peer = member.meet(own_slice(), rung).unwrap();
-        let bell = eventfd();
+        let doorbell = eventfd();
         let order = Order::Guest {
             slot: slice.slot,
             generation,
             slice_offset: slice.offset,
             slice_size: slice.size,
         };
-        self.order(&order, &[bell.as_raw_fd()]);
-        Vm::new(peer, bell)
+        self.order(&order, &[doorbell.as_raw_fd()]);
+        Vm::new(peer, doorbell)
     }
 
     /// The guest sets an option, also to the value that it has.

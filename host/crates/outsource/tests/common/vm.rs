@@ -16,7 +16,7 @@ use super::{wait_readable, PATIENCE};
 /// The guest.
 pub struct Vm {
     pub peer: Peer,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     messages: VecDeque<Message>,
     next: u32,
 }
@@ -39,10 +39,10 @@ impl Conn {
 }
 
 impl Vm {
-    pub fn new(peer: Peer, bell: OwnedFd) -> Self {
+    pub fn new(peer: Peer, doorbell: OwnedFd) -> Self {
         Self {
             peer,
-            bell,
+            doorbell,
             messages: VecDeque::new(),
             next: 0,
         }
@@ -57,8 +57,8 @@ impl Vm {
     /// Sleeps until the doorbell rings.
     pub fn sleep(&mut self) {
         self.peer.flush();
-        assert!(wait_readable(&self.bell, PATIENCE), "no doorbell");
-        let _ = nix::unistd::read(&self.bell, &mut [0; 8]);
+        assert!(wait_readable(&self.doorbell, PATIENCE), "no doorbell");
+        let _ = nix::unistd::read(&self.doorbell, &mut [0; 8]);
         let messages = self.peer.look(4096, |_| {});
         self.messages.extend(messages);
     }

@@ -21,7 +21,7 @@
 #define FOREIGN	(1 << THREADS)	/* a mark of no thread */
 
 byte word;			/* pending */
-bool bell;			/* rung, and not heard: doorbells merge */
+bool doorbell;			/* rung, and not heard: doorbells merge */
 byte marked[THREADS], seen[THREADS];
 bool arrived;
 
@@ -43,7 +43,7 @@ active [THREADS] proctype Thread()
 #endif
 		atomic {
 			if
-			:: before == 0 -> bell = 1
+			:: before == 0 -> doorbell = 1
 			:: else
 			fi;
 			before = 0
@@ -58,11 +58,11 @@ active proctype Reader()
 
 end_idle:
 	do
-	:: bell ->
+	:: doorbell ->
 #ifdef HEAR_LATE
 		skip;
 #else
-		bell = 0;
+		doorbell = 0;
 #endif
 		/* take_word */
 #ifdef WAKE_AND_TAKE
@@ -84,7 +84,7 @@ end_idle:
 		word = 0;
 #endif
 #ifdef HEAR_LATE
-		bell = 0;
+		doorbell = 0;
 #endif
 		taken = 0
 	od
@@ -107,7 +107,7 @@ active proctype World()
 end_idle:
 	do
 #ifdef LOSS
-	:: atomic { !lost && bell -> lost = 1; bell = 0 }
+	:: atomic { !lost && doorbell -> lost = 1; doorbell = 0 }
 	:: atomic { !written -> written = 1; word = word | FOREIGN }
 #else
 	:: false
@@ -126,7 +126,7 @@ end_idle:
 #if defined(LOSS) && !defined(NO_REPEAT)
 		/* hall_mailbox_check */
 		if
-		:: word != 0 -> bell = 1; goto end_idle
+		:: word != 0 -> doorbell = 1; goto end_idle
 		:: else
 		fi;
 #endif
