@@ -70,7 +70,7 @@ pub struct Slice {
     pub rx_bytes: u64,
     /// Promoted connections now; to be shown only.
     pub channels: u32,
-    /// A `change` of the region: of members that had departed by then nothing is used.
+    /// A `change` of the region: no channel to a member that had departed by then is left.
     pub settled: u32,
     /// Connections and tunnels, trunks too, through which it sent in the last half second or so.
     pub senders: u32,

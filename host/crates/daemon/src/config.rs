@@ -88,7 +88,7 @@ pub enum Isolation {
     Shared(Geometry),
     /// A region for each two of them, made at their first traffic.
     Pair {
-        /// How each region is cut up.
+        /// How each region is divided.
         geometry: Geometry,
         /// A region without a promoted connection for this long is withdrawn.
         idle: Duration,
@@ -192,7 +192,7 @@ pub struct Helper {
     pub user: Uid,
     /// The main group of that user.
     pub group: Gid,
-    /// How its region is cut up.
+    /// How its region is divided.
     pub geometry: Geometry,
     /// What the guest may do.
     pub task: Task,

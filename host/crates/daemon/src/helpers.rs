@@ -54,8 +54,8 @@ fn names(role: Role) -> (&'static str, &'static str) {
 
 /// Time between two tries to make a region that could not be made.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// How long a guest may take to save what it has not read of a process that ended.
-const SETTLE: Duration = Duration::from_secs(2);
+/// How long a guest may take to be drained of a process that ended.
+const DRAIN: Duration = Duration::from_secs(2);
 /// A process that ends earlier than this counts as failed.
 const HEALTHY: Duration = Duration::from_secs(10);
 /// Longest time between two processes.
@@ -89,8 +89,8 @@ enum Left {
     Unknown,
     /// They do since then, by this change of the region.
     Published(Instant, u32),
-    /// There was none, or the guest has settled.
-    Settled,
+    /// There was none, or the guest is drained of it.
+    Drained,
 }
 
 /// A VM's region, and the process that shares it.
@@ -110,7 +110,7 @@ impl Helped {
         Self {
             region,
             state: State::Down {
-                left: Left::Settled,
+                left: Left::Drained,
             },
             withdrawn,
             failures: 0,
@@ -398,7 +398,7 @@ impl Helpers {
     }
 
     /// Where a process is to be started. Each gets a place in its region first: that of
-    /// the one before, once the guest has saved what it had not read there.
+    /// the one before, once the guest is drained of it.
     pub fn take_due(&mut self, regions: &Regions) -> Vec<(HelperId, String)> {
         let now = Instant::now();
         for one in self.all.values_mut() {
@@ -407,9 +407,9 @@ impl Helpers {
             };
             if let Left::Published(since, change) = *left {
                 let served = regions.get(&one.region);
-                let settled = served.is_none_or(|served| served.has_settled(GUEST_SLOT, change));
-                if settled || now - since >= SETTLE {
-                    *left = Left::Settled;
+                let drained = served.is_none_or(|served| served.is_drained(GUEST_SLOT, change));
+                if drained || now - since >= DRAIN {
+                    *left = Left::Drained;
                 }
             }
         }
@@ -418,7 +418,7 @@ impl Helpers {
             matches!(
                 one.state,
                 State::Down {
-                    left: Left::Settled
+                    left: Left::Drained
                 }
             ) && !rests
         };
@@ -426,7 +426,7 @@ impl Helpers {
         due.map(|(id, one)| (*id, one.region.clone())).collect()
     }
 
-    /// Whether a guest is waited for, which does not ring when it has settled.
+    /// Whether a guest is waited for, which does not ring when it is drained.
     pub fn are_waiting(&self) -> bool {
         let is_waiting = |one: &Helped| {
             matches!(

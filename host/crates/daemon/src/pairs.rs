@@ -33,7 +33,7 @@ pub type Two = (usize, usize);
 pub struct Wanted {
     /// Its name.
     pub region: String,
-    /// How it is cut up.
+    /// How it is divided.
     pub geometry: Geometry,
     idle: Duration,
 }

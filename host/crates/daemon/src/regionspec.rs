@@ -22,7 +22,7 @@ pub const SLOTS: u32 = 4;
 pub struct RegionSpec {
     /// Its name, and that of its file.
     pub name: String,
-    /// How it is cut up.
+    /// How it is divided.
     pub geometry: Geometry,
 }
 

@@ -143,7 +143,7 @@ impl Fleet {
     }
 
     /// The tables say what is expected, and `change` tells of it.
-    fn settled(&mut self, moved: [bool; 2]) {
+    fn check(&mut self, moved: [bool; 2]) {
         for (expected, moved) in self.regions.iter_mut().zip(moved) {
             let memory = &expected.memory;
             let mut wanted: Vec<_> = expected.joined.iter().collect();
@@ -239,7 +239,7 @@ impl Fleet {
             }
             _ => {}
         }
-        self.settled(moved);
+        self.check(moved);
         self.ring_somebody();
     }
 }
@@ -289,7 +289,7 @@ fn a_hundred_vms_come_and_go() {
     for number in 0..VMS {
         fleet.die(number);
     }
-    fleet.settled([false; 2]);
+    fleet.check([false; 2]);
     // A client of the control socket may be there or not; hundreds of VMs were.
     until("all descriptors are closed", || {
         let now = held(&fleet.daemon);

@@ -165,7 +165,7 @@ pub enum Error {
     },
 }
 
-/// How a region is cut up.
+/// How a region is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     size: u64,

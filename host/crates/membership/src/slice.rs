@@ -25,8 +25,8 @@ pub struct Snapshot {
     pub rx_bytes: u64,
     /// Number of promoted connections.
     pub channels: u32,
-    /// The region's change up to which it uses nothing of departed members.
-    pub settled: u32,
+    /// The region's change up to which it is drained of departed members.
+    pub drained: u32,
     /// Number of connections and tunnels through which it sent just now.
     pub senders: u32,
 }
@@ -43,7 +43,7 @@ pub fn read(memory: &Shared, base: usize) -> Option<Snapshot> {
         tx_bytes: memory.read_u64(base + offset_of!(abi::Slice, tx_bytes)),
         rx_bytes: memory.read_u64(base + offset_of!(abi::Slice, rx_bytes)),
         channels: memory.read_u32(base + offset_of!(abi::Slice, channels)),
-        settled: memory.read_u32(base + offset_of!(abi::Slice, settled)),
+        drained: memory.read_u32(base + offset_of!(abi::Slice, settled)),
         senders: memory.read_u32(base + offset_of!(abi::Slice, senders)),
     })
 }

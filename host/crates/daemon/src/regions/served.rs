@@ -178,11 +178,11 @@ impl Served {
         slice::read(self.region.memory(), base).filter(|seen| seen.generation == generation)
     }
 
-    /// Whether a member uses nothing of members that had departed at a change of the
-    /// region. An absent one does not.
-    pub fn has_settled(&self, slot: usize, change: u32) -> bool {
+    /// Whether a member is drained of those that had departed at a change of the
+    /// region. An absent one is.
+    pub fn is_drained(&self, slot: usize, change: u32) -> bool {
         let is_member = self.region.header.members[slot].present;
-        let since = |seen: slice::Snapshot| seen.settled.wrapping_sub(change) as i32;
+        let since = |seen: slice::Snapshot| seen.drained.wrapping_sub(change) as i32;
         !is_member || self.slice(slot).is_some_and(|seen| since(seen) >= 0)
     }
 

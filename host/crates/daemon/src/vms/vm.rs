@@ -395,14 +395,14 @@ impl Vm {
         let is_up = self.is_up();
         let plugs = self.plugs.iter_mut().filter(|_| is_up);
         for (region, plug) in plugs {
-            let Plug::In(since, settled @ false) = plug else {
+            let Plug::In(since, done @ false) = plug else {
                 continue;
             };
             let joined = has_joined(region);
             if !joined && is_late(*since) {
                 warn!(vm = self.name, region, "{NOT_JOINED}");
             }
-            *settled = joined || is_late(*since);
+            *done = joined || is_late(*since);
         }
     }
 
