@@ -23,7 +23,7 @@ from .bystander import victim
 from .ends import panic, power_off
 
 SOON = 0.1  # seconds from the daemon's event until the last module knows
-SILENT = 3  # seconds from a death without notice until then
+UNRESPONSIVE = 3  # seconds from a death without notice until then
 PATIENCE = 30
 SLOTS_MAX = 64  # that a region may have; each is looked at
 ADDRESSES = (("10.77.0.200", "24"), ("fd77::200", "64 nodad"))
@@ -31,7 +31,7 @@ STAMP = re.compile(r"^(\S+Z)\s+INFO (?:joined|left) vm=\"(vm\d+)", re.M)
 
 
 @pytest.mark.record("faults")
-@pytest.mark.fault("a VM leaves and joins by module, region and machine, changes addresses, falls silent")
+@pytest.mark.fault("a VM leaves and joins by module, region and machine, changes addresses, is stopped")
 @pytest.mark.kernel("6.1", "6.12")
 @pytest.mark.xdist_group("faults-wide-region")
 @pytest.mark.region(slots=SLOTS_MAX)
@@ -55,7 +55,7 @@ def test_members_known(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> N
                     outcome.note(
                         f"of an address that {event}", _address_known(pair, third, address, event, change)
                     )
-            outcome.note("or is silent after", _silence_known(pair, third))
+            outcome.note("or is unresponsive after", _stop_known(pair, third))
     for end in (VM.stop, panic, power_off):
         with victim(pair) as third:
             took = _reported(pair, third, "left", lambda: end(third))  # noqa: B023
@@ -64,7 +64,7 @@ def test_members_known(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> N
     pair.healthy()
     for what, took in outcome.figures.items():
         if isinstance(took, Figure) and took.unit == "s":
-            most = SILENT if "silent" in what else SOON
+            most = UNRESPONSIVE if "unresponsive" in what else SOON
             check(took.highest <= most, f"{what} more than {most} s: {took}")
 
 
@@ -102,7 +102,7 @@ def _address_known(pair: Pair, third: VM, address: str, event: str, change: str)
     return said - began
 
 
-def _silence_known(pair: Pair, third: VM) -> float:
+def _stop_known(pair: Pair, third: VM) -> float:
     """Stop a QEMU until all have noticed, and wait until they have noticed its return."""
     consoles = [_Tail(vm.log) for vm in pair.both]
     os.kill(third.pid, signal.SIGSTOP)

@@ -2,7 +2,7 @@
 /*
  * A hundred members come and go: kmod/discovery/members.c as it is, on a little
  * of a kernel (shim/pages.h). They arrive, publish addresses that others may
- * publish, too, change them, fall silent, are heard again and depart, at
+ * publish, too, change them, become unresponsive, respond again and depart, at
  * random, while threads look addresses up. A member that is found publishes the
  * address and is not gone; afterwards nothing is left. Of several that publish an
  * address the first one is found, until it is doubted. Several have the same UUID, too: its
