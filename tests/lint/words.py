@@ -14,6 +14,11 @@ AVOIDED = re.compile(
 PROSE = (".c", ".h", ".rs", ".py", ".md", ".toml", ".yaml", ".pml", ".sh", "")
 # These are lists of the words, or other people's text.
 EXEMPT = ("docs/glossary.md", "tests/lint/words.py")
+# A Rust doc comment that is read alone, in rustdoc, has a subject.
+BARE = re.compile(
+    r"^\s*/// (?:(?:The same|Likewise|These|This \w+|Nothing|Why|Another one|(?:Of|In) the \w+)\."
+    r"|(?:The same|Likewise)[,;] .*|Of (?:the|an?|its|both)\b[^.:]*\.)$"
+)
 LONGEST_CELL = 25  # words
 
 
@@ -28,6 +33,17 @@ def plain() -> list[str]:
             if hit:
                 found.append(f"{source.name(path)}:{number}: say it without {hit[0]!r}: {line.strip()}")
     return found
+
+
+def subjects() -> list[str]:
+    """Each Rust doc comment names what it is about."""
+    return [
+        f"{source.name(path)}:{number}: name what it is: {line.strip()}"
+        for path in source.files("host")
+        if path.suffix == ".rs"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if BARE.match(line)
+    ]
 
 
 def tables() -> list[str]:

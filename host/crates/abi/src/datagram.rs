@@ -12,30 +12,30 @@ pub struct Datagram {
     pub length: u32,
     /// `DATAGRAM_*`.
     pub r#type: u16,
-    /// Of the other end.
+    /// Port of the other end.
     pub port: u16,
-    /// Of the other end: IPv6, or IPv4 mapped.
+    /// Address of the other end: IPv6, or IPv4 mapped.
     pub address: [u8; 16],
-    /// Or traffic class.
+    /// Type of service, or traffic class.
     pub tos: u8,
     /// TTL or hop limit; 0: the host's default.
     pub hops: u8,
-    /// Of the guest: `IP_PMTUDISC_*` of Linux.
+    /// The guest's `IP_PMTUDISC_*` of Linux.
     pub discover: u8,
-    /// Of an error: as in `struct sock_extended_err` of Linux.
+    /// Origin of an error, as in `struct sock_extended_err` of Linux.
     pub origin: u8,
-    /// The same.
+    /// Type of an error of ICMP, as there.
     pub icmp_type: u8,
-    /// The same.
+    /// Code of an error of ICMP, as there.
     pub icmp_code: u8,
-    /// Of the guest: the payload is datagrams of this size, the last may be shorter;
+    /// Size of the guest's datagrams in the payload, of which the last may be shorter;
     /// 0: one.
     pub segment: u16,
-    /// Of an error: the errno.
+    /// The errno of an error.
     pub error: u32,
-    /// Of an error: `ee_info`.
+    /// The `ee_info` of an error.
     pub info: u32,
-    /// Of an error: the machine that reports it; 0: none.
+    /// The machine that reports an error; 0: none.
     pub offender: [u8; 16],
 }
 

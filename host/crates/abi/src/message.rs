@@ -21,7 +21,7 @@ pub struct Head {
     pub carrier: u32,
 }
 
-/// In an OFFER of kind SOCKET or LISTENER, in place of the tokens.
+/// What an OFFER of kind SOCKET or LISTENER has in place of the tokens.
 #[repr(C)]
 pub struct Call {
     /// SOCKET: this answers the OFFER of that endpoint; or 0.
@@ -34,16 +34,16 @@ pub struct Call {
     pub reserved: u32,
 }
 
-/// In an OFFER of kind TUNNEL, in place of the tokens. Ports are those of `AF_VSOCK`.
+/// What an OFFER of kind TUNNEL has in place of the tokens. Ports are those of `AF_VSOCK`.
 #[repr(C)]
 pub struct Tunnel {
     /// This answers the OFFER of that endpoint; or 0.
     pub answers: u32,
     /// `TUNNEL_*`.
     pub r#type: u32,
-    /// Of the writer's socket.
+    /// Port of the writer's socket.
     pub local_port: u32,
-    /// Of the reader's socket.
+    /// Port of the reader's socket.
     pub remote_port: u32,
 }
 

@@ -14,9 +14,9 @@ pub struct Member {
     pub generation: u32,
     /// [`MEMBER_ABSENT`] or [`MEMBER_PRESENT`].
     pub state: u32,
-    /// Of the slice, in bytes from the start of the region.
+    /// Position of the slice, in bytes from the start of the region.
     pub slice_offset: u64,
-    /// Of the slice, in bytes.
+    /// Size of the slice, in bytes.
     pub slice_size: u64,
     /// Host name; to be shown only.
     pub name: [u8; NAME_SIZE],
@@ -62,11 +62,11 @@ pub struct Slice {
     pub heartbeat: u32,
     /// Odd while the addresses are being written.
     pub address_seq: u32,
-    /// At most [`ADDRESSES_MAX`].
+    /// Number of addresses, at most [`ADDRESSES_MAX`].
     pub address_count: u32,
-    /// Through rings to all members; to be shown only.
+    /// Bytes through rings to all members; to be shown only.
     pub tx_bytes: u64,
-    /// Through rings from all members; to be shown only.
+    /// Bytes through rings from all members; to be shown only.
     pub rx_bytes: u64,
     /// Promoted connections now; to be shown only.
     pub channels: u32,
@@ -117,9 +117,9 @@ pub struct Mailbox {
 pub struct Request {
     /// Counts up; 0: no request; written last.
     pub serial: u32,
-    /// Of the guest.
+    /// Major version of the guest.
     pub major: u16,
-    /// Of the guest.
+    /// Minor version of the guest.
     pub minor: u16,
     /// `COMMAND_*`.
     pub command: u32,
@@ -147,24 +147,24 @@ pub struct Ports {
 /// The daemon's reply.
 #[repr(C)]
 pub struct Reply {
-    /// Of the request answered; written last.
+    /// Serial of the request answered; written last.
     pub serial: u32,
     /// `STATUS_*`.
     pub status: u32,
-    /// Of this VM in the region.
+    /// Slot of this VM in the region.
     pub slot: u32,
-    /// Of this VM in the region.
+    /// Generation of this VM in the region.
     pub generation: u32,
-    /// Of the daemon.
+    /// Major version of the daemon.
     pub major: u16,
-    /// Of the daemon.
+    /// Minor version of the daemon.
     pub minor: u16,
     /// Slot of the outsourcer in the region; 0: there is none.
     pub outsourcer: u32,
     /// Ports of the VM that others may reach by tunnels: 1 + the number of ranges, or 0 for
     /// any; current while the guest is joined.
     pub tunnel_ranges: u32,
-    /// These.
+    /// The ranges of these ports.
     pub tunnel_ports: [Ports; TUNNEL_RANGES],
     /// CID of the one other member that the region has; 0: none is known.
     pub peer_cid: u32,
@@ -186,7 +186,7 @@ pub struct PageEntry {
 pub struct Home {
     /// Odd while the rest is being written.
     pub seq: u32,
-    /// At most [`HOME_MAX`].
+    /// Number of addresses, at most [`HOME_MAX`].
     pub count: u32,
     /// Zero.
     pub reserved: [u8; 8],
@@ -199,7 +199,7 @@ pub struct Home {
 pub struct Candidates {
     /// Odd while the rest is being written.
     pub seq: u32,
-    /// At most [`CANDIDATES_MAX`].
+    /// Number of addresses, at most [`CANDIDATES_MAX`].
     pub count: u32,
     /// Zero.
     pub reserved: [u8; 8],
@@ -249,9 +249,9 @@ pub struct CpuReport {
 pub struct Page {
     /// [`PAGE_MAGIC`].
     pub magic: u64,
-    /// Of the daemon.
+    /// Major version of the daemon.
     pub major: u16,
-    /// Of the daemon.
+    /// Minor version of the daemon.
     pub minor: u16,
     /// Zero.
     pub reserved: [u8; 52],

@@ -20,20 +20,20 @@ pub struct Options {
     pub unacked: u32,
     /// The guest's.
     pub value: [i32; OPTIONS],
-    /// `struct tcp_info` of the host.
+    /// Values that the guest gave them.
     pub info: [u8; INFO_MAX],
 }
 
 /// The head of a ring; the data follows.
 #[repr(C)]
 pub struct Ring {
-    /// Of the sender, bytes.
+    /// Position of the sender, in bytes.
     pub head: u64,
     /// Ring when tail passes this position.
     pub tail_event: u64,
     /// Zero.
     pub reserved0: [u8; 48],
-    /// Of the receiver, bytes.
+    /// Position of the receiver, in bytes.
     pub tail: u64,
     /// Ring when head passes this position.
     pub head_event: u64,
@@ -55,7 +55,7 @@ pub struct Ring {
     pub reserved3: [u8; 32],
     /// Zero.
     pub reserved4: [u8; 64],
-    /// Of kind SOCKET, in the guest's ring.
+    /// Options of a socket, in the guest's ring of kind SOCKET.
     pub options: Options,
     /// Zero.
     pub reserved5: [u8; 3176],

@@ -99,19 +99,19 @@ pub enum Query {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Answer {
-    /// To [`Query::Status`].
+    /// The answer to [`Query::Status`].
     Status(Status),
-    /// To [`Query::Stop`]: the daemon is about to end.
+    /// The answer to [`Query::Stop`]: the daemon is about to end.
     Stopping,
-    /// To [`Query::Reload`]: the configuration is good, and the daemon reads it.
+    /// The answer to [`Query::Reload`]: the configuration is good, and the daemon reads it.
     Reloading,
-    /// To the queries about a migration: its stage.
+    /// The answer to the queries about a migration: its stage.
     Migration(Migration),
-    /// To [`Query::Release`] and [`Query::ReleaseStage`].
+    /// The answer to [`Query::Release`] and [`Query::ReleaseStage`].
     Release(Release),
-    /// To [`Query::Resume`]: the memory is plugged in again.
+    /// The answer to [`Query::Resume`]: the memory is plugged in again.
     Resuming,
-    /// To [`Query::Drain`]: the VM gets no more outsourced connections.
+    /// The answer to [`Query::Drain`]: the VM gets no more outsourced connections.
     Draining {
         /// Those that it has.
         connections: u32,
@@ -269,7 +269,7 @@ pub struct Cpus {
     pub max: u32,
     /// How many its guest is to have online; nothing: its guest is not known.
     pub given: Option<u32>,
-    /// Why as many.
+    /// The reason for this number.
     pub why: String,
     /// Seconds since that last changed.
     pub since_seconds: u64,
@@ -277,9 +277,9 @@ pub struct Cpus {
     pub online: Option<u32>,
     /// Connections and tunnels on which it sends, as its guest says.
     pub senders: u32,
-    /// Of the time of its CPUs that are online, in percent, those ran; nothing: not measured.
+    /// Share of the time that its CPUs that are online ran, in percent; nothing: not measured.
     pub busy_percent: Option<u32>,
-    /// Likewise, those waited for a CPU of the host.
+    /// Share of the time that those CPUs waited for a CPU of the host, in percent.
     pub waiting_percent: Option<u32>,
     /// Why that is not as it should be.
     pub problem: Option<String>,
@@ -288,7 +288,7 @@ pub struct Cpus {
 /// A process that serves one VM, as it was a second ago or two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Helper {
-    /// Of the process.
+    /// Pid of the process.
     pub pid: u32,
     /// Connections, also those that are being made or ended.
     pub sockets: u32,

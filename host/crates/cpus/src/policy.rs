@@ -53,18 +53,18 @@ impl Default for Rules {
 /// How many CPUs a VM may have online.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// At least.
+    /// The least number.
     pub min: u32,
-    /// At most.
+    /// The greatest number.
     pub max: u32,
 }
 
 /// Shares of the time since the last look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
-    /// For which a CPU of a VM ran.
+    /// Share for which a CPU of a VM ran.
     pub run: f64,
-    /// For which it could run, and waited for a CPU of the host.
+    /// Share for which it could run, and waited for a CPU of the host.
     pub delay: f64,
 }
 
@@ -162,7 +162,7 @@ pub struct Change {
     pub from: u32,
     /// CPUs that it is to have.
     pub to: u32,
-    /// Why.
+    /// The reason for the change.
     pub why: Why,
 }
 
@@ -226,7 +226,7 @@ pub struct Vm {
     loose: Since,
     delayed: Since,
     senders: u32,
-    /// The same, at the last look alone.
+    /// Number of connections and tunnels on which it sent at the last look.
     seen: u32,
 }
 
@@ -258,12 +258,12 @@ impl Vm {
         self.given
     }
 
-    /// Why as many.
+    /// The reason for this number.
     pub fn why(&self) -> Why {
         self.why
     }
 
-    /// Since when.
+    /// Time of the last change.
     pub fn changed(&self) -> Duration {
         self.changed
     }

@@ -31,7 +31,7 @@ const PAIR_SLOTS: u32 = 3;
 const PAIR_SIZE: &str = "16M";
 const PAIR_IDLE: u64 = 60;
 
-/// In place of a monitor's path: libvirt has it.
+/// What stands in place of a monitor's path that libvirt has.
 const LIBVIRT: &str = "libvirt";
 
 /// Members of the region of a VM and a helper: the host and these two.
@@ -74,14 +74,14 @@ pub struct Config {
 pub struct Group {
     /// Its name; a shared region has the same.
     pub name: String,
-    /// By which memory its VMs talk.
+    /// The memory by which its VMs talk.
     pub isolation: Isolation,
     /// Ports that its VMs may reach of each other by tunnels, the first and the last of each
     /// range; nothing: any.
     pub tunnels: Option<Vec<(u32, u32)>>,
 }
 
-/// By which memory the VMs of a group talk.
+/// The memory by which the VMs of a group talk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// One region for all of them.
@@ -204,9 +204,9 @@ pub struct Helper {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Task {
-    /// Of an outsourcer.
+    /// The policy of an outsourcer.
     Outsource(Policy),
-    /// Of a host's end.
+    /// The policy of a host end.
     Tunnels(TunnelPolicy),
 }
 

@@ -8,7 +8,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// At most `max` a second.
+    /// Makes a limit of `max` lines a second.
     pub fn new(max: usize) -> Self {
         Self { max, wanted: 0 }
     }

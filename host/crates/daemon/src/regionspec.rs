@@ -11,7 +11,7 @@ pub const PAIR: &str = "pair.";
 /// What the name of the region of a VM and its outsourcer has before the VM's name.
 pub const OUTSOURCED: &str = "out.";
 
-/// The same of the region of a VM and the host's end of its tunnels.
+/// What the name of the region of a VM and the host end of its tunnels has before it.
 pub const TUNNELED: &str = "tun.";
 
 /// Slots of a region where none are asked for, the host's among them.

@@ -60,7 +60,7 @@ impl RunDir {
         }
     }
 
-    /// Likewise; the inner error is the pid of the daemon that has it.
+    /// Becomes it, too; the inner error is the pid of the daemon that has it.
     pub fn try_take(path: &Path) -> Result<Result<Self, String>> {
         check_dir(path, "--run-dir", "pose as hallwayd", 0)?;
         let pid_file = Self::pid_file(path);

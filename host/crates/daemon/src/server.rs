@@ -70,7 +70,7 @@ pub struct Server {
 /// What follows the end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nothing.
+    /// The process is to end.
     Over,
     /// Another daemon in its place, with the configuration as it is then.
     Again,

@@ -122,7 +122,7 @@ fn daemon(config: &str) -> Daemon {
     daemon
 }
 
-/// Likewise, with one VM; its module runs.
+/// Starts a daemon with one VM, whose module runs.
 fn with_one() -> (Vm, Daemon) {
     let mut a = Vm::new("a");
     let daemon = daemon(&a.config(OUTSOURCE));

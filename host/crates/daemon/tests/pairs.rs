@@ -142,7 +142,7 @@ fn daemon(before: &str, idle: u32, vms: &[&Vm]) -> Daemon {
     serving(&[], before, idle, vms)
 }
 
-/// With regions of the command line, and something more in the configuration.
+/// Serves regions of the command line, with something more in the configuration.
 fn serving(regions: &[&'static str], before: &str, idle: u32, vms: &[&Vm]) -> Daemon {
     let mut config =
         format!("{before}\n[[group]]\nname = \"each\"\nisolation = \"pair\"\nidle = {idle}\n");
@@ -340,7 +340,7 @@ fn two(first: Guest, idle: u32) -> (Vm, Vm, Daemon) {
     (a, b, daemon)
 }
 
-/// The same, and both have a region, which is idle after a second.
+/// Two VMs that have a region, which is idle after a second.
 fn two_with_a_region(first: Guest) -> (Vm, Vm, Daemon) {
     let (mut a, b, daemon) = two(first, 1);
     a.want(&[2]);

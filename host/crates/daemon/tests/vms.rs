@@ -167,7 +167,7 @@ impl Vm {
         self.stage()
     }
 
-    /// Of its release; by its UUID, for a change.
+    /// Stage of its release; asked for by its UUID, for a change.
     fn stage(&self) -> Release {
         let vm = self.uuid.to_string();
         match self.ask(Query::ReleaseStage { vm }) {

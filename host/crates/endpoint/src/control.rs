@@ -18,7 +18,7 @@ const DESCRIPTORS: usize = 4;
 pub enum Packet<P> {
     /// An order.
     Order(Order<P>, Vec<OwnedFd>),
-    /// Nothing now.
+    /// No packet is there now.
     Nothing,
     /// hallwayd ended.
     End,

@@ -19,22 +19,22 @@ use crate::message::{Handle, Message, CARRIER};
 
 /// Bytes of data of the ring to the guest that a connection has.
 pub const RING_STREAM: u32 = 256 << 10;
-/// And a UDP socket: the longest datagram fits, and another.
+/// Bytes of data of that ring of a UDP socket: the longest datagram fits, and another.
 pub const RING_DATAGRAMS: u32 = 128 << 10;
-/// Where memory is short.
+/// Bytes of data of that ring where memory is short.
 const RING_SMALL: u32 = 64 << 10;
 const RING_MIN: u32 = 16 << 10;
 
 /// A part of the region. Its numbers are the daemon's, and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Of the member.
+    /// Slot of the member.
     pub slot: u32,
-    /// Of the member.
+    /// Generation of the member.
     pub generation: u32,
-    /// In the region.
+    /// Position in the region.
     pub offset: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -149,7 +149,7 @@ impl Member {
 /// The other member.
 pub struct Peer {
     slice: Slice,
-    /// Of the own slice, in the region.
+    /// Position of the own slice in the region.
     base: u64,
     overhead: u64,
     outbox: Outbox,

@@ -17,9 +17,9 @@ pub type Raw = [u8; SIZE];
 /// Where a ring lies in its owner's slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Handle {
-    /// In the slice.
+    /// Position in the slice.
     pub offset: u64,
-    /// With the header.
+    /// Size, with the header.
     pub size: u64,
 }
 
@@ -51,11 +51,11 @@ pub struct Offer {
     pub listener: u32,
     /// `SOCKET_*`.
     pub flags: u32,
-    /// Of kind TUNNEL alone.
+    /// The sockets; of kind TUNNEL alone.
     pub tunnel: Option<Tunnel>,
-    /// Of the socket, on the host.
+    /// Address of the socket, on the host.
     pub local: SocketAddr,
-    /// Of the other end.
+    /// Address of the other end.
     pub remote: SocketAddr,
     /// Bytes of data; of a LISTENER the backlog.
     pub ring_size: u32,
@@ -72,11 +72,11 @@ pub struct Other {
     pub from: u32,
     /// Endpoint of the reader.
     pub to: u32,
-    /// As in the OFFER that this is about.
+    /// Carrier of the OFFER that this is about.
     pub carrier: u32,
-    /// In DONE the first byte not read, in DECLINE the errno.
+    /// The first byte not read, in DONE; the errno, in DECLINE.
     pub position: u64,
-    /// In DONE the errno, or 0.
+    /// The errno, or 0, in DONE.
     pub reason: u32,
 }
 
@@ -85,7 +85,7 @@ pub struct Other {
 pub enum Message {
     /// An OFFER.
     Offer(Offer),
-    /// Another one.
+    /// A message of another type.
     Other(Other),
 }
 

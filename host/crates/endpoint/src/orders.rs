@@ -20,17 +20,17 @@ pub enum Order<P> {
     /// Comes first. Descriptors: the region's memory, the own doorbell (eventfd), and
     /// those that the program alone has.
     Start {
-        /// Of the region, in bytes.
+        /// Size of the region, in bytes.
         size: u64,
-        /// The program's own.
+        /// Slot of the program.
         slot: u32,
-        /// The program's own.
+        /// Generation of the program.
         generation: u32,
         /// Entries used in the region's member table.
         slots: u32,
-        /// Of the own slice, in the region.
+        /// Position of the own slice in the region.
         slice_offset: u64,
-        /// Of the own slice.
+        /// Size of the own slice.
         slice_size: u64,
         /// What the guest may do.
         policy: P,
@@ -39,13 +39,13 @@ pub enum Order<P> {
     /// the place of an earlier one: all sockets of that are reset. The same one again,
     /// from a daemon that does not know that it is known, changes nothing.
     Guest {
-        /// The guest's.
+        /// Slot of the guest.
         slot: u32,
-        /// The guest's.
+        /// Generation of the guest.
         generation: u32,
-        /// Of the guest's slice, in the region.
+        /// Position of the guest's slice in the region.
         slice_offset: u64,
-        /// Of the guest's slice.
+        /// Size of the guest's slice.
         slice_size: u64,
     },
     /// The guest has departed: its sockets are reset, its listeners closed.
@@ -67,7 +67,7 @@ pub enum Order<P> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// Of the order that asked for it.
+    /// Number of the order that asked for it.
     pub number: u64,
     /// Connections, also those that are being made or ended.
     pub sockets: u32,
@@ -85,6 +85,6 @@ pub struct Report {
     pub delayed: u64,
     /// How often the guest broke the protocol.
     pub corrupt: u64,
-    /// Of the program.
+    /// Pid of the program.
     pub pid: u32,
 }

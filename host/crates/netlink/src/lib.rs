@@ -62,7 +62,7 @@ pub struct Module {
     pub outsourcing: bool,
     /// Ids of the cgroups that may have outsourced sockets; none: all.
     pub cgroups: Vec<u64>,
-    /// In the module's order.
+    /// The counters, in the module's order.
     pub counters: Vec<Counter>,
 }
 
@@ -71,7 +71,7 @@ pub struct Module {
 pub struct Counter {
     /// Such as `tx_bytes_ring`.
     pub name: String,
-    /// Since the module was loaded.
+    /// Its count since the module was loaded.
     pub value: u64,
 }
 

@@ -53,9 +53,9 @@ struct Socket {
 /// Why a socket has a published port.
 #[derive(Debug, Clone, Copy)]
 pub struct Published {
-    /// Of the guest's OFFER.
+    /// Local address of the guest's OFFER.
     local: SocketAddr,
-    /// Of the guest's OFFER: `SOCKET_*`.
+    /// Flags of the guest's OFFER: `SOCKET_*`.
     flags: u32,
     /// Where it is on the host, and whether it has no IPv4 there.
     at: (SocketAddr, bool),
@@ -63,13 +63,13 @@ pub struct Published {
 
 /// A UDP socket of the guest.
 pub struct Datagrams {
-    /// Of IPv4 and IPv6, from the first datagram on.
+    /// Sockets of IPv4 and IPv6, from the first datagram on.
     sockets: [Option<Socket>; 2],
     /// Own endpoint.
     own: u32,
     /// Endpoint of the guest.
     pub its: u32,
-    /// Of the own events.
+    /// Tag of the own events.
     tag: u64,
     from_guest: Option<Receiver>,
     /// The next record waits for space: in the own ring, or a socket.

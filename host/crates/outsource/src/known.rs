@@ -18,15 +18,15 @@ pub struct Known {
 
 /// The latest ones. The older half goes at once, where there are too many.
 pub struct Ends {
-    /// In each half, at most.
+    /// The most in each half.
     half: usize,
     new: HashMap<SocketAddr, Known>,
     old: HashMap<SocketAddr, Known>,
 }
 
-/// In each half of those of a socket without a published port.
+/// The most in each half of those of a socket without a published port.
 const HALF: usize = 512;
-/// And with one.
+/// The most in each half of those of a socket with one.
 const HALF_PUBLISHED: usize = 2048;
 
 impl Ends {

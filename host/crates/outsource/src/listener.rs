@@ -26,9 +26,9 @@ pub struct Listener {
     pub socket: Option<OwnedFd>,
     /// Endpoint of the guest.
     pub its: u32,
-    /// Of the guest's OFFER.
+    /// Carrier of the guest's OFFER.
     pub carrier: u32,
-    /// Of the guest's OFFER: `SOCKET_*`.
+    /// Flags of the guest's OFFER: `SOCKET_*`.
     pub flags: u32,
     /// Where it listens in the guest.
     pub local: SocketAddr,

@@ -44,7 +44,7 @@ pub struct Policy {
 pub struct Rule {
     /// Whether what matches is allowed.
     pub allow: bool,
-    /// Of the network.
+    /// Address of the network.
     pub address: IpAddr,
     /// Bits of the address that count.
     pub prefix: u8,
@@ -65,11 +65,11 @@ pub enum Protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Publish {
-    /// Of both.
+    /// Protocol of both ports.
     pub protocol: Protocol,
-    /// In the guest.
+    /// Port in the guest.
     pub port: u16,
-    /// On the host. `[::]` means both families.
+    /// Address and port on the host. `[::]` means both families.
     pub address: SocketAddr,
 }
 

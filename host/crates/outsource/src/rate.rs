@@ -22,7 +22,7 @@ const TURN: usize = 32;
 
 /// A connect that waits.
 pub struct Waiting {
-    /// Of its events.
+    /// Tag of its events.
     pub tag: u64,
     /// Where it goes.
     pub route: Route,

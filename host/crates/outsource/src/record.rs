@@ -19,7 +19,7 @@ pub struct Head {
     pub r#type: u16,
     /// The other end.
     pub address: SocketAddr,
-    /// Or traffic class.
+    /// Type of service, or traffic class.
     pub tos: u8,
     /// TTL or hop limit; 0: the default.
     pub hops: u8,
@@ -27,7 +27,7 @@ pub struct Head {
     pub discover: u8,
     /// Bytes of each datagram; 0: it is one.
     pub segment: u16,
-    /// Of a record of type ERROR.
+    /// The error of a record of type ERROR.
     pub error: Error,
 }
 
@@ -38,7 +38,7 @@ pub struct Error {
     pub errno: u32,
     /// `SO_EE_ORIGIN_*`.
     pub origin: u8,
-    /// Of the message of ICMP.
+    /// Type and code of the message of ICMP.
     pub icmp: (u8, u8),
     /// `ee_info`.
     pub info: u32,

@@ -152,7 +152,7 @@ impl Monitor {
         self.execute_with(command, arguments, None)
     }
 
-    /// Likewise, with a descriptor for QEMU.
+    /// Runs a command that has a descriptor for QEMU, too.
     pub(crate) fn execute_with(
         &mut self,
         command: &str,
@@ -194,7 +194,7 @@ impl Monitor {
         }
     }
 
-    /// Likewise, with the answer in the form that the caller wants.
+    /// Runs a command, and returns the answer in the form that the caller wants.
     pub fn query<T: DeserializeOwned>(&mut self, command: &str, arguments: Value) -> Result<T> {
         let answer = self.execute(command, arguments)?;
         serde_json::from_value(answer)

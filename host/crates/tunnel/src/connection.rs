@@ -39,7 +39,7 @@ pub struct Connection {
 pub struct Sender {
     socket: Arc<OwnedFd>,
     stream: bool,
-    /// Of a message that was taken, the bytes that the stream has not taken yet.
+    /// Bytes of a message that was taken, and that the stream has not taken yet.
     rest: Vec<u8>,
 }
 

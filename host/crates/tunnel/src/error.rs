@@ -22,12 +22,12 @@ impl Error {
         Self { errno, text }
     }
 
-    /// Of a system call.
+    /// Makes the error of a system call.
     pub(crate) fn call(what: impl Display, errno: Errno) -> Self {
         Self::new(errno, format!("{what}: {errno}"))
     }
 
-    /// Of the standard library, which has no number for all errors.
+    /// Makes that of the standard library, which has no number for all errors.
     pub(crate) fn io(what: impl Display, error: &io::Error, otherwise: Errno) -> Self {
         let errno = match error.kind() {
             io::ErrorKind::TimedOut => Errno::ETIMEDOUT,

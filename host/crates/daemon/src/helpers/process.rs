@@ -294,7 +294,7 @@ impl Drop for Process {
     }
 }
 
-/// Another one than any daemon before asked for.
+/// A number that no daemon before asked for.
 fn first_number() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_micros() as u64)

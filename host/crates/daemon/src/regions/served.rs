@@ -18,7 +18,7 @@ const DAMAGE_LOG: Duration = Duration::from_secs(10);
 
 /// Least time between two times that the length of a file is put back.
 const MEND_REST: Duration = Duration::from_secs(1);
-/// Likewise, in times what the last one took: the loop waits while all is zeroed.
+/// Least time between them, in times what the last one took: the loop waits while all is zeroed.
 const MEND_SHARE: u32 = 50;
 
 /// A member's heartbeat, as last seen.

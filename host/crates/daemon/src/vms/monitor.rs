@@ -156,7 +156,7 @@ fn check_owner(path: &Path, monitor: &Monitor) -> Result<()> {
 
 /// The way to a monitor.
 pub enum Way {
-    /// This socket.
+    /// The socket at this path.
     Socket(PathBuf),
     /// libvirt, for the domain with this UUID.
     Libvirt(Arc<Bridge>, Uuid),

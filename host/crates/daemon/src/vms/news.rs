@@ -73,7 +73,7 @@ fn clean(text: &str) -> String {
 }
 
 impl News {
-    /// The same, with its texts fit for terminal and log: QEMU may be hostile.
+    /// Makes its texts fit for terminal and log: QEMU may be hostile.
     pub fn printable(self) -> Self {
         match self {
             Self::Up(identity, elsewhere, ids) => {

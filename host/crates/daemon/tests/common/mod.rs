@@ -275,14 +275,14 @@ impl Qemu {
         self
     }
 
-    /// Likewise, as a process that is not the one of the test, and has ended.
+    /// Connects as a process that is not the one of the test, and has ended.
     pub fn in_another_process(daemon: &Daemon) -> Self {
         let (qemu, mut process) = Self::in_process(daemon, Command::new("true"));
         assert!(process.0.wait().unwrap().success());
         qemu
     }
 
-    /// Likewise, as a process of its own.
+    /// Connects as a process of its own.
     pub fn in_process(daemon: &Daemon, mut process: Command) -> (Self, Process) {
         let (kind, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
         let socket = socket(AddressFamily::Unix, kind, flags, None).unwrap();

@@ -81,7 +81,7 @@ pub struct Host {
     pub child: Child,
     control: OwnedFd,
     pub region: OwnedFd,
-    /// Of the program.
+    /// The doorbell of the program.
     doorbell: OwnedFd,
 }
 

@@ -148,18 +148,18 @@ impl Vm {
         self.open_datagrams_at("[::]:0".parse().unwrap())
     }
 
-    /// The same, for one that is bound to an address and port.
+    /// Opens one that is bound to an address and port.
     pub fn open_datagrams_at(&mut self, local: SocketAddr) -> Result<Conn, u64> {
         self.open_datagrams_with(local, 0)
     }
 
-    /// The same, with flags.
+    /// Opens one with flags, too.
     pub fn open_datagrams_with(&mut self, local: SocketAddr, flags: u32) -> Result<Conn, u64> {
         let remote = "[::]:0".parse().unwrap();
         self.call(abi::KIND_DATAGRAM, (local, flags), remote, 65536)
     }
 
-    /// The same, with a ring for the longest datagram.
+    /// Opens one with a ring for the longest datagram.
     pub fn open_large_datagrams(&mut self) -> Conn {
         let none = "[::]:0".parse().unwrap();
         self.call(abi::KIND_DATAGRAM, (none, 0), none, 262_144)

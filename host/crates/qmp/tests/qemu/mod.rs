@@ -224,11 +224,11 @@ pub struct Machine {
 
 /// What a test decides while a machine runs.
 pub struct State {
-    /// Of the guest, such as `inmigrate`.
+    /// State of the guest, such as `inmigrate`.
     pub run: &'static str,
     /// An event that comes while it is asked for that.
     pub meanwhile: Option<&'static str>,
-    /// Of the migration.
+    /// State of the migration.
     pub migration: &'static str,
     /// How often memory is seen yet after its removal.
     pub lingers: u32,
