@@ -41,6 +41,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("README.md is short", docs.readme),
     ("documents: tables have short cells", words.tables),
     ("words: comments and documents are plain", words.plain),
+    ("words: none that the glossary retired", words.retired),
     ("words: doc comments of Rust have a subject", words.subjects),
     ("rustfmt", tools.rustfmt),
     ("clippy", tools.clippy),

@@ -19,6 +19,36 @@ BARE = re.compile(
     r"^\s*/// (?:(?:The same|Likewise|These|This \w+|Nothing|Why|Another one|(?:Of|In) the \w+)\."
     r"|(?:The same|Likewise)[,;] .*|Of (?:the|an?|its|both)\b[^.:]*\.)$"
 )
+# Words that docs/glossary.md retired: a pattern, the glossary's word, and the folders and
+# files in which the pattern stands for that concept, and for no other.
+TEXTS = ("README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "docs/")
+RINGS = ("tests/ring/", "tests/module/", "host/crates/ring/", "host/crates/endpoint/", "spec/model/")
+OURS = (*TEXTS, "bench/", "demo/", "host/", "lab/", "packaging/", "spec/", "tests/")
+RETIRED = (
+    (
+        r"\bway back\b|\b(?:go|goes|going|went|gone) back to (?:plain )?TCP"
+        r"|\brings? (?:is|are|was|were) given back|\bg(?:ives?|ave|iving) (?:a|its|their) rings? back",
+        "demote",
+        OURS,
+    ),
+    # The field of a slice keeps its name, which guests of other versions know.
+    (r"(?<!`)\b(?:has_)?settled?\b|\bSettled\b", "drained", ("host/crates/daemon/", "spec/", "docs/")),
+    (r"\b(?:rx_)?cut(?:s|ting)?\b", "truncate", (*RINGS, "lab/hallway_lab/measure.py")),
+    (r"\btx_repeat\b|\brepeated\b", "resend", ("tests/ring/", "tests/module/", "host/crates/ring/")),
+    (r"\b(?:rx_)?saved?(?:_at|_end)?\b", "requeue", ("tests/ring/", "host/crates/ring/", "spec/protocol.md")),
+    (
+        r"\bsilent(?:ly)?\b|\bunheard\b",
+        "unresponsive",
+        (*TEXTS, "packaging/", "spec/", "tests/faults/", "tests/ring/", "host/crates/membership/"),
+    ),
+    # In quotes: names of what the holder keeps, which older daemons gave.
+    (r"""(?<!["A-Za-z])bells?(?![A-Za-z])|[a-z]Bells?\b""", "doorbell", OURS),
+    (
+        r"\bbox(?:es)?\b",
+        "mailbox, or host",
+        (*TEXTS, "host/", "spec/", "tests/ring/", "tests/module/", "tests/e2e/"),
+    ),
+)
 LONGEST_CELL = 25  # words
 
 
@@ -32,6 +62,24 @@ def plain() -> list[str]:
             hit = AVOIDED.search(line)
             if hit:
                 found.append(f"{source.name(path)}:{number}: say it without {hit[0]!r}: {line.strip()}")
+    return found
+
+
+def retired() -> list[str]:
+    """One concept has one word: that of the glossary."""
+    rules = [(re.compile(pattern), word, folders) for pattern, word, folders in RETIRED]
+    found = []
+    for path in source.files():
+        name = source.name(path)
+        here = [(pattern, word) for pattern, word, folders in rules if name.startswith(folders)]
+        if not here or name in EXEMPT or path.suffix not in (*PROSE, ".svg", ".json"):
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            found += [
+                f"{name}:{number}: the glossary has {word}, not {hit[0]!r}: {line.strip()}"
+                for pattern, word in here
+                if (hit := pattern.search(line))
+            ]
     return found
 
 

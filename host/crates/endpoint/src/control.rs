@@ -63,8 +63,8 @@ impl Control {
                 descriptors.extend(owned);
             }
         }
-        let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
-        ensure!(!message.flags.intersects(cut), "the order is too long");
+        let truncated = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
+        ensure!(!message.flags.intersects(truncated), "the order is too long");
         let length = message.bytes;
         if length == 0 {
             return Ok(Packet::End);
