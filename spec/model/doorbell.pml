@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * The marks of one word of a mailbox, and the doorbell. Threads of its sender mark an
- * endpoint each, and ring only if the word had no mark before: the reader takes all
- * marks of a word at once. A mark is set, and marks are taken, by bus-locked
- * instructions, which are full barriers: no store buffer is needed here.
+ * The pending bits of one word of a mailbox, and the doorbell. Threads of its sender set
+ * the bit of an endpoint each, and ring only if the word had no bit before: the reader takes
+ * all bits of a word at once. A bit is set, and bits are taken, by bus-locked instructions,
+ * which are full barriers: no store buffer is needed here.
  *
- * A thread may stand still between its mark and its doorbell for as long as it
- * likes; in the kernel that is short, since it can't be preempted.
+ * A thread may stand still between its bit and its doorbell for as long as it likes; in the
+ * kernel that is short, since it can't be preempted.
  *
- * LOSS: a doorbell is lost, and another member writes a mark that rings nothing. The
- * sender looks now and then, and rings again for marks that are still there.
+ * LOSS: a doorbell is lost, and another member sets a bit that rings nothing. The sender
+ * looks now and then, and rings again for bits that are still there.
  */
 
 #ifndef THREADS
 #define THREADS	3
 #endif
 #ifndef TURNS
-#define TURNS	2	/* marks of each thread */
+#define TURNS	2	/* bits that each thread sets */
 #endif
-#define FOREIGN	(1 << THREADS)	/* a mark of no thread */
+#define FOREIGN	(1 << THREADS)	/* a bit of no thread */
 
 byte word;			/* pending */
 bool doorbell;			/* rung, and not heard: doorbells merge */
-byte marked[THREADS], seen[THREADS];
+byte posted[THREADS], seen[THREADS];
 bool arrived;
 
 active [THREADS] proctype Thread()
@@ -33,9 +33,9 @@ active [THREADS] proctype Thread()
 	do
 	:: turn < TURNS ->
 		turn++;
-		marked[_pid]++;
+		posted[_pid]++;
 		/* hall_mailbox_mark */
-#ifdef LOOK_AND_MARK
+#ifdef LOOK_AND_SET
 		before = word;
 		word = word | (1 << _pid);
 #else
@@ -74,7 +74,7 @@ end_idle:
 		do
 		:: i < THREADS ->
 			if
-			:: taken & (1 << i) -> seen[i] = marked[i]
+			:: taken & (1 << i) -> seen[i] = posted[i]
 			:: else
 			fi;
 			i++
@@ -90,7 +90,7 @@ end_idle:
 	od
 }
 
-/* Arrival: the former peer may have left a mark, for which no doorbell comes. */
+/* Arrival: the former peer may have left a bit, for which no doorbell comes. */
 active proctype World()
 {
 	bool lost, written;
@@ -99,7 +99,7 @@ active proctype World()
 	:: word = FOREIGN
 	:: skip
 	fi;
-#ifndef KEEP_MARKS
+#ifndef KEEP_BITS
 	/* hall_mailbox_init */
 	word = 0;
 #endif
@@ -133,7 +133,7 @@ end_idle:
 		i = 0;
 		do
 		:: i < THREADS ->
-			assert(marked[i] == TURNS && seen[i] == TURNS);
+			assert(posted[i] == TURNS && seen[i] == TURNS);
 			i++
 		:: else -> break
 		od;

@@ -64,7 +64,10 @@ impl Control {
             }
         }
         let truncated = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
-        ensure!(!message.flags.intersects(truncated), "the order is too long");
+        ensure!(
+            !message.flags.intersects(truncated),
+            "the order is too long"
+        );
         let length = message.bytes;
         if length == 0 {
             return Ok(Packet::End);

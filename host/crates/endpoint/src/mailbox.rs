@@ -147,13 +147,13 @@ impl Outbox {
         self.memory.write_bytes(message_at(self.at, self.head), raw);
         self.head = self.head.wrapping_add(1);
         write_index(&self.memory, self.at + HEAD, self.pair, self.head);
-        self.mark(0);
+        self.set_pending(0);
         true
     }
 
     /// Sets a pending bit: the peer's endpoint, or 0 for messages. The caller writes
     /// the doorbell then.
-    pub fn mark(&self, endpoint: u32) {
+    pub fn set_pending(&self, endpoint: u32) {
         let endpoint = endpoint as usize;
         if endpoint < abi::ENDPOINTS_MAX {
             let word = self.at + PENDING + endpoint / 64 * 8;
@@ -274,7 +274,7 @@ mod tests {
     fn pending_bits_are_taken_once() {
         let (outbox, inbox, _) = mailboxes();
         for endpoint in [0, 5, 64, 4095, 4096] {
-            outbox.mark(endpoint);
+            outbox.set_pending(endpoint);
         }
         let mut rung = Vec::new();
         inbox.take_pending(4096, |endpoint| rung.push(endpoint));

@@ -175,9 +175,9 @@ impl Peer {
         self.is_due = true;
     }
 
-    /// Marks an endpoint of the peer; [`Peer::flush`] rings.
-    pub fn mark(&mut self, endpoint: u32) {
-        self.outbox.mark(endpoint);
+    /// Sets the pending bit of an endpoint of the peer; [`Peer::flush`] rings.
+    pub fn set_pending(&mut self, endpoint: u32) {
+        self.outbox.set_pending(endpoint);
         self.is_due = true;
     }
 

@@ -179,7 +179,7 @@ impl Pipe {
             match step? {
                 Step::Moved(count) => {
                     if ring.consume(count as u32) {
-                        peer.mark(self.its);
+                        peer.set_pending(self.its);
                     }
                     counts.sent += count as u64;
                     budget = budget.saturating_sub(count);
@@ -218,7 +218,7 @@ impl Pipe {
             match step? {
                 Step::Moved(count) => {
                     if ring.publish(count as u32) {
-                        peer.mark(self.its);
+                        peer.set_pending(self.its);
                     }
                     counts.received += count as u64;
                     budget = budget.saturating_sub(count);
@@ -233,7 +233,7 @@ impl Pipe {
                         from_guest.truncate();
                     }
                     if ring.end() {
-                        peer.mark(self.its);
+                        peer.set_pending(self.its);
                     }
                 }
             }
@@ -265,7 +265,7 @@ impl Pipe {
         if self.from_guest.is_some() {
             self.send_done(libc::ECONNRESET, peer);
         } else if self.to_guest.as_mut().is_some_and(Sender::end) {
-            peer.mark(self.its);
+            peer.set_pending(self.its);
         }
     }
 

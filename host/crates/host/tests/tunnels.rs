@@ -238,7 +238,7 @@ impl Vm {
             let count = runs.len();
             conn.to_host.publish(count as u32);
             bytes = &bytes[count..];
-            self.peer.mark(conn.its);
+            self.peer.set_pending(conn.its);
             conn.to_host.arm(1, 1);
             if !bytes.is_empty() {
                 self.until("space", |_| (conn.to_host.count_space() > 0).then_some(()));
@@ -257,7 +257,7 @@ impl Vm {
             runs.read(&mut bytes[done..done + runs.len()]);
             done += runs.len();
             if conn.from_host.consume(runs.len() as u32) {
-                self.peer.mark(conn.its);
+                self.peer.set_pending(conn.its);
             }
         }
         bytes
@@ -328,7 +328,7 @@ fn a_guest_reaches_a_service_and_all_bytes_arrive() {
     vm.write(&mut conn, &sent);
     assert!(vm.read(&mut conn, back.len()) == back);
     conn.to_host.end();
-    vm.peer.mark(conn.its);
+    vm.peer.set_pending(conn.its);
     assert_eq!(vm.hear_done(&conn).reason, 0);
     service.join().unwrap();
     vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
@@ -358,7 +358,7 @@ fn a_program_of_the_host_reaches_the_guest() {
     vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
     vm.done(&conn, 0);
     conn.to_host.end();
-    vm.peer.mark(conn.its);
+    vm.peer.set_pending(conn.its);
     vm.hear_done(&conn);
     vm.wait_closed();
 }
@@ -402,7 +402,7 @@ fn a_program_that_closes_with_bytes_unread_is_known_at_once() {
         let runs = conn.to_host.free_runs(RING);
         full = if runs.is_empty() { full + 1 } else { 0 };
         conn.to_host.publish(runs.len() as u32);
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
         let mut looked = false;
         vm.until("a look", |_| {
             std::mem::replace(&mut looked, true).then_some(())

@@ -179,7 +179,7 @@ impl Datagrams {
             bytes += head.total();
             if let Some(ring) = &mut self.from_guest {
                 if ring.consume(head.total() as u32) {
-                    turn.peer.mark(self.its);
+                    turn.peer.set_pending(self.its);
                 }
             }
         }
@@ -306,7 +306,7 @@ impl Datagrams {
         free.part(0, HEAD).write(&head.write());
         free.part(HEAD, payload.len()).write(&payload);
         if to.publish(head.total() as u32) {
-            peer.mark(self.its);
+            peer.set_pending(self.its);
         }
         Sent::Done
     }
@@ -326,7 +326,7 @@ impl Datagrams {
         if free.len() == HEAD {
             free.write(&head.write());
             if ring.publish(HEAD as u32) {
-                peer.mark(self.its);
+                peer.set_pending(self.its);
             }
         }
     }
@@ -402,7 +402,7 @@ impl Datagrams {
         free.part(HEAD + head.length, padding)
             .write(&[0; 8][..padding]);
         if ring.publish(head.total() as u32) {
-            turn.peer.mark(self.its);
+            turn.peer.set_pending(self.its);
         }
         turn.counts.received += head.length as u64;
         true

@@ -87,10 +87,10 @@ fn bounded(budget: usize) -> u32 {
     budget.min(CHUNK) as u32
 }
 
-/// Marks the guest's endpoint. One doorbell is for all that a round does; but where many
-/// bytes pass, the guest works on the first while the program moves the next.
+/// Sets the pending bit of the guest's endpoint. One doorbell is for all that a round does;
+/// but where many bytes pass, the guest works on the first while the program moves the next.
 fn ring(its: u32, count: usize, peer: &mut Peer) {
-    peer.mark(its);
+    peer.set_pending(its);
     if count >= CHUNK / 2 {
         peer.flush();
     }
@@ -152,7 +152,7 @@ impl Stream {
         if let Some(question) = ring.question() {
             let unacked = options::count_unacked(socket);
             ring.answer(question, unacked, &options::read_info(socket));
-            peer.mark(self.its);
+            peer.set_pending(self.its);
         }
     }
 
@@ -220,7 +220,7 @@ impl Stream {
                 (Ok(0), ring) => {
                     self.is_received = true;
                     if !self.is_failed && ring.as_mut().is_some_and(Sender::end) {
-                        peer.mark(self.its);
+                        peer.set_pending(self.its);
                     }
                 }
                 (Ok(count), Some(bytes)) => {

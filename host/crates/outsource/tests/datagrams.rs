@@ -30,7 +30,7 @@ fn write(vm: &mut Vm, conn: &mut Conn, raw: &[u8]) {
     let runs = conn.tx.free_runs(raw.len() as u32);
     runs.write(raw);
     if conn.tx.publish(raw.len() as u32) {
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
     }
     vm.peer.flush();
 }
@@ -60,7 +60,7 @@ fn receive(vm: &mut Vm, conn: &mut Conn) -> (Vec<u8>, Vec<u8>) {
     let runs = conn.rx.used_runs(total as u32);
     runs.part(HEAD, length).read(&mut payload);
     if conn.rx.consume(total as u32) {
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
     }
     (head, payload)
 }
@@ -91,11 +91,11 @@ fn what_is_refused_comes_back_before_done_to_a_socket_that_has_ended() {
     let mut vm = host.join(21);
     let mut conn = vm.open_datagrams().unwrap();
     conn.tx.end();
-    vm.peer.mark(conn.its);
+    vm.peer.set_pending(conn.its);
     let mut ended = vm.open_datagrams().unwrap();
     send(&mut vm, &mut ended, REFUSED.parse().unwrap(), b"1");
     ended.tx.end();
-    vm.peer.mark(ended.its);
+    vm.peer.set_pending(ended.its);
     for conn in [&conn, &ended] {
         let done = vm.wait_other(abi::DONE, conn.own);
         assert_eq!((done.reason, done.position), (0, conn.tx.position()));
@@ -197,13 +197,13 @@ fn an_impossible_index_is_counted_once_and_costs_nothing_more() {
     let tail = (own_slice().offset + conn.offer.handle.offset) as usize
         + std::mem::offset_of!(hallway_abi::ring::Ring, tail);
     memory.write_u64(tail, 1 << 40);
-    vm.peer.mark(conn.its);
+    vm.peer.set_pending(conn.its);
     vm.peer.flush();
     let done = vm.wait_other(abi::DONE, conn.own);
     assert_eq!(done.reason, libc::ECONNRESET as u32);
     // The guest never sends DONE. Each doorbell of it is a turn that finds nothing.
     for _ in 0..100 {
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
         vm.peer.flush();
         assert_eq!(host.report().corrupt, 1);
     }
@@ -289,7 +289,7 @@ fn an_index_that_changes_all_the_time_ends_the_socket_alone() {
             });
             // The program may find the good index each time that it looks.
             while host.report().corrupt < round {
-                vm.peer.mark(conn.its);
+                vm.peer.set_pending(conn.its);
                 vm.peer.flush();
             }
             is_over.store(true, Ordering::Relaxed);

@@ -169,7 +169,7 @@ fn garbage_in_messages_and_rings() {
         scribble_rings(&memory, guest_slice(21), &mut random);
         for _ in 0..20 {
             vm.peer.send(&random_message(&mut random, address, port));
-            vm.peer.mark(random.below(4096) as u32);
+            vm.peer.set_pending(random.below(4096) as u32);
         }
         vm.peer.flush();
         // What the program wrote to its own slice is open to the guest, too.
@@ -232,7 +232,7 @@ fn garbage_everywhere() {
             let word = base.offset + random.below(base.size) / 8 * 8;
             memory.write_u64(word as usize, random.word());
         }
-        vm.peer.mark(0);
+        vm.peer.set_pending(0);
         vm.peer.flush();
         rounds += 1;
         if rounds % 100 == 0 {
@@ -280,7 +280,7 @@ fn write_record(vm: &mut Vm, conn: &mut Conn, raw: &[u8], published: usize) {
     }
     runs.write(raw);
     if conn.tx.publish(published as u32) {
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
     }
 }
 
@@ -305,7 +305,7 @@ fn garbage_in_records() {
             // Of some sockets nothing that comes is read.
             let unread = conn.rx.used_runs(u32::MAX).len() as u32;
             if sockets % 4 != 0 && conn.rx.consume(unread) {
-                vm.peer.mark(conn.its);
+                vm.peer.set_pending(conn.its);
             }
         }
         if random.below(2) == 0 {
@@ -352,7 +352,7 @@ fn each_broken_word_resets_its_connection_alone() {
             // The program looks at the tail when it has something to write.
             vm.write_all(&mut conn, b"more");
         }
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
         let done = vm.wait_other(abi::DONE, conn.own);
         assert_eq!(done.reason, libc::ECONNRESET as u32, "{n}");
         assert_eq!(host.report().corrupt, n as u64 + 1);

@@ -195,7 +195,7 @@ impl Host {
         let changed = options + offset_of!(ring::Options, changed) as u64;
         file.write_all_at(&(1_u64 << number).to_le_bytes(), changed)
             .unwrap();
-        vm.peer.mark(conn.its);
+        vm.peer.set_pending(conn.its);
         vm.peer.flush();
     }
 

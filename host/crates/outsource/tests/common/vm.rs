@@ -272,7 +272,7 @@ impl Vm {
             from = &from[length..];
         }
         if conn.tx.publish(runs.len() as u32) {
-            self.peer.mark(conn.its);
+            self.peer.set_pending(conn.its);
         }
         runs.len()
     }
@@ -288,7 +288,7 @@ impl Vm {
             unsafe { std::ptr::copy_nonoverlapping(from, bytes[at..].as_mut_ptr(), length) };
         }
         if conn.rx.consume(runs.len() as u32) {
-            self.peer.mark(conn.its);
+            self.peer.set_pending(conn.its);
         }
         runs.len()
     }
@@ -300,7 +300,7 @@ impl Vm {
             let sent = self.write(conn, out);
             out = &out[sent..];
             if out.is_empty() && !conn.tx.is_ended() && conn.tx.end() {
-                self.peer.mark(conn.its);
+                self.peer.set_pending(conn.its);
             }
             let read = self.read(conn, &mut bytes);
             if conn.rx.is_finished() && conn.tx.is_ended() {
@@ -361,7 +361,7 @@ impl Vm {
     /// Sets the end mark.
     pub fn end(&mut self, conn: &mut Conn) {
         if conn.tx.end() {
-            self.peer.mark(conn.its);
+            self.peer.set_pending(conn.its);
         }
         self.peer.flush();
     }
