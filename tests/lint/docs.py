@@ -26,6 +26,7 @@ VERSIONS = {
     "kmod/tunnel/main.c": r'^MODULE_VERSION\("(.*)"\)',
     "kmod/tunnel/unsupported.c": r'^MODULE_VERSION\("(.*)"\)',
 }
+ARCHITECTURE = REPO / "ARCHITECTURE.md"
 
 
 def lines() -> Iterator[tuple[Path, int, str]]:
@@ -53,6 +54,48 @@ def links() -> list[str]:
                 named.append(REPO / word)
         missing = [one for one in named if not any(one.parent.glob(one.name or "."))]
         found += [f"{source.name(path)}:{number}: there is no {one}" for one in missing]
+    return found
+
+
+# A file of C in a text, by itself or with its folder.
+C_FILE = re.compile(r"(?<![\w./-])[\w./-]+\.[ch]\b")
+
+
+def rooms() -> list[str]:
+    """ARCHITECTURE.md names each folder at the top, each crate, and each folder and C file of kmod/."""
+    text = ARCHITECTURE.read_text()
+    tracked = [path.relative_to(REPO) for path in source.files()]
+    kmod = [path for path in tracked if path.parts[0] == "kmod"]
+    found = []
+    folders = {path.parts[0] for path in tracked if len(path.parts) > 1}
+    folders |= {
+        f"host/{path.parts[1]}" for path in tracked if path.parts[0] == "host" and len(path.parts) > 2
+    }
+    folders |= {str(path.parent) for path in kmod}
+    found += [f"ARCHITECTURE.md: has no {one}/" for one in sorted(folders) if f"`{one}/" not in text]
+    crates = {path.parts[2] for path in tracked if path.parts[:2] == ("host", "crates")}
+    rows = {
+        name
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for name in CODE.findall(line.split("|")[1])
+    }
+    found += [f"ARCHITECTURE.md: has no crate {one}" for one in sorted(crates - rows)]
+    gone = {name for name in rows if "/" not in name} - crates
+    found += [f"ARCHITECTURE.md: there is no crate {one}" for one in sorted(gone)]
+    # A row or a paragraph that begins with a folder is about the files in it.
+    there: dict[str, set[str]] = {str(folder): set() for folder in {path.parent for path in kmod}}
+    for block in re.split(r"\n\n|\n(?=\|)", text):
+        if hit := re.match(r"(?:\| |In )`(kmod\b[^`]*)/`", block):
+            there[hit[1]].update(C_FILE.findall(" ".join(CODE.findall(block.replace("\n", " ")))))
+    for folder, named in sorted(there.items()):
+        files = {path.name for path in kmod if str(path.parent) == folder}
+        missing = {name for name in files if name.endswith(".c")} - named
+        found += [f"ARCHITECTURE.md: has no {folder}/{name}" for name in sorted(missing)]
+        found += [f"ARCHITECTURE.md: there is no {folder}/{name}" for name in sorted(named - files)]
+    for name in sorted({name for name in C_FILE.findall(text) if "/" in name}):
+        if not any((REPO / folder / name).exists() for folder in ("", "kmod", "abi")):
+            found.append(f"ARCHITECTURE.md: there is no {name}")
     return found
 
 

@@ -34,6 +34,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("compatibility: rows are sound", compatibility.sound),
     ("docs/compatibility.md is current", compatibility.current),
     ("documents: links and paths", docs.links),
+    ("documents: ARCHITECTURE.md names the rooms", docs.rooms),
     ("documents: each command line has its test", commands.listed),
     ("documents: commands and options are there", commands.taken),
     ("documents: make help", docs.targets),
