@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hallway_lab.sh import LabError
 
-from . import commands, compatibility, docs, generated, imports, module, mutants, rules, tools, words
+from . import commands, commits, compatibility, docs, generated, imports, module, mutants, rules, tools, words
 
 Check = Callable[[], list[str]]
 
@@ -41,6 +41,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("one version everywhere", docs.versions),
     ("README.md is short", docs.readme),
     ("documents: tables have short cells", words.tables),
+    ("commits: subjects are short, and name the part", commits.subjects),
     ("words: comments and documents are plain", words.plain),
     ("words: none that the glossary retired", words.retired),
     ("words: doc comments of Rust have a subject", words.subjects),
