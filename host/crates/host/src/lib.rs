@@ -12,7 +12,7 @@
 //! | [`program`] | the program, as the loop of `hallway-endpoint` drives it |
 //! | [`guest`], [`calls`] | the guest, and what it asks for |
 //! | [`client`] | programs of the host that connect to the guest |
-//! | [`pipe`], [`packets`] | a connection: a Unix socket, and a ring each way |
+//! | [`pipe`], [`packets`], [`step`] | a connection: a Unix socket, and a ring each way |
 //! | [`unix`], [`confine`] | the host's kernel |
 
 pub mod calls;
@@ -22,6 +22,7 @@ pub mod guest;
 pub mod packets;
 pub mod pipe;
 pub mod program;
+pub mod step;
 pub mod unix;
 
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use hallway_endpoint::socket as wire;
 use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
 
-use crate::pipe::{Failure, Step};
+use crate::step::{Failure, Step};
 use crate::unix;
 
 const FRAME: usize = size_of::<abi::Frame>();

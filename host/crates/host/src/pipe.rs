@@ -17,6 +17,7 @@ use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
 use nix::sys::socket::Shutdown;
 
+use crate::step::{Failure, Step};
 use crate::{packets, unix};
 
 /// Bytes of one direction in one turn at most.
@@ -67,28 +68,6 @@ pub struct Pipe {
     pub is_received: bool,
     /// Free bytes that the next message of the host needs; of bytes 1.
     pub need: u32,
-}
-
-/// Why a connection cannot go on.
-pub enum Failure {
-    /// The socket failed.
-    Socket,
-    /// A message is longer than the ring, or than the host's kernel takes.
-    TooLong,
-    /// The guest broke the rules of a ring.
-    Corrupt,
-}
-
-/// What became of a step.
-pub enum Step {
-    /// This number of bytes of the ring.
-    Moved(usize),
-    /// There is nothing to move.
-    Empty,
-    /// The socket has nothing, or no space.
-    Blocked,
-    /// The program of the host has ended this direction.
-    Ended,
 }
 
 fn step(result: Result<usize, Errno>) -> Result<Step, Failure> {

@@ -13,7 +13,7 @@ use hallway_shm::{allocate, sealed_memory, Mapping, Shared};
 use nix::sys::statfs::{fstatfs, HUGETLBFS_MAGIC, TMPFS_MAGIC};
 use serde::{Deserialize, Serialize};
 
-use crate::lock::RegionLock;
+use crate::lock::{is_own, RegionLock};
 use crate::text::{printable, random_bytes, Uuid};
 
 /// The slot of the host itself.
@@ -592,11 +592,6 @@ impl Header {
             members: vec![Member::default(); geometry.slots as usize],
         })
     }
-}
-
-/// Whether what a user has made can be trusted: root, or the user of this process.
-pub fn is_own(uid: u32) -> bool {
-    [0, nix::unistd::geteuid().as_raw()].contains(&uid)
 }
 
 fn has_magic(file: &File) -> bool {

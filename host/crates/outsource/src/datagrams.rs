@@ -17,31 +17,26 @@ use hallway_abi::{datagram as abi, message};
 use hallway_ring::{Receiver, Runs, Sender};
 use nix::errno::Errno;
 
-use crate::guest::Guest;
 use crate::known::Ends;
-use crate::orders::{Policy, Protocol};
+use crate::orders::Policy;
 use crate::rate::Rate;
 use crate::record::{self, Corrupt, Error, Head, HEAD};
-use crate::table::Entry;
 use crate::udp::{self, Received};
 use crate::{net, policy};
 use hallway_endpoint::lines::Counts;
-use hallway_endpoint::member::{Peer, RING_DATAGRAMS};
-use hallway_endpoint::message::{Handle, Message, Offer, Other, CARRIER};
+use hallway_endpoint::member::Peer;
+use hallway_endpoint::message::{Handle, Message, Other, CARRIER};
 use hallway_endpoint::poller::Poller;
-use hallway_endpoint::table::Queue;
 
 /// Records of one direction in one turn at most.
 const TURN: usize = 64;
 /// Bytes of one direction after which a turn ends.
 const TURN_BYTES: usize = 256 << 10;
-/// Turns that a socket which has ended gets at once, at most: a ring of short records.
-const LAST_TURNS: usize = 64;
 /// Space for the longest record.
 const LONGEST: usize = (HEAD + abi::DATAGRAM_MAX as usize).next_multiple_of(8);
 
 /// A socket of the host.
-struct Socket {
+pub struct Socket {
     fd: OwnedFd,
     is_readable: bool,
     is_writable: bool,
@@ -50,21 +45,24 @@ struct Socket {
     discover: Option<u8>,
 }
 
+/// Sockets of IPv4 and IPv6.
+pub type Sockets = [Option<Socket>; 2];
+
 /// Why a socket has a published port.
 #[derive(Debug, Clone, Copy)]
 pub struct Published {
     /// Local address of the guest's OFFER.
-    local: SocketAddr,
+    pub local: SocketAddr,
     /// Flags of the guest's OFFER: `SOCKET_*`.
-    flags: u32,
+    pub flags: u32,
     /// Where it is on the host, and whether it has no IPv4 there.
-    at: (SocketAddr, bool),
+    pub at: (SocketAddr, bool),
 }
 
 /// A UDP socket of the guest.
 pub struct Datagrams {
-    /// Sockets of IPv4 and IPv6, from the first datagram on.
-    sockets: [Option<Socket>; 2],
+    /// They are there from the first datagram on.
+    sockets: Sockets,
     /// Own endpoint.
     own: u32,
     /// Endpoint of the guest.
@@ -79,7 +77,7 @@ pub struct Datagrams {
     handle: Handle,
     /// Where the guest has sent to, or what has sent to it; of all sockets that share a
     /// published port.
-    ends: Rc<RefCell<Ends>>,
+    pub ends: Rc<RefCell<Ends>>,
     /// Nothing: its port is the host's choice.
     pub published: Option<Published>,
 }
@@ -120,6 +118,35 @@ enum Sent {
 }
 
 impl Datagrams {
+    /// Makes one with the guest's ring, and the own one.
+    pub fn new(
+        its: u32,
+        sockets: Sockets,
+        (from_guest, to_guest, handle): (Receiver, Sender, Handle),
+        ends: Rc<RefCell<Ends>>,
+        published: Option<Published>,
+    ) -> Self {
+        Self {
+            sockets,
+            own: 0,
+            its,
+            tag: 0,
+            from_guest: Some(from_guest),
+            is_blocked: false,
+            to_guest: Some(to_guest),
+            handle,
+            ends,
+            published,
+        }
+    }
+
+    /// Takes its place in the table, and has its sockets watched.
+    pub fn set_place(&mut self, own: u32, tag: u64, poller: &Poller) -> Result<(), Errno> {
+        (self.own, self.tag) = (own, tag);
+        let mut sockets = self.sockets.iter().flatten();
+        sockets.try_for_each(|one| poller.watch_input(&one.fd, tag))
+    }
+
     /// The kernel reports something of a socket.
     pub fn take_event(&mut self, is_in: bool, is_out: bool, is_error: bool, poller: &Poller) {
         for socket in self.sockets.iter_mut().flatten() {
@@ -409,7 +436,7 @@ impl Datagrams {
     }
 
     /// Whether the guest has closed it, and it is at that port of the host yet.
-    fn has_ended_at(&mut self, at: (SocketAddr, bool)) -> bool {
+    pub fn has_ended_at(&mut self, at: (SocketAddr, bool)) -> bool {
         self.published.is_some_and(|one| one.at == at)
             && self.from_guest.as_mut().is_some_and(Receiver::is_ended)
     }
@@ -514,7 +541,7 @@ impl Socket {
 }
 
 /// Opens the sockets of a published port: one of each family that the guest's has.
-fn open_published(published: &Published) -> Result<[Option<Socket>; 2], Errno> {
+pub fn open_published(published: &Published) -> Result<Sockets, Errno> {
     let (at, is_v6_only) = published.at;
     let is_shared = published.flags & message::SOCKET_REUSEPORT != 0;
     let open = |at: SocketAddr| Ok(Some(Socket::new(udp::open(at, is_shared)?)));
@@ -527,159 +554,4 @@ fn open_published(published: &Published) -> Result<[Option<Socket>; 2], Errno> {
         false => open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port()))?,
     };
     Ok([v4, open(at)?])
-}
-
-impl Guest<'_> {
-    /// The guest asks for a UDP socket.
-    pub fn open_datagrams(&mut self, offer: &Offer) -> Result<(), i32> {
-        if offer.answers != 0 {
-            return Err(libc::EINVAL);
-        }
-        let published = self.find_published(offer)?;
-        if !self.has_place() {
-            self.counts.refuse("limit of sockets".into(), "UDP socket");
-            return Err(libc::ENOBUFS);
-        }
-        let sockets = match &published {
-            Some(published) => self.open_port(published).map_err(|errno| errno as i32)?,
-            None => [None, None],
-        };
-        let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
-            self.counts.corrupt("an OFFER without a ring");
-            return Err(libc::EINVAL);
-        };
-        let Some((to_guest, handle)) = self.peer.make_ring(RING_DATAGRAMS, self.count_others())
-        else {
-            self.counts.refuse("memory".into(), "UDP socket");
-            return Err(libc::ENOBUFS);
-        };
-        let ring_size = to_guest.size();
-        let datagrams = Datagrams {
-            sockets,
-            own: 0,
-            its: offer.from,
-            tag: 0,
-            from_guest: Some(from_guest),
-            is_blocked: false,
-            to_guest: Some(to_guest),
-            handle,
-            ends: self.find_ends(published.as_ref()),
-            published,
-        };
-        let entry = Entry::Datagrams(Box::new(datagrams));
-        let Some((own, tag)) = self.table.insert(entry) else {
-            self.peer.free_ring(handle);
-            return Err(libc::ENOBUFS);
-        };
-        if let Some(Entry::Datagrams(datagrams)) = self.table.get(own) {
-            (datagrams.own, datagrams.tag) = (own, tag);
-            let mut sockets = datagrams.sockets.iter().flatten();
-            let watched = sockets.try_for_each(|one| self.poller.watch_input(&one.fd, tag));
-            if let Err(errno) = watched {
-                self.table.remove(own);
-                self.peer.free_ring(handle);
-                return Err(errno as i32);
-            }
-        }
-        let unspecified = SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), 0);
-        self.peer.send(&Message::Offer(Offer {
-            from: own,
-            to: 0,
-            carrier: CARRIER,
-            kind: message::KIND_DATAGRAM,
-            answers: offer.from,
-            listener: 0,
-            flags: 0,
-            tunnel: None,
-            local: unspecified,
-            remote: unspecified,
-            ring_size,
-            handle,
-        }));
-        self.table.push(Queue::Ready, own);
-        Ok(())
-    }
-
-    /// Opens the sockets of a published port. A program that closes a socket and binds another
-    /// gets the port, though its last datagrams may not have been sent yet.
-    fn open_port(&mut self, published: &Published) -> Result<[Option<Socket>; 2], Errno> {
-        let result = open_published(published);
-        if !matches!(result, Err(Errno::EADDRINUSE)) {
-            return result;
-        }
-        let ended = self
-            .table
-            .find_datagrams(|one| one.has_ended_at(published.at));
-        for own in ended {
-            for _ in 0..LAST_TURNS {
-                if !self.pump_datagrams(own) {
-                    break;
-                }
-            }
-            self.remove_if_over(own);
-        }
-        open_published(published)
-    }
-
-    /// Where the host publishes the port that the guest's OFFER names, if it names one.
-    fn find_published(&mut self, offer: &Offer) -> Result<Option<Published>, i32> {
-        let (local, flags) = (offer.local, offer.flags);
-        if local.port() == 0 {
-            return Ok(None);
-        }
-        let Some(at) = policy::find_published(self.policy, Protocol::Udp, local, flags) else {
-            let what = format!("UDP socket at {local}");
-            self.counts.refuse("not published".into(), &what);
-            return Err(libc::EACCES);
-        };
-        if self.count_published() >= self.policy.listeners {
-            self.counts
-                .refuse("limit of listeners".into(), "UDP socket");
-            return Err(libc::ENOBUFS);
-        }
-        Ok(Some(Published { local, flags, at }))
-    }
-
-    /// What knows the ends of a socket: the guest delivers a datagram to any of those that
-    /// share its port, and each of them may answer.
-    fn find_ends(&mut self, published: Option<&Published>) -> Rc<RefCell<Ends>> {
-        let is_it = |other: &&mut Datagrams| match (&other.published, published) {
-            (Some(one), Some(two)) => one.at == two.at,
-            _ => false,
-        };
-        match self.table.datagrams().find(is_it) {
-            Some(other) => other.ends.clone(),
-            None => Rc::new(RefCell::new(Ends::new(published.is_some()))),
-        }
-    }
-
-    /// The policy is another one: closes the sockets whose ports it does not publish any
-    /// more, or elsewhere. What the others know of it is outdated.
-    pub fn check_datagrams(&mut self) {
-        for datagrams in self.table.datagrams() {
-            datagrams.ends.borrow_mut().outdate();
-            let Some(Published { local, flags, at }) = datagrams.published else {
-                continue;
-            };
-            let now = policy::find_published(self.policy, Protocol::Udp, local, flags);
-            if now != Some(at) {
-                datagrams.close(libc::EACCES, self.peer);
-            }
-        }
-    }
-
-    /// Gives a UDP socket a turn. True: there may be more to do.
-    pub fn pump_datagrams(&mut self, own: u32) -> bool {
-        let mut turn = Turn {
-            peer: self.peer,
-            policy: self.policy,
-            counts: self.counts,
-            poller: self.poller,
-            rate: self.rate,
-        };
-        match self.table.get(own) {
-            Some(Entry::Datagrams(datagrams)) => datagrams.pump(&mut turn),
-            _ => false,
-        }
-    }
 }

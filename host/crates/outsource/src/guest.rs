@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest, with all that is executed for it.
 
+mod connects;
+mod datagrams;
+mod listeners;
+
 use nix::sys::epoll::EpollFlags;
 
 use crate::net;

@@ -10,15 +10,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::guest::Guest;
-use crate::net::{self, Route};
+use crate::net::Route;
 use crate::orders::Policy;
-use crate::policy;
 
 /// How long a connect waits for its turn at most.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Connects that one turn starts or ends at most.
-const TURN: usize = 32;
 
 /// A connect that waits.
 pub struct Waiting {
@@ -94,6 +90,11 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// Whether a connect may start now. If so, the next one has to be later.
+    pub fn may_start(&mut self, policy: &Policy, now: Instant) -> bool {
+        self.outward.take(policy.outward(), now)
+    }
+
     /// Whether a datagram may go to another end now.
     pub fn may_meet(&mut self, policy: &Policy) -> bool {
         self.outward.take(policy.outward(), Instant::now())
@@ -114,7 +115,7 @@ impl Rate {
     }
 
     /// Whether a connection that waits in a backlog may be taken now.
-    fn has_turn(&self, policy: &Policy) -> bool {
+    pub fn has_turn(&self, policy: &Policy) -> bool {
         let missing = self.inward.missing(policy.inward(), Instant::now());
         self.is_held && missing.is_zero()
     }
@@ -138,54 +139,6 @@ impl Rate {
         let wait = start.into_iter().chain(arrival).min()?;
         // Never less than that: it would be too early again.
         Some(wait.as_micros().div_ceil(1000).min(u128::from(u16::MAX)) as u16)
-    }
-}
-
-impl Guest<'_> {
-    /// Whether a connect may start now. If so, the next one has to be later.
-    pub fn may_start(&mut self) -> bool {
-        self.rate.waiting.is_empty()
-            && self
-                .rate
-                .outward
-                .take(self.policy.outward(), Instant::now())
-    }
-
-    /// Has connections taken that wait in a backlog, if it is their turn.
-    pub fn take_waiting(&mut self) {
-        if self.rate.has_turn(self.policy) {
-            self.wake_listeners();
-        }
-    }
-
-    /// Starts the connects whose turn it is, and ends those that have waited for too
-    /// long.
-    pub fn start_waiting(&mut self) {
-        for _ in 0..TURN {
-            let now = Instant::now();
-            let Some(first) = self.rate.waiting.front() else {
-                return;
-            };
-            let is_late = now >= first.since + PATIENCE;
-            let own = self.table.find(first.tag);
-            if !is_late && !self.rate.outward.take(self.policy.outward(), now) {
-                return;
-            }
-            let (Some(waiting), Some(own)) = (self.rate.waiting.pop_front(), own) else {
-                continue;
-            };
-            let to = waiting.route.to;
-            if is_late {
-                self.counts.refuse("rate".into(), "connection");
-                self.end_connect(own, libc::ETIMEDOUT);
-            } else if let Err(cause) = policy::check_connect(self.policy, to, net::is_own) {
-                // The policy has become another one.
-                self.counts.refuse(cause, "connection");
-                self.end_connect(own, libc::EACCES);
-            } else {
-                self.start(own, &waiting.route);
-            }
-        }
     }
 }
 
