@@ -1,4 +1,4 @@
-"""Imports point one way: between the host's crates, within the daemon, in the lab, and in the tests."""
+"""Imports point one way: between the host's crates, within each, in the lab, and in the tests."""
 
 from __future__ import annotations
 
@@ -96,31 +96,55 @@ def modules() -> list[str]:
         if place not in MODULES:
             found.append(f"{source.name(path)}: give it its place in tests/lint/imports.py")
             continue
-        for line, used in _rust(path, place):
-            if used == "{":
-                found.append(f"{source.name(path)}:{line}: name one module a line")
-            elif used not in MODULES[: MODULES.index(place) + 1]:
+        for line, used in _rust(path, DAEMON):
+            if used not in MODULES[: MODULES.index(place) + 1]:
                 found.append(f"{source.name(path)}:{line}: {place} lies below {used}")
     gone = set(MODULES) - set(places.values())
     return found + [f"tests/lint/imports.py: {place} is no module of the daemon" for place in sorted(gone)]
 
 
-def _rust(path: Path, place: str) -> Iterator[tuple[int, str]]:
-    """Yield line and module of each path to another module, "{" where it names several."""
+def circles() -> list[str]:
+    """No circle of modules in a crate of the host's. A module within another may use that one."""
+    found = []
+    for root in sorted(CRATES.glob("*/src")):
+        graph = {_place(path, root): {used for _, used in _rust(path, root)} for path in root.rglob("*.rs")}
+        try:
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            # the sorter names each node after one that imports it
+            circle = " -> ".join(reversed(error.args[1]))
+            found.append(f"{source.name(root)}: a circle: {circle}")
+    return found
+
+
+def _place(path: Path, root: Path) -> str:
+    """Return the name of a module: its path in the crate."""
+    return str(path.relative_to(root).with_suffix(""))
+
+
+# A path of modules, or several in the braces of a `use`.
+RUST_PATH = re.compile(r"\b(crate|super|self)((?:::\w+)*)(?:::\{([^;]*)\};)?")
+
+
+def _rust(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and module of each path to another module, outside of tests."""
     text = source.code(path).split("#[cfg(test)]")[0]
+    place = _place(path, root)
     parent = place.rpartition("/")[0]
-    roots = {"crate": "", "super": parent, "self": "" if place == "main" else place}
-    for hit in re.finditer(r"\b(crate|super|self)(?:::({)|((?:::\w+)+))", text):
-        if hit[2]:
-            yield source.line_of(text, hit.start()), "{"
-            continue
-        names = [name for name in roots[hit[1]].split("/") if name] + hit[3].split("::")[1:]
-        for length in range(len(names), 0, -1):
-            module = "/".join(names[:length])
-            if (DAEMON / module).with_suffix(".rs").exists():
-                if module != place:
-                    yield source.line_of(text, hit.start()), module
-                break
+    own = "" if place in ("main", "lib") else place
+    starts = {"crate": "", "super": parent, "self": own}
+    for hit in RUST_PATH.finditer(text):
+        first = [name for name in starts[hit[1]].split("/") if name]
+        for name in hit[2].split("::")[1:]:
+            first = first[:-1] if name == "super" else [*first, name]
+        # Braces within those name what is in a module.
+        for last in re.sub(r"::\{[^{}]*\}", "", hit[3] or "").split(","):
+            names = [*first, *last.strip().split("::")]
+            lengths = range(len(names), 0, -1)
+            modules = ("/".join(names[:length]) for length in lengths)
+            used = next((one for one in modules if one and (root / f"{one}.rs").exists()), place)
+            if used != place:
+                yield source.line_of(text, hit.start()), used
 
 
 TESTS = REPO / "tests"

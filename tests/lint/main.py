@@ -28,6 +28,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("imports: no circle in the lab", imports.lab),
     ("imports: between the host's crates", imports.crates),
     ("imports: between the daemon's modules", imports.modules),
+    ("imports: no circle in a crate", imports.circles),
     ("imports: between the test suites", imports.suites),
     ("generated files are current", generated.current),
     ("mutants: each can be put in", mutants.fit),
