@@ -131,6 +131,7 @@ def test_host_package(root: Root) -> None:
     _check_library(root)
     completion = ". /usr/share/bash-completion/completions/hallway; complete -p"
     assert "hallway" in root.run("bash", "-c", completion)
+    assert "Usage: hallway enable " in root.run("hallway", "enable", "--help")
     # What hallway hands over to another program, and those of the daemon.
     for page, option in (
         ("man1/hallway-enable.1", "--shared"),

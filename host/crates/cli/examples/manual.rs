@@ -22,7 +22,9 @@ fn command() -> Command {
         let whole = libvirt
             .find_subcommand(name)
             .expect("hallway-libvirt has it");
-        command = command.mut_subcommand(name, |_| whole.clone());
+        command = command.mut_subcommand(name, |words| {
+            whole.clone().display_order(words.get_display_order())
+        });
     }
     command
 }

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// Does by libvirt what hallway and hallwayd ask for.
 #[derive(Debug, Parser)]
-#[command(name = "hallway-libvirt", version)]
+#[command(name = "hallway-libvirt", bin_name = "hallway", version)]
 pub struct Options {
     /// What to do
     #[command(subcommand)]
