@@ -27,6 +27,8 @@ def prepare(_kernel: str) -> None:
     """Build the packages, and fetch the headers for the module: see `needs`."""
     kernels.kernel(KERNEL)
     provision.need(*TOOLS)
+    # Without those of other versions.
+    shutil.rmtree(DEBS, ignore_errors=True)
     with paths.lock("host"):
         run(["make", "-s", "deb"], cwd=REPO)
 
