@@ -9,8 +9,8 @@ from hallway_lab.paths import REPO
 
 LONGEST = 72  # characters
 LAST = 20  # commits that are looked at where nothing says which are new
-# "daemon: Read the configuration again", "lab, tests: Boot ..."
-SUBJECT = re.compile(r"[\w./-]+(?:, [\w./-]+)*: \S")
+# "daemon: Read the configuration again", "hallway release, hallway resume: Keep ..."
+SUBJECT = re.compile(r"\w[\w./, -]*: \S|Release \d")
 
 
 def _git(*words: str) -> list[str]:
