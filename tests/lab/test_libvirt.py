@@ -63,6 +63,10 @@ def test_domain(machine: str) -> None:
     def machines() -> Any:
         return daemon.status()["machines"]
 
+    def reset(times: int) -> None:
+        host.virsh("reset", "web1")
+        wait_for(lambda: daemon.log.read_text().count("was reset") == times, "hallwayd hears of a reset")
+
     with libvirt.running(machine, "#!/bin/sh\n") as host, host.as_of_the_machine():
         daemon.start()
         try:
@@ -76,10 +80,12 @@ def test_domain(machine: str) -> None:
             host.virsh("start", "--paused", "web1")
             wait_for(lambda: machines()[0]["connected"], "its monitor answers")
             assert [one["pid"] for one in daemon.status()["vms"]], "its QEMU has no doorbell"
+            reset(1)
             host.virsh("save", "web1", saved)
             wait_for(lambda: not machines()[0]["connected"], "its monitor is gone")
             host.virsh("restore", "--paused", saved)
             wait_for(lambda: machines()[0]["connected"], "its monitor answers again")
+            reset(2)
             assert "keeps its doorbell" in run([*hallway, "disable", "web1", *places])
             assert not machines()
             assert "hallway" not in host.virsh("dumpxml", "--inactive", "web1")

@@ -22,6 +22,7 @@ CODE = re.compile(rf"`((?:{'|'.join(OURS)}) [^`\n]+)`")
 OWN = re.compile(rf"(?:{'|'.join(OURS)}) (?![\d.]+ \()")
 # What it runs has options of its own.
 HANDS_OVER = ("hallway", "exec")
+END = "--"  # of a program's own words
 WORD = re.compile(r"[^\s()]+")
 OPERATORS = ("and", "or", "not")
 # These are compiled to be collected; they have no parameters that a word could mean.
@@ -80,7 +81,8 @@ def _of_programs(commands: Iterable[str]) -> dict[str, str]:
         if program == "make":
             words.append("-n")
         else:
-            words.insert(1 if (program, words[0]) == HANDS_OVER else len(words), "--help")
+            own = words.index(END) if END in words else len(words)
+            words.insert(1 if (program, words[0]) == HANDS_OVER else own, "--help")
         path = f"{folder}:{os.environ['PATH']}" if "/" not in program else os.environ["PATH"]
         done = subprocess.run(
             [program if "/" not in program else REPO / program, *words],

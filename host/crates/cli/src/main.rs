@@ -97,8 +97,12 @@ fn run(options: Options) -> Result<()> {
             vm,
             timeout,
             reset_outsourced,
+            command,
             daemon: Daemon { run_dir },
-        } => release::release(&run_dir, &vm, timeout, reset_outsourced),
+        } => {
+            release::release(&run_dir, &vm, timeout, reset_outsourced)?;
+            release::run_or_say(&run_dir, &vm, &command)
+        }
         Command::Resume {
             vm,
             daemon: Daemon { run_dir },

@@ -125,6 +125,9 @@ pub enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    #[command(
+        override_usage = "hallway release <VM> [OPTIONS]\n       hallway release <VM> [OPTIONS] -- <COMMAND>..."
+    )]
     /// Take a VM's ring memory out, so that it can be migrated, saved or snapshotted; see
     /// docs/migration.md
     Release {
@@ -140,6 +143,10 @@ pub enum Command {
               require_equals = true, default_missing_value = "10",
               value_parser = clap::value_parser!(u64).range(0..=3600))]
         reset_outsourced: Option<u64>,
+        /// What to run while the memory is out, such as virsh migrate. Then it comes back, if
+        /// the VM is still here; the exit status is the command's
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
         /// Where hallwayd is
         #[command(flatten)]
         daemon: Daemon,

@@ -2,13 +2,16 @@
 //! `hallway release` and `hallway resume`: have hallwayd take a VM's ring memory out, and
 //! put it in again.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Query, Release};
+use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 
 use crate::host::refuse;
 use crate::migrate::{drain, LOOK, PATIENCE};
@@ -34,14 +37,7 @@ pub fn release(
     loop {
         match now {
             Release::Unplugging => {}
-            Release::Out => {
-                writeln!(
-                    io::stdout(),
-                    "{vm}: its ring memory is out, until hallway resume {vm}, or until another \
-                     QEMU runs it"
-                )?;
-                return Ok(());
-            }
+            Release::Out => return Ok(()),
             Release::Failed { why } => bail!("{vm} keeps its ring memory: {why}"),
         }
         sleep(LOOK);
@@ -60,6 +56,40 @@ fn progress(run_dir: &Path, vm: &str) -> Result<Release> {
         }
     }
 }
+
+/// Runs a command while a VM's ring memory is out, gives it back, and ends with the command's
+/// status. Without a command: says that it is out.
+pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> {
+    let Some((program, words)) = command.split_first() else {
+        writeln!(
+            io::stdout(),
+            "{vm}: its ring memory is out, until hallway resume {vm}, or until another QEMU runs \
+             it"
+        )?;
+        return Ok(());
+    };
+    // A signal from the terminal is for the command, which has the default again.
+    let action = SigAction::new(
+        SigHandler::Handler(ignore),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    // SAFETY: the handler does nothing.
+    unsafe { sigaction(Signal::SIGINT, &action) }?;
+    let ended = Command::new(program).args(words).status();
+    // A VM that has gone gets nothing, and is no failure.
+    let resumed = ask(run_dir, Query::Resume { vm: vm.into() });
+    resumed.with_context(|| format!("{vm} lacks its ring memory: hallway resume {vm}"))?;
+    let program = program.to_string_lossy();
+    let ended = ended.with_context(|| program.to_string())?;
+    match ended.code() {
+        Some(0) => Ok(()),
+        Some(code) => std::process::exit(code),
+        None => bail!("{program}: {ended}"),
+    }
+}
+
+extern "C" fn ignore(_signal: std::ffi::c_int) {}
 
 /// Has a VM get the ring memory again that it released.
 pub fn resume(run_dir: &Path, vm: &str) -> Result<()> {

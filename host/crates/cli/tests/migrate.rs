@@ -18,11 +18,11 @@ fn listen(name: &str) -> (PathBuf, UnixListener) {
 }
 
 fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
-    run(name, &["migrate", "web1", "tcp:b:1"], answers)
+    run(name, &["migrate", "web1", "tcp:b:1"], &[], answers)
 }
 
-/// Runs a command; nothing for an answer: hallwayd hangs up.
-fn run(name: &str, command: &[&str], answers: Vec<Option<Answer>>) -> Output {
+/// Runs a command, with `more` after the options; nothing for an answer: hallwayd hangs up.
+fn run(name: &str, command: &[&str], more: &[&str], answers: Vec<Option<Answer>>) -> Output {
     let (dir, listener) = listen(name);
     // Not waited for: a client that gives up early leaves it without a question.
     std::thread::spawn(move || {
@@ -37,7 +37,7 @@ fn run(name: &str, command: &[&str], answers: Vec<Option<Answer>>) -> Output {
     });
     let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
     let ended = hallway.args(command).arg("--run-dir").arg(&dir);
-    let ended = ended.output().unwrap();
+    let ended = ended.args(more).output().unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
     ended
 }
@@ -93,21 +93,48 @@ fn a_release_that_ended_is_known_to_the_next_hallwayd() {
         refused(),
         stage(Release::Out),
     ];
-    let ended = run("released", &["release", "web1"], answers);
+    let ended = run("released", &["release", "web1"], &[], answers);
     assert!(ended.status.success(), "{ended:?}");
     let said = String::from_utf8(ended.stdout).unwrap();
     assert!(said.contains("web1: its ring memory is out"), "{said}");
 
     let why = "the guest does not let it go".into();
     let failed = vec![stage(Release::Unplugging), stage(Release::Failed { why })];
-    let ended = run("kept", &["release", "web1"], failed);
+    let ended = run("kept", &["release", "web1"], &[], failed);
     let said = String::from_utf8(ended.stderr).unwrap();
     let wanted = "web1 keeps its ring memory: the guest does not let it go";
     assert!(!ended.status.success() && said.contains(wanted), "{said}");
 
-    let ended = run("resumed", &["resume", "web1"], vec![Some(Answer::Resuming)]);
+    // The command's status is its own, and the memory comes back.
+    for code in [0, 3] {
+        let answers = vec![stage(Release::Out), Some(Answer::Resuming)];
+        let script = format!("exit {code}");
+        let ended = run(
+            "while",
+            &["release", "web1"],
+            &["--", "sh", "-c", &script],
+            answers,
+        );
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+    }
+    let ended = run(
+        "not-back",
+        &["release", "web1"],
+        &["--", "true"],
+        vec![stage(Release::Out)],
+    );
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let wanted = "lacks its ring memory: hallway resume web1";
+    assert!(!ended.status.success() && said.contains(wanted), "{said}");
+
+    let ended = run(
+        "resumed",
+        &["resume", "web1"],
+        &[],
+        vec![Some(Answer::Resuming)],
+    );
     assert!(ended.status.success(), "{ended:?}");
-    let ended = run("not-resumed", &["resume", "web1"], vec![refused()]);
+    let ended = run("not-resumed", &["resume", "web1"], &[], vec![refused()]);
     assert!(!ended.status.success(), "{ended:?}");
 }
 

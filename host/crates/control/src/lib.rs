@@ -247,7 +247,7 @@ pub struct Vm {
     /// Ring memory that it has, or should have.
     pub plugs: Vec<Plug>,
     /// Whether its ring memory was released, and stays out.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub released: bool,
     /// The process that executes sockets for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -482,7 +482,8 @@ mod tests {
         assert_eq!(member.liveness, Liveness::Unresponsive);
         assert_eq!(member.still_seconds, Some(9));
         assert_eq!((read.connections[0].connection, read.vms.len()), (4, 1));
-        let old: serde_json::Value = serde_json::from_str(status).unwrap();
+        let mut old: serde_json::Value = serde_json::from_str(status).unwrap();
+        old["machines"][0]["released"] = false.into();
         assert_eq!(serde_json::to_value(&read).unwrap(), old);
     }
 }

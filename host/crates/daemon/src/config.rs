@@ -32,7 +32,7 @@ const PAIR_SIZE: &str = "16M";
 const PAIR_IDLE: u64 = 60;
 
 /// What stands in place of a monitor's path that libvirt has.
-const LIBVIRT: &str = "libvirt";
+pub const LIBVIRT: &str = "libvirt";
 
 /// Members of the region of a VM and a helper: the host and these two.
 const HELPER_SLOTS: u32 = 3;

@@ -4,7 +4,8 @@
 //!
 //! Memory is plugged in once the guest's module has asked something: before
 //! that, firmware may place it where the guest maps it uncached. What others take
-//! out (an operator, a migration) stays out until the guest's module starts again.
+//! out (an operator, a migration) stays out until the guest's module starts again. What a
+//! release takes out stays out until it is resumed, or another QEMU runs the VM.
 
 mod bridge;
 mod migrate;

@@ -2,7 +2,7 @@
 //! One VM of the configuration: its monitor, its ring memory, its migration.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hallway_control::{self as control, Migration, Release};
@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::monitor::Handle;
 use super::news::{Job, News, LET_GO, PLUGS_MAX, PREFIX};
+use crate::config::LIBVIRT;
 use crate::lines::Lines;
 
 /// Time between two tries to plug in or out what QEMU or the guest refused.
@@ -568,6 +569,13 @@ impl Vm {
 
     /// Begins to migrate it.
     pub fn migrate(&mut self, uri: String) -> Result<Migration, String> {
+        if self.path.as_deref() == Some(Path::new(LIBVIRT)) {
+            return Err(format!(
+                "libvirt runs {0}, and migrates it: hallway release {0} -- virsh migrate --live {0} \
+                 URI",
+                self.name
+            ));
+        }
         self.staying()?.migrate(uri);
         self.migration = Some(Migration::Unplugging);
         Ok(Migration::Unplugging)
@@ -726,6 +734,17 @@ mod tests {
         assert!(!vm.lacks("g"));
         vm.resume().unwrap();
         assert!(vm.lacks("g"));
+    }
+
+    #[test]
+    fn what_libvirt_runs_libvirt_migrates() {
+        let (handle, jobs) = Handle::played();
+        let path = Some(LIBVIRT.into());
+        let mut vm = Vm::new("web1".into(), Uuid::default(), path, Some(handle));
+        answers(&mut vm, 7);
+        let refused = vm.migrate("tcp:b:1".into()).unwrap_err();
+        assert!(refused.contains("virsh migrate --live web1"), "{refused}");
+        assert_eq!(jobs.try_iter().count(), 0);
     }
 
     #[test]
