@@ -66,7 +66,7 @@ struct hallway_slice {
 	__u64 tx_bytes;		/* through rings to all members; to be shown only */
 	__u64 rx_bytes;		/* through rings from all members; the same */
 	__u32 channels;		/* promoted connections now; the same */
-	__u32 settled;		/* a change: of departures till then nothing is used */
+	__u32 settled;		/* a change: no channel to one departed by then is left */
 	__u32 senders;		/* connections and tunnels, trunks too, through which it
 				 * sent in the last half second or so
 				 */

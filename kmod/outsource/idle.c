@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * UDP sockets that have carried nothing for a while. Their rings are given back, and the
+ * UDP sockets that have carried nothing for a while. Their rings are freed, and the
  * host closes its socket: as a NAT, it forgets what was asked. The next datagram that leads
  * out opens another, at another port. Those with a published port stay.
  */

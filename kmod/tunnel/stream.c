@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* SOCK_STREAM. The core waits, and repeats calls that did a part. */
+/* SOCK_STREAM. The core waits, and makes calls again that did a part. */
 #include "tunnel.h"
 
 #include <linux/uio.h>

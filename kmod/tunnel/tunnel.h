@@ -99,7 +99,7 @@ void hall_tunnels_uninit(void);
 struct hall_tunnel *hall_tunnel_new(struct hall_member *member, gfp_t gfp);
 /* The socket takes the caller's reference to the tunnel. */
 void hall_tunnel_attach(struct hall_tunnel *tunnel, struct sock *sk);
-/* And gives it back. lock_sock(), or nobody else knows the socket. */
+/* Returns that reference. lock_sock(), or nobody else knows the socket. */
 void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
 
 /* rings.c: memory and marks. Process context; lock_sock(), or without a socket. */

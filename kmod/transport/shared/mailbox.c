@@ -93,7 +93,7 @@ bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint)
 
 void hall_mailbox_notify(struct hall_member *member, u32 endpoint)
 {
-	/* Other threads that mark the same word rely on this doorbell: it comes soon. */
+	/* Other threads with a bit in the same word rely on this doorbell: it comes soon. */
 	preempt_disable();
 	if (hall_mailbox_mark(hall_peer_of(member)->out, endpoint)) {
 		hall_count(HALL_DOORBELLS_SENT);

@@ -2,7 +2,7 @@
 /*
  * The life of a peer: arrival, addresses, departure.
  *
- * A peer can have itself depart, or fall silent, as often as it likes, and each
+ * A peer can have itself depart, or be unresponsive, as often as it likes, and each
  * time its sockets have to be detached, which a program's call can delay. So
  * nothing waits for that under the transport's mutex: a work item of the peer's
  * own does (detach). Another one waits until its channels are closed (drain): they
@@ -152,7 +152,7 @@ void hall_peer_arrive(struct hall_peer *peer, u32 out, u32 in)
 			    peer->member.name);
 	hall_transport_handler.arrived(&peer->member);
 	rcu_assign_pointer(peer->own->peer[out], peer);
-	/* In place of marks that were there before. */
+	/* In place of pending bits that were there before. */
 	hall_mailbox_notify(&peer->member, 0);
 }
 

@@ -69,7 +69,7 @@ struct hall_peer {
 	u32 mailbox;			/* number of out */
 	struct hallway_mailbox *out;	/* to the peer, in our slice */
 	struct hallway_mailbox *in;	/* from the peer, in the peer's slice */
-	u64 untaken;			/* words of out with marks, at the last check */
+	u64 untaken;			/* words of out with pending bits, at the last check */
 	u32 in_tail;			/* softirq only */
 	unsigned int in_word;		/* of pending, to look at next; softirq only */
 	spinlock_t lock;		/* BH; of the next six */
@@ -138,7 +138,7 @@ int hall_own_slice_open(struct hall_own_slice *own,
 void hall_own_slice_close(struct hall_own_slice *own);
 /*
  * The members are as the region's table was at this change. The host is informed once
- * nothing of departed ones is used any more. Under the mutex.
+ * departed ones are drained. Under the mutex.
  */
 void hall_own_slice_settle(struct hall_own_slice *own, u32 change);
 /* The same for the last change, under own->lock: a departed peer is drained. */
@@ -163,10 +163,10 @@ bool hall_slice_intact(struct hall_member *member);
 struct hallway_mailbox *hall_mailbox_at(const struct hall_slice *slice,
 					u32 number);
 /*
- * Notes in the mailbox that the endpoint has something to look at. True: the
- * doorbell is to be rung afterwards. False: the word had marks that its reader has
- * not taken, and takes together with this one; or there is no such endpoint. Any
- * context, with preemption off until the doorbell has rung.
+ * Sets the endpoint's pending bit: it has something to look at. True: the doorbell
+ * is to be rung afterwards. False: the word had bits that its reader has not taken,
+ * and takes together with this one; or there is no such endpoint. Any context, with
+ * preemption off until the doorbell has rung.
  */
 bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint);
 /* For struct hall_transport. Both ring by the transport's ring(). */
@@ -174,15 +174,15 @@ void hall_mailbox_notify(struct hall_member *member, u32 endpoint);
 void hall_mailbox_send(struct hall_member *member,
 		       const struct hallway_message *message);
 /*
- * Rings again where the peer has not taken marks since the last check: a doorbell may
- * be lost, and other members can write marks, so that no mark of ours rings.
+ * Rings again where the peer has not taken pending bits since the last check: a doorbell
+ * may be lost, and other members can set bits, so that no bit of ours rings.
  */
 void hall_mailbox_check(struct hall_peer *peer);
 /* What hall_mailbox_look() found. */
 #define HALL_LOOK_MESSAGES	1	/* messages, so there may be addresses too */
 #define HALL_LOOK_MORE		2	/* there may be more: look again soon */
 /*
- * Takes what the peer has marked for this guest, and hands it up: a limited part
+ * Takes the peer's pending bits for this guest, and hands them up: a limited part
  * at a time, since other peers wait for the same CPU. Softirq.
  */
 unsigned int hall_mailbox_look(struct hall_peer *peer);
