@@ -43,6 +43,13 @@ impl Findings {
         });
     }
 
+    fn note(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.notes.push(Finding {
+            what: what.into(),
+            remedy: why.into(),
+        });
+    }
+
     /// Prints them. An error if there is something to do: scripts see it by the exit code.
     fn report(self, good: &str) -> Result<()> {
         let mut out = io::stdout().lock();
@@ -128,10 +135,14 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
         } else if vm.released {
             found.add(
                 format!("{}: its ring memory was released, and stays out", vm.name),
-                "hallway resume gives it back, once the VM is saved or did not migrate",
+                format!(
+                    "hallway resume {}, once its snapshot is made or its migration has failed; a \
+                     VM that was restored, or came here, gets it by itself",
+                    vm.name
+                ),
             );
         } else if vm.connected && vm.plugs.is_empty() && !joined(&vm.uuid) {
-            found.add(
+            found.note(
                 format!("{}: has no ring memory", vm.name),
                 "VMs of a group with isolation = \"pair\" get it at their first traffic with each other",
             );
@@ -146,7 +157,11 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
             if let Some(problem) = &plug.problem {
                 found.add(
                     format!("{}: region {}: {problem}", vm.name, plug.region),
-                    "the text names what to change; it is tried again at the guest's next start",
+                    format!(
+                        "the text names what to change; hallwayd tries again every 10 s, but \
+                         what another took out, hallway resume {} gives back",
+                        vm.name
+                    ),
                 );
             }
         }
@@ -349,7 +364,7 @@ fn judge_members(
         lines.push(elsewhere.into());
         found.add(what, lines.join("\n"));
     } else if !members.iter().any(|one| !one.is_self && !one.is_host) {
-        found.add(
+        found.note(
             "there is no other VM in its regions",
             "enable another VM in the same group; VMs of pairs meet at their first traffic",
         );
@@ -369,10 +384,7 @@ fn judge_connections(connections: &[Connection], found: &mut Findings) {
         let what = format!("{count} on TCP, {}: {}", one.reason_name, one.reason_text);
         match advise(one.reason_name) {
             Advice::Do(remedy) => found.add(what, remedy),
-            Advice::Leave(why) => found.notes.push(Finding {
-                what,
-                remedy: why.into(),
-            }),
+            Advice::Leave(why) => found.note(what, why),
         }
     }
 }

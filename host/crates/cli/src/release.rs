@@ -52,7 +52,11 @@ fn progress(run_dir: &Path, vm: &str) -> Result<Release> {
     loop {
         match answer(run_dir, Query::ReleaseStage { vm: vm.into() }) {
             Err(_) if Instant::now() < deadline => sleep(LOOK),
-            answer => return answer.context("hallwayd was lost on the way"),
+            answer => {
+                return answer.context(
+                    "hallwayd was restarted on the way: have it release again, or hallway resume",
+                )
+            }
         }
     }
 }

@@ -343,6 +343,7 @@ impl Vm {
         }
         if let Migration::Stayed { why } = &stage {
             warn!(vm = self.name, "does not migrate: {why}");
+            self.hear_stays();
         }
         self.migration = Some(stage);
         done
@@ -357,7 +358,7 @@ impl Vm {
         self.release = Some(end);
     }
 
-    /// Another client's migration of it failed: memory that was released for that comes back.
+    /// A migration of it failed: memory that was released for that comes back.
     pub fn hear_stays(&mut self) {
         if self.release == Some(Release::Out) {
             info!(vm = self.name, "stays, and gets its ring memory again");
@@ -767,6 +768,11 @@ mod tests {
         vm.hear_down("libvirt hung up".into());
         answers(&mut vm, 7);
         assert_eq!((vm.can_plug(), vm.released_qemu()), (false, Some(7)));
+        let why = "cancelled".into();
+        vm.hear_migrates(Migration::Stayed { why });
+        assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
+        vm.release(limit).unwrap();
+        vm.hear_released(Release::Out);
         answers(&mut vm, 8);
         assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
     }
