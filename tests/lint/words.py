@@ -22,8 +22,11 @@ BARE = re.compile(
 # Words that docs/glossary.md retired: a pattern, the glossary's word, and the folders and
 # files in which the pattern stands for that concept, and for no other.
 TEXTS = ("README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "docs/")
-RINGS = ("tests/ring/", "tests/module/", "host/crates/ring/", "host/crates/endpoint/", "spec/model/")
-OURS = (*TEXTS, "bench/", "demo/", "host/", "lab/", "packaging/", "spec/", "tests/")
+RINGS = (
+    *("abi/", "kmod/ring/", "kmod/sock/"),
+    *("tests/ring/", "tests/module/", "host/crates/ring/", "host/crates/endpoint/", "spec/model/"),
+)
+OURS = (*TEXTS, "abi/", "bench/", "demo/", "host/", "kmod/", "lab/", "packaging/", "spec/", "tests/")
 RETIRED = (
     (
         r"\bway back\b|\b(?:go|goes|going|went|gone) back to (?:plain )?TCP"
