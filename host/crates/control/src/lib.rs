@@ -246,7 +246,8 @@ pub struct Vm {
     pub problem: Option<String>,
     /// Ring memory that it has, or should have.
     pub plugs: Vec<Plug>,
-    /// Whether its ring memory was released, and stays out.
+    /// Whether its ring memory was released, and stays out; false while its monitor does not
+    /// answer.
     #[serde(default)]
     pub released: bool,
     /// The process that executes sockets for it.

@@ -289,7 +289,9 @@ impl Connections {
         }
         self.unsaved = true;
         self.moved = true;
-        leave(&mut connection, |_, _| true)
+        let mut effects = leave(&mut connection, |_, _| true);
+        effects.extend(connection.pid.map(Effect::Ended));
+        effects
     }
 
     /// Takes from a connection whose guest it was, and what that guest had joined.

@@ -31,6 +31,8 @@ pub enum Effect {
     Recognise(usize),
     /// For the VMs: the module of the guest with this UUID has started.
     Started(Uuid),
+    /// For the VMs: the connection of the QEMU with this process has ended, as it does with it.
+    Ended(i32),
     /// For the VMs: find the threads of this VM's vCPUs.
     AskVcpus(usize),
 }

@@ -72,6 +72,7 @@ impl Picture {
                     }
                 }
                 Effect::Started(uuid) => self.vms.hear_started(uuid),
+                Effect::Ended(pid) => self.vms.hear_ended(pid),
                 Effect::AskVcpus(number) => self.vms.ask_vcpus(number),
             }
         }

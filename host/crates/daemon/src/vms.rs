@@ -158,6 +158,11 @@ impl Vms {
         }
     }
 
+    /// The QEMU with this process has ended.
+    pub fn hear_ended(&mut self, pid: i32) {
+        self.all.iter_mut().for_each(|vm| vm.hear_ended(pid));
+    }
+
     // -- Whose guest a connection has -------------------------------------------
 
     /// Whether the guest of a connection is the VM that it says, as far as monitors

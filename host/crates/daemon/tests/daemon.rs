@@ -644,6 +644,12 @@ fn members_of_the_status_group_may_ask_for_the_status_and_for_nothing_else() {
             Query::Stop,
             Query::Reload,
             Query::Migration { vm: "a".into() },
+            Query::Release {
+                vm: "a".into(),
+                timeout: 1,
+                reset_outsourced: true,
+            },
+            Query::ReleaseStage { vm: "a".into() },
             Query::Resume { vm: "a".into() },
         ] {
             let answer = ask_as(&daemon, gid, groups.clone(), query).unwrap();

@@ -319,6 +319,27 @@ fn memory_that_was_released_comes_back_when_another_clients_migration_fails() {
 }
 
 #[test]
+fn a_migration_that_failed_before_a_release_does_not_undo_it() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    vm.state.lock().unwrap().failed = true;
+    assert_eq!(vm.release(), Release::Out);
+    vm.stays_out(1);
+}
+
+#[test]
+fn a_release_is_over_when_its_qemu_ends() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    assert_eq!(vm.release(), Release::Out);
+    // The connection before goes; that of the monitor does not.
+    vm.guest = common::Qemu::in_another_process(&vm.daemon);
+    until("it is over", || !vm.daemon.status().vms[0].released);
+    let stage = Query::ReleaseStage { vm: "web1".into() };
+    vm.refused(stage, "was not asked");
+}
+
+#[test]
 fn a_guest_that_does_not_release_its_memory_keeps_it() {
     for (guest, timeout, part) in [
         (Guest::Refuses, 30, "does not let device hallway-g go"),
@@ -332,10 +353,6 @@ fn a_guest_that_does_not_release_its_memory_keeps_it() {
             reset_outsourced: false,
         };
         assert_eq!(vm.ask(query), Answer::Release(Release::Unplugging));
-        if guest == Guest::Sleeps {
-            let busy = Query::Resume { vm: "web1".into() };
-            vm.refused(busy, "being taken out");
-        }
         until(
             "it fails",
             || matches!(vm.stage(), Release::Failed { why } if why.contains(part)),

@@ -25,7 +25,7 @@ const LINE_MAX: usize = 256 << 10;
 const EVENTS_MAX: usize = 256;
 /// Bytes of the longest device id.
 const ID_MAX: usize = 256;
-/// Events that are of use; all others are dropped.
+/// Events that are of use; all others are dropped, and migrations that go on.
 const KEPT: [&str; 6] = [
     "DEVICE_DELETED",
     "DEVICE_UNPLUG_ERROR",
@@ -331,11 +331,15 @@ impl Monitor {
         if device.as_ref().is_some_and(|device| device.len() > ID_MAX) {
             return;
         }
+        let stays =
+            name == "MIGRATION" && matches!(data["status"].as_str(), Some("failed" | "cancelled"));
+        // One comes with each pass over the guest's memory.
+        if name == "MIGRATION" && !stays {
+            return;
+        }
         if self.events.len() == EVENTS_MAX {
             self.events.pop_front();
         }
-        let stays =
-            name == "MIGRATION" && matches!(data["status"].as_str(), Some("failed" | "cancelled"));
         self.events.push_back(Event {
             name,
             device,

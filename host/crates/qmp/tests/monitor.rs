@@ -118,6 +118,23 @@ fn a_qemu_that_dies_is_noticed() {
 }
 
 #[test]
+fn a_migration_that_goes_on_pushes_no_event_out() {
+    let migration = |status| json!({"event": "MIGRATION", "data": {"status": status}});
+    let answer = move |_: &str, _: &Value| {
+        let mut lines = vec![json!({"event": "RESET"})];
+        lines.extend((0..300).map(|_| migration("active")));
+        lines.push(migration("failed"));
+        [lines, done()].concat()
+    };
+    let qemu = Qemu::new(GREETING, Box::new(answer));
+    let mut monitor = connect(&qemu);
+    monitor.execute("stop", Value::Null).unwrap();
+    let events = monitor.take_events().unwrap();
+    let names: Vec<_> = events.iter().map(|event| event.name).collect();
+    assert_eq!(names, ["RESET", "MIGRATION"]);
+}
+
+#[test]
 fn memory_goes_to_the_root_bus_once() {
     let qemu = Qemu::new(GREETING, Machine::default().answer());
     let mut monitor = connect(&qemu);

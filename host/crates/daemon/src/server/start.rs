@@ -78,10 +78,14 @@ impl Server {
         holder.put(LISTENER, connections.listener())?;
         let clients = Clients::listen(&control::socket(run.path()), askers)?;
 
+        // Of one without a connection nothing would show its end.
+        let mut releases = std::mem::take(&mut state.releases);
+        releases.retain(|saved| connections.iter().any(|one| one.pid == Some(saved.qemu)));
+
         let recovered = connections.iter().count();
         let mut server = Self {
             picture: Picture {
-                vms: Vms::start(&config, &state.releases)?,
+                vms: Vms::start(&config, &releases)?,
                 pairs: Pairs::recover(&regions, &config),
                 helpers,
                 cpus: Cpus::new(&config),

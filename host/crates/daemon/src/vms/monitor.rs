@@ -266,7 +266,10 @@ impl Thread {
             },
             Job::Release(limit) => {
                 let send = |news| self.send(news);
-                match migrate::release(monitor, limit, &send) {
+                let end = migrate::release(monitor, limit, &send);
+                // A migration that failed before then is not one that this release is for.
+                self.hear(monitor)?;
+                match end {
                     Ok(end) => News::Released(end),
                     Err(error) if error.is_final() => return Err(error),
                     Err(error) => News::Released(Release::Failed {

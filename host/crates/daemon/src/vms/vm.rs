@@ -366,6 +366,14 @@ impl Vm {
         }
     }
 
+    /// The QEMU with this process has ended. Another one may get the same number.
+    pub fn hear_ended(&mut self, pid: i32) {
+        if self.released_qemu() == Some(pid) {
+            info!(vm = self.name, "its QEMU ended: its release is over");
+            self.release = None;
+        }
+    }
+
     /// Has its thread plug a region out, once at a time: a hostile QEMU may say without
     /// end that a device went.
     fn ask_unplug(&mut self, region: &str) {
@@ -411,8 +419,8 @@ impl Vm {
     /// Whether regions can be plugged in: its monitor answers, its guest is not elsewhere
     /// nor on its way, and its memory was not released.
     pub fn can_plug(&self) -> bool {
-        let releases = matches!(self.release, Some(Release::Unplugging | Release::Out));
-        self.reachable().is_some() && !self.elsewhere && !self.is_migrating() && !releases
+        let is_here = self.reachable().is_some() && !self.elsewhere;
+        is_here && !self.is_migrating() && !self.is_released()
     }
 
     /// Whether a region is to be plugged in, and was not refused just now.
@@ -585,8 +593,7 @@ impl Vm {
     /// Begins to have it release its ring memory, each region within `limit`.
     pub fn release(&mut self, limit: Duration) -> Result<Release, String> {
         let monitor = self.staying()?;
-        let releases = matches!(self.release, Some(Release::Unplugging | Release::Out));
-        if !releases {
+        if !self.is_released() {
             monitor.ask(Job::Release(limit));
             self.release = Some(Release::Unplugging);
             self.release_qemu = self.qemu();
@@ -616,6 +623,11 @@ impl Vm {
         self.release = None;
         self.plugs.retain(|_, plug| *plug != Plug::TakenOut);
         Ok(())
+    }
+
+    /// Whether its ring memory is released, or on its way out.
+    pub fn is_released(&self) -> bool {
+        matches!(self.release, Some(Release::Unplugging | Release::Out))
     }
 
     /// The QEMU whose guest has released its ring memory, if that stays out.
@@ -664,7 +676,7 @@ impl Vm {
             uuid: self.uuid.to_string(),
             monitor: self.path.clone(),
             connected: self.is_up(),
-            released: self.release == Some(Release::Out),
+            released: self.is_up() && self.release == Some(Release::Out),
             outsourcer: None,
             host_end: None,
             cpus: None,
@@ -756,6 +768,7 @@ mod tests {
         answers(&mut vm, 7);
         vm.release(limit).unwrap();
         assert!(!vm.can_plug());
+        assert!(vm.resume().unwrap_err().contains("being taken out"));
         vm.hear_down("QEMU hung up".into());
         assert!(matches!(vm.release_stage(), Ok(Release::Failed { .. })));
 
@@ -766,13 +779,24 @@ mod tests {
         assert_eq!(jobs.try_iter().count(), 2);
         // libvirt was restarted.
         vm.hear_down("libvirt hung up".into());
+        assert!(!vm.status(|_| false).released);
+        vm.hear_ended(8);
         answers(&mut vm, 7);
+        assert!(vm.status(|_| false).released);
         assert_eq!((vm.can_plug(), vm.released_qemu()), (false, Some(7)));
         let why = "cancelled".into();
         vm.hear_migrates(Migration::Stayed { why });
         assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
         vm.release(limit).unwrap();
         vm.hear_released(Release::Out);
+        answers(&mut vm, 8);
+        assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
+        vm.release(limit).unwrap();
+        vm.hear_released(Release::Out);
+        // It went by migration; the next QEMU has the same number.
+        vm.hear_down("QEMU hung up".into());
+        vm.hear_ended(8);
+        assert!(vm.resume().unwrap_err().contains("QEMU hung up"));
         answers(&mut vm, 8);
         assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
     }

@@ -228,6 +228,8 @@ pub struct State {
     pub run: &'static str,
     /// An event that comes while it is asked for that.
     pub meanwhile: Option<&'static str>,
+    /// An event of a migration that failed before comes when a device goes.
+    pub failed: bool,
     /// State of the migration.
     pub migration: &'static str,
     /// How often memory is seen yet after its removal.
@@ -239,6 +241,7 @@ impl Default for State {
         Self {
             run: "running",
             meanwhile: None,
+            failed: false,
             migration: "none",
             lingers: 0,
         }
@@ -325,7 +328,10 @@ impl Machine {
                     self.devices.retain(|(name, ..)| *name != text("id"));
                 }
                 let event = json!({"event": event, "data": {"device": text("id"), "path": "/x"}});
-                [vec![event], done()].concat()
+                let failed = json!({"event": "MIGRATION", "data": {"status": "failed"}});
+                let is_failed = self.state.lock().unwrap().failed;
+                let failed = Some(failed).filter(|_| is_failed);
+                [failed.into_iter().collect(), vec![event], done()].concat()
             }
             ("query-status", _) => {
                 let mut state = self.state.lock().unwrap();
