@@ -62,13 +62,15 @@ impl Memory {
     }
 }
 
-/// Whether a backend is, or was, that of the device `id`.
-fn is_backend_of(id: &str, backend: &str) -> bool {
-    let rest = backend.strip_prefix(id);
-    let rest = rest.and_then(|rest| rest.strip_prefix("-memory"));
+/// Id of the device that a backend is, or was, that of.
+fn device_of(backend: &str) -> Option<&str> {
     let is_mark =
         |mark: &str| mark.len() == 36 && mark.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_mark))
+    let unmarked = backend
+        .rsplit_once("-memory-")
+        .filter(|(_, mark)| is_mark(mark))
+        .map(|(id, _)| id);
+    unmarked.or_else(|| backend.strip_suffix("-memory"))
 }
 
 /// What [`Monitor::plug`] did.
@@ -194,7 +196,7 @@ impl Monitor {
             self.wait_gone(id, deadline)?;
         }
         for backend in self.backends()? {
-            if is_backend_of(id, &backend) {
+            if device_of(&backend) == Some(id) {
                 self.execute("object-del", json!({ "id": backend }))?;
             }
         }
@@ -225,11 +227,11 @@ impl Monitor {
     /// the memory along, and fails. Memory plugged in under the same id before makes
     /// QEMU abort.
     fn wait_released(&mut self, id: &str, deadline: Instant) -> Result<()> {
-        let is_block = |block: &String| {
-            let name = block.rsplit_once('/').map(|(_, name)| name);
-            name.is_some_and(|name| is_backend_of(id, name))
-        };
-        while self.ram_blocks()?.iter().any(is_block) {
+        while self
+            .ram_blocks()?
+            .iter()
+            .any(|block| device_of(block) == Some(id))
+        {
             if Instant::now() >= deadline {
                 return Err(Error::Lingers { device: id.into() });
             }
@@ -238,14 +240,22 @@ impl Monitor {
         Ok(())
     }
 
-    /// Names of all memory that a migration takes along. Only the monitor for people
-    /// has a stable command for them.
+    /// Ids of the devices of which QEMU still has memory, whether they are there or not.
+    pub fn memories(&mut self) -> Result<BTreeSet<String>> {
+        let mut all = self.backends()?;
+        all.append(&mut self.ram_blocks()?);
+        let ids = all.iter().filter_map(|name| device_of(name));
+        Ok(ids.map(String::from).collect())
+    }
+
+    /// Names, without the paths before them, of all memory that a migration takes along.
+    /// Only the monitor for people has a stable command for them.
     fn ram_blocks(&mut self) -> Result<Vec<String>> {
         let ask = json!({ "command-line": "info ramblock" });
         let answer: String = self.query("human-monitor-command", ask)?;
         let names = answer
             .lines()
-            .filter_map(|line| line.split_whitespace().next());
+            .filter_map(|line| line.split_whitespace().next()?.rsplit('/').next());
         Ok(names.map(String::from).collect())
     }
 

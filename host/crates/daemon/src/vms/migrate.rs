@@ -7,6 +7,7 @@
 //!    plugs its memory in again. If not, the destination's hallwayd plugs in what
 //!    its own configuration says, and this QEMU stands still until it is ended.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -51,7 +52,10 @@ pub fn release(monitor: &mut Monitor, limit: Duration, send: &dyn Fn(News)) -> R
         );
         return Ok(Release::Failed { why });
     }
-    for id in devices {
+    // Of a device that has gone, QEMU may have the memory yet.
+    let left = monitor.memories()?;
+    let left = left.into_iter().filter(|id| id.starts_with(PREFIX));
+    for id in devices.into_iter().chain(left).collect::<BTreeSet<_>>() {
         match monitor.unplug(&id, limit) {
             Ok(()) => send(News::Gone(id, true)),
             Err(error) if error.is_final() => return Err(error),
@@ -99,4 +103,35 @@ pub fn follow(
 
 fn stayed(why: String) -> Migration {
     Migration::Stayed { why }
+}
+
+#[cfg(test)]
+#[path = "../../../qmp/tests/qemu/mod.rs"]
+mod qemu;
+
+#[cfg(test)]
+mod tests {
+    use super::qemu::{Machine, Qemu, GREETING};
+    use super::*;
+
+    #[test]
+    fn memory_that_lingers_is_waited_for_though_its_device_has_gone() {
+        let mut machine = Machine::default();
+        let object = ("hallway-g-memory".into(), "/dev/shm/g".into());
+        machine.objects.push(object);
+        let device = ("hallway-g".into(), MEMORY.into(), String::new());
+        machine.devices.push(device);
+        let state = machine.state.clone();
+        state.lock().unwrap().lingers = u32::MAX;
+        let qemu = Qemu::new(GREETING, machine.answer());
+        let mut monitor = Monitor::connect(&qemu.path, LET_GO).unwrap();
+        let moment = Duration::from_millis(50);
+        let first = release(&mut monitor, moment, &drop).unwrap();
+        assert!(matches!(first, Release::Failed { .. }), "{first:?}");
+        state.lock().unwrap().lingers = 3;
+        assert_eq!(release(&mut monitor, LET_GO, &drop).unwrap(), Release::Out);
+        assert_eq!(state.lock().unwrap().lingers, 0);
+        assert_eq!(qemu.asked("device_del").len(), 1);
+        drop(monitor);
+    }
 }
