@@ -137,9 +137,13 @@ impl Picture {
         }
     }
 
-    /// Makes the regions of pairs that have traffic.
+    /// Makes the regions of pairs that have traffic, and of which both VMs can have them.
     pub fn make_pairs(&mut self) {
         for two in pairs::with_traffic(&self.connections, &self.config) {
+            // The other VM alone would get a region of two, perhaps in place of one in use.
+            if [two.0, two.1].map(|number| self.vms.is_released(number)) != [false; 2] {
+                continue;
+            }
             if let Some(wanted) = self.pairs.want(two, &self.regions, &self.config) {
                 let made = self.regions.make(&wanted.region, wanted.geometry);
                 self.pairs.enter(two, wanted, made);

@@ -386,6 +386,11 @@ impl Vms {
         self.find(vm)?.resume()
     }
 
+    /// Whether a VM's ring memory is released, or on its way out.
+    pub fn is_released(&self, number: usize) -> bool {
+        self.all[number].is_released()
+    }
+
     /// The VMs whose ring memory stays out, for a later daemon.
     pub fn releases(&self) -> Vec<SavedRelease> {
         let saved = |vm: &Vm| {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{memory_of, until, Daemon, SIZE};
 use hallway_abi::region as abi;
-use hallway_control::{ask, Answer, Migration, Query};
+use hallway_control::{ask, Answer, Migration, Query, Release};
 use hallway_membership::Uuid;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -304,6 +304,42 @@ fn a_vm_that_migrates_lets_all_its_regions_go_and_has_them_again_if_it_stays() {
     assert!(matches!(migration(), Migration::Stayed { .. }));
     assert_eq!(sorted(a.plugs().0.split_off(3)), all);
     assert_eq!(b.plugs().1, [""; 0]);
+}
+
+#[test]
+fn a_vm_that_has_released_its_memory_gets_no_region_with_another() {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    let mut c = Vm::new("c", Guest::LetsGo);
+    let daemon = daemon("", 60, &[&a, &b, &c]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    c.start(&daemon, 3);
+    until("b knows both", || b.candidates().1 == [1, 3]);
+    let vm = || String::from("a");
+    let release = Query::Release {
+        vm: vm(),
+        timeout: 30,
+        reset_outsourced: false,
+    };
+    ask(&daemon.run(), release).unwrap();
+    until("a has released all", || {
+        let stage = ask(&daemon.run(), Query::ReleaseStage { vm: vm() });
+        matches!(stage, Ok(Answer::Release(Release::Out)))
+    });
+
+    // Both are decided about at the same time.
+    b.want(&[1, 3]);
+    let with_c = "hallway-pair.b.c";
+    until("b and c have one", || {
+        b.plugs().0 == [with_c] && c.plugs().0 == [with_c]
+    });
+    assert_eq!(regions(&daemon), ["pair.b.c"]);
+    ask(&daemon.run(), Query::Resume { vm: vm() }).unwrap();
+    let with_b = "hallway-pair.a.b";
+    until("a and b have one", || {
+        a.plugs().0 == [with_b] && b.plugs().0 == [with_c, with_b]
+    });
 }
 
 #[test]
