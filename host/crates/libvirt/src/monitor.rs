@@ -4,13 +4,14 @@
 //! libvirt marks a domain of which others use the monitor as tainted (custom-monitor), in
 //! its log; nothing else follows from that.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr, CString};
 use std::io::{IoSliceMut, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
@@ -60,6 +61,23 @@ fn shared() -> Result<Arc<Connect>> {
             std::ptr::null_mut(),
             None,
         );
+    }
+    // All domains in one registration: of several for one domain each, libvirt's library asks
+    // the daemon for the first alone.
+    // SAFETY: as above.
+    let number = unsafe {
+        sys::virConnectDomainQemuMonitorEventRegister(
+            connect.as_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            Some(forward),
+            std::ptr::null_mut(),
+            None,
+            0,
+        )
+    };
+    if number < 0 {
+        bail!("libvirt: {}", virt::error::Error::last_error().message());
     }
     Ok(shared.insert(Arc::new(connect)).clone())
 }
@@ -121,7 +139,7 @@ fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
     if find()?.id() != Some(id) {
         bail!("libvirt starts domain {name}");
     }
-    let _events = Events::register(&connect, &domain, line)?;
+    let _events = Events::of(&domain, line);
     let reader = line.reader()?;
     line.send(&json!({
         "QMP": { "version": {}, "capabilities": [] },
@@ -268,44 +286,48 @@ fn execute(domain: &Domain, command: &Value, fd: Option<OwnedFd>) -> Result<Valu
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// Events of a domain's monitor, which go to a line while this lives.
-struct Events {
-    connect: Arc<Connect>,
-    number: c_int,
+/// Events of a QEMU's monitor, which go to a line while this lives.
+struct Events(Key, Arc<Line>);
+
+/// A run of a domain: its UUID, and the number that libvirt gave the run.
+type Key = ([u8; UUID], c_uint);
+const UUID: usize = sys::VIR_UUID_BUFLEN as usize;
+
+/// The lines of all runs.
+static LINES: Mutex<BTreeMap<Key, Arc<Line>>> = Mutex::new(BTreeMap::new());
+
+fn key(domain: sys::virDomainPtr) -> Key {
+    let mut uuid = [0; UUID];
+    // SAFETY: the domain lives, and the UUID has its place.
+    let id = unsafe {
+        sys::virDomainGetUUID(domain, uuid.as_mut_ptr());
+        sys::virDomainGetID(domain)
+    };
+    (uuid, id)
+}
+
+fn lines() -> MutexGuard<'static, BTreeMap<Key, Arc<Line>>> {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Events {
-    fn register(connect: &Arc<Connect>, domain: &Domain, line: &Arc<Line>) -> Result<Self> {
-        let opaque = Arc::into_raw(line.clone()).cast_mut().cast();
-        // SAFETY: libvirt calls `forward` with the line until it calls `forget`, once.
-        let number = unsafe {
-            sys::virConnectDomainQemuMonitorEventRegister(
-                connect.as_ptr(),
-                domain.as_ptr(),
-                std::ptr::null(),
-                Some(forward),
-                opaque,
-                Some(forget),
-                0,
-            )
-        };
-        if number < 0 {
-            // SAFETY: libvirt did not take it.
-            unsafe { forget(opaque) };
-            bail!("libvirt: {}", virt::error::Error::last_error().message());
-        }
-        Ok(Self {
-            connect: connect.clone(),
-            number,
-        })
+    fn of(domain: &Domain, line: &Arc<Line>) -> Self {
+        // SAFETY: the domain lives beyond the call.
+        let key = key(unsafe { domain.as_ptr() });
+        lines().insert(key, line.clone());
+        Self(key, line.clone())
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        // SAFETY: the connection lives, and the number is that of a registration.
-        unsafe {
-            sys::virConnectDomainQemuMonitorEventDeregister(self.connect.as_ptr(), self.number);
+        let mut lines = lines();
+        // Another line of the same run may have taken the place.
+        if lines
+            .get(&self.0)
+            .is_some_and(|line| Arc::ptr_eq(line, &self.1))
+        {
+            lines.remove(&self.0);
         }
     }
 }
@@ -313,24 +335,20 @@ impl Drop for Events {
 /// Sends an event on.
 unsafe extern "C" fn forward(
     _connect: sys::virConnectPtr,
-    _domain: sys::virDomainPtr,
+    domain: sys::virDomainPtr,
     event: *const c_char,
     _seconds: c_longlong,
     _micros: c_uint,
     details: *const c_char,
-    opaque: *mut c_void,
+    _opaque: *mut c_void,
 ) {
-    // SAFETY: it is the line of `register`, of which `forget` was not called yet.
-    let line: &Line = unsafe { &*opaque.cast() };
+    let Some(line) = lines().get(&key(domain)).cloned() else {
+        return;
+    };
     // SAFETY: libvirt gives strings, or null.
     let text = |text: *const c_char| unsafe {
         (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
     };
     let details = text(details).and_then(|text| serde_json::from_str::<Value>(&text).ok());
     line.send(&json!({ "event": text(event), "data": details.unwrap_or_default() }));
-}
-
-unsafe extern "C" fn forget(opaque: *mut c_void) {
-    // SAFETY: it is what `register` gave away.
-    drop(unsafe { Arc::from_raw(opaque.cast_const().cast::<Line>()) });
 }
