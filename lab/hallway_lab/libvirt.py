@@ -90,7 +90,7 @@ class Libvirt:
 
     def virsh(self, *words: str | Path, check: bool = True) -> str:
         """Have virsh do something; return what it says."""
-        return run(self._virsh(*words), check=check)
+        return run(self.command(*words), check=check)
 
     @contextlib.contextmanager
     def as_of_the_machine(self) -> Iterator[None]:
@@ -108,9 +108,10 @@ class Libvirt:
 
     def answers(self) -> bool:
         """Tell whether it does."""
-        return subprocess.run(self._virsh("version"), capture_output=True, check=False).returncode == 0
+        return subprocess.run(self.command("version"), capture_output=True, check=False).returncode == 0
 
-    def _virsh(self, *words: str | Path) -> list[str | Path]:
+    def command(self, *words: str | Path) -> list[str | Path]:
+        """Return the words by which virsh does something."""
         return ["virsh", "--quiet", "--connect", self.uri, *words]
 
 
@@ -235,14 +236,26 @@ class Domain(VM):
     def save(self, path: Path) -> None:
         """Save it to a file; its QEMU ends."""
         self.libvirt.virsh("save", self.name, path)
+        self._hang_up()
+
+    def restore(self, path: Path) -> None:
+        """Have it go on."""
+        self.libvirt.virsh("restore", path)
+        self._go_on()
+
+    def revert(self, snapshot: str) -> None:
+        """Have it go on from a snapshot, in another QEMU."""
+        self._hang_up()
+        self.libvirt.virsh("snapshot-revert", self.name, snapshot)
+        self._go_on()
+
+    def _hang_up(self) -> None:
         for connection in (self._qmp, self._agent):
             if connection:
                 connection.close()
         self._qmp = self._agent = None
 
-    def restore(self, path: Path) -> None:
-        """Have it go on."""
-        self.libvirt.virsh("restore", path)
+    def _go_on(self) -> None:
         self._process = _Qemu(self.libvirt, self.name)
         self._find_agent(time.monotonic() + PATIENCE)
 

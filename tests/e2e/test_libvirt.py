@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hallway_lab import libvirt, topology
+from hallway_lab import image, libvirt, topology
 from hallway_lab.libvirt import Installed, Libvirt
-from hallway_lab.sh import run
+from hallway_lab.sh import LabError, run
 from hallway_lab.vm import Config
-from hallway_tests.guests import AT_ONCE, Stream, healthy, insmod, rmmod, settle_in
+from hallway_tests.guests import AT_ONCE, Delta, Stream, healthy, insmod, rmmod, settle_in
 from hallway_tests.pair import Pair, name_logs, sweep
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
@@ -31,6 +31,7 @@ pytestmark = [
 
 NUMBERS = (5, 6)
 LET_GO = 60  # seconds
+ENOUGH = 20_000  # bytes
 
 
 @dataclass
@@ -48,8 +49,30 @@ class Domains:
 
     def hallway(self, *words: str) -> str:
         """Run `hallway` on the host, with the configuration of this test."""
-        binary = self.pair.site.daemon.binaries / "hallway"
-        return run([binary, *words, "--config-dir", self.folder, "--run-dir", self.pair.site.daemon.run_dir])
+        return self.ask(*words, "--config-dir", self.folder)
+
+    def ask(self, *words: str | Path) -> str:
+        """Run `hallway` on the host, with this test's hallwayd."""
+        daemon = self.pair.site.daemon
+        command, *rest = words
+        return run([daemon.binaries / "hallway", command, "--run-dir", daemon.run_dir, *rest])
+
+    def release(self, vm: Installed) -> None:
+        """Have a VM release its ring memory."""
+        assert f"{vm.name}: its ring memory is out" in self.ask("release", vm.name)
+        machine = self.machine(vm)
+        assert machine["released"] and not machine["plugs"], machine
+
+    @contextlib.contextmanager
+    def streaming(self, vm: Installed) -> Iterator[Stream]:
+        """Stream between the VMs, on rings before the block, and again at its end."""
+        stays = next(other for other in self.vms if other is not vm)
+        stream = Stream(stays, vm, both=f"{CALM} --stall 90")
+        self.pair.wait_on_rings()
+        yield stream
+        self.pair.wait_on_rings()
+        stream.stop()
+        stream.finish(60)
 
     def machine(self, vm: Installed) -> dict[str, Any]:
         """Return what hallwayd says of a VM."""
@@ -93,7 +116,12 @@ def _enabled(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Doma
     with libvirt.running("host", "#!/bin/sh\n") as host, host.as_of_the_machine():
         daemon.start()
         try:
-            vms = [Installed(Config(number=number, kernel=kernel, share=share)) for number in NUMBERS]
+            disks = [config.with_name("root.qcow2"), None]
+            _make_disk(config.with_name("root.qcow2"), image.root_image(Config().image))
+            vms = [
+                Installed(Config(number=number, kernel=kernel, share=share, disk=disk))
+                for number, disk in zip(NUMBERS, disks, strict=True)
+            ]
             with contextlib.ExitStack() as stack:
                 for vm in vms:
                     vm.libvirt = host
@@ -111,6 +139,11 @@ def _enabled(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Doma
                 yield domains
         finally:
             daemon.kill(15)
+
+
+def _make_disk(path: Path, base: Path | None = None) -> None:
+    over = ["-F", "raw", "-b", base] if base else []
+    run(["qemu-img", "create", "-q", "-f", "qcow2", *over, path, *([] if base else ["1M"])])
 
 
 def test_two_commands(domains: Domains) -> None:
@@ -146,22 +179,123 @@ def test_shown(domains: Domains) -> None:
 
 
 def test_restored(domains: Domains) -> None:
-    """A VM whose ring memory is out is saved; restored, it has ring memory without a hook."""
+    """A VM releases its ring memory under a stream, is saved and restored: the stream is on rings again."""
     vm, saved = domains.vms[0], Path(os.environ["TMPDIR"]) / "domain.saved"
+    with _without_share(vm), domains.streaming(vm) as stream:
+        refused = domains.host.virsh("save", vm.name, saved, check=False)
+        assert "error" in refused and "ivshmem" in refused, refused
+        domains.release(vm)
+        _wait_on_tcp(domains)
+        vm.save(saved)
+        wait_for(lambda: not domains.machine(vm)["connected"], "its monitor is gone")
+        vm.restore(saved)
+        wait_for(lambda: domains.machine(vm)["connected"], "its monitor answers again", LET_GO)
+        stream.check_running("while its VM was saved")
+        _wait_on_rings(domains)
+        assert not domains.machine(vm)["released"]
+
+
+def test_resumed(domains: Domains) -> None:
+    """Ring memory that was released comes back as QEMU fails to migrate, or else by `hallway resume`."""
+    vm = domains.vms[0]
+    with _without_share(vm), domains.streaming(vm):
+        domains.release(vm)
+        _wait_on_tcp(domains)
+        domains.host.virsh("qemu-monitor-command", vm.name, "--hmp", "migrate -d unix:/nowhere")
+        _wait_on_rings(domains)
+        domains.release(vm)
+        nowhere = "qemu+unix:///system?socket=/nowhere"
+        command = domains.host.command("migrate", "--live", vm.name, nowhere)
+        assert "error" in run(command, check=False)
+        _wait_on_tcp(domains)
+        assert domains.machine(vm)["released"]
+        domains.ask("resume", vm.name)
+        _wait_on_rings(domains)
+        with pytest.raises(LabError, match="/nowhere"):
+            domains.ask("release", vm.name, "--", *command)
+        _wait_on_rings(domains)
+    with pytest.raises(LabError, match="no VM"):
+        domains.ask("release", "web3")
+
+
+@pytest.mark.slow
+def test_reset(domains: Domains) -> None:
+    """A VM that is reset has ring memory again once its module runs, unless that was released."""
+    vm = domains.vms[0]
+    for released in (False, True):
+        domains.check_streams()
+        if released:
+            domains.release(vm)
+        vm.expect_boot()
+        domains.host.virsh("reset", vm.name)
+        vm.wait_boot()
+        settle_in(vm)
+        insmod(vm, **AT_ONCE)
+        if released:
+            wait_for(lambda: _guest_asked(domains, vm), "its module has started")
+            assert domains.machine(vm)["released"]
+            domains.ask("resume", vm.name)
     domains.check_streams()
-    vm.run("umount /hallway")  # a guest with a shared folder cannot be saved
-    refused = domains.host.virsh("save", vm.name, saved, check=False)
-    assert "error" in refused and "ivshmem" in refused, refused
-    for plug in domains.machine(vm)["plugs"]:
-        words = ["qemu-monitor-command", vm.name, "--hmp", f"device_del hallway-{plug['region']}"]
-        domains.host.virsh(*words)
-    wait_for(lambda: not any(plug["plugged"] for plug in domains.machine(vm)["plugs"]), "it is out", LET_GO)
-    vm.save(saved)
-    wait_for(lambda: not domains.machine(vm)["connected"], "its monitor is gone")
-    vm.restore(saved)
-    wait_for(lambda: domains.machine(vm)["connected"], "its monitor answers again", LET_GO)
-    vm.run("mount -t 9p -o trans=virtio,version=9p2000.L,ro hallway /hallway")
+
+
+@pytest.mark.slow
+def test_snapshot(domains: Domains) -> None:
+    """A VM releases its ring memory for a snapshot; reverted to it, in another QEMU, it has that again."""
+    vm, disk = domains.vms[0], Path(os.environ["TMPDIR"]) / "data.qcow2"
+    _make_disk(disk)  # libvirt makes no snapshot of a VM without a disk of its own
+    words = ["--subdriver", "qcow2", "--targetbus", "virtio", "--live"]
+    domains.host.virsh("attach-disk", vm.name, disk, "vdy", *words)
+    with _without_share(vm):
+        with domains.streaming(vm):
+            command = domains.host.command("snapshot-create-as", vm.name, "then")
+            domains.ask("release", vm.name, "--", *command)
+            _wait_on_rings(domains)
+        vm.run("touch /tmp/later")
+        vm.revert("then")
+        assert vm.run("test -e /tmp/later", check=False).code, "it did not go back"
     domains.check_streams()
+
+
+def _guest_asked(domains: Domains, vm: Installed) -> bool:
+    guests = domains.pair.site.daemon.status()["vms"]
+    return any(guest["uuid"] == vm.uuid for guest in guests)
+
+
+@contextlib.contextmanager
+def _without_share(vm: Installed) -> Iterator[None]:
+    """Take the shared folder from a guest for the block: with it QEMU saves and migrates nothing."""
+    vm.run("umount /hallway")
+    try:
+        yield
+    finally:
+        vm.run("mount -t 9p -o trans=virtio,version=9p2000.L,ro hallway /hallway")
+
+
+def _wait_on_tcp(domains: Domains) -> None:
+    """Wait until both VMs have sent bytes by their network devices. Rings carry none."""
+    ringed = Delta(*domains.vms)
+
+    def sent() -> list[int]:
+        return [int(vm.get("/sys/class/net/eth0/statistics/tx_bytes")) for vm in domains.vms]
+
+    before = sent()
+    wait_for(
+        lambda: all(now > then + ENOUGH for now, then in zip(sent(), before, strict=True)),
+        "TCP carries bytes",
+        LET_GO,
+    )
+    for vm in domains.vms:
+        assert not ringed.of(vm)["tx_bytes_ring"], f"{vm.name} sent bytes through rings"
+
+
+def _wait_on_rings(domains: Domains) -> None:
+    """Wait until both VMs have sent bytes through rings."""
+    ringed = Delta(*domains.vms)
+    wait_for(
+        lambda: all(ringed.of(vm)["tx_bytes_ring"] > ENOUGH for vm in domains.vms),
+        "rings carry bytes",
+        LET_GO,
+    )
 
 
 @pytest.mark.slow

@@ -63,6 +63,10 @@ def test_domain(machine: str) -> None:
     def machines() -> Any:
         return daemon.status()["machines"]
 
+    def release(*command: str | Path) -> None:
+        run([*hallway, "release", "web1", *places[-2:], *command])
+        assert command or machines()[0]["released"]
+
     def reset(times: int) -> None:
         host.virsh("reset", "web1")
         wait_for(lambda: daemon.log.read_text().count("was reset") == times, "hallwayd hears of a reset")
@@ -81,11 +85,23 @@ def test_domain(machine: str) -> None:
             wait_for(lambda: machines()[0]["connected"], "its monitor answers")
             assert [one["pid"] for one in daemon.status()["vms"]], "its QEMU has no doorbell"
             reset(1)
+            release()
             host.virsh("save", "web1", saved)
             wait_for(lambda: not machines()[0]["connected"], "its monitor is gone")
             host.virsh("restore", "--paused", saved)
             wait_for(lambda: machines()[0]["connected"], "its monitor answers again")
+            assert not machines()[0]["released"], "that was another QEMU"
             reset(2)
+            release()
+            host.virsh("qemu-monitor-command", "web1", "--hmp", "migrate -d unix:/nowhere", check=False)
+            wait_for(lambda: not machines()[0]["released"], "hallwayd hears that QEMU failed to migrate")
+            nowhere = "qemu+unix:///system?socket=/nowhere"
+            with pytest.raises(LabError, match="/nowhere"):
+                release("--", *host.command("migrate", "--live", "web1", nowhere))
+            assert not machines()[0]["released"], "the command has ended"
+            release()
+            run([*hallway, "resume", "web1", *places[-2:]])
+            assert not machines()[0]["released"]
             assert "keeps its doorbell" in run([*hallway, "disable", "web1", *places])
             assert not machines()
             assert "hallway" not in host.virsh("dumpxml", "--inactive", "web1")
