@@ -18,6 +18,19 @@
 #define time_after_eq(a, b)	(!time_before(a, b))
 #define cond_resched()		((void)0)
 
+/* All memory is there at once. */
+static inline unsigned int memalloc_noio_save(void)
+{
+	return 0;
+}
+
+static inline void memalloc_noio_restore(unsigned int flags)
+{
+	(void)flags;
+}
+
+#define MODULE_ALIAS(name)	static_assert(sizeof(name), "")
+
 /* Parameters are the fuzzer's to set. */
 #undef module_param
 #define module_param(name, type, mode)	void *shim_param_##name = &name
