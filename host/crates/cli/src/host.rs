@@ -14,7 +14,7 @@ use hallway_control::{
 use crate::print_json;
 use crate::table::{addresses, bytes, or_dash, Table};
 
-/// What is said of a VM whose ring memory stays out.
+/// The text about a VM with released ring memory.
 pub const RELEASED: &str = "its ring memory was released, and stays out: hallway resume";
 
 /// Asks hallwayd for its status. Errors: it is not there, or it refuses.

@@ -12,10 +12,10 @@ use hallway_control::{ask, Answer, Migration, Query};
 use crate::host::refuse;
 
 /// Time between two looks at its stage.
-pub const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(200);
 /// How long a hallwayd that ended may take until the next one runs and has found
 /// its VMs.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits until a VM has no outsourced connections, but not longer than `limit`.
 /// Meanwhile it gets no others.
@@ -76,19 +76,20 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64
             eprintln!("hallway: {vm}: {line}");
             said = line;
         }
-        sleep(LOOK);
-        now = progress(run_dir, vm)?;
+        // Where hallwayd ended, QEMU goes on migrating, and the next hallwayd follows it.
+        let stage = || answer(run_dir, Query::Migration { vm: vm.into() });
+        now = follow(stage).context("hallwayd was lost on the way")?;
     }
 }
 
-/// Asks for the stage. Where hallwayd ended, QEMU goes on migrating, and the next
-/// hallwayd follows it.
-fn progress(run_dir: &Path, vm: &str) -> Result<Migration> {
+/// Asks for the stage of what hallwayd does, of the next hallwayd if that one has ended.
+pub fn follow<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match answer(run_dir, Query::Migration { vm: vm.into() }) {
-            Err(_) if Instant::now() < deadline => sleep(LOOK),
-            answer => return answer.context("hallwayd was lost on the way"),
+        sleep(LOOK);
+        match ask() {
+            Err(_) if Instant::now() < deadline => {}
+            stage => return stage,
         }
     }
 }

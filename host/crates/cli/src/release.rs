@@ -6,15 +6,14 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Query, Release};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 
 use crate::host::refuse;
-use crate::migrate::{drain, LOOK, PATIENCE};
+use crate::migrate::{drain, follow};
 
 /// Has a VM release its ring memory, and returns once all of it is out. The guest has
 /// `timeout` seconds for each region. `reset_outsourced`: outsourced connections that have not
@@ -40,24 +39,11 @@ pub fn release(
             Release::Out => return Ok(()),
             Release::Failed { why } => bail!("{vm} keeps its ring memory: {why}"),
         }
-        sleep(LOOK);
-        now = progress(run_dir, vm)?;
-    }
-}
-
-/// Asks for the stage. Where hallwayd ended, the next one knows of a release that is over,
-/// and of no other.
-fn progress(run_dir: &Path, vm: &str) -> Result<Release> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match answer(run_dir, Query::ReleaseStage { vm: vm.into() }) {
-            Err(_) if Instant::now() < deadline => sleep(LOOK),
-            answer => {
-                return answer.context(
-                    "hallwayd was restarted on the way: have it release again, or hallway resume",
-                )
-            }
-        }
+        // Where hallwayd ended, the next one knows of a release that is over, and of no other.
+        let stage = || answer(run_dir, Query::ReleaseStage { vm: vm.into() });
+        now = follow(stage).context(
+            "hallwayd was restarted on the way: have it release again, or hallway resume",
+        )?;
     }
 }
 

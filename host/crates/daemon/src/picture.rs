@@ -216,8 +216,11 @@ impl Picture {
         }
     }
 
-    /// An error if a VM has outsourced connections, which `what` would reset.
-    pub fn check_outsourced(&self, vm: &str, what: &str) -> Result<(), String> {
+    /// An error if a VM has outsourced connections, which `what` would reset and may not.
+    pub fn check_outsourced(&self, vm: &str, what: &str, may_reset: bool) -> Result<(), String> {
+        if may_reset {
+            return Ok(());
+        }
         let number = self.vms.number(vm)?;
         self.helpers.check_migration(number).map_err(|why| {
             format!(

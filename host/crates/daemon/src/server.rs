@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hallway_abi::region as abi;
-use hallway_control::{self as control, Answer, Migration, Query, Release, Status};
+use hallway_control::{self as control, Answer, Query, Status};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use tracing::{error, info, warn};
@@ -45,8 +45,13 @@ use crate::picture::Picture;
 use crate::poller::{Poller, Source};
 use crate::requests;
 
-/// Seconds that a guest may be given for each region: a monitor does nothing else meanwhile.
+/// Seconds that a guest may be given for each region: its monitor does nothing else in this time.
 const RELEASE_MAX: u64 = 3600;
+
+/// The answer to a query: what came of it, or the error's text.
+fn answer<T>(result: Result<T, String>, good: impl FnOnce(T) -> Answer) -> Answer {
+    result.map_or_else(|message| Answer::Error { message }, good)
+}
 
 /// The daemon.
 pub struct Server {
@@ -188,55 +193,40 @@ impl Server {
     }
 
     fn answer_query(&mut self, query: Query) -> Answer {
-        let migration = |stage: Result<Migration, String>| match stage {
-            Ok(stage) => Answer::Migration(stage),
-            Err(message) => Answer::Error { message },
-        };
-        let release = |stage: Result<Release, String>| match stage {
-            Ok(stage) => Answer::Release(stage),
-            Err(message) => Answer::Error { message },
-        };
         let vms = &mut self.picture.vms;
         match query {
             Query::Status => Answer::Status(self.status()),
-            Query::Drain { vm } => match self.picture.drain_outsourced(&vm) {
-                Ok(connections) => Answer::Draining { connections },
-                Err(message) => Answer::Error { message },
-            },
+            Query::Drain { vm } => answer(self.picture.drain_outsourced(&vm), |connections| {
+                Answer::Draining { connections }
+            }),
             Query::Migrate {
                 vm,
                 uri,
                 reset_outsourced,
             } => {
-                let allowed = match reset_outsourced {
-                    true => Ok(()),
-                    false => self.picture.check_outsourced(&vm, "migration"),
-                };
-                migration(allowed.and_then(|()| self.picture.vms.migrate(&vm, uri)))
+                let allowed = self
+                    .picture
+                    .check_outsourced(&vm, "migration", reset_outsourced);
+                let begun = allowed.and_then(|()| self.picture.vms.migrate(&vm, uri));
+                answer(begun, Answer::Migration)
             }
             Query::Release {
                 vm,
                 timeout,
                 reset_outsourced,
             } => {
-                let allowed = match reset_outsourced {
-                    true => Ok(()),
-                    false => self.picture.check_outsourced(&vm, "a release"),
-                };
+                let allowed = self
+                    .picture
+                    .check_outsourced(&vm, "a release", reset_outsourced);
                 let limit = Duration::from_secs(timeout.min(RELEASE_MAX));
-                release(allowed.and_then(|()| self.picture.vms.release(&vm, limit)))
+                let begun = allowed.and_then(|()| self.picture.vms.release(&vm, limit));
+                answer(begun, Answer::Release)
             }
-            Query::ReleaseStage { vm } => release(vms.release_stage(&vm)),
-            Query::Resume { vm } => match vms.resume(&vm) {
-                Ok(()) => Answer::Resuming,
-                Err(message) => Answer::Error { message },
-            },
-            Query::Reload => match self.reload() {
-                Ok(()) => Answer::Reloading,
-                Err(message) => Answer::Error { message },
-            },
-            Query::Migration { vm } => migration(vms.migration(&vm)),
-            Query::CancelMigration { vm } => migration(vms.cancel_migration(&vm)),
+            Query::ReleaseStage { vm } => answer(vms.release_stage(&vm), Answer::Release),
+            Query::Resume { vm } => answer(vms.resume(&vm), |()| Answer::Resuming),
+            Query::Reload => answer(self.reload(), |()| Answer::Reloading),
+            Query::Migration { vm } => answer(vms.migration(&vm), Answer::Migration),
+            Query::CancelMigration { vm } => answer(vms.cancel_migration(&vm), Answer::Migration),
             Query::Stop => {
                 self.stopping = Some(Stop::Clean);
                 Answer::Stopping

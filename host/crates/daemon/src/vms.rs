@@ -391,7 +391,7 @@ impl Vms {
         self.all[number].is_released()
     }
 
-    /// The VMs whose ring memory stays out, for a later daemon.
+    /// Releases of ring memory that are not over, for a later daemon.
     pub fn releases(&self) -> Vec<SavedRelease> {
         let saved = |vm: &Vm| {
             let qemu = vm.released_qemu()?;

@@ -35,8 +35,8 @@ pub fn judge(xen: &Xen, found: &mut Findings) {
             if !allowed.any(|pair| pair.offering.contains(&number)) {
                 found.add(
                     format!("{name}: offers no other domain memory"),
-                    "install hallway-guest in it, and name hallway in /etc/modules-load.d/hallway.conf \
-                     there; hallway doctor in it says more",
+                    "install hallway-guest in it, and if it has no network device, name hallway in \
+                     /etc/modules-load.d/hallway.conf there; hallway doctor in it says more",
                 );
             }
         } else if let Some(why) = own().find_map(|pair| pair.refused.as_ref()) {
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of three domains, of which the third may share memory with none.
+    /// The findings about three domains: the third may share memory with none.
     fn said(offering: &[u32]) -> Vec<String> {
         let domain = |number: u32| Domain {
             number,

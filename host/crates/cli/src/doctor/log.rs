@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::fcntl::OFlag;
 
-/// `KERN_NOTICE`: what is above it is no complaint, or a program's, whose facility is in it.
+/// `KERN_NOTICE`. A higher number is no complaint, or holds the facility of a program.
 const NOTICE: u32 = 5;
 /// A record is no longer, or cannot be read.
 const RECORD: usize = 8192;
@@ -39,7 +39,7 @@ fn read() -> std::io::Result<Vec<Complaint>> {
         // Each read is a record.
         match log.read(&mut record) {
             Ok(length) => complaints.extend(parse(&String::from_utf8_lossy(&record[..length]))),
-            // It was overwritten meanwhile: the next read gets the oldest that is left.
+            // The record was overwritten: the next read gets the oldest that is left.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(complaints),

@@ -26,7 +26,7 @@ const ADVICE: &[(&str, Advice)] = &[
     ("UNACCEPTED", Leave("it passes once its program calls accept()")),
     ("STATE", Leave("it is being opened or closed: later connections get rings")),
     ("OFF", Do("hallway on, in the guest that is switched off: this one, or the peer's")),
-    ("UNLOAD", Do("modprobe hallway, in the guest whose module was unloaded")),
+    ("UNLOAD", Do("modprobe hallway, in the guest in which the module was unloaded")),
     ("PEER_LEFT", Do("if the peer's VM runs, run hallway doctor in it: it says what it lacks to join again")),
     ("REGION_GONE", Do("on the host: hallway status says which regions hallwayd plugs in; hallway resume gives a VM back what it released")),
     ("ULP", Do("turn kTLS off in the program: TLS of its own library goes through rings")),

@@ -54,7 +54,7 @@ pub struct State {
     pub releases: Vec<SavedRelease>,
 }
 
-/// A VM whose ring memory stays out, as the state has it.
+/// A release of ring memory that is not over, in the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRelease {
     /// UUID of the VM.

@@ -630,7 +630,7 @@ impl Vm {
         matches!(self.release, Some(Release::Unplugging | Release::Out))
     }
 
-    /// The QEMU whose guest has released its ring memory, if that stays out.
+    /// The QEMU of a release of ring memory that is not over.
     pub fn released_qemu(&self) -> Option<i32> {
         self.release_qemu
             .filter(|_| self.release == Some(Release::Out))
