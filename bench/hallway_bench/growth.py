@@ -8,9 +8,9 @@ VMs start one after the other, within some hundredths of their time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hallway_lab import measure, programs
@@ -18,7 +18,7 @@ from hallway_lab.measure import Mesh, Stand
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
-from hallway_lab.vm import VM, Job
+from hallway_lab.vm import VM
 
 from .group import Group
 
@@ -41,31 +41,38 @@ class Growth(Group):
     """Scenarios in which clients in VMs have many connections to servers in others."""
 
     kind = "growth"
-    mesh: Stand
+    stand: Stand
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds: int, stand: type[Stand] = Stand, **options: Any) -> None:
         super().__init__(max(seconds, SECONDS))
-        self._servers: dict[tuple[str, int], Job] = {}
+        self._boot = functools.partial(measure.standing, kind=stand, **options)
+        self._servers = programs.Servers()
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[Stand]:
+        """Boot the VMs."""
+        with self._boot(kernel) as self.stand:
+            yield self.stand
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
         """Tell whether a row is fair, and has what is promised."""
         return super().is_met(samples, everything) and _fairness(samples) >= FAIR
 
-    @abstractmethod
-    def links(self, *words: Any) -> list[Link]:
-        """Return which clients call which servers in a row with these words."""
-
-    def _row(self, key: str, title: str, connections: int, *words: Any, target: float = 0) -> Row:
+    def _row(
+        self, key: str, title: str, connections: int, links: Callable[[], list[Link]], target: float = 0
+    ) -> Row:
         """Describe a row; each link has that number of connections."""
 
         def command(port: object, address: str = "ADDRESS") -> str:
             return f"crowd -c {address} {port} {REQUEST} {connections} {self.seconds}"
 
         def run() -> Run:
-            links = self.links(*words)
-            for _, server, port in links:
-                self._serve(server, port)
-            jobs = [client.spawn(f"/hallway/{command(port, server.ip4)}") for client, server, port in links]
+            links_now = links()
+            for _, server, port in links_now:
+                self._servers.need(server, f"/hallway/crowd -s {port} {REQUEST}", port)
+            jobs = [
+                client.spawn(f"/hallway/{command(port, server.ip4)}") for client, server, port in links_now
+            ]
             # All end before the failure of one counts: the next row has the VMs for itself.
             for job in jobs:
                 job.wait(self.seconds + 120)
@@ -81,29 +88,20 @@ class Growth(Group):
 
         return Row(key, title, "MB/s", run, command(PORT), target, share=SHARE)
 
-    def _serve(self, vm: VM, port: int) -> None:
-        server = self._servers.get((vm.name, port))
-        if not server or server.poll():
-            command = f"/hallway/crowd -s {port} {REQUEST}"
-            self._servers[vm.name, port] = programs.serve(vm, command, port)
+    def _links_of_two(self, count: int = 1) -> list[Link]:
+        """Return that number of links from the first VM to the second one."""
+        return [(self.stand.client, self.stand.server, PORT + number) for number in range(count)]
 
 
 class Connections(Growth):
     """From one connection between two VMs to a thousand."""
 
-    @contextlib.contextmanager
-    def standing(self, kernel: str) -> Iterator[Stand]:
-        """Boot the VMs."""
-        with measure.standing(kernel) as self.mesh:
-            yield self.mesh
-
     def rows(self) -> list[Row]:
         """All scenarios, in the report's order."""
-        return [self._row(f"{CONNECTIONS}-{count}", _counted(count, "connection"), count) for count in COUNTS]
-
-    def links(self, *_words: Any) -> list[Link]:
-        """Return the one link."""
-        return [(self.mesh.client, self.mesh.server, PORT)]
+        return [
+            self._row(f"{CONNECTIONS}-{count}", _counted(count, "connection"), count, self._links_of_two)
+            for count in COUNTS
+        ]
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
         """Tell whether a row is fair, and many connections move what few do."""
@@ -118,26 +116,29 @@ class Connections(Growth):
 class Members(Growth):
     """From two VMs to six: all but one call that one, or each calls the next."""
 
-    @contextlib.contextmanager
-    def standing(self, kernel: str) -> Iterator[Stand]:
-        """Boot as many VMs as the largest row has."""
-        with measure.standing(kernel, Mesh, count=max(VMS)) as self.mesh:
-            yield self.mesh
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds, Mesh, count=max(VMS))
 
     def rows(self) -> list[Row]:
         """All scenarios, in the report's order."""
         return [
-            self._row(f"growth-{shape}-{count}", f"{shape} of {count} VMs", FEW, shape, count, target=1)
-            for shape in ("star", "ring")
+            self._row(
+                f"growth-{shape}-{count}",
+                f"{shape} of {count} VMs",
+                FEW,
+                functools.partial(links, count),
+                target=1,
+            )
+            for shape, links in (("star", self._star), ("ring", self._ring))
             for count in VMS
         ]
 
-    def links(self, *words: Any) -> list[Link]:
-        """Return the links of this shape between this number of VMs."""
-        shape, count = words
-        vms = self.mesh.site.vms[:count]
-        if shape == "star":
-            return [(vm, vms[0], PORT) for vm in vms[1:]]
+    def _star(self, count: int) -> list[Link]:
+        vms = self.stand.vms[:count]
+        return [(vm, vms[0], PORT) for vm in vms[1:]]
+
+    def _ring(self, count: int) -> list[Link]:
+        vms = self.stand.vms[:count]
         return [(vm, vms[(number + 1) % count], PORT) for number, vm in enumerate(vms)]
 
 
@@ -145,23 +146,14 @@ class Cpus(Growth):
     """Two VMs with several CPUs each, and as many clients and servers."""
 
     def __init__(self, seconds: int, cpus: int) -> None:
-        super().__init__(seconds)
+        super().__init__(seconds, cpus=cpus)
         self._cpus = cpus
-
-    @contextlib.contextmanager
-    def standing(self, kernel: str) -> Iterator[Stand]:
-        """Boot the VMs."""
-        with measure.standing(kernel, cpus=self._cpus) as self.mesh:
-            yield self.mesh
 
     def rows(self) -> list[Row]:
         """The one scenario."""
         title = f"2 VMs of {_counted(self._cpus, 'CPU')}, as many programs"
-        return [self._row(f"growth-cpus-{self._cpus}", title, FEW, target=1)]
-
-    def links(self, *_words: Any) -> list[Link]:
-        """Return a link for each CPU."""
-        return [(self.mesh.client, self.mesh.server, PORT + number) for number in range(self._cpus)]
+        links = functools.partial(self._links_of_two, self._cpus)
+        return [self._row(f"growth-cpus-{self._cpus}", title, FEW, links, target=1)]
 
 
 def groups(seconds: int) -> list[Growth]:

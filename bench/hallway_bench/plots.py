@@ -21,7 +21,7 @@ CARRIERS = (("TCP", "#7a7a7a", "o"), ("Hallway", "#1f6fb4", "s"))
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: the records whose keys begin with `prefix`, in a curve or as bars."""
+    """One pair of axes, for the records with keys that begin with `prefix`: a curve, or bars."""
 
     prefix: str
     title: str = ""

@@ -18,7 +18,6 @@ from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
-from hallway_lab.vm import Job
 
 from .group import Group
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
@@ -42,7 +41,7 @@ class Tunnels(Group):
 
     def __init__(self, seconds: int) -> None:
         super().__init__(seconds)
-        self._servers: dict[tuple[str, str], Job] = {}
+        self._servers = programs.Servers()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -132,11 +131,8 @@ class Tunnels(Group):
         """Run a client against a server of that kind; return what it said."""
         more, sockets = KINDS[kind]
         port = PORTS[program] + more
-        server = self._servers.get((program, kind))
-        if not server or server.poll():
-            vm = self.stand.client if kind == "unix" else self.stand.server
-            words_of_server = f"/hallway/{program} -s {kind}:{port}"
-            self._servers[program, kind] = programs.serve(vm, words_of_server, port, sockets=sockets)
+        vm = self.stand.client if kind == "unix" else self.stand.server
+        self._servers.need(vm, f"/hallway/{program} -s {kind}:{port}", port, sockets)
         prompt = "nodelay" if program == "stream" else "tcp"
         where = {"tcp": f"{prompt}:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
         command = f"/hallway/{program} -c {where} {port} {words}"

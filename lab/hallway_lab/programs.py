@@ -81,6 +81,19 @@ def serve(vm: VM, command: str, port: int, timeout: float = 20, sockets: str = "
     return job
 
 
+class Servers:
+    """Servers in VMs, each started when it is first needed, and again if it has ended."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[str, str], Job] = {}
+
+    def need(self, vm: VM, command: str, port: int, sockets: str = "--tcp") -> None:
+        """Have a server run that listens on a port, as `serve` does."""
+        job = self._jobs.get((vm.name, command))
+        if not job or job.poll():
+            self._jobs[vm.name, command] = serve(vm, command, port, sockets=sockets)
+
+
 def iperf3_server(stand: Stand) -> Job:
     """Start iperf3's server."""
     return serve(stand.server, "iperf3 -s", 5201)
