@@ -151,7 +151,7 @@ struct snapshot {
 /* Before lock is taken. */
 static void make_room(struct snapshot *snapshot)
 {
-	/* Memory may wait for a disk behind the peer whose departure this is for. */
+	/* A departed peer may have a disk behind it for which memory waits. */
 	unsigned int noio = memalloc_noio_save();
 
 	snapshot->room = READ_ONCE(attached) + 64;
