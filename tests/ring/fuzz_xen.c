@@ -49,6 +49,51 @@ static bool refused;		/* it has */
 static bool frozen, working, in_watch_thread, unloading;
 static const struct platform_driver *pm;
 
+/*
+ * What a mapping that can't be undone keeps, with its module: the end of the input takes
+ * it, or a run of thousands of inputs ends for want of memory.
+ */
+struct kept {
+	_Alignas(16) struct kept *next;
+	struct kept **at;
+	size_t mapped;		/* bytes that are to be unmapped; 0: of calloc() */
+};
+
+static struct kept *kept;
+
+static void *keep(struct kept *memory, size_t mapped)
+{
+	*memory = (struct kept){ .next = kept, .at = &kept, .mapped = mapped };
+	if (kept)
+		kept->at = &memory->next;
+	kept = memory;
+	return memory + 1;
+}
+
+static void forget(struct kept *memory)
+{
+	*memory->at = memory->next;
+	if (memory->next)
+		memory->next->at = memory->at;
+	if (memory->mapped)
+		MUST(!munmap(memory, memory->mapped));
+	else
+		free(memory);
+}
+
+void *shim_kvcalloc(size_t n, size_t size)
+{
+	struct kept *memory = shim_no_memory ? NULL : calloc(1, sizeof(*memory) + n * size);
+
+	return memory ? keep(memory, 0) : NULL;
+}
+
+void kvfree(const void *memory)
+{
+	if (memory)
+		forget((struct kept *)memory - 1);
+}
+
 /* Pages */
 
 static int file = -1;
@@ -90,7 +135,7 @@ struct page *alloc_page(gfp_t gfp)
 	return &pages[i];
 }
 
-/* Each vmap() has a page before it that says how large it is. */
+/* Each vmap() has a page before it, for what is kept of it. */
 void *vmap(struct page **page, unsigned int count, int flags, int prot)
 {
 	unsigned int i;
@@ -101,7 +146,7 @@ void *vmap(struct page **page, unsigned int count, int flags, int prot)
 	at = mmap(NULL, (count + 1) * PAGE_SIZE, PROT_READ | PROT_WRITE,
 		  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	MUST(at != MAP_FAILED);
-	*(unsigned int *)at = count;
+	keep((struct kept *)at, (count + 1) * PAGE_SIZE);
 	for (i = 0; i < count; i++) {
 		u8 *here = at + (i + 1) * PAGE_SIZE;
 
@@ -116,9 +161,7 @@ void *vmap(struct page **page, unsigned int count, int flags, int prot)
 
 void vunmap(void *at)
 {
-	u8 *begin = (u8 *)at - PAGE_SIZE;
-
-	MUST(!munmap(begin, (*(unsigned int *)begin + 1) * PAGE_SIZE));
+	forget((struct kept *)((u8 *)at - PAGE_SIZE));
 }
 
 void set_pte(pte_t *at, pte_t pte)
@@ -216,9 +259,10 @@ static struct {
 	u64 address;
 } handles[HANDLES];
 
+static unsigned int last_handle;
+
 static void map_one(struct gnttab_map_grant_ref *map)
 {
-	static unsigned int last;
 	struct page *over;
 	unsigned int i;
 
@@ -228,11 +272,12 @@ static void map_one(struct gnttab_map_grant_ref *map)
 			break;
 	if (i == PEERS)
 		return;
-	for (last = (last + 1) % HANDLES; handles[last].used;)
-		last = (last + 1) % HANDLES;
-	handles[last].used = true;
-	handles[last].address = map->host_addr;
-	map->handle = last;
+	do
+		last_handle = (last_handle + 1) % HANDLES;
+	while (handles[last_handle].used);
+	handles[last_handle].used = true;
+	handles[last_handle].address = map->host_addr;
+	map->handle = last_handle;
 	map->status = GNTST_okay;
 	i = peers[i].page[map->ref - peers[i].first]->frame;
 	if (map->flags & GNTMAP_contains_pte) {
@@ -263,12 +308,13 @@ int gnttab_map_refs(struct gnttab_map_grant_ref *map, void *kernel,
 /* Without memory; their addresses are those of the structures. */
 int gnttab_alloc_pages(int count, struct page **page)
 {
+	struct page *first = shim_kvcalloc(count, sizeof(*first));
 	int i;
 
-	if (shim_no_memory)
+	if (!first)
 		return -ENOMEM;
 	for (i = 0; i < count; i++) {
-		page[i] = calloc(1, sizeof(*page[i]));
+		page[i] = &first[i];
 		page[i]->frame = -1;
 	}
 	return 0;
@@ -276,10 +322,9 @@ int gnttab_alloc_pages(int count, struct page **page)
 
 void gnttab_free_pages(int count, struct page **page)
 {
-	while (count--) {
+	while (count--)
 		MUST(page[count]->frame < 0);
-		free(page[count]);
-	}
+	kvfree(page[0]);
 }
 
 int HYPERVISOR_grant_table_op(unsigned int op, void *ops, unsigned int count)
@@ -667,11 +712,11 @@ int uuid_parse(const char *text, uuid_t *uuid)
 	return 0;
 }
 
+static u32 random_number;
+
 u32 shim_random(void)
 {
-	static u32 last;
-
-	return last += 2;
+	return random_number += 2;
 }
 
 int platform_driver_register(struct platform_driver *driver)
@@ -1016,8 +1061,10 @@ static void begin(void)
 		.wake = on_wake,
 	};
 	*(unsigned int *)shim_param_xen_slice = PAGES * PAGE_SIZE >> 10;
-	shim_no_memory = refused = frozen = ending = started = false;
-	failing = planned.after = 0;
+	/* Nothing of the input before: an input that was found repeats alone what it did. */
+	shim_no_memory = refused = frozen = ending = started = short_of_memory = false;
+	failing = planned.after = last_handle = random_number = 0;
+	shim_jiffies = rested = 0;
 	memset(nodes, 0, sizeof(nodes));
 	memset(granted, 0, sizeof(granted));
 	memset(handles, 0, sizeof(handles));
@@ -1087,6 +1134,9 @@ static void end(void)
 	MUST(refused || pages_used == PEERS * PAGES);
 	for (i = 0; i < PEERS; i++)
 		vunmap(peers[i].slice);
+	MUST(refused || !kept);
+	while (kept)
+		forget(kept);
 }
 
 static void play(void)

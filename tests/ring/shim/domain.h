@@ -58,9 +58,11 @@ static inline void list_move_tail(struct list_head *entry, struct list_head *hea
 #define DECLARE_WAIT_QUEUE_HEAD(name)	wait_queue_head_t name
 #define wake_up_all(queue)		((void)(queue))
 
-#define kvcalloc	kcalloc
-#define kvmalloc_array	kmalloc_array
-#define kvfree		free
+/* What the fuzzer takes back itself where Xen refused to unmap. */
+void *shim_kvcalloc(size_t n, size_t size);
+void kvfree(const void *memory);
+#define kvcalloc(n, size, gfp)		shim_kvcalloc(n, size)
+#define kvmalloc_array(n, size, gfp)	shim_kvcalloc(n, size)
 
 static inline ssize_t strscpy(char *to, const char *from, size_t size)
 {
