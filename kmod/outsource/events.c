@@ -302,7 +302,7 @@ static void take_events(struct hall_out *out, unsigned long events)
 		hall_datagram_close(out, ECONNRESET);
 	}
 	/* A datagram may have come after the event. */
-	if ((events & BIT(HALL_EVENT_IDLE)) && hall_idle_is(out))
+	if ((events & BIT(HALL_EVENT_IDLE)) && hall_out_is_idle(out))
 		hall_datagram_close(out, 0);
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		on_departed(out);

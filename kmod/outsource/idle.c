@@ -20,7 +20,7 @@ MODULE_PARM_DESC(datagram_idle_ms, "milliseconds without a datagram after which 
 static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(look_work, look);
 
-bool hall_idle_is(const struct hall_out *out)
+bool hall_out_is_idle(const struct hall_out *out)
 {
 	unsigned long limit = msecs_to_jiffies(READ_ONCE(datagram_idle_ms));
 
@@ -34,7 +34,7 @@ static void look_at(struct hall_out *out, void *data)
 	if (!out->datagrams || out->datagrams->published)
 		return;
 	*any = true;
-	if (hall_idle_is(out) && hall_out_state(out) == HALL_OUT_CONNECTED)
+	if (hall_out_is_idle(out) && hall_out_state(out) == HALL_OUT_CONNECTED)
 		hall_channel_raise(&out->channel, HALL_EVENT_IDLE);
 }
 

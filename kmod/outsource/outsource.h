@@ -385,7 +385,7 @@ int hall_unrouted_connect(struct socket *sock, struct hall_sockaddr *address, in
 void hall_idle_start(void);
 /* No socket is left. */
 void hall_idle_stop(void);
-bool hall_idle_is(const struct hall_out *out);
+bool hall_out_is_idle(const struct hall_out *out);
 
 static inline void hall_datagram_note_use(struct hall_out *out)
 {

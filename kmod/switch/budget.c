@@ -98,7 +98,7 @@ static bool has_room(const struct hall_member *member, u32 bytes)
 {
 	return bytes <= least_bytes() ||
 	       (s64)(HALLWAY_RING_HEADER + bytes) * PART <=
-	       hall_memory_left(member);
+	       hall_memory_count_left(member);
 }
 
 void hall_budget_want(struct hall_sock *hs)
@@ -119,23 +119,23 @@ static bool is_paused(const struct hall_sock *hs, unsigned int ms)
 	       msecs_to_jiffies(ms);
 }
 
-bool hall_budget_new_use(const struct hall_sock *hs)
+bool hall_budget_is_new_use(const struct hall_sock *hs)
 {
 	return is_paused(hs, READ_ONCE(pause_ms));
 }
 
-u32 hall_budget_smaller(u32 bytes)
+u32 hall_budget_get_smaller(u32 bytes)
 {
 	return bytes > least_bytes() ? max(bytes / STEP, least_bytes()) : 0;
 }
 
-u32 hall_budget_offer(const struct hall_sock *hs)
+u32 hall_budget_get_offer(const struct hall_sock *hs)
 {
 	u32 first = is_wanted(hs) ? least_bytes() : READ_ONCE(ring_bytes);
 	u32 bytes = bound(hs->sk, hs->demand.bytes ?: first);
 
 	while (!has_room(hs->channel.member, bytes))
-		bytes = hall_budget_smaller(bytes);
+		bytes = hall_budget_get_smaller(bytes);
 	return bytes;
 }
 
@@ -163,7 +163,7 @@ u32 hall_budget_grow(struct hall_sock *hs)
 	if (!is_wanted(hs))
 		bytes = max(least, bound(hs->sk, READ_ONCE(ring_bytes_max)));
 	while (bytes > ring->size && !has_room(hs->channel.member, bytes))
-		bytes = hall_budget_smaller(bytes);
+		bytes = hall_budget_get_smaller(bytes);
 	if (bytes > ring->size)
 		return bytes;
 	demand->hold_until = jiffies + HOLD;
@@ -178,7 +178,7 @@ u32 hall_budget_shrink(const struct hall_sock *hs)
 	bool wanted = is_wanted(hs);
 
 	if (is_paused(hs, READ_ONCE(idle_ms)) ||
-	    (wanted && hall_budget_new_use(hs)))
+	    (wanted && hall_budget_is_new_use(hs)))
 		return 0;
 	if (!wanted)
 		return size;

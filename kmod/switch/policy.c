@@ -115,7 +115,7 @@ static bool earned(struct hall_sock *hs, size_t sending)
 {
 	u64 bytes = hs->tx.bytes_tcp + hs->rx.bytes_tcp;
 
-	if (hall_budget_new_use(hs)) {
+	if (hall_budget_is_new_use(hs)) {
 		hs->active_since = jiffies;
 		hs->active_bytes = bytes;
 	}
@@ -127,7 +127,7 @@ static bool earned(struct hall_sock *hs, size_t sending)
 /* 0, or the reason why there is no ring to offer. */
 static u32 offer_ring(struct hall_sock *hs)
 {
-	u32 bytes = hall_budget_offer(hs);
+	u32 bytes = hall_budget_get_offer(hs);
 	struct hall_tokens tokens;
 	int err;
 
@@ -135,7 +135,7 @@ static u32 offer_ring(struct hall_sock *hs)
 	/* The memory left may be in pieces. */
 	do {
 		err = hall_tx_offer(hs, &tokens, bytes);
-		bytes = hall_budget_smaller(bytes);
+		bytes = hall_budget_get_smaller(bytes);
 	} while (err == -ENOMEM && bytes);
 	if (!err) {
 		hall_budget_begin(hs);
@@ -239,7 +239,7 @@ static bool may_come(const struct hall_sock *hs)
 	       hs->sk->sk_state == TCP_ESTABLISHED;
 }
 
-void hall_policy(struct hall_sock *hs, size_t sending)
+void hall_policy_offer_ring(struct hall_sock *hs, size_t sending)
 {
 	unsigned long until = jiffies +
 			      msecs_to_jiffies(READ_ONCE(promote_wait_ms));

@@ -31,7 +31,7 @@ int hall_switch_init(void)
 {
 	int err;
 
-	hall_sock_handler.policy = hall_policy;
+	hall_sock_handler.policy = hall_policy_offer_ring;
 	hall_sock_handler.full = hall_policy_grow;
 	hall_sock_handler.work = hall_switch_run_work;
 	hall_sock_handler.detach = hall_detach;

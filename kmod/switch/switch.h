@@ -33,7 +33,7 @@ bool hall_attach_ops(struct hall_sock *hs);
  */
 u32 hall_policy_against(struct hall_sock *hs, bool calling);
 /* In a call, about to send that many bytes: offers a ring if one was earned. */
-void hall_policy(struct hall_sock *hs, size_t sending);
+void hall_policy_offer_ring(struct hall_sock *hs, size_t sending);
 /* No offer is tried for a while; longer each time. */
 void hall_policy_back_off(struct hall_sock *hs, u32 reason);
 /* A writer finds its ring full. True: it was ended, for a larger one. */
@@ -66,10 +66,10 @@ void hall_filters_check(struct hall_sock *hs);
 /* budget.c. All under lock_sock(), unless it says otherwise. */
 
 /* Was nothing sent for so long that what comes now is a new use? Any context. */
-bool hall_budget_new_use(const struct hall_sock *hs);
+bool hall_budget_is_new_use(const struct hall_sock *hs);
 /* Bytes of the ring to offer; and of the next smaller one, or 0. */
-u32 hall_budget_offer(const struct hall_sock *hs);
-u32 hall_budget_smaller(u32 bytes);
+u32 hall_budget_get_offer(const struct hall_sock *hs);
+u32 hall_budget_get_smaller(u32 bytes);
 /* A ring was offered: its use is counted from here. */
 void hall_budget_begin(struct hall_sock *hs);
 /* A writer finds its ring full: the bytes that it should have, its size or more. */

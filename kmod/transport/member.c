@@ -45,7 +45,8 @@ int hall_member_init(struct hall_member *member,
 	return 0;
 }
 
-struct hall_member_bytes hall_member_bytes(const struct hall_member *member)
+struct hall_member_bytes
+hall_member_count_bytes(const struct hall_member *member)
 {
 	struct hall_member_bytes sum = { }, *bytes;
 	int cpu;
@@ -73,7 +74,7 @@ void hall_member_put(struct hall_member *member)
 	}
 }
 
-long hall_memory_left(const struct hall_member *peer)
+long hall_memory_count_left(const struct hall_member *peer)
 {
 	const struct hall_pool *pool = peer->pool;
 	long unused = pool->size - atomic_long_read(&pool->used);
@@ -88,7 +89,7 @@ int hall_memory_alloc(struct hall_member *peer, size_t size,
 {
 	int err;
 
-	if ((long)size > hall_memory_left(peer))
+	if ((long)size > hall_memory_count_left(peer))
 		return -ENOMEM;
 	err = peer->transport->alloc(peer, size, memory);
 	if (err)

@@ -212,7 +212,8 @@ int hall_member_init(struct hall_member *member,
 /* Begins a round, after all slices were looked at. Under the transport's mutex. */
 void hall_send_round_next(void);
 /* The sum over all CPUs. */
-struct hall_member_bytes hall_member_bytes(const struct hall_member *member);
+struct hall_member_bytes
+hall_member_count_bytes(const struct hall_member *member);
 
 /* Jiffies without a heartbeat, at least, after which a member is unresponsive. */
 #define HALL_UNRESPONSIVE	(17 * HZ / 10)
@@ -246,7 +247,7 @@ static inline bool hall_member_may_reach(struct hall_member *member, u32 port)
 #define HALL_POOL_SHARE	8
 
 /* Bytes left of the peer's quota; negative: it holds more than that. */
-long hall_memory_left(const struct hall_member *peer);
+long hall_memory_count_left(const struct hall_member *peer);
 /* 0, or -ENOMEM: the quota or the memory is used up. Process context. */
 int hall_memory_alloc(struct hall_member *peer, size_t size,
 		      struct hall_memory *memory);

@@ -184,12 +184,12 @@ static void formatted(void)
 
 	begin();
 	guest_close(&b, HALLWAY_REASON_PEER_LEFT);
-	CHECK(!hall_slice_formatted(&b.slice));
+	CHECK(!hall_slice_is_formatted(&b.slice));
 	memset(b.slice.header, 0xa5, b.slice.size);
-	CHECK(!hall_slice_formatted(&b.slice));
+	CHECK(!hall_slice_is_formatted(&b.slice));
 	MUST(!hall_own_slice_open(&b.own, &b.slice, no_address, 0));
 	other = b.slice;
-	CHECK(hall_slice_formatted(&other) && hall_slice_owned(&other));
+	CHECK(hall_slice_is_formatted(&other) && hall_slice_is_owned(&other));
 	unused = hall_mailbox_at(&b.slice, 1);
 	for (i = 0; i < sizeof(*unused); i++)
 		CHECK(!((const u8 *)unused)[i]);
@@ -197,7 +197,7 @@ static void formatted(void)
 	      (long)hall_slice_overhead(2));
 	CHECK(((u8 *)b.slice.header)[hall_slice_overhead(2)] == 0xa5);
 	other.generation++;
-	CHECK(!hall_slice_formatted(&other) && !hall_slice_owned(&other));
+	CHECK(!hall_slice_is_formatted(&other) && !hall_slice_is_owned(&other));
 	end();
 }
 
@@ -213,8 +213,8 @@ static void taken_away(void)
 	b.occupant = 10;
 	guest_pass(HZ);
 	CHECK(b.slice.header->heartbeat == heartbeat);
-	CHECK(!hall_slice_intact(&b_of_a->member));
-	CHECK(hall_slice_intact(&a_of_b->member));
+	CHECK(!hall_slice_is_intact(&b_of_a->member));
+	CHECK(hall_slice_is_intact(&a_of_b->member));
 	guest_close(&b, HALLWAY_REASON_PEER_LEFT);
 	CHECK(b.slice.header->magic == HALLWAY_SLICE_MAGIC);
 	b.occupant = 9;

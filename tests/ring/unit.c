@@ -817,13 +817,13 @@ static void ranges(void)
 
 		if (n[i_a] > n[i_b])
 			continue;
-		CHECK(hall_within(n[i_o], n[i_s], n[i_a], n[i_b]) == within,
+		CHECK(hall_is_within(n[i_o], n[i_s], n[i_a], n[i_b]) == within,
 		      "%#llx + %#llx in %#llx .. %#llx",
 		      (unsigned long long)n[i_o], (unsigned long long)n[i_s],
 		      (unsigned long long)n[i_a], (unsigned long long)n[i_b]);
 	}
 	for EACH(p, n)
-		CHECK(hall_page_aligned(n[i_p]) == !(n[i_p] % 4096));
+		CHECK(hall_is_page_aligned(n[i_p]) == !(n[i_p] % 4096));
 }
 
 static void mailbox_indexes(void)

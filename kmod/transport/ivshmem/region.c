@@ -156,10 +156,10 @@ static void read_entry(struct region *region, u32 slot,
 static bool slice_valid(const struct region *region,
 			const struct hallway_member *entry)
 {
-	return hall_page_aligned(entry->slice_offset) &&
-	       hall_page_aligned(entry->slice_size) &&
-	       hall_within(entry->slice_offset, entry->slice_size,
-			   HALLWAY_HEADER_SIZE, region->size) &&
+	return hall_is_page_aligned(entry->slice_offset) &&
+	       hall_is_page_aligned(entry->slice_size) &&
+	       hall_is_within(entry->slice_offset, entry->slice_size,
+			      HALLWAY_HEADER_SIZE, region->size) &&
 	       entry->slice_size > hall_slice_overhead(region->slots);
 }
 
@@ -233,7 +233,7 @@ static void add_peer(struct region *region, u32 slot,
 
 	if (hall_peer_lingers(&region->own, slot))
 		region->occupied = true;
-	else if (hall_slice_formatted(&slice))
+	else if (hall_slice_is_formatted(&slice))
 		peer = hall_peer_create(&region->own, &slice,
 					&hall_ivshmem_transport);
 	if (!peer) {

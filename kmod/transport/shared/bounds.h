@@ -11,12 +11,12 @@
 #include <hallway/region.h>
 
 /* Do size bytes at offset lie within start .. end? start <= end. */
-static inline bool hall_within(u64 offset, u64 size, u64 start, u64 end)
+static inline bool hall_is_within(u64 offset, u64 size, u64 start, u64 end)
 {
 	return size <= end - start && offset >= start && offset <= end - size;
 }
 
-static inline bool hall_page_aligned(u64 n)
+static inline bool hall_is_page_aligned(u64 n)
 {
 	return !(n & 4095);
 }

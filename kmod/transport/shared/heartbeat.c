@@ -40,7 +40,7 @@ static void beat(struct work_struct *work)
 
 	rcu_read_lock();
 	list_for_each_entry_rcu(own, &slices, beating)
-		if (hall_slice_owned(&own->slice))
+		if (hall_slice_is_owned(&own->slice))
 			WRITE_ONCE(own->slice.header->heartbeat,
 				   ++own->heartbeat);
 	rcu_read_unlock();

@@ -46,10 +46,10 @@ struct hallway_ring *hall_slice_map(struct hall_member *member,
 	struct place place;
 
 	memcpy(&place, handle->opaque, sizeof(place));
-	if (place.size != size || !hall_page_aligned(place.offset) ||
-	    !hall_within(place.offset, size,
-			 hall_slice_overhead(peer->own->mailboxes),
-			 peer->slice.size))
+	if (place.size != size || !hall_is_page_aligned(place.offset) ||
+	    !hall_is_within(place.offset, size,
+			    hall_slice_overhead(peer->own->mailboxes),
+			    peer->slice.size))
 		return NULL;
 	return (void *)peer->slice.header + place.offset;
 }
@@ -59,8 +59,8 @@ void hall_slice_unmap(struct hall_member *member, struct hallway_ring *ring)
 {
 }
 
-bool hall_slice_intact(struct hall_member *member)
+bool hall_slice_is_intact(struct hall_member *member)
 {
 	virt_rmb();
-	return hall_slice_owned(&hall_peer_of(member)->slice);
+	return hall_slice_is_owned(&hall_peer_of(member)->slice);
 }

@@ -30,7 +30,7 @@ struct hall_peer *hall_peer_at(struct hall_own_slice *own, u32 mailbox)
 
 static void add_bytes(struct hall_member_bytes *sum, const struct hall_peer *peer)
 {
-	struct hall_member_bytes bytes = hall_member_bytes(&peer->member);
+	struct hall_member_bytes bytes = hall_member_count_bytes(&peer->member);
 
 	sum->tx += bytes.tx;
 	sum->rx += bytes.rx;

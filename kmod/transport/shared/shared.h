@@ -103,7 +103,7 @@ static inline u64 hall_slice_overhead(u32 mailboxes)
 }
 
 /* Has its owner written all of the header? Any context. */
-static inline bool hall_slice_formatted(const struct hall_slice *slice)
+static inline bool hall_slice_is_formatted(const struct hall_slice *slice)
 {
 	return virt_load_acquire(&slice->header->magic) == HALLWAY_SLICE_MAGIC &&
 	       READ_ONCE(slice->header->generation) == slice->generation;
@@ -113,7 +113,7 @@ static inline bool hall_slice_formatted(const struct hall_slice *slice)
  * Is the slice still its owner's? Any context. Another member may get it at any
  * moment: what was read from it is good if this is true afterwards.
  */
-static inline bool hall_slice_owned(const struct hall_slice *slice)
+static inline bool hall_slice_is_owned(const struct hall_slice *slice)
 {
 	return READ_ONCE(*slice->occupant) == slice->generation;
 }
@@ -156,7 +156,7 @@ struct hallway_ring *hall_slice_map(struct hall_member *member,
 				    const struct hallway_handle *handle,
 				    size_t size);
 void hall_slice_unmap(struct hall_member *member, struct hallway_ring *ring);
-bool hall_slice_intact(struct hall_member *member);
+bool hall_slice_is_intact(struct hall_member *member);
 
 /* mailbox.c */
 

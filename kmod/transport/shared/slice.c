@@ -29,7 +29,7 @@ void hall_own_slice_publish(struct hall_own_slice *own,
 
 void hall_own_slice_report(struct hall_own_slice *own)
 {
-	if (list_empty(&own->departed) && hall_slice_owned(&own->slice))
+	if (list_empty(&own->departed) && hall_slice_is_owned(&own->slice))
 		virt_store_release(&own->slice.header->settled, own->change);
 }
 
@@ -71,7 +71,7 @@ void hall_own_slice_close(struct hall_own_slice *own)
 {
 	hall_heartbeat_stop(own);
 	/* Another member may have got it meanwhile. */
-	if (hall_slice_owned(&own->slice))
+	if (hall_slice_is_owned(&own->slice))
 		WRITE_ONCE(own->slice.header->magic, 0);
 	gen_pool_destroy(own->rings);
 	own->rings = NULL;

@@ -272,7 +272,7 @@ static int map_slice(struct pair *pair)
 	pair->occupant = offer->generation;
 	pair->mapped = mapped;
 	slice.header = mapped->at;
-	if (!hall_slice_formatted(&slice))
+	if (!hall_slice_is_formatted(&slice))
 		err = -EPROTO;
 	if (!err && !pair->server)
 		err = bind_channel(pair);
