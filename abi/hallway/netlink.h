@@ -92,7 +92,13 @@
 #define HALLWAY_A_CID 31
 /* u32: Tunnels with a member now, those that are being closed too. */
 #define HALLWAY_A_TUNNELS 32
+/*
+ * nest, repeated: Directions that this end sends and that were demoted for one
+ * reason, as reason and value. The reason is none if a larger ring replaced
+ * theirs.
+ */
+#define HALLWAY_A_DEMOTIONS 33
 /* The highest attribute. */
-#define HALLWAY_A_MAX 32
+#define HALLWAY_A_MAX 33
 
 #endif /* HALLWAY_ABI_NETLINK_H */

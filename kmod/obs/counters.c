@@ -3,8 +3,17 @@
 #include "counters.h"
 
 #include <linux/cpumask.h>
+#include <linux/nospec.h>
 
 DEFINE_PER_CPU(struct hall_counters, hall_counters);
+
+void hall_count_demotion(u32 reason)
+{
+	if (reason >= HALLWAY_REASON_COUNT)
+		return;
+	reason = array_index_nospec(reason, HALLWAY_REASON_COUNT);
+	this_cpu_inc(hall_counters.demotions[reason]);
+}
 
 u64 hall_counter_read(enum hall_counter counter)
 {
@@ -13,5 +22,15 @@ u64 hall_counter_read(enum hall_counter counter)
 
 	for_each_possible_cpu(cpu)
 		sum += READ_ONCE(per_cpu(hall_counters, cpu).value[counter]);
+	return sum;
+}
+
+u64 hall_demotions_read(u32 reason)
+{
+	u64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += READ_ONCE(per_cpu(hall_counters, cpu).demotions[reason]);
 	return sum;
 }

@@ -8,10 +8,13 @@
 
 #include <linux/percpu.h>
 
+#include <hallway/reason.h>
+
 #include "counter_list.h"
 
 struct hall_counters {
 	u64 value[HALL_COUNTER_COUNT];
+	u64 demotions[HALLWAY_REASON_COUNT];
 };
 
 DECLARE_PER_CPU(struct hall_counters, hall_counters);
@@ -26,8 +29,15 @@ static inline void hall_count(enum hall_counter counter)
 	hall_count_add(counter, 1);
 }
 
-/* Returns the sum over all CPUs. Any context. */
+/*
+ * Counts a direction that this end sends and that was demoted. A peer may have chosen
+ * the reason's number.
+ */
+void hall_count_demotion(u32 reason);
+
+/* Return the sum over all CPUs. Any context. */
 u64 hall_counter_read(enum hall_counter counter);
+u64 hall_demotions_read(u32 reason);	/* reason < HALLWAY_REASON_COUNT */
 const char *hall_counter_name(enum hall_counter counter);
 
 /* Returns the text of a HALLWAY_REASON_*, or one for unknown numbers. */

@@ -347,6 +347,22 @@ static int put_counter(struct sk_buff *skb, enum hall_counter counter)
 	return 0;
 }
 
+/* Demotions for one reason; nothing if there is none. */
+static int put_demotions(struct sk_buff *skb, u32 reason)
+{
+	u64 count = hall_demotions_read(reason);
+	struct nlattr *nest;
+
+	if (!count)
+		return 0;
+	nest = nla_nest_start(skb, HALLWAY_A_DEMOTIONS);
+	if (!nest || nla_put_u32(skb, HALLWAY_A_REASON, reason) ||
+	    nla_put_u64_64bit(skb, HALLWAY_A_VALUE, count, HALLWAY_A_PAD))
+		return -EMSGSIZE;
+	nla_nest_end(skb, nest);
+	return 0;
+}
+
 static int put_cgroups(struct sk_buff *skb)
 {
 	u64 id[HALLWAY_CGROUPS_MAX];
@@ -357,7 +373,8 @@ static int put_cgroups(struct sk_buff *skb)
 
 static int get(struct sk_buff *request, struct genl_info *info)
 {
-	struct sk_buff *skb = genlmsg_new(NLMSG_GOODSIZE, GFP_KERNEL);
+	/* The counters alone fill most of one. */
+	struct sk_buff *skb = genlmsg_new(2 * NLMSG_GOODSIZE, GFP_KERNEL);
 	void *header;
 	int err, i;
 
@@ -371,6 +388,8 @@ static int get(struct sk_buff *request, struct genl_info *info)
 	      put_cgroups(skb);
 	for (i = 0; !err && i < HALL_COUNTER_COUNT; i++)
 		err = put_counter(skb, i);
+	for (i = 0; !err && i < HALLWAY_REASON_COUNT; i++)
+		err = put_demotions(skb, i);
 	if (err) {
 		nlmsg_free(skb);
 		return err;

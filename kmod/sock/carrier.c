@@ -120,6 +120,8 @@ void hall_tx_demote(struct hall_sock *hs, u32 reason)
 	tx->carrier = tx->offered + 1;
 	spin_unlock_bh(&hs->channel.lock);
 	hall_count(HALL_TX_DEMOTED);
+	/* The receiver's reasons come here, too; the end of a ring has none for it. */
+	hall_count_demotion(reason);
 	trace_hallway_demote(&hs->local, hs->local_port, &hs->remote,
 			     hs->remote_port, true, reason, tx->ring.head);
 	if (tx->ring.broken) {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta, Stream
+from hallway_lab.vm import VM
+from hallway_tests.guests import AT_ONCE, Delta, Stream, counters
 from hallway_tests.pair import Pair
 from hallway_tests.streams import small_buffers
 from hallway_tests.suite import wait_for
@@ -35,6 +36,36 @@ def test_switching_big_ring(pair: Pair, rng: random.Random) -> None:
     # A writer rarely waits for a large ring: the 50 switches on the debug kernel need not meet that.
     if pair.slow == 1:
         _check_all_met(pair, delta)
+
+
+@pytest.mark.slow_on("6.12")
+def test_metrics(pair: Pair) -> None:
+    """The metrics of a guest: its counters, what carries its connections, and what demoted them."""
+    pair.load(**AT_ONCE, ring_bytes=1 << 18, ring_bytes_max=1 << 18)  # none grows
+    stream = Stream(pair.b, pair.a)
+    pair.wait_on_rings()
+    before = _read_metrics(pair.a)
+    assert before['hallway_connections{sends="ring",receives="ring",reason="NONE"}'] == 1
+    assert before["hallway_enabled"] == 1
+    pair.a.run("hallway off")
+    wait_for(lambda: _read_metrics(pair.a)["hallway_rx_demoted_total"] == 1, "both directions are demoted")
+    after, counted = _read_metrics(pair.a), counters(pair.a)
+    stream.stop()
+    stream.finish(60 * pair.slow)
+    demoted = [name for name in after if name.startswith("hallway_demotions_total")]
+    assert demoted == ['hallway_demotions_total{reason="OFF"}']
+    assert after[demoted[0]] == 1
+    assert after["hallway_enabled"] == 0
+    assert after["hallway_tx_promoted_total"] == counted["tx_promoted"] == 1
+    assert {f"hallway_{name}_total" for name in counted} <= set(after)
+
+
+def _read_metrics(vm: VM) -> dict[str, float]:
+    """Return the samples of `hallway metrics`."""
+    lines = vm.run("hallway metrics").out.splitlines()
+    assert lines[-1] == "# EOF"
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
 
 
 def _switch(pair: Pair, rng: random.Random, **params: object) -> Delta:

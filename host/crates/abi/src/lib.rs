@@ -11,6 +11,7 @@
 compile_error!("Hallway shares memory in little-endian order: big-endian machines are not served");
 
 mod constants;
+pub mod counter;
 pub mod datagram;
 pub mod message;
 pub mod netlink;

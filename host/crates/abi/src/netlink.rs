@@ -80,5 +80,7 @@ pub const A_DATAGRAM: u16 = 30;
 pub const A_CID: u16 = 31;
 /// u32: Tunnels with a member now, those that are being closed too.
 pub const A_TUNNELS: u16 = 32;
+/// nest, repeated: Directions that this end sends and that were demoted for one reason, as reason and value. The reason is none if a larger ring replaced theirs.
+pub const A_DEMOTIONS: u16 = 33;
 /// The highest attribute.
-pub const A_MAX: u16 = 32;
+pub const A_MAX: u16 = 33;

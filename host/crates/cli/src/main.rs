@@ -119,11 +119,16 @@ fn run(options: Options) -> Result<()> {
         }
         Command::Metrics {
             listen,
+            side,
             daemon: Daemon { run_dir },
-        } => match listen {
-            Some(path) => metrics::listen(&run_dir, &path),
-            None => metrics::print(&run_dir),
-        },
+        } => {
+            // hallwayd may start later: each query says whether it is there.
+            let place = find_place(&run_dir, side).unwrap_or(Place::Host);
+            match listen {
+                Some(path) => metrics::listen(place, &run_dir, &path),
+                None => metrics::print(place, &run_dir),
+            }
+        }
         Command::Cpus {
             json,
             daemon: Daemon { run_dir },

@@ -55,11 +55,14 @@ pub enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Print hallwayd's metrics as OpenMetrics
+    /// Print hallwayd's metrics as OpenMetrics, or in a guest the module's
     Metrics {
         /// Serve them by HTTP at this Unix socket, until a signal ends it
         #[arg(long, value_name = "PATH")]
         listen: Option<PathBuf>,
+        /// On which side
+        #[command(flatten)]
+        side: Side,
         /// Where hallwayd is
         #[command(flatten)]
         daemon: Daemon,

@@ -12,8 +12,8 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
 use hallway_abi::netlink as abi;
-use hallway_abi::reason;
 pub use hallway_abi::socket::CGROUPS_MAX;
+use hallway_abi::{counter, reason};
 use hallway_membership::{Uuid, HOST_SLOT};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_generic::GenlMessage;
@@ -64,6 +64,19 @@ pub struct Module {
     pub cgroups: Vec<u64>,
     /// The counters, in the module's order.
     pub counters: Vec<Counter>,
+    /// Directions that this end sends, demoted since the module was loaded, by reason.
+    pub demotions: Vec<Demotions>,
+}
+
+/// Directions of connections that were demoted for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Demotions {
+    /// Number of the reason: `docs/reasons.md`. 0: a larger ring replaced theirs.
+    pub reason: u32,
+    /// Name of the reason.
+    pub reason_name: &'static str,
+    /// How many.
+    pub count: u64,
 }
 
 /// A counter of the module: `docs/counters.md`.
@@ -73,6 +86,13 @@ pub struct Counter {
     pub name: String,
     /// Its count since the module was loaded.
     pub value: u64,
+}
+
+impl Counter {
+    /// What it counts; nothing if the module is newer.
+    pub fn text(&self) -> Option<&'static str> {
+        counter::find(&self.name)
+    }
 }
 
 /// A member of a region, as the module sees it.
@@ -315,7 +335,25 @@ fn module(answer: &Attributes) -> Module {
                 value: nest.u64(abi::A_VALUE).unwrap_or_default(),
             })
             .collect(),
+        demotions: answer
+            .nests(abi::A_DEMOTIONS)
+            .map(|nest| demotions(&nest))
+            .collect(),
     }
+}
+
+fn demotions(nest: &Attributes) -> Demotions {
+    let reason = nest.u32(abi::A_REASON).unwrap_or_default();
+    Demotions {
+        reason,
+        reason_name: reason_words(reason).0,
+        count: nest.u64(abi::A_VALUE).unwrap_or_default(),
+    }
+}
+
+/// Name and text of a reason, which may be one of a newer module.
+fn reason_words(number: u32) -> (&'static str, &'static str) {
+    reason::find(number).unwrap_or(("UNKNOWN", "unknown reason"))
 }
 
 fn member(answer: &Attributes) -> Member {
@@ -349,7 +387,7 @@ fn connection(answer: &Attributes) -> Connection {
         }
     };
     let number = answer.u32(abi::A_REASON).unwrap_or_default();
-    let (reason_name, words) = reason::find(number).unwrap_or(("UNKNOWN", "unknown reason"));
+    let (reason_name, words) = reason_words(number);
     let text = answer.text(abi::A_REASON_TEXT);
     let is_datagram = answer.has(abi::A_DATAGRAM);
     let state = match tcp_state(answer.u8(abi::A_STATE).unwrap_or_default()) {
@@ -437,6 +475,25 @@ mod tests {
             value: 7,
         };
         assert_eq!(module.counters, [counter.clone(), counter]);
+        assert_eq!(module.demotions, []);
+    }
+
+    #[test]
+    fn demotions() {
+        let nest = |reason: u32, count: u64| {
+            let reason = Attribute::new(abi::A_REASON, reason.to_ne_bytes().to_vec());
+            let count = Attribute::new(abi::A_VALUE, count.to_ne_bytes().to_vec());
+            let mut nest = vec![0; reason.buffer_len() + count.buffer_len()];
+            reason.emit(&mut nest);
+            count.emit(&mut nest[reason.buffer_len()..]);
+            Attribute::new(abi::A_DEMOTIONS, nest)
+        };
+        let found = module(&parsed(vec![nest(29, 3), nest(4711, 5)])).demotions;
+        let found: Vec<_> = found
+            .iter()
+            .map(|one| (one.reason, one.reason_name, one.count))
+            .collect();
+        assert_eq!(found, [(29, "SMALL", 3), (4711, "UNKNOWN", 5)]);
     }
 
     #[test]

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Metrics of a guest: the module's counters, each under its own name, what demoted
+//! connections, and what carries them now.
+
+use hallway_netlink::{Connection, Direction, Module};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Carried {
+    sends: &'static str,
+    receives: &'static str,
+    reason: &'static str,
+}
+
+/// Adds all metrics of a guest.
+pub fn register(registry: &mut Registry, module: Module, connections: &[Connection]) {
+    let enabled = Gauge::<i64>::default();
+    registry.register(
+        "enabled",
+        "Whether connections are promoted",
+        enabled.clone(),
+    );
+    enabled.set(module.enabled.into());
+    for one in module.counters {
+        let counted = Counter::<u64>::default();
+        counted.inc_by(one.value);
+        let text = one.text().unwrap_or("A counter of a newer module.");
+        // The registry ends it with a full stop itself.
+        registry.register(one.name, text.trim_end_matches('.'), counted);
+    }
+    let demotions = Family::<Of, Counter>::default();
+    registry.register(
+        "demotions",
+        "Directions that this end sends, demoted; NONE: a larger ring replaced theirs",
+        demotions.clone(),
+    );
+    for one in module.demotions {
+        let label = Of {
+            reason: one.reason_name,
+        };
+        demotions.get_or_create(&label).inc_by(one.count);
+    }
+    let carried = Family::<Carried, Gauge>::default();
+    registry.register(
+        "connections",
+        "Connections to members and outsourced sockets, by what carries them, and why not a ring",
+        carried.clone(),
+    );
+    for one in connections {
+        let via = |direction: &Direction| {
+            if one.outsourced {
+                "host"
+            } else {
+                direction.via
+            }
+        };
+        let label = Carried {
+            sends: via(&one.tx),
+            receives: via(&one.rx),
+            reason: one.reason_name,
+        };
+        carried.get_or_create(&label).inc();
+    }
+}
