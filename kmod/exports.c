@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* What hallway_vsock.ko needs of this module: for it alone. */
 #include "compat/namespace.h"
 #include "obs/counters.h"

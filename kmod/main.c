@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Orders the rooms' starts, and unwinds them. */
 #include <linux/module.h>
 

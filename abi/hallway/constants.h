@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /* Generated from spec/abi.yaml by spec/generate: do not edit. */
 #ifndef HALLWAY_ABI_CONSTANTS_H
 #define HALLWAY_ABI_CONSTANTS_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * A record in a ring of kind DATAGRAM: this header, the payload, and zeros up to the
  * next multiple of HALLWAY_DATAGRAM_ALIGN. A record may wrap, and is published in one

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * Messages between two members, carried in mailboxes, in order, each 128 bytes.
  * They set channels up and down; the marks in a ring order the bytes.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /* Generated from spec/netlink.yaml by spec/generate: do not edit. */
 #ifndef HALLWAY_ABI_NETLINK_H
 #define HALLWAY_ABI_NETLINK_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Kinds, endpoints and messages of channels: see channel.h. */
 #include "channel.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * A channel: the messages of two members about one connection. This room
  * numbers endpoints, sends messages, and checks those that arrive. The room that

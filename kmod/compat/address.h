@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* What proto_ops.connect is given. */
 #ifndef HALL_COMPAT_ADDRESS_H
 #define HALL_COMPAT_ADDRESS_H

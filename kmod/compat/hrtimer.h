@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* hrtimer_setup() took the place of hrtimer_init(). */
 #ifndef HALL_COMPAT_HRTIMER_H
 #define HALL_COMPAT_HRTIMER_H

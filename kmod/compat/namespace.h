@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The namespace of what hallway.ko exports for hallway_vsock.ko. */
 #ifndef HALL_NAMESPACE_H
 #define HALL_NAMESPACE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 #ifndef HALL_COMPAT_NATIVE_H
 #define HALL_COMPAT_NATIVE_H
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* proto.recvmsg with and without its last parameter. */
 #ifndef HALL_COMPAT_RECVMSG_H
 #define HALL_COMPAT_RECVMSG_H

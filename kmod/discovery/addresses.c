@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The addresses of this guest. Remote transports publish those of the initial
  * network namespace that can be reached from outside; the loopback transport

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Candidates: VMs of this host with which this guest shares no memory, and might.
  * Each transport reports a list of its own. When there is traffic with a

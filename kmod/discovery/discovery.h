@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Members that transports report, and the addresses that they publish. An
  * address is only a hint: the connection's token decides.

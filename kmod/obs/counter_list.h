@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Generated from spec/netlink.yaml by spec/generate: do not edit. */
 #ifndef HALL_COUNTER_LIST_H
 #define HALL_COUNTER_LIST_H

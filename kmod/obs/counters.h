@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Counters, and texts of reasons. What a peer can cause is counted here, not
  * printed, and reported over netlink. Every room may use this, in any context.

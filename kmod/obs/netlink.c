@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The generic netlink family "hallway": spec/netlink.yaml. A dump is a snapshot:
  * start collects all elements, the calls that follow send as many as fit.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Generic netlink family "hallway": see netlink.c. */
 #ifndef HALL_NETLINK_H
 #define HALL_NETLINK_H

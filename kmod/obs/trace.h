@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Tracepoints: a direction of a connection is promoted to a ring, or demoted to
  * TCP. docs/tracing.md describes the fields for users. Every room may use them, in

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Connections that arrive at a published listener, and accept(), which takes from
  * its queue and from the native one.

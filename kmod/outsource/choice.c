@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A program's choice for one socket (hallway/socket.h). It is the table of operations that
  * the socket has until connect() or listen().

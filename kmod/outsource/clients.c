@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The other ends that have sent to ports which the host publishes: answers to them go by
  * the host. All others are reached by the NIC, and get their answers from there.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* shutdown(), close(), and other ends of an outsourced socket. */
 #include "outsource.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Which sockets the outsourcer may execute. What is said here is cheap, and saves a
  * question to the host; the host's policy decides.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * What the outsourcer says: OFFERs that answer ours or bring connections, refusals,
  * ends, and its departure.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * UDP sockets that have carried nothing for a while. Their rings are freed, and the
  * host closes its socket: as a NAT, it forgets what was asked. The next datagram that leads

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Making, finding, working and freeing of a hall_out. */
 #include "outsource.h"
 

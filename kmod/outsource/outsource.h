@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Outsourcing: sockets of this guest that a process of the host executes, the
  * outsourcer (spec/protocol.md, section 7).

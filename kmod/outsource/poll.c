@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Readiness. poll() runs without the mutex. The answer "not ready" always arms the
  * doorbell, so that level and edge triggered pollers are woken by the change.

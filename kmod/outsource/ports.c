@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * What listeners (publish.c) and bound UDP sockets (bound.c) have in common: how the
  * outsourcer is asked for the port of a native socket, and how such sockets are found that

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * How a listener comes to be published. The native one stays, and the outsourcer
  * listens too if its policy publishes the port: clients in this guest, by the NIC and

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Records in rings of UDP sockets (abi/hallway/datagram.h): written, found and read. */
 #include "record.h"
 

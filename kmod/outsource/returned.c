@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Datagrams that the outsourcer does not send: the host's policy is against it, or it has
  * no socket for them. They are sent natively, as are all later ones to there.

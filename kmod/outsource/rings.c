@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* The two rings of an outsourced socket: made, mapped, ended, and looked at. */
 #include "outsource.h"
 

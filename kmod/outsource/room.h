@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 #ifndef HALL_OUTSOURCE_ROOM_H
 #define HALL_OUTSOURCE_ROOM_H
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The programs that may have sockets outsourced: all, or those in some cgroups.
  * A program can also choose for each socket: choice.c.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * sendmsg() and recvmsg() of an outsourced socket. Each look and each copy is under
  * the mutex, each wait is not.

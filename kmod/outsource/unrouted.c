@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * connect() of a UDP socket in a guest that has no route to the other end. The native stack
  * needs one only to choose the socket's own address. Without that the socket is connected

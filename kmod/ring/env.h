@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What the ring needs of its surroundings: in the kernel its own
  * macros, in user space (tests, fuzzers) the same macros over compiler builtins.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * One direction of a connection in shared memory: see abi/hallway/ring.h for
  * the layout, ring.c for how it works.

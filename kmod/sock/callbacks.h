@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The socket's callbacks, and their kernel user: see callbacks.c. */
 #ifndef HALL_CALLBACKS_H
 #define HALL_CALLBACKS_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The calls of a socket, as attach puts them in its struct proto and proto_ops.
  * Each goes on in the native call if the socket is not attached any more.

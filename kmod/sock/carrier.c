@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Steps that change the carrier of a direction. The direction that we send:
  * offer, promote, demote, replace, release. The direction that we receive:

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Steps that change the carrier of a direction. lock_sock(). */
 #ifndef HALL_CARRIER_H
 #define HALL_CARRIER_H

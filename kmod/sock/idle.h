@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The short way of small calls on rings: they hold slock from begin to end, copy with
  * page faults off, and change no carrier. Whatever else there may be to do takes

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * TCP_INFO, ss and BPF programs read the companion's own counters. The bytes of
  * a ring count in them as sent and acknowledged once they are in the ring, and as

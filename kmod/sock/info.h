@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Counters that programs see, and tokens that follow from them. lock_sock(). */
 #ifndef HALL_INFO_H
 #define HALL_INFO_H

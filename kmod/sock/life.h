@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Making and freeing a hall_sock. */
 #ifndef HALL_LIFE_H
 #define HALL_LIFE_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Both locks of a socket for the work item, which must not wait for them: see turn.c. It
  * ends where one of them is taken, and runs again when that is released.

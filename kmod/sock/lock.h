@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The locks of a socket, for the work item: see lock.c. */
 #ifndef HALL_LOCK_H
 #define HALL_LOCK_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Finding a hall_sock: by its socket, by addresses, or all of them. */
 #ifndef HALL_LOOKUP_H
 #define HALL_LOOKUP_H

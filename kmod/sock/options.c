@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Options, ioctls, and kernel users that take the socket over. Code that is about
  * to replace or to compare sk_prot finds the native one there.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Readiness. tcp_poll() calls the socket's own sock_is_readable() and
  * stream_memory_free(), without the socket lock; the doorbell ends in

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Foreign calls: those that entered the socket before it was attached, and may
  * still be in TCP's code. No ring may begin while there is one: it would read or

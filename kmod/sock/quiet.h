@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Finding out whether a foreign call is in a socket: see quiet.c. */
 #ifndef HALL_QUIET_H
 #define HALL_QUIET_H

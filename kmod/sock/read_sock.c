@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * read_sock(): users in the kernel that take buffers in place of bytes. NVMe over TCP
  * and AF_KCM call the socket's read_sock() with a function of theirs, the actor, and

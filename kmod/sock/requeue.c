@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Requeueing: the unread rest of a ring becomes part of TCP's receive queue.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The rest of a ring goes to TCP's receive queue: see requeue.c. */
 #ifndef HALL_REQUEUE_H
 #define HALL_REQUEUE_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Resending: a receiver that could not wait for our end mark has truncated the
  * ring. It took the bytes below that position. The bytes above are still in our

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The rest of a truncated ring goes over TCP: see resend.c. */
 #ifndef HALL_RESEND_H
 #define HALL_RESEND_H

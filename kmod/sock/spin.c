@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A reader whose peer has a CPU of its own spins before it sleeps, as long as that
  * pays: a hit restores its credit, a miss costs one, and a reader without credit tries

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Spinning of a reader before it sleeps. */
 #ifndef HALL_SPIN_H
 #define HALL_SPIN_H

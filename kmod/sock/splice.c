@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * splice() from a socket. TCP gives away the pages of its buffers; a ring's
  * bytes are copied into fresh pages, which go into the pipe.

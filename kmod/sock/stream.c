@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Where the next bytes of a stream are, in either direction. */
 #include "stream.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * How many bytes of ring memory a connection should have. policy.c offers rings,
  * and ends them, by these answers.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Rules that apply to a connection's packets, to count or to drop them: those of
  * its network namespace (nftables, iptables) and the BPF programs of its cgroup. A

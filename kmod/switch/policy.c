@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Which connections get a ring, and when: the one place that offers rings, and
  * replaces them. budget.c says of how many bytes.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Connections that existed before the module was loaded, or before their peer
  * joined, are found in TCP's table of established sockets and attached like new

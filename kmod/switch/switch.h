@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * When a socket is attached, promoted, demoted and detached. The only room that
  * assigns sk_prot.

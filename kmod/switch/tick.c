@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * What every socket with a ring needs once a second: is its ring memory of better use
  * to others, were filters added, was a doorbell lost, did a kernel user come? Sockets on

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * kTLS, espintcp and other ULPs build their tables from the one that they find in
  * sk_prot. kTLS builds them for all sockets of the machine at once: they must never

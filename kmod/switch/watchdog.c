@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Wakes threads asleep in our calls, and pollers, whose doorbell was lost. The event
  * indexes lose none. A bug of ours may, or the hypervisor: then the sleeper is

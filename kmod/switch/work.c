@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The socket's work item: the peer's messages, and all steps that change a
  * carrier, except the decision to offer (policy.c) and the end mark that a reader

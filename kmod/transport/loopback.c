@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The loopback transport: both ends of a connection are in this kernel, in one
  * network namespace or in two. The only member is this kernel.

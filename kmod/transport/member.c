@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Members, and the quota of ring memory that each may hold. */
 #include "transport.h"
 

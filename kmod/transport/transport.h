@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What a hypervisor gives: memory that two members share, messages, doorbells,
  * arrivals and departures. A transport knows no sockets; it reports upward

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The list of transports, in the order in which they start. */
 #ifndef HALL_TRANSPORTS_H
 #define HALL_TRANSPORTS_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* This VM's UUID: as its hypervisor says, in whatever way it does. */
 #define pr_fmt(fmt) "hallway: " fmt
 

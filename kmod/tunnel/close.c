@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* shutdown(), and the end of a tunnel for its socket. */
 #include "tunnel.h"
 

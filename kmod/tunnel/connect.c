@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Connections: the OFFER of the caller's ring is the request, that of the listener's
  * side the answer. One round trip.

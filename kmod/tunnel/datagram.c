@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Sockets of SOCK_DGRAM: ports, and queues of datagrams. */
 #include "tunnel.h"
 

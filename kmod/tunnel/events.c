@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* What the peer says: requests, answers, refusals, ends, and its departure. */
 #include "tunnel.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Messages in rings. A message is published in one step; a reader does not rely on that.
  * Its header does not wrap: the ring's size is a multiple of the header's, and so are the

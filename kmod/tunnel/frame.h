@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Messages in rings, after their headers: abi/hallway/tunnel.h. The caller serialises,
  * as for the ring.

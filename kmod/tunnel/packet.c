@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * SOCK_SEQPACKET: whole messages alone. One that finds too little space waits for what
  * it needs, not for the next byte.

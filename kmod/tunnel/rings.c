@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* The two rings of a tunnel: made, mapped, ended, and looked at. */
 #include "tunnel.h"
 

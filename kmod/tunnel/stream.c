@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* SOCK_STREAM. The core waits, and makes calls again that did a part. */
 #include "tunnel.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Tunnels: sockets of AF_VSOCK between VMs of one region (spec/protocol.md, section 8).
  * This room is a module of its own, hallway_vsock.ko, since the core of AF_VSOCK pins

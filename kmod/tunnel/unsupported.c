@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* hallway_vsock.ko for kernels with which it does not work: it says so. */
 #include <linux/module.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Readiness. The core is on the wait queue when it asks, and sleeps if the answer is
  * no: that answer always arms the doorbell.

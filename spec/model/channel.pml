@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * One direction of one connection: promote, demote, close and sleep. Both sides
  * act at any moment. The model checks the text of ../protocol.md.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * UDP sockets of a guest that have a socket of the host beside them, one after another:
  * opened or refused, records both ways, returned ones, idle or closed at any moment, with a

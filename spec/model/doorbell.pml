@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * The pending bits of one word of a mailbox, and the doorbell. Threads of its sender set
  * the bit of an endpoint each, and ring only if the word had no bit before: the reader takes

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * Outsourced connections, one after another: connect, given up or not, or with ACCEPT
  * connections that arrive at a listener, accepted or not; bytes both ways, ends, resets

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * A listener's port comes to be published, while its program closes it and listens
  * again, the host's policy changes and says so, and the outsourcer dies and another one

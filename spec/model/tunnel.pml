@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * Tunnels, one after another: request, answer or refusal; connects that are given up;
  * bytes both ways, ends and closed sockets, at any moment; and the death of the

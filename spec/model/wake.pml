@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * Sleep and wake-up on one ring, with the store buffers of x86 (TSO). A store
  * waits in its processor's buffer, in order, and becomes visible at any later

@@ -50,6 +50,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("clippy", tools.clippy),
     ("ruff check", tools.ruff_check),
     ("ruff format", tools.ruff_format),
+    ("licenses: reuse lint", tools.reuse),
     ("shellcheck", tools.shellcheck),
     ("checkpatch", tools.checkpatch),
     ("module on 6.1: W=1, sparse", lambda: module.sparse("6.1")),

@@ -96,6 +96,16 @@ def ruff_format() -> list[str]:
     return unformatted or listed or said
 
 
+# -- licenses ------------------------------------------------------------------
+
+REUSE = "6.2.0"
+
+
+def reuse() -> list[str]:
+    """Each file says under which license it is, in the form of reuse.software."""
+    return _said([venv("reuse", f"reuse=={REUSE}") / "bin/reuse", "lint", "--lines"])
+
+
 # -- shell ---------------------------------------------------------------------
 
 # SC2187: ash (busybox) is checked as dash, which is near enough.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Candidates of two transports: kmod/discovery/candidates.c as it is, in one
  * thread, on a little of a kernel (shim/pages.h).

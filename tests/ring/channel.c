@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Kinds of channels: kmod/channel/channel.c as it is, on a little of a kernel
  * (shim/kernel.h). Two kinds are registered: one finds a channel that exists,

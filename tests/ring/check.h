@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What the tests of the ring share: checks that name their place, counting,
  * repeatable random numbers, memory for a ring.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A hundred members come and go: kmod/discovery/members.c as it is, on a little
  * of a kernel (shim/pages.h). They arrive, publish addresses that others may

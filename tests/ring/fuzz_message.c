@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A hostile peer's messages: kmod/channel as it is, on a little of a kernel
  * (shim/kernel.h). The input opens and closes channels and lets any 128 bytes

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * kmod/outsource/record.c with a hostile peer, which writes anything into the ring's words
  * and bytes, between the calls and between two loads of one call (hooked.h).

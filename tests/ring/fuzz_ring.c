@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A hostile peer on both ends: the input calls the ring's functions in any
  * order that an honest caller may, and writes anything into any shared word,

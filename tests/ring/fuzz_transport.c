@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Hostile peers over shared pages: kmod/transport/shared as it is, on a little of
  * a kernel (shim/pages.h). The input writes words into all slices, also between

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Hostile domains and a XenStore that changes at any moment: kmod/transport/xen as it is,
  * on a false Xen (shim/domain.h). The input writes and removes nodes, also between any two

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * A guest over kmod/transport/shared as it is, with a transport that only counts:
  * a slice is memory of exactly its size, so that no access beyond it goes unseen.

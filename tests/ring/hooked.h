@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * kmod/ring/ring.c as it is, with a call before every access to shared memory
  * and at every barrier: there a test lets the other side act, in one thread and

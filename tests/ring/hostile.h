@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Both ends of a ring, for fuzzers of what lies in it. Its peer writes anything into the
  * ring's indexes and bytes, between the calls and within them.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* A fuzzer's input, taken piece by piece; where it ends, zeros follow. */
 #ifndef TESTS_RING_INPUT_H
 #define TESTS_RING_INPUT_H

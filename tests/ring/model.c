@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A sender and a receiver of one direction, with a TCP queue between them, in
  * one thread: at each turn a random side takes a random step that the protocol

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* What holds whatever a peer does; a fuzzer finds the input where it does not. */
 #ifndef TESTS_RING_MUST_H
 #define TESTS_RING_MUST_H

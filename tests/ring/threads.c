@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * A sender and a receiver on two CPUs that really sleep: on a futex, armed by
  * the event index alone. Built plainly, it is the processor that may reorder;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Two guests over shared pages: kmod/transport/shared as it is, in one thread, on
  * a little of a kernel (shim/pages.h). What one writes into its slice reaches the

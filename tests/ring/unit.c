@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Each function of the ring by itself, at its edges and beyond them. */
 #include "check.h"
 #include "hooked.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Looking at what peers and the daemon wrote: see control.h. */
 #include "control.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Looking: at the mailboxes that peers keep for this guest, at the member tables
  * and at the private page. The work item waits for no peer and no program, so no

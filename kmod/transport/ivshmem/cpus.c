@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* CPUs that come and go at the daemon's word: see cpus.h. */
 #define pr_fmt(fmt) "hallway: ivshmem: " fmt
 

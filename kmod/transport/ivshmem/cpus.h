@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * CPUs: the daemon says how many of this guest's are to be online. The others are
  * parked: they stay present, and are offline. A CPU that somebody else took offline

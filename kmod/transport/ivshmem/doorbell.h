@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The doorbell device: its registers and its only interrupt, which means "look".
  * The interrupt handler only schedules the tasklet, which calls look().

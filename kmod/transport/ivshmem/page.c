@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* The private page: see page.h. */
 #define pr_fmt(fmt) "hallway: ivshmem: " fmt
 

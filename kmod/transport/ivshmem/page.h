@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The private page: what this guest and hallwayd say to each other. Everything
  * under ivshmem_mutex.

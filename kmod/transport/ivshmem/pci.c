@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The PCI devices: doorbells, and the memory of regions and private pages. Both
  * have the same PCI id; the magic at the start of BAR2 is what differs.

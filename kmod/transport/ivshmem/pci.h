@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* The PCI driver of both devices. */
 #ifndef HALL_IVSHMEM_PCI_H
 #define HALL_IVSHMEM_PCI_H

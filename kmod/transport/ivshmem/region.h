@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Regions: joining, leaving, and the member table. Everything under ivshmem_mutex
  * but what says otherwise.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Checks of what a peer claims about memory and mailboxes: arithmetic alone. No
  * sum of the peer's numbers is formed: it could pass 2^64.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The heartbeat: a word in the slice that its owner counts up. A peer that does
  * not count it up is unresponsive: it is there, but no stream may wait for it.

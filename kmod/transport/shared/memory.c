@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Ring memory: allocated from this guest's slice, mapped from a peer's. A handle
  * is an offset in the owner's slice and a size, so it means the same wherever a

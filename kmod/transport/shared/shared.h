@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Members that share pages. Each member owns a slice: a header, one mailbox for
  * each peer, and the memory of its send rings. It writes its own slice and reads

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Memory between two domains: pages of ours that one other domain may map, and
  * pages of another domain that are mapped here.

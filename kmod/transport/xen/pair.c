@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* Pairs: see pair.h. */
 #define pr_fmt(fmt) "hallway: xen: " fmt
 

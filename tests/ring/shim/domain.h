@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * As much of a guest of Xen as kmod/transport/xen needs besides. Pages are real ones,
  * of a file in memory: what is mapped is seen by both domains, and an access to what is

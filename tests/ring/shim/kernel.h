@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * As much of the kernel as kmod/channel needs to run in user space, in one
  * thread: locks that check that they are taken once, counts that may not fall

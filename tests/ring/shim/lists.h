@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * As much of the kernel as kmod/discovery/members.c needs besides, in threads:
  * lists, a hash of addresses, a mutex, and RCU whose grace periods are real:

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * As much of the kernel as kmod/transport/shared needs besides, in one thread: a
  * clock and work items that run when the test lets time pass, a page allocator,

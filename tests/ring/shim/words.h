@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* What kmod/outsource/record.c and kmod/tunnel/frame.c need of the kernel. */
 #ifndef TESTS_RING_SHIM_WORDS_H
 #define TESTS_RING_SHIM_WORDS_H
