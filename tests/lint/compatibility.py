@@ -53,6 +53,11 @@ print(json.dumps({"groups": rows.GROUPS, "rows": [
     "differences": [[one.what, one.tcp, one.ring, one.test.__doc__, one.name] for one in rows.DIFFERENCES]}))
 """
 
+PARSERS = """
+The kernel's stream parser reads a socket for KCM, kTLS and sockmaps, which have rows, and for
+espintcp, which Debian's kernels do not have. It comes by `TCP_ULP`, as kTLS does.
+"""
+
 # What has no row, and the tests that hold it.
 ELSEWHERE = (
     ("NFS, client and server in the kernel", "ring", "e2e/test_kernel_users.py", "test_nfs"),
@@ -102,7 +107,7 @@ def text() -> str:
     document += "\n## Kernel users, and peers that die\n\n| what | carrier | test |\n| --- | --- | --- |\n"
     for what, ring, path, name in ELSEWHERE:
         document += f"| {what} | {ring} | `tests/{path}`: `{name}` |\n"
-    return document
+    return document + PARSERS
 
 
 def sound() -> list[str]:
