@@ -85,8 +85,11 @@ pub struct Rate {
     inward: Bucket,
     /// The first is the next.
     pub waiting: VecDeque<Waiting>,
-    /// A connection waits in the backlog of a listener.
-    is_held: bool,
+    /// A connection waits for its turn in the backlog of a listener, as far as is known: it
+    /// may be gone, and its listener as well.
+    is_awaited: bool,
+    /// The next one that is taken has waited.
+    is_delayed: bool,
 }
 
 impl Rate {
@@ -104,20 +107,28 @@ impl Rate {
     /// [`Rate::note_arrival`] follows.
     pub fn may_arrive(&mut self, policy: &Policy) -> bool {
         let missing = self.inward.missing(policy.inward(), Instant::now());
-        self.is_held |= !missing.is_zero();
+        self.is_awaited |= !missing.is_zero();
+        self.is_delayed |= !missing.is_zero();
         missing.is_zero()
     }
 
     /// A connection was taken. Whether it had to wait.
     pub fn note_arrival(&mut self, policy: &Policy) -> bool {
         self.inward.take(policy.inward(), Instant::now());
-        std::mem::take(&mut self.is_held)
+        std::mem::take(&mut self.is_delayed)
     }
 
-    /// Whether a connection that waits in a backlog may be taken now.
-    pub fn has_turn(&self, policy: &Policy) -> bool {
+    /// Whether it is the turn of a connection that waits in a backlog. It is so once: if
+    /// there is one, and it has to wait on, [`Rate::may_arrive`] notes it again.
+    pub fn take_turn(&mut self, policy: &Policy) -> bool {
         let missing = self.inward.missing(policy.inward(), Instant::now());
-        self.is_held && missing.is_zero()
+        missing.is_zero() && std::mem::take(&mut self.is_awaited)
+    }
+
+    /// The guest is gone, with all that waits.
+    pub fn forget_all(&mut self) {
+        self.waiting.clear();
+        (self.is_awaited, self.is_delayed) = (false, false);
     }
 
     /// A connect is given up: it waits no more. So as many wait as there are sockets, at most.
@@ -134,7 +145,7 @@ impl Rate {
             self.outward.missing(policy.outward(), now).min(left)
         });
         let arrival = self
-            .is_held
+            .is_awaited
             .then(|| self.inward.missing(policy.inward(), now));
         let wait = start.into_iter().chain(arrival).min()?;
         // Never less than that: it would be too early again.

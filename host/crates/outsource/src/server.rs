@@ -100,7 +100,7 @@ impl Program for Outsourcer {
 
     fn reset(&mut self, _: Option<Side<'_, Policy>>) {
         reset_all(&mut self.table);
-        self.rate.waiting.clear();
+        self.rate.forget_all();
     }
 
     fn report(&self, report: &mut Report) {

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use common::{free_port, policy, Host};
 use hallway_abi::message as abi;
-use hallway_endpoint::message::{Message, CARRIER};
-use hallway_outsource::orders::{Policy, CONTROL_FD};
+use hallway_endpoint::message::{Message, Other, CARRIER};
+use hallway_outsource::orders::{Order, Policy, CONTROL_FD};
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::sys::signal::{kill, Signal};
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -192,7 +193,7 @@ fn memory_and_sockets_are_limited_and_used_again() {
     // Half of the memory is for large ones, the other half for many.
     assert!(conns.len() >= 200, "{}", conns.len());
     for (own, offer) in conns {
-        vm.send_other(hallway_endpoint::message::Other {
+        vm.send_other(Other {
             r#type: abi::DONE,
             from: own,
             to: offer.from,
@@ -263,6 +264,15 @@ fn count_ticks(host: &Host) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
+/// Asserts that the program does next to nothing. A token of a rate of one comes meanwhile.
+fn assert_idle(host: &Host) {
+    let before = (count_sleeps(host), count_ticks(host));
+    std::thread::sleep(Duration::from_secs(2));
+    let after = (count_sleeps(host), count_ticks(host));
+    assert!(after.0 - before.0 < 20, "{before:?} {after:?}");
+    assert!(after.1 - before.1 < 20, "{before:?} {after:?}");
+}
+
 #[test]
 fn it_sleeps_while_nothing_can_be_done() {
     let listener = server();
@@ -299,9 +309,44 @@ fn it_sleeps_while_nothing_can_be_done() {
     let _second = TcpStream::connect(("127.0.0.1", port)).unwrap();
     vm.wait_offer(m);
     assert_eq!(host.report().sockets, 6);
-    let before = (count_sleeps(&host), count_ticks(&host));
-    std::thread::sleep(Duration::from_secs(2));
-    let after = (count_sleeps(&host), count_ticks(&host));
-    assert!(after.0 - before.0 < 20, "{before:?} {after:?}");
-    assert!(after.1 - before.1 < 20, "{before:?} {after:?}");
+    assert_idle(&host);
+}
+
+#[test]
+fn it_sleeps_once_a_connection_that_waited_for_its_turn_is_gone() {
+    let ports = [free_port(), free_port(), free_port()];
+    let host = Host::start(Policy {
+        arrival_rate: 1,
+        arrival_burst: 1,
+        ..policy(&ports)
+    });
+    let mut vm = host.join(21);
+    for (port, what_ends) in ports.into_iter().zip(["client", "listener", "guest"]) {
+        let m = vm.next_endpoint();
+        let number = vm.listen(m, port, 5).unwrap();
+        let _taken = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        vm.wait_offer(m);
+        let waits = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // At the second one the program has looked at the backlog.
+        (0..2).for_each(|_| drop(host.report()));
+        match what_ends {
+            "client" => {
+                let at_once = libc::linger {
+                    l_onoff: 1,
+                    l_linger: 0,
+                };
+                setsockopt(&waits, sockopt::Linger, &at_once).unwrap();
+                drop(waits);
+            }
+            "listener" => vm.send_other(Other {
+                r#type: abi::DONE,
+                from: m,
+                to: number,
+                carrier: CARRIER,
+                ..Other::default()
+            }),
+            _ => host.order(&Order::Departed, &[]),
+        }
+        assert_idle(&host);
+    }
 }

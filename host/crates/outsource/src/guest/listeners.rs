@@ -102,7 +102,7 @@ impl Guest<'_> {
 
     /// Has connections taken that wait in a backlog, if it is their turn.
     pub fn take_waiting(&mut self) {
-        if self.rate.has_turn(self.policy) {
+        if self.rate.take_turn(self.policy) {
             self.wake_listeners();
         }
     }
