@@ -72,6 +72,8 @@ pub struct Datagrams {
     from_guest: Option<Receiver>,
     /// The next record waits for space: in the own ring, or a socket.
     is_blocked: bool,
+    /// The last turn ended for want of space in the own ring.
+    lacks_space: bool,
     /// Nothing: the guest reads no more.
     to_guest: Option<Sender>,
     handle: Handle,
@@ -133,6 +135,7 @@ impl Datagrams {
             tag: 0,
             from_guest: Some(from_guest),
             is_blocked: false,
+            lacks_space: false,
             to_guest: Some(to_guest),
             handle,
             ends,
@@ -161,6 +164,7 @@ impl Datagrams {
 
     /// Moves datagrams both ways. True: there may be more.
     pub fn pump(&mut self, turn: &mut Turn<'_>) -> bool {
+        self.lacks_space = false;
         // It is closed: the own ring waits for the guest's DONE, whatever is in it.
         if self.from_guest.is_none() {
             return false;
@@ -316,13 +320,14 @@ impl Datagrams {
         let Some(to) = &mut self.to_guest else {
             return Sent::Done;
         };
+        // In a small ring there is never space for it.
+        if head.total() > to.size() as usize {
+            return Sent::Done;
+        }
         let free = to.free_runs(head.total() as u32);
         if free.len() < head.total() {
-            // Never, in a small ring.
-            return match head.total() > to.size() as usize {
-                true => Sent::Done,
-                false => Sent::Later,
-            };
+            self.lacks_space = true;
+            return Sent::Later;
         }
         let mut payload = vec![0; head.total() - HEAD];
         runs.part(HEAD, payload.len()).read(&mut payload);
@@ -396,7 +401,11 @@ impl Datagrams {
         };
         let needed = LONGEST.min(ring.size() as usize);
         let free = ring.free_runs(needed as u32);
-        if !socket.is_readable || free.len() < needed {
+        if !socket.is_readable {
+            return false;
+        }
+        if free.len() < needed {
+            self.lacks_space = true;
             return false;
         }
         let space = free.part(HEAD, needed - HEAD);
@@ -493,7 +502,8 @@ impl Datagrams {
         }
         if let Some(ring) = &mut self.to_guest {
             let needed = LONGEST.min(ring.size() as usize) as u32;
-            if ring.count_space() < needed {
+            // Space that has come since the turn looked for it is news.
+            if self.lacks_space || ring.count_space() < needed {
                 has_news |= ring.arm(needed, needed);
             }
         }
@@ -554,4 +564,83 @@ pub fn open_published(published: &Published) -> Result<Sockets, Errno> {
         false => open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port()))?,
     };
     Ok([v4, open(at)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::{Duration, Instant};
+
+    use hallway_abi::ring;
+    use hallway_endpoint::member::{Member, Slice};
+    use hallway_shm::{sealed_memory, Mapping};
+    use nix::sys::eventfd::EventFd;
+
+    use super::*;
+
+    const SIZE: u32 = 128 << 10;
+
+    fn slice(slot: u32) -> Slice {
+        Slice {
+            slot,
+            generation: 10 + slot,
+            offset: 12288 + u64::from(slot - 1) * (1 << 20),
+            size: 1 << 20,
+        }
+    }
+
+    fn make_ring() -> (Sender, Receiver) {
+        let length = ring::RING_HEADER + SIZE as usize;
+        let memory = sealed_memory("ring", length).unwrap();
+        let memory = Rc::new(Mapping::new(&memory, length).unwrap());
+        let sender = Sender::create(memory.clone(), 0, SIZE, CARRIER);
+        (sender, Receiver::take_up(memory, 0, SIZE, CARRIER).unwrap())
+    }
+
+    /// The guest makes space after the program has looked for it, and before it asks for a
+    /// doorbell.
+    #[test]
+    fn space_that_comes_before_the_doorbell_is_asked_for_is_seen() {
+        let region = sealed_memory("region", 8 << 20).unwrap();
+        let member = Member::join(region, 8 << 20, 3, slice(1)).unwrap();
+        let mut peer = member.meet(slice(2), EventFd::new().unwrap().into());
+        let published = Published {
+            local: "0.0.0.0:53".parse().unwrap(),
+            flags: 0,
+            at: ("127.0.0.1:0".parse().unwrap(), true),
+        };
+        let sockets = open_published(&published).unwrap();
+        let socket = sockets[0].as_ref().unwrap().fd.try_clone().unwrap();
+        let to = UdpSocket::from(socket).local_addr().unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let ((_to_host, from_guest), (to_guest, mut from_host)) = (make_ring(), make_ring());
+        let rings = (from_guest, to_guest, Handle::default());
+        let ends = Rc::new(RefCell::new(Ends::new(true)));
+        let mut datagrams = Datagrams::new(7, sockets, rings, ends, Some(published));
+        let policy = Policy {
+            connect: vec!["127.0.0.1".parse().unwrap()],
+            ..Policy::default()
+        };
+        let mut turn = Turn {
+            peer: peer.as_mut().unwrap(),
+            policy: &policy,
+            counts: &mut Counts::default(),
+            poller: &Poller::new().unwrap(),
+            rate: &mut Rate::default(),
+        };
+        let start = Instant::now();
+        while (SIZE - from_host.count_used()) as usize >= LONGEST {
+            client.send_to(&[0; 1400], to).unwrap();
+            datagrams.take_event(true, false, false, turn.poller);
+            datagrams.pump(&mut turn);
+            assert!(start.elapsed() < Duration::from_secs(30));
+        }
+        datagrams.take_event(true, false, false, turn.poller);
+        assert!(!datagrams.pump(&mut turn));
+        assert!(!datagrams.arm());
+        assert!(!datagrams.pump(&mut turn));
+        let used = from_host.count_used();
+        from_host.consume(used);
+        assert!(datagrams.arm());
+    }
 }
