@@ -21,7 +21,7 @@ use crate::known::Ends;
 use crate::orders::Policy;
 use crate::rate::Rate;
 use crate::record::{self, Corrupt, Error, Head, HEAD};
-use crate::udp::{self, Received};
+use crate::udp;
 use crate::{net, policy};
 use hallway_endpoint::lines::Counts;
 use hallway_endpoint::member::Peer;
@@ -245,9 +245,11 @@ impl Datagrams {
     /// `runs` begin with the record.
     fn send(&mut self, head: &Head, runs: &Runs, turn: &mut Turn<'_>) -> Sent {
         if self.published.is_some() {
-            // The guest sends others natively. This one was forgotten meanwhile.
-            let known = self.ends.borrow_mut().get(head.address);
-            if !known.is_some_and(|known| known.is_allowed) {
+            // The guest sends others natively. This one was forgotten meanwhile, or another
+            // policy is against it.
+            let mut ends = self.ends.borrow_mut();
+            let known = ends.get(head.address);
+            if !known.is_some_and(|known| meet(&mut ends, head.address, known.at, turn)) {
                 return Sent::Done;
             }
         } else {
@@ -422,7 +424,8 @@ impl Datagrams {
             }
         };
         if self.published.is_some() {
-            meet(&mut self.ends.borrow_mut(), &received, turn);
+            let mut ends = self.ends.borrow_mut();
+            meet(&mut ends, received.from, received.at, turn);
         }
         let known = self.ends.borrow_mut().get(received.from);
         if received.is_truncated || !known.is_some_and(|known| known.is_allowed) {
@@ -511,9 +514,9 @@ impl Datagrams {
     }
 }
 
-/// An end has sent to a published port.
-fn meet(ends: &mut Ends, received: &Received, turn: &mut Turn<'_>) {
-    let from = received.from;
+/// An end has sent to a published port, to this address of the host. Whether it may get
+/// answers.
+fn meet(ends: &mut Ends, from: SocketAddr, at: Option<IpAddr>, turn: &mut Turn<'_>) -> bool {
     let is_allowed = ends.is_allowed(from).unwrap_or_else(|| {
         let answer = policy::check_answer(turn.policy, from);
         let is_allowed = answer.is_ok();
@@ -523,7 +526,8 @@ fn meet(ends: &mut Ends, received: &Received, turn: &mut Turn<'_>) {
         }
         is_allowed
     });
-    ends.meet(from, received.at, is_allowed);
+    ends.meet(from, at, is_allowed);
+    is_allowed
 }
 
 /// Opens a socket, and watches it.

@@ -443,6 +443,34 @@ fn an_end_that_a_rule_is_against_is_not_heard() {
 }
 
 #[test]
+fn answers_honour_another_policy() {
+    let (port, mut policy) = published();
+    policy.connect.push("127.0.0.2".parse().unwrap());
+    let host = Host::start(policy.clone());
+    let mut vm = host.join(21);
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    let mut conn = vm.open_datagrams_at(any).unwrap();
+    let clients = ["127.0.0.2", "127.0.0.1"].map(client);
+    for client in &clients {
+        client.send_to(b"ask", ("127.0.0.1", port)).unwrap();
+        receive(&mut vm, &mut conn);
+    }
+    policy.connect.insert(0, "!127.0.0.2".parse().unwrap());
+    host.order(&Order::Policy { policy }, &[]);
+    host.report();
+    for client in &clients {
+        let to = client.local_addr().unwrap();
+        send(&mut vm, &mut conn, to, b"answer");
+    }
+    clients[1].recv_from(&mut [0; 9]).unwrap();
+    clients[0].set_nonblocking(true).unwrap();
+    clients[0].recv_from(&mut [0; 9]).unwrap_err();
+    let report = host.report();
+    assert_eq!(report.sent, 6);
+    assert_eq!(report.refused, [("!127.0.0.2/32".to_string(), 1)]);
+}
+
+#[test]
 fn what_is_not_published_or_taken_is_refused() {
     let (port, mut policy) = published();
     policy
