@@ -12,17 +12,31 @@ use crate::orders::{longest, Policy, Protocol, Publish, Rule};
 /// Networks that only a rule about a part of them allows: they are the host's own, or
 /// of its neighbours, and "all addresses" does not mean them. The last ones have an
 /// IPv4 address within, to which a gateway may send: rules about that one would not count.
-const SPECIAL: [(IpAddr, u8); 14] = [
+const SPECIAL: [(IpAddr, u8); 20] = [
     (IpAddr::V4(Ipv4Addr::new(0, 0, 0, 0)), 8),
     (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
     (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
     (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
     (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
+    // Metadata services of clouds that have no link-local address: Oracle's, in a network for
+    // protocols, Azure's and Alibaba's, and by IPv6 Amazon's and Google's.
+    (IpAddr::V4(Ipv4Addr::new(192, 0, 0, 0)), 24),
+    (IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), 32),
+    (IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), 32),
+    (
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+        128,
+    ),
+    (
+        IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+        128,
+    ),
     (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 128),
     (IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
     (IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0)), 10),
     (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
     (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 96),
+    (IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0)), 96),
     (
         IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0)),
         96,
@@ -98,7 +112,8 @@ pub fn check_connect(
 
 /// Decides about answers to an end that has sent to a published UDP port. Nothing proves
 /// that it did: anything on its way can write any source. So rules with `!` concern it, and
-/// networks that must be named. Its own addresses the kernel takes from itself alone.
+/// networks that must be named. The kernel takes its own addresses of IPv4 from itself alone;
+/// those of IPv6 it does not, so a neighbour on a link can have the guest answer to them.
 pub fn check_answer(policy: &Policy, to: SocketAddr) -> Result<(), String> {
     let mut rules = policy.connect.iter();
     match rules.find(|rule| matches(rule, to, || false)) {
@@ -209,7 +224,7 @@ mod tests {
 
     #[test]
     fn special_addresses_must_be_named() {
-        let all = ["0.0.0.0/0", "::/0", "0.0.0.0/1", "fe00::/8", "::/127"];
+        let all = ["0.0.0.0/0", "::/0", "0.0.0.0/1", "fc00::/6", "::/127"];
         for to in [
             "127.0.0.1:1",
             "127.9.9.9:1",
@@ -226,6 +241,12 @@ mod tests {
             "[64:ff9b:1::10.0.0.1]:1",
             "[2001:0:a00:1::1]:1",
             "[2002:a00:1::1]:1",
+            "[::ffff:0:10.0.0.1]:1",
+            "192.0.0.192:80",
+            "168.63.129.16:80",
+            "100.100.100.200:80",
+            "[fd00:ec2::254]:80",
+            "[fd20:ce::254]:80",
         ] {
             assert!(!allows(&all, to), "{to}");
         }
@@ -235,6 +256,9 @@ mod tests {
         assert!(allows(&["::1"], "[::1]:1"));
         assert!(allows(&["fe80::/10"], "[fe80::1]:1"));
         assert!(allows(&["64:ff9b::/96"], "[64:ff9b::1.2.3.4]:1"));
+        assert!(allows(&["168.63.129.16:53"], "168.63.129.16:53"));
+        assert!(allows(&["0.0.0.0/0"], "168.63.129.17:80"));
+        assert!(allows(&["::/0"], "[fd00:ec2::253]:80"));
     }
 
     #[test]
