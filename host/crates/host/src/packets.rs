@@ -18,6 +18,15 @@ fn frame_size(length: usize) -> usize {
     (FRAME + length).next_multiple_of(abi::FRAME_ALIGN as usize)
 }
 
+/// The program's close with messages unread gives ECONNRESET once, to a call of any kind, and
+/// before what the program has sent. A second call finds that.
+fn past_reset<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match call() {
+        Err(Errno::ECONNRESET) => call(),
+        result => result,
+    }
+}
+
 /// Sends the guest's next message. The bytes that moved are those of its frame, too.
 pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
     // One look for all of the message: in the next one the ring may be broken.
@@ -43,7 +52,7 @@ pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
     match wire::send(socket, &runs.part(FRAME, length), true) {
         Ok(_) => Ok(Step::Moved(frame_size(length))),
         Err(Errno::EAGAIN | Errno::EINTR) => Ok(Step::Blocked),
-        Err(Errno::EPIPE) => Ok(Step::Ended),
+        Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(Step::Ended),
         Err(Errno::EMSGSIZE) => Err(Failure::TooLong),
         Err(_) => Err(Failure::Socket),
     }
@@ -52,7 +61,7 @@ pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
 /// Receives the host's next message into the ring. `need` becomes the free bytes that it
 /// waits for.
 pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<Step, Failure> {
-    let length = match unix::next_length(socket) {
+    let length = match past_reset(|| unix::next_length(socket)) {
         // A message without bytes looks like the end, as to each program.
         Ok(0) => return Ok(Step::Ended),
         Ok(length) => length,
@@ -68,7 +77,7 @@ pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<St
         *need = total as u32;
         return Ok(Step::Empty);
     }
-    match wire::receive(socket, &runs.part(FRAME, length)) {
+    match past_reset(|| wire::receive(socket, &runs.part(FRAME, length))) {
         Ok(_) => {}
         Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::Blocked),
         Err(_) => return Err(Failure::Socket),
@@ -84,12 +93,13 @@ pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<St
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::rc::Rc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use hallway_abi::ring;
     use hallway_shm::{sealed_memory, Mapping};
-    use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
+    use nix::sys::socket::{socketpair, AddressFamily, MsgFlags, SockFlag, SockType};
 
     use super::*;
 
@@ -97,6 +107,11 @@ mod tests {
     const CARRIER: u32 = 1;
     /// Enough for a head that moves in between: one round of a million or less finds it.
     const ROUNDS: u32 = 3_000_000;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
+    }
 
     /// Ends the other thread, also where this one panics.
     struct Over<'a>(&'a AtomicBool);
@@ -107,6 +122,38 @@ mod tests {
         }
     }
 
+    /// The program's close gives ECONNRESET to the first call, whichever that is.
+    #[test]
+    fn what_a_program_has_sent_is_received_after_its_close_with_messages_unread() {
+        let memory = || {
+            let length = ring::RING_HEADER + SIZE;
+            let memory = sealed_memory("close", length).unwrap();
+            Rc::new(Mapping::new(&memory, length).unwrap())
+        };
+        for sends_first in [true, false] {
+            let (socket, program) = pair();
+            let flags = MsgFlags::empty();
+            nix::sys::socket::send(program.as_raw_fd(), b"R", flags).unwrap();
+            nix::sys::socket::send(socket.as_raw_fd(), b"unread", flags).unwrap();
+            drop(program);
+            let theirs = memory();
+            let mut guest = Sender::create(theirs.clone(), 0, SIZE as u32, CARRIER);
+            guest.free_runs(8).write(&[8, 0, 0, 0, 0, 0, 0, 0]);
+            guest.publish(16);
+            let mut from_guest = Receiver::take_up(theirs, 0, SIZE as u32, CARRIER).unwrap();
+            let mut to_guest = Sender::create(memory(), 0, SIZE as u32, CARRIER);
+            let mut is_refused = || matches!(send(&socket, &mut from_guest), Ok(Step::Ended));
+            assert!(!sends_first || is_refused());
+            for is_it in [
+                |step| matches!(step, Ok(Step::Moved(16))),
+                |step| matches!(step, Ok(Step::Ended)),
+            ] {
+                assert!(is_it(receive(&socket, &mut to_guest, &mut 0)));
+            }
+            assert!(is_refused());
+        }
+    }
+
     /// A guest that moves its head between two looks of one call.
     #[test]
     fn a_head_that_flickers_breaks_its_ring_alone() {
@@ -114,13 +161,7 @@ mod tests {
         let memory = sealed_memory("flicker", length).unwrap();
         let map = || Mapping::new(&memory, length).unwrap();
         let own = Rc::new(map());
-        let (socket, other) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .unwrap();
+        let (socket, other) = pair();
         let is_over = AtomicBool::new(false);
         let head = offset_of!(ring::Ring, head);
         let (good, bad) = ((FRAME + 8) as u64, u64::MAX);

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -63,6 +63,8 @@ struct Conn {
     its: u32,
     to_host: Sender,
     from_host: Receiver,
+    /// Bytes of the host's ring.
+    size: u32,
 }
 
 /// The guest, and what hallwayd has.
@@ -211,6 +213,7 @@ impl Vm {
             its: offer.from,
             to_host,
             from_host: self.peer.take_up(offer.handle, offer.ring_size).unwrap(),
+            size: offer.ring_size,
         })
     }
 
@@ -228,6 +231,7 @@ impl Vm {
             its: offer.from,
             to_host,
             from_host,
+            size: offer.ring_size,
         }
     }
 
@@ -454,14 +458,46 @@ fn messages_keep_their_boundaries() {
     }
     for n in 1..300_usize {
         let length = n * 20;
-        let mut message = (length as u64).to_le_bytes().to_vec();
-        message.extend(bytes(length, n));
-        message.resize((8 + length).next_multiple_of(8), 0);
+        let message = frame(&bytes(length, n));
         let needed = message.len() as u32;
         vm.until("space", |_| conn.to_host.arm(needed, needed).then_some(()));
         vm.write(&mut conn, &message);
     }
     sender.join().unwrap();
+}
+
+fn frame(message: &[u8]) -> Vec<u8> {
+    let mut frame = (message.len() as u64).to_le_bytes().to_vec();
+    frame.extend(message);
+    frame.resize(frame.len().next_multiple_of(FRAME_ALIGN as usize), 0);
+    frame
+}
+
+#[test]
+fn messages_of_a_program_arrive_though_it_has_closed_with_some_unread() {
+    let mut vm = Vm::start();
+    let listener = at(&vm.service(90), SockType::SeqPacket);
+    let mut conn = vm.connect(TUNNEL_SEQPACKET, 90).unwrap();
+    let program = accept(listener.as_raw_fd()).unwrap();
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    let fd = program.as_raw_fd();
+    // The last three find no space in the ring: they are in the socket at the close.
+    let count = conn.size as usize / frame(&[0; 4000]).len() + 3;
+    for n in 0..count {
+        send(fd, &bytes(4000, n), MsgFlags::empty()).unwrap();
+    }
+    vm.write(&mut conn, &[frame(b"A"), frame(b"B")].concat());
+    let mut got = [0; 9];
+    assert_eq!(recv(fd, &mut got, MsgFlags::empty()), Ok(1));
+    assert_eq!(recv(fd, &mut got, MsgFlags::MSG_PEEK), Ok(1));
+    assert_eq!(&got[..1], b"B");
+    drop(program);
+    for n in 0..count {
+        let expected = frame(&bytes(4000, n));
+        assert!(vm.read(&mut conn, expected.len()) == expected, "{n}");
+    }
+    vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
 }
 
 #[test]
