@@ -58,15 +58,20 @@ fn defer_port(socket: &OwnedFd) {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
-fn may_bind(ip: IpAddr) -> bool {
-    open(ip.is_ipv4()).is_ok_and(|socket| {
-        defer_port(&socket);
-        bind(socket.as_raw_fd(), &*at(SocketAddr::new(ip, 0))).is_ok()
-    })
+/// Whether a socket may have that address. An error: none can be made now.
+fn may_bind(ip: IpAddr) -> Result<bool, Errno> {
+    let socket = match open(ip.is_ipv4()) {
+        Ok(socket) => socket,
+        Err(Errno::EAFNOSUPPORT) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    defer_port(&socket);
+    Ok(bind(socket.as_raw_fd(), &*at(SocketAddr::new(ip, 0))).is_ok())
 }
 
-/// Whether an address is one of the network namespace's own. False as well where its
-/// sysctl `ip_nonlocal_bind` lets programs have any address: nothing shows it there.
+/// Whether an address is one of the network namespace's own. True as well where there are no
+/// descriptors, or no memory, to find out. False as well where its sysctl `ip_nonlocal_bind`
+/// lets programs have any address: nothing shows it there.
 pub fn is_own(ip: IpAddr) -> bool {
     // No machine has an address for documents.
     let others = if ip.is_ipv4() {
@@ -74,7 +79,7 @@ pub fn is_own(ip: IpAddr) -> bool {
     } else {
         IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 77])
     };
-    may_bind(ip) && !may_bind(others)
+    may_bind(ip).unwrap_or(true) && !may_bind(others).unwrap_or(false)
 }
 
 /// Starts a connection. It is there once the socket is writable without an error.

@@ -212,6 +212,28 @@ fn memory_and_sockets_are_limited_and_used_again() {
 }
 
 #[test]
+fn without_descriptors_any_address_may_be_the_hosts_own() {
+    let rule = vec!["192.0.2.0/24".parse().unwrap()];
+    let host = Host::start(Policy {
+        connect: rule,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    host.report();
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let pid = host.child.id() as libc::pid_t;
+    // SAFETY: the limit lives until the call returns, which writes nothing.
+    let result = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &none, std::ptr::null_mut()) };
+    assert_eq!(result, 0);
+    let refused = vm.connect("192.0.2.1:9".parse().unwrap()).err();
+    assert_eq!(refused, Some(libc::EACCES as u64));
+    assert_eq!(host.report().refused, [("no rule".to_string(), 1)]);
+}
+
+#[test]
 fn clients_wait_for_a_place_among_the_sockets() {
     let port = free_port();
     let host = Host::start(Policy {
