@@ -28,14 +28,18 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	length = hall_frame_find(&tunnel->rx, unread, &frame);
 	if (length < 0) {
 		hall_tunnel_corrupt(tunnel, sk);
+		/* A tunnel that had failed before reports nothing again. */
+		sk->sk_err = ECONNRESET;
 		return 0;
 	}
 	take = min_t(size_t, length, msg_data_left(msg));
 	/* A message that faults is gone, as in the kernel's own transports. */
 	faults = hall_frame_copy_out(&tunnel->rx, sizeof(struct hallway_frame),
 				     &msg->msg_iter, take) < take;
-	if (!hall_tunnel_is_intact(tunnel, sk))
+	if (!hall_tunnel_is_intact(tunnel, sk)) {
+		sk->sk_err = ECONNRESET;
 		return 0;
+	}
 	if (!(flags & MSG_PEEK))
 		hall_tunnel_consume(tunnel, hall_frame_size(length), length);
 	if (faults)

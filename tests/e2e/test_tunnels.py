@@ -422,6 +422,33 @@ def test_corrupt_frame(pair: Pair) -> None:
         listener.end()
 
 
+@pytest.mark.slow_on("6.12")
+def test_corrupt_frame_of_departed(pair: Pair) -> None:
+    """A frame that can not be ends with ECONNRESET, also where its sender has departed, and not as an end."""
+    pair.load()
+    a, b = pair.both
+    tunnels.load(a)
+    tunnels.load(b)
+    listener = Talk(a, "hear packet 7 10")
+    assert listener.hear() == "ready"
+    caller = Talk(b, f"tell packet {cid(a)} 7 8")
+    assert caller.hear() == "sent"
+    listener.say("accept")
+    assert listener.hear() == "accepted"
+    delta = Delta(a)
+    assert _overwrite_frames(pair.site.daemon.region.path) >= 1
+    plain = pair.site.daemon.region
+    b.unplug(plain.id, 30 * pair.slow)
+    wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the other end is reset", 30 * pair.slow)
+    listener.say("read")
+    assert listener.hear() == "0 ECONNRESET"
+    b.plug(plain)
+    wait_members(a, b)
+    for program in (caller, listener):
+        program.end()
+    tunnels.unload(a, b)
+
+
 def _overwrite_frames(region: Path) -> int:
     """Give the messages that are the needle a length that no ring has; return how many there are."""
     found = 0
