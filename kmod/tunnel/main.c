@@ -68,6 +68,14 @@ static int note_received(struct vsock_sock *vsk, size_t target, ssize_t copied,
 	return 0;
 }
 
+/* What the message before needed, for which there was too little space, counts no more. */
+static int begin_send(struct vsock_sock *vsk,
+		      struct vsock_transport_send_notify_data *data)
+{
+	hall_tunnel_of(vsk)->need = 0;
+	return 0;
+}
+
 static int note_send(struct vsock_sock *vsk,
 		     struct vsock_transport_send_notify_data *data)
 {
@@ -119,7 +127,7 @@ static const struct vsock_transport transport = {
 	.notify_recv_pre_block = note_receive,
 	.notify_recv_pre_dequeue = note_receive,
 	.notify_recv_post_dequeue = note_received,
-	.notify_send_init = note_send,
+	.notify_send_init = begin_send,
 	.notify_send_pre_block = note_send,
 	.notify_send_pre_enqueue = note_send,
 	.notify_send_post_enqueue = note_sent,

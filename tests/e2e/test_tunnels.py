@@ -252,6 +252,18 @@ def test_too_long(pair: Pair) -> None:
 
 
 @pytest.mark.slow_on("6.12")
+def test_shorter(pair: Pair) -> None:
+    """A packet that fits is sent, also after a longer one that did not."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        listener = Talk(b, "hear packet 7 1")
+        assert listener.hear() == "ready"
+        assert run(a, f"smaller {cid(b)} 7", 60 * pair.slow) == ["none", "EAGAIN", "none"]
+        listener.end()
+
+
+@pytest.mark.slow_on("6.12")
 def test_refused(pair: Pair) -> None:
     """Without the module there, without a listener and over the backlog, connect() fails at once."""
     pair.load()

@@ -11,6 +11,7 @@
     tunnel.py shut CID PORT                   shut down before connect() is answered
     tunnel.py hangups CID PORT COUNT          poll for as many ends; print how many are reported
     tunnel.py begin CID PORT TIMES            begin as many connections; print how many come about
+    tunnel.py smaller CID PORT                send a packet after a larger one that found too little space
     tunnel.py name TYPE PORT                  print the CID of each that greets
     tunnel.py greet TYPE CID PORT             send a word, and sleep
 
@@ -609,6 +610,15 @@ def keep(port: int, backlog: int) -> None:
     sys.stdin.read()
 
 
+def smaller(cid: int, port: int) -> None:
+    """Print what comes of packets of which the second finds too little space, and the third enough."""
+    sock = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET)
+    sock.connect((cid, port))
+    sock.setblocking(False)
+    sizes = (200 << 10, 100 << 10, 1)
+    print(json.dumps([failure(lambda: sock.send(bytes(size))) for size in sizes]), flush=True)  # noqa: B023
+
+
 def shut_early(cid: int, port: int) -> None:
     """Shut down for writing before connect() is answered, and go on living."""
     sock = socket.socket(socket.AF_VSOCK)
@@ -696,6 +706,7 @@ def main() -> None:
         "begin": begin,
         "shut": shut_early,
         "hangups": hang_ups,
+        "smaller": smaller,
         "name": name_callers,
         "greet": greet,
     }
