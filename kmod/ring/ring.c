@@ -344,6 +344,10 @@ enum hall_rx_source hall_ring_find_source(struct hall_rx_ring *rx, u32 copied,
 	*n = unread;
 	if (!rx->started && !take_start(rx, copied))
 		rx->broken = true;
+	/* A reader would look for bytes before the start mark without end. */
+	if (!rx->started && hall_ring_count_used(rx) &&
+	    (!take_start(rx, copied) || !rx->started))
+		rx->broken = true;
 	if (rx->broken)
 		return HALL_RX_CORRUPT;
 	if (!rx->started)
