@@ -113,10 +113,14 @@ static int wait_for_memory(struct hall_sock *hs, long *timeo)
 	return err;
 }
 
-/* Do bytes wait for the next ring? Errors don't. */
+/*
+ * Do bytes wait for the next ring? Errors don't, and none comes to a socket that has
+ * its native tables back.
+ */
 static bool awaits_ring(const struct hall_sock *hs)
 {
-	return hs->tx.replacing && !hs->sk->sk_err &&
+	return hs->tx.replacing && hs->sk->sk_prot == &hs->prot &&
+	       !hs->sk->sk_err &&
 	       !(hs->sk->sk_shutdown & SEND_SHUTDOWN);
 }
 

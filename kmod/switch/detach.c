@@ -65,6 +65,8 @@ void hall_detach(struct hall_sock *hs, u32 reason)
 	hall_restore_tables(hs);
 	hall_sock_unpublish(hs);
 	hall_count(HALL_DETACHED);
+	/* The next ring does not come: writers and pollers that wait for it go on. */
+	hall_tx_resume(hs);
 	/* Threads that sleep in our calls go on natively. */
 	if (hs->rx_waiters || hs->tx_waiters)
 		wake_up_all(sk_sleep(sk));

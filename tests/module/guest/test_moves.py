@@ -403,6 +403,38 @@ def test_ktls_at_once():
         assert not slept, f"slept {slept} times"
 
 
+def promote_way(source, sink):
+    """Send one way until that direction is on a ring; the other one stays on TCP."""
+
+    def promoted():
+        source.sendall(b"knock")
+        assert take(sink, 5) == b"knock", "other bytes came than were sent"
+        return all(c["tx"]["carrier"] % 2 for c in shown(source))
+
+    wait_for(promoted, "the direction is on a ring")
+
+
+def test_ktls_while_a_ring_is_replaced():
+    """A writer that waits for a larger ring goes on over TCP when kTLS takes its socket."""
+    subprocess.run(["modprobe", "tls"], check=True)
+    a, b = connect()
+    with a, b, parameter("ring_bytes_max", LARGE):
+        promote_way(a, b)
+        sent = fill(a)
+        assert take(b, RING // 2) == sent[: RING // 2], "other bytes came than were sent"
+        # The peer does not answer.
+        with contextlib.closing(Unpaged()) as memory:
+            stuck = Sleeper(memory.recv, b, 100).asleep("recv")
+            delta = Delta()
+            writer = Sleeper(a.sendall, pattern(RING))
+            wait_for(lambda: delta()["rings_grown"], "a ring is replaced")
+            a.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+            writer.result()
+        assert stuck.result() == 100, "recv() returned another count"
+        rest = (sent[RING // 2 :] + pattern(RING))[100:]
+        assert take(b, len(rest)) == rest, "other bytes came than were sent"
+
+
 def use_ktls_elsewhere():
     """Another connection's kTLS works without the module: its tables hold none of our functions."""
     with unloaded():
