@@ -93,7 +93,7 @@ static bool add_ring_bytes(struct hall_sock *hs, int cmd, u32 carrier, int *answ
 	if (cmd == SIOCINQ)
 		*answer += hall_rx_count_unread(hs);
 	else
-		*answer = hall_rx_is_at_urgent(hs);
+		*answer = hall_rx_is_at_urgent(hs, 0);
 	release_sock(hs->sk);
 	return same;
 }

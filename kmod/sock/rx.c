@@ -44,6 +44,21 @@ static bool is_over(const struct sock *sk)
 }
 
 /*
+ * Bytes of TCP that a reader has not seen, of n that are there, if it has seen the
+ * first ones without taking them. Urgent data out of the stream is none of them.
+ */
+static u32 count_unseen(const struct sock *sk, u32 n, u32 seen)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	u32 urgent = tp->urg_seq - tp->copied_seq;
+
+	if (tp->urg_data && !sock_flag(sk, SOCK_URGINLINE) &&
+	    urgent < n && urgent <= seen)
+		n--;
+	return n > seen ? n - seen : 0;
+}
+
+/*
  * Is there news for a reader that has seen `seen` bytes without taking them? If
  * not, arms the doorbell for `more` bytes beyond those.
  */
@@ -57,10 +72,10 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 	if (is_over(sk))
 		return true;
 	if (hs->rx.state == HALL_RX_NATIVE)
-		return tp->rcv_nxt - tp->copied_seq > seen;
+		return count_unseen(sk, tp->rcv_nxt - tp->copied_seq, seen);
 	switch (hall_rx_find_source(hs, &n)) {
 	case HALL_RX_TCP:
-		if (n > seen)
+		if (count_unseen(sk, n, seen))
 			return true;
 		break;
 	case HALL_RX_RING:
@@ -536,12 +551,12 @@ out:
 	return n;
 }
 
-static bool stops_at_urgent(struct hall_sock *hs)
+static bool stops_at_urgent(struct hall_sock *hs, u32 seen)
 {
 	bool stops;
 
 	lock_sock(hs->sk);
-	stops = hall_rx_is_at_urgent(hs);
+	stops = hall_rx_is_at_urgent(hs, seen);
 	release_sock(hs->sk);
 	return stops;
 }
@@ -577,13 +592,13 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		}
 		if (n > 0)
 			copied += n;
-		if (n > 0 && !(flags & MSG_PEEK)) {
-			/* No call reads across urgent data, as in TCP. */
-			if (unlikely(tcp_sk(sk)->urg_data) && stops_at_urgent(hs))
-				return copied;
-			if (copied < len && (copied < target || seam))
-				continue;
-		}
+		/* No call reads across urgent data, as in TCP. */
+		if (n > 0 && unlikely(tcp_sk(sk)->urg_data) &&
+		    stops_at_urgent(hs, flags & MSG_PEEK ? seen + n : 0))
+			return copied;
+		if (n > 0 && !(flags & MSG_PEEK) && copied < len &&
+		    (copied < target || seam))
+			continue;
 		if (n == 0 || copied >= target)
 			return copied;
 		if (n < 0 && n != -EAGAIN)

@@ -63,13 +63,13 @@ void hall_rx_consume(struct hall_sock *hs, u32 n)
 	hall_info_count_received(hs, n);
 }
 
-bool hall_rx_is_at_urgent(struct hall_sock *hs)
+bool hall_rx_is_at_urgent(struct hall_sock *hs, u32 seen)
 {
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
 	u32 n;
 
 	/* A sender of urgent data has ended its ring: ring bytes come first. */
-	return tp->urg_data && tp->urg_seq == tp->copied_seq &&
+	return tp->urg_data && tp->urg_seq == tp->copied_seq + seen &&
 	       (hs->rx.state == HALL_RX_NATIVE ||
 		hall_rx_find_source(hs, &n) != HALL_RX_RING);
 }

@@ -17,8 +17,8 @@ bool hall_rx_ring_is_next(const struct hall_sock *hs, u32 *n);
 u32 hall_rx_count_unread(struct hall_sock *hs);
 /* n bytes of the ring are read. Rings the peer's doorbell if it waits for space. */
 void hall_rx_consume(struct hall_sock *hs, u32 n);
-/* Is urgent data the next byte to be read? */
-bool hall_rx_is_at_urgent(struct hall_sock *hs);
+/* Is urgent data the next byte to be read, or peeked at after those that were seen? */
+bool hall_rx_is_at_urgent(struct hall_sock *hs, u32 seen);
 /* Bytes of our ring that the peer has not read. */
 u32 hall_tx_count_unread(struct hall_sock *hs);
 

@@ -184,7 +184,22 @@ def addrform(link):
 @row("MSG_OOB, SO_OOBINLINE, SIOCATMARK", demotes="URGENT", crosses=False)
 def urgent(link):
     """Urgent data is where it was sent in the stream, out of it or in it, and its waiters are notified."""
-    return [_urgent(link, *how) for how in ((0, False), (0, True), (1, False))]
+    return [_urgent(link, *how) for how in ((0, False), (0, True), (1, False))] + [_peek_at_urgent(link)]
+
+
+def _peek_at_urgent(link):
+    """Peek at urgent data: bytes before it end the call, and it alone is nothing to peek at."""
+    a, b = link.pair()
+    a.sendall(b"abc")
+    a.send(b"!", socket.MSG_OOB)
+    link.demoted("URGENT")
+    poll = select.poll()
+    poll.register(b, select.POLLPRI)
+    poll.poll(1000 * PATIENCE)
+    seen = [b.recv(10, socket.MSG_PEEK | socket.MSG_WAITALL), take(b, 3)]
+    reader = Sleeper(b.recv, 10, socket.MSG_PEEK).asleep("recv")
+    a.sendall(b"d")
+    return [*seen, reader.result(), take(b, 1)]
 
 
 def _urgent(link, inline, early):
