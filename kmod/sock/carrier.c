@@ -288,7 +288,7 @@ void hall_sock_break(struct hall_sock *hs)
 	hall_count(HALL_CORRUPT_RINGS);
 	hall_tx_demote(hs, HALLWAY_REASON_CORRUPT);
 	hall_rx_release(hs, HALLWAY_REASON_CORRUPT);
-	if (hs->disconnected)
+	if (hall_sock_is_disconnected(hs))
 		return;
 	hall_rx_discard_queue(sk);
 	sk->sk_err = ECONNRESET;
@@ -334,7 +334,7 @@ static void reset(struct hall_sock *hs)
 	 * A socket that its program has closed is TCP's alone. After an RST the
 	 * program has its error already.
 	 */
-	if (READ_ONCE(hs->disconnected) || sock_flag(sk, SOCK_DEAD) ||
+	if (hall_sock_is_disconnected(hs) || sock_flag(sk, SOCK_DEAD) ||
 	    inet_sk_state_load(sk) == TCP_CLOSE)
 		return;
 	hall_count(HALL_RESETS);

@@ -105,7 +105,6 @@ int hall_disconnect(struct sock *sk, int flags)
 
 	if (hs) {
 		end_rings(hs);
-		WRITE_ONCE(hs->disconnected, true);
 		hall_sock_put(hs);
 	}
 	return READ_ONCE(sk->sk_prot)->disconnect(sk, flags);

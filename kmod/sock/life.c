@@ -104,6 +104,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	INIT_LIST_HEAD(&hs->list);
 	INIT_LIST_HEAD(&hs->ringed);
 	INIT_LIST_HEAD(&hs->calls);
+	hs->disconnects = sk->sk_disconnects;
 	hs->rcvlowat = sk->sk_rcvlowat;
 	hs->tx.next = 1;
 	hs->active_since = jiffies;

@@ -499,8 +499,12 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	if (is_plain(hs) && !more)
 		return read_tcp(hs, msg, len, flags HALL_RECVMSG_PASS);
 	lock_sock(sk);
-	/* Another attachment may have rings: it took a caller that waits for rx_mutex for none. */
-	if (unlikely(hs->detached) && (!more || hall_sock_is_quiet(sk))) {
+	/*
+	 * Another attachment may have rings: it took a caller that waits for rx_mutex for
+	 * none. It may be of another connection.
+	 */
+	if (unlikely(hs->detached) && (!more || hall_sock_is_quiet(sk) ||
+				       hall_sock_is_disconnected(hs))) {
 		n = more ? 0 : HALL_NATIVE;
 		goto out;
 	}
@@ -617,6 +621,9 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		}
 		wait_for_bytes(hs, &timeo, copied, seen,
 			       min(lowat, target - max(copied, n)));
+		/* As sk_wait_event(). */
+		if (hall_sock_is_disconnected(hs))
+			return copied ?: -EPIPE;
 		if (small) {
 			n = receive_small(sk, msg, len, true);
 			if (n > 0)

@@ -123,7 +123,7 @@ struct hall_sock {
 	u16 local_port, remote_port;
 
 	bool detached;			/* sk_prot is native again */
-	bool disconnected;		/* and the socket may be another connection */
+	int disconnects;		/* sk_disconnects when it was attached */
 	unsigned long detached_at;	/* jiffies */
 	bool detaching;			/* until then: both directions are demoted */
 	bool quiet;			/* no foreign call is in the socket */
@@ -228,6 +228,15 @@ static inline void hall_sock_request_detach(struct hall_sock *hs, u32 reason)
 {
 	WRITE_ONCE(hs->detach_reason, reason);
 	hall_channel_raise(&hs->channel, HALL_EVENT_DETACH);
+}
+
+/*
+ * Has its program disconnected the socket since it was attached? Then it may be
+ * another connection, with which the peer of this one has nothing to do. Any context.
+ */
+static inline bool hall_sock_is_disconnected(const struct hall_sock *hs)
+{
+	return READ_ONCE(hs->sk->sk_disconnects) != hs->disconnects;
 }
 
 /* Do bytes go into a ring, or may they come from one? lock_sock() or slock. */

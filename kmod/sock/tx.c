@@ -100,7 +100,8 @@ static int wait_for_space(struct hall_sock *hs, long *timeo)
 	sk->sk_write_pending--;
 	hs->tx_waiters--;
 	remove_wait_queue(sk_sleep(sk), &wait);
-	return 0;
+	/* As sk_wait_event(): the rest is not for the socket's next connection. */
+	return hall_sock_is_disconnected(hs) ? -EPIPE : 0;
 }
 
 static int wait_for_memory(struct hall_sock *hs, long *timeo)

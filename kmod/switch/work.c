@@ -207,7 +207,7 @@ static void on_accept(struct hall_sock *hs)
 	if (!hs->detached)
 		flush_cork(hs);
 	/* Closed since the offer: the FIN makes the peer release the ring. */
-	if (!hs->sk || hs->disconnected ||
+	if (!hs->sk || hall_sock_is_disconnected(hs) ||
 	    hs->sk->sk_shutdown & SEND_SHUTDOWN) {
 		hs->tx.state = HALL_TX_ENDED;
 		return;

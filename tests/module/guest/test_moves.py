@@ -45,7 +45,7 @@ from pairs import (
 )
 from rows.data import waiting
 
-TCP_ULP = 31
+TCP_ULP, SO_TIMESTAMP = 31, 29
 AF_KCM, SIOCKCMATTACH = 41, 0x89E0
 EXPOSURE = 2  # seconds in which a fault would show
 LARGE = 4 << 20  # bytes that a ring grows to by default
@@ -619,8 +619,11 @@ def test_few_offers_to_a_busy_end():
         promote(a, b)
 
 
-def reconnect_beside_reader():
-    """A peer closes with unread bytes after its former one has another connection; True: it lost some."""
+def reconnect_beside_reader(detached):
+    """A peer closes with unread bytes after its former one has another connection; True: it lost some.
+
+    `detached`: the socket was detached before it was disconnected.
+    """
     with contextlib.ExitStack() as stack:
         port, listeners = 0, []
         for address in ("127.0.0.1", "127.0.0.2"):
@@ -634,12 +637,15 @@ def reconnect_beside_reader():
         c.bind(own)  # a port of the program's choice stays
         c.connect(listeners[0].getsockname())
         a, _ = listeners[0].accept()
-        promote(c, a)
+        promote_way(c, a) if detached else promote(c, a)
         delta = Delta()
         c.sendall(bytes(8000))
         with contextlib.closing(Unpaged()) as memory:
             reader = Sleeper(memory.recv, a, 100).asleep("recv")
             a.close()  # takes effect when the reader's call ends
+            if detached:
+                c.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
+                wait_for(lambda: not shown(c), "it is detached")
             disconnect(c)
             c.connect(listeners[1].getsockname())
             assert c.getsockname() == own, "another port"
@@ -654,10 +660,53 @@ def reconnect_beside_reader():
         return delta()["tx_bytes_unread"]
 
 
-def test_reset_of_a_former_peer():
+@pytest.mark.parametrize("detached", [False, True])
+def test_reset_of_a_former_peer(detached):
     """A socket that was disconnected and connected again is not reset for its former peer."""
     # The reader's end may take the bytes out of the ring before it is closed.
-    assert any(reconnect_beside_reader() for _ in range(200)), "no byte was left unread"
+    assert any(reconnect_beside_reader(detached) for _ in range(200)), "no byte was left unread"
+
+
+def on_one_cpu(call, *words):
+    """Call this in a thread that runs on the first CPU alone, and only where nothing else does."""
+    os.sched_setaffinity(0, {0})
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    return call(*words)
+
+
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_reconnected_under_sleeper(call):
+    """A call that sleeps when its socket is disconnected moves no byte of the next connection."""
+    with contextlib.ExitStack() as stack:
+        port, listeners = 0, []
+        for address in ("127.0.0.1", "127.0.0.2"):
+            listener = stack.enter_context(socket.create_server((address, port)))
+            port = listener.getsockname()[1]
+            listeners.append(listener)
+        c = stack.enter_context(socket.socket())
+        c.connect(listeners[0].getsockname())
+        a = stack.enter_context(listeners[0].accept()[0])
+        promote(c, a)
+        if call == "send":
+            sleeper = Sleeper(on_one_cpu, c.send, pattern(4 * RING))
+        else:
+            a.sendall(b"first")
+            sleeper = Sleeper(on_one_cpu, c.recv, 99, socket.MSG_WAITALL)
+        sleeper.asleep(call)
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {0})  # the sleeper wakes once this thread waits
+        try:
+            disconnect(c)
+            c.connect(listeners[1].getsockname())
+            b = stack.enter_context(listeners[1].accept()[0])
+            b.sendall(b"next")
+        finally:
+            os.sched_setaffinity(0, own)
+        moved = sleeper.result()
+        assert moved < 4 * RING if call == "send" else moved == b"first", f"{moved} moved"
+        assert take(c, 4) == b"next", "other bytes came"
+        c.close()
+        assert b.recv(99) == b"", "bytes came that were for another"
 
 
 def test_rcvlowat_lowered():
