@@ -182,8 +182,14 @@ static noinline void release_changed(struct hall_sock *hs, struct sock *sk)
 	}
 	/* It would take TCP's later bytes before the work item requeues the ring's. */
 	if (unlikely(sk->sk_data_ready != hs->callbacks.data_ready) &&
-	    hall_callbacks_check(hs))
+	    hall_callbacks_check(hs)) {
+		gfp_t gfp = sk->sk_allocation;
+
+		/* A corrupt ring ends the other one: what was in that is resent here. */
+		sk->sk_allocation = GFP_ATOMIC;
 		hall_rx_demote_now(hs, HALLWAY_REASON_FOREIGN);
+		sk->sk_allocation = gfp;
+	}
 	if (unlikely(signals != hs->signals))
 		take_signals(hs, signals);
 	if (unlikely(rcvlowat != hs->rcvlowat))

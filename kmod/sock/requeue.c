@@ -141,6 +141,7 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 	struct hall_rx_ring *ring = &hs->rx.ring;
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sk_buff_head list;
+	u32 arrived = hall_rx_get_arrived(hs->sk);
 	u32 n, from_tcp = 0, from_ring, above, start, end;
 	int err;
 
@@ -153,6 +154,10 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 		return -EAGAIN;
 	if (!from_ring)
 		return ring->broken ? -EPROTO : 0;
+	/* A kernel user that has read beyond would get the ring's bytes after those. */
+	if (after(tp->copied_seq, ring->start_seq) &&
+	    after(arrived, ring->start_seq))
+		return -EPROTO;
 	start = end = tp->copied_seq;
 	if (before(end, ring->start_seq)) {
 		from_tcp = ring->start_seq - end;
@@ -177,6 +182,8 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 	spin_unlock_bh(&hs->channel.lock);
 	hall_info_count_received(hs, from_ring);
 	hs->callbacks.seq -= from_ring;
+	/* Else 6.1's autotuning takes the step back for 4 GB that were read. */
+	tp->rcvq_space.seq -= from_ring;
 	hall_count(HALL_SWITCH_IN_RING);
 	hall_count_add(HALL_RX_BYTES_REQUEUED, from_ring);
 	/* Wakes native readers of the queue, as tcp_data_queue() does. */
