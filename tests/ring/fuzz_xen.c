@@ -978,6 +978,8 @@ static void suspend(void)
 
 	frozen = in_watch_thread = true;
 	MUST(!pm->driver.pm->freeze(NULL));
+	for (i = 0; i < RINGS; i++)
+		MUST(!rings[i].ring || !hall_slice_is_intact(ring_member[i]));
 	for (i = 0; i < HANDLES; i++)
 		MUST(!handles[i].used || refused);
 	for (i = 1; i < PORTS; i++)

@@ -360,6 +360,8 @@ void hall_xen_pair_suspend(struct pair *pair)
 	pair->ended = true;
 	pair->listed = false;
 	hall_peers_abandon(&pair->own);
+	/* What reads the peer's slice later finds zeros there, and takes none for bytes. */
+	WRITE_ONCE(pair->occupant, 0);
 	hall_xen_remove_offer(&pair->nodes);
 	if (pair->mapped)
 		hall_xen_let_go(pair->mapped);
