@@ -120,7 +120,7 @@ impl Guest<'_> {
             is_writable: false,
             is_received: false,
             is_sent: false,
-            is_failed: false,
+            failed: None,
             stops_short: false,
         };
         let own = self.insert_stream(stream).map_err(|errno| errno as i32)?;

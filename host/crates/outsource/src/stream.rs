@@ -23,8 +23,6 @@ use hallway_endpoint::socket as wire;
 const TURN: usize = 256 << 10;
 /// Bytes that one system call moves at most.
 const CHUNK: usize = 64 << 10;
-/// Turns of a connection that has failed at most: more than a receive buffer holds.
-const LAST_TURNS: usize = 64;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,9 +62,9 @@ pub struct Stream {
     pub is_received: bool,
     /// FIN is sent.
     pub is_sent: bool,
-    /// The socket failed: from then on the kernel gives what has arrived, and then an end,
-    /// which is no FIN.
-    pub is_failed: bool,
+    /// The errno by which sending failed: from then on the kernel gives what has arrived, and
+    /// then an end, which is no FIN.
+    pub failed: Option<Errno>,
     /// An end, an error or urgent data has come, at which a read stops though there is
     /// more.
     pub stops_short: bool,
@@ -106,11 +104,8 @@ impl Stream {
             .serve_options(peer, counts)
             .and_then(|()| self.pump_to_network(peer, counts));
         self.answer_question(peer);
-        let received = match sent {
-            Ok(_) => self.pump_to_guest(peer, counts),
-            Err(_) => Ok(false),
-        };
-        match sent.and_then(|more| Ok(received? || more)) {
+        let moved = sent.and_then(|more| Ok(self.pump_to_guest(peer, counts)? || more));
+        match moved {
             Ok(more) => {
                 self.finish_sent(peer);
                 more && self.socket.is_some()
@@ -166,6 +161,10 @@ impl Stream {
             if runs.is_empty() {
                 break;
             }
+            // A guest that sends on after a failure learns of it at once, as from TCP.
+            if let Some(errno) = self.failed {
+                return Err(Failure::Socket(errno));
+            }
             let is_last = runs.len() == bytes.count_used() as usize;
             match wire::send(socket, &runs, is_last) {
                 Ok(count) => {
@@ -177,7 +176,16 @@ impl Stream {
                 }
                 Err(Errno::EAGAIN) => self.is_writable = false,
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(Failure::Socket(errno)),
+                Err(errno) if self.is_received => return Err(Failure::Socket(errno)),
+                Err(errno) => {
+                    // What arrived before can be read before the errno.
+                    self.failed = Some(errno);
+                    (self.is_readable, self.stops_short) = (true, true);
+                    let lost = bytes.count_used();
+                    if bytes.consume(lost) {
+                        peer.set_pending(self.its);
+                    }
+                }
             }
         }
         if bytes.is_broken() {
@@ -219,7 +227,10 @@ impl Stream {
             match (result, &mut self.to_guest) {
                 (Ok(0), ring) => {
                     self.is_received = true;
-                    if !self.is_failed && ring.as_mut().is_some_and(Sender::end) {
+                    if let Some(errno) = self.failed {
+                        return Err(Failure::Socket(errno));
+                    }
+                    if ring.as_mut().is_some_and(Sender::end) {
                         peer.set_pending(self.its);
                     }
                 }
@@ -233,8 +244,11 @@ impl Stream {
                     budget -= count;
                 }
                 (Ok(_), None) => return Err(Failure::Unread),
-                (Err(Errno::EAGAIN), _) => self.is_readable = false,
                 (Err(Errno::EINTR), _) => {}
+                (Err(Errno::EAGAIN), _) => match self.failed {
+                    Some(errno) => return Err(Failure::Socket(errno)),
+                    None => self.is_readable = false,
+                },
                 (Err(errno), _) => return Err(Failure::Socket(errno)),
             }
         }
@@ -257,21 +271,8 @@ impl Stream {
 
     fn fail(&mut self, failure: Failure, peer: &mut Peer, counts: &mut Counts) {
         let errno = match failure {
-            Failure::Socket(errno) => {
-                self.is_failed = true;
-                (self.is_readable, self.stops_short) = (true, true);
-                // What had arrived before can be read before the errno.
-                // Others have to wait meanwhile: that is bounded.
-                for _ in 0..LAST_TURNS {
-                    if !self.pump_to_guest(peer, counts).unwrap_or(false) {
-                        break;
-                    }
-                }
-                match errno {
-                    Errno::EPIPE => libc::ECONNRESET,
-                    errno => errno as i32,
-                }
-            }
+            Failure::Socket(Errno::EPIPE) => libc::ECONNRESET,
+            Failure::Socket(errno) => errno as i32,
             Failure::Unread => libc::ECONNRESET,
             Failure::Corrupt => {
                 counts.corrupt("an index or a mark of a ring");

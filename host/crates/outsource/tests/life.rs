@@ -335,6 +335,17 @@ fn it_sleeps_while_nothing_can_be_done() {
 }
 
 #[test]
+fn it_sleeps_while_the_guest_does_not_read_what_came_before_a_reset() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let (mut conn, bytes) = common::reset_behind_full_ring(&host, &mut vm);
+    vm.end(&mut conn);
+    assert_idle(&host);
+    assert!(vm.read_exact(&mut conn, bytes.len()) == bytes);
+    vm.wait_other(abi::DONE, conn.own);
+}
+
+#[test]
 fn it_sleeps_once_a_connection_that_waited_for_its_turn_is_gone() {
     let ports = [free_port(), free_port(), free_port()];
     let host = Host::start(Policy {

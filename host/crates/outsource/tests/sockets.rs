@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{free_port, pattern, policy, Host, Vm};
+use common::{free_port, pattern, policy, reset_behind_full_ring, Host, Vm};
 use hallway_abi::message as abi;
 use hallway_abi::ring::OPTION_CORK;
 use hallway_endpoint::message::{Message, Other, CARRIER};
@@ -206,6 +206,45 @@ fn a_reset_by_the_server_comes_after_its_bytes() {
     assert_eq!(host.report().sockets, 1);
     vm.send_done(&conn, 0);
     host.wait_report(|report| report.sockets == 0);
+}
+
+#[test]
+fn a_reset_comes_after_bytes_that_the_ring_does_not_hold() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let (mut conn, bytes) = reset_behind_full_ring(&host, &mut vm);
+    assert!(vm.read_exact(&mut conn, bytes.len()) == bytes);
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+    assert!(!conn.rx.is_finished(), "the end mark would look like FIN");
+    vm.send_done(&conn, 0);
+    host.wait_report(|report| report.sockets == 0);
+}
+
+#[test]
+fn a_guest_that_sends_on_after_a_reset_learns_of_it_at_once() {
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let (mut conn, _) = reset_behind_full_ring(&host, &mut vm);
+    vm.write_all(&mut conn, b"2");
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+}
+
+#[test]
+fn a_reset_after_the_servers_end_is_told_to_a_guest_that_sends_on() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    drop(accept(&listener));
+    vm.read_to_end(&mut conn);
+    // The server's kernel answers the first one with RST.
+    vm.write_all(&mut conn, b"1");
+    host.wait_report(|report| report.sent == 1);
+    vm.write_all(&mut conn, b"2");
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
 }
 
 #[test]

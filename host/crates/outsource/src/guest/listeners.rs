@@ -83,7 +83,7 @@ impl Guest<'_> {
             is_writable: true,
             is_received: false,
             is_sent: false,
-            is_failed: false,
+            failed: None,
             stops_short: false,
         };
         match self.insert_stream(stream) {

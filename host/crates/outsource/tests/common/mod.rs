@@ -9,7 +9,7 @@ mod vm;
 pub use vm::{Conn, Vm};
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::offset_of;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -26,7 +26,8 @@ use hallway_shm::sealed_memory;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{
-    recv, sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType,
+    recv, sendmsg, setsockopt, socketpair, sockopt, AddressFamily, ControlMessage, MsgFlags,
+    SockFlag, SockType,
 };
 
 pub const SIZE: u64 = 32 << 20;
@@ -229,6 +230,37 @@ fn wait_readable(fd: impl AsFd, time: Duration) -> bool {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
     let time = PollTimeout::try_from(time).unwrap();
     poll(&mut fds, time).unwrap() > 0
+}
+
+/// A connection that the server has reset, behind more bytes than the guest's ring takes; the
+/// guest reads none of them. Its byte is the first that can't be sent.
+pub fn reset_behind_full_ring(host: &Host, vm: &mut Vm) -> (Conn, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let full = conn.offer.ring_size as usize;
+    let bytes = pattern(full + 10_000, 7);
+    stream.write_all(&bytes[..full]).unwrap();
+    host.wait_report(|report| report.received == full as u64);
+    // There is space in the socket, which the program reads no more.
+    stream.write_all(&bytes[full..]).unwrap();
+    let mut unacked = 1;
+    let end = Instant::now() + PATIENCE;
+    while unacked > 0 {
+        assert!(Instant::now() < end, "{unacked} bytes do not arrive");
+        // SAFETY: the kernel writes an int, which lives until the call returns.
+        unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut unacked) };
+    }
+    let at_once = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    setsockopt(&stream, sockopt::Linger, &at_once).unwrap();
+    drop(stream);
+    vm.write_all(&mut conn, b"1");
+    // After the second one the program has looked at it.
+    (0..2).for_each(|_| drop(host.report()));
+    (conn, bytes)
 }
 
 /// Bytes that no two places of a stream have alike.
