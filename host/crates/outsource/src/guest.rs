@@ -7,7 +7,6 @@ mod listeners;
 
 use nix::sys::epoll::EpollFlags;
 
-use crate::net;
 use crate::orders::Policy;
 use crate::rate::Rate;
 use crate::stream::Stage;
@@ -119,11 +118,5 @@ impl Guest<'_> {
 
 /// Resets all connections, and closes all listeners.
 pub fn reset_all(table: &mut Table) {
-    for entry in table.clear() {
-        if let Entry::Stream(stream) = entry {
-            if let Some(socket) = stream.socket {
-                net::reset(socket);
-            }
-        }
-    }
+    drop(table.clear());
 }

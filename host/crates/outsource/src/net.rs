@@ -82,10 +82,11 @@ pub fn is_own(ip: IpAddr) -> bool {
     may_bind(ip).unwrap_or(true) && !may_bind(others).unwrap_or(false)
 }
 
-/// Starts a connection. It is there once the socket is writable without an error.
-/// `prepare` sets options first.
+/// Starts a connection. It is there once the socket is writable without an error. It ends
+/// with RST, unless [`close`] ends it. `prepare` sets options first.
 pub fn start_connect(route: &Route, prepare: impl FnOnce(&OwnedFd)) -> Result<TcpStream, Errno> {
     let socket = open(route.to.is_ipv4())?;
+    set_reset(&socket, true);
     prepare(&socket);
     if route.source.is_some() || route.port != 0 {
         if route.port == 0 {
@@ -128,12 +129,14 @@ pub fn start_listen(
     Ok(socket)
 }
 
-/// Takes a connection that has arrived; with it comes the address of the other end.
+/// Takes a connection that has arrived; with it comes the address of the other end. It ends
+/// with RST, unless [`close`] ends it.
 pub fn accept(listener: &OwnedFd) -> Result<(TcpStream, SocketAddr), Errno> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd: RawFd = accept4(listener.as_raw_fd(), flags)?;
     // SAFETY: the descriptor is new, and nothing else owns it.
     let socket = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    set_reset(&socket, true);
     // A connection that was reset meanwhile has none.
     let remote = socket.peer_addr().map_err(|_| Errno::ECONNABORTED)?;
     let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
@@ -148,13 +151,20 @@ pub fn take_error(socket: &TcpStream) -> i32 {
     }
 }
 
-/// Closes a connection with RST.
-pub fn reset(socket: TcpStream) {
+/// Chooses what ends a connection whose socket is closed: RST or FIN. It is RST from the
+/// beginning, since the process may be killed: after FIN the other end would take what the
+/// guest has sent until then for all of it.
+fn set_reset(socket: &impl AsFd, is_reset: bool) {
     let at_once = libc::linger {
-        l_onoff: 1,
+        l_onoff: is_reset.into(),
         l_linger: 0,
     };
     let _ = setsockopt(&socket.as_fd(), sockopt::Linger, &at_once);
+}
+
+/// Closes a connection whose FIN is sent, without RST.
+pub fn close(socket: TcpStream) {
+    set_reset(&socket, false);
 }
 
 #[cfg(test)]

@@ -264,6 +264,7 @@ impl Stream {
         if self.is_sent && (self.is_received || self.to_guest.is_none()) {
             if let Some(socket) = self.socket.take() {
                 options::orphan(&socket);
+                net::close(socket);
             }
             self.send_done(0, peer);
         }
@@ -282,13 +283,11 @@ impl Stream {
         self.reset(errno, peer);
     }
 
-    /// Closes the socket with RST, and tells the guest. The own ring stays until the
+    /// Resets the connection, and tells the guest. The own ring stays until the
     /// guest's DONE, without an end mark: that would be FIN to a reader before it learns
     /// of the errno.
     pub fn reset(&mut self, errno: i32, peer: &mut Peer) {
-        if let Some(socket) = self.socket.take() {
-            net::reset(socket);
-        }
+        self.socket = None;
         self.send_done(errno, peer);
     }
 

@@ -39,6 +39,31 @@ fn sigterm_resets_all_and_ends() {
 }
 
 #[test]
+fn sigkill_resets_all() {
+    let (listener, port) = (server(), free_port());
+    let mut host = Host::start(policy(&[port]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    let m = vm.next_endpoint();
+    vm.listen(m, port, 5).unwrap();
+    let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let offer = vm.wait_offer(m);
+    let mut accepted = vm.accept(offer);
+    let mut ends = [(&mut conn, stream), (&mut accepted, client)];
+    for (conn, end) in &mut ends {
+        vm.write_all(conn, b"half of");
+        end.read_exact(&mut [0; 7]).unwrap();
+    }
+    host.child.kill().unwrap();
+    // FIN would say that this was all.
+    for (_, end) in &mut ends {
+        let error = end.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
 fn it_goes_on_without_hallwayd() {
     let listener = server();
     let mut host = Host::start(policy(&[]));
