@@ -79,6 +79,8 @@ static void decline_arrival(struct hall_out *out)
 	hall_out_unmap(out);
 	smp_store_release(&out->state, HALL_OUT_REFUSED);
 	out->closed = true;
+	/* It has a number if accept() found no memory for its ring. */
+	hall_out_close_channel(out);
 }
 
 void hall_listener_take(struct hall_out *out, struct hallway_message *offer)

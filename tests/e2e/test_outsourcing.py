@@ -447,6 +447,43 @@ def test_rate(outsourced: Outsourced) -> None:
     assert delta.of(vm)["outsource_connections"] == 14 - late
 
 
+# Keeps each connection that it accepts until the client ends it, and goes on if there is no memory for one.
+KEEPER = """
+import contextlib, socket, threading
+def keep(sock):
+    with sock, contextlib.suppress(OSError):
+        sock.recv(1)
+listener = socket.create_server(("0.0.0.0", 8080))
+while True:
+    with contextlib.suppress(ConnectionAbortedError):
+        threading.Thread(target=keep, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+
+def test_arrivals_without_memory(outsourced: Outsourced) -> None:
+    """Connections for which the guest has no ring memory are reset, and leave nothing behind."""
+    vm = outsourced.vm
+    # That is for three rings.
+    outsourced.load(memory_bytes=1 << 20)
+    delta = Delta(vm)
+    vm.put(KEEPER, "/tmp/keeper.py")
+    job = vm.spawn("exec python3 -B /tmp/keeper.py")
+    wait_published(8080)
+    wait_for(lambda: outsourced.channels() == 1, "it is the listener's")
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection((HOST, 8080))) for _ in range(20)]
+        for client in clients[3:]:
+            client.settimeout(60)
+            with contextlib.suppress(ConnectionError):
+                assert not client.recv(1)
+        wait_for(
+            lambda: outsourced.channels() > 1, "the host sees those that were accepted", 20 * outsourced.slow
+        )
+    wait_for(lambda: outsourced.channels() == 1, "the others are free", 20 * outsourced.slow)
+    assert delta.of(vm)["outsource_arrivals"] == 3
+    job.kill()
+
+
 UNREAD = 100_096  # bytes, fewer than the ring holds
 # Sends them at once, and no end.
 TELLER = f"""

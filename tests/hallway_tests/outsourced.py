@@ -127,12 +127,17 @@ class Outsourced:
             60 * self.slow,
         )
 
-    def load(self) -> None:
+    def channels(self) -> int:
+        """Return how many channels the guest has, as the host sees it."""
+        members = [m for region in self.site.daemon.status()["regions"] for m in region["members"]]
+        return sum(member["channels"] for member in members if member["uuid"] == self.vm.uuid)
+
+    def load(self, **params: object) -> None:
         """Load the module again, and wait for the outsourcer."""
         if loaded(self.vm):
             rmmod(self.vm)
         self.vm.run("dmesg -C")
-        insmod(self.vm)
+        insmod(self.vm, **params)
         wait_for(lambda: has_arrived(self.vm), "the outsourcer arrives", 60 * self.slow)
 
 
