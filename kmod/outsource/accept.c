@@ -240,6 +240,11 @@ static int accept_arrival(struct hall_out *out, struct sock *listener,
 			decline_arrival(out);
 		goto unlock;
 	}
+	/* From here on the endpoint's number keeps the member's memory. */
+	hall_channel_release(out->channel.member);
+	out->held = false;
+	hall_out_put(out->listener);
+	out->listener = NULL;
 	hall_out_publish(out, fresh->sk);
 	fresh->state = SS_CONNECTED;
 	smp_store_release(&fresh->ops, &hall_tables_of(fresh->sk)->stream);

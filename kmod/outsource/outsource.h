@@ -90,7 +90,7 @@ struct hall_out {
 	bool pending;			/* not asked for yet: see publish.c */
 	unsigned int policy;		/* of the host, when it was asked for */
 	struct list_head arrival;	/* the place there of one that waits */
-	struct hall_out *listener;	/* of one that arrives; referenced */
+	struct hall_out *listener;	/* of one that is not accepted yet; referenced */
 
 	struct hall_datagrams *datagrams;	/* of a UDP socket; allocated */
 

@@ -484,6 +484,29 @@ def test_arrivals_without_memory(outsourced: Outsourced) -> None:
     job.kill()
 
 
+def test_accepted_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
+    """An accepted socket that its program leaves alone keeps nothing of an outsourcer that was killed."""
+    vm = outsourced.vm
+    outsourced.load()
+    program = """
+import socket, time
+listener = socket.create_server(("0.0.0.0", 8080))
+sock = listener.accept()[0]
+listener.close()
+time.sleep(1000)
+"""
+    vm.put(program, "/tmp/idler.py")
+    job = vm.spawn("exec python3 -B /tmp/idler.py")
+    wait_published(8080)
+    with socket.create_connection((HOST, 8080)):
+        wait_for(lambda: not is_published(8080), "it is accepted", 20 * outsourced.slow)
+        wait_for(outsourced.channels, "it has a channel", 20 * outsourced.slow)
+        outsourced.kill_outsourcer()
+    wait_for(lambda: not outsourced.channels(), "it has none", 20 * outsourced.slow)
+    assert job.poll() is None
+    job.kill()
+
+
 UNREAD = 100_096  # bytes, fewer than the ring holds
 # Sends them at once, and no end.
 TELLER = f"""
