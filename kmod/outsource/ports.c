@@ -83,7 +83,9 @@ static struct hall_out *find_unpublished(const struct hall_port_kind *kind, stru
 	struct socket *sock = sk->sk_socket;
 	bool native_till_now;
 
-	if (!tables || !sock || sk->sk_kern_sock || !kind->has_port(sk))
+	/* close() of UDP marks it under the lock, and clears its pointers without. */
+	if (sock_flag(sk, SOCK_DEAD) || !tables || !sock || sk->sk_kern_sock ||
+	    !kind->has_port(sk))
 		return NULL;
 	native_till_now = hall_is_native(sock);
 	/* A close() that has begun misses the exchange: later work asks for that. */

@@ -169,7 +169,8 @@ static void give_back(struct sock *sk)
 
 	lock_sock(sk);
 	sock = sk->sk_socket;
-	if (sock && hall_is_watched(sock))
+	/* close() marks it under the lock, and clears its pointers without. */
+	if (sock && !sock_flag(sk, SOCK_DEAD) && hall_is_watched(sock))
 		smp_store_release(&sock->ops, hall_tables_of(sk)->native);
 	release_sock(sk);
 }
