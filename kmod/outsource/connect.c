@@ -60,8 +60,11 @@ static void call_host(struct hall_out *out)
 	mutex_lock(&out->mutex);
 	hall_count(HALL_OUTSOURCE_CALLS);
 	/* Without memory or number: as if the host's policy were against it. */
-	if (!out->closed && hall_out_offer(out, out->sk, &call))
+	if (!out->closed && hall_out_offer(out, out->sk, &call)) {
+		lock_sock(out->sk);
 		hall_out_take_refusal(out, EACCES);
+		release_sock(out->sk);
+	}
 	hall_out_unlock(out);
 }
 
@@ -270,7 +273,6 @@ void hall_out_take_refusal(struct hall_out *out, int error)
 	}
 	if (out->state != HALL_OUT_CALLING || out->closed)
 		return;
-	lock_sock(sk);
 	sock = sk->sk_socket;
 	if (!sock) {
 		/* While the module goes close() is native. */
@@ -294,7 +296,6 @@ void hall_out_take_refusal(struct hall_out *out, int error)
 		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	}
 	hall_out_unpublish(out);
-	release_sock(sk);
 	sk->sk_state_change(sk);
 	if (error)
 		sk_error_report(sk);

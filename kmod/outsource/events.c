@@ -190,8 +190,10 @@ static void on_decline(struct hall_out *out)
 		/* It reads our ring: only DONE frees that. */
 		if (out->state != HALL_OUT_CALLING)
 			return;
-		hall_datagram_take_refusal(out);
-		hall_datagram_refuse(out, error);
+		if (hall_datagram_take_refusal(out))
+			hall_datagram_refuse(out, error);
+		else
+			set_bit(HALL_EVENT_DECLINE, &out->channel.events);
 		return;
 	}
 	hall_out_free_tx(out);

@@ -224,9 +224,20 @@ void hall_out_queue_work(struct hall_channel *channel)
 		hall_out_put(out);
 }
 
+/*
+ * The socket of a connect() that is not answered: whatever comes may give it back to the
+ * native stack.
+ */
+static struct sock *find_calling(const struct hall_out *out)
+{
+	return out->channel.kind == &hall_out_socket && out->state == HALL_OUT_CALLING ?
+		       out->sk : NULL;
+}
+
 static void run_work(struct work_struct *work)
 {
 	struct hall_out *out = container_of(work, struct hall_out, work);
+	struct sock *sk;
 
 	/*
 	 * A thread in a call may hold the mutex for as long as its program likes, in
@@ -239,7 +250,12 @@ static void run_work(struct work_struct *work)
 			goto put;
 	}
 	WRITE_ONCE(out->awaited, false);
-	hall_out_run_events(out, xchg(&out->channel.events, 0));
+	sk = find_calling(out);
+	if (!sk || hall_turn_trylock(&out->turn, sk)) {
+		hall_out_run_events(out, xchg(&out->channel.events, 0));
+		if (sk)
+			release_sock(sk);
+	}
 	mutex_unlock(&out->mutex);
 put:
 	hall_out_put(out);
@@ -262,6 +278,7 @@ struct hall_out *hall_out_new(const struct hall_channel_kind *kind,
 		return NULL;
 	atomic_inc(&existing);
 	hall_channel_setup(&out->channel, kind, member);
+	hall_turn_init(&out->turn, &out->channel);
 	INIT_HLIST_NODE(&out->hash);
 	INIT_LIST_HEAD(&out->arrivals);
 	INIT_LIST_HEAD(&out->arrival);

@@ -39,6 +39,7 @@
 #include "../compat/address.h"
 #include "../compat/native.h"
 #include "../ring/ring.h"
+#include "../sock/turn.h"
 #include "record.h"
 #include "room.h"
 
@@ -95,6 +96,7 @@ struct hall_out {
 	struct hall_datagrams *datagrams;	/* of a UDP socket; allocated */
 
 	struct work_struct work;
+	struct hall_turn turn;		/* of the work item, at the lock of the socket */
 	struct rcu_head rcu;
 };
 
@@ -248,8 +250,9 @@ int hall_out_await_answer(struct hall_out *out, long timeo);
 /* connect() to AF_UNSPEC: resets the connection; the socket is watched again. */
 int hall_out_disconnect(struct socket *sock);
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len);
-/* The work item: the answer to connect() is there. */
+/* The work item: the answer to connect() is there. Under lock_sock(). */
 void hall_out_take_answer(struct hall_out *out, struct hallway_message *offer);
+/* Under lock_sock(), if there is a socket. */
 void hall_out_take_refusal(struct hall_out *out, int error);
 
 int hall_out_sendmsg(struct socket *sock, struct msghdr *msg, size_t size);
@@ -410,8 +413,11 @@ void hall_datagram_take_returned(struct hall_out *out,
 				 const struct hallway_datagram *head);
 /* Sends what has come back. Mutex. */
 void hall_datagram_send_returned(struct hall_out *out);
-/* The outsourcer has no socket: what is in our ring is sent natively. Mutex. */
-void hall_datagram_take_refusal(struct hall_out *out);
+/*
+ * The outsourcer has no socket: what is in our ring is sent natively. False: the socket is
+ * locked; its release has the work item run. Mutex.
+ */
+bool hall_datagram_take_refusal(struct hall_out *out);
 
 /* deliver.c */
 /*

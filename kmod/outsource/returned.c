@@ -162,20 +162,23 @@ void hall_datagram_send_returned(struct hall_out *out)
 	}
 }
 
-/* The socket is a stock one from now on. */
-static void give_back(struct sock *sk)
+/* The socket is a stock one from now on. False: it is locked. */
+static bool give_back(struct hall_out *out)
 {
+	struct sock *sk = out->sk;
 	struct socket *sock;
 
-	lock_sock(sk);
+	if (!hall_turn_trylock(&out->turn, sk))
+		return false;
 	sock = sk->sk_socket;
 	/* close() marks it under the lock, and clears its pointers without. */
 	if (sock && !sock_flag(sk, SOCK_DEAD) && hall_is_watched(sock))
 		smp_store_release(&sock->ops, hall_tables_of(sk)->native);
 	release_sock(sk);
+	return true;
 }
 
-void hall_datagram_take_refusal(struct hall_out *out)
+bool hall_datagram_take_refusal(struct hall_out *out)
 {
 	/* Our own ring, as we know it: the peer can write its indexes. */
 	struct hall_rx_ring rx = {
@@ -189,10 +192,10 @@ void hall_datagram_take_refusal(struct hall_out *out)
 	struct sk_buff *skb;
 
 	/* The port of a bound one may be published later. */
-	if (!out->datagrams->published)
-		give_back(out->sk);
+	if (!out->datagrams->published && !give_back(out))
+		return false;
 	if (!rx.shared)
-		return;
+		return true;
 	while (hall_record_find(&rx, &head) > 0) {
 		skb = hall_datagram_knows(out, &head) ? copy_record(&rx, &head) : NULL;
 		hall_ring_consume(&rx, hall_record_size(head.length));
@@ -200,4 +203,5 @@ void hall_datagram_take_refusal(struct hall_out *out)
 			send_natively(out->sk, skb);
 		kfree_skb(skb);
 	}
+	return true;
 }

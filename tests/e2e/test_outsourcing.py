@@ -100,6 +100,61 @@ def test_not_allowed(outsourced: Outsourced) -> None:
     assert not moved["tx_bytes_outsourced"]
 
 
+# A thread is in a page fault, with the socket's lock, as the answer to connect() comes: until /tmp/go-on.
+FAULTY_CALLER = """
+import contextlib, errno, os, select, socket, sys, threading, time
+sys.path.append("/hallway/tests")
+from native import Unpaged
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.05)
+def fault():
+    with contextlib.suppress(OSError):
+        page.setsockopt(sock, socket.SOL_SOCKET, 26, 16)  # SO_ATTACH_FILTER
+page, sock = Unpaged(), socket.socket()
+sock.setblocking(False)
+wait("/tmp/call")
+assert sock.connect_ex((sys.argv[1], int(sys.argv[2]))) == errno.EINPROGRESS
+threading.Thread(target=fault).start()
+wait("/tmp/go-on")
+page.close()
+select.select([], [sock], [], 60)
+assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+sock.getpeername()
+print(sock.getsockname()[0])
+"""
+
+
+def test_refused_in_fault(outsourced: Outsourced) -> None:
+    """No work item waits for a thread that has a socket's lock; its refusal has effect after that."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(FAULTY_CALLER, "/tmp/faulty.py")
+    vm.run("rm -f /tmp/call /tmp/go-on")
+    pid = outsourced.outsourcer()
+    assert pid
+    with served(REFUSED, 7016, None, ECHO):
+        job = vm.spawn(f"exec python3 -B /tmp/faulty.py {REFUSED} 7016")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            vm.run("touch /tmp/call")
+            wait_for(lambda: waits(vm, "python3", "handle_userfault"), "a thread is in a fault")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: delta.of(vm)["offers_declined"], "it is refused", 20 * outsourced.slow)
+        assert not waits(vm, "kworker", "__lock_sock")
+        vm.run("touch /tmp/go-on")
+        assert job.wait(60).out.strip() == vm.ip4
+    assert delta.of(vm)["outsource_refused"] == 1
+
+
+def waits(vm: VM, name: str, place: str) -> bool:
+    """Tell whether a thread of that name waits in that function of the guest's kernel."""
+    command = f"grep -lx {place} /proc/[0-9]*/task/*/wchan | sed s/wchan$/comm/ | xargs -r grep -h ^{name}"
+    return bool(vm.run(command, check=False).out)
+
+
 @pytest.mark.slow_on("6.1")
 def test_guest_rules(outsourced: Outsourced) -> None:
     """A connection to which packet rules of the guest apply stays native."""
