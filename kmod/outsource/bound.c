@@ -60,6 +60,11 @@ static void ask_outsourcer(struct hall_out *out)
 	hall_datagram_refuse(out, EACCES);
 }
 
+static void close_bound(struct hall_out *out)
+{
+	hall_datagram_close(out, 0);
+}
+
 /* The port is free again: the socket was not bound after all. */
 static void unbind(struct socket *sock)
 {
@@ -93,7 +98,7 @@ static const struct hall_port_kind bound = {
 	.has_port = has_port,
 	.make = make_bound,
 	.ask = ask_outsourcer,
-	.forget = hall_datagram_forget,
+	.close = close_bound,
 	.collect = collect_bound,
 };
 

@@ -166,6 +166,11 @@ int hall_out_disconnect(struct socket *sock)
 
 	if (!out)
 		return HALL_NATIVE;
+	/* Another thread's calls may have made it a listener. */
+	if (out->channel.kind != &hall_out_socket) {
+		hall_out_put(out);
+		return HALL_NATIVE;
+	}
 	mutex_lock(&out->mutex);
 	close_stream(out, ECONNRESET);
 	hall_out_unpublish(out);

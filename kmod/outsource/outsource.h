@@ -351,8 +351,8 @@ struct hall_port_kind {
 	struct hall_out *(*make)(struct socket *sock, bool native_till_now, gfp_t gfp);
 	/* Asks the outsourcer; the answer is the work item's. Mutex. */
 	void (*ask)(struct hall_out *out);
-	/* Ends the host's part. No lock. */
-	void (*forget)(const struct sock *sk);
+	/* Ends the host's part. Mutex. */
+	void (*close)(struct hall_out *out);
 	/* Those of a bucket of the native table, from a position on; returns the next one. */
 	unsigned int (*collect)(unsigned int bucket, unsigned int from,
 				struct hall_port_batch *batch);

@@ -69,7 +69,9 @@ int hall_port_publish(const struct hall_port_kind *kind, struct socket *sock)
 	hall_out_unlock(out);
 	err = await_answer(out);
 	if (err == -ETIMEDOUT) {
-		kind->forget(sock->sk);
+		mutex_lock(&out->mutex);
+		kind->close(out);
+		hall_out_unlock(out);
 		err = -EACCES;
 	}
 	hall_out_put(out);

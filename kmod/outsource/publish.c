@@ -140,16 +140,25 @@ void hall_listener_end(struct hall_out *out, int error)
 		queue_delayed_work(hall_control_queue, &publish_work, POLICY);
 }
 
+/* Mutex */
+static void close_listener(struct hall_out *out)
+{
+	hall_listener_close(out);
+	hall_out_unpublish(out);
+}
+
 void hall_listener_forget(const struct sock *sk)
 {
 	struct hall_out *out = hall_out_get(sk);
 
 	if (!out)
 		return;
-	mutex_lock(&out->mutex);
-	hall_listener_close(out);
-	hall_out_unpublish(out);
-	hall_out_unlock(out);
+	/* Another thread's connect() may have had the socket outsourced. */
+	if (out->channel.kind == &hall_out_listener) {
+		mutex_lock(&out->mutex);
+		close_listener(out);
+		hall_out_unlock(out);
+	}
 	hall_out_put(out);
 }
 
@@ -177,7 +186,7 @@ static const struct hall_port_kind listener = {
 	.has_port = is_listening,
 	.make = make_listener,
 	.ask = ask_outsourcer,
-	.forget = hall_listener_forget,
+	.close = close_listener,
 	.collect = collect_listeners,
 };
 
