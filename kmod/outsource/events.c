@@ -272,6 +272,15 @@ const struct hall_channel_kind hall_out_listener = {
 	.release = hall_out_release_channel,
 };
 
+/* A UDP socket: its program has closed it, or its port is withdrawn. */
+static void on_abandoned(struct hall_out *out)
+{
+	hall_datagram_close(out, 0);
+	/* It may be in scope again, and this object was in the way. */
+	if (out->datagrams->published)
+		hall_publish_listeners();
+}
+
 static void take_events(struct hall_out *out, unsigned long events)
 {
 	if (events & BIT(HALL_EVENT_OFFER))
@@ -290,7 +299,7 @@ static void take_events(struct hall_out *out, unsigned long events)
 		}
 	}
 	if ((events & BIT(HALL_EVENT_ABANDONED)) && is_datagram(out))
-		hall_datagram_close(out, 0);
+		on_abandoned(out);
 	else if (events & BIT(HALL_EVENT_ABANDONED))
 		hall_listener_drop(out);
 	if (events & BIT(HALL_EVENT_CALLED))

@@ -267,10 +267,14 @@ static void withdraw_one(struct hall_out *out, void *data)
 	if ((!listens && !(out->datagrams && out->datagrams->published)) ||
 	    (READ_ONCE(hall_outsourcing) && is_in_scope(out->sk)))
 		return;
-	if (listens)
-		hall_listener_forget(out->sk);
-	else
-		hall_datagram_forget(out->sk);
+	/* A program may have the mutex of this one for as long as it likes. */
+	if (!listens) {
+		hall_channel_raise(&out->channel, HALL_EVENT_ABANDONED);
+		return;
+	}
+	mutex_lock(&out->mutex);
+	close_listener(out);
+	hall_out_unlock(out);
 }
 
 void hall_withdraw_listeners(void)

@@ -395,6 +395,46 @@ def test_published_life(outsourced: Outsourced) -> None:
         both()
 
 
+# Answers from memory that is never paged in until /tmp/go-on: its thread has the socket's part of the host.
+FAULTY = """
+import os, socket, sys, threading, time
+sys.path.append("/hallway/tests")
+from native import Unpaged
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind(("0.0.0.0", 7030))
+sock.connect(sock.recvfrom(100)[1])
+page = Unpaged()
+threading.Thread(target=page.send, args=(sock, 100)).start()
+while not os.path.exists("/tmp/go-on"):
+    time.sleep(0.05)
+page.close()
+time.sleep(1000)
+"""
+ASK_ONCE = """
+import socket, sys
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"?", (sys.argv[1], 7030))
+"""
+
+
+def test_withdrawn_in_fault(outsourced: Outsourced) -> None:
+    """`hallway outsource off` does not wait for a program that is in a page fault as it sends."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(FAULTY, "/tmp/faulty.py")
+    vm.run("rm -f /tmp/go-on")
+    job = vm.spawn("exec python3 -B /tmp/faulty.py")
+    wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
+    run([*isolate.on_host("outside"), "python3", "-B", "-c", ASK_ONCE, HOST])
+    in_fault = "cat /proc/$(pgrep -nf '[f]aulty.py')/task/*/wchan"
+    wait_for(lambda: "handle_userfault" in vm.run(in_fault).out, "a thread is in a fault")
+    vm.run("hallway outsource off", timeout=20 * outsourced.slow)
+    vm.run("touch /tmp/go-on")
+    wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
+    vm.run("hallway outsource on")
+    wait_for(lambda: is_published(7030, "u"), "the port is published again", 20 * outsourced.slow)
+    job.kill()
+
+
 def test_newly_published(outsourced: Outsourced) -> None:
     """Another configuration takes the port of a bound socket from the host, and gives it back."""
     vm = outsourced.vm
