@@ -252,13 +252,18 @@ static int write_datagram(struct hall_out *out, struct msghdr *msg,
 /* True: there is space, or the ring is used no more. */
 static bool arm_space(struct hall_out *out, u32 least)
 {
-	bool ready = true;
+	bool ready = true, armed = false;
 
 	spin_lock_bh(&out->channel.lock);
-	if (out->memory.ring)
+	if (out->memory.ring) {
+		armed = out->tx.armed;
 		ready = hall_ring_arm_tail(&out->tx, least,
 					   max_t(u32, least, WAKE_SPACE(out->tx.size)));
+	}
 	spin_unlock_bh(&out->channel.lock);
+	/* It is armed no more: a doorbell on its way would wake no other sleeper. */
+	if (armed && ready)
+		hall_out_wake_all(out->sk);
 	/* After the sleeper is in its queue: nothing else wakes it once this is set. */
 	return ready || READ_ONCE(out->closed);
 }
