@@ -183,6 +183,10 @@ static void consume(struct hall_out *out, u32 n)
 
 	if (out->rest) {
 		WRITE_ONCE(out->rest_at, out->rest_at + n);
+		if (out->rest_at == out->rest_len) {
+			kvfree(out->rest);
+			out->rest = NULL;
+		}
 		return;
 	}
 	spin_lock_bh(&out->channel.lock);
