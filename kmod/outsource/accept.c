@@ -45,22 +45,37 @@ static void wake_acceptor(struct sock *sk)
 
 /* Connections that arrive */
 
+/*
+ * Besides a full queue there are those that wait for their work item, which may not run
+ * while the outsourcer sends.
+ */
+#define ARRIVING_MAX	256
+
+/* Softirq: one CPU alone hears of the outsourcer's messages at a time. */
+static bool has_place(const struct hall_out *listener)
+{
+	return (unsigned int)atomic_read(&listener->unaccepted) <=
+	       READ_ONCE(listener->backlog) + ARRIVING_MAX;
+}
+
 struct hall_channel *hall_listener_meet(struct hall_member *member,
 					const struct hallway_message *offer)
 {
+	struct hall_out *out, *listener;
 	struct hall_channel *channel;
-	struct hall_out *out;
 
 	channel = hall_channel_find(member, offer->offer.call.listener);
 	if (!channel)
 		return NULL;
-	out = channel->kind == &hall_out_listener ?
+	listener = hall_out_of(channel);
+	out = channel->kind == &hall_out_listener && has_place(listener) ?
 		      hall_out_new(&hall_out_socket, member, GFP_ATOMIC) : NULL;
 	if (!out) {
 		hall_channel_put(channel);
 		return NULL;
 	}
-	out->listener = hall_out_of(channel);
+	atomic_inc(&listener->unaccepted);
+	out->listener = listener;
 	/* It has no endpoint of its own before accept(). */
 	out->held = hall_channel_hold(member);
 	if (!out->held) {
@@ -243,8 +258,7 @@ static int accept_arrival(struct hall_out *out, struct sock *listener,
 	/* From here on the endpoint's number keeps the member's memory. */
 	hall_channel_release(out->channel.member);
 	out->held = false;
-	hall_out_put(out->listener);
-	out->listener = NULL;
+	hall_out_leave_listener(out);
 	hall_out_publish(out, fresh->sk);
 	fresh->state = SS_CONNECTED;
 	smp_store_release(&fresh->ops, &hall_tables_of(fresh->sk)->stream);

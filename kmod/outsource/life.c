@@ -200,6 +200,13 @@ static void free_out(struct rcu_head *rcu)
 	kfree(out);
 }
 
+void hall_out_leave_listener(struct hall_out *out)
+{
+	atomic_dec(&out->listener->unaccepted);
+	hall_out_put(out->listener);
+	out->listener = NULL;
+}
+
 /* Any context: the last reference is gone. */
 void hall_out_release_channel(struct hall_channel *channel)
 {
@@ -210,7 +217,7 @@ void hall_out_release_channel(struct hall_channel *channel)
 	if (out->held)
 		hall_channel_release(channel->member);
 	if (out->listener)
-		hall_out_put(out->listener);
+		hall_out_leave_listener(out);
 	call_rcu(&out->rcu, free_out);
 	atomic_dec(&existing);
 }

@@ -88,6 +88,7 @@ struct hall_out {
 	/* Of a listener: connections that wait for accept(); under its mutex. */
 	struct list_head arrivals;
 	unsigned int arrived, backlog;
+	atomic_t unaccepted;		/* objects that have it as listener */
 	bool pending;			/* not asked for yet: see publish.c */
 	unsigned int policy;		/* of the host, when it was asked for */
 	struct list_head arrival;	/* the place there of one that waits */
@@ -158,6 +159,8 @@ bool hall_is_native(const struct socket *sock);
 #define HALL_EVENT_IDLE		(HALL_EVENT_KIND + 5)
 
 /* life.c */
+/* It is accepted, or gone: it counts at its listener no more. Mutex, or the last reference. */
+void hall_out_leave_listener(struct hall_out *out);
 extern const struct hall_channel_kind hall_out_socket, hall_out_listener,
 				      hall_out_datagram;
 
@@ -444,7 +447,7 @@ struct hall_channel *hall_listener_meet(struct hall_member *member,
 					const struct hallway_message *offer);
 /* The work item of a connection that arrived: queues it for accept(). */
 void hall_listener_take(struct hall_out *out, struct hallway_message *offer);
-/* The same: nothing will accept it. */
+/* The work item of one that waits: nothing will accept it. */
 void hall_listener_drop(struct hall_out *out);
 /* Closes a listener's channel, and resets what waits for accept(). Mutex. */
 void hall_listener_close(struct hall_out *out);
