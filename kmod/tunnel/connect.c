@@ -113,6 +113,8 @@ static u32 accept_request(struct hall_tunnel *tunnel, struct sock *listener,
 	/* It may have been closed since it was found. */
 	if (listener->sk_state != TCP_LISTEN || sock_flag(listener, SOCK_DEAD) ||
 	    listener->sk_shutdown == SHUTDOWN_MASK ||
+	    /* Of a connect() before: accept() would fail, and lose the child. */
+	    listener->sk_err ||
 	    type_of(listener) != offer->offer.tunnel.type)
 		return HALLWAY_REASON_NO_MATCH;
 	if (sk_acceptq_is_full(listener))

@@ -29,8 +29,12 @@
  */
 static bool arm_bytes(struct hall_tunnel *tunnel, u32 seen)
 {
+	struct hall_member *member = tunnel->channel.member;
 	bool ready = false;
 
+	/* The memory of a peer that departs may be another's in a moment. */
+	if (READ_ONCE(member->departed) || !member->transport->intact(member))
+		return false;
 	spin_lock_bh(&tunnel->channel.lock);
 	if (tunnel->mapped)
 		ready = hall_ring_arm_head(&tunnel->rx, seen + 1) ||
@@ -78,10 +82,17 @@ static u32 await_bytes(struct vsock_sock *vsk)
 	return n ?: find_bytes(vsk);
 }
 
+/*
+ * The core asks these again for a thread that has slept. The tunnel may have been reset
+ * meanwhile, and another thread's connect() have taken it away.
+ */
 s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk)
 {
-	u32 n = await_bytes(vsk);
+	u32 n;
 
+	if (!hall_tunnel_of(vsk))
+		return 0;
+	n = await_bytes(vsk);
 	if (!n && hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk)))
 		sk_vsock(vsk)->sk_err = ECONNRESET;
 	return n;
@@ -89,6 +100,8 @@ s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk)
 
 u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk)
 {
+	if (!hall_tunnel_of(vsk))
+		return 0;
 	return await_bytes(vsk) ||
 	       hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk));
 }
@@ -154,11 +167,12 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 s64 hall_tunnel_has_space(struct vsock_sock *vsk)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-	u32 least = max(tunnel->need, 1u), want;
+	u32 least, want;
 
 	/* The core looks at peer_shutdown. */
-	if (!tunnel->memory.ring)
+	if (!tunnel || !tunnel->memory.ring)
 		return 0;
+	least = max(tunnel->need, 1u);
 	/* DONE is on its way: hall_tunnel_find_space() says so. */
 	if (hall_ring_is_truncated(&tunnel->tx))
 		return least;
