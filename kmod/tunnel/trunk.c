@@ -232,8 +232,12 @@ static bool is_first(struct hall_trunk *trunk, const struct wait_queue_entry *en
 	return first;
 }
 
-/* Writes in turn, behind those that wait. */
-static int wait_and_write(struct hall_tunnel *tunnel, struct sock *sk,
+/*
+ * Writes in turn, behind those that wait. Without lock_sock(): another thread of the
+ * program may hold it for as long as it likes, in a page fault, and all others would wait
+ * behind this one.
+ */
+static int wait_and_write(struct hall_tunnel *tunnel,
 			  const struct hallway_letter *letter, struct iov_iter *from,
 			  long timeo)
 {
@@ -244,8 +248,9 @@ static int wait_and_write(struct hall_tunnel *tunnel, struct sock *sk,
 	add_wait_queue_exclusive(&trunk->turns, &entry);
 	for (;;) {
 		mutex_lock(&trunk->mutex);
-		err = is_first(trunk, &entry) ? write_letter(tunnel, letter, from) :
-						-EAGAIN;
+		err = is_first(trunk, &entry) || tunnel->state == HALL_TUNNEL_ENDED ?
+			      write_letter(tunnel, letter, from) :
+			      -EAGAIN;
 		mutex_unlock(&trunk->mutex);
 		if (err != -EAGAIN || !timeo)
 			break;
@@ -253,9 +258,7 @@ static int wait_and_write(struct hall_tunnel *tunnel, struct sock *sk,
 			err = sock_intr_errno(timeo);
 			break;
 		}
-		release_sock(sk);
 		timeo = wait_woken(&entry, TASK_INTERRUPTIBLE, timeo);
-		lock_sock(sk);
 	}
 	remove_wait_queue(&trunk->turns, &entry);
 	/* The next one's turn: it looks, and arms the doorbell again. */
@@ -279,8 +282,11 @@ static int send_letter(struct hall_tunnel *tunnel, struct sock *sk,
 			      -EAGAIN :
 			      write_letter(tunnel, letter, &msg->msg_iter);
 		mutex_unlock(&trunk->mutex);
-		if (err == -EAGAIN && timeo)
-			err = wait_and_write(tunnel, sk, letter, &msg->msg_iter, timeo);
+		if (err == -EAGAIN && timeo) {
+			release_sock(sk);
+			err = wait_and_write(tunnel, letter, &msg->msg_iter, timeo);
+			lock_sock(sk);
+		}
 	} while (err == -EFAULT && ++faults < FAULTS_MAX &&
 		 !fault_in_iov_iter_readable(&msg->msg_iter, letter->length));
 	return err;
@@ -385,7 +391,7 @@ static void run_writer(struct hall_tunnel *tunnel, unsigned long events)
 	if (!ended)
 		return;
 	forget(tunnel, events & BIT(HALL_EVENT_DEPARTED));
-	wake_up(&trunk->turns);
+	wake_up_all(&trunk->turns);
 }
 
 /* Reading */
