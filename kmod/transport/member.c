@@ -41,6 +41,7 @@ int hall_member_init(struct hall_member *member,
 	xa_init_flags(&member->endpoints, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_BH);
 	atomic_set(&member->channels, 0);
 	atomic_set(&member->tunnels, 0);
+	atomic_long_set(&member->mapped, 0);
 	init_waitqueue_head(&member->idle);
 	return 0;
 }

@@ -68,6 +68,8 @@ struct hall_member {
 	atomic_t endpoint_high;		/* the highest number ever used */
 	atomic_t channels;		/* endpoints in use */
 	atomic_t tunnels;		/* of those, the tunnels */
+	size_t memory;			/* bytes that it can offer rings in; 0: no bound */
+	atomic_long_t mapped;		/* bytes of that in tunnels, or copies of it */
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
 };
 

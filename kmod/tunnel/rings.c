@@ -33,6 +33,29 @@ int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
 	return 0;
 }
 
+/*
+ * Rings of an honest peer do not overlap. One that offers the same memory again and again
+ * could have us copy all of it for each tunnel as it departs.
+ */
+static bool charge(struct hall_tunnel *tunnel, size_t bytes)
+{
+	struct hall_member *member = tunnel->channel.member;
+
+	if (atomic_long_add_return(bytes, &member->mapped) > member->memory &&
+	    member->memory) {
+		atomic_long_sub(bytes, &member->mapped);
+		return false;
+	}
+	tunnel->charged = bytes;
+	return true;
+}
+
+static void uncharge(struct hall_tunnel *tunnel)
+{
+	atomic_long_sub(tunnel->charged, &tunnel->channel.member->mapped);
+	tunnel->charged = 0;
+}
+
 int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer)
 {
 	struct hall_channel *channel = &tunnel->channel;
@@ -47,7 +70,8 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 				      HALLWAY_RING_HEADER + size);
 	if (!ring)
 		return -EPROTO;
-	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_TUNNEL_CARRIER)) {
+	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_TUNNEL_CARRIER) ||
+	    !charge(tunnel, HALLWAY_RING_HEADER + size)) {
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}
@@ -97,6 +121,8 @@ void hall_tunnel_unmap(struct hall_tunnel *tunnel)
 	tunnel->mapped = false;
 	spin_unlock_bh(&tunnel->channel.lock);
 	member->transport->unmap(member, ring);
+	if (!tunnel->rest)
+		uncharge(tunnel);
 }
 
 void hall_tunnel_end(struct hall_tunnel *tunnel)
@@ -124,8 +150,10 @@ void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
 {
 	kvfree(tunnel->rest);
 	tunnel->rest = NULL;
-	if (!tunnel->mapped)
+	if (!tunnel->mapped) {
+		uncharge(tunnel);
 		return;
+	}
 	hall_tunnel_unmap(tunnel);
 	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,
 			  tunnel->rx.tail);
@@ -167,6 +195,7 @@ void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
 		return;
 	size = roundup_pow_of_two(max_t(u32, n, HALLWAY_FRAME_ALIGN));
 	rest = copy_rest(tunnel, n, size);
+	tunnel->rest = rest;
 	hall_tunnel_unmap(tunnel);
 	if (!rest) {
 		/* Bytes are missing before the peer's end mark: it does not count. */
@@ -177,7 +206,6 @@ void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
 	rx->shared = rest;
 	rx->size = size;
 	rx->ended = true;
-	tunnel->rest = rest;
 }
 
 void hall_tunnel_close_channel(struct hall_tunnel *tunnel)

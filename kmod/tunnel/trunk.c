@@ -37,6 +37,8 @@
  */
 #define REFUSED			(HZ / 10)
 #define REFUSED_MULTICAST	HZ
+/* Trunks that a peer writes: one, and one before that which is not read to its end. */
+#define TRUNKS_MAX	2
 /* Datagrams that the reader takes at once. */
 #define TAKEN_MAX	64
 /* Page faults of one datagram, while its pages are taken away again. */
@@ -495,6 +497,17 @@ static void run_reader(struct hall_tunnel *tunnel, unsigned long events)
 		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
 }
 
+/* opening */
+static unsigned int count_trunks(const struct hall_member *member)
+{
+	struct hall_trunk *trunk;
+	unsigned int n = 0;
+
+	list_for_each_entry(trunk, &read_trunks, list)
+		n += trunk->tunnel->channel.member == member;
+	return n;
+}
+
 /* 0, or the reason to decline. opening */
 static u32 accept_trunk(struct hall_tunnel *tunnel, const struct hallway_message *offer)
 {
@@ -502,6 +515,8 @@ static u32 accept_trunk(struct hall_tunnel *tunnel, const struct hallway_message
 
 	if (!sockets)
 		return HALLWAY_REASON_NO_MATCH;
+	if (count_trunks(tunnel->channel.member) >= TRUNKS_MAX)
+		return HALLWAY_REASON_BUSY;
 	trunk = make_trunk(tunnel, 0, true);
 	if (!trunk)
 		return HALLWAY_REASON_NO_MEMORY;

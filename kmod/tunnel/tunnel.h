@@ -69,6 +69,7 @@ struct hall_tunnel {
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
 	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
+	size_t charged;			/* bytes of the member's, for one of them */
 	bool fin;			/* the peer has set its end mark, */
 	bool fin_reported;		/* and pollers know, or soon will */
 	bool failed;			/* reset: ECONNRESET once all is read */

@@ -133,6 +133,7 @@ struct hall_peer *hall_peer_create(struct hall_own_slice *own,
 		return NULL;
 	}
 	peer->member.generation = slice->generation;
+	peer->member.memory = slice->size;
 	peer->own = own;
 	peer->slice = *slice;
 	peer->address_seq = ~0;
