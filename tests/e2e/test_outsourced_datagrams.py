@@ -398,7 +398,7 @@ def test_published_life(outsourced: Outsourced) -> None:
 # Answers from memory that is never paged in until /tmp/go-on: its thread has the socket's part of the host.
 FAULTY = """
 import os, socket, sys, threading, time
-sys.path.append("/hallway/tests")
+sys.path.insert(0, "/hallway/tests")
 from native import Unpaged
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.bind(("0.0.0.0", 7030))

@@ -103,7 +103,7 @@ def test_not_allowed(outsourced: Outsourced) -> None:
 # A thread is in a page fault, with the socket's lock, as the answer to connect() comes: until /tmp/go-on.
 FAULTY_CALLER = """
 import contextlib, errno, os, select, socket, sys, threading, time
-sys.path.append("/hallway/tests")
+sys.path.insert(0, "/hallway/tests")
 from native import Unpaged
 def wait(name):
     while not os.path.exists(name):
