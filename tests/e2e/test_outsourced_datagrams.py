@@ -13,7 +13,7 @@ from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6
 from hallway_lab.sh import run
 from hallway_tests.guests import Delta, connections, rmmod
-from hallway_tests.outsourced import Outsourced, is_published
+from hallway_tests.outsourced import Outsourced, is_published, waits
 from hallway_tests.suite import wait_for
 
 pytestmark = [pytest.mark.xdist_group("e2e-outsourcing"), pytest.mark.slow_on("6.1")]
@@ -425,8 +425,7 @@ def test_withdrawn_in_fault(outsourced: Outsourced) -> None:
     job = vm.spawn("exec python3 -B /tmp/faulty.py")
     wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
     run([*isolate.on_host("outside"), "python3", "-B", "-c", ASK_ONCE, HOST])
-    in_fault = "cat /proc/$(pgrep -nf '[f]aulty.py')/task/*/wchan"
-    wait_for(lambda: "handle_userfault" in vm.run(in_fault).out, "a thread is in a fault")
+    wait_for(lambda: waits(vm, "python3", "handle_userfault"), "a thread is in a fault")
     vm.run("hallway outsource off", timeout=20 * outsourced.slow)
     vm.run("touch /tmp/go-on")
     wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)

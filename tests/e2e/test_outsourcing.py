@@ -22,7 +22,7 @@ from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
 from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod
-from hallway_tests.outsourced import ECHO, PUBLISH, TALKER, Outsourced, is_published, wait_published
+from hallway_tests.outsourced import ECHO, PUBLISH, TALKER, Outsourced, is_published, wait_published, waits
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-outsourcing")
@@ -148,12 +148,6 @@ def test_refused_in_fault(outsourced: Outsourced) -> None:
         vm.run("touch /tmp/go-on")
         assert job.wait(60).out.strip() == vm.ip4
     assert delta.of(vm)["outsource_refused"] == 1
-
-
-def waits(vm: VM, name: str, place: str) -> bool:
-    """Tell whether a thread of that name waits in that function of the guest's kernel."""
-    command = f"grep -lx {place} /proc/[0-9]*/task/*/wchan | sed s/wchan$/comm/ | xargs -r grep -h ^{name}"
-    return bool(vm.run(command, check=False).out)
 
 
 @pytest.mark.slow_on("6.1")

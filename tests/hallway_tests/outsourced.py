@@ -160,3 +160,9 @@ def is_published(port: int, kind: str = "t") -> bool:
 def wait_published(*ports: int) -> None:
     """Wait until all these ports are published."""
     wait_for(lambda: all(map(is_published, ports)), f"{ports} are published")
+
+
+def waits(vm: VM, name: str, place: str) -> bool:
+    """Tell whether a thread of that name waits in that function of the guest's kernel."""
+    command = f"grep -lx {place} /proc/[0-9]*/task/*/wchan | sed s/wchan$/comm/ | xargs -r grep -h ^{name}"
+    return bool(vm.run(command, check=False).out)

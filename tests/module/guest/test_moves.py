@@ -619,17 +619,20 @@ def test_few_offers_to_a_busy_end():
         promote(a, b)
 
 
+def listen_twice(stack):
+    """Return listeners at two addresses, with the same port."""
+    first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    second = socket.create_server(("127.0.0.2", first.getsockname()[1]))
+    return first, stack.enter_context(second)
+
+
 def reconnect_beside_reader(detached):
     """A peer closes with unread bytes after its former one has another connection; True: it lost some.
 
     `detached`: the socket was detached before it was disconnected.
     """
     with contextlib.ExitStack() as stack:
-        port, listeners = 0, []
-        for address in ("127.0.0.1", "127.0.0.2"):
-            listener = stack.enter_context(socket.create_server((address, port)))
-            port = listener.getsockname()[1]
-            listeners.append(listener)
+        listeners = listen_twice(stack)
         c = stack.enter_context(socket.socket())
         c.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -678,11 +681,7 @@ def on_one_cpu(call, *words):
 def test_reconnected_under_sleeper(call):
     """A call that sleeps when its socket is disconnected moves no byte of the next connection."""
     with contextlib.ExitStack() as stack:
-        port, listeners = 0, []
-        for address in ("127.0.0.1", "127.0.0.2"):
-            listener = stack.enter_context(socket.create_server((address, port)))
-            port = listener.getsockname()[1]
-            listeners.append(listener)
+        listeners = listen_twice(stack)
         c = stack.enter_context(socket.socket())
         c.connect(listeners[0].getsockname())
         a = stack.enter_context(listeners[0].accept()[0])
