@@ -151,9 +151,9 @@ pub fn take_error(socket: &TcpStream) -> i32 {
     }
 }
 
-/// Chooses what ends a connection whose socket is closed: RST or FIN. It is RST from the
-/// beginning, since the process may be killed: after FIN the other end would take what the
-/// guest has sent until then for all of it.
+/// Sets how a connection ends when its socket is closed: by RST or by FIN. It is RST from the
+/// beginning, since the process may be killed: after FIN the other end would take a part of
+/// the stream for all of it.
 fn set_reset(socket: &impl AsFd, is_reset: bool) {
     let at_once = libc::linger {
         l_onoff: is_reset.into(),
@@ -162,7 +162,7 @@ fn set_reset(socket: &impl AsFd, is_reset: bool) {
     let _ = setsockopt(&socket.as_fd(), sockopt::Linger, &at_once);
 }
 
-/// Closes a connection whose FIN is sent, without RST.
+/// Closes a connection after its FIN, without RST.
 pub fn close(socket: TcpStream) {
     set_reset(&socket, false);
 }

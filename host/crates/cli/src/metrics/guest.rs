@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
+struct OfReason {
     reason: &'static str,
 }
 
@@ -37,14 +37,14 @@ pub fn register(registry: &mut Registry, module: Module, connections: &[Connecti
         // The registry ends it with a full stop itself.
         registry.register(one.name, text.trim_end_matches('.'), counted);
     }
-    let demotions = Family::<Of, Counter>::default();
+    let demotions = Family::<OfReason, Counter>::default();
     registry.register(
         "demotions",
         "Directions that this end sends, demoted; NONE: a larger ring replaced theirs",
         demotions.clone(),
     );
     for one in module.demotions {
-        let label = Of {
+        let label = OfReason {
             reason: one.reason_name,
         };
         demotions.get_or_create(&label).inc_by(one.count);
