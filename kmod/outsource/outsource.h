@@ -159,8 +159,6 @@ bool hall_is_native(const struct socket *sock);
 #define HALL_EVENT_IDLE		(HALL_EVENT_KIND + 5)
 
 /* life.c */
-/* It is accepted, or gone: it counts at its listener no more. Mutex, or the last reference. */
-void hall_out_leave_listener(struct hall_out *out);
 extern const struct hall_channel_kind hall_out_socket, hall_out_listener,
 				      hall_out_datagram;
 
@@ -177,6 +175,8 @@ struct hall_out *hall_out_new(const struct hall_channel_kind *kind,
 /* Finds the socket's, with a reference, or NULL. Any context. */
 struct hall_out *hall_out_get(const struct sock *sk);
 void hall_out_put(struct hall_out *out);
+/* It is accepted, or gone: it counts at its listener no more. Mutex, or the last reference. */
+void hall_out_leave_listener(struct hall_out *out);
 /* The hash holds a reference from publish to unpublish, which may come twice. */
 void hall_out_publish(struct hall_out *out, struct sock *sk);
 void hall_out_unpublish(struct hall_out *out);
