@@ -14,14 +14,10 @@
 #define LEAST_SPACE(size)	((size) / 16)
 #define WAKE_SPACE(size)	((size) / 2)
 
-/* With bottom halves off; a hostile writer could keep on until the target. */
-#define ARM_TURNS	10000
-
 /* channel.lock */
 static bool is_readable(struct hall_out *out, u32 target, bool *eof)
 {
 	struct hall_rx_ring *rx = &out->rx;
-	unsigned int turns = 0;
 	u32 rest;
 
 	*eof = false;
@@ -29,11 +25,8 @@ static bool is_readable(struct hall_out *out, u32 target, bool *eof)
 		*eof = READ_ONCE(rx->shared->end);
 		target = min(target, rx->size);
 		/* For the next byte, as each reader does: the ring has one event. */
-		while (hall_ring_count_used(rx) < target && !rx->broken && !*eof) {
-			if (!hall_ring_arm_head(rx, hall_ring_count_used(rx) + 1))
-				return false;
-			rx->broken |= ++turns == ARM_TURNS;
-		}
+		if (!*eof && !hall_ring_arm_next(rx, target))
+			return false;
 		if (hall_sock_wants_edges(out->sk, false))
 			hall_ring_arm_edge(rx);
 		return true;

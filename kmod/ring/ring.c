@@ -262,13 +262,23 @@ bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
 /* With bottom halves off; a hostile writer could keep on until the ring is full. */
 #define ARM_TURNS	10000
 
-void hall_ring_arm_edge(struct hall_rx_ring *rx)
+bool hall_ring_arm_next(struct hall_rx_ring *rx, u32 target)
 {
 	unsigned int turns = 0;
+	u32 used;
 
 	/* Until no byte came in between. A real writer is not that fast that often. */
-	while (hall_ring_arm_head(rx, hall_ring_count_used(rx) + 1) && !rx->broken)
-		rx->broken = ++turns == ARM_TURNS;
+	while ((used = hall_ring_count_used(rx)) < target && !rx->broken) {
+		if (!hall_ring_arm_head(rx, used + 1))
+			return false;
+		rx->broken |= ++turns == ARM_TURNS;
+	}
+	return true;
+}
+
+void hall_ring_arm_edge(struct hall_rx_ring *rx)
+{
+	hall_ring_arm_next(rx, ~0u);
 }
 
 bool hall_ring_is_rx_due(struct hall_rx_ring *rx)

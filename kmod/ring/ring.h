@@ -150,6 +150,8 @@ bool hall_ring_is_rx_due(struct hall_rx_ring *rx);
 void hall_ring_disarm_rx(struct hall_rx_ring *rx);
 /* Receiver: have the doorbell rung for the next byte, though there may be unread ones. */
 void hall_ring_arm_edge(struct hall_rx_ring *rx);
+/* Receiver: the same, unless target bytes are unread. True: they are, or it is broken. */
+bool hall_ring_arm_next(struct hall_rx_ring *rx, u32 target);
 
 /*
  * Receiver: find where the next bytes are. copied is the TCP sequence number of
