@@ -7,7 +7,8 @@ datagrams.py flood CID PORT COUNT LENGTH    send numbered datagrams, as many as 
 datagrams.py share CID PORT SECONDS LENGTH PROGRAMS  print how many each program sent
 datagrams.py calls CID PORT                 what calls see
 datagrams.py announce PORT COUNT LENGTH CID...  send multicast ones; wait for each to come back from each CID
-datagrams.py send CID PORT                  send one, and print the error, for each line of the input
+datagrams.py send CID PORT                  for each line of the input send one, or send "till refused"; print
+                                            the error of the last
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MOST = 65536  # bytes of a datagram
 LENGTHS = (0, 1, 15, 16, 17, 64, 1000, 4096, 16384, MOST)
 PATIENCE = 60
 SOON = 20  # seconds, for what comes at once
+PAUSE = 0.01  # seconds between two looks; a refusal is known for 10 times that
 MULTICAST = 0x80000000  # HALLWAY_CID_MULTICAST
 SO_RCVBUFFORCE = 33
 ENOUGH = 16 << 20  # bytes of a buffer for all that callers have on their way
@@ -183,8 +185,14 @@ def send(cid: int, port: int) -> None:
     """Send as often as there are lines."""
     sock = bound()
     print("ready", flush=True)
-    for _ in sys.stdin:
-        print(failure(lambda: sock.sendto(b"needle!!", (cid, port))), flush=True)
+    for line in sys.stdin:
+        end = time.monotonic() + PATIENCE
+        while True:
+            found = failure(lambda: sock.sendto(b"needle!!", (cid, port)))
+            if line.strip() != "till refused" or found == "ECONNREFUSED" or time.monotonic() > end:
+                break
+            time.sleep(PAUSE)
+        print(found, flush=True)
 
 
 def main() -> None:
