@@ -113,6 +113,14 @@ static void forget(struct hall_tunnel *tunnel, bool departed)
 		hall_channel_put(&tunnel->channel);
 }
 
+/* A VM that hallwayd vouches for may have arrived, and be the CID's owner now. */
+static bool is_of_owner(const struct hall_tunnel *tunnel)
+{
+	const struct hall_member *member = tunnel->channel.member;
+
+	return !READ_ONCE(member->departed) && hall_member_has_cid(member);
+}
+
 static struct hall_tunnel *find_trunk(u32 cid)
 {
 	struct hall_tunnel *tunnel;
@@ -122,7 +130,25 @@ static struct hall_tunnel *find_trunk(u32 cid)
 	if (xa_is_value(tunnel) || (tunnel && !hall_channel_tryget(&tunnel->channel)))
 		tunnel = NULL;
 	rcu_read_unlock();
-	return tunnel;
+	if (!tunnel || is_of_owner(tunnel))
+		return tunnel;
+	hall_channel_put(&tunnel->channel);
+	return NULL;
+}
+
+/* The trunk to a VM that owns the CID no more. opening */
+static void drop_trunk(u32 cid)
+{
+	struct hall_tunnel *tunnel = xa_load(&written, cid);
+
+	if (!tunnel || xa_is_value(tunnel))
+		return;
+	xa_erase(&written, cid);
+	mutex_lock(&tunnel->trunk->mutex);
+	end_trunk(tunnel);
+	mutex_unlock(&tunnel->trunk->mutex);
+	wake_up_all(&tunnel->trunk->turns);
+	hall_channel_put(&tunnel->channel);
 }
 
 /* opening, mutex: once it has a number the peer may say anything of it. */
@@ -148,12 +174,14 @@ static int set_up(struct hall_tunnel *tunnel, u32 cid)
 static struct hall_tunnel *open_trunk(u32 cid, unsigned long refused)
 {
 	struct hall_member *member = hall_members_get_by_cid(cid);
-	void *entry = xa_load(&written, cid);
 	struct hall_tunnel *tunnel;
+	void *entry;
 	int err;
 
+	drop_trunk(cid);
 	if (!member)
 		return ERR_PTR(-EHOSTUNREACH);
+	entry = xa_load(&written, cid);
 	if (xa_is_value(entry) && time_before(jiffies, xa_to_value(entry) + refused)) {
 		hall_member_put(member);
 		return ERR_PTR(-ECONNREFUSED);
@@ -437,8 +465,12 @@ static enum taken take_datagrams(struct hall_tunnel *tunnel)
 
 static enum taken read_trunk(struct hall_tunnel *tunnel)
 {
+	struct hall_member *member = tunnel->channel.member;
 	enum taken taken = TAKEN_LAST;
 
+	/* What it wrote before it departed is read. */
+	if (!READ_ONCE(member->departed) && !hall_member_has_cid(member))
+		return TAKEN_LAST;
 	spin_lock_bh(&tunnel->channel.lock);
 	if (tunnel->mapped)
 		taken = take_datagrams(tunnel);
@@ -574,13 +606,10 @@ static void end_all(void)
 	unsigned long cid;
 
 	xa_for_each(&written, cid, tunnel) {
-		xa_erase(&written, cid);
 		if (xa_is_value(tunnel))
-			continue;
-		mutex_lock(&tunnel->trunk->mutex);
-		end_trunk(tunnel);
-		mutex_unlock(&tunnel->trunk->mutex);
-		hall_channel_put(&tunnel->channel);
+			xa_erase(&written, cid);
+		else
+			drop_trunk(cid);
 	}
 	list_for_each_entry(trunk, &read_trunks, list)
 		hall_channel_raise(&trunk->tunnel->channel, HALL_EVENT_FINISH);
