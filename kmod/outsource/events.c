@@ -57,24 +57,23 @@ static void on_done(struct hall_out *out)
 /* The bytes that are in the ring are read later; its memory may go now. */
 static void save_rest(struct hall_out *out)
 {
+	struct hall_member *member = out->channel.member;
 	struct hall_span span;
 	u32 n, at;
 	bool eof;
 
 	n = hall_out_count_unread(out, &eof);
-	if (!out->mapped || out->closed || !n)
+	if (!out->mapped || out->closed || !n || !hall_member_charge(member, n))
 		return;
 	out->rest = kvmalloc(n, GFP_KERNEL);
-	if (!out->rest)
-		return;
-	for (at = 0; at < n; at += span.len) {
+	out->rest_len = n;
+	for (at = 0; out->rest && at < n; at += span.len) {
 		span = hall_ring_get_rx_span(&out->rx, at, n - at);
 		memcpy(out->rest + at, span.data, span.len);
 	}
-	out->rest_len = n;
 	/* Another member may have written there meanwhile. */
-	if (!out->channel.member->transport->intact(out->channel.member))
-		out->rest_len = 0;
+	if (!out->rest || !member->transport->intact(member))
+		hall_out_free_rest(out);
 }
 
 /* The outsourcer has a socket. */

@@ -193,7 +193,6 @@ static void free_out(struct rcu_head *rcu)
 {
 	struct hall_out *out = container_of(rcu, struct hall_out, rcu);
 
-	kvfree(out->rest);
 	if (out->datagrams)
 		__skb_queue_purge(&out->datagrams->returned);
 	kfree(out->datagrams);
@@ -207,6 +206,17 @@ void hall_out_leave_listener(struct hall_out *out)
 	out->listener = NULL;
 }
 
+void hall_out_free_rest(struct hall_out *out)
+{
+	kvfree(out->rest);
+	out->rest = NULL;
+	hall_member_uncharge(out->channel.member, out->rest_len);
+	spin_lock_bh(&out->channel.lock);
+	out->rest_len = 0;
+	out->rest_at = 0;
+	spin_unlock_bh(&out->channel.lock);
+}
+
 /* Any context: the last reference is gone. */
 void hall_out_release_channel(struct hall_channel *channel)
 {
@@ -218,6 +228,7 @@ void hall_out_release_channel(struct hall_channel *channel)
 		hall_channel_release(channel->member);
 	if (out->listener)
 		hall_out_leave_listener(out);
+	hall_out_free_rest(out);
 	call_rcu(&out->rcu, free_out);
 	atomic_dec(&existing);
 }

@@ -81,7 +81,7 @@ struct hall_out {
 	u32 asked;			/* number of the last question: options.c */
 	wait_queue_head_t answers;	/* sleepers that have asked */
 	int passed[HALLWAY_OPTION_MAX + 1];	/* options, as they were passed */
-	/* Bytes of a ring after its writer departed; allocated. */
+	/* Bytes of a ring after its writer departed: allocated, and charged to it. */
 	u8 *rest;
 	u32 rest_len, rest_at;
 
@@ -177,6 +177,8 @@ struct hall_out *hall_out_get(const struct sock *sk);
 void hall_out_put(struct hall_out *out);
 /* It is accepted, or gone: it counts at its listener no more. Mutex, or the last reference. */
 void hall_out_leave_listener(struct hall_out *out);
+/* What was saved of the peer's ring goes, if there is any. Mutex, or the last reference. */
+void hall_out_free_rest(struct hall_out *out);
 /* The hash holds a reference from publish to unpublish, which may come twice. */
 void hall_out_publish(struct hall_out *out, struct sock *sk);
 void hall_out_unpublish(struct hall_out *out);

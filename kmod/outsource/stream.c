@@ -183,10 +183,8 @@ static void consume(struct hall_out *out, u32 n)
 
 	if (out->rest) {
 		WRITE_ONCE(out->rest_at, out->rest_at + n);
-		if (out->rest_at == out->rest_len) {
-			kvfree(out->rest);
-			out->rest = NULL;
-		}
+		if (out->rest_at == out->rest_len)
+			hall_out_free_rest(out);
 		return;
 	}
 	spin_lock_bh(&out->channel.lock);

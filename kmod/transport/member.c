@@ -41,7 +41,7 @@ int hall_member_init(struct hall_member *member,
 	xa_init_flags(&member->endpoints, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_BH);
 	atomic_set(&member->channels, 0);
 	atomic_set(&member->tunnels, 0);
-	atomic_long_set(&member->mapped, 0);
+	atomic_long_set(&member->charged, 0);
 	init_waitqueue_head(&member->idle);
 	return 0;
 }
@@ -73,6 +73,20 @@ void hall_member_put(struct hall_member *member)
 		free_percpu(member->bytes);
 		member->transport->release(member);
 	}
+}
+
+bool hall_member_charge(struct hall_member *member, size_t bytes)
+{
+	if (atomic_long_add_return(bytes, &member->charged) <= member->memory ||
+	    !member->memory)
+		return true;
+	atomic_long_sub(bytes, &member->charged);
+	return false;
+}
+
+void hall_member_uncharge(struct hall_member *member, size_t bytes)
+{
+	atomic_long_sub(bytes, &member->charged);
 }
 
 long hall_memory_count_left(const struct hall_member *peer)

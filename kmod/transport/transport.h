@@ -69,7 +69,7 @@ struct hall_member {
 	atomic_t channels;		/* endpoints in use */
 	atomic_t tunnels;		/* of those, the tunnels */
 	size_t memory;			/* bytes that it can offer rings in; 0: no bound */
-	atomic_long_t mapped;		/* bytes of that in tunnels, or copies of it */
+	atomic_long_t charged;		/* bytes of that: hall_member_charge() */
 	wait_queue_head_t idle;		/* woken when channels falls to 0 */
 };
 
@@ -233,6 +233,15 @@ static inline void hall_member_get(struct hall_member *member)
 
 /* Any context. */
 void hall_member_put(struct hall_member *member);
+
+/*
+ * Counts bytes of the member's memory that are mapped, or copied, for a tunnel or an
+ * outsourced socket. False: there are more than the member has. Rings of an honest peer do
+ * not overlap; one that offers the same memory again and again could have us copy all of
+ * it for each socket as it departs. Any context.
+ */
+bool hall_member_charge(struct hall_member *member, size_t bytes);
+void hall_member_uncharge(struct hall_member *member, size_t bytes);
 
 /* May the member reach this port by a tunnel? Any context. */
 static inline bool hall_member_may_reach(struct hall_member *member, u32 port)

@@ -33,26 +33,9 @@ int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
 	return 0;
 }
 
-/*
- * Rings of an honest peer do not overlap. One that offers the same memory again and again
- * could have us copy all of it for each tunnel as it departs.
- */
-static bool charge(struct hall_tunnel *tunnel, size_t bytes)
-{
-	struct hall_member *member = tunnel->channel.member;
-
-	if (atomic_long_add_return(bytes, &member->mapped) > member->memory &&
-	    member->memory) {
-		atomic_long_sub(bytes, &member->mapped);
-		return false;
-	}
-	tunnel->charged = bytes;
-	return true;
-}
-
 static void uncharge(struct hall_tunnel *tunnel)
 {
-	atomic_long_sub(tunnel->charged, &tunnel->channel.member->mapped);
+	hall_member_uncharge(tunnel->channel.member, tunnel->charged);
 	tunnel->charged = 0;
 }
 
@@ -71,10 +54,11 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 	if (!ring)
 		return -EPROTO;
 	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_TUNNEL_CARRIER) ||
-	    !charge(tunnel, HALLWAY_RING_HEADER + size)) {
+	    !hall_member_charge(member, HALLWAY_RING_HEADER + size)) {
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}
+	tunnel->charged = HALLWAY_RING_HEADER + size;
 	WRITE_ONCE(channel->sender, offer->from);
 	WRITE_ONCE(channel->receiver, offer->from);
 	spin_lock_bh(&channel->lock);
