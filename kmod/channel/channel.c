@@ -125,26 +125,35 @@ void hall_channel_close(struct hall_channel *channel)
 		return;
 	xa_erase_bh(&member->endpoints, channel->endpoint);
 	channel->endpoint = 0;
-	channel->sender = 0;
-	channel->receiver = 0;
+	WRITE_ONCE(channel->sender, 0);
+	WRITE_ONCE(channel->receiver, 0);
 	hall_channel_release(member);
 	hall_channel_put(channel);
 }
 
-static void notify(struct hall_channel *channel, u32 endpoint)
+/*
+ * The caller may hold no lock that keeps the channel open. Between the close of a member's
+ * last channel and the end of the shared memory there is a grace period.
+ */
+static void notify(struct hall_channel *channel, const u32 *number)
 {
+	u32 endpoint;
+
+	rcu_read_lock();
+	endpoint = READ_ONCE(*number);
 	if (endpoint)
 		channel->member->transport->notify(channel->member, endpoint);
+	rcu_read_unlock();
 }
 
 void hall_channel_notify_receiver(struct hall_channel *channel)
 {
-	notify(channel, READ_ONCE(channel->receiver));
+	notify(channel, &channel->receiver);
 }
 
 void hall_channel_notify_sender(struct hall_channel *channel)
 {
-	notify(channel, READ_ONCE(channel->sender));
+	notify(channel, &channel->sender);
 }
 
 static void send_offer(struct hall_channel *channel, u32 carrier,
