@@ -138,8 +138,10 @@ void ivshmem_region_ring_all(struct region *region)
 	for (slot = 0; slot < region->slots; slot++) {
 		if (slot == region->slot)
 			continue;
+		preempt_disable();
 		hall_mailbox_mark(hall_mailbox_at(&region->own.slice, slot), 0);
 		ring_slot(region, slot);
+		preempt_enable();
 	}
 }
 

@@ -75,6 +75,7 @@ bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint)
 	__u64 *pending, bit, before, found;
 	unsigned int i;
 
+	lockdep_assert_preemption_disabled();
 	if (endpoint >= HALLWAY_ENDPOINTS_MAX)
 		return false;
 	pending = &mailbox->pending[endpoint / 64];

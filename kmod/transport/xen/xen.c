@@ -197,8 +197,10 @@ static void xen_publish(const struct in6_addr *address, unsigned int count)
 		if (!pair->granted)
 			continue;
 		hall_own_slice_publish(&pair->own, address, count);
+		preempt_disable();
 		hall_mailbox_mark(hall_mailbox_at(&pair->own.slice, 0), 0);
 		hall_xen_pair_ring(pair);
+		preempt_enable();
 	}
 	mutex_unlock(&xen_mutex);
 }

@@ -44,6 +44,7 @@ static inline u64 sync_cmpxchg(__u64 *word, __u64 old, __u64 new)
 
 #define preempt_disable()	((void)0)
 #define preempt_enable()	((void)0)
+#define lockdep_assert_preemption_disabled()	((void)0)
 
 #define BITS_TO_LONGS(bits)	(((bits) + 63) / 64)
 #define for_each_set_bit(bit, words, bits) \
@@ -148,6 +149,7 @@ static inline void gen_pool_destroy(struct gen_pool *pool)
 #define atomic_long_set(v, i)	((v)->counter = (i))
 #define atomic_long_read(v)	((v)->counter)
 #define atomic_long_add(n, v)	((v)->counter += (n))
+#define atomic_long_add_return(n, v)	((v)->counter += (n))
 
 static inline void atomic_long_sub(long n, atomic_long_t *v)
 {
