@@ -27,6 +27,9 @@ struct collection {
 	struct in6_addr address[HALLWAY_ADDRESSES_MAX];
 };
 
+/* By `remote`; the work item's. */
+static struct collection published[2];
+
 static void add(struct collection *to, const struct in6_addr *address)
 {
 	if (to->count < HALLWAY_ADDRESSES_MAX &&
@@ -76,6 +79,21 @@ static void collect_from(struct collection *to)
 	rtnl_unlock();
 }
 
+/*
+ * Any user may change addresses of a namespace of its own again and again: that must not
+ * interrupt all peers.
+ */
+static void publish(struct collection *last, const struct collection *now)
+{
+	size_t size = now->count * sizeof(*now->address);
+
+	if (last->count == now->count && !memcmp(last->address, now->address, size))
+		return;
+	memcpy(last->address, now->address, size);
+	last->count = now->count;
+	hall_transport_publish(now->remote, now->address, now->count);
+}
+
 static void collect(struct work_struct *work)
 {
 	/* Departures need the queue, and memory may wait for a disk behind their peers. */
@@ -89,7 +107,7 @@ static void collect(struct work_struct *work)
 		to->count = 0;
 		if (READ_ONCE(publishing))
 			collect_from(to);
-		hall_transport_publish(remote, to->address, to->count);
+		publish(&published[remote], to);
 	}
 	kfree(to);
 }

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.xdist_group("e2e-streams")
 
 TRIPS = 300  # round trips
 SLEEPERS = 40  # threads; their endpoints share a word of the mailbox
+CHANGES = 100  # of addresses
 JIFFY = 4000  # us; in each the interrupt is masked at most once
 
 
@@ -59,3 +60,19 @@ def test_doorbells_merge(pair: Pair) -> None:
     assert moved["doorbells_sent"] < 5, moved
     assert moved["doorbells_merged"] > SLEEPERS / 2, moved
     pair.check_counters(delta, stopped=True)
+
+
+@pytest.mark.slow_on("6.1")
+def test_addresses_that_stay(pair: Pair) -> None:
+    """Addresses that come and go in a namespace of some user's ring no peer: those that travel stay."""
+    pair.load()
+    a, b = pair.both
+    delta = Delta(a, b)
+    change = "ip address add 10.99.0.1/32 dev lo; ip address del 10.99.0.1/32 dev lo"
+    a.run(f"unshare --net sh -c 'for i in $(seq {CHANGES}); do {change}; done'", timeout=60 * pair.slow)
+    assert delta.of(b)["doorbells_received"] < CHANGES / 10
+    a.run("ip address add 10.99.0.1/32 dev lo")
+    try:
+        wait_for(lambda: "10.99.0.1" in pair.member(a)["addresses"], "it is published")
+    finally:
+        a.run("ip address del 10.99.0.1/32 dev lo")
