@@ -41,6 +41,7 @@ static unsigned int locked;	/* locked sockets that this scan found */
 
 static void run_count(struct work_struct *work);
 static DECLARE_DELAYED_WORK(count_work, run_count);
+static unsigned long counted;	/* jiffies: not before; run_count() only */
 
 static struct hall_member *find_member(const struct sock *sk)
 {
@@ -175,10 +176,10 @@ static struct inet_hashinfo *table_of(const struct net *net)
 }
 
 /*
- * Returns the jiffies until the next one, which are this many at least. A namespace
- * in use stays in the list, which may be walked on from there.
+ * Returns the jiffies to rest before the next one. A namespace in use stays in the list,
+ * which may be walked on from there.
  */
-static unsigned long scan_all(const struct visit *visit, unsigned long least)
+static unsigned long scan_all(const struct visit *visit)
 {
 	struct inet_hashinfo *shared = table_of(&init_net);
 	u64 busy = scan_table(shared, visit);
@@ -194,13 +195,11 @@ static unsigned long scan_all(const struct visit *visit, unsigned long least)
 		put_net(net);
 	}
 	rcu_read_unlock();
-	return max(least, nsecs_to_jiffies(SHARE * busy));
+	return nsecs_to_jiffies(SHARE * busy);
 }
 
 static void run_scan(struct work_struct *work)
 {
-	unsigned long pause;
-
 	if (!READ_ONCE(hall_enabled))
 		return;
 	if (time_before(jiffies, rested)) {
@@ -209,8 +208,7 @@ static void run_scan(struct work_struct *work)
 	}
 	hall_count(HALL_SCANS);
 	locked = 0;
-	pause = scan_all(&attaching, PAUSE);
-	rested = jiffies + pause;
+	rested = jiffies + max_t(unsigned long, PAUSE, scan_all(&attaching));
 	if (!locked)
 		return;
 	queue_delayed_work(hall_control_queue, &scan_work, READ_ONCE(again));
@@ -221,11 +219,21 @@ static void run_count(struct work_struct *work)
 {
 	unsigned long pause;
 
-	if (!READ_ONCE(hall_enabled) || !hall_candidates_count_begin())
+	if (!READ_ONCE(hall_enabled))
 		return;
-	pause = scan_all(&counting, COUNT);
+	/* Peers can ask for it at any time. */
+	if (time_before(jiffies, counted)) {
+		queue_delayed_work(hall_control_queue, &count_work,
+				   counted - jiffies);
+		return;
+	}
+	if (!hall_candidates_count_begin())
+		return;
+	pause = scan_all(&counting);
+	counted = jiffies + pause;
 	hall_candidates_count_end(ENOUGH);
-	queue_delayed_work(hall_control_queue, &count_work, pause);
+	queue_delayed_work(hall_control_queue, &count_work,
+			   max_t(unsigned long, COUNT, pause));
 }
 
 static void queue_count(void)
@@ -243,6 +251,7 @@ void hall_scan(void)
 int hall_scan_init(void)
 {
 	rested = jiffies;
+	counted = jiffies;
 	hall_discovery_handler.served = hall_scan;
 	hall_discovery_handler.candidates = queue_count;
 	return 0;
