@@ -180,6 +180,9 @@ int hall_sock_init(void)
 void hall_sock_uninit(void)
 {
 	/* Waits for the callbacks of call_rcu_tasks(). */
-	rcu_barrier_tasks();
+	if (IS_ENABLED(CONFIG_TASKS_RCU))
+		rcu_barrier_tasks();
+	else
+		rcu_barrier();
 	hall_reset_uninit();
 }
