@@ -26,12 +26,24 @@
  * believe that another one is free, as often as they like.
  */
 #define ASK_AGAIN	HZ
+/* Or that hallwayd does not know the region's UUID, which they may have overwritten. */
+#define UNKNOWN_AGAIN	(10 * HZ)
 
 LIST_HEAD(ivshmem_regions);
 
 static struct region *region_of(struct hall_member *member)
 {
 	return container_of(hall_peer_of(member)->own, struct region, own);
+}
+
+/*
+ * Again for each request to join: a member may have overwritten them, and hallwayd writes
+ * them again.
+ */
+static void read_names(struct region *region)
+{
+	memcpy(region->uuid, region->shared->uuid, sizeof(region->uuid));
+	memcpy(region->key, region->shared->key, sizeof(region->key));
 }
 
 struct region *ivshmem_region_create(struct pci_dev *pdev,
@@ -53,8 +65,7 @@ struct region *ivshmem_region_create(struct pci_dev *pdev,
 	region->size = size;
 	region->slots = READ_ONCE(shared->slots);
 	region->ask_at = jiffies;
-	memcpy(region->uuid, shared->uuid, sizeof(region->uuid));
-	memcpy(region->key, shared->key, sizeof(region->key));
+	read_names(region);
 	if (READ_ONCE(shared->size) != size || region->slots < 2 ||
 	    region->slots > HALLWAY_SLOTS_MAX ||
 	    READ_ONCE(shared->header_size) != HALLWAY_HEADER_SIZE) {
@@ -330,6 +341,7 @@ void ivshmem_region_ask(struct region *region)
 			     HALLWAY_PAGE_ENTRIES);
 		return;
 	}
+	read_names(region);
 	region->unanswered = 0;
 	region->change = virt_load_acquire(&region->shared->change);
 	region->state = REGION_ASKED;
@@ -358,15 +370,21 @@ static const char *refusal(u32 status)
 static void take_refusal(struct region *region, u32 status,
 			 const struct hallway_reply *reply)
 {
-	bool full = status == HALLWAY_STATUS_FULL;
-
-	if (!full || !region->full_reported)
+	if (status != region->reported)
 		pr_err("hallwayd %u.%u refused this VM (status %u; this module is %u.%u): %s\n",
 		       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
 		       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
-	region->full_reported = full;
+	region->reported = status;
 	region->ask_at = jiffies + ASK_AGAIN;
-	region->state = full ? REGION_FULL : REGION_REFUSED;
+	if (status == HALLWAY_STATUS_FULL) {
+		region->state = REGION_FULL;
+	} else if (status == HALLWAY_STATUS_UNKNOWN) {
+		/* The UUID may have been another member's invention. */
+		region->ask_at = jiffies + UNKNOWN_AGAIN;
+		region->state = REGION_IDLE;
+	} else {
+		region->state = REGION_REFUSED;
+	}
 }
 
 static void take_slot(struct region *region, const struct hallway_reply *reply)
@@ -388,12 +406,13 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 	slice = slice_at(region, slot, &entry);
 	if (hall_own_slice_open(&region->own, &slice, ivshmem_address,
 				ivshmem_addresses)) {
-		pr_err("no memory to join a region\n");
-		region->state = REGION_REFUSED;
+		pr_err_ratelimited("no memory to join a region: asking again\n");
+		region->ask_at = jiffies + ASK_AGAIN;
+		region->state = REGION_IDLE;
 		return;
 	}
 	region->state = REGION_JOINED;
-	region->full_reported = false;
+	region->reported = HALLWAY_STATUS_OK;
 	pr_info_ratelimited("joined region %pUb as member %u\n", region->uuid,
 			    slot);
 	ivshmem_region_ring_all(region);

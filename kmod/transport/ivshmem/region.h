@@ -35,7 +35,7 @@ struct region {
 	bool removed;			/* its device goes: it does not join again */
 	unsigned long ask_at;		/* jiffies; it does not ask before */
 	unsigned int unanswered;	/* looks at a reply that did not come */
-	bool full_reported;
+	u32 reported;			/* the last refusal, or 0 */
 	struct hall_own_slice own;	/* open while JOINED or LEAVING */
 	/* Valid but in REGION_IDLE. */
 	struct doorbell *doorbell;
