@@ -21,7 +21,12 @@
 #include "../switch/switch.h"
 #include "counters.h"
 
+/* Dumps that users have begun, and not read to their end. Each keeps a snapshot. */
+#define DUMPS_MAX	32
+
 static struct genl_family family;
+/* Of all users but administrators. */
+static atomic_t dumps;
 
 /* The snapshot of one dump, in cb->args[0]. */
 struct snapshot {
@@ -83,14 +88,25 @@ static void *snapshot_add(struct snapshot *snapshot)
 	return element;
 }
 
+/* Returns an error pointer: -EBUSY, -ENOMEM. */
 static struct snapshot *snapshot_new(struct netlink_callback *cb, size_t size)
 {
-	struct snapshot *snapshot = kzalloc(sizeof(*snapshot), GFP_KERNEL);
+	bool private = netlink_capable(cb->skb, CAP_NET_ADMIN);
+	struct snapshot *snapshot;
 
-	if (snapshot) {
-		snapshot->size = size;
-		cb->args[0] = (long)snapshot;
+	if (!private && atomic_inc_return(&dumps) > DUMPS_MAX) {
+		atomic_dec(&dumps);
+		return ERR_PTR(-EBUSY);
 	}
+	snapshot = kzalloc(sizeof(*snapshot), GFP_KERNEL);
+	if (!snapshot) {
+		if (!private)
+			atomic_dec(&dumps);
+		return ERR_PTR(-ENOMEM);
+	}
+	snapshot->size = size;
+	snapshot->private = private;
+	cb->args[0] = (long)snapshot;
 	return snapshot;
 }
 
@@ -98,8 +114,11 @@ static int snapshot_free(struct netlink_callback *cb)
 {
 	struct snapshot *snapshot = (void *)cb->args[0];
 
-	if (snapshot)
-		kvfree(snapshot->element);
+	if (!snapshot)
+		return 0;
+	if (!snapshot->private)
+		atomic_dec(&dumps);
+	kvfree(snapshot->element);
 	kfree(snapshot);
 	return 0;
 }
@@ -220,10 +239,9 @@ static int start_connections(struct netlink_callback *cb)
 {
 	struct snapshot *snapshot = snapshot_new(cb, sizeof(struct connection));
 
-	if (!snapshot)
-		return -ENOMEM;
+	if (IS_ERR(snapshot))
+		return PTR_ERR(snapshot);
 	/* As in /proc/net/tcp: only an administrator sees other namespaces. */
-	snapshot->private = netlink_capable(cb->skb, CAP_NET_ADMIN);
 	if (!snapshot->private)
 		snapshot->net = sock_net(cb->skb->sk);
 	hall_sock_walk(collect_connection, snapshot);
@@ -313,9 +331,8 @@ static int start_members(struct netlink_callback *cb)
 	struct snapshot *snapshot = snapshot_new(cb, sizeof(struct member));
 	int err;
 
-	if (!snapshot)
-		return -ENOMEM;
-	snapshot->private = netlink_capable(cb->skb, CAP_NET_ADMIN);
+	if (IS_ERR(snapshot))
+		return PTR_ERR(snapshot);
 	/* Mutexes are held: memory is found before. */
 	do {
 		snapshot->count = 0;

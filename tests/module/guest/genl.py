@@ -49,12 +49,15 @@ class Family:
         """Let go of the socket."""
         self._sock.close()
 
-    def _ask(self, family, command, attributes=b"", flags=ACK):
-        """Send a request; return the answers' attributes."""
+    def _request(self, family, command, attributes, flags):
         size = 20 + len(attributes)
         self._sock.send(
             struct.pack("IHHIIBBH", size, family, REQUEST | flags, 0, 0, command, 1, 0) + attributes
         )
+
+    def _ask(self, family, command, attributes=b"", flags=ACK):
+        """Send a request; return the answers' attributes."""
+        self._request(family, command, attributes, flags)
         answers = []
         while True:
             data = self._sock.recv(1 << 16)
@@ -94,6 +97,11 @@ class Family:
         names = {number: name for name, number in self._n.items() if name.startswith("A_")}
         answers = self._ask(self._id, self._n["CMD_MEMBERS"], flags=DUMP)
         return [{names[kind] for kind, _ in _attributes(answer)} for answer in answers]
+
+    def begin_connections(self):
+        """Ask for all connections, and read but the first answer's beginning: True if it is no error."""
+        self._request(self._id, self._n["CMD_CONNECTIONS"], b"", DUMP)
+        return struct.unpack_from("H", self._sock.recv(6), 4)[0] != ERROR
 
     def connections(self):
         """Return ports, carriers, reason and the peer's name of each attached end."""
