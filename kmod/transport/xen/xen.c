@@ -113,7 +113,8 @@ static bool read_list(void)
 		pair->found = false;
 	if (!ending && own_domid < 0)
 		own_domid = hall_xen_read_domid();
-	if (!ending && own_domid >= 0 && hall_xen_list(list_one))
+	if (!ending && (own_domid == -ENOMEM ||
+			(own_domid >= 0 && hall_xen_list(list_one))))
 		return false;
 	list_for_each_entry(pair, &xen_pairs, list) {
 		if (pair->found)
