@@ -372,13 +372,22 @@ void hall_xen_pair_suspend(struct pair *pair)
 
 bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 {
+	u32 reason;
+
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
-		hall_peers_depart(&pair->own, find_reason(pair));
+		reason = find_reason(pair);
+		hall_peers_depart(&pair->own, reason);
 		pair->state = PAIR_LEAVING;
+		pair->used = reason == HALLWAY_REASON_PEER_LEFT;
 	}
-	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own))
+	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own)) {
 		part(pair);
+		/* The next domain of that number gets a slice of its own. */
+		if (pair->used)
+			withdraw(pair);
+		pair->used = false;
+	}
 	if (pair->state == PAIR_ALONE && pair->listed)
 		join(pair);
 	if (pair->state == PAIR_ALONE && !pair->listed) {
