@@ -788,6 +788,7 @@ static void offer(struct peer *peer, u32 count)
 	peer->slice->generation = peer->generation;
 	peer->slice->magic = HALLWAY_SLICE_MAGIC;
 	write_node(FROM, peer, "", "");
+	write_number_node(peer, "major", HALLWAY_MAJOR);
 	write_number_node(peer, "gref", peer->first);
 	write_number_node(peer, "pages", count);
 	write_number_node(peer, "port", 7);

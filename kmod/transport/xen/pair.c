@@ -203,6 +203,7 @@ static int make_offer(struct pair *pair)
 	}
 	offer = (struct xen_offer){
 		.generation = pair->generation,
+		.major = HALLWAY_MAJOR,
 		.gref = granted->first,
 		.pages = granted->pages,
 		.port = pair->port,
@@ -264,6 +265,8 @@ static int map_slice(struct pair *pair)
 	struct xen_mapped *mapped;
 	int err = 0;
 
+	if (offer->major != HALLWAY_MAJOR)
+		return -EPROTONOSUPPORT;
 	if (offer->pages < PAGES_MIN || offer->pages > PAGES_MAX)
 		return -EINVAL;
 	mapped = hall_xen_map(pair->domid, offer->gref, offer->pages);
@@ -325,7 +328,8 @@ static void join(struct pair *pair)
 		return;
 	err = map_slice(pair);
 	if (err) {
-		complain(pair, "share the memory of", err);
+		complain(pair, err == -EPROTONOSUPPORT ? "understand the version of" :
+							 "share the memory of", err);
 		return;
 	}
 	pair->complained = false;

@@ -124,7 +124,9 @@ int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
 	int err = read_number(nodes->from, "generation", &found.generation);
 
 	if (!err && found.generation) {
-		err = read_number(nodes->from, "gref", &found.gref);
+		err = read_number(nodes->from, "major", &found.major);
+		if (!err)
+			err = read_number(nodes->from, "gref", &found.gref);
 		if (!err)
 			err = read_number(nodes->from, "pages", &found.pages);
 		if (!err)
@@ -161,8 +163,10 @@ static int write_number(const struct xen_nodes *nodes, const char *node,
 int hall_xen_write_offer(const struct xen_nodes *nodes,
 			 const struct xen_offer *offer)
 {
-	int err = write_number(nodes, "gref", offer->gref);
+	int err = write_number(nodes, "major", offer->major);
 
+	if (!err)
+		err = write_number(nodes, "gref", offer->gref);
 	if (!err)
 		err = write_number(nodes, "pages", offer->pages);
 	if (!err)

@@ -4,7 +4,7 @@
  *
  * Below /local/domain/N/hallway, where N is this domain and P another one:
  *   peer/P/{name,uuid,key}                       written in dom0, read by N
- *   to/P/{gref,pages,port,generation}            written by N, read by P
+ *   to/P/{major,gref,pages,port,generation}      written by N, read by P
  *
  * dom0 makes the folders, with these permissions. That peer/P is there says that N
  * and P may share memory; the key, 16 bytes in the form of a UUID, is written last. A
@@ -28,6 +28,7 @@
 /* A slice that one domain offers another. */
 struct xen_offer {
 	u32 generation;			/* 0: there is no offer */
+	u32 major;			/* HALLWAY_MAJOR of its module */
 	u32 gref;			/* the first of consecutive references */
 	u32 pages;
 	u32 port;			/* 0: the other side makes the channel */
