@@ -6,7 +6,8 @@
  * before any other.
  *
  * They are sent at once, under the caller's lock: the socket's limits, which
- * would make a program wait, are lifted for them; the ring bounds their number.
+ * would make a program wait, are lifted for them; the ring bounds their number, for the
+ * next ring waits until the peer has acknowledged them.
  * So is a shutdown(), whose flag is set before we are called, and whose FIN
  * follows them. Where all of TCP's memory is in use, TCP still takes one segment
  * for a socket that is at its limit: the limit is moved along, a byte ahead.
@@ -60,6 +61,7 @@ bool hall_tx_resend(struct hall_sock *hs, u32 bytes)
 		shut = SEND_SHUTDOWN;
 	/* TCP may have set its own flags. */
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | shut);
+	hs->tx.resent = tp->bytes_acked + (tp->write_seq - tp->snd_una);
 	hall_info_count_resent(hs, sent);
 	hall_ring_drop_truncated(&hs->tx.ring);
 	return sent == bytes;

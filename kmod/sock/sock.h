@@ -69,6 +69,7 @@ struct hall_tx {
 	struct hall_memory memory;
 	u64 bytes_tcp, bytes_ring;
 	u64 bytes_before;		/* of bytes_ring, in rings before this one */
+	u64 resent;			/* bytes_acked, once the resent bytes are */
 };
 
 struct hall_rx {

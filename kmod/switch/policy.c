@@ -131,6 +131,9 @@ static u32 offer_ring(struct hall_sock *hs)
 	struct hall_tokens tokens;
 	int err;
 
+	/* Ring after ring that the peer truncates would fill our memory, past all limits. */
+	if (tcp_sk(hs->sk)->bytes_acked < hs->tx.resent)
+		return HALLWAY_REASON_BUSY;
 	hall_sock_make_tokens(hs, false, &tokens);
 	/* The memory left may be in pieces. */
 	do {
