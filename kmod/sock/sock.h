@@ -143,6 +143,8 @@ struct hall_sock {
 	unsigned long demote_by;	/* jiffies; the peer's end mark is due */
 	unsigned long give_up_at;	/* jiffies, or 0; see switch/timeout.c */
 	unsigned long requeue_at;	/* jiffies; memory was short before */
+	unsigned long look_after;	/* jiffies; between two looks for TCP's bytes */
+	u32 looked_at;			/* what TCP had got at the last one */
 	unsigned long requeue_by;	/* jiffies, or 0; a departed peer's bytes wait */
 	struct rcu_head grace;
 	struct list_head calls;		/* hall_call, until quiet; channel.lock */

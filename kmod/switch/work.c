@@ -25,8 +25,10 @@
 #include "../sock/stream.h"
 #include "../sock/wake.h"
 
-/* How soon to look again for bytes below the mark. */
+/* How soon to look again for bytes below the mark, */
 #define RETRY		msecs_to_jiffies(5)
+/* and at most, where none come: the peer says which these are. */
+#define RETRY_MAX	HZ
 
 /* How soon to try again where memory was short: each try copies what is unread. */
 #define MEMORY		(HZ / 10)
@@ -83,6 +85,19 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 		hs->requeue_at = jiffies + MEMORY;
 		return false;
 	}
+}
+
+/* Jiffies until the next look for bytes that come before an ended ring. */
+static unsigned long back_off_looks(struct hall_sock *hs)
+{
+	u32 arrived = hall_rx_get_arrived(hs->sk);
+
+	hs->look_after = arrived == hs->looked_at ?
+				 clamp_t(unsigned long, 2 * hs->look_after, RETRY,
+					 RETRY_MAX) :
+				 RETRY;
+	hs->looked_at = arrived;
+	return hs->look_after;
 }
 
 /* Events */
@@ -453,7 +468,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	struct sock *sk = hs->sk;
 	unsigned long events, later;
 	struct hall_call call;
-	bool again, put_off;
+	bool again, finished, put_off;
 	int err = 0;
 
 	if (!sk) {
@@ -477,8 +492,8 @@ void hall_switch_run_work(struct hall_sock *hs)
 		hall_policy_shrink(hs);
 	if (events & BIT(HALL_EVENT_SMALL))
 		on_small(hs);
-	again = !finish_rx(hs, false);
-	again |= !hall_rx_check_tcp(hs);
+	finished = finish_rx(hs, false);
+	again = !hall_rx_check_tcp(hs);
 	put_off = xchg(&hs->rx.put_off, false);
 	if (events & BIT(HALL_EVENT_LOOK) || put_off)
 		hall_callbacks_call(hs, sk, put_off);
@@ -493,6 +508,8 @@ void hall_switch_run_work(struct hall_sock *hs)
 	again |= !hall_policy_replace(hs);
 	if (hall_check_timeout(hs, &later))
 		err = ETIMEDOUT;
+	if (!finished)
+		later = min_not_zero(later, back_off_looks(hs));
 	hall_sock_close_channel(hs);
 	hall_sock_unlock(hs);
 	hall_call_end(hs, &call);
