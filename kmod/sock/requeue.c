@@ -23,6 +23,7 @@
 #include "requeue.h"
 
 #include "../obs/counters.h"
+#include "callbacks.h"
 #include "info.h"
 #include "stream.h"
 
@@ -154,9 +155,12 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 		return -EAGAIN;
 	if (!from_ring)
 		return ring->broken ? -EPROTO : 0;
-	/* A kernel user that has read beyond would get the ring's bytes after those. */
+	/*
+	 * A kernel user that has read beyond would get the ring's bytes after those. For a
+	 * program, TCP has skipped urgent data that more of it followed.
+	 */
 	if (after(tp->copied_seq, ring->start_seq) &&
-	    after(arrived, ring->start_seq))
+	    after(arrived, ring->start_seq) && !hall_callbacks_are_native(hs->sk))
 		return -EPROTO;
 	start = end = tp->copied_seq;
 	if (before(end, ring->start_seq)) {
