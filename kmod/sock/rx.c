@@ -116,11 +116,13 @@ static bool spin_for_bytes(struct hall_sock *hs)
 	       hall_sock_spin(hs->sk, &hs->spin_credit, has_news, hs);
 }
 
-static void wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
+/* True: it has slept. False: there was news already. */
+static bool wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
 			   u32 seen, u32 more)
 {
 	DEFINE_WAIT_FUNC(entry, hall_rx_wake_function);
 	struct sock *sk = hs->sk;
+	bool slept = false;
 
 	lock_sock(sk);
 	/* Spinning comes first: once the doorbell is armed, it will ring. */
@@ -134,12 +136,14 @@ static void wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
 			if (hs->rx.state == HALL_RX_MAPPED)
 				hall_count(HALL_RX_SLEEPS);
 			hall_sock_sleep(hs, &entry, timeo);
+			slept = true;
 		}
 		hs->rx_waiters--;
 		sk_clear_bit(SOCKWQ_ASYNC_WAITDATA, sk);
 		remove_wait_queue(sk_sleep(sk), &entry);
 	}
 	release_sock(sk);
+	return slept;
 }
 
 /* Reading */
@@ -425,20 +429,22 @@ static u32 find_peek_offset(const struct sock *sk, int flags)
 
 /*
  * Continues a peek on the ring, after n bytes of TCP. ahead: bytes of the ring to
- * skip.
+ * skip. Returns as read_once(), whose `more` this is.
  */
 static int peek_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		     int flags, u32 n, u32 ahead)
+		     int flags, u32 n, u32 ahead, bool more)
 {
-	int more = 0;
+	int peeked;
 
 	lock_sock(hs->sk);
 	if (hs->rx.state == HALL_RX_MAPPED && hs->rx.ring.started &&
 	    tcp_sk(hs->sk)->copied_seq + n == hs->rx.ring.start_seq &&
 	    hall_rx_count_unread(hs) > ahead)
-		more = read_ring(hs, msg, len, flags, ahead);
+		peeked = read_ring(hs, msg, len, flags, ahead);
+	else
+		peeked = find_empty_result(hs->sk, more);
 	release_sock(hs->sk);
-	return more;
+	return peeked;
 }
 
 /*
@@ -446,18 +452,17 @@ static int peek_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
  * lock of the socket held. Returns as read_once().
  */
 static int read_up_to_mark(struct hall_sock *hs, struct msghdr *msg, size_t len,
-			   int flags, u32 avail, u32 skip,
+			   int flags, u32 avail, u32 skip, bool more,
 			   bool *seam HALL_RECVMSG_LAST)
 {
 	int n;
 
 	if (skip >= avail)
-		return peek_ring(hs, msg, len, flags, avail,
-				 skip - avail) ?: -EAGAIN;
+		return peek_ring(hs, msg, len, flags, avail, skip - avail, more);
 	n = read_tcp(hs, msg, min_t(size_t, len, avail - skip),
 		     flags HALL_RECVMSG_PASS);
 	if (n == avail - skip && n < len && (flags & MSG_PEEK))
-		n += max(peek_ring(hs, msg, len - n, flags, avail, 0), 0);
+		n += max(peek_ring(hs, msg, len - n, flags, avail, 0, true), 0);
 	else if (n > 0)
 		rearm_edges(hs, n < len);
 	*seam = n == avail;
@@ -528,7 +533,7 @@ again:
 	switch (hall_rx_find_source(hs, &avail)) {
 	case HALL_RX_TCP:
 		release_sock(sk);
-		return read_up_to_mark(hs, msg, len, flags, avail, skip,
+		return read_up_to_mark(hs, msg, len, flags, avail, skip, more,
 				       seam HALL_RECVMSG_PASS);
 	case HALL_RX_RING:
 		n = read_from_ring(hs, msg, len, flags, skip, more, seam);
@@ -577,8 +582,8 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 	struct sock *sk = hs->sk;
 	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
 	int lowat = sock_rcvlowat(sk, 0, INT_MAX);
-	bool small = empty, last, seam = false;
-	int copied = 0, n;
+	bool small = empty, last, slept, seam = false;
+	int copied = 0, peeked = 0, n;
 	u32 seen;
 
 	for (;;) {
@@ -611,6 +616,9 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 			return copied ?: -EAGAIN;
 		if (signal_pending(current))
 			return copied ?: sock_intr_errno(timeo);
+		/* There is more, and it can't be copied. */
+		if (n > 0 && n <= peeked)
+			return copied;
 		/* A peek for more than is there starts again. */
 		if (n > 0) {
 			if (!(flags & MSG_TRUNC))
@@ -619,8 +627,9 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 			seen += n;
 			copied = 0;
 		}
-		wait_for_bytes(hs, &timeo, copied, seen,
-			       min(lowat, target - max(copied, n)));
+		slept = wait_for_bytes(hs, &timeo, copied, seen,
+				       min(lowat, target - max(copied, n)));
+		peeked = slept ? 0 : n;
 		/* As sk_wait_event(). */
 		if (hall_sock_is_disconnected(hs))
 			return copied ?: -EPIPE;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -15,11 +16,12 @@ import subprocess
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import nft
 import pytest
 from bpf import R0, SK_SKB, SOCKET_FILTER, STREAM_VERDICT, Program, Sockmap, attached, leave, put, redirection
-from native import Unpaged, checked, disconnect
+from native import Fenced, Unpaged, checked, disconnect
 from pairs import (
     PATIENCE,
     RING,
@@ -46,9 +48,11 @@ from pairs import (
 from rows.data import waiting
 
 TCP_ULP, SO_TIMESTAMP = 31, 29
+SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_PEEK_OFF, SO_RCVBUFFORCE = 26, 27, 42, 33
 AF_KCM, SIOCKCMATTACH = 41, 0x89E0
 EXPOSURE = 2  # seconds in which a fault would show
 LARGE = 4 << 20  # bytes that a ring grows to by default
+RINGS = 30  # that a receiver truncates
 CROWD = 300  # a queue of the kernel runs 256 work items at once
 CROWD_RESET = 520  # the queue of resets: 512
 ULP_PATIENCE = 6  # seconds after which setsockopt(TCP_ULP) has reset the socket
@@ -961,6 +965,92 @@ def test_ended_before_tcp():
         # The ring tells the other end, too.
         wait_for(lambda: delta()["resets"] == 2, "both ends are reset")
     delta.expect(resets=2)
+
+
+def test_looks_rest():
+    """Bytes that TCP does not bring, and that come before an ended ring, are looked for ever more seldom."""
+    a, b = connect()
+    with a, b, no_packets():
+        in_both(a)
+        a.send(b"!", socket.MSG_OOB)
+        with work_items() as count:
+            time.sleep(EXPOSURE)
+            looks = count()
+    assert 0 < looks < 30, f"{looks} work items in {EXPOSURE} s"
+
+
+@contextlib.contextmanager
+def work_items():
+    """Call what this yields for the number of work items of the module that ran in the block."""
+    tracefs = Path("/sys/kernel/tracing")
+    if not (tracefs / "events").exists():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", tracefs], check=True)
+    switch = tracefs / "events/workqueue/workqueue_execute_start/enable"
+    (tracefs / "trace").write_text("")
+    switch.write_text("1")
+    try:
+        yield lambda: (tracefs / "trace").read_text().count("function run_work")
+    finally:
+        switch.write_text("0")
+
+
+def test_peek_off_at_end():
+    """A peek behind all that is there, after shutdown(), finds the end."""
+    a, b = connect()
+    with a, b:
+        sent = in_both(a)
+        try:
+            b.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
+        except OSError:
+            pytest.skip("this kernel's TCP has no SO_PEEK_OFF")
+        wait_for(lambda: waiting(b) == len(sent), "all is there")
+        assert b.recv(len(sent), socket.MSG_PEEK) == sent, "other bytes were shown than were sent"
+        b.shutdown(socket.SHUT_RD)
+        assert Sleeper(b.recv, 10, socket.MSG_PEEK).result() == b"", "more than all was shown"
+
+
+@pytest.mark.parametrize("on_ring", [False, True])
+def test_peek_fault(on_ring):
+    """A peek that wants more than it can copy returns what it could."""
+    with contextlib.ExitStack() as stack:
+        if on_ring:
+            a, b, data = stack.enter_context(large_pair())
+        else:
+            a, b = (stack.enter_context(end) for end in connect())
+            data = pattern(LARGE)
+            stack.enter_context(parameter("promote_bytes", 2**32 - 1))
+            stack.enter_context(parameter("promote_ms", 2**31 - 1))
+            b.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 4 * LARGE)
+        writer = Sleeper(a.sendall, data[: LARGE // 2])
+        wait_for(lambda: waiting(b) > LARGE // 4, "much is there")
+        fenced = Fenced(bytes(LARGE // 8))
+        flags = socket.MSG_PEEK | socket.MSG_WAITALL
+        seen = Sleeper(fenced.recv, b, LARGE // 4, flags).result()
+        assert 0 < seen <= LARGE // 8, f"{seen} bytes were shown"
+        assert take(b, LARGE // 2) == data[: LARGE // 2], "other bytes came than were sent"
+        writer.result()
+
+
+def test_resent_is_bounded():
+    """A receiver that has ring after ring truncated does not fill its sender's queue past its limits."""
+    accept_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xFFFF))
+    program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(accept_all))
+    delta = Delta()
+    with pair() as (a, b), parameter("ring_bytes_max", RING), contextlib.ExitStack() as stack:
+        writer = Sleeper(a.sendall, bytes(64 << 20)).asleep("send")
+        for _ in range(RINGS):
+            b.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+            b.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+            for word in ("add", "del"):
+                subprocess.run(["ip", "address", word, "10.99.0.1/32", "dev", "lo"], check=True)
+            wait_for(lambda: shown(b), "a scan has found the reader")
+            b.send(b"x")
+            time.sleep(0.02)
+        resent = delta()["tx_bytes_resent"]
+        stack.callback(writer.join, PATIENCE)
+        b.shutdown(socket.SHUT_RDWR)
+        a.shutdown(socket.SHUT_RDWR)
+    assert 0 < resent <= 3 * RING, f"{resent} bytes were resent"
 
 
 @contextlib.contextmanager
