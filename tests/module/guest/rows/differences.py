@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import select
 import socket
 
 from cgroup import cgroup
 from link import RING
-from pairs import setting, take
+from pairs import fill, setting, take
 from row import difference, outcome
 
 from .data import arrived
@@ -24,6 +26,7 @@ def receive_queue(link):
 
 
 SO_SNDBUFFORCE = 32
+PATIENT = 5000  # ms
 MUCH = 2 << 20  # bytes; the kernel's sums of a cgroup are never so far behind
 
 
@@ -45,3 +48,16 @@ def memory(link):
         assert outcome(a.send, b"x", socket.MSG_DONTWAIT) == bound, "a ring takes more than it holds"
         take(b, MUCH)
         return "what is on its way is charged" if grown > MUCH // 2 else "nothing is charged"
+
+
+@difference("TCP_USER_TIMEOUT, while the peer lives and reads nothing", tcp="ETIMEDOUT", ring="waits")
+def user_timeout_unread(link):
+    """TCP counts from the first byte that finds no window. Bytes in a ring have arrived."""
+    a, _ = link.pair()
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000)
+    fill(a)
+    poller = select.poll()
+    poller.register(a, 0)
+    if not poller.poll(PATIENT):
+        return "waits"
+    return errno.errorcode[a.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)]
