@@ -126,6 +126,7 @@ print(sock.getsockname()[0])
 """
 
 
+@pytest.mark.slow_on("6.12")
 def test_refused_in_fault(outsourced: Outsourced) -> None:
     """No work item waits for a thread that has a socket's lock; its refusal has effect after that."""
     vm = outsourced.vm
@@ -195,6 +196,7 @@ def fetch(address: str, port: int) -> None:
     assert json.loads(run(words))["good"]
 
 
+@pytest.mark.slow_on("6.12")
 def test_older_listeners(outsourced: Outsourced) -> None:
     """Listeners from before the module are published, one in accept() after its next native connection.
 
@@ -267,6 +269,7 @@ print(sock.getsockname()[0])
 """
 
 
+@pytest.mark.slow_on("6.12")
 def test_scope(outsourced: Outsourced) -> None:
     """Sockets are outsourced of programs in chosen cgroups, of `hallway exec`, and as each socket asks."""
     vm = outsourced.vm
@@ -376,6 +379,7 @@ def talked(vm: VM) -> tuple[int, int]:
     return int(count), int(failed)
 
 
+@pytest.mark.slow_on("6.12")
 def test_outsourcer_killed(outsourced: Outsourced) -> None:
     """The outsourcer is killed three times under load: connections fail, and new ones soon go by the next."""
     vm = outsourced.vm
@@ -510,6 +514,7 @@ while True:
 """
 
 
+@pytest.mark.slow_on("6.1")
 def test_arrivals_without_memory(outsourced: Outsourced) -> None:
     """Connections for which the guest has no ring memory are reset, and leave nothing behind."""
     vm = outsourced.vm
@@ -538,6 +543,7 @@ def test_arrivals_without_memory(outsourced: Outsourced) -> None:
     job.kill()
 
 
+@pytest.mark.slow_on("6.1")
 def test_accepted_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
     """An accepted socket that its program leaves alone keeps nothing of an outsourcer that was killed."""
     vm = outsourced.vm
@@ -585,6 +591,7 @@ print(json.dumps({"digest": hashlib.sha256(got).hexdigest(), "size": len(got), "
 """
 
 
+@pytest.mark.slow_on("6.1")
 def test_unread_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
     """What the guest has not read when its outsourcer is killed it still reads, and then ECONNRESET."""
     vm = outsourced.vm
@@ -602,6 +609,7 @@ def test_unread_when_outsourcer_is_killed(outsourced: Outsourced) -> None:
     assert said == {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), "errno": errno.ECONNRESET}
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_unloading(outsourced: Outsourced, times: int) -> None:
     """The module is unloaded repeatedly under load, with an outsourced stream and a published listener."""

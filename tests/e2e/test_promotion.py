@@ -38,6 +38,7 @@ def test_promotion_v6(pair: Pair) -> None:
     pair.stream_on_rings(pair.a, pair.b, to=pair.a.ip6, conns=3)
 
 
+@pytest.mark.slow_on("6.1")
 def test_joins_later(pair: Pair) -> None:
     """Connections older than the module, at either end, are promoted once both ends have it."""
     pair.unload()
@@ -109,6 +110,7 @@ def _mostly_ringed(moved: dict[str, int]) -> bool:
     return moved["tx_bytes_ring"] > max(moved["tx_bytes_tcp"], 200 * 16384)
 
 
+@pytest.mark.slow_on("6.12")
 def test_reader_returns(pair: Pair) -> None:
     """A stream goes one way; its reader's side switches Hallway off and on, and a ring carries it again."""
     pair.load(**AT_ONCE)

@@ -201,6 +201,7 @@ def _copy(pair: Pair, client: str, server: str, answer: str) -> None:
     assert sums[0] == sums[1]
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.kernel("6.1")
 @pytest.mark.needs("hallway_tests.library:prepare")
 def test_library(pair: Pair) -> None:
@@ -474,6 +475,7 @@ def _overwrite_frames(region: Path) -> int:
     return found
 
 
+@pytest.mark.slow_on("6.1")
 def test_unloading(pair: Pair) -> None:
     """The module stays while a tunnel is open, and goes when it is closed; hallway.ko does without it."""
     pair.load()
@@ -526,6 +528,7 @@ def test_region_unplugged(pair: Pair) -> None:
     tunnels.unload(a, b)
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("first", ["virtio", "hallway"])
 def test_beside_virtio(pair: Pair, first: str) -> None:
     """Beside virtio-vsock, in both orders of loading: the host's CID stays virtio's."""

@@ -49,7 +49,7 @@ def test_enabled_at_once() -> None:
 
 
 @pytest.mark.needs("host")
-@pytest.mark.parametrize("machine", ["q35", "pc"])
+@pytest.mark.parametrize("machine", ["q35", pytest.param("pc", marks=pytest.mark.slow)])
 def test_domain(machine: str) -> None:
     """A domain is enabled, saved, restored and disabled; hallwayd has its monitor while it runs."""
     scratch = Path(os.environ["TMPDIR"]) / machine
