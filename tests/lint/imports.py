@@ -20,25 +20,26 @@ DAEMON = CRATES / "daemon/src"
 BELOW = {
     "abi": set(),
     "shm": set(),
+    "unix": set(),
     "control": set(),
     "cpus": set(),
-    "qmp": set(),
-    "ivshmem-server": set(),
+    "qmp": {"unix"},
+    "ivshmem-server": {"unix"},
     "xenstore": set(),
     "membership": {"abi", "shm"},
     "netlink": {"abi", "membership"},
     "ring": {"abi", "shm"},
     "endpoint": {"abi", "ring", "shm"},
     "outsource": {"abi", "ring", "shm", "endpoint"},
-    "host": {"abi", "ring", "shm", "endpoint"},
+    "host": {"abi", "ring", "shm", "endpoint", "unix"},
     "daemon": {
         *("abi", "shm", "control", "qmp", "ivshmem-server", "membership"),
-        *("endpoint", "outsource", "host", "xenstore", "cpus"),
+        *("endpoint", "outsource", "host", "xenstore", "cpus", "unix"),
     },
     "libvirt": {"control", "membership"},
     "tunnel": {"netlink"},
     "capi": {"tunnel"},
-    "cli": {"control", "netlink", "tunnel"},
+    "cli": {"control", "netlink", "tunnel", "unix"},
 }
 
 # The daemon's modules: each may use those before it. A component owns its data

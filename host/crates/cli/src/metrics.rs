@@ -10,13 +10,14 @@ use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use hallway_unix::{receive, Stream};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
@@ -37,7 +38,7 @@ pub fn print(place: Place, run_dir: &Path) -> Result<()> {
 /// A client that is being served, by a thread.
 struct Client {
     /// Gone with the thread.
-    stream: Weak<UnixStream>,
+    stream: Weak<Stream>,
     thread: JoinHandle<()>,
 }
 
@@ -74,14 +75,14 @@ impl Timed<'_> {
 impl Read for Timed<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(bytes)
+        receive(&self.stream, bytes)
     }
 }
 
 impl Write for Timed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
+        (&mut &*self.stream).write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -98,13 +99,13 @@ pub fn listen(place: Place, run_dir: &Path, path: &Path) -> Result<()> {
         Err(_) => {}
     }
     let listener =
-        UnixListener::bind(path).with_context(|| format!("{}: cannot listen", path.display()))?;
+        hallway_unix::listen(path).with_context(|| format!("{}: cannot listen", path.display()))?;
     std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
     let mut clients = VecDeque::new();
     for stream in listener.incoming() {
         let served = match stream {
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
-            other => Arc::new(other?),
+            other => Arc::new(Stream::from(other?)),
         };
         make_place(&mut clients);
         let stream = Arc::downgrade(&served);

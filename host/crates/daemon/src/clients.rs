@@ -6,7 +6,7 @@
 //! when it connected.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -14,6 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use hallway_control::{Answer, Query};
 use hallway_membership::is_own;
+use hallway_unix::{receive, Stream};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -92,7 +93,7 @@ fn find_rights(stream: &UnixStream, group: Option<u32>) -> nix::Result<Rights> {
 }
 
 struct Client {
-    stream: UnixStream,
+    stream: Stream,
     rights: Rights,
     query: Vec<u8>,
     answer: Vec<u8>,
@@ -112,7 +113,7 @@ impl Clients {
     /// status.
     pub fn listen(path: &Path, askers: &Access) -> Result<Self> {
         let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path)
+        let listener = hallway_unix::listen(path)
             .with_context(|| format!("{}: cannot listen", path.display()))?;
         listener.set_nonblocking(true)?;
         askers.share_socket(path)?;
@@ -147,7 +148,7 @@ impl Clients {
                     self.all.pop_first();
                 }
                 let client = Client {
-                    stream,
+                    stream: stream.into(),
                     rights,
                     query: Vec::new(),
                     answer: Vec::new(),
@@ -216,7 +217,7 @@ impl Client {
     fn read(&mut self) -> Result<Option<Vec<u8>>> {
         let mut bytes = [0; 1024];
         loop {
-            match self.stream.read(&mut bytes) {
+            match receive(&self.stream, &mut bytes) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => self.query.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -233,7 +234,7 @@ impl Client {
     /// Writes the answer. True once all of it is written.
     fn write(&mut self) -> Result<bool> {
         while !self.answer.is_empty() {
-            match self.stream.write(&self.answer) {
+            match (&*self.stream).write(&self.answer) {
                 Ok(count) => drop(self.answer.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error.into()),

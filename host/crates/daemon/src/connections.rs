@@ -240,6 +240,7 @@ impl Connections {
                     "refused: its user has {QEMUS_OF_ONE} connections, and may not have more"
                 );
             }
+            connection.line.hang_up();
             return;
         }
         let room = room();
@@ -251,6 +252,7 @@ impl Connections {
                      (LimitNOFILE, ulimit -Hn)"
                 );
             }
+            connection.line.hang_up();
             return;
         }
         if self.turnover.may() {
@@ -291,6 +293,7 @@ impl Connections {
         self.moved = true;
         let mut effects = leave(&mut connection, |_, _| true);
         effects.extend(connection.pid.map(Effect::Ended));
+        connection.line.hang_up();
         effects
     }
 

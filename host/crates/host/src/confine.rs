@@ -18,10 +18,20 @@ fn sockets() -> Result<Vec<SeccompRule>> {
         .collect()
 }
 
+/// Whether a socket takes descriptors.
+fn options() -> Result<Vec<SeccompRule>> {
+    let option = hallway_unix::SO_PASSRIGHTS as u64;
+    Ok(vec![SeccompRule::new(vec![
+        argument(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
+        argument(2, SeccompCmpOp::Eq, option)?,
+    ])?])
+}
+
 /// Gives up all others, for ever.
 pub fn confine() -> Result<()> {
     let mut rules = Rules::new();
     rules.insert(libc::SYS_socket, sockets()?);
+    rules.insert(libc::SYS_setsockopt, options()?);
     rules.insert(libc::SYS_ppoll, Vec::new());
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_poll, Vec::new());

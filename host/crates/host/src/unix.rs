@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use hallway_endpoint::socket::count;
+use hallway_unix::refuse_descriptors;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
@@ -21,6 +22,7 @@ pub fn open(path: &Path, is_packets: bool) -> Result<OwnedFd, Errno> {
         false => SockType::Stream,
     };
     let socket = socket(AddressFamily::Unix, kind, FLAGS, None)?;
+    refuse_descriptors(&socket);
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(socket)
 }

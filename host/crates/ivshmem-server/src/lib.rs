@@ -158,19 +158,17 @@ impl Session {
         result == 0 && unread == 0
     }
 
-    /// Whether QEMU has ended. Bytes that it sends, against the protocol, are dropped.
+    /// Whether QEMU has ended, or sends something: then it is no QEMU. What that sends is
+    /// not received, as descriptors of it may come along.
     pub fn closed(&self) -> bool {
-        let mut scrap = [0; 512];
-        // Bounded: a peer that keeps sending is looked at again later.
-        for _ in 0..16 {
-            match recv(self.socket.as_raw_fd(), &mut scrap, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) => return true,
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return false,
-                Err(_) => return true,
-            }
-        }
-        false
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        let seen = recv(self.socket.as_raw_fd(), &mut [0], flags);
+        !matches!(seen, Err(Errno::EAGAIN | Errno::EINTR))
+    }
+
+    /// Ends the connection for each process that has the socket.
+    pub fn hang_up(self) {
+        hallway_unix::hang_up(self.socket);
     }
 }
 
@@ -184,7 +182,7 @@ impl AsFd for Session {
 mod tests {
     use super::*;
     use nix::sys::eventfd::EventFd;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (Session, UnixStream) {
@@ -232,5 +230,15 @@ mod tests {
         assert!(!server.closed());
         drop(qemu);
         assert!(server.closed());
+    }
+
+    #[test]
+    fn what_sends_is_no_qemu() {
+        let (server, mut qemu) = pair();
+        assert!(!server.closed());
+        qemu.write_all(b"x").unwrap();
+        assert!(server.closed());
+        server.hang_up();
+        assert_eq!(qemu.read(&mut [0]).unwrap(), 0);
     }
 }

@@ -2,7 +2,7 @@
 //! The connection: one JSON object a line, each way.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{ErrorKind, IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -87,7 +87,7 @@ impl Monitor {
     /// Connects and negotiates. QEMU greets within `patience`, or is busy with
     /// another client.
     pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
-        let stream = UnixStream::connect(path).map_err(|error| Error::Connect {
+        let stream = hallway_unix::connect(path).map_err(|error| Error::Connect {
             path: path.into(),
             error,
         })?;
@@ -306,7 +306,7 @@ impl Monitor {
             let read = self
                 .stream
                 .set_read_timeout(Some(left))
-                .and_then(|()| self.stream.read(&mut bytes));
+                .and_then(|()| hallway_unix::receive(&self.stream, &mut bytes));
             match read {
                 Ok(0) => return Err(Error::Closed("end of file".into())),
                 Ok(count) => self.buffer.extend_from_slice(&bytes[..count]),

@@ -104,6 +104,11 @@ impl Line {
         flags
     }
 
+    /// Ends the connection. A holder that keeps the socket has nothing left to close.
+    pub fn hang_up(self) {
+        self.session.hang_up();
+    }
+
     /// Whether QEMU has ended.
     pub fn closed(&self) -> bool {
         self.session.closed()

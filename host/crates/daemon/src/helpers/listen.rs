@@ -9,6 +9,7 @@ use std::os::unix::fs::{chown, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
+use hallway_unix::refuse_descriptors;
 use nix::sys::socket::{
     bind, listen as start, socket, AddressFamily, Backlog, SockFlag, SockType, UnixAddr,
 };
@@ -48,6 +49,7 @@ fn open(path: &Path, kind: SockType, group: Option<u32>) -> Result<OwnedFd> {
     }
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, kind, flags, None)?;
+    refuse_descriptors(&listener);
     let before = umask(Mode::from_bits_retain(0o177));
     let bound = bind(listener.as_raw_fd(), &UnixAddr::new(path)?);
     umask(before);

@@ -75,6 +75,8 @@ impl Process {
         let kind = SockType::SeqPacket;
         let (control, theirs) =
             socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+        // One that its guest took over could send its sockets.
+        hallway_unix::refuse_descriptors(&control);
         // Away from the place that it is to have in the process.
         let theirs = fcntl(&theirs, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 1))?;
         // SAFETY: the kernel just made this descriptor for us.

@@ -50,6 +50,8 @@ impl Server {
             Some(fd) => (fd.into(), UnusedSocket(None)),
             None => listen(&socket)?,
         };
+        // A daemon of before may have listened without.
+        hallway_unix::refuse_descriptors(&listener);
         listener.set_nonblocking(true)?;
         access.share_socket(&socket)?;
 
@@ -169,6 +171,6 @@ fn listen(path: &Path) -> Result<(UnixListener, UnusedSocket)> {
         std::fs::remove_file(path)?;
     }
     let listener =
-        UnixListener::bind(path).with_context(|| format!("{}: cannot listen", path.display()))?;
+        hallway_unix::listen(path).with_context(|| format!("{}: cannot listen", path.display()))?;
     Ok((listener, UnusedSocket(Some(path.into()))))
 }

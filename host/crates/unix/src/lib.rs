@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Unix sockets with peers that are not trusted.
+//!
+//! A peer may send descriptors along with its bytes. What is received without a place for
+//! them is closed by the kernel, in the thread that receives; what is unread at the end, in
+//! the thread that closes. The last close of a TCP socket with SO_LINGER waits as long as
+//! its owner likes. So nothing here takes a descriptor, nor closes one:
+//!
+//! - Since Linux 6.16 a socket can refuse them ([`refuse_descriptors`]).
+//! - Before that, [`receive`] looks before it takes, and a [`Stream`] or [`hang_up`] has what
+//!   is unread closed by a thread of its own.
+
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{
+    sigaction, SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal,
+};
+use nix::sys::socket::{
+    bind, connect as reach, listen as start, recv, recvmsg, shutdown, socket, AddressFamily,
+    Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+};
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::time::ClockId;
+use nix::unistd::gettid;
+
+/// The option of Linux 6.16.
+pub const SO_PASSRIGHTS: libc::c_int = 83;
+/// Sockets that may wait for their close.
+const CLOSES: usize = 4096;
+/// How long one close may wait. A signal ends it.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// Has a socket, and those that it accepts, refuse descriptors where the kernel can.
+pub fn refuse_descriptors(socket: &impl AsFd) {
+    let no: libc::c_int = 0;
+    // SAFETY: the kernel reads one int, which is there. Where it has no such option, the
+    // call fails, and changes nothing.
+    unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            size_of_val(&no) as libc::socklen_t,
+        )
+    };
+}
+
+/// A socket that refuses descriptors before any peer can send one.
+fn open() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    refuse_descriptors(&socket);
+    Ok(socket)
+}
+
+/// Listens at a path.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = open()?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    start(&socket, Backlog::MAXCONN)?;
+    Ok(socket.into())
+}
+
+/// Connects to a path.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket = open()?;
+    let address = UnixAddr::new(path)?;
+    loop {
+        match reach(socket.as_raw_fd(), &address) {
+            Err(Errno::EINTR) => {}
+            other => return other.map(|()| socket.into()).map_err(Into::into),
+        }
+    }
+}
+
+/// Receives bytes; an error if descriptors come with them, which stay where they are.
+pub fn receive(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut parts = [IoSliceMut::new(bytes)];
+    let seen = recvmsg::<UnixAddr>(fd, &mut parts, None, MsgFlags::MSG_PEEK)?;
+    if seen.flags.contains(MsgFlags::MSG_CTRUNC) {
+        let why = "the peer sends descriptors";
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    match seen.bytes {
+        0 => Ok(0),
+        count => Ok(recv(fd, &mut bytes[..count], MsgFlags::MSG_DONTWAIT)?),
+    }
+}
+
+/// Ends a connection, whatever its peer has sent. No copy of the socket can receive more.
+pub fn hang_up(socket: OwnedFd) {
+    let fd = socket.as_raw_fd();
+    // What is unread stays readable; no more can come.
+    let _ = shutdown(fd, Shutdown::Both);
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    if recv(fd, &mut [0], flags).is_ok_and(|count| count > 0) {
+        if let Err(socket) = close_elsewhere(socket) {
+            // To lose a descriptor is better than to wait for a peer.
+            std::mem::forget(socket);
+        }
+    }
+}
+
+/// Has a thread close a socket. Gives it back if too many wait for that already.
+fn close_elsewhere(socket: OwnedFd) -> Result<(), OwnedFd> {
+    static THREAD: OnceLock<Option<SyncSender<OwnedFd>>> = OnceLock::new();
+    let start = || {
+        let (sender, sockets) = sync_channel(CLOSES);
+        let thread = std::thread::Builder::new().name("closes".into());
+        thread.spawn(move || close_all(&sockets)).ok()?;
+        Some(sender)
+    };
+    match THREAD.get_or_init(start) {
+        Some(sender) => sender.try_send(socket).map_err(|error| match error {
+            std::sync::mpsc::TrySendError::Full(socket)
+            | std::sync::mpsc::TrySendError::Disconnected(socket) => socket,
+        }),
+        None => Err(socket),
+    }
+}
+
+extern "C" fn do_nothing(_: libc::c_int) {}
+
+/// Receives what each socket has, so that no other copy of it has anything to close.
+fn close_all(sockets: &Receiver<OwnedFd>) {
+    // Without the timer a close may wait, which is why this is a thread of its own.
+    let _timer = interrupt_thread();
+    for socket in sockets {
+        let mut bytes = [0; 4096];
+        loop {
+            match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) | Err(Errno::EAGAIN) => break,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Has signals come to this thread again and again.
+fn interrupt_thread() -> nix::Result<Timer> {
+    let handler = SigHandler::Handler(do_nothing);
+    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing, and nothing else here uses this signal.
+    unsafe { sigaction(Signal::SIGALRM, &action)? };
+    let mut alarm = SigSet::empty();
+    alarm.add(Signal::SIGALRM);
+    alarm.thread_unblock()?;
+    let notify = SigevNotify::SigevThreadId {
+        signal: Signal::SIGALRM,
+        thread_id: gettid().as_raw(),
+        si_value: 0,
+    };
+    let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(notify))?;
+    let each = Expiration::Interval(LINGER.into());
+    timer.set(each, TimerSetTimeFlags::empty())?;
+    Ok(timer)
+}
+
+/// A connection that is hung up in the end, whatever its peer has sent.
+#[derive(Debug)]
+pub struct Stream(Option<UnixStream>);
+
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Self {
+        Self(Some(stream))
+    }
+}
+
+impl Deref for Stream {
+    type Target = UnixStream;
+
+    fn deref(&self) -> &UnixStream {
+        // It is there until it is dropped.
+        self.0.as_ref().expect("a stream")
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0.take() {
+            hang_up(stream.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage};
+    use std::io::{IoSlice, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    /// A TCP socket the last close of which waits; its other end.
+    fn lingering() -> (TcpStream, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while (&stream).write(&[0; 65536]).is_ok() {}
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: libc::c_int::MAX,
+        };
+        setsockopt(&stream, sockopt::Linger, &linger).unwrap();
+        (stream, listener)
+    }
+
+    fn send(to: &UnixStream, fd: &impl AsFd) -> nix::Result<usize> {
+        let fds = [fd.as_fd().as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&fds)];
+        let part = [IoSlice::new(b"x")];
+        sendmsg::<UnixAddr>(to.as_raw_fd(), &part, &control, MsgFlags::empty(), None)
+    }
+
+    #[test]
+    fn descriptors_of_a_peer_make_nothing_wait() {
+        let begun = Instant::now();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (stream, _listener) = lingering();
+        send(&theirs, &stream).unwrap();
+        drop(stream);
+        let refused = receive(&ours, &mut [0; 8]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidData);
+        drop(Stream::from(ours));
+
+        // The thread goes on: what the next one has is closed, too.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut read, write) = UnixStream::pair().unwrap();
+        send(&theirs, &write).unwrap();
+        drop(write);
+        drop(Stream::from(ours));
+        read.set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        assert_eq!(read.read(&mut [0]).unwrap(), 0);
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn bytes_are_received_one_run_after_another() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"abc").unwrap();
+        let mut bytes = [0; 2];
+        assert_eq!(receive(&ours, &mut bytes).unwrap(), 2);
+        assert_eq!(&bytes, b"ab");
+        drop(theirs);
+        assert_eq!(receive(&ours, &mut bytes).unwrap(), 1);
+        assert_eq!(receive(&ours, &mut bytes).unwrap(), 0);
+    }
+}
