@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hallway_control::{Answer, Query};
@@ -132,30 +133,43 @@ impl Clients {
 
     /// Takes in the clients that connect.
     pub fn accept(&mut self, poller: &Poller) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            let number = self.next;
-            self.next += 1;
-            let source = Source::Client(number);
-            let ready = stream
-                .set_nonblocking(true)
-                .map_err(Into::into)
-                .and_then(|()| poller.watch(&stream, source, EpollFlags::EPOLLIN));
-            let rights = find_rights(&stream, self.group).unwrap_or(Rights::Nothing);
-            if ready.is_ok() {
-                if self.all.len() == CLIENTS_MAX {
-                    // A client is served at once: the oldest has asked nothing, or does
-                    // not read.
-                    self.all.pop_first();
+        // Bounded: clients that connect without end are looked at again later.
+        for _ in 0..16 {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.take_in(stream, poller),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Descriptors have run out: this must not become a tight loop.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
                 }
-                let client = Client {
-                    stream: stream.into(),
-                    rights,
-                    query: Vec::new(),
-                    answer: Vec::new(),
-                };
-                self.all.insert(number, client);
             }
         }
+    }
+
+    fn take_in(&mut self, stream: UnixStream, poller: &Poller) {
+        let stream = Stream::from(stream);
+        let number = self.next;
+        self.next += 1;
+        let source = Source::Client(number);
+        let ready = stream
+            .set_nonblocking(true)
+            .map_err(Into::into)
+            .and_then(|()| poller.watch(&stream, source, EpollFlags::EPOLLIN));
+        if ready.is_err() {
+            return;
+        }
+        if self.all.len() == CLIENTS_MAX {
+            // A client is served at once: the oldest has asked nothing, or does not read.
+            self.all.pop_first();
+        }
+        let client = Client {
+            rights: find_rights(&stream, self.group).unwrap_or(Rights::Nothing),
+            stream,
+            query: Vec::new(),
+            answer: Vec::new(),
+        };
+        self.all.insert(number, client);
     }
 
     /// Reads from a client, or writes what is left of its answer. Returns its query,
