@@ -769,6 +769,17 @@ impl Config {
         Some((a.min(b), a.max(b)))
     }
 
+    /// The VMs for which the region of that name is made, if it is that of a pair or of a
+    /// helper.
+    pub fn owners(&self, region: &str) -> Vec<Uuid> {
+        let pair = self.pair_named(region).map(|(a, b)| vec![a, b]);
+        let helper = || self.helper_named(region).map(|id| vec![id.vm]);
+        let numbers = pair.or_else(helper).unwrap_or_default();
+        let mut owners: Vec<Uuid> = numbers.iter().map(|at| self.vms[*at].uuid).collect();
+        owners.sort();
+        owners
+    }
+
     /// Bytes of the regions that all VMs and their helpers have.
     pub fn helpers_size(&self) -> u64 {
         self.vms.iter().map(VmConfig::helpers_size).sum()

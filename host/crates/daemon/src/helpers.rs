@@ -166,7 +166,9 @@ impl Helpers {
             };
             let helper = config.helper(id);
             let fits = |geometry| served.region.geometry() == geometry;
-            let helper = helper.filter(|helper| fits(helper.geometry));
+            // Another VM may have that name now.
+            let is_its = served.owners == config.owners(&served.name);
+            let helper = helper.filter(|helper| is_its && fits(helper.geometry));
             let mut one = Helped::new(served.name.clone(), helper.is_none());
             // The first commit says so: its guest may have to read what is left.
             let members = &served.region.header.members;

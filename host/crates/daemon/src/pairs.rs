@@ -83,8 +83,8 @@ impl Pairs {
             let allowed = config.pair_of(two.0, two.1);
             let idle = allowed.map_or(Duration::ZERO, |(_, idle)| idle);
             let mut pair = Pair::new(served.name.clone(), idle);
-            // The configuration may no longer allow it.
-            pair.withdrawn = allowed.is_none();
+            // The configuration may no longer allow it, or have another VM of that name.
+            pair.withdrawn = allowed.is_none() || served.owners != config.owners(&served.name);
             pairs.made.insert(two, pair);
         }
         pairs

@@ -145,7 +145,8 @@ impl Picture {
                 continue;
             }
             if let Some(wanted) = self.pairs.want(two, &self.regions, &self.config) {
-                let made = self.regions.make(&wanted.region, wanted.geometry);
+                let owners = self.config.owners(&wanted.region);
+                let made = self.regions.make(&wanted.region, wanted.geometry, owners);
                 self.pairs.enter(two, wanted, made);
             }
         }
@@ -174,7 +175,9 @@ impl Picture {
             let Some(helper) = config.helper(id) else {
                 continue;
             };
-            let made = self.regions.make(&region, helper.geometry);
+            let made = self
+                .regions
+                .make(&region, helper.geometry, config.owners(&region));
             match made.and_then(|()| self.connections.add_helper(&region, HELPER_SLOT)) {
                 Ok(()) => helpers.enter(id, region, true),
                 Err(error) => {
@@ -206,8 +209,11 @@ impl Picture {
         for (id, region) in leaving {
             if self.vms.plug_out(id.vm, &region, &self.connections) {
                 self.helpers.remove(id);
-                // QEMU keeps a descriptor of each doorbell: the next region has the same.
-                if self.config.helper(id).is_none() {
+                // QEMU keeps a descriptor of each doorbell: the next region of that VM has the
+                // same.
+                let served = self.regions.get(&region);
+                let stays = served.is_none_or(|one| one.owners == self.config.owners(&region));
+                if self.config.helper(id).is_none() || !stays {
                     self.connections.remove_helper(&region);
                 }
                 self.vms.forget_plugs(&region);

@@ -76,6 +76,7 @@ impl Regions {
                 file,
                 geometry,
                 admission,
+                owners,
             } = wanted;
             let at = saved.iter().position(|saved| saved.name == name);
             let known = at.map(|at| saved.swap_remove(at).header);
@@ -101,7 +102,7 @@ impl Regions {
                 slots = geometry.slots(),
                 "serves"
             );
-            self.take_in(Served::new(name, region, admission));
+            self.take_in(Served::new(name, region, admission, owners));
         }
         Ok(())
     }
@@ -136,11 +137,12 @@ impl Regions {
         self.removed.iter().any(|served| served.name == name)
     }
 
-    /// Makes a region.
-    pub fn make(&mut self, name: &str, geometry: Geometry) -> Result<()> {
+    /// Makes a region for these VMs.
+    pub fn make(&mut self, name: &str, geometry: Geometry, owners: Vec<Uuid>) -> Result<()> {
         let region = memory_region(name, geometry, None, None)?;
         info!(region = name, size = geometry.size(), "made");
-        self.take_in(Served::new(name.into(), region, Admission::Configured));
+        let admission = Admission::Configured;
+        self.take_in(Served::new(name.into(), region, admission, owners));
         Ok(())
     }
 
@@ -230,6 +232,7 @@ impl Regions {
             file: served.region.file().map(Path::to_path_buf),
             header: served.region.header.clone(),
             configured: matches!(served.admission, Admission::Configured | Admission::None),
+            owners: served.owners.clone(),
         };
         self.iter().map(saved).collect()
     }
@@ -290,6 +293,7 @@ struct Wanted {
     file: Option<PathBuf>,
     geometry: Geometry,
     admission: Admission,
+    owners: Vec<Uuid>,
 }
 
 /// The regions that are asked for, and those that were served before.
@@ -301,6 +305,7 @@ fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<V
             name: spec.name,
             geometry: spec.geometry,
             admission,
+            owners: Vec::new(),
         })
     };
     let asked = with(options.regions(), Admission::All);
@@ -348,9 +353,27 @@ fn wanted(options: &Options, config: &Config, saved: &[SavedRegion]) -> Result<V
             file: saved.file.clone(),
             geometry: Geometry::new(saved.header.size, saved.header.members.len() as u32)?,
             admission,
+            owners: find_owners(saved, config),
         });
     }
     Ok(wanted)
+}
+
+/// The VMs that a region of a daemon before this one was made for. Where that did not say,
+/// they are those of the configuration, unless another was ever a member.
+fn find_owners(saved: &SavedRegion, config: &Config) -> Vec<Uuid> {
+    if !saved.owners.is_empty() {
+        return saved.owners.clone();
+    }
+    let owners = config.owners(&saved.name);
+    let is_pair = config.pair_named(&saved.name).is_some();
+    let guests = if is_pair { usize::MAX } else { 1 };
+    let members = saved.header.members.iter().skip(HOST_SLOT + 1).take(guests);
+    let mut members = members.filter(|member| member.generation != 0);
+    match members.find(|member| !owners.contains(&member.uuid)) {
+        Some(other) => vec![other.uuid],
+        None => owners,
+    }
 }
 
 /// Where a region is, in words.

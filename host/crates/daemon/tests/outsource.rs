@@ -6,6 +6,7 @@ mod common;
 #[path = "../../qmp/tests/qemu/mod.rs"]
 mod qemu;
 
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
@@ -439,6 +440,46 @@ fn an_outsourcer_goes_on_under_the_next_daemon() {
             && member_state(&memory, 2) == abi::MEMBER_PRESENT
     });
     a.reaches_outsourcer(&daemon);
+}
+
+/// The doorbell of a guest's outsourcer: which one of the kernel's it is.
+fn doorbell(guest: &common::Qemu) -> String {
+    let fd = guest.doorbells[&guest.doorbell(2)].as_raw_fd();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+    let id = info.lines().find(|line| line.starts_with("eventfd-id:"));
+    id.unwrap().into()
+}
+
+#[test]
+fn an_outsourcer_its_region_and_doorbell_are_not_for_another_vm_of_the_same_name() {
+    let (mut a, mut daemon) = with_one();
+    let (region, process) = (daemon.region(), pid(&daemon));
+    let joins = |vm: &mut Vm, region| {
+        assert_eq!(vm.guest().join(region), abi::STATUS_OK);
+        until("it knows its outsourcer", || {
+            vm.guest().read();
+            vm.guest().doorbell(2) != 0
+        });
+    };
+    joins(&mut a, region);
+    let before = doorbell(a.guest());
+    let _former = a.guest.take();
+    a.uuid = Uuid::random().unwrap();
+    daemon.kill();
+    // A monitor that a test plays takes one client only: it is silent now.
+    let config = a.config(OUTSOURCE).replace("qmp-", "none-");
+    std::fs::write(daemon.dir.join("hallwayd.toml"), config).unwrap();
+    daemon.start();
+    until("its process ends", || !runs(process));
+    a.start(&daemon);
+    until("there is another region", || {
+        let regions = daemon.status().regions;
+        regions.iter().any(|one| one.uuid != region.to_string())
+    });
+    assert_ne!(a.guest().join(region), abi::STATUS_OK);
+    let region = daemon.region();
+    joins(&mut a, region);
+    assert_ne!(doorbell(a.guest()), before);
 }
 
 #[test]

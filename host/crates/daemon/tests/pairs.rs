@@ -232,6 +232,64 @@ fn two_vms_get_a_region_that_no_third_one_may_join_and_lose_it_when_idle() {
     until("the others know", || a.candidates().1 == [2]);
 }
 
+/// Ends the daemon; the next one knows the state that `change` makes of its state.
+fn restart_with(daemon: &mut Daemon, config: &str, change: impl FnOnce(String) -> String) {
+    let holder = daemon.holder_pid();
+    let fds = std::fs::read_dir(format!("/proc/{holder}/fd")).unwrap();
+    let is_state = |path: &std::path::PathBuf| {
+        let link = std::fs::read_link(path).unwrap_or_default();
+        link.to_string_lossy().contains("memfd:hallway-state")
+    };
+    daemon.kill();
+    let state = fds.flatten().map(|fd| fd.path()).find(is_state).unwrap();
+    let changed = change(std::fs::read_to_string(&state).unwrap());
+    std::fs::write(&state, changed).unwrap();
+    std::fs::write(daemon.dir.join("hallwayd.toml"), config).unwrap();
+    daemon.start();
+}
+
+/// Another VM gets the name of one that has a region.
+fn another_has_the_name(change: impl FnOnce(String) -> String) {
+    let (mut a, mut b, mut daemon) = two_with_a_region(Guest::LetsGo);
+    let region = daemon.region();
+    assert_eq!(a.guest().join(region), abi::STATUS_OK);
+    assert_eq!(b.guest().join(region), abi::STATUS_OK);
+    let _former = a.guest.take();
+    a.uuid = Uuid::random().unwrap();
+    // A monitor that a test plays takes one client only: both are silent now.
+    let path = std::env::temp_dir().display().to_string();
+    let group = "[[group]]\nname = \"each\"\nisolation = \"pair\"\n";
+    let config = format!("{group}{}{}", a.config(), b.config()).replace(&path, "/nowhere");
+    restart_with(&mut daemon, &config, change);
+    a.start(&daemon, 1);
+    assert_eq!(a.guest().join(region), abi::STATUS_DENIED);
+    // b had the memory, too.
+    b.guest = None;
+    until("it is no more", || regions(&daemon).is_empty());
+    b.start(&daemon, 2);
+    until("a knows b", || a.candidates().1 == [2]);
+    a.want(&[2]);
+    until("there is another", || regions(&daemon) == ["pair.a.b"]);
+    assert_ne!(daemon.region(), region);
+    assert_eq!(a.guest().join(daemon.region()), abi::STATUS_OK);
+}
+
+#[test]
+fn another_vm_of_the_same_name_never_gets_the_memory_of_the_former() {
+    another_has_the_name(|state| state);
+}
+
+#[test]
+fn another_vm_of_the_same_name_gets_no_memory_that_an_older_daemon_kept() {
+    another_has_the_name(|state| {
+        let mut state: serde_json::Value = serde_json::from_str(&state).unwrap();
+        for region in state["regions"].as_array_mut().unwrap() {
+            region.as_object_mut().unwrap().remove("owners");
+        }
+        state.to_string()
+    });
+}
+
 #[test]
 fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
     let (mut a, _b, daemon) = two_with_a_region(Guest::Refuses);

@@ -108,6 +108,10 @@ pub struct SavedRegion {
     /// does not say.
     #[serde(default)]
     pub configured: bool,
+    /// The VMs that it is made for: a name may be that of another VM later. A state of an
+    /// older daemon does not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<Uuid>,
 }
 
 /// Another connection's doorbell, as one connection's QEMU knows it.

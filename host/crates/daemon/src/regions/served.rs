@@ -51,6 +51,8 @@ pub struct Served {
     beats: Vec<Option<Beat>>,
     /// Which VMs may join.
     pub admission: Admission,
+    /// The VMs that it is made for, sorted, if it is that of a pair or of a helper.
+    pub owners: Vec<Uuid>,
     /// Whether the private header has changed, and members have not been rung.
     pub changed: bool,
     damage_logged: Option<Instant>,
@@ -60,13 +62,14 @@ pub struct Served {
 
 impl Served {
     /// Begins to serve a region.
-    pub fn new(name: String, region: Region, admission: Admission) -> Self {
+    pub fn new(name: String, region: Region, admission: Admission, owners: Vec<Uuid>) -> Self {
         let beats = vec![None; region.geometry().slots() as usize];
         Self {
             name,
             region,
             beats,
             admission,
+            owners,
             changed: true,
             damage_logged: None,
             mend_after: None,
