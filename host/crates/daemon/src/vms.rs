@@ -111,7 +111,8 @@ impl Vms {
         match news {
             News::Up(identity, elsewhere, found) => {
                 let known = identity.pid.and_then(|pid| known_as(pid, connections));
-                if !vm.hear_up(identity, elsewhere, known) {
+                let other = other_qemu(vm, identity.pid, connections);
+                if !vm.hear_up(identity, elsewhere, known, other) {
                     return Vec::new();
                 }
                 vm.hear_found(&found);
@@ -269,8 +270,23 @@ impl Vms {
         if vm.can_plug() {
             vm.revoke_found(wanted);
         }
-        if !vm.can_plug() || connections.of_guest(vm.uuid).is_none() {
+        let Some(guest) = connections.of_guest(vm.uuid).filter(|_| vm.can_plug()) else {
             return;
+        };
+        // The guest's memory goes to no other process than the one with its doorbell.
+        if let (Some(pid @ 1..), Some(qemu)) = (guest.pid, vm.qemu()) {
+            if pid != qemu {
+                let why = format!(
+                    "the process at its monitor is {qemu}, and that at its doorbell {pid}: have \
+                     QEMU itself listen at the monitor's socket, and end what stands in for it"
+                );
+                for name in wanted.iter().filter(|name| regions.get(name).is_some()) {
+                    if vm.lacks(name) {
+                        vm.hear_failed(&format!("{PREFIX}{name}"), why.clone());
+                    }
+                }
+                return;
+            }
         }
         for name in wanted {
             if let Some(served) = regions.get(name).filter(|_| vm.lacks(name)) {
@@ -427,6 +443,16 @@ fn has_joined(uuid: Uuid, region: &str, connections: &Connections) -> bool {
 fn known_as(pid: i32, connections: &Connections) -> Option<Uuid> {
     let mut its = connections.iter().filter(|one| one.pid == Some(pid));
     its.find_map(|one| one.verified)
+}
+
+/// Another QEMU than `pid` that had the VM's monitor, and that runs the VM.
+fn other_qemu(vm: &Vm, pid: Option<i32>, connections: &Connections) -> Option<i32> {
+    let pid = pid.filter(|pid| *pid > 0 && !vm.is_elsewhere())?;
+    let mut its = connections.iter().filter(|one| {
+        let is_other = one.pid.is_some_and(|other| other > 0 && other != pid);
+        is_other && one.verified == Some(vm.uuid) && !one.line.closed()
+    });
+    its.find_map(|one| one.pid)
 }
 
 /// Process of the QEMU that has a VM's monitor, if it is connected here too.

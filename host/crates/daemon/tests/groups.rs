@@ -293,6 +293,51 @@ fn a_qemu_that_was_one_vm_is_refused_as_another() {
 }
 
 #[test]
+fn memory_goes_to_no_other_process_than_the_one_with_the_doorbell() {
+    let uuid = Uuid::random().unwrap();
+    let machine = Machine {
+        uuid: uuid.to_string(),
+        ..Machine::default()
+    };
+    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));
+    let daemon = Daemon::configured(&[], Some(&config));
+    until("the monitor answers", || daemon.status().vms[0].connected);
+    let mut guest = common::Qemu::in_another_process(&daemon);
+    guest.uuid = uuid;
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_OK);
+    until("that is shown", || {
+        let plugs = daemon.status().vms.remove(0).plugs;
+        let problem = plugs.first().and_then(|plug| plug.problem.clone());
+        problem.is_some_and(|problem| problem.contains("the process at its monitor is"))
+    });
+    assert_eq!(monitor.asked("object-add").len(), 0);
+    assert_eq!(monitor.asked("add-fd").len(), 0);
+}
+
+#[test]
+fn a_monitor_of_another_user_in_a_sticky_directory_is_refused() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // It cannot become another user.
+    }
+    let uuid = Uuid::random().unwrap();
+    let made = std::thread::spawn(move || {
+        // SAFETY: the call takes numbers. libc's own would change all threads.
+        let result = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(result, 0);
+        let machine = Machine {
+            uuid: uuid.to_string(),
+            ..Machine::default()
+        };
+        qemu::Qemu::new(GREETING, machine.answer())
+    });
+    let monitor = made.join().unwrap();
+    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));
+    let daemon = Daemon::configured(&[], Some(&config));
+    problem(&daemon, 0, "other users may put a monitor");
+}
+
+#[test]
 fn what_a_monitor_says_cannot_steer_a_terminal_or_forge_a_line() {
     let machine = Machine {
         uuid: format!("\x1b[31m\nhallwayd: all is well{}", "x".repeat(5000)),

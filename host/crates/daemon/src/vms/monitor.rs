@@ -134,13 +134,14 @@ impl Handle {
 }
 
 /// Refuses a monitor in whose place another user can put one: its directory must
-/// belong to root, to this user or to QEMU's, and be open to no other or sticky.
+/// belong to root, to this user or to QEMU's, and be open to no other. In one that is open
+/// and sticky another user may have taken the name first.
 fn check_owner(path: &Path, monitor: &Monitor) -> Result<()> {
     let peer = getsockopt(monitor, sockopt::PeerCredentials)?.uid();
     let dir = path.parent().unwrap_or(Path::new("/"));
     let (socket, dir_meta) = (std::fs::metadata(path)?, std::fs::metadata(dir)?);
     let is_sticky = dir_meta.mode() & 0o1000 != 0;
-    let is_closed = dir_meta.mode() & 0o022 == 0 || is_sticky;
+    let is_closed = dir_meta.mode() & 0o022 == 0 || is_sticky && is_own(peer);
     let is_of_qemu = |uid| uid == peer || is_own(uid);
     if !is_closed || !is_of_qemu(dir_meta.uid()) || !is_of_qemu(socket.uid()) {
         bail!(
@@ -277,6 +278,7 @@ impl Thread {
                     }),
                 }
             }
+            Job::HangUp(why) => return Err(Error::Absent(why)),
             Job::Migrate(uri) => {
                 let send = |news| self.send(news);
                 return self.migrated(migrate::run(monitor, &uri, &self.cancelled, &send));

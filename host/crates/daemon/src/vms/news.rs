@@ -31,6 +31,8 @@ pub enum Job {
     Release(Duration),
     /// Find the threads of the vCPUs.
     Vcpus,
+    /// Look again later, for this reason.
+    HangUp(String),
 }
 
 /// News from a monitor's thread.

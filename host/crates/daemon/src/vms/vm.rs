@@ -182,8 +182,27 @@ impl Vm {
     }
 
     /// A QEMU answers at its monitor, which is `known` as the QEMU of a VM by the
-    /// monitor that it had. False if that is another VM's.
-    pub fn hear_up(&mut self, identity: Identity, elsewhere: bool, known: Option<Uuid>) -> bool {
+    /// monitor that it had. False if that is another VM's, or this VM runs in an `other` one.
+    pub fn hear_up(
+        &mut self,
+        identity: Identity,
+        elsewhere: bool,
+        known: Option<Uuid>,
+        other: Option<i32>,
+    ) -> bool {
+        if let Some(pid) = other {
+            let why = format!(
+                "another QEMU is there, and {} runs in that with process {pid}: end the one or \
+                 the other",
+                self.name
+            );
+            // It is looked for again.
+            if let Some(monitor) = &self.monitor {
+                monitor.ask(Job::HangUp(why.clone()));
+            }
+            self.hear_down(why);
+            return false;
+        }
         let other = if identity.uuid.parse() != Ok(self.uuid) {
             Some(format!(
                 "the QEMU there has UUID {}, and {} has {} in the configuration: correct the one \
@@ -734,7 +753,22 @@ mod tests {
     fn answers(vm: &mut Vm, pid: i32) {
         let uuid = vm.uuid.to_string();
         let pid = Some(pid);
-        assert!(vm.hear_up(Identity { uuid, pid }, false, None));
+        assert!(vm.hear_up(Identity { uuid, pid }, false, None, None));
+    }
+
+    #[test]
+    fn a_second_qemu_of_a_vm_that_runs_has_to_wait_for_its_end() {
+        let (handle, jobs) = Handle::played();
+        let mut vm = Vm::new("web1".into(), Uuid::default(), None, Some(handle));
+        let identity = Identity {
+            uuid: vm.uuid.to_string(),
+            pid: Some(8),
+        };
+        assert!(!vm.hear_up(identity, false, None, Some(7)));
+        assert!(!vm.is_up());
+        assert!(matches!(jobs.try_recv(), Ok(Job::HangUp(why)) if why.contains("process 7")));
+        answers(&mut vm, 8);
+        assert!(vm.is_up());
     }
 
     #[test]
