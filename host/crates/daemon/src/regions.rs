@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{bail, Context, Result};
 use hallway_control as control;
 use hallway_membership::{printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT};
+use nix::fcntl::{fallocate, FallocateFlags};
 use tracing::{info, warn};
 
 pub use self::served::{Admission, Served};
@@ -262,7 +263,10 @@ impl Regions {
                 // Nothing else will map what may still be mapped of it.
                 Some(file) => Region::remove_file(file),
                 // Where it fails, the holder has ended, and has closed it.
-                None => drop(holder.del(&part_name(&served.name))),
+                None => {
+                    drop(holder.del(&part_name(&served.name)));
+                    free(&served.region);
+                }
             }
         }
     }
@@ -373,6 +377,18 @@ fn find_owners(saved: &SavedRegion, config: &Config) -> Vec<Uuid> {
     match members.find(|member| !owners.contains(&member.uuid)) {
         Some(other) => vec![other.uuid],
         None => owners,
+    }
+}
+
+/// Frees the memory of a region that is no more: a QEMU that was handed it may keep it open.
+fn free(region: &Region) {
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let size = region.geometry().size() as libc::off_t;
+    let freed = region
+        .descriptor()
+        .map(|memory| fallocate(memory, flags, 0, size));
+    if let Some(Err(error)) = freed {
+        warn!("the memory of a region that is no more stays until its QEMUs end: {error}");
     }
 }
 

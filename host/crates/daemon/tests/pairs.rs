@@ -7,6 +7,7 @@ mod common;
 mod qemu;
 
 use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
 
 use common::{memory_of, until, Daemon, SIZE};
@@ -288,6 +289,19 @@ fn another_vm_of_the_same_name_gets_no_memory_that_an_older_daemon_kept() {
         }
         state.to_string()
     });
+}
+
+#[test]
+fn a_qemu_that_keeps_the_memory_of_a_region_that_is_no_more_keeps_none_of_its_pages() {
+    let (mut a, _b, daemon) = two_with_a_region(Guest::LetsGo);
+    let kept = std::fs::File::open(a.memory()).unwrap();
+    assert!(kept.metadata().unwrap().blocks() > 0);
+    a.want(&[]);
+    until("it is no more", || regions(&daemon).is_empty());
+    until("its pages are free", || {
+        kept.metadata().unwrap().blocks() == 0
+    });
+    assert_eq!(kept.metadata().unwrap().len(), SIZE);
 }
 
 #[test]
