@@ -287,7 +287,7 @@ impl Connections {
         self.fresh.remove(&number);
         self.gone.insert(number);
         for other in self.all.values_mut() {
-            other.line.peers.remove(&number);
+            other.line.forget(number);
         }
         self.unsaved = true;
         self.moved = true;
@@ -399,8 +399,30 @@ impl Connections {
                 }
             }
         }
+        self.introduce_lacking();
         let ends = lost.into_iter().map(|number| self.end(number, poller));
         ends.flatten().collect()
+    }
+
+    /// Has QEMUs that read again learn of the members for which there was no place.
+    fn introduce_lacking(&mut self) {
+        let all = self.all.iter_mut();
+        let lacking = all.filter_map(|(number, one)| one.line.take_lack().then_some(*number));
+        for number in lacking.collect::<Vec<_>>() {
+            let Some(connection) = self.all.get(&number) else {
+                continue;
+            };
+            let joined: Vec<&str> = connection.regions().collect();
+            let is_peer = |other: &&Connection| {
+                other.number != number && joined.iter().any(|name| other.entry(name).is_some())
+            };
+            let others = self.iter().filter(is_peer).map(|other| other.number);
+            let helpers = joined.iter().filter_map(|name| self.helpers.get(*name));
+            let all: Vec<u64> = others.chain(helpers.map(|one| one.number)).collect();
+            for about in all {
+                self.introduce_one(number, about);
+            }
+        }
     }
 
     // -- Requests --------------------------------------------------------------
@@ -484,7 +506,7 @@ impl Connections {
     pub fn remove_helper(&mut self, region: &str) {
         if let Some(helper) = self.helpers.remove(region) {
             for connection in self.all.values_mut() {
-                connection.line.peers.remove(&helper.number);
+                connection.line.forget(helper.number);
             }
             self.gone_helpers.push(helper.number);
             self.unsaved = true;

@@ -786,6 +786,28 @@ fn qemus_that_come_and_go_in_a_loop_do_not_fill_the_log() {
     assert_eq!(member.join(daemon.region()), abi::STATUS_OK);
 }
 
+#[test]
+fn qemus_that_come_and_go_take_no_descriptors_for_one_that_does_not_read() {
+    let daemon = Daemon::new();
+    let (region, pid) = (daemon.region(), daemon.child.id() as i32);
+    let mut member = Qemu::new(&daemon);
+    assert_eq!(member.join(region), abi::STATUS_OK);
+    member.reads = false;
+    let before = descriptors(pid);
+    for _ in 0..1000 {
+        let mut other = Qemu::new(&daemon);
+        assert_eq!(other.join(region), abi::STATUS_OK);
+    }
+    let grown = descriptors(pid) - before;
+    assert!(grown < 300, "{grown} more");
+    // What there was no place for comes once it reads.
+    let mut last = Qemu::new(&daemon);
+    assert_eq!(last.join(region), abi::STATUS_OK);
+    member.reads = true;
+    member.reaches(&mut last);
+    last.reaches(&mut member);
+}
+
 fn descriptors(pid: i32) -> u64 {
     let folder = format!("/proc/{pid}/fd");
     std::fs::read_dir(folder).unwrap().count() as u64

@@ -102,6 +102,17 @@ impl Session {
         self.queue(id.into(), Some(eventfd))
     }
 
+    /// How many messages wait for room in the socket. Each with a descriptor has a copy of it.
+    pub fn queued(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Sends nothing about a peer that has not been sent yet.
+    pub fn withdraw(&mut self, id: u16) {
+        self.outbox
+            .retain(|message| id == OWN_ID || message.number != id.into());
+    }
+
     fn queue(&mut self, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose()?;
         self.outbox.push_back(Message { number, fd });

@@ -307,6 +307,12 @@ impl Connection {
             .find(|entry| entry.region.as_deref() == Some(region))
     }
 
+    /// Names of the regions that the guest has joined.
+    pub fn regions(&self) -> impl Iterator<Item = &str> {
+        let entries = self.entries.iter();
+        entries.filter_map(|entry| entry.region.as_deref())
+    }
+
     /// Whether the guest has joined any region.
     pub fn is_member(&self) -> bool {
         self.entries.iter().any(|entry| entry.region.is_some())

@@ -23,6 +23,8 @@ use crate::poller::{Poller, Source};
 
 /// How long QEMU may take from reading a message to acting on it.
 const DIGEST: Duration = Duration::from_millis(1);
+/// Doorbells that may wait for a QEMU that does not read: each is a descriptor.
+const QUEUED_MAX: usize = 256;
 /// How long a QEMU that does not read is looked after often.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -41,6 +43,8 @@ pub struct Line {
     /// The peers that QEMU was sent, by number of their connections.
     pub peers: BTreeMap<u64, Peer>,
     congested: bool,
+    /// Whether QEMU may lack doorbells, for which there was no place.
+    lacks: bool,
     /// Since when QEMU has something to read.
     unread: Option<Instant>,
     /// Since when QEMU has read everything.
@@ -69,6 +73,7 @@ impl Line {
             next_peer: u32::from(DAEMON_ID) + 1,
             peers: BTreeMap::new(),
             congested: false,
+            lacks: true,
             unread: None,
             drained: None,
         })
@@ -134,9 +139,13 @@ impl Line {
     }
 
     /// Makes sure that QEMU was sent another connection's doorbell. False once
-    /// the ids have run out.
+    /// the ids have run out. Where too much waits for QEMU, that has to read first.
     pub fn introduce(&mut self, other: u64, doorbell: BorrowedFd<'_>) -> io::Result<bool> {
         if self.peers.contains_key(&other) {
+            return Ok(true);
+        }
+        if self.session.queued() >= QUEUED_MAX {
+            self.lacks = true;
             return Ok(true);
         }
         let Ok(id @ 0..=ID_MAX) = u16::try_from(self.next_peer) else {
@@ -156,6 +165,18 @@ impl Line {
             self.has_sent();
         }
         Ok(())
+    }
+
+    /// Forgets a connection that is over.
+    pub fn forget(&mut self, other: u64) {
+        if let Some(peer) = self.peers.remove(&other) {
+            self.session.withdraw(peer.id);
+        }
+    }
+
+    /// Whether doorbells that QEMU may lack can be sent now. True once.
+    pub fn take_lack(&mut self) -> bool {
+        self.lacks && self.session.queued() < QUEUED_MAX && std::mem::take(&mut self.lacks)
     }
 
     fn has_sent(&mut self) {
@@ -205,5 +226,35 @@ impl Line {
     /// Whether QEMU is about to know more.
     pub fn is_busy(&self) -> bool {
         self.unknown() > 0 && (self.drained.is_some() || !self.lags(PATIENCE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_qemu_that_does_not_read_has_so_many_doorbells_wait_and_lacks_the_others() {
+        let (ours, mut qemu) = UnixStream::pair().unwrap();
+        let poller = Poller::new().unwrap();
+        let mut line = Line::new(1, ours.into()).unwrap();
+        line.watch(&poller).unwrap();
+        assert!(line.take_lack());
+        let doorbell = eventfd().unwrap();
+        for other in 0..2000 {
+            assert!(line.introduce(other, doorbell.as_fd()).unwrap());
+            line.digest(Instant::now(), &poller).unwrap();
+        }
+        assert_eq!(line.session.queued(), QUEUED_MAX);
+        assert!(line.peers.len() < 2000 && !line.take_lack());
+        line.forget(line.peers.len() as u64 - 1);
+        assert_eq!(line.session.queued(), QUEUED_MAX - 1);
+
+        qemu.set_nonblocking(true).unwrap();
+        while qemu.read(&mut [0; 64]).is_ok() {}
+        line.digest(Instant::now(), &poller).unwrap();
+        assert!(line.take_lack() && !line.take_lack());
     }
 }
