@@ -76,6 +76,8 @@ pub struct Connections {
     moved: bool,
     /// A user of the group can have QEMUs connect, go and be refused in a loop.
     turnover: Lines,
+    /// As above, of members: the others hide none of these.
+    ends: Lines,
     troubles: Lines,
     /// The last connection of which descriptors were counted.
     looked_at: u64,
@@ -126,6 +128,7 @@ impl Connections {
             unsaved: true,
             moved: true,
             turnover: Lines::new(TURNOVER_LINES),
+            ends: Lines::new(TURNOVER_LINES),
             troubles: Lines::new(TROUBLE_LINES),
             looked_at: 0,
             helpers: BTreeMap::new(),
@@ -279,8 +282,11 @@ impl Connections {
         let Some(mut connection) = self.all.remove(&number) else {
             return Vec::new();
         };
-        // The end of a member is logged in any case.
-        if self.turnover.may() || connection.is_member() {
+        let lines = match connection.is_member() {
+            true => &mut self.ends,
+            false => &mut self.turnover,
+        };
+        if lines.may() {
             info!(vm = %connection.label(), "its QEMU is gone");
         }
         connection.line.unwatch(poller);
@@ -354,6 +360,12 @@ impl Connections {
             warn!(
                 more,
                 "QEMUs connected or went within a second, too many to log each"
+            );
+        }
+        if let more @ 1.. = self.ends.every_second() {
+            warn!(
+                more,
+                "QEMUs of members ended within a second, too many to log each"
             );
         }
         if let more @ 1.. = self.troubles.every_second() {
@@ -567,10 +579,11 @@ impl Connections {
         lags
     }
 
-    /// Logs why a request was refused, unless this guest has caused a warning just now.
+    /// Logs why a request was refused, unless this guest has caused a warning just now, or
+    /// many others have.
     pub fn warn_refused(&mut self, number: u64, region: Option<&str>, why: &str) {
         if let Some(connection) = self.all.get_mut(&number) {
-            if connection.may_warn() {
+            if connection.may_warn() && self.troubles.may() {
                 warn!(vm = %connection.label(), region, "refused: {why}");
             }
         }

@@ -781,9 +781,40 @@ fn qemus_that_come_and_go_in_a_loop_do_not_fill_the_log() {
     let lines = daemon.log().matches("QEMU connected").count();
     let seconds = daemon.status().uptime_seconds as usize + 1;
     assert!(lines <= 32 * (seconds + 1), "{lines} lines in {seconds} s");
-    // A member's end is never lost among them.
+    // Nor do those that are refused, or are members.
+    let region = daemon.region();
+    let begun = Instant::now();
+    for _ in 0..500 {
+        let mut member = Qemu::new(&daemon);
+        let unknown = Uuid::random().unwrap();
+        assert_ne!(member.join(unknown), abi::STATUS_OK);
+        assert_eq!(member.join(region), abi::STATUS_OK);
+    }
+    until("all are gone", || daemon.status().connections.is_empty());
+    let seconds = begun.elapsed().as_secs() as usize + 2;
+    let log = daemon.log();
+    let refused = log.matches("which is not served here").count();
+    assert!(refused <= 8 * seconds, "{refused} in {seconds} s");
+    let gone = log.matches("its QEMU is gone").count();
+    assert!(gone <= lines + 64 * seconds, "{gone} in {seconds} s");
+    // A member's end is not lost among those of others.
     let mut member = Qemu::new(&daemon);
-    assert_eq!(member.join(daemon.region()), abi::STATUS_OK);
+    until("lines are left", || {
+        assert_eq!(member.join(region), abi::STATUS_OK);
+        for _ in 0..100 {
+            drop(UnixStream::connect(daemon.run().join("hallwayd.sock")).unwrap());
+        }
+        let number = daemon.status().connections[0].connection;
+        member = Qemu::new(&daemon);
+        until("it is gone", || {
+            let mut all = daemon.status().connections.into_iter();
+            all.all(|one| one.connection != number)
+        });
+        let end = format!("(connection {number}, ");
+        let log = daemon.log();
+        let mut its = log.lines().filter(|line| line.contains(&end));
+        its.any(|line| line.contains("its QEMU is gone"))
+    });
 }
 
 #[test]
