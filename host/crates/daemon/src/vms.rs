@@ -170,6 +170,10 @@ impl Vms {
     /// show: the QEMU of a monitor, if it is connected here, speaks for its own VM
     /// and for no other.
     pub fn is_genuine(&self, one: &Connection, uuid: Uuid, connections: &Connections) -> bool {
+        // A monitor that showed it may be silent now.
+        if one.verified.is_some_and(|verified| verified != uuid) {
+            return false;
+        }
         let (mut monitored, mut by_another) = (false, false);
         for vm in &self.all {
             let Some(qemu) = connected_qemu(vm, connections) else {

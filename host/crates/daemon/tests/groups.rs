@@ -287,8 +287,14 @@ fn a_qemu_that_was_one_vm_is_refused_as_another() {
     let of_b = monitor(b, &dir.join("b"));
     daemon.start();
     problem(&daemon, 1, "stands in for b");
+    // Nothing answers any more, and it is known what this QEMU was.
     daemon.kill();
     drop((of_a, of_b));
+    daemon.start();
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_DENIED);
+    guest.uuid = a;
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_OK);
+    daemon.kill();
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
