@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -95,7 +95,13 @@ impl Write for Timed<'_> {
 pub fn listen(place: Place, run_dir: &Path, path: &Path) -> Result<()> {
     match UnixStream::connect(path) {
         Ok(_) => bail!("{}: another program listens there", path.display()),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+        // What is no socket refuses, too.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                bail!("{}: is there and is no socket", path.display());
+            }
+            std::fs::remove_file(path)?;
+        }
         Err(_) => {}
     }
     let listener =

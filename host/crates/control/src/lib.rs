@@ -34,6 +34,16 @@ pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("control.sock")
 }
 
+/// What the configuration takes as the name of a VM, in words.
+pub const VM_NAMES: &str = "up to 64 letters, digits, - _";
+
+/// Whether the configuration takes a name for a VM. Two of them make the name of a region,
+/// which must differ from all others.
+pub fn is_vm_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    !name.is_empty() && name.len() <= 64 && name.chars().all(plain)
+}
+
 /// How long a [`Query::Drain`] holds. A client that needs longer asks again.
 pub const DRAIN_LEASE: Duration = Duration::from_secs(5);
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES, TUNNEL_RANGES};
 use hallway_abi::tunnel::HOST_UUID;
+use hallway_control::{is_vm_name, VM_NAMES};
 use hallway_cpus::{Limits, Rules};
 use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
@@ -558,10 +559,8 @@ impl Config {
 
     fn vm_name(&self, raw: &Spanned<String>) -> Result<String, Fault> {
         let name = raw.get_ref();
-        // Two of them make the name of a region, which must differ from all others.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            let what = format!("{name:?} is no name for a VM: up to 64 letters, digits, - _");
+        if !is_vm_name(name) {
+            let what = format!("{name:?} is no name for a VM: {VM_NAMES}");
             return Err(fault(raw, what));
         }
         if self.vms.iter().any(|other| other.name == *name) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
-use hallway_control::{ask, Answer, Query, Status};
+use hallway_control::{ask, is_vm_name, Answer, Query, Status, VM_NAMES};
 use virt::connect::Connect;
 use virt::error::ErrorNumber;
 use virt::sys;
@@ -27,6 +27,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// of members of the region that they share.
 pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Result<()> {
     let path = group::path(&common.config_dir, &common.group)?;
+    // A hallwayd that does not run yet would not start with another name.
+    if let Some(name) = common.vms.iter().find(|name| !is_vm_name(name)) {
+        bail!("{name:?} is no name for a VM of hallwayd, {VM_NAMES}: use virsh domrename");
+    }
     let _lock = group::lock(&common.config_dir, common.limit())?;
     let libvirt = Libvirt::connect(common.limit())?;
     let before = group::read(&path)?;

@@ -17,8 +17,12 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Enables web1 with one second for each step.
 fn enable(dir: &Path, uri: &str) -> Output {
+    enable_domain(dir, uri, "web1")
+}
+
+fn enable_domain(dir: &Path, uri: &str, name: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hallway-libvirt"))
-        .args(["enable", "web1", "--timeout", "1", "--run-dir"])
+        .args(["enable", name, "--timeout", "1", "--run-dir"])
         .arg(dir.join("none"))
         .arg("--config-dir")
         .arg(dir.join("config"))
@@ -59,5 +63,15 @@ fn two_commands_do_not_change_a_directory_at_once() {
     // It comes further: that libvirt has another domain.
     let said = error(&enable(&dir, "test:///default"));
     assert!(said.contains("libvirt has no domain web1"), "{said}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_domain_with_a_name_that_hallwayd_refuses_is_not_enabled() {
+    let dir = scratch("named");
+    let said = error(&enable_domain(&dir, "test:///default", "web.1"));
+    assert!(said.contains("\"web.1\" is no name for a VM"), "{said}");
+    let files = std::fs::read_dir(dir.join("config")).unwrap();
+    assert_eq!(files.count(), 0);
     std::fs::remove_dir_all(&dir).unwrap();
 }
