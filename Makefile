@@ -142,7 +142,8 @@ install-host: ## the same, alone
 		host/systemd/status.conf packaging/grafana.json
 	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallwayd.service
-	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallwayd.service
+	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallwayd.service \
+		$(SHARE)/doc/hallway-host/status.conf
 
 install-guest: ## in a guest: module's source for DKMS, hallway, and the library
 	$(install-cli)

@@ -149,6 +149,8 @@ def test_host_package(root: Root) -> None:
     assert (root.path / "usr/share/doc/hallway-host/hallwayd.toml").exists()
     unit = (root.path / UNIT.lstrip("/")).read_text()
     assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
+    status = (root.path / "usr/share/doc/hallway-host/status.conf").read_text()
+    assert "/usr/sbin/hallwayd" in status and "/usr/local" not in status
     include = "include <abstractions/hallway-qemu>"
     assert site.read_text().splitlines() == ["# of the site", include]
     (deb,) = DEBS.glob("hallway-host_*.deb")
