@@ -140,7 +140,7 @@ install-host: ## the same, alone
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
 		host/hallwayd.toml host/systemd/outsource.conf \
 		host/systemd/status.conf packaging/grafana.json
-	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu
+	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu host/apparmor/hallway-qemu-by-hand
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallwayd.service
 	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallwayd.service \
 		$(SHARE)/doc/hallway-host/status.conf

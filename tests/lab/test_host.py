@@ -28,6 +28,7 @@ NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is no
 UNIT = REPO / "host/systemd/hallwayd.service"
 STATUS = REPO / "host/systemd/status.conf"
 RULES = REPO / "host/apparmor/hallway-qemu"
+BY_HAND = REPO / "host/apparmor/hallway-qemu-by-hand"
 
 
 def _qemu(run: Path, region: Path, gid: int) -> subprocess.CompletedProcess[str]:
@@ -412,10 +413,14 @@ def test_qemu_args(machine: str) -> None:
 
 def test_apparmor() -> None:
     """AppArmor's parser takes the rules for libvirt's QEMUs, which a profile includes."""
-    profile = f"profile hallway_test flags=(attach_disconnected) {{\n{RULES.read_text()}}}\n"
+    rules = RULES.read_text() + BY_HAND.read_text()
+    profile = f"profile hallway_test flags=(attach_disconnected) {{\n{rules}}}\n"
     words = ["apparmor_parser", "--skip-kernel-load", "--skip-cache"]
     said = subprocess.run(words, input=profile, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
+    # Nothing that one domain could have of another comes with the package.
+    given = [line.strip() for line in RULES.read_text().splitlines() if not line.strip().startswith("#")]
+    assert given == ["/run/hallway/hallwayd.sock rw,"]
 
 
 @pytest.mark.parametrize("before", ["", "# a site's\n  /srv/x r,\n", "  /srv/x r,"])
@@ -434,6 +439,8 @@ def test_apparmor_site(before: str) -> None:
             )
         added = "include <abstractions/hallway-qemu>"
         assert site.read_text().splitlines() == [*before.splitlines(), added]
+        with site.open("a") as file:
+            file.write("include <abstractions/hallway-qemu-by-hand>\n")
         Path(scratch, "hallwayd").symlink_to("/bin/true")
         subprocess.run(
             ["sh", REPO / "debian/hallway-host.prerm", "remove"],
