@@ -357,6 +357,9 @@ impl Config {
         };
         let config = Self::load(path)?;
         check_together(&config, &options.regions)?;
+        if options.xen.is_some() {
+            config.check_for_xen()?;
+        }
         Ok(config)
     }
 
@@ -369,6 +372,18 @@ impl Config {
             config.read(&part)?;
         }
         Ok(config)
+    }
+
+    /// What domains of Xen would not be held to is refused.
+    fn check_for_xen(&self) -> Result<()> {
+        if let Some(group) = self.groups.iter().find(|group| group.tunnels.is_some()) {
+            bail!(
+                "group {}: domains of Xen know of no `tunnels` that they may reach: take it out, or \
+                 have --xen serve without this group",
+                group.name
+            );
+        }
+        Ok(())
     }
 
     /// Adds what a file says.
@@ -1328,6 +1343,10 @@ mod tests {
         let none = parse(&none);
         assert_eq!(none.tunnel_ports(&pair), Some(Vec::new()));
         assert_eq!(none.tunnel_ports("tun.shop"), None);
+        let refused = none.check_for_xen().unwrap_err().to_string();
+        assert!(refused.contains("know of no `tunnels`"), "{refused}");
+        let any = GOOD.replace("\ntunnels = ", "\n# ");
+        parse(&any).check_for_xen().unwrap();
     }
 
     #[test]
