@@ -335,7 +335,8 @@ fn a_monitor_of_another_user_in_a_sticky_directory_is_refused() {
             uuid: uuid.to_string(),
             ..Machine::default()
         };
-        qemu::Qemu::new(GREETING, machine.answer())
+        // The directory for temporary files may be this user's alone.
+        qemu::Qemu::at(Path::new("/tmp"), GREETING, machine.answer())
     });
     let monitor = made.join().unwrap();
     let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));

@@ -7,7 +7,7 @@ use std::io::{self, IoSliceMut, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -63,14 +63,19 @@ impl Reader {
 }
 
 impl Qemu {
-    pub fn new(greeting: &'static str, mut answer: Answer) -> Self {
+    pub fn new(greeting: &'static str, answer: Answer) -> Self {
+        Self::at(&std::env::temp_dir(), greeting, answer)
+    }
+
+    /// One with its monitor in this directory.
+    pub fn at(folder: &Path, greeting: &'static str, mut answer: Answer) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "qmp-{}-{}",
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
-        let path = std::env::temp_dir().join(name);
+        let path = folder.join(name);
         let listener = UnixListener::bind(&path).unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = asked.clone();
