@@ -26,8 +26,8 @@
  * believe that another one is free, as often as they like.
  */
 #define ASK_AGAIN	HZ
-/* Or that hallwayd does not know the region's UUID, which they may have overwritten. */
-#define UNKNOWN_AGAIN	(10 * HZ)
+/* Or that it asks for another region, whose UUID they have written over this one's. */
+#define OTHER_AGAIN	(10 * HZ)
 
 LIST_HEAD(ivshmem_regions);
 
@@ -378,9 +378,10 @@ static void take_refusal(struct region *region, u32 status,
 	region->ask_at = jiffies + ASK_AGAIN;
 	if (status == HALLWAY_STATUS_FULL) {
 		region->state = REGION_FULL;
-	} else if (status == HALLWAY_STATUS_UNKNOWN) {
-		/* The UUID may have been another member's invention. */
-		region->ask_at = jiffies + UNKNOWN_AGAIN;
+	} else if (status == HALLWAY_STATUS_UNKNOWN ||
+		   status == HALLWAY_STATUS_DENIED) {
+		/* The UUID may have been another member's invention, or another region's. */
+		region->ask_at = jiffies + OTHER_AGAIN;
 		region->state = REGION_IDLE;
 	} else {
 		region->state = REGION_REFUSED;
