@@ -105,6 +105,10 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	INIT_LIST_HEAD(&hs->ringed);
 	INIT_LIST_HEAD(&hs->calls);
 	hs->disconnects = sk->sk_disconnects;
+	/* What an earlier attachment has resent may be there yet. */
+	if (sk->sk_wmem_queued > sk->sk_sndbuf)
+		hs->tx.resent = tcp_sk(sk)->bytes_acked +
+				(tcp_sk(sk)->write_seq - tcp_sk(sk)->snd_una);
 	hs->rcvlowat = sk->sk_rcvlowat;
 	hs->tx.next = 1;
 	hs->active_since = jiffies;
