@@ -18,14 +18,17 @@ static wait_queue_func_t poll_wakes;
 
 void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay)
 {
+	struct timer_list *timer = &hs->work.timer;
 	bool fresh;
 
 	/* The queued work holds a reference. */
 	refcount_inc(&hs->channel.refs);
-	if (delay)
-		fresh = queue_delayed_work(hall_workqueue, &hs->work, delay);
+	/* The earlier one of two times counts. */
+	if (!delay || (timer_pending(timer) &&
+		       time_before(jiffies + delay, READ_ONCE(timer->expires))))
+		fresh = !mod_delayed_work(hall_workqueue, &hs->work, delay);
 	else
-		fresh = !mod_delayed_work(hall_workqueue, &hs->work, 0);
+		fresh = queue_delayed_work(hall_workqueue, &hs->work, delay);
 	if (!fresh)
 		hall_sock_put(hs);
 }

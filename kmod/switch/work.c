@@ -87,11 +87,16 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 	}
 }
 
-/* Jiffies until the next look for bytes that come before an ended ring. */
+/*
+ * Jiffies until the next look for bytes that come before an ended ring, or for memory to
+ * requeue that.
+ */
 static unsigned long back_off_looks(struct hall_sock *hs)
 {
 	u32 arrived = hall_rx_get_arrived(hs->sk);
 
+	if (!hall_rx_lacks_tcp(hs))
+		return RETRY;
 	hs->look_after = arrived == hs->looked_at ?
 				 clamp_t(unsigned long, 2 * hs->look_after, RETRY,
 					 RETRY_MAX) :
@@ -493,7 +498,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_SMALL))
 		on_small(hs);
 	finished = finish_rx(hs, false);
-	again = !hall_rx_check_tcp(hs);
+	finished &= hall_rx_check_tcp(hs);
 	put_off = xchg(&hs->rx.put_off, false);
 	if (events & BIT(HALL_EVENT_LOOK) || put_off)
 		hall_callbacks_call(hs, sk, put_off);
@@ -501,8 +506,11 @@ void hall_switch_run_work(struct hall_sock *hs)
 		hall_tx_demote(hs, HALLWAY_REASON_STATE);
 	if (events & BIT(HALL_EVENT_DEPARTED) || hs->requeue_by)
 		err = on_departed(hs);
-	again |= hs->requeue_by;
+	again = hs->requeue_by;
 	continue_detaching(hs);
+	/* From then on nothing but bytes of TCP's is missing. */
+	again |= hs->detaching && !READ_ONCE(hs->detached) &&
+		 (finished || time_before(jiffies, hs->demote_by));
 	if (events & BIT(HALL_EVENT_BROKEN))
 		err = ECONNRESET;
 	again |= !hall_policy_replace(hs);
@@ -517,7 +525,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	err = err ?: READ_ONCE(hs->reset_error);
 	if (err)
 		hall_sock_reset(hs, err);
-	if (again || (hs->detaching && !READ_ONCE(hs->detached)))
+	if (again)
 		hall_sock_queue_work(hs, RETRY);
 	else if (later)
 		hall_sock_queue_work(hs, later);
