@@ -463,14 +463,25 @@ static enum taken take_datagrams(struct hall_tunnel *tunnel)
 	return TAKEN_SOME;
 }
 
+/*
+ * What comes later is not read: the writer may not have heard that it has left, or that
+ * its CID is another VM's.
+ */
+static void end_at_head(struct hall_tunnel *tunnel)
+{
+	spin_lock_bh(&tunnel->channel.lock);
+	if (tunnel->mapped)
+		hall_ring_count_used(&tunnel->rx);
+	tunnel->rx.ended = true;
+	spin_unlock_bh(&tunnel->channel.lock);
+}
+
 static enum taken read_trunk(struct hall_tunnel *tunnel)
 {
-	struct hall_member *member = tunnel->channel.member;
 	enum taken taken = TAKEN_LAST;
 
-	/* What it wrote before it departed is read. */
-	if (!READ_ONCE(member->departed) && !hall_member_has_cid(member))
-		return TAKEN_LAST;
+	if (!hall_member_has_cid(tunnel->channel.member))
+		end_at_head(tunnel);
 	spin_lock_bh(&tunnel->channel.lock);
 	if (tunnel->mapped)
 		taken = take_datagrams(tunnel);
@@ -496,16 +507,6 @@ static void finish_reading(struct hall_tunnel *tunnel, u32 reason)
 	tunnel->state = HALL_TUNNEL_ENDED;
 	hall_tunnel_finish_rx(tunnel, reason);
 	hall_tunnel_close_channel(tunnel);
-}
-
-/* What comes later is not read: the writer may not have heard that it has left. */
-static void end_at_head(struct hall_tunnel *tunnel)
-{
-	spin_lock_bh(&tunnel->channel.lock);
-	if (tunnel->mapped)
-		hall_ring_count_used(&tunnel->rx);
-	tunnel->rx.ended = true;
-	spin_unlock_bh(&tunnel->channel.lock);
 }
 
 static void run_reader(struct hall_tunnel *tunnel, unsigned long events)
