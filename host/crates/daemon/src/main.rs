@@ -86,6 +86,7 @@ fn exec_again() -> Result<()> {
     let path = CString::new(path.into_os_string().into_vec())?;
     let words = std::env::args_os().map(|word| CString::new(word.into_vec()));
     let words = words.collect::<Result<Vec<_>, _>>()?;
+    hallway_unix::wait_for_closes();
     execv(&path, &words).context("cannot start again")?;
     Ok(())
 }

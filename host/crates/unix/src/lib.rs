@@ -15,6 +15,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -33,8 +34,10 @@ use nix::unistd::gettid;
 
 /// The option of Linux 6.16.
 pub const SO_PASSRIGHTS: libc::c_int = 83;
-/// Sockets that may wait for their close.
-const CLOSES: usize = 4096;
+/// Sockets that may wait for their close; then the next one waits for a place, 10 ms or so.
+const CLOSES: usize = 256;
+/// How many do.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How long one close may wait. A signal ends it.
 const LINGER: Duration = Duration::from_millis(10);
 
@@ -104,15 +107,20 @@ pub fn hang_up(socket: OwnedFd) {
     let _ = shutdown(fd, Shutdown::Both);
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     if recv(fd, &mut [0], flags).is_ok_and(|count| count > 0) {
-        if let Err(socket) = close_elsewhere(socket) {
-            // To lose a descriptor is better than to wait for a peer.
-            std::mem::forget(socket);
-        }
+        close_elsewhere(socket);
     }
 }
 
-/// Has a thread close a socket. Gives it back if too many wait for that already.
-fn close_elsewhere(socket: OwnedFd) -> Result<(), OwnedFd> {
+/// Waits until all that was hung up is closed: what a program has open as it executes
+/// another one is closed in the thread that does.
+pub fn wait_for_closes() {
+    while WAITING.load(Ordering::Acquire) > 0 {
+        std::thread::sleep(LINGER);
+    }
+}
+
+/// Has a thread close a socket.
+fn close_elsewhere(socket: OwnedFd) {
     static THREAD: OnceLock<Option<SyncSender<OwnedFd>>> = OnceLock::new();
     let start = || {
         let (sender, sockets) = sync_channel(CLOSES);
@@ -120,12 +128,15 @@ fn close_elsewhere(socket: OwnedFd) -> Result<(), OwnedFd> {
         thread.spawn(move || close_all(&sockets)).ok()?;
         Some(sender)
     };
+    WAITING.fetch_add(1, Ordering::AcqRel);
     match THREAD.get_or_init(start) {
-        Some(sender) => sender.try_send(socket).map_err(|error| match error {
-            std::sync::mpsc::TrySendError::Full(socket)
-            | std::sync::mpsc::TrySendError::Disconnected(socket) => socket,
-        }),
-        None => Err(socket),
+        // The thread lives as long as this end of its queue.
+        Some(sender) => drop(sender.send(socket)),
+        None => {
+            WAITING.fetch_sub(1, Ordering::AcqRel);
+            // To lose a descriptor is better than to wait for a peer.
+            std::mem::forget(socket);
+        }
     }
 }
 
@@ -144,6 +155,8 @@ fn close_all(sockets: &Receiver<OwnedFd>) {
                 Err(_) => break,
             }
         }
+        drop(socket);
+        WAITING.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -249,6 +262,7 @@ mod tests {
         read.set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         assert_eq!(read.read(&mut [0]).unwrap(), 0);
+        wait_for_closes();
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
 

@@ -108,6 +108,8 @@ impl Process {
         if pidfd::wait(pidfd.as_fd(), Duration::ZERO) {
             return None;
         }
+        // A daemon of before may have made it without.
+        hallway_unix::refuse_descriptors(&control);
         let mut process = Self::new(number, pid, control, pidfd);
         // Till it is found to fit, and `kill_outsourcers` does not.
         process.kept = true;
