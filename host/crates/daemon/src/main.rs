@@ -45,8 +45,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::Parser;
+use hallway_control::{Answer, Query};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::stat::{umask, Mode};
 use nix::unistd::execv;
@@ -89,6 +90,15 @@ fn exec_again() -> Result<()> {
     hallway_unix::wait_for_closes();
     execv(&path, &words).context("cannot start again")?;
     Ok(())
+}
+
+/// Asks the daemon that runs; a signal would tell nothing of what it thinks.
+fn reload(options: &Options) -> Result<()> {
+    match hallway_control::ask(&options.run_dir(), Query::Reload)? {
+        Answer::Reloading => Ok(()),
+        Answer::Error { message } => bail!("{message}"),
+        other => bail!("hallwayd answers {other:?}"),
+    }
 }
 
 fn serve(options: &Options) -> Result<()> {
@@ -187,6 +197,8 @@ fn main() -> ExitCode {
             let but = if empty { ", and has no [[group]]" } else { "" };
             println!("the configuration is good{but}");
         })
+    } else if options.reload {
+        reload(&options)
     } else if options.stop {
         Config::of(&options).and_then(|config| stop::stop(&options, &config))
     } else {

@@ -75,6 +75,10 @@ pub struct Options {
     #[arg(long)]
     pub stop: bool,
 
+    /// Have the daemon of this run directory read its configuration again; an error if it refuses
+    #[arg(long, conflicts_with_all = ["stop", "check_config"])]
+    pub reload: bool,
+
     /// What to log
     #[arg(long, value_name = "LEVEL", default_value = "info",
           value_parser = PossibleValuesParser::new(LEVELS).try_map(|level| level.parse::<Level>()))]

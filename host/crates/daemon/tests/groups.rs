@@ -8,6 +8,7 @@ mod qemu;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 
 use common::{until, Daemon};
 use hallway_abi::region as abi;
@@ -62,13 +63,19 @@ fn a_reload_changes_the_groups_and_loses_no_connection() {
         panic!("a bad configuration was taken");
     };
     assert!(message.contains("hallwayd.toml:2: "), "{message}");
+    let run = daemon.run();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hallwayd"));
+    let said = command.arg("--run-dir").arg(&run).arg("--reload").output();
+    let said = said.unwrap();
+    assert!(!said.status.success());
+    assert!(String::from_utf8_lossy(&said.stderr).contains("hallwayd.toml:2: "));
     daemon.signal(Signal::SIGHUP);
     until("the signal is refused, too", || {
         daemon
             .log()
             .matches("the configuration stays as it was")
             .count()
-            == 2
+            == 3
     });
     assert!(is_member(&daemon, slot));
 
