@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 SLOW = float(os.environ.get("HALLWAY_TEST_SLOW", 1))
 PARAMS = ("loopback=1", "promote_bytes=0", "promote_ms=0", "ring_bytes=16384", "ring_bytes_max=16384")
@@ -48,6 +49,21 @@ def no_packets():
         yield
     finally:
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+@contextlib.contextmanager
+def recorded(events):
+    """The kernel records these events in the block; call what this yields for the text of them."""
+    tracefs = Path("/sys/kernel/tracing")
+    if not (tracefs / "events").exists():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", tracefs], check=True)
+    trace, switch = tracefs / "trace", tracefs / "events" / events / "enable"
+    trace.write_text("")
+    switch.write_text("1")
+    try:
+        yield trace.read_text
+    finally:
+        switch.write_text("0")
 
 
 # -- the module -----------------------------------------------------------------

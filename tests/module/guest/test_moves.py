@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import nft
 import pytest
@@ -38,6 +37,7 @@ from pairs import (
     pattern,
     ports_of,
     promote,
+    recorded,
     rmmod,
     setting,
     shown,
@@ -973,25 +973,10 @@ def test_looks_rest():
     with a, b, no_packets():
         in_both(a)
         a.send(b"!", socket.MSG_OOB)
-        with work_items() as count:
+        with recorded("workqueue/workqueue_execute_start") as text:
             time.sleep(EXPOSURE)
-            looks = count()
+            looks = text().count("function run_work")
     assert 0 < looks < 30, f"{looks} work items in {EXPOSURE} s"
-
-
-@contextlib.contextmanager
-def work_items():
-    """Call what this yields for the number of work items of the module that ran in the block."""
-    tracefs = Path("/sys/kernel/tracing")
-    if not (tracefs / "events").exists():
-        subprocess.run(["mount", "-t", "tracefs", "tracefs", tracefs], check=True)
-    switch = tracefs / "events/workqueue/workqueue_execute_start/enable"
-    (tracefs / "trace").write_text("")
-    switch.write_text("1")
-    try:
-        yield lambda: (tracefs / "trace").read_text().count("function run_work")
-    finally:
-        switch.write_text("0")
 
 
 def test_peek_off_at_end():

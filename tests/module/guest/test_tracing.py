@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
-from pairs import hallway, pair, take
+from pairs import hallway, pair, recorded, take
 
-TRACEFS = Path("/sys/kernel/tracing")
 OFF = 10  # of abi/hallway/reason.h
 LINE = re.compile(
     r"hallway_(\w+): (send|receive) local=\[(\S+)\]:(\d+) remote=\[(\S+)\]:(\d+) (.*)",
@@ -22,15 +19,8 @@ LINE = re.compile(
 @contextlib.contextmanager
 def traced():
     """The module's events are recorded in the block; call what this yields for them."""
-    if not (TRACEFS / "events").exists():
-        subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACEFS], check=True)
-    switch = TRACEFS / "events/hallway/enable"
-    (TRACEFS / "trace").write_text("")
-    switch.write_text("1")
-    try:
-        yield lambda: LINE.findall((TRACEFS / "trace").read_text())
-    finally:
-        switch.write_text("0")
+    with recorded("hallway") as text:
+        yield lambda: LINE.findall(text())
 
 
 @pytest.mark.parametrize("kind", ["v4", "v6"])
