@@ -4,11 +4,11 @@
 #![allow(missing_docs)]
 
 mod common;
+#[path = "../../unix/tests/lingering/mod.rs"]
+mod lingering;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IoSlice, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -24,7 +24,6 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sched::{unshare, CloneFlags};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{kill, Signal};
-use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags, UnixAddr};
 use nix::unistd::Pid;
 
 #[test]
@@ -600,32 +599,14 @@ fn idle_clients_of_the_control_socket_keep_no_other_out() {
     drop(idle);
 }
 
-/// A TCP socket the last close of which waits, and the other end.
-fn lingering() -> (TcpStream, TcpListener) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    while (&stream).write(&[0; 65536]).is_ok() {}
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: libc::c_int::MAX,
-    };
-    setsockopt(&stream, sockopt::Linger, &linger).unwrap();
-    (stream, listener)
-}
-
 #[test]
 fn descriptors_that_peers_send_make_the_daemon_wait_for_nothing() {
     let daemon = Daemon::new();
     for name in ["hallwayd.sock", "control.sock"] {
         let peer = UnixStream::connect(daemon.run().join(name)).unwrap();
-        let (stream, _listener) = lingering();
-        let fds = [stream.as_raw_fd()];
-        let control = [ControlMessage::ScmRights(&fds)];
-        let part = [IoSlice::new(b"x")];
+        let (stream, _listener) = lingering::open();
         daemon.signal(Signal::SIGSTOP);
-        let flags = MsgFlags::empty();
-        match sendmsg::<UnixAddr>(peer.as_raw_fd(), &part, &control, flags, None) {
+        match lingering::send(&peer, &stream) {
             Ok(_) => drop(stream),
             // Since Linux 6.16 the daemon's socket refuses it. The last close is ours.
             Err(error) => {
