@@ -157,7 +157,7 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 		return ring->broken ? -EPROTO : 0;
 	/*
 	 * A kernel user that has read beyond would get the ring's bytes after those. For a
-	 * program, TCP has skipped urgent data that more of it followed.
+	 * program, TCP skips unread urgent data when other urgent data arrives.
 	 */
 	if (after(tp->copied_seq, ring->start_seq) &&
 	    after(arrived, ring->start_seq) && !hall_callbacks_are_native(hs->sk))

@@ -429,7 +429,7 @@ static u32 find_peek_offset(const struct sock *sk, int flags)
 
 /*
  * Continues a peek on the ring, after n bytes of TCP. ahead: bytes of the ring to
- * skip. Returns as read_once(), whose `more` this is.
+ * skip. `more` and the result are those of read_once().
  */
 static int peek_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		     int flags, u32 n, u32 ahead, bool more)

@@ -131,7 +131,7 @@ static u32 offer_ring(struct hall_sock *hs)
 	struct hall_tokens tokens;
 	int err;
 
-	/* Ring after ring that the peer truncates would fill our memory, past all limits. */
+	/* Else a peer that truncates each ring could fill TCP's queue beyond all limits. */
 	if (tcp_sk(hs->sk)->bytes_acked < hs->tx.resent)
 		return HALLWAY_REASON_BUSY;
 	hall_sock_make_tokens(hs, false, &tokens);

@@ -25,9 +25,11 @@
 #include "../sock/stream.h"
 #include "../sock/wake.h"
 
-/* How soon to look again for bytes below the mark, */
+/*
+ * How soon to look again for bytes below the mark. It doubles where none come, up to the
+ * maximum: the mark is the peer's.
+ */
 #define RETRY		msecs_to_jiffies(5)
-/* and at most, where none come: the peer says which these are. */
 #define RETRY_MAX	HZ
 
 /* How soon to try again where memory was short: each try copies what is unread. */
@@ -508,7 +510,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 		err = on_departed(hs);
 	again = hs->requeue_by;
 	continue_detaching(hs);
-	/* From then on nothing but bytes of TCP's is missing. */
+	/* After that time only bytes of TCP can be missing. */
 	again |= hs->detaching && !READ_ONCE(hs->detached) &&
 		 (finished || time_before(jiffies, hs->demote_by));
 	if (events & BIT(HALL_EVENT_BROKEN))

@@ -113,7 +113,7 @@ static void forget(struct hall_tunnel *tunnel, bool departed)
 		hall_channel_put(&tunnel->channel);
 }
 
-/* A VM that hallwayd vouches for may have arrived, and be the CID's owner now. */
+/* The arrival of a VM that hallwayd vouches for changes the owner of a CID. */
 static bool is_of_owner(const struct hall_tunnel *tunnel)
 {
 	const struct hall_member *member = tunnel->channel.member;
@@ -136,7 +136,7 @@ static struct hall_tunnel *find_trunk(u32 cid)
 	return NULL;
 }
 
-/* The trunk to a VM that owns the CID no more. opening */
+/* Ends the trunk to a CID, if there is one, and takes it out of the table. opening */
 static void drop_trunk(u32 cid)
 {
 	struct hall_tunnel *tunnel = xa_load(&written, cid);
@@ -464,7 +464,7 @@ static enum taken take_datagrams(struct hall_tunnel *tunnel)
 }
 
 /*
- * What comes later is not read: the writer may not have heard that it has left, or that
+ * What comes later is not read: the writer may not know yet that it has departed, or that
  * its CID is another VM's.
  */
 static void end_at_head(struct hall_tunnel *tunnel)

@@ -26,7 +26,7 @@
  * believe that another one is free, as often as they like.
  */
 #define ASK_AGAIN	HZ
-/* Or that it asks for another region, whose UUID they have written over this one's. */
+/* Between two requests for a region that hallwayd does not know, or does not allow. */
 #define OTHER_AGAIN	(10 * HZ)
 
 LIST_HEAD(ivshmem_regions);
@@ -36,10 +36,7 @@ static struct region *region_of(struct hall_member *member)
 	return container_of(hall_peer_of(member)->own, struct region, own);
 }
 
-/*
- * Again for each request to join: a member may have overwritten them, and hallwayd writes
- * them again.
- */
+/* For each request to join: a member may overwrite them, and hallwayd restores them. */
 static void read_names(struct region *region)
 {
 	memcpy(region->uuid, region->shared->uuid, sizeof(region->uuid));
@@ -380,7 +377,7 @@ static void take_refusal(struct region *region, u32 status,
 		region->state = REGION_FULL;
 	} else if (status == HALLWAY_STATUS_UNKNOWN ||
 		   status == HALLWAY_STATUS_DENIED) {
-		/* The UUID may have been another member's invention, or another region's. */
+		/* A member may have overwritten the UUID: it is read again. */
 		region->ask_at = jiffies + OTHER_AGAIN;
 		region->state = REGION_IDLE;
 	} else {

@@ -38,7 +38,7 @@ struct pair {
 	bool listed;			/* dom0 lists it */
 	bool found;			/* in the list that is being read */
 	bool ended;			/* for good: it is not listed any more */
-	bool used;			/* by a peer that is gone: its slice is withdrawn */
+	bool used;			/* by a peer that is gone: withdraw the slice */
 	int changed;			/* what it offers, as a watch said; xchg() */
 	void (*look_soon)(void);
 	struct xen_nodes nodes;

@@ -374,7 +374,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What domains of Xen would not be held to is refused.
+    /// Refuses what is not enforced for domains of Xen.
     fn check_for_xen(&self) -> Result<()> {
         if let Some(group) = self.groups.iter().find(|group| group.tunnels.is_some()) {
             bail!(

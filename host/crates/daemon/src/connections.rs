@@ -76,7 +76,7 @@ pub struct Connections {
     moved: bool,
     /// A user of the group can have QEMUs connect, go and be refused in a loop.
     turnover: Lines,
-    /// As above, of members: the others hide none of these.
+    /// The same for members: lines about others do not displace these.
     ends: Lines,
     troubles: Lines,
     /// The last connection of which descriptors were counted.
@@ -416,7 +416,7 @@ impl Connections {
         ends.flatten().collect()
     }
 
-    /// Has QEMUs that read again learn of the members for which there was no place.
+    /// Introduces the missing members to QEMUs that read again.
     fn introduce_lacking(&mut self) {
         let all = self.all.iter_mut();
         let lacking = all.filter_map(|(number, one)| one.line.take_lack().then_some(*number));

@@ -92,7 +92,7 @@ fn exec_again() -> Result<()> {
     Ok(())
 }
 
-/// Asks the daemon that runs; a signal would tell nothing of what it thinks.
+/// Asks the running daemon to read its configuration again. A signal has no answer.
 fn reload(options: &Options) -> Result<()> {
     match hallway_control::ask(&options.run_dir(), Query::Reload)? {
         Answer::Reloading => Ok(()),

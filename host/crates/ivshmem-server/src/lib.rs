@@ -169,8 +169,8 @@ impl Session {
         result == 0 && unread == 0
     }
 
-    /// Whether QEMU has ended, or sends something: then it is no QEMU. What that sends is
-    /// not received, as descriptors of it may come along.
+    /// Whether the connection is over: closed, or its peer sends bytes, which QEMU never does.
+    /// They are not received, as descriptors may come with them.
     pub fn closed(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         let seen = recv(self.socket.as_raw_fd(), &mut [0], flags);

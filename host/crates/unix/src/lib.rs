@@ -34,9 +34,9 @@ use nix::unistd::gettid;
 
 /// The option of Linux 6.16.
 pub const SO_PASSRIGHTS: libc::c_int = 83;
-/// Sockets that may wait for their close; then the next one waits for a place, 10 ms or so.
+/// Sockets in the queue to be closed. [`hang_up`] waits while it is full, 10 ms or so.
 const CLOSES: usize = 256;
-/// How many do.
+/// Sockets that are not closed yet.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How long one close may wait. A signal ends it.
 const LINGER: Duration = Duration::from_millis(10);
@@ -134,7 +134,7 @@ fn close_elsewhere(socket: OwnedFd) {
         Some(sender) => drop(sender.send(socket)),
         None => {
             WAITING.fetch_sub(1, Ordering::AcqRel);
-            // To lose a descriptor is better than to wait for a peer.
+            // There is no thread: a lost descriptor is better than a wait for the peer.
             std::mem::forget(socket);
         }
     }
@@ -160,7 +160,7 @@ fn close_all(sockets: &Receiver<OwnedFd>) {
     }
 }
 
-/// Has signals come to this thread again and again.
+/// Sends this thread a signal each [`LINGER`].
 fn interrupt_thread() -> nix::Result<Timer> {
     let handler = SigHandler::Handler(do_nothing);
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());

@@ -43,7 +43,7 @@ pub struct Line {
     /// The peers that QEMU was sent, by number of their connections.
     pub peers: BTreeMap<u64, Peer>,
     congested: bool,
-    /// Whether QEMU may lack doorbells, for which there was no place.
+    /// Whether doorbells were left out, as the queue was full.
     lacks: bool,
     /// Since when QEMU has something to read.
     unread: Option<Instant>,
@@ -109,7 +109,7 @@ impl Line {
         flags
     }
 
-    /// Ends the connection. A holder that keeps the socket has nothing left to close.
+    /// Ends the connection, also for the holder, which has a copy of the socket.
     pub fn hang_up(self) {
         self.session.hang_up();
     }
@@ -139,7 +139,7 @@ impl Line {
     }
 
     /// Makes sure that QEMU was sent another connection's doorbell. False once
-    /// the ids have run out. Where too much waits for QEMU, that has to read first.
+    /// the ids have run out. Nothing is sent while too many messages are queued.
     pub fn introduce(&mut self, other: u64, doorbell: BorrowedFd<'_>) -> io::Result<bool> {
         if self.peers.contains_key(&other) {
             return Ok(true);
