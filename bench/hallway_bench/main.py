@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import isolate, measure, passt, paths, results, summary
+from hallway_lab import isolate, measure, passt, paths, results, summary, xen
 from hallway_lab.measure import describe
 from hallway_lab.results import Record, Store
 from hallway_lab.sample import Row, Samples, sample
@@ -21,6 +21,7 @@ from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
 from . import growth, instructions
+from .domains import Domains
 from .group import Group
 from .outside import Outside
 from .scenarios import Scenarios
@@ -71,11 +72,15 @@ def _bench(options: argparse.Namespace) -> int:
         *growth.groups(seconds),
         Tunnels(seconds),
         Outside(seconds),
+        Domains(seconds),
     ]
     groups = [(group, group.rows()) for group in everything]
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
-    if any(row in wanted for group, rows in groups for row in rows if isinstance(group, Outside)):
+    needed = [group for group, rows in groups if any(row in wanted for row in rows)]
+    if any(isinstance(group, Outside) for group in needed):
         passt.prepare()
+    if any(isinstance(group, Domains) for group in needed):
+        xen.prepare(options.kernel)
     measure.make_ready(options.kernel, *build_programs())
     stores = {group.kind: Store(group.kind, options.kernel) for group, _ in groups}
     cpus = set()

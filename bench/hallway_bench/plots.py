@@ -42,6 +42,10 @@ PLOTS = {
         Panel("growth-ring-", "each calls the next", "VMs"),
         Panel("growth-cpus-", "two VMs, a program for each CPU", "CPUs of each"),
     ),
+    "xen": (
+        Panel("xen-stream-", "stream between domains of Xen", SIZE),
+        Panel("xen-pingpong-sleep-", "round trip, receivers asleep", SIZE),
+    ),
 }
 
 

@@ -25,6 +25,7 @@ class Row:
     run: Callable[[], Run]
     command: str = ""  # what it runs, for people
     target: float = 0  # the ratio that is promised; 0: none is
+    paper: str = ""  # what a paper says of such a row
     lower_is_better: bool = False
     spin_us: int | None = None  # None: the module's default
     carries: bool = True  # False: too few bytes to be promoted at all
@@ -74,6 +75,8 @@ class Samples:
         found |= {name: figure("", *values) for name, values in self.more.items()}
         if self.row.target:
             found["target"] = f"≥ {self.row.target:g}×"
+        if self.row.paper:
+            found["paper"] = self.row.paper
         return found | (self.ledger.figures() if self.ledger else {})
 
 

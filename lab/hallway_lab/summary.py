@@ -73,6 +73,19 @@ KINDS = {
             " of *stream*, and 1,000 connections a second.",
         ),
         Kind(
+            "xen",
+            "bench FIG=xen",
+            "Xen",
+            (
+                *("name", "kernel", "TCP", "Hallway", "ratio", "target", "paper", "AF_UNIX", "loopback"),
+                *("of payload →", "verdict"),
+            ),
+            "Between two domains of Xen that share their CPUs with dom0: TCP goes through xen-netfront and"
+            " dom0's bridge. *paper*: the ratio to TCP that a paper reports: XWAY is Kim et al., VEE 2008;"
+            " XenVMC is Ren et al., 2012. *AF_UNIX*, *loopback*: the same between two programs of one"
+            " domain.",
+        ),
+        Kind(
             "demo",
             "demo",
             "Demo",

@@ -1,0 +1,20 @@
+"""Measuring between two domains of Xen."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from . import paths, topology, xen
+from .measure import Stand
+
+
+@contextlib.contextmanager
+def standing(kernel: str) -> Iterator[Stand]:
+    """Boot Xen, dom0 and two domains that serve each other; TCP between them has xen-netfront."""
+    with xen.running(kernel, topology.share_folder(kernel), paths.out("vm", "x").parent) as machine:
+        for domain in machine.domains:
+            domain.run("insmod /hallway/hallway.ko")
+        stand = Stand(topology.Site(None, list(machine.domains)))
+        stand.await_members(120)
+        yield stand
