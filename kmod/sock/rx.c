@@ -27,6 +27,7 @@
 #include "lock.h"
 #include "lookup.h"
 #include "quiet.h"
+#include "requeue.h"
 #include "spin.h"
 #include "stream.h"
 #include "wake.h"
@@ -485,6 +486,23 @@ static int read_from_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 }
 
 /*
+ * A peek that begins behind bytes may begin behind an ended ring, too: TCP's queue
+ * takes what is left of that. 0: the caller looks again. -EAGAIN: bytes below the ring
+ * are missing. Or -ENOMEM. lock_sock().
+ */
+static int requeue_for_peek(struct hall_sock *hs)
+{
+	int err = hall_rx_requeue(hs, GFP_KERNEL);
+
+	if (!err)
+		hall_rx_release(hs, HALLWAY_REASON_NONE);
+	if (err != -EPROTO)
+		return err;
+	hall_sock_break(hs);
+	return 0;
+}
+
+/*
  * Reads once, from one carrier. Bytes, 0 at the end of the stream, -EAGAIN if no
  * byte is there, HALL_NATIVE if the socket is detached, or an error. rx_mutex.
  *
@@ -496,6 +514,7 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		     int flags, bool more, bool waits,
 		     bool *seam HALL_RECVMSG_LAST)
 {
+	enum hall_rx_source source;
 	struct sock *sk = hs->sk;
 	u32 avail, skip;
 	int n;
@@ -530,7 +549,15 @@ again:
 		release_sock(sk);
 		return read_tcp(hs, msg, len, flags HALL_RECVMSG_PASS);
 	}
-	switch (hall_rx_find_source(hs, &avail)) {
+	source = hall_rx_find_source(hs, &avail);
+	if (unlikely(skip && hs->rx.ring.ended)) {
+		n = requeue_for_peek(hs);
+		if (!n)
+			goto again;
+		if (n != -EAGAIN)
+			goto out;
+	}
+	switch (source) {
 	case HALL_RX_TCP:
 		release_sock(sk);
 		return read_up_to_mark(hs, msg, len, flags, avail, skip, more,

@@ -994,6 +994,29 @@ def test_peek_off_at_end():
         assert Sleeper(b.recv, 10, socket.MSG_PEEK).result() == b"", "more than all was shown"
 
 
+def test_peek_off_beyond_ring():
+    """Peeks behind each other reach what TCP brought after an ended ring, and then the end."""
+    a, b = connect()
+    with a, b:
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+        try:
+            b.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
+        except OSError:
+            pytest.skip("this kernel's TCP has no SO_PEEK_OFF")
+        with no_packets():
+            sent = in_both(a)
+            a.send(b"!", socket.MSG_OOB)
+            assert not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring"
+            a.sendall(b"more")
+            a.shutdown(socket.SHUT_WR)
+            # The work item, which would requeue the ring as well, looks ever more seldom.
+            time.sleep(EXPOSURE)
+        peeked = bytearray()
+        while more := b.recv(1 << 20, socket.MSG_PEEK):
+            peeked += more
+        assert peeked == sent + b"!more", f"{len(peeked)} bytes of {len(sent) + 5} were shown"
+
+
 @pytest.mark.parametrize("on_ring", [False, True])
 def test_peek_fault(on_ring):
     """A peek that wants more than it can copy returns what it could."""
