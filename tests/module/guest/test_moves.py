@@ -967,15 +967,20 @@ def test_ended_before_tcp():
     delta.expect(resets=2)
 
 
-def test_looks_rest():
+@pytest.mark.parametrize("ends", ["a ring", "all of them"])
+def test_looks_rest(ends):
     """Bytes that TCP does not bring, and that come before an ended ring, are looked for ever more seldom."""
     a, b = connect()
     with a, b, no_packets():
         in_both(a)
-        a.send(b"!", socket.MSG_OOB)
+        if ends == "a ring":
+            a.send(b"!", socket.MSG_OOB)
+        else:
+            hallway("off")
         with recorded("workqueue/workqueue_execute_start") as text:
             time.sleep(EXPOSURE)
             looks = text().count("function run_work")
+        hallway("on")
     assert 0 < looks < 30, f"{looks} work items in {EXPOSURE} s"
 
 
