@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hallway_lab import domains, programs
+from hallway_lab import domains
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
@@ -51,10 +51,6 @@ class Domains(Group):
 
     kind = "xen"
     stand: Stand
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(seconds)
-        self._servers = programs.Servers()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from hallway_lab import programs
 from hallway_lab.sample import Row, Samples
 
 
@@ -17,6 +18,7 @@ class Group(ABC):
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
+        self._servers = programs.Servers()
 
     @abstractmethod
     def standing(self, kernel: str) -> AbstractContextManager[Any]:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hallway_lab import measure, programs
+from hallway_lab import measure
 from hallway_lab.measure import Mesh, Stand
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
@@ -46,7 +46,6 @@ class Growth(Group):
     def __init__(self, seconds: int, stand: type[Stand] = Stand, **options: Any) -> None:
         super().__init__(max(seconds, SECONDS))
         self._boot = functools.partial(measure.standing, kind=stand, **options)
-        self._servers = programs.Servers()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:

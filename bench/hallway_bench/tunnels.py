@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from hallway_lab import measure, programs, tunnels
+from hallway_lab import measure, tunnels
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
@@ -38,10 +38,6 @@ class Tunnels(Group):
 
     kind = "tunnels"
     stand: Stand
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(seconds)
-        self._servers = programs.Servers()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
