@@ -23,8 +23,10 @@ from hallway_lab.venv import use
 from . import growth, instructions
 from .domains import Domains
 from .group import Group
+from .hostend import HostEnd
 from .outside import Outside
 from .scenarios import Scenarios
+from .splits import Splits
 from .tunnels import Tunnels
 
 PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd")
@@ -71,6 +73,8 @@ def _bench(options: argparse.Namespace) -> int:
         Scenarios(seconds),
         *growth.groups(seconds),
         Tunnels(seconds),
+        HostEnd(seconds),
+        Splits(seconds),
         Outside(seconds),
         Domains(seconds),
     ]

@@ -1,9 +1,10 @@
 """Benchmarks of tunnels: programs over AF_VSOCK between two VMs, and over TCP.
 
 With Hallway off each row is TCP's, with TCP_NODELAY: a message that waits for the next
-one is none. Beside messages (SOCK_SEQPACKET): bytes over a tunnel (SOCK_STREAM), and
-messages over AF_UNIX between two programs of one VM. The round trip over the size of a
-message is Figure 4 of "IDTS: Inter-domain Tunnel Scheduling" (see docs/tunnels.md).
+one is none. Beside messages (SOCK_SEQPACKET): bytes over a tunnel (SOCK_STREAM), messages
+over AF_UNIX between two programs of one VM, and TCP that Hallway carries. The round trip
+over the size of a message is Figure 4 of "IDTS: Inter-domain Tunnel Scheduling" (see
+docs/tunnels.md).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
 TRIPS = ((1, "1 B"), (64, "64 B"), (1 << 10, "1 KB"), (4 << 10, "4 KB"), (16 << 10, "16 KB"))
 OF_STREAM = 0.7  # messages carry this part of what bytes do, at least
 RATE = 1000  # connections a second, at least
-STREAM, UNIX = "stream", "AF_UNIX"  # what is beside
+STREAM, UNIX, RINGS = "stream", "AF_UNIX", "TCP on rings"  # what is beside
 
 
 class Tunnels(Group):
@@ -82,7 +83,11 @@ class Tunnels(Group):
             self._switched(run),
             f"stream -c packet:CID PORT {words}",
             target,
-            beside=((STREAM, lambda: run("vsock")), (UNIX, lambda: run("unix"))),
+            beside=(
+                (STREAM, lambda: run("vsock")),
+                (UNIX, lambda: run("unix")),
+                (RINGS, self._on_rings(run)),
+            ),
         )
 
     def _round_trip(self, key: str, size: int, text: str, spin_us: int | None, target: float) -> Row:
@@ -102,7 +107,7 @@ class Tunnels(Group):
             target,
             lower_is_better=True,
             spin_us=spin_us,
-            beside=((UNIX, lambda: run("unix")),),
+            beside=((UNIX, lambda: run("unix")), (RINGS, self._on_rings(run))),
         )
 
     def _connections(self) -> Row:
@@ -122,6 +127,15 @@ class Tunnels(Group):
 
     def _switched(self, run: Callable[[str], Run]) -> Callable[[], Run]:
         return lambda: run("packet" if self.stand.on else "tcp")
+
+    def _on_rings(self, run: Callable[[str], Run]) -> Callable[[], Run]:
+        """Return TCP's way with Hallway on."""
+
+        def go() -> Run:
+            self.stand.switch(True)
+            return run("tcp")
+
+        return go
 
     def _ask(self, program: str, kind: str, words: str) -> dict[str, float]:
         """Run a client against a server of that kind; return what it said."""

@@ -11,10 +11,11 @@ import termios
 from pathlib import Path
 
 import pytest
+from hallway_lab.hostend import CID, PATH
 from hallway_tests import hostend, tunnels
 from hallway_tests.guest import tunnel
 from hallway_tests.guests import Delta, odd
-from hallway_tests.hostend import CID, PATH, Caller, HostEnd, reach, serve
+from hallway_tests.hostend import Caller, HostEnd, reach, serve
 from hallway_tests.suite import wait_for
 from hallway_tests.tunnels import KINDS, PORT, Talk
 

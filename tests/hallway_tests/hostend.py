@@ -11,32 +11,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hallway_lab import topology
+from hallway_lab import hostend, topology
+from hallway_lab.hostend import FOLDER, PATH, TUNNELS
 from hallway_lab.topology import Daemon, Site
 from hallway_lab.vm import VM
 
 from . import tunnels
 from .guest import tunnel
-from .guests import healthy, insmod, loaded, rmmod, status, wait_members
+from .guests import healthy, insmod, loaded, rmmod, wait_members
 from .pair import running, sweep
 from .suite import wait_for
 
 NUMBER, OTHER = 12, 13
-# The host, to each guest.
-CID = 0x40000002
-FOLDER = Path("/run/hallway-tunnels")
-PATH = FOLDER / "vm.sock"
 VM_WORDS = """
 [[vm]]
 name = "{vm.name}"
 uuid = "{vm.uuid}"
 monitor = "{vm.config.monitor}"
 groups = ["both"]
-"""
-TUNNELS = f"""
-[vm.tunnels]
-socket = "{PATH}"
-sockets = 64
 """
 GROUP = """
 [[group]]
@@ -87,7 +79,7 @@ class HostEnd:
 
     def knows_host(self) -> bool:
         """Tell whether the guest reaches the host."""
-        return any(member["cid"] == CID for member in status(self.vm)["members"])
+        return hostend.knows_host(self.vm)
 
     def wait_host(self) -> None:
         """Wait until the guest reaches the host."""
@@ -151,7 +143,7 @@ def booted(
 
 def reach(port: int, kind: str = "stream", timeout: float = 60) -> socket.socket:
     """Connect from the host to a port of the guest, as Firecracker and Cloud Hypervisor have it."""
-    path = PATH if kind == "stream" else PATH.with_name(PATH.name + ".packets")
+    path = PATH if kind == "stream" else hostend.packets()
     sock = socket.socket(socket.AF_UNIX, TYPES[kind])
     sock.settimeout(timeout)
     sock.connect(str(path))
@@ -172,7 +164,7 @@ def reach(port: int, kind: str = "stream", timeout: float = 60) -> socket.socket
 @contextlib.contextmanager
 def served(port: int, serve: Callable[[socket.socket], None], kind: str = "stream") -> Iterator[None]:
     """Have a program of the host listen for guests that connect to a port of the host."""
-    path = PATH.with_name(f"{PATH.name}_{port}")
+    path = hostend.listened(port)
     listener = socket.socket(socket.AF_UNIX, TYPES[kind])
     listener.bind(str(path))
     # The process is of another user.

@@ -1,0 +1,96 @@
+"""Benchmarks of tunnels between a VM and its host, and over TCP by the VM's NIC.
+
+Figures 5 and 6 of "IDTS: Inter-domain Tunnel Scheduling" (see docs/tunnels.md) are of this kind. On the
+host programs have Unix sockets, and `hallway-host` moves the bytes between these and rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+from hallway_lab import hostend, paths
+from hallway_lab.hostend import CID, HostStand
+from hallway_lab.programs import Run
+from hallway_lab.sample import Row
+from hallway_lab.sh import run
+
+from .group import Group
+from .scenarios import STREAM_PORT
+from .tunnels import MESSAGES
+
+GATEWAY = "10.77.0.254"  # the host, on the VM's network
+TARGET = 5.0
+IDTS = "IDTS: ≈ 5×"
+PACKETS_PORT = STREAM_PORT + 200
+
+
+class HostEnd(Group):
+    """The scenarios between the VM and its host; servers start when needed."""
+
+    kind = "tunnels"
+    stand: HostStand
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds)
+        self._listening: set[bool] = set()
+
+    @contextlib.contextmanager
+    def standing(self, kernel: str) -> Iterator[HostStand]:
+        """Boot the VM, with the module of tunnels."""
+        with hostend.standing(kernel) as self.stand:
+            yield self.stand
+
+    def rows(self) -> list[Row]:
+        """All scenarios, in the report's order."""
+        return [self._messages(inward, size, text) for inward in (False, True) for size, text, _ in MESSAGES]
+
+    def _messages(self, inward: bool, size: int, text: str) -> Row:
+        words = f"{size} {self.seconds}"
+
+        def run() -> Run:
+            said = json.loads(self._into_vm(words) if inward else self._out_of_vm(words))
+            moved = int(said["bytes"])
+            return Run(
+                said["megabytes_per_second"] * 1e6 / size, *((None, moved) if inward else (moved, None))
+            )
+
+        return Row(
+            f"tunnel-host-{'in' if inward else 'out'}-{size}",
+            f"{'host → VM' if inward else 'VM → host'}: messages of {text}",
+            "1/s",
+            run,
+            f"stream -c {'file:PATH' if inward else 'packet:CID'} PORT {words}",
+            TARGET,
+            paper=IDTS,
+        )
+
+    def _out_of_vm(self, words: str) -> str:
+        self._listen()
+        where = f"packet:{CID} {PACKETS_PORT}" if self.stand.on else f"nodelay:{GATEWAY} {STREAM_PORT}"
+        return self.stand.client.run(f"/hallway/stream -c {where} {words}", timeout=self.seconds + 60).out
+
+    def _listen(self) -> None:
+        """Have a server on the host for what is on, or for what is off."""
+        on = self.stand.on
+        if on in self._listening:
+            return
+        self._listening.add(on)
+        program = str(paths.out("bench", "stream"))
+        if on:
+            path = hostend.listened(PACKETS_PORT)
+            self.stand.listen([program, "-s", f"file:{path}"], path)
+        else:
+            self.stand.serve([program, "-s", str(STREAM_PORT)], STREAM_PORT, None)
+
+    def _into_vm(self, words: str) -> str:
+        vm = self.stand.client
+        if self.stand.on:
+            self._servers.need(vm, f"/hallway/stream -s packet:{PACKETS_PORT}", PACKETS_PORT, "--vsock")
+            where = [f"file:{hostend.packets()}", str(PACKETS_PORT)]
+        else:
+            self._servers.need(vm, f"/hallway/stream -s {STREAM_PORT}", STREAM_PORT)
+            where = [f"nodelay:{vm.ip4}", str(STREAM_PORT)]
+        program = str(paths.out("bench", "stream"))
+        return run([program, "-c", *where, *words.split()], timeout=self.seconds + 60)
