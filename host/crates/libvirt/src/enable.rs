@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, is_vm_name, Answer, Query, Status, VM_NAMES};
+use toml::Table;
 use virt::connect::Connect;
 use virt::error::ErrorNumber;
 use virt::sys;
@@ -40,19 +41,23 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
             isolation: "shared".into(),
             size: Some(size.clone()),
             slots: Some(*slots),
+            more: Table::new(),
         },
         None => Group {
             name: common.group.clone(),
             isolation: "pair".into(),
             size: None,
             slots: None,
+            more: Table::new(),
         },
     };
     let mut content = before.clone().unwrap_or(Content {
         group: vec![wanted.clone()],
         vm: Vec::new(),
+        more: Table::new(),
     });
-    if region.is_some() && content.group != [wanted] {
+    let is_same = matches!(&content.group[..], [group] if group.has_region_of(&wanted));
+    if region.is_some() && !is_same {
         bail!(
             "group {} is there with another region: take its VMs out (hallway disable), or name \
              another --group",
@@ -73,7 +78,9 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
         let (domain, xml) = libvirt.find(name)?;
         let Enabled { xml: new, ports } =
             domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
+        let before = content.vm.iter().find(|other| other.uuid == domain.uuid);
         let vm = Vm {
+            more: before.map_or_else(Table::new, |before| before.more.clone()),
             name: name.clone(),
             uuid: domain.uuid.clone(),
             groups: vec![common.group.clone()],
@@ -94,6 +101,7 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
             let old = before.unwrap_or(Content {
                 group: Vec::new(),
                 vm: Vec::new(),
+                more: Table::new(),
             });
             group::write(&path, &old)?;
             return Err(error);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The configuration file of a group, which `hallway enable` writes and `hallwayd` reads
-//! with the others in its directory.
+//! with the others in its directory. What an operator adds to it stays, but for comments.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
@@ -12,14 +12,15 @@ use anyhow::{bail, Context, Result};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 /// Time between two tries to get the lock.
 const LOOK: Duration = Duration::from_millis(50);
-const HEAD: &str = "# Written by hallway enable and hallway disable.\n\n";
+const HEAD: &str = "# Written by hallway enable and hallway disable, which keep what else \
+                    hallwayd.toml may say of a group or a VM, but no comments.\n\n";
 
 /// A group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     /// Its name.
     pub name: String,
@@ -31,11 +32,21 @@ pub struct Group {
     /// Members of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
+    /// What an operator has added.
+    #[serde(flatten)]
+    pub more: Table,
+}
+
+impl Group {
+    /// Whether both have the same name, and the same region or none.
+    pub fn has_region_of(&self, other: &Self) -> bool {
+        let region = |one: &Self| (one.name.clone(), one.isolation.clone(), one.size.clone(), one.slots);
+        region(self) == region(other)
+    }
 }
 
 /// A VM.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Vm {
     /// Its name.
     pub name: String,
@@ -48,17 +59,22 @@ pub struct Vm {
     /// Root ports for its ring memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
+    /// What an operator has added.
+    #[serde(flatten)]
+    pub more: Table,
 }
 
 /// What such a file says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Content {
     /// The group, alone.
     pub group: Vec<Group>,
     /// Its VMs.
     #[serde(default)]
     pub vm: Vec<Vm>,
+    /// What an operator has added.
+    #[serde(flatten)]
+    pub more: Table,
 }
 
 /// Keeps all other commands from the files in a directory, until it is dropped. An error
@@ -108,7 +124,7 @@ pub fn read(path: &Path) -> Result<Option<Content>> {
     };
     let content: Content = toml::from_str(&text).with_context(|| {
         format!(
-            "{}: has more than hallway enable wrote: change it by hand, or name another --group",
+            "{}: is not as hallway enable writes it: change it by hand, or name another --group",
             path.display()
         )
     })?;
@@ -132,4 +148,49 @@ pub fn write(path: &Path, content: &Content) -> Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, path).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EDITED: &str = r#"
+[[group]]
+name = "web"
+isolation = "pair"
+tunnels = [22]
+
+[[vm]]
+name = "web1"
+uuid = "5b0c4b7e-6f52-4d6e-9a39-3f1c5d1b7a01"
+groups = ["web"]
+monitor = "libvirt"
+
+[vm.outsource]
+connect = ["10.0.0.0/8:443"]
+
+[cpus]
+busy = 80
+"#;
+
+    #[test]
+    fn keeps_what_an_operator_has_added() {
+        let dir = std::env::temp_dir().join(format!("hwl-{}-kept", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let path = path(&dir, "web").unwrap();
+        std::fs::write(&path, EDITED).unwrap();
+        let mut content = read(&path).unwrap().unwrap();
+        let mut second = content.vm[0].clone();
+        second.name = "web2".into();
+        second.more = Table::new();
+        content.vm.push(second);
+        write(&path, &content).unwrap();
+        let found: Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        let edited: Table = EDITED.parse().unwrap();
+        assert_eq!(found["group"], edited["group"]);
+        assert_eq!(found["cpus"], edited["cpus"]);
+        assert_eq!(found["vm"][0], edited["vm"][0]);
+        assert_eq!(found["vm"][1].get("outsource"), None);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }
