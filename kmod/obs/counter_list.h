@@ -45,7 +45,7 @@ enum hall_counter {
 	 * Rings ended for smaller ones, because other connections need memory.
 	 */
 	HALL_RINGS_SHRUNK,
-	/* Rings, or larger rings, that got no memory. */
+	/* Rings, or larger rings, that got no memory or no endpoint number. */
 	HALL_RINGS_REFUSED,
 	/* Offers sent. */
 	HALL_OFFERS,

@@ -9,7 +9,8 @@
 
 static unsigned int tunnels_max = 1024;
 module_param(tunnels_max, uint, 0644);
-MODULE_PARM_DESC(tunnels_max, "tunnels with one other VM at most, requests included");
+MODULE_PARM_DESC(tunnels_max,
+		 "tunnels with one other VM at most, requests included (default: 1024)");
 
 /*
  * Of its own, as the module goes when it is empty. No item waits for lock_sock(), which a

@@ -23,7 +23,7 @@ pub const COUNTERS: &[(&str, &str)] = &[
     ("rings_idle", "Rings ended because nothing was sent through them."),
     ("rings_grown", "Rings that replaced smaller ones, which had been full."),
     ("rings_shrunk", "Rings ended for smaller ones, because other connections need memory."),
-    ("rings_refused", "Rings, or larger rings, that got no memory."),
+    ("rings_refused", "Rings, or larger rings, that got no memory or no endpoint number."),
     ("offers", "Offers sent."),
     ("offers_declined", "Offers that the peer declined."),
     ("declines", "Offers of peers that this end declined."),

@@ -23,8 +23,8 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
         -chardev socket,id=hd,path=/run/hallway/hallwayd.sock\n  \
         -device ivshmem-doorbell,chardev=hd,vectors=1,master=on\n\
         and once it has booted, by QEMU's monitor, its region:\n  \
-        object_add memory-backend-file,id=ring0,share=on,size=256M,mem-path=/dev/shm/hallway/default\n  \
-        device_add ivshmem-plain,memdev=ring0\n\n\
+        object_add memory-backend-file,id=mem0,share=on,size=256M,mem-path=/dev/shm/hallway/default\n  \
+        device_add ivshmem-plain,id=ring0,memdev=mem0\n\n\
         SIGTERM and SIGINT end the daemon alone while VMs are connected: a small holder process \
         keeps their sockets, doorbells and memory go on working, and the next hallwayd with the \
         same --run-dir takes over. It does so after a crash, too. With no VM connected the holder \
