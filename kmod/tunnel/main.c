@@ -47,7 +47,7 @@ static bool allow_packets(u32 cid)
 
 static bool is_active(struct vsock_sock *vsk)
 {
-	return vsk->trans && sk_vsock(vsk)->sk_state == TCP_ESTABLISHED;
+	return hall_tunnel_of(vsk) && sk_vsock(vsk)->sk_state == TCP_ESTABLISHED;
 }
 
 /* The core's loop serves any length: it takes what is there, and waits again. */
@@ -72,7 +72,10 @@ static int note_received(struct vsock_sock *vsk, size_t target, ssize_t copied,
 static int begin_send(struct vsock_sock *vsk,
 		      struct vsock_transport_send_notify_data *data)
 {
-	hall_tunnel_of(vsk)->need = 0;
+	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
+
+	if (tunnel)
+		tunnel->need = 0;
 	return 0;
 }
 
@@ -87,8 +90,11 @@ static int note_sent(struct vsock_sock *vsk, ssize_t written,
 		     struct vsock_transport_send_notify_data *data)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-	int err = tunnel->error;
+	int err;
 
+	if (!tunnel)
+		return -EPIPE;
+	err = tunnel->error;
 	tunnel->error = 0;
 	return err;
 }
@@ -99,7 +105,7 @@ static u32 get_local_cid(void)
 	return hallway_cid(hall_uuid);
 }
 
-static const struct vsock_transport transport = {
+const struct vsock_transport hall_vsock_transport = {
 	.module = THIS_MODULE,
 	.init = init_socket,
 	.destruct = destruct_socket,
@@ -145,10 +151,10 @@ static int __init hall_vsock_init(void)
 	if (err)
 		return err;
 	hall_tunnel_events_init();
-	err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G | VSOCK_TRANSPORT_F_DGRAM);
+	err = vsock_core_register(&hall_vsock_transport, VSOCK_TRANSPORT_F_H2G | VSOCK_TRANSPORT_F_DGRAM);
 	/* Datagrams may be those of another hypervisor. */
 	if (err == -EBUSY)
-		err = vsock_core_register(&transport, VSOCK_TRANSPORT_F_H2G);
+		err = vsock_core_register(&hall_vsock_transport, VSOCK_TRANSPORT_F_H2G);
 	if (err) {
 		if (err == -EBUSY)
 			pr_err("hallway_vsock: another module, such as vhost_vsock, serves guests' CIDs: unload it\n");
@@ -161,7 +167,7 @@ static int __init hall_vsock_init(void)
 
 static void __exit hall_vsock_exit(void)
 {
-	vsock_core_unregister(&transport);
+	vsock_core_unregister(&hall_vsock_transport);
 	hall_channel_unregister(&hall_tunnel_kind);
 	/* No OFFER meets the kind after this. */
 	synchronize_rcu();

@@ -14,12 +14,15 @@ ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
 	struct sock *sk = sk_vsock(vsk);
-	u32 unread = hall_tunnel_count_unread(tunnel, sk);
 	struct hallway_frame frame;
 	bool faults;
+	u32 unread;
 	s64 length;
 	size_t take;
 
+	if (!tunnel)
+		return -ECONNRESET;
+	unread = hall_tunnel_count_unread(tunnel, sk);
 	/* The core looks for an error only after this. */
 	if (!unread) {
 		sk->sk_err = ECONNRESET;
@@ -59,6 +62,8 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
 	u32 space;
 
+	if (!tunnel)
+		return 0;
 	tunnel->need = 0;
 	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
 	if (tunnel->error)

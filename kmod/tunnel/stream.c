@@ -10,10 +10,10 @@ ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 				   size_t len, int flags)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-	u32 n = hall_tunnel_count_unread(tunnel, sk_vsock(vsk));
+	u32 n = tunnel ? hall_tunnel_count_unread(tunnel, sk_vsock(vsk)) : 0;
 	size_t done;
 
-	/* The core has seen bytes, under the same lock: the ring is corrupt. */
+	/* The core has seen bytes, under the same lock: they are another transport's, or corrupt. */
 	if (!n)
 		return -ECONNRESET;
 	done = hall_frame_copy_out(&tunnel->rx, 0, &msg->msg_iter, min_t(size_t, len, n));
@@ -31,6 +31,8 @@ ssize_t hall_tunnel_stream_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	u32 space;
 	size_t n;
 
+	if (!tunnel)
+		return 0;
 	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
 	if (tunnel->error)
 		return 0;

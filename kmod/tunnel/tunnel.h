@@ -77,9 +77,17 @@ struct hall_tunnel {
 	struct rcu_head rcu;
 };
 
+/* main.c */
+extern const struct vsock_transport hall_vsock_transport;
+
+/*
+ * NULL: the socket has no tunnel. The core goes on with the transport that it has found,
+ * after it has slept, too: a connect() that failed and another one may have given the
+ * socket another transport meanwhile, with data of its own. lock_sock().
+ */
 static inline struct hall_tunnel *hall_tunnel_of(const struct vsock_sock *vsk)
 {
-	return vsk->trans;
+	return vsk->transport == &hall_vsock_transport ? vsk->trans : NULL;
 }
 
 /*

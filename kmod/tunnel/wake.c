@@ -88,13 +88,16 @@ static u32 await_bytes(struct vsock_sock *vsk)
  */
 s64 hall_tunnel_stream_has_data(struct vsock_sock *vsk)
 {
+	struct sock *sk = sk_vsock(vsk);
 	u32 n;
 
 	if (!hall_tunnel_of(vsk))
 		return 0;
 	n = await_bytes(vsk);
-	if (!n && hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk)))
-		sk_vsock(vsk)->sk_err = ECONNRESET;
+	/* That of a listener would be about the connections that it has yet to accept. */
+	if (!n && sk->sk_state != TCP_LISTEN &&
+	    hall_tunnel_is_reset(hall_tunnel_of(vsk), sk))
+		sk->sk_err = ECONNRESET;
 	return n;
 }
 
