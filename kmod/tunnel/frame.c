@@ -34,7 +34,9 @@ s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread,
 		return -EPROTO;
 	frame->length = READ_ONCE(shared->length);
 	frame->flags = READ_ONCE(shared->flags);
-	if (frame->length > unread || hall_frame_size(frame->length) > unread)
+	/* To a reader one without bytes would be the end. */
+	if (!frame->length || frame->length > unread ||
+	    hall_frame_size(frame->length) > unread)
 		return -EPROTO;
 	return frame->length;
 }

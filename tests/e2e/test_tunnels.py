@@ -412,7 +412,8 @@ def test_peer_killed(pair: Pair, kind: str) -> None:
 
 
 @pytest.mark.slow_on("6.12")
-def test_corrupt_frame(pair: Pair) -> None:
+@pytest.mark.parametrize("length", [0xFFFFFFF0, 0])
+def test_corrupt_frame(pair: Pair, length: int) -> None:
     """A frame that can not be resets its tunnel, is counted, and harms no other."""
     pair.load()
     a, b = pair.both
@@ -424,7 +425,7 @@ def test_corrupt_frame(pair: Pair) -> None:
         listener.say("accept")
         assert listener.hear() == "accepted"
         delta = Delta(*pair.both)
-        assert _overwrite_frames(pair.site.daemon.region.path) >= 1
+        assert _overwrite_frames(pair.site.daemon.region.path, length) >= 1
         listener.say("read")
         assert listener.hear() == "0 ECONNRESET"
         assert delta.of(b)["corrupt_rings"] == 1
@@ -449,7 +450,7 @@ def test_corrupt_frame_of_departed(pair: Pair) -> None:
     listener.say("accept")
     assert listener.hear() == "accepted"
     delta = Delta(a)
-    assert _overwrite_frames(pair.site.daemon.region.path) >= 1
+    assert _overwrite_frames(pair.site.daemon.region.path, 0xFFFFFFF0) >= 1
     plain = pair.site.daemon.region
     b.unplug(plain.id, 30 * pair.slow)
     wait_for(lambda: delta.of(a)["tunnel_resets"] == 1, "the other end is reset", 30 * pair.slow)
@@ -462,14 +463,14 @@ def test_corrupt_frame_of_departed(pair: Pair) -> None:
     tunnels.unload(a, b)
 
 
-def _overwrite_frames(region: Path) -> int:
-    """Give the messages that are the needle a length that no ring has; return how many there are."""
+def _overwrite_frames(region: Path, length: int) -> int:
+    """Give the messages that are the needle another length; return how many there are."""
     found = 0
     with open(region, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         frame = (8).to_bytes(8, "little") + b"needle!!"
         at = memory.find(frame)
         while at >= 0:
-            memory[at : at + 4] = (0xFFFFFFF0).to_bytes(4, "little")
+            memory[at : at + 4] = length.to_bytes(4, "little")
             found += 1
             at = memory.find(frame, at + 1)
     return found

@@ -42,12 +42,9 @@ pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
     runs.part(0, FRAME).read(&mut frame);
     let at = offset_of!(abi::Frame, length);
     let length = u32::from_le_bytes(std::array::from_fn(|n| frame[at + n])) as usize;
-    if length > used || frame_size(length) > used {
-        return Err(Failure::Corrupt);
-    }
     // To a reader one without bytes would be the end.
-    if length == 0 {
-        return Ok(Step::Moved(FRAME));
+    if length == 0 || length > used || frame_size(length) > used {
+        return Err(Failure::Corrupt);
     }
     match wire::send(socket, &runs.part(FRAME, length), true) {
         Ok(_) => Ok(Step::Moved(frame_size(length))),
