@@ -85,6 +85,8 @@ static bool doorbell_remove(struct doorbell *doorbell, unsigned long patience)
 	mutex_unlock(&ivshmem_mutex);
 	if (!wait_until_left(doorbell, NULL, patience))
 		return false;
+	/* A thread that rings has found it under RCU. */
+	synchronize_rcu();
 	ivshmem_doorbell_close(doorbell);
 	return true;
 }
