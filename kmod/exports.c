@@ -49,6 +49,8 @@ HALL_EXPORT(hall_ring_publish);
 HALL_EXPORT(hall_ring_set_end);
 HALL_EXPORT(hall_ring_set_start);
 HALL_EXPORT(hall_ring_truncate_unread);
+HALL_EXPORT(hall_saved_charge);
+HALL_EXPORT(hall_saved_uncharge);
 HALL_EXPORT(hall_send_round);
 HALL_EXPORT(hall_sock_spin);
 HALL_EXPORT(hall_sock_wants_edges);

@@ -63,7 +63,7 @@ static void save_rest(struct hall_out *out)
 	bool eof;
 
 	n = hall_out_count_unread(out, &eof);
-	if (!out->mapped || out->closed || !n || !hall_member_charge(member, n))
+	if (!out->mapped || out->closed || !n || !hall_saved_charge(n))
 		return;
 	out->rest = kvmalloc(n, GFP_KERNEL);
 	out->rest_len = n;

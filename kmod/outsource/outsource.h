@@ -81,7 +81,7 @@ struct hall_out {
 	u32 asked;			/* number of the last question: options.c */
 	wait_queue_head_t answers;	/* sleepers that have asked */
 	int passed[HALLWAY_OPTION_MAX + 1];	/* options, as they were passed */
-	/* Bytes of a ring after its writer departed: allocated, and charged to it. */
+	/* Bytes of a ring after its writer departed: allocated, and charged. */
 	u8 *rest;
 	u32 rest_len, rest_at;
 

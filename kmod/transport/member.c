@@ -10,6 +10,11 @@ static unsigned long memory_bytes = ULONG_MAX;
 module_param(memory_bytes, ulong, 0444);
 MODULE_PARM_DESC(memory_bytes, "ring memory that this guest uses of a region at most (default: all of its slice)");
 
+/* Bytes of members that have departed, of all of them together. */
+#define SAVED_MAX	(64L << 20)
+
+static atomic_long_t saved;
+
 u32 hall_send_round;
 
 void hall_send_round_next(void)
@@ -87,6 +92,19 @@ bool hall_member_charge(struct hall_member *member, size_t bytes)
 void hall_member_uncharge(struct hall_member *member, size_t bytes)
 {
 	atomic_long_sub(bytes, &member->charged);
+}
+
+bool hall_saved_charge(size_t bytes)
+{
+	if (atomic_long_add_return(bytes, &saved) <= SAVED_MAX)
+		return true;
+	atomic_long_sub(bytes, &saved);
+	return false;
+}
+
+void hall_saved_uncharge(size_t bytes)
+{
+	atomic_long_sub(bytes, &saved);
 }
 
 long hall_memory_count_left(const struct hall_member *peer)

@@ -105,8 +105,7 @@ void hall_tunnel_unmap(struct hall_tunnel *tunnel)
 	tunnel->mapped = false;
 	spin_unlock_bh(&tunnel->channel.lock);
 	member->transport->unmap(member, ring);
-	if (!tunnel->rest)
-		uncharge(tunnel);
+	uncharge(tunnel);
 }
 
 void hall_tunnel_end(struct hall_tunnel *tunnel)
@@ -130,14 +129,21 @@ void hall_tunnel_truncate_rx(struct hall_tunnel *tunnel)
 	spin_unlock_bh(&tunnel->channel.lock);
 }
 
-void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
+/* Of the tunnel's socket, or the last reference. */
+static void free_rest(struct hall_tunnel *tunnel)
 {
+	if (!tunnel->rest)
+		return;
 	kvfree(tunnel->rest);
 	tunnel->rest = NULL;
-	if (!tunnel->mapped) {
-		uncharge(tunnel);
+	hall_saved_uncharge(tunnel->rx.size);
+}
+
+void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
+{
+	free_rest(tunnel);
+	if (!tunnel->mapped)
 		return;
-	}
 	hall_tunnel_unmap(tunnel);
 	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,
 			  tunnel->rx.tail);
@@ -152,9 +158,11 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 	struct hall_span span;
 	u32 at, to;
 
+	if (!hall_saved_charge(size))
+		return NULL;
 	rest = kvzalloc(HALLWAY_RING_HEADER + size, GFP_KERNEL);
 	if (!rest)
-		return NULL;
+		goto uncharge;
 	for (at = 0; at < n; at += span.len) {
 		span = hall_ring_get_rx_span(rx, at, n - at);
 		to = (rx->tail + at) & (size - 1);
@@ -162,11 +170,12 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 		memcpy(rest->data + to, span.data, span.len);
 	}
 	/* Another member may have written there meanwhile. */
-	if (!member->transport->intact(member)) {
-		kvfree(rest);
-		return NULL;
-	}
-	return rest;
+	if (member->transport->intact(member))
+		return rest;
+	kvfree(rest);
+uncharge:
+	hall_saved_uncharge(size);
+	return NULL;
 }
 
 void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
