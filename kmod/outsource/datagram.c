@@ -136,6 +136,7 @@ static bool bind_port(struct sock *sk)
 struct hall_out *hall_datagram_make(gfp_t gfp)
 {
 	struct hall_member *member = hall_members_get_outsourcer();
+	struct hall_datagrams *datagrams;
 	struct hall_out *out;
 
 	if (!member)
@@ -144,12 +145,12 @@ struct hall_out *hall_datagram_make(gfp_t gfp)
 	hall_member_put(member);
 	if (!out)
 		return NULL;
-	out->datagrams = kzalloc(sizeof(*out->datagrams), gfp);
-	if (!out->datagrams) {
+	datagrams = kvzalloc(sizeof(*datagrams), gfp);
+	if (!datagrams) {
 		hall_out_put(out);
 		return NULL;
 	}
-	__skb_queue_head_init(&out->datagrams->returned);
+	hall_returned_setup(out, datagrams);
 	hall_datagram_note_use(out);
 	return out;
 }
@@ -386,10 +387,8 @@ void hall_datagram_finish(struct hall_out *out)
 {
 	unsigned int turn;
 
-	for (turn = 0; turn < LAST_TURNS && out->mapped; turn++) {
+	for (turn = 0; turn < LAST_TURNS && out->mapped; turn++)
 		hall_datagram_deliver(out);
-		hall_datagram_send_returned(out);
-	}
 	hall_out_finish_rx(out, 0);
 	hall_datagram_close(out, 0);
 }

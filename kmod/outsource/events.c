@@ -305,8 +305,6 @@ static void take_events(struct hall_out *out, unsigned long events)
 		hall_listener_ask(out);
 	if (events & BIT(HALL_EVENT_RECORDS))
 		hall_datagram_deliver(out);
-	if (events & BIT(HALL_EVENT_RETURNED))
-		hall_datagram_send_returned(out);
 	if (events & BIT(HALL_EVENT_CORRUPT)) {
 		hall_count(HALL_CORRUPT_RINGS);
 		hall_datagram_close(out, ECONNRESET);

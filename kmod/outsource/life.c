@@ -195,7 +195,7 @@ static void free_out(struct rcu_head *rcu)
 
 	if (out->datagrams)
 		__skb_queue_purge(&out->datagrams->returned);
-	kfree(out->datagrams);
+	kvfree(out->datagrams);
 	kfree(out);
 }
 

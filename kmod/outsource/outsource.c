@@ -16,7 +16,8 @@ static void take_outsourcer(void)
 
 	mutex_lock(&mutex);
 	if (!hooked && !stopped) {
-		err = hall_clients_init() ? hall_hook_init() : -ENOMEM;
+		err = hall_clients_init() && hall_returned_init() ? hall_hook_init() :
+								    -ENOMEM;
 		hooked = !err;
 		if (err)
 			pr_warn("hallway: sockets can't be outsourced on this kernel (error %d): they stay native\n",
@@ -97,5 +98,6 @@ void hall_outsource_uninit(void)
 	hall_scope_set(NULL, 0);
 	synchronize_rcu_tasks();
 	rcu_barrier();
+	hall_returned_uninit();
 	hall_clients_uninit();
 }

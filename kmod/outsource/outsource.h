@@ -108,16 +108,21 @@ struct hall_destination {
 	bool native;			/* the host's policy does not allow it */
 };
 
-/* Destinations of one socket that are kept at a time. */
-#define HALL_DESTINATIONS	16
+/* Destinations of one socket that are kept at a time: as many as the outsourcer keeps. */
+#define HALL_DESTINATION_SETS	64
+#define HALL_DESTINATION_WAYS	16
 
 /* Under channel.lock. */
 struct hall_datagrams {
+	struct hall_out *out;
 	bool published;		/* bind() has given it a port: bound.c */
 	unsigned long active;	/* jiffies of the last record; no lock */
-	struct hall_destination known[HALL_DESTINATIONS];	/* port 0: none */
-	unsigned int next;		/* of known, to be replaced */
+	/* By a hash of it. port 0: none */
+	struct hall_destination known[HALL_DESTINATION_SETS][HALL_DESTINATION_WAYS];
+	unsigned int next;		/* of a set, to be replaced */
 	struct sk_buff_head returned;	/* to be sent natively; bounded */
+	unsigned int returned_bytes;	/* of memory */
+	struct work_struct send;	/* sends them: returned.c */
 };
 
 static inline struct hall_out *hall_out_of(struct hall_channel *channel)
@@ -151,12 +156,11 @@ bool hall_is_native(const struct socket *sock);
 #define HALL_EVENT_ABANDONED	HALL_EVENT_KIND
 /* Of a listener: a call has come through our table. */
 #define HALL_EVENT_CALLED	(HALL_EVENT_KIND + 1)
-/* Of a UDP socket: there are more records; some have come back; the ring is corrupt. */
+/* Of a UDP socket: there are more records; the ring is corrupt. */
 #define HALL_EVENT_RECORDS	(HALL_EVENT_KIND + 2)
-#define HALL_EVENT_RETURNED	(HALL_EVENT_KIND + 3)
-#define HALL_EVENT_CORRUPT	(HALL_EVENT_KIND + 4)
+#define HALL_EVENT_CORRUPT	(HALL_EVENT_KIND + 3)
 /* It may be idle. */
-#define HALL_EVENT_IDLE		(HALL_EVENT_KIND + 5)
+#define HALL_EVENT_IDLE		(HALL_EVENT_KIND + 4)
 
 /* life.c */
 extern const struct hall_channel_kind hall_out_socket, hall_out_listener,
@@ -409,15 +413,19 @@ void hall_clients_note(u16 local_port, const struct hall_destination *end);
 bool hall_clients_have(u16 local_port, const struct hall_destination *end);
 
 /* returned.c */
+/* False: no memory. Process context, serialised. */
+bool hall_returned_init(void);
+/* No object is left. */
+void hall_returned_uninit(void);
+/* All zero. The object has it until it is freed. */
+void hall_returned_setup(struct hall_out *out, struct hall_datagrams *datagrams);
 /* Keeps a destination in mind. False: what goes there is native. Process context. */
 bool hall_datagram_note(struct hall_out *out, const struct hall_destination *to);
 /* Is it one of those? channel.lock or mutex */
 bool hall_datagram_knows(struct hall_out *out, const struct hallway_datagram *head);
-/* The next record of rx has come back. channel.lock */
+/* The next record of rx has come back: it is sent natively, later. channel.lock */
 void hall_datagram_take_returned(struct hall_out *out,
 				 const struct hallway_datagram *head);
-/* Sends what has come back. Mutex. */
-void hall_datagram_send_returned(struct hall_out *out);
 /*
  * The outsourcer has no socket: what is in our ring is sent natively. False: the socket is
  * locked; its release has the work item run. Mutex.

@@ -8,12 +8,14 @@
  */
 #include "outsource.h"
 
+#include <linux/jhash.h>
 #include <net/ipv6.h>
 
+#include "../compat/cork.h"
 #include "../obs/counters.h"
 
-/* Datagrams that wait to be sent. */
-#define WAITING	64
+/* Memory of datagrams of one socket that wait to be sent. */
+#define WAITING		(512 << 10)
 
 /* Of one that waits: in its cb. */
 struct returned {
@@ -21,12 +23,46 @@ struct returned {
 	u16 segment;		/* as in its record */
 };
 
+/*
+ * Of its own: a send waits for the lock of a socket that its program corks at that moment,
+ * and the program may hold the lock for as long as it likes, in a page fault. Nothing
+ * else waits behind it.
+ */
+static struct workqueue_struct *queue;
+
+#define SENDS	512	/* at once; kernels have other defaults each */
+
+bool hall_returned_init(void)
+{
+	if (!queue)
+		queue = alloc_workqueue("hallway_returned", WQ_UNBOUND | WQ_MEM_RECLAIM,
+					SENDS);
+	return queue;
+}
+
+void hall_returned_uninit(void)
+{
+	if (queue)
+		destroy_workqueue(queue);
+	queue = NULL;
+}
+
+/* Where a destination is, if it is known. */
+static struct hall_destination *find_set(struct hall_datagrams *datagrams,
+					 const struct in6_addr *address, u16 port)
+{
+	u32 hash = jhash2((const u32 *)address->s6_addr32,
+			  ARRAY_SIZE(address->s6_addr32), port);
+
+	return datagrams->known[hash % HALL_DESTINATION_SETS];
+}
+
 static struct hall_destination *find_known(struct hall_datagrams *datagrams,
 					   const struct in6_addr *address, u16 port)
 {
-	struct hall_destination *one;
+	struct hall_destination *set = find_set(datagrams, address, port), *one;
 
-	for (one = datagrams->known; one < datagrams->known + HALL_DESTINATIONS; one++)
+	for (one = set; one < set + HALL_DESTINATION_WAYS; one++)
 		if (one->port == port && ipv6_addr_equal(&one->address, address))
 			return one;
 	return NULL;
@@ -41,7 +77,8 @@ bool hall_datagram_note(struct hall_out *out, const struct hall_destination *to)
 	spin_lock_bh(&out->channel.lock);
 	known = find_known(datagrams, &to->address, to->port);
 	if (!known) {
-		known = &datagrams->known[datagrams->next++ % HALL_DESTINATIONS];
+		known = find_set(datagrams, &to->address, to->port) +
+			datagrams->next++ % HALL_DESTINATION_WAYS;
 		*known = *to;
 		known->native = false;
 	}
@@ -77,13 +114,29 @@ static struct sk_buff *copy_record(struct hall_rx_ring *rx,
 	return skb;
 }
 
+/* The next record of rx is to be sent natively. channel.lock */
+static void send_later(struct hall_out *out, struct hall_rx_ring *rx,
+		       const struct hallway_datagram *head)
+{
+	struct hall_datagrams *datagrams = out->datagrams;
+	struct sk_buff *skb;
+
+	skb = datagrams->returned_bytes < WAITING ? copy_record(rx, head) : NULL;
+	if (!skb)
+		return;
+	__skb_queue_tail(&datagrams->returned, skb);
+	datagrams->returned_bytes += skb->truesize;
+	refcount_inc(&out->channel.refs);
+	if (!queue_work(queue, &datagrams->send))
+		hall_out_put(out);
+}
+
 void hall_datagram_take_returned(struct hall_out *out,
 				 const struct hallway_datagram *head)
 {
 	struct hall_datagrams *datagrams = out->datagrams;
 	struct hall_destination *known;
 	struct in6_addr address;
-	struct sk_buff *skb;
 
 	memcpy(&address, head->address, sizeof(address));
 	known = head->port ? find_known(datagrams, &address, head->port) : NULL;
@@ -91,12 +144,7 @@ void hall_datagram_take_returned(struct hall_out *out,
 	if (!known || datagrams->published)
 		return;
 	known->native = true;
-	skb = skb_queue_len(&datagrams->returned) < WAITING ?
-		      copy_record(&out->rx, head) : NULL;
-	if (!skb)
-		return;
-	__skb_queue_tail(&datagrams->returned, skb);
-	hall_channel_raise(&out->channel, HALL_EVENT_RETURNED);
+	send_later(out, &out->rx, head);
 }
 
 static void put_segment(struct msghdr *msg, struct cmsghdr *control, u16 segment)
@@ -140,26 +188,39 @@ static void send_natively(struct sock *sk, struct sk_buff *skb)
 		put_segment(&msg, (struct cmsghdr *)control, returned->segment);
 	hall_count(HALL_OUTSOURCE_RETURNED);
 	/* It would become a part of the one that the program is making. */
-	if (READ_ONCE(udp_sk(sk)->pending))
+	if (READ_ONCE(udp_sk(sk)->pending) || hall_udp_is_corked(sk))
 		return;
 	/* A datagram that finds no way is lost. */
 	sk->sk_prot->sendmsg(sk, &msg, skb->len);
 }
 
-void hall_datagram_send_returned(struct hall_out *out)
+static void send_returned(struct work_struct *work)
 {
+	struct hall_datagrams *datagrams =
+		container_of(work, struct hall_datagrams, send);
+	struct hall_out *out = datagrams->out;
 	struct sk_buff_head batch;
 	struct sk_buff *skb;
 
 	/* What comes back meanwhile has another turn. */
 	__skb_queue_head_init(&batch);
 	spin_lock_bh(&out->channel.lock);
-	skb_queue_splice_init(&out->datagrams->returned, &batch);
+	skb_queue_splice_init(&datagrams->returned, &batch);
+	datagrams->returned_bytes = 0;
 	spin_unlock_bh(&out->channel.lock);
 	while ((skb = __skb_dequeue(&batch))) {
 		send_natively(out->sk, skb);
 		kfree_skb(skb);
 	}
+	hall_out_put(out);
+}
+
+void hall_returned_setup(struct hall_out *out, struct hall_datagrams *datagrams)
+{
+	out->datagrams = datagrams;
+	datagrams->out = out;
+	__skb_queue_head_init(&datagrams->returned);
+	INIT_WORK(&datagrams->send, send_returned);
 }
 
 /* The socket is a stock one from now on. False: it is locked. */
@@ -189,7 +250,6 @@ bool hall_datagram_take_refusal(struct hall_out *out)
 		.ended = true,
 	};
 	struct hallway_datagram head;
-	struct sk_buff *skb;
 
 	/* The port of a bound one may be published later. */
 	if (!out->datagrams->published && !give_back(out))
@@ -197,11 +257,11 @@ bool hall_datagram_take_refusal(struct hall_out *out)
 	if (!rx.shared)
 		return true;
 	while (hall_record_find(&rx, &head) > 0) {
-		skb = hall_datagram_knows(out, &head) ? copy_record(&rx, &head) : NULL;
+		spin_lock_bh(&out->channel.lock);
+		if (hall_datagram_knows(out, &head))
+			send_later(out, &rx, &head);
+		spin_unlock_bh(&out->channel.lock);
 		hall_ring_consume(&rx, hall_record_size(head.length));
-		if (skb)
-			send_natively(out->sk, skb);
-		kfree_skb(skb);
 	}
 	return true;
 }

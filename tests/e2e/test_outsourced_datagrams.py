@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -51,10 +53,13 @@ BYTES = 1 + 1400 + 9000 + 60000 + 100 * 200
 
 
 @contextlib.contextmanager
-def served(address: str, port: int, netns: str | None) -> Iterator[None]:
-    """Run the server on the host, or outside, in the block."""
+def served(
+    address: str, port: int, netns: str | None, program: str = SERVER, *words: object
+) -> Iterator[None]:
+    """Run the server, or another one, on the host, or outside, in the block."""
     inside = isolate.on_host(netns)
-    with subprocess.Popen([*inside, "python3", "-B", "-c", SERVER, address, str(port)]) as server:
+    call = ["python3", "-B", "-c", program, address, str(port), *map(str, words)]
+    with subprocess.Popen([*inside, *call]) as server:
         try:
             wait_for(lambda: run([*inside, "ss", "-Hlun", f"sport = :{port}"]), "the server is there", 20)
             yield
@@ -91,6 +96,90 @@ def test_not_allowed(outsourced: Outsourced) -> None:
     moved = delta.of(vm)
     assert (moved["outsource_datagram_sockets"], moved["outsource_returned"]) == (1, 1)
     assert not moved["rx_bytes_outsourced"]
+
+
+MANY = 40  # ends of one socket, at once
+# Answers at all ports, of which the first one is there last.
+MANY_SERVER = """
+import select, socket, sys
+address, first, many = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+socks = []
+for port in reversed(range(first, first + many)):
+    socks.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    socks[-1].bind((address, port))
+while True:
+    for sock in select.select(socks, [], [])[0]:
+        sock.sendto(*sock.recvfrom(100))
+"""
+MANY_CLIENT = """
+import socket, sys
+address, first, many = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(20)
+for turn in range(5):
+    for port in range(first, first + many):
+        sock.sendto(b"%d" % turn, (address, port))
+    seen = set()
+    while len(seen) < many:
+        data, sender = sock.recvfrom(100)
+        assert data == b"%d" % turn, data
+        seen.add(sender)
+print(len(seen))
+"""
+
+
+def test_many_not_allowed(outsourced: Outsourced) -> None:
+    """Datagrams to many ends that the policy refuses arrive, though all come back."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(MANY_CLIENT, "/tmp/many.py")
+    with served(REFUSED, 7100, None, MANY_SERVER, MANY):
+        said = vm.run(f"python3 -B /tmp/many.py {REFUSED} 7100 {MANY}", timeout=120).out
+    assert int(said) == MANY
+    moved = delta.of(vm)
+    assert (moved["outsource_datagram_sockets"], moved["outsource_returned"]) == (1, MANY)
+
+
+# Corks the socket while its first datagram is at the host, which returns it.
+CORKED = """
+import os, socket, sys, time
+SOL_UDP, UDP_CORK = 17, 1
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(20)
+to = sys.argv[1], int(sys.argv[2])
+sock.sendto(b"a", to)
+sock.setsockopt(SOL_UDP, UDP_CORK, 1)
+open("/tmp/corked", "w").close()
+while not os.path.exists("/tmp/go-on"):
+    time.sleep(0.01)
+sock.sendto(b"b", to)
+sock.setsockopt(SOL_UDP, UDP_CORK, 0)
+print(sock.recvfrom(100)[0].partition(b"\n")[2].decode())
+"""
+
+
+def test_returned_to_corked(outsourced: Outsourced) -> None:
+    """A datagram that comes back becomes no part of the one that its program makes."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CORKED, "/tmp/corking.py")
+    vm.run("rm -f /tmp/corked /tmp/go-on")
+    pid = outsourced.outsourcer()
+    assert pid
+    with served(REFUSED, 7021, None):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            job = vm.spawn(f"exec python3 -B /tmp/corking.py {REFUSED} 7021")
+            wait_for(lambda: not vm.run("test -e /tmp/corked", check=False).code, "it is corked")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(
+            lambda: delta.of(vm)["outsource_returned"] == 1, "the first one is back", 20 * outsourced.slow
+        )
+        vm.run("touch /tmp/go-on")
+        assert job.wait(60).out == "b\n"
 
 
 @pytest.mark.parametrize("how", ["connected", "unconnected"])
