@@ -141,9 +141,10 @@ install-host: ## the same, alone
 		host/hallwayd.toml host/systemd/outsource.conf \
 		host/systemd/status.conf packaging/grafana.json
 	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu host/apparmor/hallway-qemu-by-hand
-	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallwayd.service
-	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallwayd.service \
-		$(SHARE)/doc/hallway-host/status.conf
+	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
+		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)
+	sed -i 's|/usr/local|$(PREFIX)|' $(SHARE)/doc/hallway-host/status.conf \
+		$(addprefix $(DESTDIR)/lib/systemd/system/,hallwayd.service hallway-metrics.service)
 
 install-guest: ## in a guest: module's source for DKMS, hallway, and the library
 	$(install-cli)

@@ -24,9 +24,11 @@ from hallway_lab.prepare import build_host
 from hallway_tests import packages
 from hallway_tests.suite import wait_for
 
-NOBODY, GROUP = 65534, "daemon"  # a group that every Debian has, and root is not in
+NOBODY, SOMEBODY = 65534, 65533
+GROUP = "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
 STATUS = REPO / "host/systemd/status.conf"
+METRICS = REPO / "host/systemd/hallway-metrics.service"
 RULES = REPO / "host/apparmor/hallway-qemu"
 BY_HAND = REPO / "host/apparmor/hallway-qemu-by-hand"
 
@@ -125,13 +127,12 @@ def _confined() -> list[str]:
     return ["setpriv", "--bounding-set", bounds, "--inh-caps", "-all", "--no-new-privs"]
 
 
-@pytest.mark.needs("host")
-def test_status_group() -> None:
-    """With what status.conf gives, a member of its group asks for the status, and ends nothing."""
+@contextlib.contextmanager
+def _with_status_group() -> Iterator[tuple[Path, int]]:
+    """Run hallwayd with what status.conf gives; yield its directory, and the group's number."""
     group = _setting(STATUS, "SupplementaryGroups")
     assert _setting(STATUS, "ExecStart").endswith(f" --status-group {group}")
-    adm, nogroup = (grp.getgrnam(name).gr_gid for name in (group, "nogroup"))
-    gid = grp.getgrnam(GROUP).gr_gid
+    adm, gid = (grp.getgrnam(name).gr_gid for name in (group, GROUP))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         os.chmod(scratch, 0o755)
         run, regions = Path(scratch, "run"), Path(scratch, "regions")
@@ -146,29 +147,74 @@ def test_status_group() -> None:
             try:
                 assert daemon.stderr is not None
                 wait_for(lambda: "ready" in daemon.stderr.readline(), "hallwayd is ready")
-
-                def ask(*question: str | Path, groups: list[int]) -> subprocess.CompletedProcess[str]:
-                    return subprocess.run(
-                        [*question, "--run-dir", run],
-                        capture_output=True,
-                        text=True,
-                        check=False,
-                        user=NOBODY,
-                        group=nogroup,
-                        extra_groups=groups,
-                    )
-
-                hallway = build_host() / "hallway"
-                for command in ("status", "metrics", "top"):
-                    asked = ask(hallway, command, groups=[adm])
-                    assert asked.returncode == 0 and "small" in asked.stdout, str(asked)
-                    refused = ask(hallway, command, groups=[])
-                    assert refused.returncode != 0 and "not permitted" in refused.stderr, str(refused)
-                refused = ask(hallway, "migrate", "vm1", "--cancel", groups=[adm])
-                assert refused.returncode != 0 and "not permitted" in refused.stderr, str(refused)
+                yield run, adm
                 assert daemon.poll() is None
             finally:
                 subprocess.run([*words, "--stop"], capture_output=True, check=False)
+
+
+@pytest.mark.needs("host")
+def test_status_group() -> None:
+    """With what status.conf gives, a member of its group asks for the status, and ends nothing."""
+    nogroup = grp.getgrnam("nogroup").gr_gid
+    with _with_status_group() as (run, adm):
+
+        def ask(*question: str | Path, groups: list[int]) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*question, "--run-dir", run],
+                capture_output=True,
+                text=True,
+                check=False,
+                user=NOBODY,
+                group=nogroup,
+                extra_groups=groups,
+            )
+
+        hallway = build_host() / "hallway"
+        for command in ("status", "metrics", "top"):
+            asked = ask(hallway, command, groups=[adm])
+            assert asked.returncode == 0 and "small" in asked.stdout, str(asked)
+            refused = ask(hallway, command, groups=[])
+            assert refused.returncode != 0 and "not permitted" in refused.stderr, str(refused)
+        refused = ask(hallway, "migrate", "vm1", "--cancel", groups=[adm])
+        assert refused.returncode != 0 and "not permitted" in refused.stderr, str(refused)
+
+
+@pytest.mark.needs("host")
+def test_metrics_unit() -> None:
+    """As its unit runs it, `hallway metrics` answers members of the status group, and no others."""
+    assert _setting(METRICS, "Group") == _setting(STATUS, "SupplementaryGroups")
+    assert _setting(METRICS, "CapabilityBoundingSet") == ""
+    _, *words = _setting(METRICS, "ExecStart").split()
+    place = Path(words.pop())
+    assert place.parent == Path("/run", _setting(METRICS, "RuntimeDirectory"))
+    with _with_status_group() as (run, adm), tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+        os.chown(scratch, NOBODY, adm)
+        os.chmod(scratch, int(_setting(METRICS, "RuntimeDirectoryMode"), 8))
+        path = Path(scratch, place.name)
+        confined = ["setpriv", f"--reuid={NOBODY}", f"--regid={adm}", "--clear-groups"]
+        confined += ["--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs"]
+        program = [build_host() / "hallway", *words, path, "--run-dir", run]
+
+        def ask(gid: int) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                ["curl", "--silent", "--show-error", "--unix-socket", path, "http://localhost/metrics"],
+                capture_output=True,
+                text=True,
+                check=False,
+                user=SOMEBODY,
+                group=gid,
+                extra_groups=[],
+            )
+
+        with subprocess.Popen([*confined, *program]) as server:
+            try:
+                wait_for(lambda: "# EOF" in ask(adm).stdout, "it answers")
+                assert 'region="small"' in ask(adm).stdout
+                refused = ask(grp.getgrnam("nogroup").gr_gid)
+                assert refused.returncode != 0 and not refused.stdout, str(refused)
+            finally:
+                server.kill()
 
 
 def test_unit_names_one_program() -> None:
@@ -447,7 +493,7 @@ def test_unit_order() -> None:
         folder = Path(scratch)
         for unit in packages.libvirt_units().iterdir():
             shutil.copy(unit, folder)
-        _copy_unit(folder)
+        _copy_unit(UNIT, folder)
         wanted = {"sockets.target": "libvirtd.socket", "multi-user.target": UNIT.name}
         for target, unit in wanted.items():
             Path(folder, f"{target}.wants").mkdir()
@@ -472,32 +518,32 @@ def test_unit_order() -> None:
         assert contradicts()
 
 
-def _copy_unit(folder: Path) -> Path:
-    """Copy the unit; its program exists elsewhere."""
-    copy = Path(folder, UNIT.name)
-    copy.write_text(UNIT.read_text().replace("/usr/local/sbin/hallwayd", "/bin/true"))
+def _copy_unit(unit: Path, folder: Path) -> Path:
+    """Copy a unit; its program exists elsewhere."""
+    copy = Path(folder, unit.name)
+    copy.write_text(re.sub(r"/usr/local/s?bin/\w+", "/bin/true", unit.read_text()))
     return copy
 
 
 @pytest.mark.needs("host")
-def test_unit() -> None:
-    """systemd finds nothing wrong with the unit."""
-    text = UNIT.read_text()
+@pytest.mark.parametrize("unit", [UNIT, METRICS], ids=lambda unit: unit.stem)
+def test_unit(unit: Path) -> None:
+    """systemd finds nothing wrong with a unit, and the program knows its options."""
     with tempfile.TemporaryDirectory() as scratch:
-        copy = _copy_unit(Path(scratch))
+        copy = _copy_unit(unit, Path(scratch))
         said = subprocess.run(
             ["systemd-analyze", "verify", copy],
             capture_output=True,
             text=True,
             check=False,
         )
-    complaints = [line for line in said.stderr.splitlines() if UNIT.name in line]
+    complaints = [line for line in said.stderr.splitlines() if unit.name in line]
     assert said.returncode == 0 and not complaints, f"{said.returncode}: {said.stderr}"
-    command = next(line for line in text.splitlines() if line.startswith("ExecStart=")).split()[1:]
+    program, *command = _setting(unit, "ExecStart").split()
     known = subprocess.run(
-        [build_host() / "hallwayd", *command, "--help"],
+        [build_host() / Path(program).name, *command, "--help"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert known.returncode == 0, f"hallwayd does not know the unit's options: {known.stderr}"
+    assert known.returncode == 0, f"{program} does not know the unit's options: {known.stderr}"

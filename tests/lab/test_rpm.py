@@ -28,6 +28,7 @@ FILES = {
     "hallway-host": {
         *("/usr/sbin/hallwayd", "/usr/sbin/hallway-host", "/usr/sbin/hallway-libvirt"),
         *("/usr/sbin/hallway-outsource", "/usr/lib/systemd/system/hallwayd.service"),
+        "/usr/lib/systemd/system/hallway-metrics.service",
         *("/usr/share/man/man8/hallwayd.8", "/usr/share/man/man5/hallwayd.toml.5"),
         *("/etc/hallway/hallwayd.toml", "/usr/share/doc/hallway-host/grafana.json"),
     },
@@ -72,6 +73,8 @@ def test_host_rpm(root: Root) -> None:
     root.run("hallway-libvirt", "--version")
     unit = (root.path / "usr/lib/systemd/system/hallwayd.service").read_text()
     assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
+    unit = (root.path / "usr/lib/systemd/system/hallway-metrics.service").read_text()
+    assert "ExecStart=/usr/bin/hallway metrics " in unit
     toml = root.path / "etc/hallway/hallwayd.toml"
     toml.write_text("# of the site\n")
     root.run("rpm", "-U", "--force", "--nodeps", "/tmp/host.rpm")
