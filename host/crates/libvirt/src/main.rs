@@ -11,6 +11,7 @@
 //! | [`step`] | time limits |
 //! | [`serve`] | the monitors of domains, for `hallwayd` |
 //! | [`monitor`] | a domain's monitor, by libvirt |
+//! | [`places`] | how many commands wait for QEMUs at a time |
 //! | [`options`] | the command line |
 
 mod domain;
@@ -18,6 +19,7 @@ mod enable;
 mod group;
 mod monitor;
 mod options;
+mod places;
 mod serve;
 mod step;
 

@@ -23,6 +23,8 @@ use virt::connect::Connect;
 use virt::domain::Domain;
 use virt::sys;
 
+use crate::places::Places;
+
 /// Where libvirt is, in libvirt's own variable.
 const URI_VARIABLE: &str = "LIBVIRT_DEFAULT_URI";
 const URI: &str = "qemu:///system";
@@ -32,6 +34,8 @@ const PROCESSES: &str = "/run/libvirt/qemu";
 const KEEP_ALIVE: (i32, u32) = (5, 6);
 /// hallwayd reads at once; one that does not is stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a command waits for a place; hallwayd waits longer for its answer.
+const PLACE: Duration = Duration::from_secs(5);
 /// Bytes of the longest command.
 const LINE_MAX: usize = 64 << 10;
 
@@ -44,13 +48,25 @@ pub fn connect() -> Result<Connect> {
         .map_err(|error| anyhow!("libvirt does not answer at {uri}: {}", error.message()))
 }
 
-/// The connection that all domains share.
-fn shared() -> Result<Arc<Connect>> {
-    static SHARED: Mutex<Option<Arc<Connect>>> = Mutex::new(None);
+/// The places on the connections that all domains share.
+static PLACES: Places = Places::new();
+
+/// A connection that all domains share, by its number. The first one has the events.
+fn shared(number: usize) -> Result<Arc<Connect>> {
+    static SHARED: Mutex<Vec<Arc<Connect>>> = Mutex::new(Vec::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(connect) = &*shared {
-        return Ok(connect.clone());
+    while shared.len() <= number {
+        let connect = open()?;
+        if shared.is_empty() {
+            register(&connect)?;
+        }
+        shared.push(Arc::new(connect));
     }
+    Ok(shared[number].clone())
+}
+
+/// Opens a connection with the end of which the process ends.
+fn open() -> Result<Connect> {
     let connect = connect()?;
     let _ = connect.set_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1);
     // SAFETY: the connection lives as long as the process, and the callback takes nothing.
@@ -62,9 +78,14 @@ fn shared() -> Result<Arc<Connect>> {
             None,
         );
     }
+    Ok(connect)
+}
+
+/// Asks for the events of all QEMUs.
+fn register(connect: &Connect) -> Result<()> {
     // All domains in one registration: of several for one domain each, libvirt's library asks
     // the daemon for the first alone.
-    // SAFETY: as above.
+    // SAFETY: the connection lives as long as the process, and the callback takes nothing.
     let number = unsafe {
         sys::virConnectDomainQemuMonitorEventRegister(
             connect.as_ptr(),
@@ -79,7 +100,7 @@ fn shared() -> Result<Arc<Connect>> {
     if number < 0 {
         bail!("libvirt: {}", virt::error::Error::last_error().message());
     }
-    Ok(shared.insert(Arc::new(connect)).clone())
+    Ok(())
 }
 
 /// libvirt has hung up: hallwayd starts us again once it looks for a domain.
@@ -124,7 +145,8 @@ impl Line {
 }
 
 fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
-    let connect = shared()?;
+    let number = PLACES.emptiest();
+    let connect = shared(number)?;
     let find = || {
         let found = connect.lookup_domain_by_uuid_string(uuid);
         found.map_err(|_| anyhow!("libvirt has no domain with UUID {uuid}"))
@@ -139,6 +161,8 @@ fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
     if find()?.id() != Some(id) {
         bail!("libvirt starts domain {name}");
     }
+    // Without a place there is nothing to greet for.
+    drop(PLACES.take(number, uuid, PLACE)?);
     let _events = Events::of(&domain, line);
     let reader = line.reader()?;
     line.send(&json!({
@@ -156,6 +180,8 @@ fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
             // libvirt did that.
             Some(word) if word == "qmp_capabilities" => json!({ "return": {} }),
             _ => {
+                // Where it is not there, another stream finds another connection.
+                let _place = PLACES.take(number, uuid, PLACE)?;
                 execute(&domain, &Value::Object(command), fd).unwrap_or_else(|error| failed(&error))
             }
         };
