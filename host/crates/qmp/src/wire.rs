@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hallway_unix::Stream;
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sendmsg, sockopt, ControlMessage, MsgFlags, UnixAddr};
 use serde::de::DeserializeOwned;
@@ -75,7 +76,7 @@ pub struct RunState {
 /// A connection to a QEMU, ready for commands.
 #[derive(Debug)]
 pub struct Monitor {
-    stream: UnixStream,
+    stream: Stream,
     /// What a trusted program at the other end says of the QEMU behind it.
     vouched: Option<Identity>,
     buffer: Vec<u8>,
@@ -124,7 +125,7 @@ impl Monitor {
 
     fn new(stream: UnixStream) -> Self {
         Self {
-            stream,
+            stream: stream.into(),
             vouched: None,
             buffer: Vec::new(),
             events: VecDeque::new(),
@@ -281,7 +282,7 @@ impl Monitor {
             .set_write_timeout(Some(ANSWER))
             .and_then(|()| {
                 let sent = fd.map_or(Ok(0), |fd| send_with(&self.stream, line, fd))?;
-                self.stream.write_all(&line[sent..])
+                (&*self.stream).write_all(&line[sent..])
             })
             .map_err(|error| Error::Closed(error.to_string()))
     }

@@ -2,10 +2,13 @@
 //! The monitor against a QEMU that the test plays.
 #![allow(missing_docs)]
 
+#[path = "../../unix/tests/lingering/mod.rs"]
+mod lingering;
 mod qemu;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -52,6 +55,17 @@ fn a_monitor_that_another_client_has_is_named() {
     let error = Monitor::connect(&qemu.path, Duration::from_millis(50)).unwrap_err();
     assert!(matches!(error, Error::NoGreeting { .. }), "{error}");
     assert!(error.to_string().contains("another client"), "{error}");
+}
+
+#[test]
+fn a_descriptor_that_a_monitor_sends_makes_nothing_wait() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (stream, _listener) = lingering::open();
+    lingering::send(&theirs, &stream).unwrap();
+    drop(stream);
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(Monitor::over(ours, PATIENCE).is_err()));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
 }
 
 #[test]

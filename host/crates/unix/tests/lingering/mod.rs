@@ -4,8 +4,8 @@
 use std::io::{IoSlice, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 
+use nix::libc;
 use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags, UnixAddr};
 
 /// A TCP socket the last close of which waits, and the other end.
@@ -23,9 +23,15 @@ pub fn open() -> (TcpStream, TcpListener) {
 }
 
 /// Sends a byte with a descriptor.
-pub fn send(to: &UnixStream, fd: &impl AsFd) -> nix::Result<usize> {
+pub fn send(to: &impl AsFd, fd: &impl AsFd) -> nix::Result<usize> {
     let fds = [fd.as_fd().as_raw_fd()];
     let control = [ControlMessage::ScmRights(&fds)];
     let part = [IoSlice::new(b"x")];
-    sendmsg::<UnixAddr>(to.as_raw_fd(), &part, &control, MsgFlags::empty(), None)
+    sendmsg::<UnixAddr>(
+        to.as_fd().as_raw_fd(),
+        &part,
+        &control,
+        MsgFlags::empty(),
+        None,
+    )
 }
