@@ -25,8 +25,8 @@ use nix::sys::signal::{
     sigaction, SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal,
 };
 use nix::sys::socket::{
-    bind, connect as reach, listen as start, recv, recvmsg, shutdown, socket, AddressFamily,
-    Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+    bind, connect as reach, getsockopt, listen as start, recv, recvmsg, shutdown, socket, sockopt,
+    AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
 };
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
@@ -38,6 +38,9 @@ pub const SO_PASSRIGHTS: libc::c_int = 83;
 const CLOSES: usize = 256;
 /// Sockets that are not closed yet.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Empty packets that a socket may have at most: each takes 768 bytes of what is allowed to
+/// its sender (net.core.wmem_max).
+const EMPTY_MAX: usize = 4096;
 /// How long one close may wait. A signal ends it.
 const LINGER: Duration = Duration::from_millis(10);
 
@@ -85,11 +88,21 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// Receives bytes; an error if descriptors come with them, which stay where they are.
+/// Receives bytes, or a packet, and waits for it; an error if descriptors come along, which
+/// stay where they are.
 pub fn receive(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
+    receive_with(socket, bytes, MsgFlags::empty())
+}
+
+/// The same without a wait.
+pub fn receive_now(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
+    receive_with(socket, bytes, MsgFlags::MSG_DONTWAIT)
+}
+
+fn receive_with(socket: &impl AsFd, bytes: &mut [u8], wait: MsgFlags) -> io::Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     let mut parts = [IoSliceMut::new(bytes)];
-    let seen = recvmsg::<UnixAddr>(fd, &mut parts, None, MsgFlags::MSG_PEEK)?;
+    let seen = recvmsg::<UnixAddr>(fd, &mut parts, None, MsgFlags::MSG_PEEK | wait)?;
     if seen.flags.contains(MsgFlags::MSG_CTRUNC) {
         let why = "the peer sends descriptors";
         return Err(io::Error::new(ErrorKind::InvalidData, why));
@@ -106,7 +119,10 @@ pub fn hang_up(socket: OwnedFd) {
     // What is unread stays readable; no more can come.
     let _ = shutdown(fd, Shutdown::Both);
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    if recv(fd, &mut [0], flags).is_ok_and(|count| count > 0) {
+    let seen = recv(fd, &mut [0], flags);
+    // An empty packet looks as the end does.
+    let has_packets = getsockopt(&socket, sockopt::SockType) == Ok(SockType::SeqPacket);
+    if seen.is_ok_and(|count| count > 0 || has_packets) {
         close_elsewhere(socket);
     }
 }
@@ -147,10 +163,11 @@ fn close_all(sockets: &Receiver<OwnedFd>) {
     // Without the timer a close may wait, which is why this is a thread of its own.
     let _timer = interrupt_thread();
     for socket in sockets {
-        let mut bytes = [0; 4096];
-        loop {
+        let (mut bytes, mut empty) = ([0; 4096], 0);
+        while empty < EMPTY_MAX {
             match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) | Err(Errno::EAGAIN) => break,
+                // The end, or an empty packet.
+                Ok(0) => empty += 1,
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(_) => break,
             }

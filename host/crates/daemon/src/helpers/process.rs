@@ -5,7 +5,7 @@
 //! not root, and no way to get more.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -24,8 +24,7 @@ use nix::sys::epoll::EpollFlags;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::SigSet;
 use nix::sys::socket::{
-    recv, sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType,
-    UnixAddr,
+    sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
 };
 use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
 use nix::unistd::{geteuid, setgid, setgroups, setuid};
@@ -75,8 +74,6 @@ impl Process {
         let kind = SockType::SeqPacket;
         let (control, theirs) =
             socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
-        // One that its guest took over could send its sockets.
-        hallway_unix::refuse_descriptors(&control);
         // Away from the place that it is to have in the process.
         let theirs = fcntl(&theirs, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 1))?;
         // SAFETY: the kernel just made this descriptor for us.
@@ -108,8 +105,6 @@ impl Process {
         if pidfd::wait(pidfd.as_fd(), Duration::ZERO) {
             return None;
         }
-        // A daemon of before may have made it without.
-        hallway_unix::refuse_descriptors(&control);
         let mut process = Self::new(number, pid, control, pidfd);
         // Till it is found to fit, and `kill_outsourcers` does not.
         process.kept = true;
@@ -117,6 +112,9 @@ impl Process {
     }
 
     fn new(number: u64, pid: u32, control: OwnedFd, pidfd: OwnedFd) -> Self {
+        // A helper that its guest took over could send its sockets. A daemon of before may
+        // have made this one without.
+        hallway_unix::refuse_descriptors(&control);
         Self {
             number,
             pid,
@@ -204,12 +202,12 @@ impl Process {
     pub fn ask_report(&mut self) -> Result<()> {
         let mut text = vec![0; PACKET_MAX];
         for _ in 0..REPORTS {
-            match recv(self.control.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT) {
+            match hallway_unix::receive_now(&self.control, &mut text) {
                 // It has ended: the pidfd shows that too.
                 Ok(0) => return Ok(()),
                 Ok(length) => self.take_report(&text[..length])?,
-                Err(Errno::EAGAIN) => break,
-                Err(Errno::EINTR) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -290,11 +288,17 @@ impl Drop for Process {
     /// One that the holder does not keep would be lost: it is ended. The others go on,
     /// however the daemon ends.
     fn drop(&mut self) {
-        if self.kept || pidfd::wait(self.pidfd.as_fd(), Duration::ZERO) {
-            return;
+        if !pidfd::wait(self.pidfd.as_fd(), Duration::ZERO) {
+            if self.kept {
+                return;
+            }
+            self.kill();
+            self.wait();
         }
-        self.kill();
-        self.wait();
+        // What it sent last may be a descriptor.
+        if let Ok(control) = self.control.try_clone() {
+            hallway_unix::hang_up(control);
+        }
     }
 }
 
@@ -412,6 +416,45 @@ fn take_control(control: RawFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptors_that_a_helper_sends_stay_where_they_are() {
+        let kind = SockType::SeqPacket;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (control, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        let pidfd = pidfd::open(child.id()).unwrap();
+        let mut process = Process::new(1, child.id(), control, pidfd);
+        child.wait().unwrap();
+        // As before Linux 6.16, which refuses none.
+        let yes: libc::c_int = 1;
+        // SAFETY: the kernel reads one int, which is there.
+        unsafe {
+            libc::setsockopt(
+                process.control.as_raw_fd(),
+                libc::SOL_SOCKET,
+                hallway_unix::SO_PASSRIGHTS,
+                (&raw const yes).cast(),
+                size_of_val(&yes) as libc::socklen_t,
+            )
+        };
+        let (mut ours, sent) = UnixStream::pair().unwrap();
+        let fds = [sent.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let (parts, none) = ([IoSlice::new(b"{}")], MsgFlags::empty());
+        sendmsg::<UnixAddr>(theirs.as_raw_fd(), &parts, &rights, none, None).unwrap();
+        drop(sent);
+        assert!(process.ask_report().is_err());
+        ours.set_nonblocking(true).unwrap();
+        let open = ours.read(&mut [0]).unwrap_err();
+        assert_eq!(open.kind(), ErrorKind::WouldBlock);
+        // At the end another thread closes it.
+        drop(process);
+        ours.set_nonblocking(false).unwrap();
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+    }
 
     #[test]
     fn reports_without_end_are_taken_a_few_at_a_time() {
