@@ -16,6 +16,7 @@ use hallway_abi::region as abi;
 use hallway_abi::tunnel::cid;
 use hallway_control as control;
 use hallway_membership::{Address, Reply, Request, Uuid, HOST_SLOT};
+use hallway_unix::Stream;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::resource::{getrlimit, Resource};
 use tracing::{debug, error, info, warn};
@@ -108,14 +109,17 @@ impl Connections {
     /// Listens for QEMUs, and takes over the connections of a daemon before, and the
     /// doorbells of its helpers, from its state.
     pub fn recover(listener: UnixListener, state: &mut State, kept: &mut Kept) -> Result<Self> {
-        let mut all = BTreeMap::new();
+        let (mut all, mut gone) = (BTreeMap::new(), BTreeSet::new());
         for saved in state.connections.drain(..) {
             let number = saved.number;
             match Connection::recover(saved, kept) {
                 Ok(connection) => {
                     all.insert(number, connection);
                 }
-                Err(error) => warn!(connection = number, "a VM cannot be taken over: {error:#}"),
+                Err(error) => {
+                    warn!(connection = number, "a VM cannot be taken over: {error:#}");
+                    gone.insert(number);
+                }
             }
         }
         let mut connections = Self {
@@ -124,7 +128,7 @@ impl Connections {
             all,
             next: state.next_connection,
             fresh: BTreeSet::new(),
-            gone: BTreeSet::new(),
+            gone,
             unsaved: true,
             moved: true,
             turnover: Lines::new(TURNOVER_LINES),
@@ -213,8 +217,8 @@ impl Connections {
     /// Takes in the QEMUs that connect.
     pub fn accept(&mut self, poller: &Poller) {
         for _ in 0..16 {
-            let socket: OwnedFd = match self.listener.accept() {
-                Ok((stream, _)) => stream.into(),
+            let socket = match self.listener.accept() {
+                Ok((stream, _)) => Stream::from(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     if self.troubles.may() {

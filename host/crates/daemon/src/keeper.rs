@@ -67,8 +67,10 @@ impl Inherited {
         let Some(holder) = self.holder else {
             return Holder::start(&run.holder());
         };
-        for name in self.kept.keys() {
-            holder.del(name)?;
+        for (name, fd) in self.kept {
+            holder.del(&name)?;
+            // It may be the socket of a peer that has sent descriptors.
+            hallway_unix::hang_up(fd);
         }
         Ok(holder)
     }

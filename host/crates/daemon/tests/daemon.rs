@@ -19,7 +19,6 @@ use common::*;
 use hallway_abi::region as abi;
 use hallway_control::{ask, Answer, Liveness, Query};
 use hallway_membership::Uuid;
-use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sched::{unshare, CloneFlags};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
@@ -599,28 +598,50 @@ fn idle_clients_of_the_control_socket_keep_no_other_out() {
     drop(idle);
 }
 
+/// Has a new peer of a socket of the daemon send a descriptor the last close of which waits.
+/// The daemon goes on once it has.
+fn send_lingering(daemon: &Daemon, name: &str) -> UnixStream {
+    let path = daemon.run().join(name);
+    daemon.accept_descriptors(&path);
+    daemon.signal(Signal::SIGSTOP);
+    let peer = UnixStream::connect(path).unwrap();
+    let (stream, listener) = lingering::open();
+    lingering::send(&peer, &stream).unwrap();
+    // The last close is the daemon's, and waits as long as the other end is there.
+    drop(stream);
+    std::mem::forget(listener);
+    daemon.signal(Signal::SIGCONT);
+    peer
+}
+
+/// Whether the daemon answers, and not late.
+fn answers(daemon: &Daemon) -> bool {
+    let run = daemon.run();
+    let (sender, answers) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(ask(&run, Query::Status).is_ok()));
+    answers.recv_timeout(Duration::from_secs(5)) == Ok(true)
+}
+
 #[test]
 fn descriptors_that_peers_send_make_the_daemon_wait_for_nothing() {
     let daemon = Daemon::new();
     for name in ["hallwayd.sock", "control.sock"] {
-        let peer = UnixStream::connect(daemon.run().join(name)).unwrap();
-        let (stream, _listener) = lingering::open();
-        daemon.signal(Signal::SIGSTOP);
-        match lingering::send(&peer, &stream) {
-            Ok(_) => drop(stream),
-            // Since Linux 6.16 the daemon's socket refuses it. The last close is ours.
-            Err(error) => {
-                assert_eq!(error, Errno::EPERM);
-                std::mem::forget(stream);
-            }
-        }
-        daemon.signal(Signal::SIGCONT);
-        let run = daemon.run();
-        let (sender, answers) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(ask(&run, Query::Status).is_ok()));
-        let answered = answers.recv_timeout(Duration::from_secs(5));
-        assert_eq!(answered, Ok(true), "{name}");
+        let _peer = send_lingering(&daemon, name);
+        assert!(answers(&daemon), "{name}");
     }
+}
+
+#[test]
+fn descriptors_that_a_qemu_sends_which_cannot_be_served_make_the_daemon_wait_for_nothing() {
+    let daemon = Daemon::new();
+    let pid = daemon.child.id() as i32;
+    let is_free = |fd: &u64| !Path::new(&format!("/proc/{pid}/fd/{fd}")).is_symlink();
+    // The first one is for its socket.
+    limit_descriptors(pid, (0..).filter(is_free).nth(1).unwrap());
+    let _peer = send_lingering(&daemon, "hallwayd.sock");
+    until("a refusal", || daemon.log().contains("cannot serve a QEMU"));
+    limit_descriptors(pid, 1024);
+    assert!(answers(&daemon));
 }
 
 const NOBODY: u32 = 65534;

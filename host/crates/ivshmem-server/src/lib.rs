@@ -41,8 +41,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use hallway_unix::Stream;
 use nix::errno::Errno;
-use nix::fcntl::{fcntl, FcntlArg, OFlag};
 use nix::sys::socket::{recv, sendmsg, ControlMessage, MsgFlags, UnixAddr};
 
 /// Version of QEMU's ivshmem protocol.
@@ -69,11 +69,10 @@ pub struct Session {
 impl Session {
     /// Takes over a connected socket. It becomes non-blocking: no QEMU can make its
     /// server wait.
-    pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
-        fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    pub fn new(socket: Stream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
         Ok(Self {
-            socket,
+            socket: socket.into(),
             outbox: VecDeque::new(),
         })
     }
@@ -198,7 +197,7 @@ mod tests {
 
     fn pair() -> (Session, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Session::new(ours.into()).unwrap(), theirs)
+        (Session::new(Stream::from(ours)).unwrap(), theirs)
     }
 
     #[test]

@@ -207,6 +207,14 @@ impl From<UnixStream> for Stream {
     }
 }
 
+/// Takes the socket out: it is the new owner's to hang up.
+impl From<Stream> for OwnedFd {
+    fn from(mut stream: Stream) -> Self {
+        // It is there until it is dropped.
+        stream.0.take().expect("a stream").into()
+    }
+}
+
 impl Deref for Stream {
     type Target = UnixStream;
 

@@ -2,11 +2,13 @@
 //! One connection to a QEMU: the way there, its page, and what its guest said.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hallway_abi::region::{PAGE_ENTRIES, PAGE_SIZE};
 use hallway_membership::{Address, Page, Reply, Request, Uuid};
+use hallway_unix::Stream;
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::line::Line;
@@ -101,11 +103,10 @@ fn part_name(number: u64, part: &str) -> String {
 }
 
 impl Connection {
-    fn assemble(line: Line, saved: SavedConnection, page_fd: OwnedFd) -> Result<Self> {
+    fn assemble(line: Line, saved: SavedConnection, page: Page, page_fd: OwnedFd) -> Self {
         let peer = getsockopt(&line.fds()[0], sockopt::PeerCredentials).ok();
-        let page = Page::new(&page_fd)?;
         page.format();
-        Ok(Self {
+        Self {
             number: saved.number,
             line,
             page,
@@ -125,13 +126,15 @@ impl Connection {
             looked: 0,
             budget: BUDGET,
             last_warning: None,
-        })
+        }
     }
 
     /// A QEMU has just connected; it waits for its greeting.
-    pub fn new(number: u64, socket: OwnedFd) -> Result<Self> {
-        let line = Line::new(number, socket)?;
+    pub fn new(number: u64, socket: Stream) -> Result<Self> {
+        // The line comes last: what fails before it drops a stream, which hangs up.
         let page_fd = hallway_shm::sealed_memory("hallway-page", PAGE_SIZE)?;
+        let page = Page::new(&page_fd)?;
+        let line = Line::new(number, socket)?;
         let saved = SavedConnection {
             number,
             greeted: line.greeted,
@@ -142,7 +145,7 @@ impl Connection {
             peers: line.peers.clone(),
             entries: Default::default(),
         };
-        Self::assemble(line, saved, page_fd)
+        Ok(Self::assemble(line, saved, page, page_fd))
     }
 
     /// Takes over a connection of the daemon before this one.
@@ -153,11 +156,14 @@ impl Connection {
                 .with_context(|| format!("the holder lost {name}"))
         };
         let [socket, page_fd, doorbell, ask] = PARTS.map(&mut take);
-        let mut line = Line::recover(saved.number, socket?, doorbell?, ask?)?;
+        let socket = Stream::from(UnixStream::from(socket?));
+        let page_fd = page_fd?;
+        let page = Page::new(&page_fd)?;
+        let mut line = Line::recover(saved.number, socket, doorbell?, ask?)?;
         line.greeted = saved.greeted;
         line.next_peer = saved.next_peer;
         line.peers = std::mem::take(&mut saved.peers);
-        Self::assemble(line, saved, page_fd?)
+        Ok(Self::assemble(line, saved, page, page_fd))
     }
 
     /// What a later daemon must know of it.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hallway_abi::region::DAEMON_ID;
+use hallway_unix::Stream;
 use ivshmem_server::{Session, ID_MAX};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -58,12 +59,12 @@ pub fn eventfd() -> Result<OwnedFd> {
 
 impl Line {
     /// Sets up the way to a QEMU that has just connected; it waits for its greeting.
-    pub fn new(number: u64, socket: OwnedFd) -> Result<Self> {
+    pub fn new(number: u64, socket: Stream) -> Result<Self> {
         Self::recover(number, socket, eventfd()?, eventfd()?)
     }
 
     /// Puts together what a daemon before this one left.
-    pub fn recover(number: u64, socket: OwnedFd, doorbell: OwnedFd, ask: OwnedFd) -> Result<Self> {
+    pub fn recover(number: u64, socket: Stream, doorbell: OwnedFd, ask: OwnedFd) -> Result<Self> {
         Ok(Self {
             number,
             session: Session::new(socket)?,
@@ -239,7 +240,7 @@ mod tests {
     fn a_qemu_that_does_not_read_has_so_many_doorbells_wait_and_lacks_the_others() {
         let (ours, mut qemu) = UnixStream::pair().unwrap();
         let poller = Poller::new().unwrap();
-        let mut line = Line::new(1, ours.into()).unwrap();
+        let mut line = Line::new(1, Stream::from(ours)).unwrap();
         line.watch(&poller).unwrap();
         assert!(line.take_lack());
         let doorbell = eventfd().unwrap();

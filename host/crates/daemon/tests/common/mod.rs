@@ -145,6 +145,28 @@ impl Daemon {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
+    /// Has a socket at which the daemon listens accept descriptors, as before Linux 6.16.
+    pub fn accept_descriptors(&self, path: &Path) {
+        let pid = self.child.id();
+        let number = listening(pid, path);
+        let yes: libc::c_int = 1;
+        // SAFETY: the calls take numbers, and an int that lives; the kernel makes the
+        // descriptors for us.
+        unsafe {
+            let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            let process = OwnedFd::from_raw_fd(Errno::result(process).unwrap() as RawFd);
+            let socket = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
+            let socket = OwnedFd::from_raw_fd(Errno::result(socket).unwrap() as RawFd);
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                hallway_unix::SO_PASSRIGHTS,
+                (&raw const yes).cast(),
+                size_of_val(&yes) as libc::socklen_t,
+            );
+        }
+    }
+
     pub fn start(&mut self) {
         let mut command = command(&self.dir, self.mem, &self.regions);
         self.child = command.args(&self.words).spawn().unwrap();
@@ -213,6 +235,15 @@ fn socket_inode(path: &Path) -> Option<String> {
             (fields.get(7) == Some(&path.to_str().unwrap()) && fields[3] == "00010000")
                 .then(|| fields[6].to_string())
         })
+}
+
+/// The descriptor of a process that listens at a path.
+pub fn listening(pid: u32, path: &Path) -> RawFd {
+    let link = PathBuf::from(format!("socket:[{}]", socket_inode(path).unwrap()));
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let mut fds = fds.flatten();
+    let fd = fds.find(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == link));
+    fd.unwrap().file_name().to_str().unwrap().parse().unwrap()
 }
 
 fn stdin_inode(pid: i32) -> Option<String> {
