@@ -173,7 +173,7 @@ def _refused(pair: Pair) -> Iterator[tuple[tuple[object, ...], str]]:
     yield (hallwayd,), f"hallwayd runs already for {daemon.socket.parent} (pid "
     yield (
         (hallwayd, "--run-dir", own, "--socket", daemon.socket),
-        f"another program listens at {daemon.socket}: end it, or give another --socket",
+        f"--socket {daemon.socket}: another program listens there: end it, or give another path",
     )
     yield (hallwayd, "--run-dir", shared), f"{shared}: others may write there (owner 0, mode 0777)"
     yield (

@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use hallway_unix::{receive, Stream};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -93,19 +93,7 @@ impl Write for Timed<'_> {
 /// Serves them by HTTP at a Unix socket: each user that can enter its directory may read them.
 /// Clients are served side by side, so that one that does not read delays no other.
 pub fn listen(place: Place, run_dir: &Path, path: &Path) -> Result<()> {
-    match UnixStream::connect(path) {
-        Ok(_) => bail!("{}: another program listens there", path.display()),
-        // What is no socket refuses, too.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-                bail!("{}: is there and is no socket", path.display());
-            }
-            std::fs::remove_file(path)?;
-        }
-        Err(_) => {}
-    }
-    let listener =
-        hallway_unix::listen(path).with_context(|| format!("{}: cannot listen", path.display()))?;
+    let listener = hallway_unix::listen(path).with_context(|| path.display().to_string())?;
     std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
     let mut clients = VecDeque::new();
     for stream in listener.incoming() {

@@ -125,29 +125,3 @@ fn a_client_that_takes_its_time_is_hung_up_on() {
         std::thread::sleep(Duration::from_millis(100));
     }
 }
-
-#[test]
-fn what_is_no_socket_stays() {
-    let path = std::env::temp_dir().join(format!("hwm-{}-file", std::process::id()));
-    std::fs::write(&path, "kept").unwrap();
-    let mut hallway = Command::new(env!("CARGO_BIN_EXE_hallway"));
-    hallway
-        .arg("metrics")
-        .arg("--run-dir")
-        .arg(std::env::temp_dir());
-    let hallway = hallway.arg("--listen").arg(&path);
-    let mut hallway = hallway.spawn().unwrap();
-    let end = Instant::now() + PATIENCE;
-    let ended = loop {
-        if let Some(status) = hallway.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > end || !path.is_file() {
-            hallway.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    assert_eq!(ended.code(), Some(1));
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
-    std::fs::remove_file(&path).unwrap();
-}

@@ -13,6 +13,7 @@
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,8 +69,36 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens at a path.
+/// Removes a socket at which no program listens any more, for another one in its place.
+pub fn remove_abandoned(path: &Path, kind: SockType) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => {}
+        Ok(_) => {
+            let why = "is there and is no socket: give another path";
+            return Err(io::Error::new(ErrorKind::AlreadyExists, why));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    // A program that listens and accepts nothing makes a connect() wait that may.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, kind, flags, None)?;
+    match reach(socket.as_raw_fd(), &UnixAddr::new(path)?) {
+        Err(Errno::ECONNREFUSED) => std::fs::remove_file(path),
+        // It has just gone.
+        Err(Errno::ENOENT) => Ok(()),
+        // EPROTOTYPE: a program has a socket of another kind there.
+        Ok(()) | Err(Errno::EAGAIN | Errno::EPROTOTYPE) => {
+            let why = "another program listens there: end it, or give another path";
+            Err(io::Error::new(ErrorKind::AddrInUse, why))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Listens at a path, in place of a socket at which no program listens any more.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    remove_abandoned(path, SockType::Stream)?;
     let socket = open()?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     start(&socket, Backlog::MAXCONN)?;

@@ -2,14 +2,13 @@
 //! The sockets at which programs of the host reach a guest. They are made for each process,
 //! which alone listens.
 
-use std::fs::{set_permissions, symlink_metadata, Permissions};
-use std::io::ErrorKind;
+use std::fs::{set_permissions, Permissions};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{chown, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
-use hallway_unix::refuse_descriptors;
+use anyhow::{Context, Result};
+use hallway_unix::{refuse_descriptors, remove_abandoned};
 use nix::sys::socket::{
     bind, listen as start, socket, AddressFamily, Backlog, SockFlag, SockType, UnixAddr,
 };
@@ -39,14 +38,9 @@ pub fn listen(at: Option<&Listen>) -> Result<Vec<OwnedFd>> {
     ])
 }
 
-/// Listens in place of a socket of before. Members of the group may connect.
+/// Listens in place of the socket of a process that has ended. Members of the group may connect.
 fn open(path: &Path, kind: SockType, group: Option<u32>) -> Result<OwnedFd> {
-    match symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path)?,
-        Ok(_) => bail!("is there and is no socket: give another one"),
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
-    }
+    remove_abandoned(path, kind)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, kind, flags, None)?;
     refuse_descriptors(&listener);

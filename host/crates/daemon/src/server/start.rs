@@ -2,12 +2,12 @@
 //! The beginning: with nothing, or with what a daemon before this one left.
 
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use hallway_control as control;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::{SigSet, Signal};
@@ -153,24 +153,9 @@ impl Drop for UnusedSocket {
     }
 }
 
-/// Listens for QEMUs, in place of a socket at which no program listens any more.
+/// Listens for QEMUs.
 fn listen(path: &Path) -> Result<(UnixListener, UnusedSocket)> {
-    if std::fs::symlink_metadata(path).is_ok() {
-        if !is_socket(path) {
-            bail!(
-                "{} is there and is no socket: give another --socket",
-                path.display()
-            );
-        }
-        if UnixStream::connect(path).is_ok() {
-            bail!(
-                "another program listens at {}: end it, or give another --socket",
-                path.display()
-            );
-        }
-        std::fs::remove_file(path)?;
-    }
     let listener =
-        hallway_unix::listen(path).with_context(|| format!("{}: cannot listen", path.display()))?;
+        hallway_unix::listen(path).with_context(|| format!("--socket {}", path.display()))?;
     Ok((listener, UnusedSocket(Some(path.into()))))
 }
