@@ -474,6 +474,15 @@ pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
         .context("hallwayd answers what this program does not know: install one release of both")
 }
 
+/// Has the daemon read its configuration again. An error: it could not, and why.
+pub fn reload(run_dir: &Path) -> Result<()> {
+    match ask(run_dir, Query::Reload)? {
+        Answer::Reloading => Ok(()),
+        Answer::Error { message } => bail!("{message}"),
+        other => bail!("hallwayd answers {other:?}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

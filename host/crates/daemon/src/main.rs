@@ -45,9 +45,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use clap::Parser;
-use hallway_control::{Answer, Query};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::stat::{umask, Mode};
 use nix::unistd::execv;
@@ -90,15 +89,6 @@ fn exec_again() -> Result<()> {
     hallway_unix::wait_for_closes();
     execv(&path, &words).context("cannot start again")?;
     Ok(())
-}
-
-/// Asks the running daemon to read its configuration again. A signal has no answer.
-fn reload(options: &Options) -> Result<()> {
-    match hallway_control::ask(&options.run_dir(), Query::Reload)? {
-        Answer::Reloading => Ok(()),
-        Answer::Error { message } => bail!("{message}"),
-        other => bail!("hallwayd answers {other:?}"),
-    }
 }
 
 fn serve(options: &Options) -> Result<()> {
@@ -198,7 +188,8 @@ fn main() -> ExitCode {
             println!("the configuration is good{but}");
         })
     } else if options.reload {
-        reload(&options)
+        // A signal would have no answer.
+        hallway_control::reload(&options.run_dir())
     } else if options.stop {
         Config::of(&options).and_then(|config| stop::stop(&options, &config))
     } else {

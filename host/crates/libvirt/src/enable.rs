@@ -270,11 +270,7 @@ fn check_known<'a>(
 /// Has hallwayd read its configuration, waits until it has, and returns its state then.
 fn reload(run_dir: &Path) -> Result<Status> {
     let before = Instant::now();
-    match ask(run_dir, Query::Reload)? {
-        Answer::Reloading => {}
-        Answer::Error { message } => bail!("hallwayd: {message}"),
-        other => bail!("hallwayd answers {other:?}"),
-    }
+    hallway_control::reload(run_dir)?;
     loop {
         match status(run_dir) {
             Ok(status) => return Ok(status),
