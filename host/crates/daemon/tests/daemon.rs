@@ -6,6 +6,8 @@
 mod common;
 #[path = "../../unix/tests/lingering/mod.rs"]
 mod lingering;
+#[path = "../../cpus/tests/ticks/mod.rs"]
+mod ticks;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -846,14 +848,6 @@ fn descriptors(pid: i32) -> u64 {
     std::fs::read_dir(folder).unwrap().count() as u64
 }
 
-/// Ticks of a CPU that a process has had.
-fn ticks(pid: i32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
-    let number = |at: usize| fields[at].parse::<u64>().unwrap();
-    number(12) + number(13)
-}
-
 #[test]
 fn clients_without_a_descriptor_for_them_take_no_cpu() {
     let daemon = Daemon::new();
@@ -861,9 +855,9 @@ fn clients_without_a_descriptor_for_them_take_no_cpu() {
     let is_free = |fd: &u64| !Path::new(&format!("/proc/{pid}/fd/{fd}")).is_symlink();
     limit_descriptors(pid, (0..).find(is_free).unwrap());
     let client = UnixStream::connect(daemon.run().join("control.sock")).unwrap();
-    let before = ticks(pid);
+    let before = ticks::count(daemon.child.id());
     std::thread::sleep(Duration::from_secs(2));
-    let spent = ticks(pid) - before;
+    let spent = ticks::count(daemon.child.id()) - before;
     assert!(spent < 60, "{spent} of 200");
     limit_descriptors(pid, 1024);
     drop(client);

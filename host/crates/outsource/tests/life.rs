@@ -2,6 +2,8 @@
 //! Life and limits of the program.
 
 mod common;
+#[path = "../../cpus/tests/ticks/mod.rs"]
+mod ticks;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -298,24 +300,11 @@ fn count_sleeps(host: &Host) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Clock ticks that the program has run.
-fn count_ticks(host: &Host) -> u64 {
-    let path = format!("/proc/{}/stat", host.child.id());
-    let stat = std::fs::read_to_string(path).unwrap();
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_whitespace()
-        .collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-}
-
 /// Asserts that the program does next to nothing. A token of a rate of one comes meanwhile.
 fn assert_idle(host: &Host) {
-    let before = (count_sleeps(host), count_ticks(host));
+    let before = (count_sleeps(host), ticks::count(host.child.id()));
     std::thread::sleep(Duration::from_secs(2));
-    let after = (count_sleeps(host), count_ticks(host));
+    let after = (count_sleeps(host), ticks::count(host.child.id()));
     assert!(after.0 - before.0 < 20, "{before:?} {after:?}");
     assert!(after.1 - before.1 < 20, "{before:?} {after:?}");
 }
