@@ -92,6 +92,7 @@ fn exec_again() -> Result<()> {
 }
 
 fn serve(options: &Options) -> Result<()> {
+    hallway_shm::survive_faults().context("SIGBUS")?;
     let config = Config::of(options)?;
     let path = options.run_dir();
     let qemus = "give --group one that QEMU runs with (libvirt: kvm)";

@@ -179,6 +179,13 @@ impl Server {
     fn every_second(&mut self) {
         self.next_second = Instant::now() + Duration::from_secs(1);
         self.replace_holder();
+        if let pages @ 1.. = hallway_shm::take_faults() {
+            error!(
+                pages,
+                "memory that a VM emptied cannot be had again (vm.overcommit_memory): what shares \
+                 it does not hear of hallwayd till hallwayd --reload"
+            );
+        }
         self.heartbeat = self.heartbeat.wrapping_add(1);
         self.picture.regions.every_second(self.heartbeat);
         self.picture.connections.every_second();

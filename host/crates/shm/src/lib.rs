@@ -8,8 +8,10 @@
 //! or to a misaligned word, is a bug of the caller and panics: offsets come from
 //! the ABI or from private geometry, never from the shared memory itself.
 
+mod faults;
 mod shared;
 
+pub use faults::{survive_faults, take_faults};
 pub use shared::Shared;
 
 use std::ffi::c_void;
@@ -169,7 +171,7 @@ pub fn allocate(file: &File, length: u64) -> io::Result<()> {
 }
 
 /// Makes allocated anonymous memory with a sealed size: access to a mapping of it cannot
-/// fault.
+/// fault, unless one that shares it has emptied the page ([`survive_faults`]).
 pub fn sealed_memory(name: &str, length: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let file = File::from(fd);
