@@ -331,7 +331,7 @@ impl Connections {
 
     /// Enters that the QEMU `pid` has the monitor of the VM with this UUID.
     pub fn verify(&mut self, pid: i32, uuid: Uuid) {
-        let its = self.all.values_mut().filter(|one| one.pid == Some(pid));
+        let its = self.all.values_mut().filter(|one| one.is_of(pid));
         for one in its.filter(|one| one.verified.is_none()) {
             one.verified = Some(uuid);
             self.unsaved = true;

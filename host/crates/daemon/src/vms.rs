@@ -180,7 +180,7 @@ impl Vms {
                 continue;
             };
             let claimed = vm.uuid == uuid;
-            if one.pid == Some(qemu) {
+            if one.is_of(qemu) {
                 if claimed {
                     return true;
                 }
@@ -194,7 +194,7 @@ impl Vms {
 
     /// The QEMU and UUID of a guest whose claim its QEMU's monitor has confirmed.
     pub fn confirmed(&self, one: &Connection) -> Option<(i32, Uuid)> {
-        let pid = one.pid?;
+        let pid = one.pid.filter(|pid| one.is_of(*pid))?;
         let mut all = self.all.iter();
         let vm = all.find(|vm| Some(vm.uuid) == one.uuid && vm.qemu() == Some(pid))?;
         Some((pid, vm.uuid))
@@ -220,8 +220,9 @@ impl Vms {
     fn disown_guest(&self, number: usize, connections: &Connections) -> Vec<Effect> {
         let vm = &self.all[number];
         let qemu = connected_qemu(vm, connections);
-        let is_its =
-            |one: &&Connection| one.uuid == Some(vm.uuid) && (qemu.is_none() || one.pid == qemu);
+        let is_its = |one: &&Connection| {
+            one.uuid == Some(vm.uuid) && qemu.is_none_or(|qemu| one.is_of(qemu))
+        };
         let its = connections.iter().filter(is_its);
         its.map(|one| Effect::Disown(one.number)).collect()
     }
@@ -279,7 +280,7 @@ impl Vms {
         };
         // The guest's memory goes to no other process than the one with its doorbell.
         if let (Some(pid @ 1..), Some(qemu)) = (guest.pid, vm.qemu()) {
-            if pid != qemu {
+            if !guest.is_of(qemu) {
                 let why = format!(
                     "the process at its monitor is {qemu}, and that at its doorbell {pid}: have \
                      QEMU itself listen at the monitor's socket, and end what stands in for it"
@@ -445,7 +446,7 @@ fn has_joined(uuid: Uuid, region: &str, connections: &Connections) -> bool {
 
 /// The VM that a QEMU is, by the monitor that it had.
 fn known_as(pid: i32, connections: &Connections) -> Option<Uuid> {
-    let mut its = connections.iter().filter(|one| one.pid == Some(pid));
+    let mut its = connections.iter().filter(|one| one.is_of(pid));
     its.find_map(|one| one.verified)
 }
 
@@ -462,6 +463,6 @@ fn other_qemu(vm: &Vm, pid: Option<i32>, connections: &Connections) -> Option<i3
 /// Process of the QEMU that has a VM's monitor, if it is connected here too.
 fn connected_qemu(vm: &Vm, connections: &Connections) -> Option<i32> {
     let pid = vm.qemu()?;
-    let is_here = connections.iter().any(|one| one.pid == Some(pid));
+    let is_here = connections.iter().any(|one| one.is_of(pid));
     is_here.then_some(pid)
 }

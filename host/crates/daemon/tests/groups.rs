@@ -6,6 +6,7 @@ mod common;
 #[path = "../../qmp/tests/qemu/mod.rs"]
 mod qemu;
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,10 @@ use common::{until, Daemon};
 use hallway_abi::region as abi;
 use hallway_control::{ask, Answer, Liveness, Query};
 use hallway_membership::Uuid;
-use nix::sys::signal::Signal;
+use nix::errno::Errno;
+use nix::sys::signal::{kill, Signal};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 use qemu::{Guest, Machine, GREETING};
 
 const GROUP: &str = "[[group]]\nname = \"web\"\nisolation = \"shared\"\nsize = \"16M\"\n";
@@ -325,6 +329,79 @@ fn memory_goes_to_no_other_process_than_the_one_with_the_doorbell() {
         problem.is_some_and(|problem| problem.contains("the process at its monitor is"))
     });
     assert_eq!(monitor.asked("object-add").len(), 0);
+    assert_eq!(monitor.asked("add-fd").len(), 0);
+}
+
+/// Starts a process with a pid that was another one's. It listens at a socket that this
+/// process has, so that peers take it for the process there.
+fn listen_as(pid: i32, socket: RawFd) -> Forked {
+    let args = libc::clone_args {
+        exit_signal: libc::SIGCHLD as u64,
+        set_tid: (&raw const pid) as u64,
+        set_tid_size: 1,
+        // SAFETY: zeros are good values of all fields.
+        ..unsafe { std::mem::zeroed() }
+    };
+    let (listens, says) = nix::unistd::pipe().unwrap();
+    // SAFETY: the arguments live; the child makes system calls alone.
+    let forked = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
+    match Errno::result(forked).unwrap() {
+        0 => {
+            // SAFETY: the calls take numbers, and one byte that lives.
+            unsafe {
+                libc::listen(socket, 8);
+                libc::write(says.as_raw_fd(), c"".as_ptr().cast(), 1);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        child => {
+            let child = Forked(Pid::from_raw(child as i32));
+            assert_eq!(nix::unistd::read(listens, &mut [0]).unwrap(), 1);
+            child
+        }
+    }
+}
+
+/// A process that ends with the test.
+struct Forked(Pid);
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        kill(self.0, Signal::SIGKILL).unwrap();
+        waitpid(self.0, None).unwrap();
+    }
+}
+
+#[test]
+fn memory_goes_to_no_process_that_has_the_pid_of_the_one_with_the_doorbell() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // It cannot choose a pid.
+    }
+    let uuid = Uuid::random().unwrap();
+    let machine = Machine {
+        uuid: uuid.to_string(),
+        ..Machine::default()
+    };
+    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let socket = common::listening(std::process::id(), &monitor.path);
+    let aside = monitor.path.with_extension("aside");
+    std::fs::rename(&monitor.path, &aside).unwrap();
+    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));
+    let daemon = Daemon::configured(&[], Some(&config));
+    let mut guest = common::Qemu::in_another_process(&daemon);
+    guest.uuid = uuid;
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_OK);
+
+    let pid = daemon.status().connections[0].pid.unwrap();
+    let _process = listen_as(pid, socket);
+    std::fs::rename(&aside, &monitor.path).unwrap();
+    until("that is shown", || {
+        let plugs = daemon.status().vms.remove(0).plugs;
+        let problem = plugs.first().and_then(|plug| plug.problem.clone());
+        problem.is_some_and(|problem| problem.contains("the process at its monitor is"))
+    });
     assert_eq!(monitor.asked("add-fd").len(), 0);
 }
 

@@ -12,7 +12,7 @@ use hallway_unix::Stream;
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::line::Line;
-use crate::keeper::{Entry, Holder, Kept, SavedConnection};
+use crate::keeper::{pidfd, Entry, Holder, Kept, SavedConnection};
 
 /// Requests and moves that a guest may make at once, and how many it gets back a
 /// second.
@@ -201,6 +201,11 @@ impl Connection {
     /// Sends QEMU all that it waits for at its start.
     pub fn greet(&mut self) -> Result<()> {
         self.line.greet(self.page_fd.as_fd())
+    }
+
+    /// Whether the process of its QEMU is this one. A pid can be used again.
+    pub fn is_of(&self, pid: i32) -> bool {
+        self.pid == Some(pid) && !pidfd::has_peer_ended(self.line.fds()[0])
     }
 
     /// Reads which addresses the guest says it has. True if it had others before.

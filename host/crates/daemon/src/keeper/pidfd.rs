@@ -14,6 +14,8 @@ use super::holder::Kept;
 
 /// What the name of a helper's process at the holder begins with. Older daemons have that.
 pub const HELPER: &str = "outsourcer.";
+/// The option of Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
 /// How long a process that is killed may take to end.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -26,6 +28,26 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(raw as RawFd) })
+}
+
+/// Whether the process that connected a socket has ended, though another one may have the
+/// socket: its pid may be another process's then. Before Linux 6.5 nothing says so.
+pub fn has_peer_ended(socket: BorrowedFd<'_>) -> bool {
+    let (mut raw, mut size): (RawFd, _) = (-1, size_of::<RawFd>() as libc::socklen_t);
+    let option = (libc::SOL_SOCKET, SO_PEERPIDFD);
+    let at = (&raw mut raw).cast();
+    // SAFETY: the kernel writes one int, to a valid place.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), option.0, option.1, at, &raw mut size) };
+    match Errno::result(result) {
+        Ok(_) => {
+            // SAFETY: the kernel just made this descriptor for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(raw) };
+            wait(pidfd.as_fd(), Duration::ZERO)
+        }
+        // Before Linux 6.16 one that is reaped has no descriptor.
+        Err(errno) => matches!(errno, Errno::EINVAL | Errno::ESRCH),
+    }
 }
 
 /// Kills a process. One that has ended already stays so.
