@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hallway_lab.vm import VM
 
 from .guests import Delta, Stream, loaded
-from .suite import check
+from .suite import check, wait_for
 
 # Options of a stream that leaves most of the guests' CPU to others.
 CALM = "--calm --biggest 4000"
@@ -27,12 +27,7 @@ SOURCE = """
 import hashlib, random, signal, socket, sys, time
 digest, ends = hashlib.sha256(), []
 signal.signal(signal.SIGTERM, lambda *_: ends.append(1))
-for _ in range(100):
-    try:
-        sock = socket.create_connection((sys.argv[1], int(sys.argv[4])))
-        break
-    except ConnectionRefusedError:
-        time.sleep(0.1)
+sock = socket.create_connection((sys.argv[1], int(sys.argv[4])))
 while not ends:
     data = random.randbytes(random.randrange(1, int(sys.argv[2])))
     digest.update(data)
@@ -54,6 +49,7 @@ def one_way(
     sink.put(SINK, "/tmp/sink.py")
     source.put(SOURCE, "/tmp/source.py")
     into = sink.spawn(f"python3 -B /tmp/sink.py {port}")
+    wait_for(lambda: sink.run(f"ss -Hltn sport = :{port}").out, "the sink listens", patience)
     out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause} {port}")
     yield
     out.kill()
