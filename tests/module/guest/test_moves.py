@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import nft
 import pytest
@@ -999,26 +1000,52 @@ def test_peek_off_at_end():
         assert Sleeper(b.recv, 10, socket.MSG_PEEK).result() == b"", "more than all was shown"
 
 
+@contextlib.contextmanager
+def no_work_items():
+    """No thread of a work queue runs in the block, while this one does not sleep."""
+    limit = Path("/proc/sys/kernel/sched_rt_runtime_us")
+    before, cpus = limit.read_text(), os.sched_getaffinity(0)
+    first, *others = cpus
+    busy = "taskset -c {} chrt -f 1 sh -c 'while :; do :; done'"
+    loops = [subprocess.Popen(["sh", "-c", f"exec {busy.format(cpu)}"]) for cpu in others]
+    try:
+        limit.write_text("-1")
+        os.sched_setaffinity(0, {first})
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(0, cpus)
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+        limit.write_text(before)
+
+
 def test_peek_off_beyond_ring():
-    """Peeks behind each other reach what TCP brought after an ended ring, and then the end."""
+    """Peeks behind each other reach what TCP brought after an ended ring, before any work item requeues that."""
     a, b = connect()
-    with a, b:
+    with a, b, contextlib.ExitStack() as down:
         b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         try:
             b.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
         except OSError:
             pytest.skip("this kernel's TCP has no SO_PEEK_OFF")
-        with no_packets():
-            sent = in_both(a)
-            a.send(b"!", socket.MSG_OOB)
-            assert not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring"
-            a.sendall(b"more")
-            a.shutdown(socket.SHUT_WR)
-            # The work item, which would requeue the ring as well, looks ever more seldom.
-            time.sleep(EXPOSURE)
-        peeked = bytearray()
-        while more := b.recv(1 << 20, socket.MSG_PEEK):
-            peeked += more
+        down.enter_context(no_packets())
+        sent = in_both(a)
+        a.send(b"!", socket.MSG_OOB)
+        assert not shown(a)[0]["tx"]["carrier"] % 2, "urgent data left the stream on the ring"
+        a.sendall(b"more")
+        a.shutdown(socket.SHUT_WR)
+        poll = select.poll()
+        poll.register(b, select.POLLRDHUP)
+        peeked, deadline = bytearray(), time.monotonic() + PATIENCE
+        with no_work_items():
+            down.close()
+            while not poll.poll(0) and time.monotonic() < deadline:
+                pass
+            while more := b.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                peeked += more
         assert peeked == sent + b"!more", f"{len(peeked)} bytes of {len(sent) + 5} were shown"
 
 
