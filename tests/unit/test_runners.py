@@ -15,7 +15,7 @@ from .builds import CARGO
 
 REPO = Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed$", re.M)
-PROGRAMS = ("unit", "model", "threads", "discovery", "channel", "candidates", "transport", "tsan")
+PROGRAMS = ("unit", "model", "threads", "discovery", "channel", "candidates", "transport", "xen", "tsan")
 FUZZERS = ("fuzz_ring", "fuzz_record", "fuzz_frame", "fuzz_message", "fuzz_transport", "fuzz_xen")
 Run = Callable[..., str]
 

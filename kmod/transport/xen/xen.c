@@ -43,6 +43,7 @@ static bool ending;			/* no pair is listed any more */
 static int list_changed;		/* dom0's, as a watch said; xchg() */
 static bool short_of_memory;		/* for a pair of that list */
 static unsigned long rested;		/* jiffies: the work item does not run before */
+static unsigned long listen;		/* jiffies: the next look at heartbeats */
 static DECLARE_WAIT_QUEUE_HEAD(idle);	/* woken when the last pair is gone */
 
 static void look_soon(void)
@@ -149,7 +150,6 @@ static bool read_store(void)
 
 static void control(struct work_struct *work)
 {
-	static unsigned long listen;
 	/* Departures want the mutex, and memory may wait for a disk behind their peers. */
 	unsigned int noio = memalloc_noio_save();
 	bool listens, all, again = false, gone = false;

@@ -2,7 +2,7 @@
 /*
  * As much of a guest of Xen as kmod/transport/xen needs besides. Pages are real ones,
  * of a file in memory: what is mapped is seen by both domains, and an access to what is
- * not mapped ends the program. fuzz_xen.c has the hypervisor and XenStore.
+ * not mapped ends the program. domains.h has the hypervisor and XenStore.
  */
 #ifndef TESTS_RING_SHIM_DOMAIN_H
 #define TESTS_RING_SHIM_DOMAIN_H
@@ -31,7 +31,7 @@ static inline void memalloc_noio_restore(unsigned int flags)
 
 #define MODULE_ALIAS(name)	static_assert(sizeof(name), "")
 
-/* Parameters are the fuzzer's to set. */
+/* Parameters are the test's to set. */
 #undef module_param
 #define module_param(name, type, mode)	void *shim_param_##name = &name
 
@@ -58,7 +58,7 @@ static inline void list_move_tail(struct list_head *entry, struct list_head *hea
 #define DECLARE_WAIT_QUEUE_HEAD(name)	wait_queue_head_t name
 #define wake_up_all(queue)		((void)(queue))
 
-/* What the fuzzer takes back itself where Xen refused to unmap. */
+/* What the test takes back itself where Xen refused to unmap. */
 void *shim_kvcalloc(size_t n, size_t size);
 void kvfree(const void *memory);
 #define kvcalloc(n, size, gfp)		shim_kvcalloc(n, size)
