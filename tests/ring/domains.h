@@ -359,17 +359,43 @@ int HYPERVISOR_grant_table_op(unsigned int op, void *ops, unsigned int count)
 
 static struct {
 	bool open, masked, ringing;
+	domid_t to;
+	bool unbound;		/* to that domain */
 	irq_handler_t handler;
 	void *data;
 } ports[PORTS];
 static struct tasklet_struct *tasklets;
 
-static int open_port(evtchn_port_t *port)
+/* What becomes of a port that can't be bound; shim_no_memory: any of these. */
+static enum {
+	BINDS,
+	STAYS_OPEN,		/* there is no interrupt */
+	IS_CLOSED,		/* by the kernel: request_irq() failed */
+	IS_TAKEN,		/* the same, and by a driver of dom0's devices since */
+} binding;
+
+static int open_port(evtchn_port_t *port, domid_t to, bool unbound)
 {
 	for (*port = 1; ports[*port].open; ++*port)
 		MUST(*port < PORTS - 1);
 	ports[*port].open = true;
+	ports[*port].to = to;
+	ports[*port].unbound = unbound;
 	return 0;
+}
+
+static void get_status(struct evtchn_status *status)
+{
+	MUST(status->dom == DOMID_SELF);
+	if (!ports[status->port].open) {
+		status->status = EVTCHNSTAT_closed;
+	} else if (ports[status->port].unbound) {
+		status->status = EVTCHNSTAT_unbound;
+		status->u.unbound.dom = ports[status->port].to;
+	} else {
+		status->status = EVTCHNSTAT_interdomain;
+		status->u.interdomain.dom = ports[status->port].to;
+	}
 }
 
 int HYPERVISOR_event_channel_op(int op, void *arg)
@@ -380,11 +406,17 @@ int HYPERVISOR_event_channel_op(int op, void *arg)
 
 	switch (op) {
 	case EVTCHNOP_alloc_unbound:
-		return shim_no_memory ? -ENOSPC : open_port(&alloc->port);
+		return shim_no_memory ? -ENOSPC :
+					open_port(&alloc->port, alloc->remote_dom, true);
 	case EVTCHNOP_bind_interdomain:
-		return bind->remote_port ? open_port(&bind->local_port) : -EINVAL;
+		if (!bind->remote_port)
+			return -EINVAL;
+		return open_port(&bind->local_port, bind->remote_dom, false);
+	case EVTCHNOP_status:
+		get_status(arg);
+		return 0;
 	}
-	MUST(op == EVTCHNOP_close && ports[close->port].open);
+	MUST(op == EVTCHNOP_close && ports[close->port].open && ports[close->port].to);
 	ports[close->port].open = false;
 	return 0;
 }
@@ -393,8 +425,18 @@ int bind_evtchn_to_irqhandler_lateeoi(evtchn_port_t port, irq_handler_t handler,
 				      unsigned long flags, const char *name, void *data)
 {
 	MUST(ports[port].open && !ports[port].handler);
-	if (shim_no_memory)
+	switch (shim_no_memory ? STAYS_OPEN + byte() % 3 : binding) {
+	case BINDS:
+		break;
+	case IS_TAKEN:
+		ports[port].to = ports[port].unbound = 0;
 		return -ENOMEM;
+	case IS_CLOSED:
+		ports[port].open = false;
+		return -ENOMEM;
+	default:
+		return -ENOMEM;
+	}
 	ports[port].handler = handler;
 	ports[port].data = data;
 	ports[port].masked = ports[port].ringing = false;
@@ -1016,6 +1058,8 @@ static void begin(void)
 	memset(nodes, 0, sizeof(nodes));
 	memset(granted, 0, sizeof(granted));
 	memset(handles, 0, sizeof(handles));
+	memset(ports, 0, sizeof(ports));
+	binding = BINDS;
 	memset(pages, 0, sizeof(pages));
 	pages_used = 0;
 	for (i = 0; i < PEERS; i++) {
@@ -1068,7 +1112,7 @@ static void end(void)
 	for (i = 0; i < 2 * PAIRS_MAX + 1; i++)
 		MUST(!watches[i]);
 	for (i = 1; i < PORTS; i++)
-		MUST(!ports[i].open);
+		MUST(!ports[i].open || !ports[i].to);
 	for (i = 0; i < HANDLES; i++)
 		MUST(!handles[i].used || refused);
 	/* The kernel frees what peers let go of later. */

@@ -44,9 +44,29 @@ static void two_join(void)
 	CHECK(count_mapped() == 2 * PAGES);
 }
 
+/* The server's, and the client's: each is tried again. */
+static void unbound_channels(void)
+{
+	unsigned int i;
+
+	for (binding = STAYS_OPEN; binding <= IS_TAKEN; binding++) {
+		for (i = 0; i < PEERS; i++) {
+			list_peer(&peers[i]);
+			offer(&peers[i], PAGES);
+		}
+		pass(10000);
+		settle();
+		CHECK(!count_mapped());
+	}
+	binding = BINDS;
+	pass(10000);
+	CHECK(count_mapped() == 2 * PAGES);
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	PLAY(two_join);
+	PLAY(unbound_channels);
 	return tests_done();
 }

@@ -114,6 +114,19 @@ static void look(struct tasklet_struct *tasklet)
 		pair->look_soon();
 }
 
+/* Is the port that of a channel to the peer? */
+static bool leads_to_peer(const struct pair *pair, evtchn_port_t port)
+{
+	struct evtchn_status status = { .dom = DOMID_SELF, .port = port };
+
+	if (HYPERVISOR_event_channel_op(EVTCHNOP_status, &status))
+		return false;
+	if (status.status == EVTCHNSTAT_unbound)
+		return status.u.unbound.dom == pair->domid;
+	return status.status == EVTCHNSTAT_interdomain &&
+	       status.u.interdomain.dom == pair->domid;
+}
+
 static int listen(struct pair *pair, evtchn_port_t port)
 {
 	struct evtchn_close close = { .port = port };
@@ -121,7 +134,12 @@ static int listen(struct pair *pair, evtchn_port_t port)
 						    pair);
 
 	if (irq < 0) {
-		HYPERVISOR_event_channel_op(EVTCHNOP_close, &close);
+		/*
+		 * Where request_irq() failed, the kernel has closed the channel,
+		 * and another driver may have got the port since.
+		 */
+		if (leads_to_peer(pair, port))
+			HYPERVISOR_event_channel_op(EVTCHNOP_close, &close);
 		return irq;
 	}
 	pair->irq = irq;

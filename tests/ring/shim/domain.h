@@ -213,10 +213,26 @@ typedef irqreturn_t (*irq_handler_t)(int irq, void *data);
 #define IRQ_HANDLED		1
 #define EVTCHNOP_bind_interdomain	0
 #define EVTCHNOP_close			3
+#define EVTCHNOP_status			5
 #define EVTCHNOP_alloc_unbound		6
 
 struct evtchn_close {
 	evtchn_port_t port;
+};
+
+#define EVTCHNSTAT_closed	0
+#define EVTCHNSTAT_unbound	1
+#define EVTCHNSTAT_interdomain	2
+
+struct evtchn_status {
+	domid_t dom;
+	evtchn_port_t port;
+	u32 status;
+	union {
+		struct {
+			domid_t dom;
+		} unbound, interdomain;
+	} u;
 };
 
 struct evtchn_alloc_unbound {
