@@ -577,6 +577,16 @@ static int find_node(const char *path)
 	return -1;
 }
 
+static bool has_nodes_below(const char *path)
+{
+	unsigned int i;
+
+	for (i = 0; i < NODES; i++)
+		if (nodes[i].there && is_below(nodes[i].path, path))
+			return true;
+	return false;
+}
+
 static void set_node(const char *path, const char *value)
 {
 	int i = find_node(path);
@@ -625,8 +635,12 @@ void *xenbus_read(int transaction, const char *folder, const char *node, unsigne
 
 	if (err)
 		return ERR_PTR(err);
-	i = find_node(absolute(path, folder, node));
-	return i < 0 ? ERR_PTR(-ENOENT) : strdup(nodes[i].value);
+	absolute(path, folder, node);
+	i = find_node(path);
+	if (i >= 0)
+		return strdup(nodes[i].value);
+	/* A node is made with all those above it. */
+	return has_nodes_below(path) ? strdup("") : ERR_PTR(-ENOENT);
 }
 
 int xenbus_scanf(int transaction, const char *folder, const char *node, const char *format, ...)
@@ -1010,6 +1024,16 @@ static bool has_key(const struct pair *pair)
 	return i >= 0 && pair->known.key[0] == nodes[i].value[1];
 }
 
+/* Not for longer than it takes to read that its domain is gone. */
+static bool may_be_granted(const struct pair *pair)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), FROM, pair->domid, own);
+	return pair->changed || pair->watch.nr_pending || pair->state != PAIR_ALONE ||
+	       has_nodes_below(path);
+}
+
 static void check(void)
 {
 	unsigned int n, i, watched = 0, used;
@@ -1021,6 +1045,7 @@ static void check(void)
 		MUST((pair->state == PAIR_ALONE) == !pair->mapped);
 		MUST(pair->state != PAIR_JOINED || pair->granted);
 		MUST(!pair->granted || !pair->listed || has_key(pair));
+		MUST(!pair->granted || may_be_granted(pair));
 	}
 	MUST(n <= PEERS);
 	for (i = 0; i < 2 * PAIRS_MAX + 1; i++)

@@ -44,6 +44,58 @@ static void two_join(void)
 	CHECK(count_mapped() == 2 * PAGES);
 }
 
+/* dom0's daemon is not there to say that the domain is gone. */
+static void domain_gone_before_it_joined(void)
+{
+	char path[64];
+
+	list_peer(&peers[0]);
+	snprintf(path, sizeof(path), FROM, peers[0].domid, own);
+	set_node(path, "");
+	settle();
+	CHECK(count_granted(&peers[0]) == PAGES);
+	remove_node(path);
+	settle();
+	CHECK(!count_granted(&peers[0]));
+}
+
+static void domain_gone_after_it_left(void)
+{
+	char path[64];
+
+	join_all();
+	snprintf(path, sizeof(path), FROM "/generation", peers[0].domid, own);
+	remove_node(path);
+	settle();
+	CHECK(count_mapped() == PAGES);
+	*strrchr(path, '/') = 0;
+	remove_node(path);
+	settle();
+	CHECK(!count_granted(&peers[0]) && count_granted(&peers[1]) == PAGES);
+}
+
+/* Its number has a place again: it is granted a slice once more. */
+static void domain_comes_again(void)
+{
+	domain_gone_after_it_left();
+	offer(&peers[0], PAGES);
+	pass(10000);
+	settle();
+	CHECK(count_granted(&peers[0]) == PAGES && count_mapped() == 2 * PAGES);
+}
+
+/* Nothing is granted before dom0 has made the place. */
+static void no_place_for_offers(void)
+{
+	list_peer(&peers[0]);
+	settle();
+	CHECK(!count_granted(&peers[0]));
+	offer(&peers[0], PAGES);
+	settle();
+	pass(1000);
+	CHECK(count_mapped() == PAGES);
+}
+
 /* The server's, and the client's: each is tried again. */
 static void unbound_channels(void)
 {
@@ -67,6 +119,10 @@ int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	PLAY(two_join);
+	PLAY(domain_gone_before_it_joined);
+	PLAY(domain_gone_after_it_left);
+	PLAY(domain_comes_again);
+	PLAY(no_place_for_offers);
 	PLAY(unbound_channels);
 	return tests_done();
 }

@@ -332,6 +332,11 @@ static void join(struct pair *pair)
 	if (time_before(jiffies, pair->try_at))
 		return;
 	if (!pair->granted) {
+		if (!pair->offer.possible) {
+			/* It is read again at the next look. */
+			WRITE_ONCE(pair->changed, true);
+			return;
+		}
 		/* dom0 writes the rest in a moment: its watch follows. */
 		if (hall_xen_read_known(&pair->nodes, &pair->known))
 			return;
@@ -361,8 +366,8 @@ static void join(struct pair *pair)
  */
 static u32 find_reason(const struct pair *pair)
 {
-	return pair->offer.generation || hall_xen_has_offers(&pair->nodes) ?
-	       HALLWAY_REASON_REGION_GONE : HALLWAY_REASON_PEER_LEFT;
+	return pair->offer.possible ? HALLWAY_REASON_REGION_GONE :
+				      HALLWAY_REASON_PEER_LEFT;
 }
 
 static void part(struct pair *pair)
@@ -394,22 +399,16 @@ void hall_xen_pair_suspend(struct pair *pair)
 
 bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 {
-	u32 reason;
-
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
-		reason = find_reason(pair);
-		hall_peers_depart(&pair->own, reason);
+		hall_peers_depart(&pair->own, find_reason(pair));
 		pair->state = PAIR_LEAVING;
-		pair->used = reason == HALLWAY_REASON_PEER_LEFT;
 	}
-	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own)) {
+	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own))
 		part(pair);
-		/* The next domain of that number gets a slice of its own. */
-		if (pair->used)
-			withdraw(pair);
-		pair->used = false;
-	}
+	/* Its domain is gone; dom0's daemon may not be there to unlist it. */
+	if (pair->state == PAIR_ALONE && !pair->offer.possible)
+		withdraw(pair);
 	if (pair->state == PAIR_ALONE && pair->listed)
 		join(pair);
 	if (pair->state == PAIR_ALONE && !pair->listed) {

@@ -10,7 +10,8 @@
  * An offer of another generation is of another peer in the same place: the one of
  * before departs, its slice is unmapped once no channel to it is left, and only then
  * the new one's is mapped. This domain's own slice stays as it is: mailboxes state
- * the generations of both sides. That an offer is gone means that the peer has left.
+ * the generations of both sides. That an offer is gone means that the peer has left; where
+ * its place is gone, too, so is the domain, and it is granted nothing any more.
  *
  * No third domain can see the memory of a pair. A peer that breaks the rules ends
  * this pair alone.
@@ -38,7 +39,6 @@ struct pair {
 	bool listed;			/* dom0 lists it */
 	bool found;			/* in the list that is being read */
 	bool ended;			/* for good: it is not listed any more */
-	bool used;			/* by a peer that is gone: withdraw the slice */
 	int changed;			/* what it offers, as a watch said; xchg() */
 	void (*look_soon)(void);
 	struct xen_nodes nodes;

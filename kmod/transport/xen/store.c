@@ -117,9 +117,20 @@ int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known)
 	return 0;
 }
 
+static int read_place(const struct xen_nodes *nodes, bool *there)
+{
+	char *text = read_text(nodes->from, "");
+	int err = PTR_ERR_OR_ZERO(text);
+
+	*there = !err;
+	if (!err)
+		kfree(text);
+	return err == -ENOENT ? 0 : err;
+}
+
 int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
 {
-	struct xen_offer found = { };
+	struct xen_offer found = { .possible = true };
 	u32 generation = 0;
 	int err = read_number(nodes->from, "generation", &found.generation);
 
@@ -133,6 +144,8 @@ int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
 			err = read_number(nodes->from, "port", &found.port);
 		if (!err)
 			err = read_number(nodes->from, "generation", &generation);
+	} else if (!err) {
+		err = read_place(nodes, &found.possible);
 	}
 	if (err)
 		return err;
@@ -141,17 +154,6 @@ int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
 		found.generation = 0;
 	*offer = found;
 	return 0;
-}
-
-bool hall_xen_has_offers(const struct xen_nodes *nodes)
-{
-	unsigned int n;
-	char **names = xenbus_directory(XBT_NIL, nodes->from, "", &n);
-
-	if (IS_ERR(names))
-		return !is_absent(PTR_ERR(names));
-	kfree(names);
-	return true;
 }
 
 static int write_number(const struct xen_nodes *nodes, const char *node,

@@ -27,6 +27,7 @@
 
 /* A slice that one domain offers another. */
 struct xen_offer {
+	bool possible;			/* dom0 has made its place: the domain is there */
 	u32 generation;			/* 0: there is no offer */
 	u32 major;			/* HALLWAY_MAJOR of its module */
 	u32 gref;			/* the first of consecutive references */
@@ -74,8 +75,6 @@ int hall_xen_list(void (*fn)(domid_t domid));
 int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known);
 int hall_xen_read_key(const struct xen_nodes *nodes, u8 *key);
 int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer);
-/* May the peer make offers yet? False: its domain is gone. */
-bool hall_xen_has_offers(const struct xen_nodes *nodes);
 /* 0 or a negative error. */
 int hall_xen_write_offer(const struct xen_nodes *nodes,
 			 const struct xen_offer *offer);

@@ -42,6 +42,7 @@ static inline void memalloc_noio_restore(unsigned int flags)
 #define IS_ERR(p)	((unsigned long)(p) >= -4095ul)
 #define ERR_PTR(err)	((void *)(long)(err))
 #define PTR_ERR(p)	((int)(long)(p))
+#define PTR_ERR_OR_ZERO(p)	(IS_ERR(p) ? PTR_ERR(p) : 0)
 
 #define DEFINE_SPINLOCK(name)	spinlock_t name
 #define mutex_lock_killable(m)	(mutex_lock(m), 0)
