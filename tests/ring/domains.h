@@ -25,6 +25,8 @@
 #define FRAMES		1024
 #define REFERENCES	512	/* in one frame of the grant table */
 #define MAPPED_MAX	16384	/* pages that a peer may offer */
+#define OFFERED_MAX	1024	/* references that a peer makes: to its pages, again and again */
+#define EXTRA_MAX	256	/* pages beyond PAGES that may be mapped of all peers */
 #define HANDLES		4096
 #define PORTS		256
 #define NODES		64
@@ -268,7 +270,7 @@ static void map_one(struct gnttab_map_grant_ref *map)
 
 	map->status = GNTST_bad_gntref;
 	for (i = 0; i < PEERS; i++)
-		if (peers[i].domid == map->dom && map->ref - peers[i].first < PAGES)
+		if (peers[i].domid == map->dom && map->ref - peers[i].first < OFFERED_MAX)
 			break;
 	if (i == PEERS)
 		return;
@@ -279,7 +281,7 @@ static void map_one(struct gnttab_map_grant_ref *map)
 	handles[last_handle].address = map->host_addr;
 	map->handle = last_handle;
 	map->status = GNTST_okay;
-	i = peers[i].page[map->ref - peers[i].first]->frame;
+	i = peers[i].page[(map->ref - peers[i].first) % PAGES]->frame;
 	if (map->flags & GNTMAP_contains_pte) {
 		map_frame((void *)map->host_addr, i);
 	} else {
@@ -836,7 +838,7 @@ static void write_number_node(struct peer *peer, const char *node, u32 number)
 	write_node(FROM, peer, node, text);
 }
 
-/* An offer that is good with PAGES. */
+/* An offer that is good with PAGES, or with more. */
 static void offer(struct peer *peer, u32 count)
 {
 	peer->generation += 2;
@@ -867,7 +869,8 @@ static void change_store(struct peer *peer, u8 what)
 		forget_peer(peer, what & 8);
 		break;
 	case 3:
-		offer(peer, what & 32 ? number(4) : PAGES);
+		/* What is leaked counts in the bound for good, so for the next input. */
+		offer(peer, what & 32 && !refusing ? number(2) % (2 * EXTRA_MAX) : PAGES);
 		break;
 	case 4:
 		write_number_node(peer, name, what & 32 ? number(4) : byte());
@@ -1052,6 +1055,9 @@ static void check(void)
 		watched += !!watches[i];
 	/* Those that have left, of one change of dom0's, go with the next. */
 	MUST(watched <= 2 * PEERS + 1);
+	for (i = n = 0; i < HANDLES; i++)
+		n += handles[i].used;
+	MUST(refused || n <= PEERS * PAGES + EXTRA_MAX);
 	for (n = 0; n < PEERS; n++) {
 		for (i = used = 0; i < REFERENCES; i++)
 			used += granted[i].used && granted[i].to == peers[n].domid;

@@ -96,6 +96,35 @@ static void no_place_for_offers(void)
 	CHECK(count_mapped() == PAGES);
 }
 
+/* One as large as the guest's own is always mapped; what all have beyond that is bounded. */
+static void large_slices(void)
+{
+	char path[64];
+	unsigned int i;
+
+	for (i = 0; i < PEERS; i++) {
+		list_peer(&peers[i]);
+		offer(&peers[i], PAGES + EXTRA_MAX - i);
+		settle();
+	}
+	pass(10000);
+	CHECK(count_mapped() == PAGES + EXTRA_MAX);
+	offer(&peers[1], PAGES);
+	settle();
+	pass(10000);
+	CHECK(count_mapped() == 2 * PAGES + EXTRA_MAX);
+	offer(&peers[1], PAGES + EXTRA_MAX);
+	snprintf(path, sizeof(path), FROM "/generation", peers[0].domid, own);
+	remove_node(path);
+	settle();
+	pass(10000);
+	CHECK(count_mapped() == PAGES + EXTRA_MAX);
+	offer(&peers[1], PAGES + EXTRA_MAX + 1);
+	settle();
+	pass(10000);
+	CHECK(!count_mapped());
+}
+
 /* The server's, and the client's: each is tried again. */
 static void unbound_channels(void)
 {
@@ -123,6 +152,7 @@ int main(void)
 	PLAY(domain_gone_after_it_left);
 	PLAY(domain_comes_again);
 	PLAY(no_place_for_offers);
+	PLAY(large_slices);
 	PLAY(unbound_channels);
 	return tests_done();
 }

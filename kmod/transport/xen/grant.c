@@ -12,6 +12,7 @@
 #include "grant.h"
 
 #include <linux/err.h>
+#include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/pgtable.h>
@@ -32,12 +33,27 @@
 #define SHARE		2
 #define REFERENCES	(PAGE_SIZE / sizeof(struct grant_entry_v1))
 
-static DEFINE_MUTEX(mutex);		/* of the next two */
+static DEFINE_MUTEX(mutex);		/* of the next three */
 static unsigned int granted_pages;	/* those that are not back yet included */
+static unsigned int extra_pages;	/* mapped, beyond the size of our own slices */
 static LIST_HEAD(ended);		/* grants that have such pages */
 
 static void reap(struct work_struct *work);
 static DECLARE_DELAYED_WORK(reap_work, reap);
+
+/*
+ * Under the mutex. The same bound for both counts: as many pages as this guest may
+ * grant to peers. False: it would be exceeded.
+ */
+static bool count_pages(unsigned int *count, unsigned int pages)
+{
+	unsigned int most = gnttab_max_grant_frames() * REFERENCES / SHARE;
+
+	if (pages > most || *count > most - pages)
+		return false;
+	*count += pages;
+	return true;
+}
 
 /* Granting */
 
@@ -55,16 +71,13 @@ static bool keeps_pages(domid_t to)
 /* A peer that never unmaps a slice, and has its pair end again and again, has one. */
 static int reserve(domid_t to, unsigned int pages)
 {
-	unsigned int most = gnttab_max_grant_frames() * REFERENCES / SHARE;
 	int err = 0;
 
 	mutex_lock(&mutex);
-	if (pages > most || granted_pages > most - pages)
-		err = -ENOSPC;
-	else if (keeps_pages(to))
+	if (keeps_pages(to))
 		err = -EBUSY;
-	else
-		granted_pages += pages;
+	else if (!count_pages(&granted_pages, pages))
+		err = -ENOSPC;
 	mutex_unlock(&mutex);
 	return err;
 }
@@ -214,8 +227,22 @@ void hall_xen_grants_uninit(void)
 
 /* Mapping */
 
+static int reserve_extra(unsigned int pages)
+{
+	int err = 0;
+
+	mutex_lock(&mutex);
+	if (!count_pages(&extra_pages, pages))
+		err = -ENOSPC;
+	mutex_unlock(&mutex);
+	return err;
+}
+
 static void free_mapped(struct xen_mapped *mapped)
 {
+	mutex_lock(&mutex);
+	extra_pages -= mapped->extra;
+	mutex_unlock(&mutex);
 	if (mapped->blank)
 		__free_page(mapped->blank);
 	kvfree(mapped->page);
@@ -296,15 +323,21 @@ static bool is_whole(const struct xen_mapped *mapped)
 }
 
 struct xen_mapped *hall_xen_map(domid_t from, grant_ref_t first,
-				unsigned int pages)
+				unsigned int pages, unsigned int own_pages)
 {
 	struct xen_mapped *mapped = kzalloc(sizeof(*mapped), GFP_KERNEL);
 	unsigned int i;
-	int err = -ENOMEM;
+	int err;
 
 	if (!mapped)
 		return ERR_PTR(-ENOMEM);
 	mapped->pages = pages;
+	mapped->extra = max(pages, own_pages) - own_pages;
+	err = reserve_extra(mapped->extra);
+	if (err) {
+		kfree(mapped);
+		return ERR_PTR(err);
+	}
 	mapped->map = kvcalloc(pages, sizeof(*mapped->map), GFP_KERNEL);
 	mapped->unmap = kvcalloc(pages, sizeof(*mapped->unmap), GFP_KERNEL);
 	if (!mapped->map || !mapped->unmap) {

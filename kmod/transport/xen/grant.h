@@ -27,6 +27,7 @@ struct xen_granted {
 struct xen_mapped {
 	void *at;
 	unsigned int pages;
+	unsigned int extra;		/* of those, beyond the size of our own slice */
 	struct page **page;		/* where they are mapped first; PV: NULL */
 	struct page *blank;		/* PV: what the range shows without them */
 	struct gnttab_map_grant_ref *map;
@@ -44,9 +45,13 @@ struct xen_granted *hall_xen_grant(domid_t to, unsigned int pages);
  * once it has let go of them.
  */
 void hall_xen_end_grant(struct xen_granted *granted);
-/* Maps consecutive references, or none. An error pointer if any is not good. */
+/*
+ * Maps consecutive references, or none. An error pointer if any is not good; -ENOSPC if
+ * all peers have enough. As many pages as the peer was granted itself are never too many:
+ * no other peer can have them refused.
+ */
 struct xen_mapped *hall_xen_map(domid_t from, grant_ref_t first,
-				unsigned int pages);
+				unsigned int pages, unsigned int own_pages);
 /*
  * Lets go of the other domain's pages; the range stays, and shows nothing. What is
  * read from it is of no meaning.

@@ -287,7 +287,8 @@ static int map_slice(struct pair *pair)
 		return -EPROTONOSUPPORT;
 	if (offer->pages < PAGES_MIN || offer->pages > PAGES_MAX)
 		return -EINVAL;
-	mapped = hall_xen_map(pair->domid, offer->gref, offer->pages);
+	mapped = hall_xen_map(pair->domid, offer->gref, offer->pages,
+			      pair->granted->pages);
 	if (IS_ERR(mapped))
 		return PTR_ERR(mapped);
 	pair->occupant = offer->generation;
