@@ -160,6 +160,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/outsource/decide.c", "CAMELCASE"): "the kernel's own name",
     ("kmod/outsource/close.c", "USE_NEGATIVE_ERRNO"): "what a message carries is positive",
     ("kmod/transport/ivshmem/doorbell.c", "JIFFIES_COMPARISON"): "the same jiffy or another",
+    ("kmod/transport/shared/storm.c", "JIFFIES_COMPARISON"): "the same jiffy or another",
     ("kmod/transport/transports.h", "TRAILING_SEMICOLON"): "one declaration for each entry of the list",
     ("tests/ring/shim/kernel.h", "NEW_TYPEDEFS"): "the kernel's own names",
     ("tests/ring/shim/domain.h", "NEW_TYPEDEFS"): "the kernel's own names",

@@ -31,10 +31,11 @@
 #define PORTS		256
 #define NODES		64
 #define RINGS		4
+#define STORM		8	/* events in one jiffy */
 
 u8 hall_uuid[16];
 bool shim_is_pv;
-extern void *shim_param_xen_slice;
+extern void *shim_param_xen_slice, *shim_param_storm;
 
 struct peer {
 	domid_t domid;
@@ -360,7 +361,11 @@ int HYPERVISOR_grant_table_op(unsigned int op, void *ops, unsigned int count)
 /* Event channels: the number of the interrupt is that of the port. */
 
 static struct {
-	bool open, masked, ringing;
+	bool open, masked;
+	bool spurious;		/* the event before was */
+	unsigned long unmask_at;	/* jiffies; 0: by the guest */
+	unsigned long jiffy;
+	unsigned int events;	/* in that */
 	domid_t to;
 	bool unbound;		/* to that domain */
 	irq_handler_t handler;
@@ -441,7 +446,8 @@ int bind_evtchn_to_irqhandler_lateeoi(evtchn_port_t port, irq_handler_t handler,
 	}
 	ports[port].handler = handler;
 	ports[port].data = data;
-	ports[port].masked = ports[port].ringing = false;
+	ports[port].masked = ports[port].spurious = false;
+	ports[port].unmask_at = ports[port].events = 0;
 	return port;
 }
 
@@ -457,10 +463,17 @@ void unbind_from_irqhandler(unsigned int irq, void *data)
 	ports[irq].open = false;
 }
 
+/* As the kernel does it: one spurious event is none. */
 void xen_irq_lateeoi(unsigned int irq, unsigned int flags)
 {
-	MUST(ports[irq].handler && ports[irq].masked);
-	ports[irq].masked = false;
+	MUST(ports[irq].handler && ports[irq].masked && !ports[irq].unmask_at);
+	if (flags & XEN_EOI_FLAG_SPURIOUS && ports[irq].spurious) {
+		ports[irq].unmask_at = shim_jiffies + 1;
+		ports[irq].spurious = false;
+	} else {
+		ports[irq].spurious = flags & XEN_EOI_FLAG_SPURIOUS;
+		ports[irq].masked = false;
+	}
 }
 
 void notify_remote_via_evtchn(evtchn_port_t port)
@@ -503,13 +516,26 @@ static inline void run_tasklets(void)
 	tasklet->run(tasklet);
 }
 
+static bool is_masked(unsigned int port)
+{
+	if (ports[port].unmask_at && shim_jiffies >= ports[port].unmask_at) {
+		ports[port].masked = false;
+		ports[port].unmask_at = 0;
+	}
+	return ports[port].masked;
+}
+
 static inline void ring_all(void)
 {
 	unsigned int i;
 
 	for (i = 1; i < PORTS; i++) {
-		if (!ports[i].handler || ports[i].masked)
+		if (!ports[i].handler || is_masked(i))
 			continue;
+		if (ports[i].jiffy != shim_jiffies)
+			ports[i].events = 0;
+		ports[i].jiffy = shim_jiffies;
+		MUST(++ports[i].events <= STORM + 1);
 		ports[i].masked = true;
 		ports[i].handler(i, ports[i].data);
 	}
@@ -1082,6 +1108,7 @@ static void begin(void)
 		.wake = on_wake,
 	};
 	*(unsigned int *)shim_param_xen_slice = PAGES * PAGE_SIZE >> 10;
+	*(unsigned int *)shim_param_storm = STORM;
 	/* Nothing of the input before: an input that was found repeats alone what it did. */
 	shim_no_memory = refused = frozen = ending = started = short_of_memory = false;
 	failing = planned.after = last_handle = random_number = 0;

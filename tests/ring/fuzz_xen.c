@@ -63,6 +63,16 @@ static void scribble(struct peer *peer)
 			    granted[i].frame * PAGE_SIZE + place % PAGE_SIZE) == sizeof(value));
 }
 
+static void storm(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < 4 * STORM; i++) {
+		ring_all();
+		run_tasklets();
+	}
+}
+
 static void play(void)
 {
 	const struct in6_addr address = { .s6_addr = { 0x20 } };
@@ -95,6 +105,8 @@ static void play(void)
 		break;
 	case 8:
 		run_tasklets();
+		if (what & 32)
+			storm();
 		break;
 	case 9:
 		suspend(byte() & 1);

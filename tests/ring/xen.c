@@ -125,6 +125,25 @@ static void large_slices(void)
 	CHECK(!count_mapped());
 }
 
+/* A peer that rings without end is heard again in each jiffy. */
+static void storms(void)
+{
+	unsigned int i, jiffy, looked;
+
+	join_all();
+	for (jiffy = 0; jiffy < 10; jiffy++) {
+		pass(2);
+		looked = hall_counters.value[HALL_DOORBELLS_RECEIVED];
+		for (i = 0; i < 100; i++) {
+			ring_all();
+			run_tasklets();
+			run_tasklets();
+		}
+		looked = hall_counters.value[HALL_DOORBELLS_RECEIVED] - looked;
+		CHECK(looked == 2 * (STORM + 1), "%u", looked);
+	}
+}
+
 /* The server's, and the client's: each is tried again. */
 static void unbound_channels(void)
 {
@@ -153,6 +172,7 @@ int main(void)
 	PLAY(domain_comes_again);
 	PLAY(no_place_for_offers);
 	PLAY(large_slices);
+	PLAY(storms);
 	PLAY(unbound_channels);
 	return tests_done();
 }

@@ -5,7 +5,6 @@
 #include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/io.h>
-#include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/slab.h>
@@ -14,10 +13,6 @@
 #include "../../obs/counters.h"
 
 #define REG_DOORBELL	12		/* (peer id << 16) | vector */
-
-static unsigned int storm = 512;
-module_param(storm, uint, 0644);
-MODULE_PARM_DESC(storm, "doorbells in one jiffy from which on the interrupt is masked until the next (default: 512)");
 
 #define POLL_NS		(100 * NSEC_PER_USEC)	/* between two looks meanwhile */
 
@@ -65,13 +60,9 @@ static irqreturn_t doorbell_irq(int irq, void *data)
 	struct doorbell *doorbell = data;
 
 	hall_count(HALL_DOORBELLS_RECEIVED);
-	if (doorbell->storm_jiffy != jiffies) {
-		doorbell->storm_jiffy = jiffies;
-		doorbell->storm_count = 0;
-	}
-	if (++doorbell->storm_count == READ_ONCE(storm) &&
+	/* Once: with threadirqs more may be on their way. */
+	if (hall_storm_count(&doorbell->storm) == 1 &&
 	    !READ_ONCE(doorbell->closing)) {
-		hall_count(HALL_STORMS);
 		disable_irq_nosync(irq);
 		hrtimer_start(&doorbell->poll, ns_to_ktime(POLL_NS),
 			      HRTIMER_MODE_REL_SOFT);
@@ -85,7 +76,7 @@ static enum hrtimer_restart poll(struct hrtimer *timer)
 	struct doorbell *doorbell = container_of(timer, struct doorbell, poll);
 
 	tasklet_schedule(&doorbell->tasklet);
-	if (doorbell->storm_jiffy == jiffies && !READ_ONCE(doorbell->closing)) {
+	if (doorbell->storm.jiffy == jiffies && !READ_ONCE(doorbell->closing)) {
 		hrtimer_forward_now(timer, ns_to_ktime(POLL_NS));
 		return HRTIMER_RESTART;
 	}

@@ -18,6 +18,8 @@
 
 #include <hallway/region.h>
 
+#include "../shared/shared.h"
+
 struct pci_dev;
 
 struct doorbell {
@@ -29,8 +31,7 @@ struct doorbell {
 	void (*look)(struct doorbell *doorbell);	/* softirq */
 	struct tasklet_struct tasklet;
 	struct hrtimer poll;		/* while the vector is masked */
-	unsigned long storm_jiffy;
-	unsigned int storm_count;	/* interrupts in that jiffy */
+	struct hall_storm storm;	/* of the vector */
 	bool closing;
 	/* page.c's */
 	bool greeted;			/* HELLO was sent */

@@ -212,6 +212,20 @@ bool hall_peer_listen(struct hall_peer *peer);
 /* Was the peer responsive at the last look? */
 bool hall_peer_responds(const struct hall_peer *peer);
 
+/* storm.c */
+
+/* Doorbells of one interrupt. */
+struct hall_storm {
+	unsigned long jiffy;
+	unsigned int doorbells;		/* in that */
+};
+
+/*
+ * Counts a doorbell. Returns 0, or 1, 2 and so on where its interrupt is to be masked
+ * until the next jiffy. Any context, but not twice at a time for one interrupt.
+ */
+unsigned int hall_storm_count(struct hall_storm *counted);
+
 /* peer.c */
 
 /* A peer with that slice, or NULL. The transport fills in member, then calls arrive. */

@@ -80,11 +80,7 @@ void hall_xen_ring(struct hall_member *member)
 	hall_xen_pair_ring(pair_of(member));
 }
 
-/*
- * The channel stays masked until the mailbox was looked at. So a peer that rings
- * without end has this guest look as often as its tasklets get the CPU, which then
- * have to share it with programs.
- */
+/* The channel stays masked until the mailbox was looked at. */
 static irqreturn_t rung(int irq, void *data)
 {
 	struct pair *pair = data;
@@ -104,8 +100,10 @@ static void look(struct tasklet_struct *tasklet)
 	rcu_read_lock();
 	found = hall_peers_look(&pair->own);
 	rcu_read_unlock();
+	/* From the second in a row that is flagged on, the kernel waits for a jiffy. */
 	if (irq)
-		xen_irq_lateeoi(irq, 0);
+		xen_irq_lateeoi(irq, hall_storm_count(&pair->storm) ?
+					     XEN_EOI_FLAG_SPURIOUS : 0);
 	/* The rest in another run: programs get the CPU between the two. */
 	if (found & HALL_LOOK_MORE)
 		tasklet_schedule(&pair->tasklet);

@@ -61,6 +61,7 @@ struct pair {
 	evtchn_port_t port;		/* 0: none */
 	int irq;
 	int rung;			/* the interrupt that is to be ended, or 0 */
+	struct hall_storm storm;	/* the tasklet's */
 	struct tasklet_struct tasklet;
 };
 

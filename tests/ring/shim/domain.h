@@ -212,6 +212,7 @@ typedef int irqreturn_t;
 typedef irqreturn_t (*irq_handler_t)(int irq, void *data);
 
 #define IRQ_HANDLED		1
+#define XEN_EOI_FLAG_SPURIOUS	1
 #define EVTCHNOP_bind_interdomain	0
 #define EVTCHNOP_close			3
 #define EVTCHNOP_status			5
