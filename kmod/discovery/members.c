@@ -248,7 +248,7 @@ static void arrived(struct hall_member *member)
 		hall_discovery_handler.outsourcer();
 }
 
-static void departed(struct hall_member *member, u32 reason)
+static void forget(struct hall_member *member)
 {
 	WRITE_ONCE(member->departed, true);
 	set_addresses(member, NULL, 0);
@@ -259,6 +259,12 @@ static void departed(struct hall_member *member, u32 reason)
 	mutex_unlock(&mutex);
 	/* No reader finds the member from now on; some may have found it before. */
 	synchronize_rcu();
+}
+
+static void departed(struct hall_member *member, u32 reason)
+{
+	if (!member->departed)
+		forget(member);
 	hall_discovery_handler.departed(member, reason);
 }
 

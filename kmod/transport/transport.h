@@ -164,7 +164,11 @@ struct hall_transport {
 struct hall_transport_handler {
 	/* Process context; arrived, then any of the others, then departed. */
 	void (*arrived)(struct hall_member *member);
-	/* Channels to the member close from now on: see hall_member_drain(). */
+	/*
+	 * Channels to the member close from now on: see hall_member_drain(). With
+	 * HALLWAY_REASON_SUSPENDED a second time if some are left as this machine is
+	 * suspended.
+	 */
 	void (*departed)(struct hall_member *member, u32 reason);
 	/*
 	 * The member is present, but unresponsive or about to depart. Returns

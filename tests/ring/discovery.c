@@ -226,6 +226,8 @@ static void departs(struct vm *vm)
 	unsigned int before = served;
 
 	hall_transport_handler.departed(vm->member, 7);
+	/* Once more, as where it has channels when this machine is suspended. */
+	hall_transport_handler.departed(vm->member, 7);
 	MUST(served == before + take_list(vm, none));
 	memset(vm->member, 0xff, sizeof(*vm->member));
 	free(vm->member);

@@ -50,6 +50,7 @@ static struct peer peers[PEERS];
 static bool refusing;		/* Xen refuses to unmap some pages */
 static bool refused;		/* it has */
 static bool frozen, working, in_watch_thread, unloading;
+static unsigned int members;	/* that have not departed */
 static const struct platform_driver *pm;
 
 /*
@@ -924,6 +925,7 @@ static void change_store(struct peer *peer, u8 what)
 static struct hall_memory rings[RINGS];
 static struct hall_member *ring_member[RINGS];
 static struct hallway_ring *ring_of_peer[RINGS];
+static bool abandoned[RINGS];
 
 void shim_hook(void)
 {
@@ -959,13 +961,21 @@ void shim_wait(void)
 static void on_arrived(struct hall_member *member)
 {
 	MUST(!member->departed && working);
+	members++;
 }
 
 static void on_departed(struct hall_member *member, u32 reason)
 {
-	MUST(!member->departed && !lockdep_is_held(&xen_mutex));
+	unsigned int i;
+
+	MUST(!lockdep_is_held(&xen_mutex));
 	MUST((reason == HALLWAY_REASON_SUSPENDED) == frozen);
+	/* Once more, if channels are left. */
+	MUST(!member->departed || frozen);
+	members -= !member->departed;
 	member->departed = true;
+	for (i = 0; i < RINGS; i++)
+		abandoned[i] |= frozen && ring_member[i] == member;
 }
 
 static void on_detach(struct hall_member *member, u32 reason)
@@ -1003,14 +1013,35 @@ static struct hall_peer *pick_peer(void)
 	return peer;
 }
 
+static inline void use_ring(unsigned int i)
+{
+	struct hall_peer *peer = pick_peer();
+	struct { u64 offset, size; } place = { hall_slice_overhead(1), 9 * PAGE_SIZE };
+	struct hallway_handle handle = { };
+
+	if (!peer || rings[i].ring || hall_memory_alloc(&peer->member, PAGE_SIZE, &rings[i]))
+		return;
+	memcpy(handle.opaque, &place, sizeof(place));
+	ring_of_peer[i] = hall_slice_map(&peer->member, &handle, place.size);
+	MUST(ring_of_peer[i]);
+	ring_of_peer[i] = (void *)ring_of_peer[i] + 8 * PAGE_SIZE;
+	ring_member[i] = &peer->member;
+	hall_member_get(&peer->member);
+	atomic_inc(&peer->member.channels);
+}
+
 static inline void suspend(bool elsewhere)
 {
 	unsigned int i;
 
 	frozen = in_watch_thread = true;
+	memset(abandoned, 0, sizeof(abandoned));
 	MUST(!pm->driver.pm->freeze(NULL));
+	/* Work that waits for the domain to go on finds no memory of theirs. */
+	MUST(!members);
 	for (i = 0; i < RINGS; i++)
-		MUST(!rings[i].ring || !hall_slice_is_intact(ring_member[i]));
+		MUST(!rings[i].ring ||
+		     (abandoned[i] && !hall_slice_is_intact(ring_member[i])));
 	for (i = 0; i < HANDLES; i++)
 		MUST(!handles[i].used || refused);
 	for (i = 1; i < PORTS; i++)
@@ -1166,7 +1197,7 @@ static void end(void)
 	xen_uninit();
 	unloading = false;
 	hall_heartbeat_uninit();
-	MUST(!shim_queue && !tasklets && !pm);
+	MUST(!shim_queue && !tasklets && !pm && !members);
 	for (i = 0; i < 2 * PAIRS_MAX + 1; i++)
 		MUST(!watches[i]);
 	for (i = 1; i < PORTS; i++)

@@ -9,24 +9,6 @@
 
 #include <sanitizer/lsan_interface.h>
 
-static void use_ring(void)
-{
-	struct hall_peer *peer = pick_peer();
-	struct { u64 offset, size; } place = { hall_slice_overhead(1), 9 * PAGE_SIZE };
-	unsigned int i = byte() % RINGS;
-	struct hallway_handle handle = { };
-
-	if (!peer || rings[i].ring || hall_memory_alloc(&peer->member, PAGE_SIZE, &rings[i]))
-		return;
-	memcpy(handle.opaque, &place, sizeof(place));
-	ring_of_peer[i] = hall_slice_map(&peer->member, &handle, place.size);
-	MUST(ring_of_peer[i]);
-	ring_of_peer[i] = (void *)ring_of_peer[i] + 8 * PAGE_SIZE;
-	ring_member[i] = &peer->member;
-	hall_member_get(&peer->member);
-	atomic_inc(&peer->member.channels);
-}
-
 static void use_peer(void)
 {
 	struct hallway_message message = { .type = byte() % 6, .carrier = 1, .to = byte() };
@@ -121,7 +103,7 @@ static void play(void)
 		failing = byte() % 8;
 		break;
 	case 13:
-		use_ring();
+		use_ring(byte() % RINGS);
 		break;
 	case 14:
 		use_peer();

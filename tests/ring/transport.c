@@ -16,7 +16,7 @@ static struct hall_peer *b_of_a, *a_of_b;	/* each as the other sees it */
 /* What the handlers were called for */
 #define NOTED 20000
 static struct {
-	unsigned int messages, wakes, arrivals, departures, detached, lists;
+	unsigned int messages, wakes, arrivals, departures, abandoned, detached, lists;
 	struct hallway_message message[NOTED];
 	u32 woken;
 	u32 reason;
@@ -54,9 +54,10 @@ static void on_arrived(struct hall_member *member)
 static void on_departed(struct hall_member *member, u32 reason)
 {
 	MUST(!lockdep_is_held(hall_peer_of(member)->own->mutex));
+	noted.abandoned += member->departed;
+	noted.departures += !member->departed;
 	member->departed = true;
 	noted.reason = reason;
-	noted.departures++;
 }
 
 static void on_detach(struct hall_member *member, u32 reason)
@@ -940,6 +941,26 @@ static void abandoned(void)
 	end();
 }
 
+/* A departure that waits for a work item, or whose channels are open yet, is none. */
+static void abandoned_while_departing(void)
+{
+	begin();
+	b_of_a->member.channels.counter = 1;
+	hall_peer_depart(b_of_a, HALLWAY_REASON_PEER_LEFT);
+	mutex_unlock(&a.mutex);
+	hall_peers_abandon(&a.own);
+	CHECK(noted.departures == 1 && noted.reason == HALLWAY_REASON_SUSPENDED);
+	hall_peers_abandon(&a.own);
+	mutex_lock(&a.mutex);
+	guest_pass(HZ);
+	CHECK(noted.departures == 1 && noted.abandoned == 1);
+	CHECK(!noted.detached && !released);
+	b_of_a->member.channels.counter = 0;
+	guest_pass(20);
+	CHECK(released == 1 && hall_peers_are_gone(&a.own));
+	end();
+}
+
 /* A slice is closed when the last channel is. */
 static void close_waits(void)
 {
@@ -989,6 +1010,7 @@ int main(void)
 	TEST(lingering);
 	TEST(departs_silently);
 	TEST(abandoned);
+	TEST(abandoned_while_departing);
 	TEST(close_waits);
 	return tests_done();
 }

@@ -144,6 +144,43 @@ static void storms(void)
 	}
 }
 
+static void remove_domain(struct peer *peer)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), FROM, peer->domid, own);
+	remove_node(path);
+}
+
+/* Its departure waits for a work item of its own. */
+static void suspended_before_a_departure(void)
+{
+	join_all();
+	remove_domain(&peers[0]);
+	handle_watches();
+	control(NULL);
+	CHECK(members == 2);
+	suspend(true);
+	pass(10000);
+	CHECK(!count_mapped());
+}
+
+/* It waits for those of sockets. */
+static void suspended_within_a_departure(void)
+{
+	join_all();
+	use_ring(0);
+	remove_domain(&peers[0]);
+	remove_domain(&peers[1]);
+	handle_watches();
+	pass(100);
+	CHECK(!members && count_mapped() == PAGES);
+	suspend(false);
+	CHECK(!count_mapped());
+	close_rings();
+	pass(10000);
+}
+
 /* The server's, and the client's: each is tried again. */
 static void unbound_channels(void)
 {
@@ -173,6 +210,8 @@ int main(void)
 	PLAY(no_place_for_offers);
 	PLAY(large_slices);
 	PLAY(storms);
+	PLAY(suspended_before_a_departure);
+	PLAY(suspended_within_a_departure);
 	PLAY(unbound_channels);
 	return tests_done();
 }

@@ -169,13 +169,19 @@ void hall_peers_abandon(struct hall_own_slice *own)
 	struct hall_peer *peer;
 	u32 i;
 
+	mutex_lock(own->mutex);
 	for (i = 0; i < own->mailboxes; i++) {
-		mutex_lock(own->mutex);
 		peer = hall_peer_at(own, i);
-		mutex_unlock(own->mutex);
 		if (peer)
-			depart(peer, HALLWAY_REASON_SUSPENDED);
+			hide(peer);
 	}
+	mutex_unlock(own->mutex);
+	/*
+	 * Also those whose departure waits for a work item, of its own or of a socket.
+	 * Nothing else changes the list meanwhile.
+	 */
+	list_for_each_entry(peer, &own->departed, list)
+		depart(peer, HALLWAY_REASON_SUSPENDED);
 }
 
 bool hall_peer_lingers(struct hall_own_slice *own, u32 mailbox)

@@ -68,6 +68,7 @@ static inline void list_del(struct list_head *entry)
 
 static inline void list_del_rcu(struct list_head *entry)
 {
+	MUST(entry->prev->next == entry && entry->next->prev == entry);
 	entry->next->prev = entry->prev;
 	__atomic_store_n(&entry->prev->next, entry->next, __ATOMIC_RELEASE);
 }
