@@ -155,7 +155,7 @@ while not os.path.exists("/tmp/go-on"):
     time.sleep(0.01)
 sock.sendto(b"b", to)
 sock.setsockopt(SOL_UDP, UDP_CORK, 0)
-print(sock.recvfrom(100)[0].partition(b"\n")[2].decode())
+print(sock.recvfrom(100)[0].partition(b"\\n")[2].decode())
 """
 
 
