@@ -151,7 +151,8 @@ static int __init hall_vsock_init(void)
 	if (err)
 		return err;
 	hall_tunnel_events_init();
-	err = vsock_core_register(&hall_vsock_transport, VSOCK_TRANSPORT_F_H2G | VSOCK_TRANSPORT_F_DGRAM);
+	err = vsock_core_register(&hall_vsock_transport,
+				  VSOCK_TRANSPORT_F_H2G | VSOCK_TRANSPORT_F_DGRAM);
 	/* Datagrams may be those of another hypervisor. */
 	if (err == -EBUSY)
 		err = vsock_core_register(&hall_vsock_transport, VSOCK_TRANSPORT_F_H2G);

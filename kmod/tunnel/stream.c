@@ -13,7 +13,7 @@ ssize_t hall_tunnel_stream_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 	u32 n = tunnel ? hall_tunnel_count_unread(tunnel, sk_vsock(vsk)) : 0;
 	size_t done;
 
-	/* The core has seen bytes, under the same lock: they are another transport's, or corrupt. */
+	/* The core has seen bytes, under the same lock: another transport's, or corrupt. */
 	if (!n)
 		return -ECONNRESET;
 	done = hall_frame_copy_out(&tunnel->rx, 0, &msg->msg_iter, min_t(size_t, len, n));

@@ -1023,7 +1023,7 @@ def no_work_items():
 
 
 def test_peek_off_beyond_ring():
-    """Peeks behind each other reach what TCP brought after an ended ring, before any work item requeues that."""
+    """Peeks behind each other reach what TCP brought after an ended ring, with no work item's help."""
     a, b = connect()
     with a, b, contextlib.ExitStack() as down:
         b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)

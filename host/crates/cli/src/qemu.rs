@@ -15,7 +15,9 @@ pub fn print(run_dir: &Path, name: &str, machine: Machine, ports: u32) {
     }
     let ids = (0..ports).map(|port| format!("\"hallway{port}\""));
     let ids = ids.collect::<Vec<_>>().join(", ");
-    println!("\n# In /etc/hallway/hallwayd.toml, with the VM's UUID in both places, and the group once:");
+    println!(
+        "\n# In /etc/hallway/hallwayd.toml, with the VM's UUID in both places, and the group once:"
+    );
     println!("#   [[group]]\n#   name = \"default\"\n#   isolation = \"pair\"\n");
     println!("#   [[vm]]\n#   name = \"{name}\"\n#   uuid = \"UUID\"\n#   groups = [\"default\"]");
     println!("#   monitor = \"/run/hallway-vms/{name}.qmp\"");

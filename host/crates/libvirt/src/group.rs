@@ -40,7 +40,14 @@ pub struct Group {
 impl Group {
     /// Whether both have the same name, and the same region or none.
     pub fn has_region_of(&self, other: &Self) -> bool {
-        let region = |one: &Self| (one.name.clone(), one.isolation.clone(), one.size.clone(), one.slots);
+        let region = |one: &Self| {
+            (
+                one.name.clone(),
+                one.isolation.clone(),
+                one.size.clone(),
+                one.slots,
+            )
+        };
         region(self) == region(other)
     }
 }
