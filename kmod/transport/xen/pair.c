@@ -406,8 +406,11 @@ bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own))
 		part(pair);
 	/* Its domain is gone; dom0's daemon may not be there to unlist it. */
-	if (pair->state == PAIR_ALONE && !pair->offer.possible)
+	if (pair->state == PAIR_ALONE && !pair->offer.possible && pair->granted) {
 		withdraw(pair);
+		/* It can remove its place as often as it likes. */
+		put_off(pair);
+	}
 	if (pair->state == PAIR_ALONE && pair->listed)
 		join(pair);
 	if (pair->state == PAIR_ALONE && !pair->listed) {
