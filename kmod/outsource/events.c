@@ -63,8 +63,12 @@ static void save_rest(struct hall_out *out)
 	bool eof;
 
 	n = hall_out_count_unread(out, &eof);
-	if (!out->mapped || out->closed || !n || !hall_saved_charge(n))
+	if (!out->mapped || out->closed || !n || !hall_member_charge(member, n))
 		return;
+	if (!hall_saved_charge(n)) {
+		hall_member_uncharge(member, n);
+		return;
+	}
 	out->rest = kvmalloc(n, GFP_KERNEL);
 	out->rest_len = n;
 	for (at = 0; out->rest && at < n; at += span.len) {

@@ -239,17 +239,16 @@ static inline void hall_member_get(struct hall_member *member)
 void hall_member_put(struct hall_member *member);
 
 /*
- * Counts bytes of the member's memory that are mapped for tunnels. False: there are more
- * than the member has. Rings of an honest peer do not overlap; one that offers the same
- * memory again and again could have us copy all of it for each socket as it departs. Any
- * context.
+ * Counts bytes of the member's memory that are mapped, or copied, for a tunnel or an
+ * outsourced socket. False: there are more than the member has. Rings of an honest peer do
+ * not overlap; one that offers the same memory again and again could have us copy all of
+ * it for each socket as it departs. Any context.
  */
 bool hall_member_charge(struct hall_member *member, size_t bytes);
 void hall_member_uncharge(struct hall_member *member, size_t bytes);
 /*
- * Counts bytes that are copied from members that depart, for tunnels and outsourced sockets
- * whose programs have yet to read them. False: there are too many of all members. One
- * that departs and comes back again and again has no more memory by it. Any context.
+ * Counts those that are copied besides, of all members: one that departs and comes back
+ * again and again has no more memory by it. False: there are too many. Any context.
  */
 bool hall_saved_charge(size_t bytes);
 void hall_saved_uncharge(size_t bytes);

@@ -105,7 +105,8 @@ void hall_tunnel_unmap(struct hall_tunnel *tunnel)
 	tunnel->mapped = false;
 	spin_unlock_bh(&tunnel->channel.lock);
 	member->transport->unmap(member, ring);
-	uncharge(tunnel);
+	if (!tunnel->rest)
+		uncharge(tunnel);
 }
 
 void hall_tunnel_end(struct hall_tunnel *tunnel)
@@ -136,7 +137,8 @@ static void free_rest(struct hall_tunnel *tunnel)
 		return;
 	kvfree(tunnel->rest);
 	tunnel->rest = NULL;
-	hall_saved_uncharge(tunnel->rx.size);
+	hall_saved_uncharge(HALLWAY_RING_HEADER + tunnel->rx.size);
+	uncharge(tunnel);
 }
 
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
@@ -158,7 +160,7 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 	struct hall_span span;
 	u32 at, to;
 
-	if (!hall_saved_charge(size))
+	if (!hall_saved_charge(HALLWAY_RING_HEADER + size))
 		return NULL;
 	rest = kvzalloc(HALLWAY_RING_HEADER + size, GFP_KERNEL);
 	if (!rest)
@@ -174,7 +176,7 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 		return rest;
 	kvfree(rest);
 uncharge:
-	hall_saved_uncharge(size);
+	hall_saved_uncharge(HALLWAY_RING_HEADER + size);
 	return NULL;
 }
 
