@@ -114,14 +114,14 @@ static struct sk_buff *copy_record(struct hall_rx_ring *rx,
 	return skb;
 }
 
-/* The next record of rx is to be sent natively. channel.lock */
+/* The next record of rx is to be sent natively, unless that many wait. channel.lock */
 static void send_later(struct hall_out *out, struct hall_rx_ring *rx,
-		       const struct hallway_datagram *head)
+		       const struct hallway_datagram *head, unsigned int most)
 {
 	struct hall_datagrams *datagrams = out->datagrams;
 	struct sk_buff *skb;
 
-	skb = datagrams->returned_bytes < WAITING ? copy_record(rx, head) : NULL;
+	skb = datagrams->returned_bytes < most ? copy_record(rx, head) : NULL;
 	if (!skb)
 		return;
 	__skb_queue_tail(&datagrams->returned, skb);
@@ -144,7 +144,7 @@ void hall_datagram_take_returned(struct hall_out *out,
 	if (!known || datagrams->published)
 		return;
 	known->native = true;
-	send_later(out, &out->rx, head);
+	send_later(out, &out->rx, head, WAITING);
 }
 
 static void put_segment(struct msghdr *msg, struct cmsghdr *control, u16 segment)
@@ -258,8 +258,9 @@ bool hall_datagram_take_refusal(struct hall_out *out)
 		return true;
 	while (hall_record_find(&rx, &head) > 0) {
 		spin_lock_bh(&out->channel.lock);
+		/* No more than the ring holds, once. */
 		if (hall_datagram_knows(out, &head))
-			send_later(out, &rx, &head);
+			send_later(out, &rx, &head, UINT_MAX);
 		spin_unlock_bh(&out->channel.lock);
 		hall_ring_consume(&rx, hall_record_size(head.length));
 	}
