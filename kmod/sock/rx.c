@@ -516,8 +516,8 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 {
 	enum hall_rx_source source;
 	struct sock *sk = hs->sk;
+	int n, err = 0;
 	u32 avail, skip;
-	int n;
 
 	*seam = false;
 	if (is_plain(hs) && !more)
@@ -551,11 +551,9 @@ again:
 	}
 	source = hall_rx_find_source(hs, &avail);
 	if (unlikely(skip && hs->rx.ring.ended)) {
-		n = requeue_for_peek(hs);
-		if (!n)
+		err = requeue_for_peek(hs);
+		if (!err)
 			goto again;
-		if (n != -EAGAIN)
-			goto out;
 	}
 	switch (source) {
 	case HALL_RX_TCP:
@@ -564,6 +562,9 @@ again:
 				       seam HALL_RECVMSG_PASS);
 	case HALL_RX_RING:
 		n = read_from_ring(hs, msg, len, flags, skip, more, seam);
+		/* It may be no end: there was no memory to look behind the ring. */
+		if (unlikely(n <= 0 && err))
+			n = err;
 		break;
 	case HALL_RX_ENDED:
 		hall_rx_release(hs, HALLWAY_REASON_NONE);
