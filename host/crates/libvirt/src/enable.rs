@@ -139,6 +139,10 @@ pub fn disable(common: &Common) -> Result<()> {
             bail!("{name} is not in group {}", common.group);
         };
         vm.groups.clear();
+        // Memory with these goes, too.
+        for helped in ["outsource", "tunnels"] {
+            vm.more.remove(helped);
+        }
     }
     let runs = status(&common.run_dir).is_ok();
     if runs {

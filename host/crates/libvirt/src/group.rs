@@ -138,9 +138,11 @@ pub fn read(path: &Path) -> Result<Option<Content>> {
     Ok(Some(content))
 }
 
-/// Writes a file, whole or not at all; one without a VM is removed.
+/// Writes a file, whole or not at all. One without a VM is removed, unless an operator has added
+/// something.
 pub fn write(path: &Path, content: &Content) -> Result<()> {
-    if content.vm.is_empty() {
+    let is_ours = content.more.is_empty() && content.group.iter().all(|one| one.more.is_empty());
+    if content.vm.is_empty() && is_ours {
         return match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
@@ -198,6 +200,10 @@ busy = 80
         assert_eq!(found["cpus"], edited["cpus"]);
         assert_eq!(found["vm"][0], edited["vm"][0]);
         assert_eq!(found["vm"][1].get("outsource"), None);
+        content.vm.clear();
+        write(&path, &content).unwrap();
+        let found: Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        assert_eq!(found["cpus"], edited["cpus"]);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
