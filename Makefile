@@ -140,6 +140,7 @@ install-host: ## the same, alone
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
 		host/hallwayd.toml host/systemd/outsource.conf \
 		host/systemd/status.conf packaging/grafana.json
+	install -D -m 644 -t $(SHARE)/doc/hallway-host/docs docs/*.md
 	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu host/apparmor/hallway-qemu-by-hand
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
 		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)
@@ -150,6 +151,7 @@ install-guest: ## in a guest: module's source for DKMS, hallway, and the library
 	$(install-cli)
 	$(install-library)
 	install -D -m 644 kmod/modprobe.conf $(DESTDIR)/lib/modprobe.d/hallway.conf
+	install -D -m 644 -t $(SHARE)/doc/hallway-guest/docs docs/*.md
 	SOURCES=$(DESTDIR)/usr/src kmod/dkms-install --lay-out
 
 install-library: ## the library for programs in C and Python, alone

@@ -146,7 +146,9 @@ def test_host_package(root: Root) -> None:
     said = root.run("hallwayd", "--config", "/etc/hallway/hallwayd.toml", "--check-config")
     assert "the configuration is good" in said, said
     root.run("hallway-libvirt", "--version")
-    assert (root.path / "usr/share/doc/hallway-host/hallwayd.toml").exists()
+    named = root.path / "usr/share/doc/hallway-host/hallwayd.toml"
+    for document in set(re.findall(r"docs/[a-z-]+\.md", named.read_text())):
+        assert (named.parent / document).exists(), f"hallwayd.toml names {document}"
     unit = (root.path / UNIT.lstrip("/")).read_text()
     assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
     status = (root.path / "usr/share/doc/hallway-host/status.conf").read_text()

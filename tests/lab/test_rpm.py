@@ -32,7 +32,7 @@ FILES = {
         *("/usr/share/man/man8/hallwayd.8", "/usr/share/man/man5/hallwayd.toml.5"),
         *("/etc/hallway/hallwayd.toml", "/usr/share/doc/hallway-host/grafana.json"),
     },
-    "hallway-guest": {"/usr/lib/modprobe.d/hallway.conf"},
+    "hallway-guest": {"/usr/lib/modprobe.d/hallway.conf", "/usr/share/doc/hallway-guest/docs/tunnels.md"},
 }
 NEEDED = {"hallway-host": "libvirt.so.0", "hallway-guest": "dkms"}
 
