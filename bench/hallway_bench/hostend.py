@@ -18,12 +18,11 @@ from hallway_lab.sh import run
 
 from .group import Group
 from .scenarios import STREAM_PORT
-from .tunnels import MESSAGES
+from .tunnels import MESSAGES, PACKETS_PORT
 
 GATEWAY = "10.77.0.254"  # the host, on the VM's network
 TARGET = 5.0
 IDTS = "IDTS: ≈ 5×"
-PACKETS_PORT = STREAM_PORT + 200
 
 
 class HostEnd(Group):

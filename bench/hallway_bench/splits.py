@@ -20,13 +20,13 @@ from hallway_lab.sample import Row, Samples
 
 from .group import Group
 from .scenarios import STREAM_PORT
+from .tunnels import PACKETS_PORT
 
 TOGETHER = 2048
 # Bytes of a message to the first receiver.
 FIRST = (2048, 1792, 1280, 768, 256, 0)
 KEPT = 0.95  # of what one receiver gets, two get at least
 OFF = 0.1  # by this part shares may differ from what is offered
-PACKETS_PORT = STREAM_PORT + 200
 OFFERED = "of offered"
 
 

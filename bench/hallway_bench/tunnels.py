@@ -26,6 +26,7 @@ from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
 PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
 # Of kinds of sockets (programs/common.h): what is added to the port, and where `ss` lists the listener.
 KINDS = {"tcp": (0, "--tcp"), "vsock": (100, "--vsock"), "packet": (200, "--vsock"), "unix": (300, "-x")}
+PACKETS_PORT = STREAM_PORT + KINDS["packet"][0]
 # size of messages, its name, target
 MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
 TRIPS = ((1, "1 B"), (64, "64 B"), (1 << 10, "1 KB"), (4 << 10, "4 KB"), (16 << 10, "16 KB"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import paths, tunnels
-from .outsourcing import NUMBER, Stand
+from .outsourcing import NUMBER, Stand, await_arrival
 from .sh import LabError
 from .topology import Daemon, Site
 from .vm import VM
@@ -99,10 +99,5 @@ def standing(kernel: str) -> Iterator[HostStand]:
         stack.enter_context(site.join(vm))
         vm.run("insmod /hallway/hallway.ko")
         tunnels.load(vm)
-        deadline = time.monotonic() + 60
-        while not knows_host(vm):
-            if time.monotonic() > deadline:
-                said = vm.run("dmesg | grep hallway", check=False).out
-                raise LabError(f"the host does not arrive:\n{said}")
-            time.sleep(0.2)
+        await_arrival(vm, knows_host, "host end")
         yield HostStand(site, vm, folder, servers)

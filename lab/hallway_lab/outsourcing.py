@@ -129,6 +129,16 @@ def has_arrived(vm: VM) -> bool:
     return "(outsourcer) arrived" in vm.run("dmesg").out
 
 
+def await_arrival(vm: VM, arrived: Callable[[VM], bool], what: str, timeout: float = 60) -> None:
+    """Wait until the guest has met what the host runs for it."""
+    deadline = time.monotonic() + timeout
+    while not arrived(vm):
+        if time.monotonic() > deadline:
+            said = vm.run("dmesg | grep hallway", check=False).out
+            raise LabError(f"no {what} has arrived:\n{said}")
+        time.sleep(0.2)
+
+
 class Stand:
     """The VM with the module loaded, and peers on the host and outside; what is on or off is outsourcing.
 
@@ -195,10 +205,5 @@ def standing(
         site, vm = describe(folder, kernel, share=paths.out("share", kernel), **options)
         stack.enter_context(running(site, vm, rules, beside))
         vm.run("insmod /hallway/hallway.ko")
-        deadline = time.monotonic() + 60
-        while not has_arrived(vm):
-            if time.monotonic() > deadline:
-                said = vm.run("dmesg | grep hallway", check=False).out
-                raise LabError(f"no outsourcer has arrived:\n{said}")
-            time.sleep(0.2)
+        await_arrival(vm, has_arrived, "outsourcer")
         yield Stand(site, vm, folder, servers)
