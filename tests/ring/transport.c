@@ -941,7 +941,7 @@ static void abandoned(void)
 	end();
 }
 
-/* A departure that waits for a work item, or whose channels are open yet, is none. */
+/* A pending work item, or an open channel, keeps a departure from being complete. */
 static void abandoned_while_departing(void)
 {
 	begin();

@@ -177,7 +177,7 @@ void hall_peers_abandon(struct hall_own_slice *own)
 	}
 	mutex_unlock(own->mutex);
 	/*
-	 * Also those whose departure waits for a work item, of its own or of a socket.
+	 * Also peers that a pending work item, of their own or of a socket, is to drain.
 	 * Nothing else changes the list meanwhile.
 	 */
 	list_for_each_entry(peer, &own->departed, list)

@@ -27,7 +27,7 @@ pub struct Places {
 struct Taken {
     /// On each connection.
     commands: [usize; CONNECTIONS],
-    /// UUIDs of the domains whose QEMU has one.
+    /// UUIDs of domains that have a command under way.
     domains: BTreeSet<String>,
 }
 

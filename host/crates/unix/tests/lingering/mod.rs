@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Descriptors whose close waits, and how a peer sends them.
+//! Descriptors that take long to close, and how a peer sends them.
 
 use std::io::{IoSlice, Write};
 use std::net::{TcpListener, TcpStream};
