@@ -4,24 +4,35 @@
 
 #include "../obs/counters.h"
 
-/* Bytes of the ring that the guest writes. */
+/* Bytes of the ring that the guest writes, at most. */
 #define RING_BYTES		(256 << 10)
 /* Of a UDP socket: the longest datagram fits, and another. */
 #define DATAGRAM_RING_BYTES	(128 << 10)
+
+static int alloc_ring(struct hall_channel *channel, u32 *bytes,
+		      struct hall_memory *memory)
+{
+	if (channel->kind == &hall_out_datagram) {
+		*bytes = DATAGRAM_RING_BYTES;
+		return hall_memory_alloc(channel->member,
+					 HALLWAY_RING_HEADER + *bytes, memory);
+	}
+	*bytes = RING_BYTES;
+	return hall_memory_alloc_ring(channel->member, bytes, memory);
+}
 
 int hall_out_offer(struct hall_out *out, const struct sock *sk,
 		   const struct hallway_call *call)
 {
 	struct hall_channel *channel = &out->channel;
-	u32 bytes = channel->kind == &hall_out_datagram ? DATAGRAM_RING_BYTES :
-							  RING_BYTES;
 	struct hall_memory memory;
+	u32 bytes;
 	int err;
 
 	/* First: memory is for members that have not departed. */
 	if (hall_channel_open(channel))
 		return -ENOBUFS;
-	err = hall_memory_alloc(channel->member, HALLWAY_RING_HEADER + bytes, &memory);
+	err = alloc_ring(channel, &bytes, &memory);
 	if (err) {
 		if (!out->mapped)
 			hall_channel_close(channel);

@@ -62,9 +62,8 @@ static unsigned int pause_ms = 1000;
 module_param(pause_ms, uint, 0644);
 MODULE_PARM_DESC(pause_ms, "the same, while memory is wanted; sends further apart don't earn a ring (default: 1000)");
 
-#define LEAST		(16u << 10)	/* bytes of a ring when memory is short */
 #define STEP		4		/* between sizes */
-/* A ring above LEAST takes at most this part of the memory that is left. */
+/* A ring above HALL_RING_SHORT takes at most this part of the memory that is left. */
 #define PART		8
 
 /* A ring grows when it was full this often. */
@@ -78,7 +77,7 @@ MODULE_PARM_DESC(pause_ms, "the same, while memory is wanted; sends further apar
 
 static u32 least_bytes(void)
 {
-	return min(LEAST, READ_ONCE(ring_bytes));
+	return min(HALL_RING_SHORT, READ_ONCE(ring_bytes));
 }
 
 /*

@@ -13,6 +13,9 @@ MODULE_PARM_DESC(memory_bytes, "ring memory that this guest uses of a region at 
 /* Bytes of members that have departed, of all of them together. */
 #define SAVED_MAX	(64L << 20)
 
+/* Between sizes of rings that are made where memory is short. */
+#define RING_STEP	4
+
 static atomic_long_t saved;
 
 u32 hall_send_round;
@@ -130,6 +133,26 @@ int hall_memory_alloc(struct hall_member *peer, size_t size,
 	atomic_long_add(size, &peer->pool->used);
 	atomic_long_add(size, &peer->held);
 	return 0;
+}
+
+int hall_memory_alloc_ring(struct hall_member *peer, u32 *bytes,
+			   struct hall_memory *memory)
+{
+	long left = hall_memory_count_left(peer);
+	long kept = (atomic_long_read(&peer->held) + left) / 2;
+	int err;
+
+	for (;; kept /= 2) {
+		size_t size = HALLWAY_RING_HEADER + *bytes;
+		bool is_short = *bytes <= HALL_RING_SHORT;
+
+		err = is_short || left - (long)size >= kept ?
+			      hall_memory_alloc(peer, size, memory) :
+			      -ENOMEM;
+		if (!err || is_short)
+			return err;
+		*bytes = max(*bytes / RING_STEP, HALL_RING_SHORT);
+	}
 }
 
 void hall_memory_free(struct hall_member *peer, struct hall_memory *memory)

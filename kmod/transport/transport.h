@@ -272,6 +272,15 @@ long hall_memory_count_left(const struct hall_member *peer);
 /* 0, or -ENOMEM: the quota or the memory is used up. Process context. */
 int hall_memory_alloc(struct hall_member *peer, size_t size,
 		      struct hall_memory *memory);
+/* Bytes of a ring where memory is short. */
+#define HALL_RING_SHORT		(16u << 10)
+/*
+ * The same for a ring of *bytes at most, a power of two; *bytes becomes its size. For
+ * rings that keep their size for life: large ones leave half of the quota for smaller
+ * ones, so that there is a ring for many.
+ */
+int hall_memory_alloc_ring(struct hall_member *peer, u32 *bytes,
+			   struct hall_memory *memory);
 /* Any context. */
 void hall_memory_free(struct hall_member *peer, struct hall_memory *memory);
 

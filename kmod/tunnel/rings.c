@@ -7,9 +7,6 @@
 
 #include "../obs/counters.h"
 
-/* The smallest ring that is made where memory is short, unless the program wants less. */
-#define LEAST_BYTES	(16 << 10)
-
 int hall_tunnel_open(struct hall_tunnel *tunnel)
 {
 	return hall_channel_open(&tunnel->channel) ? -EHOSTUNREACH : 0;
@@ -19,14 +16,10 @@ int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
 {
 	u32 size = roundup_pow_of_two(clamp_t(u64, bytes, HALLWAY_RING_MIN,
 					      HALLWAY_RING_MAX));
-	struct hall_member *member = tunnel->channel.member;
 
-	while (hall_memory_alloc(member, HALLWAY_RING_HEADER + size, &tunnel->memory)) {
-		if (size <= LEAST_BYTES) {
-			tunnel->memory.ring = NULL;
-			return -ENOMEM;
-		}
-		size /= 2;
+	if (hall_memory_alloc_ring(tunnel->channel.member, &size, &tunnel->memory)) {
+		tunnel->memory.ring = NULL;
+		return -ENOMEM;
 	}
 	hall_ring_init_tx(&tunnel->tx, tunnel->memory.ring, size, HALL_TUNNEL_CARRIER);
 	hall_ring_set_start(&tunnel->tx, 0);

@@ -728,6 +728,34 @@ static void memory_quota(void)
 	end();
 }
 
+/* Large rings leave memory for a number of small ones. */
+static void memory_of_rings(void)
+{
+	static const u32 sizes[] = { 64, 64, 16, 16, 16, 16 };
+	struct hall_memory memory[sizeof(sizes) / sizeof(*sizes)], none;
+	unsigned int i, n = sizeof(sizes) / sizeof(*sizes);
+	u32 bytes;
+
+	begin();
+	for (i = 0; i < n; i++) {
+		bytes = 256 << 10;
+		MUST(!hall_memory_alloc_ring(&b_of_a->member, &bytes, &memory[i]));
+		CHECK(bytes == sizes[i] << 10, "%u: %u", i, bytes);
+		CHECK(memory[i].size == HALLWAY_RING_HEADER + bytes);
+	}
+	bytes = 256 << 10;
+	CHECK(hall_memory_alloc_ring(&b_of_a->member, &bytes, &none) == -ENOMEM);
+	/* A program that wants less gets less. */
+	bytes = 4096;
+	CHECK(!hall_memory_alloc_ring(&b_of_a->member, &bytes, &none));
+	CHECK(bytes == 4096);
+	hall_memory_free(&b_of_a->member, &none);
+	while (i--)
+		hall_memory_free(&b_of_a->member, &memory[i]);
+	CHECK(!a.own.pool.used.counter);
+	end();
+}
+
 /* Addresses */
 
 static void addresses(void)
@@ -1003,6 +1031,7 @@ int main(void)
 	TEST(memory_shared);
 	TEST(memory_bounds);
 	TEST(memory_quota);
+	TEST(memory_of_rings);
 	TEST(addresses);
 	TEST(torn_addresses);
 	TEST(unresponsive);

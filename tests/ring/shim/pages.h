@@ -65,6 +65,7 @@ static inline void __clear_bit(unsigned int bit, unsigned long *words)
 }
 
 #define min(a, b)		((a) < (b) ? (a) : (b))
+#define max(a, b)		((a) > (b) ? (a) : (b))
 #define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 
 /* Memory */
