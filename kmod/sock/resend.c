@@ -31,7 +31,8 @@ static u32 send_truncated(struct hall_sock *hs, u32 bytes)
 	u32 sent = 0;
 	int n;
 
-	while (sent < bytes) {
+	/* An error is for the program: TCP would take it. */
+	while (sent < bytes && !sk->sk_err) {
 		span = hall_ring_get_truncated(&hs->tx.ring, sent);
 		vec = (struct kvec){ span.data, span.len };
 		iov_iter_kvec(&msg.msg_iter, ITER_SOURCE, &vec, 1, span.len);
@@ -61,8 +62,8 @@ bool hall_tx_resend(struct hall_sock *hs, u32 bytes)
 		shut = SEND_SHUTDOWN;
 	/* TCP may have set its own flags. */
 	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | shut);
-	hs->tx.resent = tp->bytes_acked + (tp->write_seq - tp->snd_una);
 	hall_info_count_resent(hs, sent);
+	hs->tx.resent = tp->bytes_acked + (tp->write_seq - tp->snd_una);
 	hall_ring_drop_truncated(&hs->tx.ring);
 	return sent == bytes;
 }

@@ -60,6 +60,11 @@ static int write_ring(struct hall_sock *hs, struct msghdr *msg)
 	return copied;
 }
 
+static bool is_sending_over(const struct sock *sk)
+{
+	return sk->sk_err || (sk->sk_shutdown & SEND_SHUTDOWN);
+}
+
 static int write_tcp(struct hall_sock *hs, struct msghdr *msg, bool more)
 {
 	unsigned int flags = msg->msg_flags;
@@ -94,8 +99,7 @@ static int wait_for_space(struct hall_sock *hs, long *timeo)
 	hs->tx_waiters++;
 	sk->sk_write_pending++;
 	/* A change from here on marks the entry as woken. */
-	if (!sk->sk_err && !(sk->sk_shutdown & SEND_SHUTDOWN) &&
-	    !sk_stream_memory_free(sk))
+	if (!is_sending_over(sk) && !sk_stream_memory_free(sk))
 		hall_sock_sleep(hs, &wait, timeo);
 	sk->sk_write_pending--;
 	hs->tx_waiters--;
@@ -121,8 +125,7 @@ static int wait_for_memory(struct hall_sock *hs, long *timeo)
 static bool awaits_ring(const struct hall_sock *hs)
 {
 	return hs->tx.replacing && hs->sk->sk_prot == &hs->prot &&
-	       !hs->sk->sk_err &&
-	       !(hs->sk->sk_shutdown & SEND_SHUTDOWN);
+	       !is_sending_over(hs->sk);
 }
 
 /*
@@ -142,10 +145,13 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 		if (awaits_ring(hs) && msg_data_left(msg)) {
 			n = -EAGAIN;
 		} else if (hs->tx.state != HALL_TX_RING) {
+			/* TCP would take the error, which is the next call's. */
+			if (sent && is_sending_over(sk))
+				return sent;
 			n = write_tcp(hs, msg, sent);
 			if (n < 0 && n != -EAGAIN)
 				return sent ?: n;
-		} else if (sk->sk_err || (sk->sk_shutdown & SEND_SHUTDOWN)) {
+		} else if (is_sending_over(sk)) {
 			n = -EPIPE;
 			goto error;
 		} else {

@@ -51,6 +51,7 @@ from rows.data import waiting
 TCP_ULP, SO_TIMESTAMP = 31, 29
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_PEEK_OFF, SO_RCVBUFFORCE = 26, 27, 42, 33
 AF_KCM, SIOCKCMATTACH = 41, 0x89E0
+IDLE = 30  # seconds after which a ring that is not used goes
 EXPOSURE = 2  # seconds in which a fault would show
 LARGE = 4 << 20  # bytes that a ring grows to by default
 RINGS = 30  # that a receiver truncates
@@ -915,6 +916,25 @@ def test_given_up_after_end():
     assert moved["resets"] == 1, f"{moved['resets']} sockets were reset"
     assert moved["tx_bytes_unread"] == moved["tx_bytes_ring"], "not all bytes of the ring count as unread"
     delta.expect(resets=1, tx_demoted=1, tx_bytes_ring=6)
+
+
+@pytest.mark.parametrize("carrier", ["TCP", "a ring"])
+def test_reset_while_sending(carrier):
+    """A call that has sent bytes as the reset arrives leaves the error to the next one."""
+    a, b = connect()
+    with a, b:
+        promote(a, b)
+        if carrier == "TCP":
+            a.send(b"!", socket.MSG_OOB)
+        on_ring = shown(a)[0]["tx"]["carrier"] % 2
+        assert on_ring == (carrier != "TCP"), f"on another carrier: {shown(a)}"
+        data = bytes(50 << 20)
+        sender = Sleeper(a.send, data).asleep("send")
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        b.close()
+        assert 0 < sender.result() < len(data), "not some of the bytes were sent"
+        with pytest.raises(ConnectionResetError):
+            a.send(b"more")
 
 
 def test_left_before_tcp():
