@@ -137,6 +137,21 @@ static void insert_list(struct sock *sk, struct sk_buff_head *list, u32 seq,
 	skb_queue_splice(list, queue);
 }
 
+/*
+ * The peer may send what the window allows, and Linux 6.1 drops in silence what a full
+ * buffer has no room for. As TCP of later versions does, the next ACK says so.
+ */
+static void close_full_window(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (atomic_read(&sk->sk_rmem_alloc) <= READ_ONCE(sk->sk_rcvbuf))
+		return;
+	tp->pred_flags = 0;
+	tp->rcv_wnd = 0;
+	tp->rcv_wup = tp->rcv_nxt;
+}
+
 int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 {
 	struct hall_rx_ring *ring = &hs->rx.ring;
@@ -188,6 +203,7 @@ int hall_rx_requeue(struct hall_sock *hs, gfp_t gfp)
 	hs->callbacks.seq -= from_ring;
 	/* Else 6.1's autotuning takes the step back for 4 GB that were read. */
 	tp->rcvq_space.seq -= from_ring;
+	close_full_window(hs->sk);
 	hall_count(HALL_SWITCH_IN_RING);
 	hall_count_add(HALL_RX_BYTES_REQUEUED, from_ring);
 	/* Wakes native readers of the queue, as tcp_data_queue() does. */

@@ -937,6 +937,26 @@ def test_reset_while_sending(carrier):
             a.send(b"more")
 
 
+def test_requeued_beyond_buffer():
+    """A reader without room for what is requeued tells TCP, which goes on as soon as it reads."""
+
+    def window(sock):
+        return struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 228)[0]
+
+    with pair() as (a, b):
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        data = pattern(200_000)
+        a.sendall(data[:15_000])
+        delta = Delta()
+        hallway("off")
+        assert delta()["rx_bytes_requeued"] == 15_000, "not all bytes of the ring were requeued"
+        sender = Sleeper(a.sendall, data[15_000:])
+        wait_for(lambda: not window(a), "the sender learns that there is no room")
+        assert take(b, len(data)) == data, "other bytes came than were sent"
+        sender.result()
+        hallway("on")
+
+
 def test_left_before_tcp():
     """A reader that leaves a ring before TCP brought what comes ahead of it gets all of it from TCP."""
     delta = Delta()
