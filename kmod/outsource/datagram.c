@@ -21,7 +21,6 @@
 
 /* A ring is writable while the longest datagram fits, and wakes a writer at half. */
 #define LEAST_SPACE	hall_record_size(HALLWAY_DATAGRAM_MAX)
-#define WAKE_SPACE(size)	((size) / 2)
 /* Datagrams of one call, with UDP_SEGMENT. */
 #define SEGMENTS	64
 
@@ -259,7 +258,7 @@ static bool arm_space(struct hall_out *out, u32 least)
 	if (out->memory.ring) {
 		armed = out->tx.armed;
 		ready = hall_ring_arm_tail(&out->tx, least,
-					   max_t(u32, least, WAKE_SPACE(out->tx.size)));
+					   max(least, HALL_RING_WAKE_SPACE(out->tx.size)));
 	}
 	spin_unlock_bh(&out->channel.lock);
 	/* It is armed no more: a doorbell on its way would wake no other sleeper. */

@@ -10,9 +10,8 @@
 
 #include "../sock/wake.h"
 
-/* A ring is writable while it has this much space, and wakes a writer at half. */
+/* A ring is writable while it has this space. */
 #define LEAST_SPACE(size)	((size) / 16)
-#define WAKE_SPACE(size)	((size) / 2)
 
 /* channel.lock */
 static bool is_readable(struct hall_out *out, u32 target, bool *eof)
@@ -41,18 +40,21 @@ static __poll_t poll_stream(struct hall_out *out, struct socket *sock)
 	struct sock *sk = sock->sk;
 	int target = sock_rcvlowat(sk, 0, INT_MAX);
 	u8 shutdown = READ_ONCE(sk->sk_shutdown);
-	bool readable, writable = true, eof;
+	bool readable, filled, writable = true, eof;
 	__poll_t mask = 0;
 
 	spin_lock_bh(&out->channel.lock);
 	readable = is_readable(out, target, &eof);
+	filled = !readable && hall_ring_is_filled(&out->rx);
 	if (out->memory.ring && !(shutdown & SEND_SHUTDOWN)) {
 		/* Before it is armed: its wake-up looks for this. */
 		set_bit(SOCK_NOSPACE, &sock->flags);
 		writable = hall_ring_arm_tail(&out->tx, LEAST_SPACE(out->tx.size),
-					      WAKE_SPACE(out->tx.size));
+					      HALL_RING_WAKE_SPACE(out->tx.size));
 	}
 	spin_unlock_bh(&out->channel.lock);
+	if (unlikely(filled))
+		hall_channel_notify_sender(&out->channel);
 	if (eof)
 		shutdown |= RCV_SHUTDOWN;
 	if (shutdown == SHUTDOWN_MASK)

@@ -13,7 +13,6 @@
 
 /* A writer that found the ring full is woken at half, so that it is worth its cost. */
 #define LEAST_SPACE	1
-#define WAKE_SPACE(size)	((size) / 2)
 
 /* Is it too late to send? */
 static bool is_closed_for_sending(const struct hall_out *out)
@@ -67,7 +66,7 @@ static bool arm_space(struct hall_out *out)
 	spin_lock_bh(&out->channel.lock);
 	if (out->memory.ring)
 		ready = hall_ring_arm_tail(&out->tx, LEAST_SPACE,
-					   WAKE_SPACE(out->tx.size));
+					   HALL_RING_WAKE_SPACE(out->tx.size));
 	spin_unlock_bh(&out->channel.lock);
 	return ready || is_closed_for_sending(out);
 }
@@ -244,7 +243,7 @@ static int read_ring(struct hall_out *out, struct msghdr *msg, size_t len,
  */
 static bool arm_bytes(struct hall_out *out, u32 seen)
 {
-	bool ready = true;
+	bool ready = true, filled = false;
 	u32 used;
 
 	spin_lock_bh(&out->channel.lock);
@@ -252,8 +251,11 @@ static bool arm_bytes(struct hall_out *out, u32 seen)
 		used = hall_ring_count_used(&out->rx);
 		ready = used > seen || READ_ONCE(out->rx.shared->end) ||
 			hall_ring_arm_head(&out->rx, used + 1);
+		filled = !ready && hall_ring_is_filled(&out->rx);
 	}
 	spin_unlock_bh(&out->channel.lock);
+	if (unlikely(filled))
+		hall_channel_notify_sender(&out->channel);
 	return ready || READ_ONCE(out->sk->sk_err) ||
 	       (READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN);
 }

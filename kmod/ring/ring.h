@@ -53,6 +53,21 @@ enum hall_rx_source {
 	HALL_RX_CORRUPT,	/* the peer broke the rules */
 };
 
+/*
+ * Free bytes at which a writer that found the ring full is woken, so that a wake-up is
+ * worth its cost.
+ */
+#define HALL_RING_WAKE_SPACE(size)	((size) / 2)
+
+/*
+ * May such a writer sleep? A reader that leaves these bytes, and waits for others, has to
+ * notify it. As of the last look of ours at the ring.
+ */
+static inline bool hall_ring_is_filled(const struct hall_rx_ring *rx)
+{
+	return rx->head - rx->tail > HALL_RING_WAKE_SPACE(rx->size);
+}
+
 /* Is size one that a ring can have? */
 bool hall_ring_is_valid_size(u64 size);
 

@@ -16,16 +16,12 @@
 #include "stream.h"
 #include "wake.h"
 
-/*
- * A ring is writable while it has LEAST_SPACE. A writer that found it full is
- * woken at WAKE_SPACE, so that a wake-up is worth its cost.
- */
+/* A ring is writable while it has this space. */
 #define LEAST_SPACE(size)	((size) - HALL_RING_FILLS(size))
-#define WAKE_SPACE(size)	((size) / 2)
 
 static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 {
-	bool readable = false, next, waits = false, small = false;
+	bool readable = false, next, waits = false, small = false, filled = false;
 	u32 target, n = 0;
 
 	spin_lock_bh(&hs->channel.lock);
@@ -37,6 +33,7 @@ static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 							    target - n : 1);
 		waits = readable && !hall_rx_ring_is_next(hs, &n);
 		readable &= !waits;
+		filled = !readable && hall_ring_is_filled(&hs->rx.ring);
 		if (readable && hall_sock_wants_edges(sk, false))
 			hall_ring_arm_edge(&hs->rx.ring);
 	}
@@ -48,6 +45,8 @@ static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 			hall_rx_report_small(hs);
 		hall_sock_put(hs);
 	}
+	if (unlikely(filled))
+		hall_channel_notify_sender(&hs->channel);
 	return readable;
 }
 
@@ -81,7 +80,7 @@ static noinline bool ring_is_writable(struct hall_sock *hs,
 	if (on_ring)
 		free = hall_ring_arm_tail(&hs->tx.ring,
 					  LEAST_SPACE(hs->tx.ring.size),
-					  WAKE_SPACE(hs->tx.ring.size));
+					  HALL_RING_WAKE_SPACE(hs->tx.ring.size));
 	spin_unlock_bh(&hs->channel.lock);
 	return ours ? free : tcp_stream_memory_free(sk, wake);
 }

@@ -67,8 +67,8 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);
 	struct sock *sk = hs->sk;
-	bool come;
-	u32 n;
+	bool come, filled;
+	u32 n, used;
 
 	if (is_over(sk))
 		return true;
@@ -97,9 +97,14 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 	if (seen - n + more > HALL_RING_FILLS(hs->rx.ring.size))
 		hall_rx_report_small(hs);
 	spin_lock_bh(&hs->channel.lock);
-	come = hall_ring_count_used(&hs->rx.ring) > seen - n ||
-	       hall_ring_arm_head(&hs->rx.ring, seen - n + more);
+	used = hall_ring_count_used(&hs->rx.ring);
+	/* Another thread may have taken what this one has seen. */
+	come = used > seen - n ||
+	       hall_ring_arm_head(&hs->rx.ring, min(seen - n, used) + more);
+	filled = !come && hall_ring_is_filled(&hs->rx.ring);
 	spin_unlock_bh(&hs->channel.lock);
+	if (unlikely(filled))
+		hall_channel_notify_sender(&hs->channel);
 	return come;
 }
 

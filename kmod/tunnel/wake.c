@@ -16,9 +16,8 @@
 #include "../sock/spin.h"
 #include "../sock/wake.h"
 
-/* A ring is writable while it has this much space, and wakes a writer at half. */
+/* A ring is writable while it has this space. */
 #define LEAST_SPACE(size)	((size) / 16)
-#define WAKE_SPACE(size)	((size) / 2)
 
 /* Of one poll(), while bytes arrive that are too few for it. */
 #define LOOKS_MAX	16
@@ -142,6 +141,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	struct sock *sk = sk_vsock(vsk);
 	u32 n = find_bytes(vsk);
 	unsigned int looks;
+	bool filled;
 
 	if (hall_tunnel_is_reset(tunnel, sk)) {
 		sk->sk_err = ECONNRESET;
@@ -157,13 +157,14 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 		n = hall_tunnel_count_unread(tunnel, sk);
 		*ready = n >= target || tunnel->fin || tunnel->failed || looks == LOOKS_MAX;
 	}
+	spin_lock_bh(&tunnel->channel.lock);
 	/* The next arrival is an edge, whether the program reads this one or not. */
-	if (*ready) {
-		spin_lock_bh(&tunnel->channel.lock);
-		if (tunnel->mapped)
-			hall_tunnel_arm_edge(tunnel, false);
-		spin_unlock_bh(&tunnel->channel.lock);
-	}
+	if (*ready && tunnel->mapped)
+		hall_tunnel_arm_edge(tunnel, false);
+	filled = !*ready && tunnel->mapped && hall_ring_is_filled(&tunnel->rx);
+	spin_unlock_bh(&tunnel->channel.lock);
+	if (unlikely(filled))
+		hall_channel_notify_sender(&tunnel->channel);
 	return 0;
 }
 
@@ -179,7 +180,7 @@ s64 hall_tunnel_has_space(struct vsock_sock *vsk)
 	/* DONE is on its way: hall_tunnel_find_space() says so. */
 	if (hall_ring_is_truncated(&tunnel->tx))
 		return least;
-	want = max(least, WAKE_SPACE(tunnel->tx.size));
+	want = max(least, HALL_RING_WAKE_SPACE(tunnel->tx.size));
 	return hall_ring_arm_tail(&tunnel->tx, least, want);
 }
 
@@ -202,7 +203,7 @@ int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space)
 	if (!tunnel->memory.ring || (vsk->peer_shutdown & RCV_SHUTDOWN))
 		return 0;
 	least = max(tunnel->need, LEAST_SPACE(tunnel->tx.size));
-	want = max(least, WAKE_SPACE(tunnel->tx.size));
+	want = max(least, HALL_RING_WAKE_SPACE(tunnel->tx.size));
 	*space = hall_ring_arm_tail(&tunnel->tx, least, want);
 	return 0;
 }

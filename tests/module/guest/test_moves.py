@@ -957,6 +957,28 @@ def test_requeued_beyond_buffer():
         hallway("on")
 
 
+@pytest.mark.parametrize("call", ["poll", "peek"])
+def test_reader_of_most_of_a_ring(call):
+    """A reader that waits for more than half of a ring gets it from a writer that found it full."""
+    want = 13_000
+    with pair() as (a, b):
+        data = pattern(3 * RING)
+        writer = Sleeper(a.sendall, data).asleep("send")
+        delta = Delta()
+        assert take(b, 4096) == data[:4096], "other bytes came than were sent"
+        if call == "poll":
+            b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, want)
+            assert select.select([b], [], [], IDLE / 2)[0], "the bytes did not come"
+            b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        else:
+            b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", IDLE // 2, 0))
+            got = b.recv(want, socket.MSG_PEEK | socket.MSG_WAITALL)
+            assert got == data[4096:][:want], "other bytes came than were sent, or too few"
+        assert take(b, len(data) - 4096) == data[4096:], "other bytes came than were sent"
+        writer.result()
+        assert delta()["rx_bytes_ring"] == len(data), "not all bytes came by the ring"
+
+
 def test_left_before_tcp():
     """A reader that leaves a ring before TCP brought what comes ahead of it gets all of it from TCP."""
     delta = Delta()
