@@ -65,7 +65,10 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 
 	if (hs->rx.state != HALL_RX_MAPPED)
 		return true;
-	hall_rx_find_source(hs, &n);
+	if (hall_rx_find_source(hs, &n) == HALL_RX_CORRUPT) {
+		hall_sock_break(hs);
+		return true;
+	}
 	if (!rest && !hs->rx.ring.ended && !is_stream_over(hs->sk))
 		return true;
 	if (time_before(jiffies, hs->requeue_at))
@@ -97,6 +100,8 @@ static unsigned long back_off_looks(struct hall_sock *hs)
 {
 	u32 arrived = hall_rx_get_arrived(hs->sk);
 
+	if (time_before(jiffies, hs->requeue_at))
+		return hs->requeue_at - jiffies;
 	if (!hall_rx_lacks_tcp(hs))
 		return RETRY;
 	hs->look_after = arrived == hs->looked_at ?
@@ -414,7 +419,13 @@ static void on_detach(struct hall_sock *hs)
 /* A reader waits for more bytes than the ring holds: only TCP's queue can. */
 static void on_small(struct hall_sock *hs)
 {
+	struct hall_rx_ring *ring = &hs->rx.ring;
+
 	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.end_requested)
+		return;
+	/* A kernel user that found the ring full may have read since. */
+	if (!hall_callbacks_are_native(hs->sk) &&
+	    hall_ring_count_used(ring) < HALL_RING_FILLS(ring->size))
 		return;
 	WRITE_ONCE(hs->rx.end_requested, true);
 	request_demote(hs, HALLWAY_REASON_SMALL);

@@ -775,6 +775,35 @@ def test_kcm(unread):
         assert b"".join(kcm.recv(2 * size) for _ in range(10)) == data[:10_000], "the last messages are lost"
 
 
+@pytest.mark.parametrize("size", [14_000, 40_000])
+def test_kcm_large_message(size):
+    """AF_KCM gets messages that fill most of a ring, or more than that, before the ring has to go."""
+    with contextlib.ExitStack() as stack:
+        parser = stack.enter_context(
+            contextlib.closing(Program(SOCKET_FILTER, put(R0, size), leave())),
+        )
+        a, b = stack.enter_context(pair())
+        a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        kcm = stack.enter_context(socket.socket(AF_KCM, socket.SOCK_DGRAM))
+        kcm.settimeout(IDLE / 2)
+        fcntl.ioctl(kcm, SIOCKCMATTACH, struct.pack("ii", a.fileno(), parser.fd))
+        data = pattern(10 * size)
+
+        def ringing():
+            b.sendall(data[:size])
+            assert kcm.recv(2 * size) == data[:size], "another message came than was sent"
+            assert kcm.send(b"seen") == 4, "send() returned another count"
+            assert take(b, 4) == b"seen", "another message came than was sent"
+            return shown(b)[0]["tx"]["carrier"] % 2
+
+        for _ in range(3):
+            wait_for(ringing, "the connection is on rings")
+            writer = Sleeper(b.sendall, data)
+            got = b"".join(kcm.recv(2 * size) for _ in range(10))
+            assert got == data, "other messages came than were sent"
+            writer.result()
+
+
 def test_sockmap():
     """A sockmap keeps nothing of the module: its sockets live, leave it and close after unloading."""
     with contextlib.closing(Sockmap()) as one, contextlib.closing(Sockmap()) as other:
