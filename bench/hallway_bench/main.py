@@ -79,7 +79,9 @@ def _bench(options: argparse.Namespace) -> int:
         Domains(seconds),
     ]
     groups = [(group, group.rows()) for group in everything]
-    wanted = measure.chosen(options, [row for _, rows in groups for row in rows])
+    # The keys of a group's rows need not have its name in them.
+    names = {row.key: f"{group.kind} {row.key}" for group, rows in groups for row in rows}
+    wanted = measure.chosen(options, [row for _, rows in groups for row in rows], lambda row: names[row.key])
     needed = [group for group, rows in groups if any(row in wanted for row in rows)]
     if any(isinstance(group, Outside) for group in needed):
         passt.prepare()

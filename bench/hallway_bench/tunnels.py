@@ -53,7 +53,7 @@ class Tunnels(Group):
         """All scenarios, in the report's order."""
         return [
             *(self._messages(size, text, target) for size, text, target in MESSAGES),
-            *(self._round_trip("sleep", size, text, 0, 4.0 if size == 1 else 1.0) for size, text in TRIPS),
+            *(self._round_trip("sleep", size, text, 0, 4.0) for size, text in TRIPS),
             self._round_trip("spin", 1, "1 B", None, 30.0),
             self._connections(),
         ]

@@ -16,8 +16,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -98,10 +99,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen(options: argparse.Namespace, everything: Sequence[T]) -> list[T]:
-    """Return what the command line chooses."""
+def chosen(
+    options: argparse.Namespace, everything: Sequence[T], name: Callable[[T], str] = attrgetter("key")
+) -> list[T]:
+    """Return what the command line chooses by name, which is the key without another one."""
     try:
-        found = [one for one in everything if matches(options.k, one.key)]
+        found = [one for one in everything if matches(options.k, name(one))]
     except SyntaxError:
         raise LabError(f"-k {options.k}: words, `and`, `or`, `not` and parentheses are meant") from None
     if not found:
