@@ -96,7 +96,7 @@ int hall_detach_sync(struct hall_sock *hs, u32 reason);
  * most. Process context, no locks.
  */
 void hall_detach_streams(struct hall_member *member, u32 reason);
-/* As leave of hall_discovery_handler. */
+/* As detach of hall_discovery_handler. */
 void hall_detach_member(struct hall_member *member, u32 reason);
 /* See hall_sock_handler: does not wait. */
 int hall_detach_now(struct hall_sock *hs, u32 reason);
