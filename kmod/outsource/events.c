@@ -55,7 +55,7 @@ static void on_done(struct hall_out *out)
 }
 
 /* The bytes that are in the ring are read later; its memory may go now. */
-static void save_rest(struct hall_out *out)
+static void copy_rest(struct hall_out *out)
 {
 	struct hall_member *member = out->channel.member;
 	struct hall_span span;
@@ -65,7 +65,7 @@ static void save_rest(struct hall_out *out)
 	n = hall_out_count_unread(out, &eof);
 	if (!out->mapped || out->closed || !n || !hall_member_charge(member, n))
 		return;
-	if (!hall_saved_charge(n)) {
+	if (!hall_copied_charge(n)) {
 		hall_member_uncharge(member, n);
 		return;
 	}
@@ -114,7 +114,7 @@ static void on_departed(struct hall_out *out)
 		return;
 	}
 	if (!is_datagram(out))
-		save_rest(out);
+		copy_rest(out);
 	hall_out_unmap(out);
 	hall_out_free_tx(out);
 	if (is_datagram(out) && out->state == HALL_OUT_CALLING)

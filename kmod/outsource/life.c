@@ -211,7 +211,7 @@ void hall_out_free_rest(struct hall_out *out)
 	kvfree(out->rest);
 	out->rest = NULL;
 	hall_member_uncharge(out->channel.member, out->rest_len);
-	hall_saved_uncharge(out->rest_len);
+	hall_copied_uncharge(out->rest_len);
 	spin_lock_bh(&out->channel.lock);
 	out->rest_len = 0;
 	out->rest_at = 0;

@@ -181,7 +181,7 @@ struct hall_out *hall_out_get(const struct sock *sk);
 void hall_out_put(struct hall_out *out);
 /* It is accepted, or gone: it counts at its listener no more. Mutex, or the last reference. */
 void hall_out_leave_listener(struct hall_out *out);
-/* What was saved of the peer's ring goes, if there is any. Mutex, or the last reference. */
+/* The copy of the peer's ring is freed, if there is one. Mutex, or the last reference. */
 void hall_out_free_rest(struct hall_out *out);
 /* The hash holds a reference from publish to unpublish, which may come twice. */
 void hall_out_publish(struct hall_out *out, struct sock *sk);

@@ -11,12 +11,12 @@ module_param(memory_bytes, ulong, 0444);
 MODULE_PARM_DESC(memory_bytes, "ring memory that this guest uses of a region at most (default: all of its slice)");
 
 /* Bytes of members that have departed, of all of them together. */
-#define SAVED_MAX	(64L << 20)
+#define COPIED_MAX	(64L << 20)
 
 /* Between sizes of rings that are made where memory is short. */
 #define RING_STEP	4
 
-static atomic_long_t saved;
+static atomic_long_t copied;
 
 u32 hall_send_round;
 
@@ -97,17 +97,17 @@ void hall_member_uncharge(struct hall_member *member, size_t bytes)
 	atomic_long_sub(bytes, &member->charged);
 }
 
-bool hall_saved_charge(size_t bytes)
+bool hall_copied_charge(size_t bytes)
 {
-	if (atomic_long_add_return(bytes, &saved) <= SAVED_MAX)
+	if (atomic_long_add_return(bytes, &copied) <= COPIED_MAX)
 		return true;
-	atomic_long_sub(bytes, &saved);
+	atomic_long_sub(bytes, &copied);
 	return false;
 }
 
-void hall_saved_uncharge(size_t bytes)
+void hall_copied_uncharge(size_t bytes)
 {
-	atomic_long_sub(bytes, &saved);
+	atomic_long_sub(bytes, &copied);
 }
 
 long hall_memory_count_left(const struct hall_member *peer)

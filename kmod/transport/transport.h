@@ -250,8 +250,8 @@ void hall_member_uncharge(struct hall_member *member, size_t bytes);
  * Counts those that are copied besides, of all members: one that departs and comes back
  * again and again has no more memory by it. False: there are too many. Any context.
  */
-bool hall_saved_charge(size_t bytes);
-void hall_saved_uncharge(size_t bytes);
+bool hall_copied_charge(size_t bytes);
+void hall_copied_uncharge(size_t bytes);
 
 /* May the member reach this port by a tunnel? Any context. */
 static inline bool hall_member_may_reach(struct hall_member *member, u32 port)

@@ -136,7 +136,7 @@ static void on_departed(struct hall_tunnel *tunnel, struct sock *sk)
 	if (tunnel->state == HALL_TUNNEL_CALLING) {
 		hall_tunnel_take_refusal(tunnel, sk);
 	} else if (tunnel->state == HALL_TUNNEL_CONNECTED) {
-		hall_tunnel_save_rest(tunnel, sk);
+		hall_tunnel_copy_rest(tunnel, sk);
 		hall_tunnel_unmap(tunnel);
 		hall_tunnel_free_tx(tunnel);
 		hall_tunnel_fail(tunnel, sk);

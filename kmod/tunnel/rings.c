@@ -130,7 +130,7 @@ static void free_rest(struct hall_tunnel *tunnel)
 		return;
 	kvfree(tunnel->rest);
 	tunnel->rest = NULL;
-	hall_saved_uncharge(HALLWAY_RING_HEADER + tunnel->rx.size);
+	hall_copied_uncharge(HALLWAY_RING_HEADER + tunnel->rx.size);
 	uncharge(tunnel);
 }
 
@@ -145,7 +145,7 @@ void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
 }
 
 /* n unread bytes into memory of our own, or NULL. */
-static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 size)
+static struct hallway_ring *copy_unread(struct hall_tunnel *tunnel, u32 n, u32 size)
 {
 	struct hall_member *member = tunnel->channel.member;
 	struct hall_rx_ring *rx = &tunnel->rx;
@@ -153,7 +153,7 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 	struct hall_span span;
 	u32 at, to;
 
-	if (!hall_saved_charge(HALLWAY_RING_HEADER + size))
+	if (!hall_copied_charge(HALLWAY_RING_HEADER + size))
 		return NULL;
 	rest = kvzalloc(HALLWAY_RING_HEADER + size, GFP_KERNEL);
 	if (!rest)
@@ -169,11 +169,11 @@ static struct hallway_ring *copy_rest(struct hall_tunnel *tunnel, u32 n, u32 siz
 		return rest;
 	kvfree(rest);
 uncharge:
-	hall_saved_uncharge(HALLWAY_RING_HEADER + size);
+	hall_copied_uncharge(HALLWAY_RING_HEADER + size);
 	return NULL;
 }
 
-void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
+void hall_tunnel_copy_rest(struct hall_tunnel *tunnel, struct sock *sk)
 {
 	u32 n = hall_tunnel_count_unread(tunnel, sk), size;
 	struct hall_rx_ring *rx = &tunnel->rx;
@@ -182,7 +182,7 @@ void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk)
 	if (!tunnel->mapped || !n)
 		return;
 	size = roundup_pow_of_two(max_t(u32, n, HALLWAY_FRAME_ALIGN));
-	rest = copy_rest(tunnel, n, size);
+	rest = copy_unread(tunnel, n, size);
 	tunnel->rest = rest;
 	hall_tunnel_unmap(tunnel);
 	if (!rest) {

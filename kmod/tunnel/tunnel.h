@@ -136,7 +136,7 @@ void hall_tunnel_truncate_rx(struct hall_tunnel *tunnel);
 /* Says that we read no more; reason: 0, or that of a reset. */
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason);
 /* Copies what is unread: the peer's memory may go then. sk may be NULL. */
-void hall_tunnel_save_rest(struct hall_tunnel *tunnel, struct sock *sk);
+void hall_tunnel_copy_rest(struct hall_tunnel *tunnel, struct sock *sk);
 /* Frees the endpoint number once the peer uses it no more. */
 void hall_tunnel_close_channel(struct hall_tunnel *tunnel);
 /*
