@@ -18,7 +18,7 @@
 #include "../obs/counters.h"
 
 /* The table is native's from here on: the socket is a stock one. */
-static void give_back(struct socket *sock)
+static void make_native(struct socket *sock)
 {
 	smp_store_release(&sock->ops, hall_tables_of(sock->sk)->native);
 }
@@ -164,7 +164,7 @@ static noinline int connect_watched(struct socket *sock,
 		if (hall_outsource_may_connect(sock, address, len))
 			out = take_over(sock, address, len);
 		if (!out)
-			give_back(sock);
+			make_native(sock);
 	}
 release:
 	release_sock(sk);
@@ -286,7 +286,7 @@ void hall_out_take_refusal(struct hall_out *out, int error)
 			error = 0;
 		set_error(sk, error);
 		/* Not before: poll() would find a socket that does not connect. */
-		give_back(sock);
+		make_native(sock);
 		smp_store_release(&out->state, HALL_OUT_NATIVE);
 	} else {
 		set_error(sk, error);

@@ -243,10 +243,7 @@ void hall_out_queue_work(struct hall_channel *channel)
 		hall_out_put(out);
 }
 
-/*
- * The socket of a connect() that is not answered: whatever comes may give it back to the
- * native stack.
- */
+/* The socket of a connect() that is not answered: what comes may make it native again. */
 static struct sock *find_calling(const struct hall_out *out)
 {
 	return out->channel.kind == &hall_out_socket && out->state == HALL_OUT_CALLING ?

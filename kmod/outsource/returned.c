@@ -224,7 +224,7 @@ void hall_returned_setup(struct hall_out *out, struct hall_datagrams *datagrams)
 }
 
 /* The socket is a stock one from now on. False: it is locked. */
-static bool give_back(struct hall_out *out)
+static bool make_native(struct hall_out *out)
 {
 	struct sock *sk = out->sk;
 	struct socket *sock;
@@ -252,7 +252,7 @@ bool hall_datagram_take_refusal(struct hall_out *out)
 	struct hallway_datagram head;
 
 	/* The port of a bound one may be published later. */
-	if (!out->datagrams->published && !give_back(out))
+	if (!out->datagrams->published && !make_native(out))
 		return false;
 	if (!rx.shared)
 		return true;

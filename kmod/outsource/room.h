@@ -7,7 +7,7 @@
 
 /* Before the transports start. */
 void hall_outsource_init(void);
-/* Gives all sockets back, or resets them; before the transports stop, and after. */
+/* Makes all sockets native again, or resets them; before the transports stop, and after. */
 void hall_outsource_stop(void);
 void hall_outsource_uninit(void);
 

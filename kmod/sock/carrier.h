@@ -51,7 +51,7 @@ void hall_rx_discard_queue(struct sock *sk);
 
 /* Both. */
 
-/* Gives the endpoint number back, if no ring is left. */
+/* Frees the endpoint number, if no ring is left. */
 void hall_sock_close_channel(struct hall_sock *hs);
 /* The peer broke the rules: ends both rings for good and has the socket reset. */
 void hall_sock_break(struct hall_sock *hs);

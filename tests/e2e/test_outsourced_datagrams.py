@@ -524,7 +524,7 @@ def test_withdrawn_in_fault(outsourced: Outsourced) -> None:
 
 
 def test_newly_published(outsourced: Outsourced) -> None:
-    """Another configuration takes the port of a bound socket from the host, and gives it back."""
+    """Another configuration closes the port of a bound socket on the host, and opens it again."""
     vm = outsourced.vm
     outsourced.load()
     before = outsourced.outsourcer()

@@ -30,7 +30,8 @@ OURS = (*TEXTS, "abi/", "bench/", "demo/", "host/", "kmod/", "lab/", "packaging/
 RETIRED = (
     (
         r"\bway back\b|\b(?:go|goes|going|went|gone) back to (?:plain )?TCP"
-        r"|\brings? (?:is|are|was|were) given back|\bg(?:ives?|ave|iving) (?:a|its|their) rings? back",
+        r"|\brings? (?:is|are|was|were) given back|\bg(?:ives?|ave|iving) (?:\w+ ){0,3}(?:rings?|memory) back"
+        r"|\bgives? back what it took\b|\bgive_back\(",
         "demote",
         OURS,
     ),

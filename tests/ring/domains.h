@@ -6,7 +6,7 @@
  *   - no access to pages that are not mapped, and none is unmapped twice;
  *   - no page is freed while another domain maps it;
  *   - memory for each peer, watches and events are bounded;
- *   - at the end all is given back.
+ *   - at the end all is freed.
  */
 #ifndef TESTS_RING_DOMAINS_H
 #define TESTS_RING_DOMAINS_H

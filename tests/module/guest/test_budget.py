@@ -255,7 +255,7 @@ def test_budget_wants_back():
 
 
 def test_budget_refused():
-    """Without memory a connection stays on TCP, says why, and gets a ring once another gave its own back."""
+    """Without memory a connection stays on TCP, says why, and gets a ring once another is demoted."""
     with loaded(memory_bytes=room_for(4), pause_ms=NEVER), contextlib.ExitStack() as stack:
         delta = Delta()
         holders = [stack.enter_context(pair()) for _ in range(2)]

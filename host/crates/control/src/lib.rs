@@ -98,7 +98,7 @@ pub enum Query {
         /// Its name in the configuration, or its UUID.
         vm: String,
     },
-    /// Give a VM back the ring memory that it released, or that others took out.
+    /// Plug in again the ring memory that a VM released, or that others took out.
     Resume {
         /// Its name in the configuration, or its UUID.
         vm: String,

@@ -402,7 +402,7 @@ impl Vms {
         self.find(vm)?.release_stage()
     }
 
-    /// Gives a VM back the ring memory that it released.
+    /// Has ring memory that a VM released plugged in again.
     pub fn resume(&mut self, vm: &str) -> Result<(), String> {
         self.find(vm)?.resume()
     }

@@ -44,7 +44,7 @@ impl Memory {
         Some(at)
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     pub fn free(&mut self, at: u64, length: u64) {
         let (mut at, mut length) = (at, length.next_multiple_of(PAGE));
         self.left += length;

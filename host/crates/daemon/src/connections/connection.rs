@@ -286,7 +286,7 @@ impl Connection {
         self.budget == 0
     }
 
-    /// Gives back a part of what was spent; once a second.
+    /// Adds a part of what was spent; once a second.
     pub fn refill(&mut self) {
         self.budget = (self.budget + BUDGET_PER_SECOND).min(BUDGET);
     }

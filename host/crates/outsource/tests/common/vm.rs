@@ -180,7 +180,7 @@ impl Vm {
         }
     }
 
-    /// Gives the own ring back, after DONE.
+    /// Frees the own ring, after DONE.
     pub fn free(&mut self, conn: &Conn) {
         self.peer.free_ring(conn.handle);
     }
