@@ -25,7 +25,7 @@ static void free_queues(void)
 static int alloc_queues(void)
 {
 	/*
-	 * When a machine wakes up, its devices have no addresses yet, and their
+	 * When a guest wakes up, its devices have no addresses yet, and their
 	 * memory reads as all ones: no work runs until they are back.
 	 * The sockets may be those of a network file system, or of a disk.
 	 */

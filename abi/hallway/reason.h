@@ -70,7 +70,7 @@
 #define HALLWAY_REASON_FILTERED 28
 /* its reader waits for more bytes than the ring holds */
 #define HALLWAY_REASON_SMALL 29
-/* this machine is being saved or migrated */
+/* this VM is being saved or migrated */
 #define HALLWAY_REASON_SUSPENDED 30
 
 #define HALLWAY_REASON_COUNT 31

@@ -12,11 +12,11 @@ enum hall_counter {
 	HALL_SCANS,
 	/* Directions that this end sends, moved to a ring. */
 	HALL_TX_PROMOTED,
-	/* Directions that this end sends, moved back to TCP. */
+	/* Directions that this end sends, demoted to TCP. */
 	HALL_TX_DEMOTED,
 	/* Directions that the peer sends, moved to a ring. */
 	HALL_RX_PROMOTED,
-	/* Directions that the peer sends, moved back to TCP. */
+	/* Directions that the peer sends, demoted to TCP. */
 	HALL_RX_DEMOTED,
 	/* Bytes of attached sockets sent over TCP. */
 	HALL_TX_BYTES_TCP,

@@ -146,7 +146,7 @@ const char *hall_reason_text(u32 reason)
 		[HALLWAY_REASON_SMALL] =
 			"its reader waits for more bytes than the ring holds",
 		[HALLWAY_REASON_SUSPENDED] =
-			"this machine is being saved or migrated",
+			"this VM is being saved or migrated",
 	};
 
 	return reason < HALLWAY_REASON_COUNT ? texts[reason] : "unknown reason";

@@ -31,7 +31,7 @@
  * which others would find us unresponsive.
  */
 #define PATIENCE	(5 * HZ)
-#define PATIENCE_SILENT	(3 * HZ / 2)
+#define PATIENCE_UNRESPONSIVE	(3 * HZ / 2)
 
 static DECLARE_WAIT_QUEUE_HEAD(detached);
 
@@ -147,9 +147,9 @@ int hall_detach_now(struct hall_sock *hs, u32 reason)
 void hall_detach_streams(struct hall_member *member, u32 reason)
 {
 	struct request request = { .member = member, .reason = reason };
-	bool silent = reason == HALLWAY_REASON_UNRESPONSIVE;
+	bool unresponsive = reason == HALLWAY_REASON_UNRESPONSIVE;
 
-	request.until = jiffies + (silent ? PATIENCE_SILENT : PATIENCE);
+	request.until = jiffies + (unresponsive ? PATIENCE_UNRESPONSIVE : PATIENCE);
 	hall_sock_walk(request_one, &request);
 	hall_sock_walk(await_one, &request);
 }
@@ -163,8 +163,8 @@ void hall_detach_member(struct hall_member *member, u32 reason)
 }
 
 /*
- * This machine is suspended in a moment. The peer may go on reading the rings that it
- * writes, without a limit of time. Where the machine is resumed, its memory may be
+ * This guest is suspended in a moment. The peer may go on reading the rings that it
+ * writes, without a limit of time. Where the guest is resumed, its memory may be
  * another one.
  */
 static void abandon_one(struct hall_sock *hs, void *data)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * kTLS, espintcp and other ULPs build their tables from the one that they find in
- * sk_prot. kTLS builds them for all sockets of the machine at once: they must never
+ * sk_prot. kTLS builds them for all sockets of the kernel at once: they must never
  * hold our functions.
  *
  * A thread that sets TCP_ULP may have entered the native setsockopt() before its

@@ -166,7 +166,7 @@ struct hall_transport_handler {
 	void (*arrived)(struct hall_member *member);
 	/*
 	 * Channels to the member close from now on: see hall_member_drain(). With
-	 * HALLWAY_REASON_SUSPENDED a second time if some are left as this machine is
+	 * HALLWAY_REASON_SUSPENDED a second time if some are left as this guest is
 	 * suspended.
 	 */
 	void (*departed)(struct hall_member *member, u32 reason);

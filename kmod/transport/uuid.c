@@ -38,7 +38,7 @@ void hall_uuid_find(void)
 	uuid_t uuid;
 
 	if (!read_domain(&uuid) && !read_firmware(&uuid)) {
-		pr_warn("the machine has no UUID (start QEMU with -uuid): using a random one\n");
+		pr_warn("the VM has no UUID (start QEMU with -uuid): using a random one\n");
 		uuid_gen(&uuid);
 	}
 	export_uuid(hall_uuid, &uuid);

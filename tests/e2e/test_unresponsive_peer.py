@@ -24,7 +24,7 @@ NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
 
 @pytest.mark.slow_on("6.12")
 def test_peer_unresponsive(pair: Pair) -> None:
-    """Streams with an unresponsive peer fall back to TCP, and return to rings once it responds."""
+    """Streams with an unresponsive peer are demoted to TCP, and promoted again once it responds."""
     pair.load(**AT_ONCE)
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)

@@ -29,7 +29,7 @@ RINGS = (
 OURS = (*TEXTS, "abi/", "bench/", "demo/", "host/", "kmod/", "lab/", "packaging/", "spec/", "tests/")
 RETIRED = (
     (
-        r"\bway back\b|\b(?:go|goes|going|went|gone) back to (?:plain )?TCP"
+        r"\bway back\b|\b(?:go|goes|going|went|gone|moved?|moves|fall|fell) back to (?:plain )?TCP"
         r"|\brings? (?:is|are|was|were) given back|\bg(?:ives?|ave|iving) (?:\w+ ){0,3}(?:rings?|memory) back"
         r"|\bgives? back what it took\b|\bgive_back\(",
         "demote",
@@ -41,9 +41,12 @@ RETIRED = (
     (r"\btx_repeat\b|\brepeated\b", "resend", ("tests/ring/", "tests/module/", "host/crates/ring/")),
     (r"\b(?:rx_)?saved?(?:_at|_end)?\b", "requeue", ("tests/ring/", "host/crates/ring/", "spec/protocol.md")),
     (
-        r"\bsilent(?:ly)?\b|\bunheard\b",
+        r"(?:\b|_)(?:silent(?:ly)?|SILENT|silences?|unheard)(?:\b|_)",
         "unresponsive",
-        (*TEXTS, "packaging/", "spec/", "tests/faults/", "tests/ring/", "host/crates/membership/"),
+        (
+            *(*TEXTS, "kmod/", "packaging/", "spec/", "tests/faults/", "tests/ring/"),
+            *("host/crates/daemon/src/vms/", "host/crates/membership/"),
+        ),
     ),
     # In quotes: names of what the holder keeps, which older daemons gave.
     (r"""(?<!["A-Za-z])bells?(?![A-Za-z])|[a-z]Bells?\b""", "doorbell", OURS),

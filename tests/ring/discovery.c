@@ -39,7 +39,7 @@ static struct vm {
 } vms[MEMBERS];
 static unsigned int places;
 
-static unsigned int served, departures, silences, conflicts, doubts;
+static unsigned int served, departures, unresponsive, conflicts, doubts;
 static bool done;
 
 static u64 draw(u64 *state, u64 limit)
@@ -92,7 +92,7 @@ static void on_departed(struct hall_member *member, u32 reason)
 static void on_detach(struct hall_member *member, u32 reason)
 {
 	MUST(!member->departed);
-	silences++;
+	unresponsive++;
 }
 
 /* Threads that look addresses up, as new connections do */
@@ -211,7 +211,7 @@ static void are_doubted(struct vm *vm, u64 *chance)
 	}
 }
 
-static void falls_silent(struct vm *vm)
+static void becomes_unresponsive(struct vm *vm)
 {
 	static const bool none[ADDRESSES];
 	unsigned int before = served;
@@ -226,7 +226,7 @@ static void departs(struct vm *vm)
 	unsigned int before = served;
 
 	hall_transport_handler.departed(vm->member, 7);
-	/* Once more, as where it has channels when this machine is suspended. */
+	/* Once more, as where it has channels when this guest is suspended. */
 	hall_transport_handler.departed(vm->member, 7);
 	MUST(served == before + take_list(vm, none));
 	memset(vm->member, 0xff, sizeof(*vm->member));
@@ -363,7 +363,7 @@ int main(int argc, char **argv)
 			draw(&chance, 2) ? publishes(vm, &chance) :
 					   are_doubted(vm, &chance);
 		else if (draw(&chance, 2))
-			falls_silent(vm);
+			becomes_unresponsive(vm);
 		else
 			departs(vm);
 		if (step % 50 == 0)
@@ -379,8 +379,8 @@ int main(int argc, char **argv)
 	for (i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
 	hall_members_uninit();
-	MUST(!shim_dead && departures > MEMBERS && silences > MEMBERS && doubts);
-	printf("%u departures, %u silences, %u doubts\n1 passed, 0 failed\n", departures, silences,
+	MUST(!shim_dead && departures > MEMBERS && unresponsive > MEMBERS && doubts);
+	printf("%u departures, %u unresponsive, %u doubts\n1 passed, 0 failed\n", departures, unresponsive,
 	       doubts);
 	return 0;
 }

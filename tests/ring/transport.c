@@ -935,7 +935,7 @@ static void lingering(void)
 }
 
 /* A peer departs while its streams are demoted because it is unresponsive. */
-static void departs_silently(void)
+static void departs_unresponsive(void)
 {
 	begin();
 	b.occupant = 0;
@@ -950,7 +950,7 @@ static void departs_silently(void)
 	end();
 }
 
-/* A machine that is suspended has no work item: its peers depart in the call. */
+/* A guest that is suspended has no work item: its peers depart in the call. */
 static void abandoned(void)
 {
 	begin();
@@ -1037,7 +1037,7 @@ int main(void)
 	TEST(unresponsive);
 	TEST(departure);
 	TEST(lingering);
-	TEST(departs_silently);
+	TEST(departs_unresponsive);
 	TEST(abandoned);
 	TEST(abandoned_while_departing);
 	TEST(close_waits);

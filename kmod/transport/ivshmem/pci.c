@@ -39,7 +39,7 @@ static int doorbell_probe(struct pci_dev *pdev, struct hallway_page *page)
 
 /*
  * A program's call may keep a region for as long as the program likes. Memory is
- * unmapped afterwards alone; a machine that shuts down does without.
+ * unmapped afterwards alone; a guest that shuts down does without.
  */
 #define SHUTDOWN_PATIENCE	(20 * HZ)
 

@@ -244,7 +244,7 @@ void hall_peer_arrive(struct hall_peer *peer, u32 out, u32 in);
  */
 void hall_peer_depart(struct hall_peer *peer, u32 reason);
 /*
- * This machine is about to be suspended: all programs and all work queues stand
+ * This guest is about to be suspended: all programs and all work queues stand
  * still already. Has all peers depart, and no stream uses their memory afterwards.
  * Without the mutex.
  */

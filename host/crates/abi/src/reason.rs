@@ -35,7 +35,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("IDLE", "its ring was idle"),
     ("FILTERED", "packet filters must see its packets"),
     ("SMALL", "its reader waits for more bytes than the ring holds"),
-    ("SUSPENDED", "this machine is being saved or migrated"),
+    ("SUSPENDED", "this VM is being saved or migrated"),
 ];
 
 /// Returns name and text of a reason, if its number is known.

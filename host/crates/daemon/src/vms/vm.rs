@@ -684,8 +684,8 @@ impl Vm {
     pub fn status(&self, has_joined: impl Fn(&str) -> bool) -> control::Vm {
         // What the daemon before plugged in is there until its monitor says otherwise.
         let revoked = self.revoked.keys().chain(&self.found);
-        let unheard = revoked.filter(|region| !self.plugs.contains_key(*region));
-        let unheard = unheard.map(|region| control::Plug {
+        let unconfirmed = revoked.filter(|region| !self.plugs.contains_key(*region));
+        let unconfirmed = unconfirmed.map(|region| control::Plug {
             region: region.clone(),
             plugged: true,
             problem: None,
@@ -722,7 +722,7 @@ impl Vm {
                         Plug::Asked | Plug::In(..) | Plug::Leaving => None,
                     },
                 })
-                .chain(unheard)
+                .chain(unconfirmed)
                 .collect(),
         }
     }
