@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * CPUs: the daemon says how many of this guest's are to be online. The others are
- * parked: they stay present, and are offline. A CPU that somebody else took offline
+ * parked: they stay present, and are offline. A CPU that something else took offline
  * stays so, and CPU 0 is always online.
  */
 #ifndef HALL_IVSHMEM_CPUS_H

@@ -46,7 +46,7 @@ impl Access {
         made.map_or(Ok(()), |path| self.give(path, DIR, FileType::is_dir))
     }
 
-    /// Lets everybody through a directory that was just made, though not see what is there:
+    /// Lets all users through a directory that was just made, though not see what is there:
     /// this group is another one than the directory's.
     pub fn let_through(&self, path: &Path) -> Result<()> {
         if self.0.is_none() {
