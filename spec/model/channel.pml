@@ -134,14 +134,14 @@ bool s_knows;				/* the one that the sender knows */
 
 #ifdef DEATH
 bool s_dead, r_dead;			/* the whole VM */
-bool s_told, r_told;			/* PEER_LEFT was handled */
+bool s_departed, r_departed;		/* PEER_LEFT was handled */
 bool s_given;				/* the dead sender's slot has another member */
 #define S_ALIVE	provided (!s_dead)
 #define R_ALIVE	provided (!r_dead)
 #ifdef OFFER_TO_DEPARTED
 #define NOT_DEPARTED	true
 #else
-#define NOT_DEPARTED	!s_told
+#define NOT_DEPARTED	!s_departed
 #endif
 /* Departure is the daemon's word; an unresponsive peer may still read. */
 #ifdef UNRESPONSIVE_IS_DEPARTED
@@ -510,8 +510,8 @@ withdraw:	tx_demote()
 #ifdef DEATH
 	:: atomic {
 		/* PEER_LEFT, after the departed peer's mailbox was emptied */
-		PEER_LEFT && !s_told && !s_lock && empty(answers) ->
-		s_told = 1;
+		PEER_LEFT && !s_departed && !s_lock && empty(answers) ->
+		s_departed = 1;
 		if
 		:: s_state != TCP ->
 			S_OWNS;
@@ -994,13 +994,13 @@ end_idle:
 	:: atomic { !s_dead && !r_dead -> s_dead = 1 }
 	:: atomic { !s_dead && !r_dead -> r_dead = 1 }
 	:: atomic {
-		r_dead && s_told && !s_err && !s_lock ->
+		r_dead && s_departed && !s_err && !s_lock ->
 		s_err = 1;
 		s_sleep = 0
 	   }
 	:: atomic {
-		s_dead && !r_told && !r_lock && arrived == write_seq ->
-		r_told = 1;
+		s_dead && !r_departed && !r_lock && arrived == write_seq ->
+		r_departed = 1;
 		rst_in = 1;
 		r_work = 1;
 		r_sleep = 0

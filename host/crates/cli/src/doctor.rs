@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_may_not_be_read_are_told_from_rules_that_lack() {
+    fn rules_that_may_not_be_read_are_distinguished_from_rules_that_lack() {
         let denied = || Err(io::ErrorKind::PermissionDenied.into());
         let none = || Err(io::ErrorKind::NotFound.into());
         for (rules, part) in [
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_without_room_are_told_from_others() {
+    fn devices_without_room_are_distinguished_from_others() {
         let doorbell = device("0000:00:05.0", &format!("{BAR0}{BAR0}{NONE}"));
         assert!(doorbell.is_doorbell);
         for (devices, domain, part) in [

@@ -724,7 +724,7 @@ fn a_hangup_of_the_terminal_ends_nothing() {
 }
 
 #[test]
-fn the_service_manager_is_told_when_qemu_can_connect() {
+fn the_service_manager_is_notified_when_qemu_can_connect() {
     let mut daemon = Daemon::new();
     daemon.kill();
     let manager = UnixDatagram::bind(daemon.dir.join("notify.sock")).unwrap();

@@ -305,7 +305,7 @@ fn a_qemu_that_keeps_the_memory_of_a_region_that_is_no_more_keeps_none_of_its_pa
 }
 
 #[test]
-fn what_a_guest_holds_is_not_made_anew_and_goes_with_its_qemu() {
+fn what_a_guest_holds_is_not_made_again_and_goes_with_its_qemu() {
     let (mut a, _b, daemon) = two_with_a_region(Guest::Refuses);
     let region = daemon.region();
     assert_eq!(a.guest().join(region), abi::STATUS_OK);
@@ -536,7 +536,7 @@ fn a_vm_gets_no_region_more_than_it_can_join() {
 }
 
 #[test]
-fn who_is_idle_makes_room() {
+fn an_idle_pair_makes_room() {
     let (mut a, b, c, daemon) = three_with_room_for_one(&[], OF_A_VM);
     a.want(&[]);
     let before = daemon.status().uptime_seconds;
@@ -649,7 +649,7 @@ fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one(
 }
 
 #[test]
-fn of_more_candidates_than_a_page_holds_the_first_are_told_and_wanted() {
+fn of_more_candidates_than_a_page_holds_the_first_are_listed_and_wanted() {
     let names = ["a", "b", "c", "d", "e", "f"];
     let mut vms = names.map(|name| Vm::new(name, Guest::LetsGo));
     let daemon = daemon("", 60, &vms.each_ref());
@@ -667,7 +667,7 @@ fn of_more_candidates_than_a_page_holds_the_first_are_told_and_wanted() {
 }
 
 #[test]
-fn a_guest_that_moves_all_the_time_is_followed_so_often_and_no_more() {
+fn a_guest_that_moves_all_the_time_is_followed_at_a_bounded_rate() {
     let (mut a, mut b, daemon) = two(Guest::LetsGo, 60);
     let before = a.candidates().0;
     let uptime = daemon.status().uptime_seconds;

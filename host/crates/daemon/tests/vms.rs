@@ -576,7 +576,7 @@ fn comes(vm: &mut Vm, command: u32) {
 }
 
 #[test]
-fn a_vm_that_is_reset_is_no_member_and_gets_its_memory_anew_when_its_module_runs() {
+fn a_vm_that_is_reset_is_no_member_and_gets_its_memory_again_when_its_module_runs() {
     let mut vm = vm(Guest::LetsGo, "running", &[]);
     vm.start();
     let region = vm.daemon.region();

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_addresses_are_told_from_others() {
+    fn own_addresses_are_distinguished_from_others() {
         let is = |text: &str| is_own(text.parse().unwrap());
         assert!(is("127.0.0.1"));
         assert!(!is("192.0.2.78") && !is("2001:db8::78"));

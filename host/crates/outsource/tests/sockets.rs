@@ -232,7 +232,7 @@ fn a_guest_that_sends_on_after_a_reset_learns_of_it_at_once() {
 }
 
 #[test]
-fn a_reset_after_the_servers_end_is_told_to_a_guest_that_sends_on() {
+fn a_reset_after_the_servers_end_reaches_a_guest_that_sends_on() {
     let (listener, address) = server();
     let host = Host::start(policy(&[]));
     let mut vm = host.join(21);
@@ -248,7 +248,7 @@ fn a_reset_after_the_servers_end_is_told_to_a_guest_that_sends_on() {
 }
 
 #[test]
-fn a_reset_while_the_guest_only_reads_is_told() {
+fn a_reset_while_the_guest_only_reads_reaches_it() {
     let (listener, address) = server();
     let host = Host::start(policy(&[]));
     let mut vm = host.join(21);

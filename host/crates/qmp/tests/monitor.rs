@@ -69,7 +69,7 @@ fn a_descriptor_that_a_monitor_sends_makes_nothing_wait() {
 }
 
 #[test]
-fn nobody_and_strangers_are_told_apart() {
+fn an_absent_qemu_is_distinguished_from_a_stranger() {
     let error = Monitor::connect(&std::env::temp_dir().join("qmp-none"), PATIENCE).unwrap_err();
     assert!(error.to_string().contains("no QEMU answers"), "{error}");
     let stranger = Qemu::new(r#"{"hello": 1}"#, Box::new(|_, _| done()));
@@ -172,7 +172,7 @@ fn memory_plugged_in_by_hand_is_not_plugged_in_again() {
 }
 
 #[test]
-fn memory_in_no_file_is_handed_over_once_and_told_from_memory_of_the_same_name() {
+fn memory_in_no_file_is_handed_over_once_and_distinguished_from_memory_of_the_same_name() {
     let qemu = Qemu::new(GREETING, Machine::default().answer());
     let mut monitor = connect(&qemu);
     let (file, memory) = unnamed(MARKS[0]);

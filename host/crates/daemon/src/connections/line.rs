@@ -237,7 +237,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_qemu_that_does_not_read_has_so_many_doorbells_wait_and_lacks_the_others() {
+    fn a_qemu_that_does_not_read_has_a_bounded_queue_of_doorbells_and_lacks_the_others() {
         let (ours, mut qemu) = UnixStream::pair().unwrap();
         let poller = Poller::new().unwrap();
         let mut line = Line::new(1, Stream::from(ours)).unwrap();
