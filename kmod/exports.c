@@ -19,6 +19,7 @@ HALL_EXPORT(hall_channel_register);
 HALL_EXPORT(hall_channel_release);
 HALL_EXPORT(hall_channel_send);
 HALL_EXPORT(hall_channel_setup);
+HALL_EXPORT(hall_channel_take_offer);
 HALL_EXPORT(hall_channel_tryget);
 HALL_EXPORT(hall_channel_tunnel);
 HALL_EXPORT(hall_channel_unregister);

@@ -304,12 +304,23 @@ bool hall_channel_pass_offer(struct hall_channel *channel,
 	return !keep_offer(channel, offer);
 }
 
+struct hallway_message *hall_channel_take_offer(struct hall_channel *channel)
+{
+	struct hallway_message *offer;
+
+	spin_lock_bh(&channel->lock);
+	offer = channel->offer;
+	channel->offer = NULL;
+	spin_unlock_bh(&channel->lock);
+	return offer;
+}
+
 /*
  * An OFFER is for the connection that it names, and not for an endpoint: the
  * number may be of an earlier life of the socket.
  */
-static void take_offer(struct hall_member *member,
-		       const struct hallway_message *message)
+static void receive_offer(struct hall_member *member,
+			  const struct hallway_message *message)
 {
 	const struct hall_channel_kind *kind;
 	struct hall_channel *channel;
@@ -391,7 +402,7 @@ static void receive_message(struct hall_member *member,
 		return;
 	}
 	if (message->type == HALLWAY_OFFER) {
-		take_offer(member, message);
+		receive_offer(member, message);
 		return;
 	}
 	channel = hall_channel_find(member, message->to);

@@ -102,6 +102,8 @@ void hall_channel_put(struct hall_channel *channel);
  */
 bool hall_channel_pass_offer(struct hall_channel *channel,
 			     const struct hallway_message *offer);
+/* The peer's last OFFER, which is the caller's to free from now on, or NULL. Any context. */
+struct hallway_message *hall_channel_take_offer(struct hall_channel *channel);
 
 /* The channel of an endpoint's number, with a reference, or NULL. Any context. */
 struct hall_channel *hall_channel_find(struct hall_member *member, u32 endpoint);

@@ -130,20 +130,9 @@ static void on_departed(struct hall_out *out)
 	hall_channel_close(&out->channel);
 }
 
-static struct hallway_message *take_offer(struct hall_out *out)
-{
-	struct hallway_message *offer;
-
-	spin_lock_bh(&out->channel.lock);
-	offer = out->channel.offer;
-	out->channel.offer = NULL;
-	spin_unlock_bh(&out->channel.lock);
-	return offer;
-}
-
 static void on_offer(struct hall_out *out)
 {
-	struct hallway_message *offer = take_offer(out);
+	struct hallway_message *offer = hall_channel_take_offer(&out->channel);
 
 	if (!offer)
 		return;

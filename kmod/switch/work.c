@@ -171,14 +171,10 @@ static bool pass_offer(struct hall_sock *hs, const struct hallway_message *offer
 
 static void on_offer(struct hall_sock *hs)
 {
-	struct hallway_message *offer;
+	struct hallway_message *offer = hall_channel_take_offer(&hs->channel);
 	struct hall_tokens tokens;
 	u32 reason;
 
-	spin_lock_bh(&hs->channel.lock);
-	offer = hs->channel.offer;
-	hs->channel.offer = NULL;
-	spin_unlock_bh(&hs->channel.lock);
 	if (!offer)
 		return;
 	reason = check_offer(hs, offer, &tokens);

@@ -37,17 +37,6 @@ struct hall_channel *hall_tunnel_meet(struct hall_member *member,
 	return &tunnel->channel;
 }
 
-static struct hallway_message *take_offer(struct hall_tunnel *tunnel)
-{
-	struct hallway_message *offer;
-
-	spin_lock_bh(&tunnel->channel.lock);
-	offer = tunnel->channel.offer;
-	tunnel->channel.offer = NULL;
-	spin_unlock_bh(&tunnel->channel.lock);
-	return offer;
-}
-
 static void put_back_offer(struct hall_tunnel *tunnel, struct hallway_message *offer)
 {
 	spin_lock_bh(&tunnel->channel.lock);
@@ -57,7 +46,7 @@ static void put_back_offer(struct hall_tunnel *tunnel, struct hallway_message *o
 
 static void on_request(struct hall_tunnel *tunnel)
 {
-	struct hallway_message *offer = take_offer(tunnel);
+	struct hallway_message *offer = hall_channel_take_offer(&tunnel->channel);
 
 	if (offer->offer.tunnel.type == HALLWAY_TUNNEL_DGRAM) {
 		hall_trunk_serve(tunnel, offer);
@@ -74,7 +63,7 @@ static void on_request(struct hall_tunnel *tunnel)
 
 static void on_answer(struct hall_tunnel *tunnel, struct sock *sk)
 {
-	struct hallway_message *offer = take_offer(tunnel);
+	struct hallway_message *offer = hall_channel_take_offer(&tunnel->channel);
 
 	if (offer)
 		hall_tunnel_take_answer(tunnel, sk, offer);
@@ -84,7 +73,7 @@ static void on_answer(struct hall_tunnel *tunnel, struct sock *sk)
 /* Nothing answers a trunk's. */
 static void decline_offer(struct hall_tunnel *tunnel)
 {
-	struct hallway_message *offer = take_offer(tunnel);
+	struct hallway_message *offer = hall_channel_take_offer(&tunnel->channel);
 
 	if (offer)
 		hall_channel_decline(tunnel->channel.member, offer,
