@@ -112,15 +112,16 @@ static void collect(struct work_struct *work)
 	kfree(to);
 }
 
-static int changed(struct notifier_block *block, unsigned long event, void *data)
+static int queue_collection(struct notifier_block *block, unsigned long event,
+			    void *data)
 {
 	queue_work(hall_control_queue, &collect_work);
 	return NOTIFY_DONE;
 }
 
-static struct notifier_block inet_block = { .notifier_call = changed };
+static struct notifier_block inet_block = { .notifier_call = queue_collection };
 #if IS_ENABLED(CONFIG_IPV6)
-static struct notifier_block inet6_block = { .notifier_call = changed };
+static struct notifier_block inet6_block = { .notifier_call = queue_collection };
 #endif
 
 void hall_addresses_enable(bool enabled)

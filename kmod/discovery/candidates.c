@@ -73,7 +73,7 @@ void hall_candidates_meet(const struct in6_addr *address)
 	}
 }
 
-static bool wanted(struct candidate *candidate)
+static bool is_wanted(struct candidate *candidate)
 {
 	bool member;
 
@@ -104,7 +104,7 @@ static struct in6_addr *collect(unsigned int *count)
 	if (address)
 		list_for_each_entry(list, &lists, list)
 			for (i = 0; i < list->number; i++)
-				if (wanted(&list->at[i]))
+				if (is_wanted(&list->at[i]))
 					address[(*count)++] = list->at[i].address;
 	mutex_unlock(&mutex);
 	return address;

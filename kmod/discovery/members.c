@@ -237,7 +237,7 @@ bool hall_member_has_cid(const struct hall_member *member)
 	return has;
 }
 
-static void arrived(struct hall_member *member)
+static void add_member(struct hall_member *member)
 {
 	mutex_lock(&mutex);
 	list_add_tail_rcu(&member->list, &members);
@@ -261,7 +261,7 @@ static void forget(struct hall_member *member)
 	synchronize_rcu();
 }
 
-static void departed(struct hall_member *member, u32 reason)
+static void drop_member(struct hall_member *member, u32 reason)
 {
 	if (!member->departed)
 		forget(member);
@@ -269,7 +269,7 @@ static void departed(struct hall_member *member, u32 reason)
 }
 
 /* The transport reports the addresses again once the member is usable again. */
-static void detach(struct hall_member *member, u32 reason)
+static void detach_member(struct hall_member *member, u32 reason)
 {
 	set_addresses(member, NULL, 0);
 	synchronize_rcu();
@@ -310,10 +310,10 @@ int hall_member_addresses(struct hall_member *member,
 void hall_members_init(void)
 {
 	secret = get_random_u32();
-	hall_transport_handler.arrived = arrived;
-	hall_transport_handler.departed = departed;
+	hall_transport_handler.arrived = add_member;
+	hall_transport_handler.departed = drop_member;
 	hall_transport_handler.addresses = set_addresses;
-	hall_transport_handler.detach = detach;
+	hall_transport_handler.detach = detach_member;
 }
 
 void hall_members_uninit(void)

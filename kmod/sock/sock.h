@@ -161,7 +161,7 @@ struct hall_sock {
 	struct hall_callbacks callbacks;
 	struct hall_demand demand;
 
-	u64 watched_head, watched_tail;	/* see watchdog.c */
+	u64 checked_head, checked_tail;	/* see watchdog.c */
 
 	struct delayed_work work;
 	struct work_struct reset;

@@ -42,7 +42,7 @@ MODULE_PARM_DESC(promote_wait_ms, "milliseconds that a connection's first send w
  */
 #define BACK_OFF_BRIEF	HZ
 
-static bool secured(struct sock *sk)
+static bool is_secured(struct sock *sk)
 {
 	bool secured = false;
 #ifdef CONFIG_XFRM
@@ -62,7 +62,7 @@ static bool secured(struct sock *sk)
 	return secured;
 }
 
-u32 hall_policy_against(struct hall_sock *hs, bool calling)
+u32 hall_policy_find_reason(struct hall_sock *hs, bool calling)
 {
 	struct sock *sk = hs->sk;
 	u32 packets;
@@ -81,7 +81,7 @@ u32 hall_policy_against(struct hall_sock *hs, bool calling)
 		return HALLWAY_REASON_REPAIR;
 	if (tcp_sk(sk)->urg_data)
 		return HALLWAY_REASON_URGENT;
-	if (secured(sk))
+	if (is_secured(sk))
 		return HALLWAY_REASON_SECURED;
 	packets = hall_sock_needs_packets(sk);
 	if (packets)
@@ -111,7 +111,7 @@ void hall_policy_back_off(struct hall_sock *hs, u32 reason)
 }
 
 /* Bytes and time before a pause do not count. */
-static bool earned(struct hall_sock *hs, size_t sending)
+static bool has_earned(struct hall_sock *hs, size_t sending)
 {
 	u64 bytes = hs->tx.bytes_tcp + hs->rx.bytes_tcp;
 
@@ -159,9 +159,9 @@ static void consider_ring(struct hall_sock *hs, size_t sending)
 	/* In a program's first call it is easiest to see that no other is inside. */
 	if (!hs->quiet && hall_attach_ops(hs))
 		hall_sock_check_quiet(hs, true, false);
-	if (!earned(hs, sending) || time_before(jiffies, hs->retry_at))
+	if (!has_earned(hs, sending) || time_before(jiffies, hs->retry_at))
 		return;
-	reason = hall_policy_against(hs, true);
+	reason = hall_policy_find_reason(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP)
 		reason = offer_ring(hs);
 	if (reason)
@@ -176,7 +176,7 @@ static bool replace_ring(struct hall_sock *hs, u32 bytes)
 	if (bytes == size)
 		return false;
 	/* The peer would decline the next ring if it has sent a FIN, say. */
-	if (bytes && hall_policy_against(hs, false))
+	if (bytes && hall_policy_find_reason(hs, false))
 		return false;
 	hs->demand.bytes = bytes;
 	if (bytes > size) {
@@ -212,7 +212,7 @@ bool hall_policy_replace(struct hall_sock *hs)
 	if (!hs->tx.replacing)
 		return true;
 	if (hs->tx.state == HALL_TX_TCP && !time_before(jiffies, hs->retry_at)) {
-		reason = hall_policy_against(hs, false) ?: offer_ring(hs);
+		reason = hall_policy_find_reason(hs, false) ?: offer_ring(hs);
 		if (reason)
 			hall_policy_back_off(hs, reason);
 	}

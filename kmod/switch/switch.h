@@ -31,7 +31,7 @@ bool hall_attach_ops(struct hall_sock *hs);
  * A HALLWAY_REASON_* why this socket can't be on a ring now, or 0. calling: within a
  * call of the socket's user.
  */
-u32 hall_policy_against(struct hall_sock *hs, bool calling);
+u32 hall_policy_find_reason(struct hall_sock *hs, bool calling);
 /* In a call, about to send that many bytes: offers a ring if one was earned. */
 void hall_policy_offer_ring(struct hall_sock *hs, size_t sending);
 /* No offer is tried for a while; longer each time. */

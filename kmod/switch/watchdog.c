@@ -11,13 +11,13 @@
 
 /*
  * Was a doorbell due a second ago, too, and our index the same? On a busy
- * connection one is always on its way. *watched is 0, or that index + 1.
+ * connection one is always on its way. *checked is 0, or that index + 1.
  */
-static bool again(u64 *watched, bool due, u64 index)
+static bool check_again(u64 *checked, bool due, u64 index)
 {
-	bool before = *watched == index + 1;
+	bool before = *checked == index + 1;
 
-	*watched = due ? index + 1 : 0;
+	*checked = due ? index + 1 : 0;
 	return due && before;
 }
 
@@ -25,7 +25,7 @@ static bool again(u64 *watched, bool due, u64 index)
  * Does a reader, or else a writer, sleep and was not woken? On a busy machine a
  * thread that was woken may take seconds to run.
  */
-static bool asleep(struct sock *sk, bool reader)
+static bool is_asleep(struct sock *sk, bool reader)
 {
 	struct wait_queue_entry *entry;
 	struct socket_wq *wq;
@@ -52,25 +52,28 @@ static bool asleep(struct sock *sk, bool reader)
  * armed, or is an armed doorbell due that did not ring? While TCP owes bytes that
  * come before the ring's, TCP's timers wake the reader.
  */
-static bool stuck(struct hall_sock *hs)
+static bool is_stuck(struct hall_sock *hs)
 {
 	u32 copied = READ_ONCE(tcp_sk(hs->sk)->copied_seq);
 	struct hall_tx_ring *tx = &hs->tx.ring;
 	struct hall_rx_ring *rx = &hs->rx.ring;
-	bool stuck = false;
+	bool due, stuck = false;
 
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED && rx->started)
-		stuck |= again(&hs->watched_tail, hall_ring_is_rx_due(rx) ||
-			       (READ_ONCE(hs->rx_waiters) && !rx->armed &&
-				!before(copied, rx->start_seq) &&
-				hall_ring_count_used(rx) && asleep(hs->sk, true)),
-			       rx->tail);
-	if (hs->tx.state == HALL_TX_RING)
-		stuck |= again(&hs->watched_head, hall_ring_is_tx_due(tx) ||
-			       (READ_ONCE(hs->tx_waiters) &&
-				hall_ring_count_space(tx) > tx->size / 2 &&
-				asleep(hs->sk, false)), tx->head);
+	if (hs->rx.state == HALL_RX_MAPPED && rx->started) {
+		due = hall_ring_is_rx_due(rx) ||
+		      (READ_ONCE(hs->rx_waiters) && !rx->armed &&
+		       !before(copied, rx->start_seq) &&
+		       hall_ring_count_used(rx) && is_asleep(hs->sk, true));
+		stuck |= check_again(&hs->checked_tail, due, rx->tail);
+	}
+	if (hs->tx.state == HALL_TX_RING) {
+		due = hall_ring_is_tx_due(tx) ||
+		      (READ_ONCE(hs->tx_waiters) &&
+		       hall_ring_count_space(tx) > tx->size / 2 &&
+		       is_asleep(hs->sk, false));
+		stuck |= check_again(&hs->checked_head, due, tx->head);
+	}
 	spin_unlock_bh(&hs->channel.lock);
 	return stuck;
 }
@@ -79,7 +82,7 @@ void hall_watchdog_check(struct hall_sock *hs)
 {
 	struct socket_wq *wq;
 
-	if (!stuck(hs) || READ_ONCE(hs->detached))
+	if (!is_stuck(hs) || READ_ONCE(hs->detached))
 		return;
 	/* As the doorbell does, without lock_sock(): a thread may hold it for long. */
 	hall_count(HALL_WATCHDOG_WAKES);

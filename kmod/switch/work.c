@@ -136,7 +136,7 @@ static u32 check_offer(struct hall_sock *hs,
 
 	if (hs->detached)
 		return HALLWAY_REASON_CLOSED;
-	reason = hall_policy_against(hs, false);
+	reason = hall_policy_find_reason(hs, false);
 	if (reason)
 		return reason;
 	hall_sock_make_tokens(hs, false, tokens);

@@ -58,8 +58,8 @@ int hall_transport_own(int (*fn)(const struct hall_own *own, void *data),
 	return err;
 }
 
-/* Stops the first of them, in reverse order. */
-static void uninit_first(unsigned int count)
+/* Stops the first count of them, in reverse order. */
+static void uninit_transports(unsigned int count)
 {
 	while (count--)
 		transports[count]->uninit();
@@ -77,7 +77,7 @@ int hall_transports_init(void)
 	for (i = 0; i < ARRAY_SIZE(transports); i++) {
 		err = transports[i]->init();
 		if (err) {
-			uninit_first(i);
+			uninit_transports(i);
 			return err;
 		}
 	}
@@ -86,5 +86,5 @@ int hall_transports_init(void)
 
 void hall_transports_uninit(void)
 {
-	uninit_first(ARRAY_SIZE(transports));
+	uninit_transports(ARRAY_SIZE(transports));
 }

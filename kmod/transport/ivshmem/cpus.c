@@ -26,8 +26,8 @@ MODULE_PARM_DESC(cpus, "let hallwayd say how many CPUs are online (default: Y)")
  */
 static struct workqueue_struct *queue;
 
-static void step(struct work_struct *work);
-static DECLARE_DELAYED_WORK(step_work, step);
+static void run_step(struct work_struct *work);
+static DECLARE_DELAYED_WORK(step_work, run_step);
 
 static u32 order;		/* as taken last */
 static bool failed;		/* the kernel did not let it */
@@ -164,7 +164,7 @@ static int move_cpu(unsigned int cpu)
  * One CPU at a time, with a pause. Without ivshmem_mutex while a CPU comes or goes: a
  * busy guest takes seconds for it.
  */
-static void step(struct work_struct *work)
+static void run_step(struct work_struct *work)
 {
 	u32 status, goal = find_goal(&status);
 	unsigned int cpu = find_cpu(goal);

@@ -130,7 +130,7 @@ static bool region_remove(struct region *region, unsigned long patience)
 }
 
 /* The firmware's MTRRs overrule memremap(): rings would be slower than TCP. */
-static bool uncached(const void *address)
+static bool is_uncached(const void *address)
 {
 	unsigned int level;
 	pte_t *pte = lookup_address((unsigned long)address, &level);
@@ -172,7 +172,7 @@ static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		pci_err(pdev, "hallway: a region of %llu bytes is too small: give QEMU the size that hallway status shows on the host\n",
 			(u64)size);
 		err = -EINVAL;
-	} else if (uncached(bar)) {
+	} else if (is_uncached(bar)) {
 		pci_err(pdev, "hallway: BAR2 at %pa is mapped uncached, which is slower than TCP: plug the region in after boot, so that it lies above 4 GiB\n",
 			&pdev->resource[2].start);
 		err = -EINVAL;

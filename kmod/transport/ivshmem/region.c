@@ -348,7 +348,7 @@ void ivshmem_region_ask(struct region *region)
 					      region->uuid);
 }
 
-static const char *refusal(u32 status)
+static const char *explain_refusal(u32 status)
 {
 	switch (status) {
 	case HALLWAY_STATUS_VERSION:
@@ -370,7 +370,7 @@ static void take_refusal(struct region *region, u32 status,
 	if (status != region->reported)
 		pr_err("hallwayd %u.%u refused this VM (status %u; this module is %u.%u): %s\n",
 		       READ_ONCE(reply->major), READ_ONCE(reply->minor), status,
-		       HALLWAY_MAJOR, HALLWAY_MINOR, refusal(status));
+		       HALLWAY_MAJOR, HALLWAY_MINOR, explain_refusal(status));
 	region->reported = status;
 	region->ask_at = jiffies + ASK_AGAIN;
 	if (status == HALLWAY_STATUS_FULL) {

@@ -408,7 +408,7 @@ static unsigned int note_unmapped(struct xen_mapped *mapped)
 	return left;
 }
 
-void hall_xen_let_go(struct xen_mapped *mapped)
+void hall_xen_unmap_pages(struct xen_mapped *mapped)
 {
 	unsigned int n = collect(mapped), left;
 
@@ -427,7 +427,7 @@ void hall_xen_unmap(struct xen_mapped *mapped)
 {
 	unsigned int i;
 
-	hall_xen_let_go(mapped);
+	hall_xen_unmap_pages(mapped);
 	/*
 	 * What is still mapped must not become anything else: its next user would
 	 * write to the other domain's memory.

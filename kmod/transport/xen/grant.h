@@ -53,10 +53,10 @@ void hall_xen_end_grant(struct xen_granted *granted);
 struct xen_mapped *hall_xen_map(domid_t from, grant_ref_t first,
 				unsigned int pages, unsigned int own_pages);
 /*
- * Lets go of the other domain's pages; the range stays, and shows nothing. What is
- * read from it is of no meaning.
+ * Unmaps the other domain's pages; the range stays, and shows nothing. What is read
+ * from it is of no meaning.
  */
-void hall_xen_let_go(struct xen_mapped *mapped);
+void hall_xen_unmap_pages(struct xen_mapped *mapped);
 void hall_xen_unmap(struct xen_mapped *mapped);
 /* After the last grant was ended. */
 void hall_xen_grants_uninit(void);

@@ -369,7 +369,7 @@ static u32 find_reason(const struct pair *pair)
 				      HALLWAY_REASON_PEER_LEFT;
 }
 
-static void part(struct pair *pair)
+static void leave_peer(struct pair *pair)
 {
 	hall_xen_unmap(pair->mapped);
 	pair->mapped = NULL;
@@ -390,7 +390,7 @@ void hall_xen_pair_suspend(struct pair *pair)
 	WRITE_ONCE(pair->occupant, 0);
 	hall_xen_remove_offer(&pair->nodes);
 	if (pair->mapped)
-		hall_xen_let_go(pair->mapped);
+		hall_xen_unmap_pages(pair->mapped);
 	close_channel(pair);
 	if (pair->state == PAIR_JOINED)
 		pair->state = PAIR_LEAVING;
@@ -404,7 +404,7 @@ bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 		pair->state = PAIR_LEAVING;
 	}
 	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own))
-		part(pair);
+		leave_peer(pair);
 	/* Its domain is gone; dom0's daemon may not be there to unlist it. */
 	if (pair->state == PAIR_ALONE && !pair->offer.possible && pair->granted) {
 		withdraw(pair);
@@ -462,8 +462,8 @@ void hall_xen_pairs_free(void)
 	}
 }
 
-static void changed(struct xenbus_watch *watch, const char *path,
-		    const char *token)
+static void note_change(struct xenbus_watch *watch, const char *path,
+			const char *token)
 {
 	struct pair *pair = container_of(watch, struct pair, watch);
 
@@ -488,7 +488,7 @@ struct pair *hall_xen_pair_create(domid_t own, domid_t domid,
 	tasklet_setup(&pair->tasklet, look);
 	pair->watch.node = pair->nodes.from;
 	pair->watch.will_handle = hall_xen_takes_event;
-	pair->watch.callback = changed;
+	pair->watch.callback = note_change;
 	if (register_xenbus_watch(&pair->watch)) {
 		kfree(pair);
 		return NULL;

@@ -60,8 +60,8 @@ static void read_list_soon(void)
 	look_soon();
 }
 
-static void watched(struct xenbus_watch *watch, const char *path,
-		    const char *token)
+static void note_event(struct xenbus_watch *watch, const char *path,
+		       const char *token)
 {
 	/* Those that have left the list since the last event of dom0's. */
 	hall_xen_pairs_free();
@@ -71,7 +71,7 @@ static void watched(struct xenbus_watch *watch, const char *path,
 static struct xenbus_watch own_watch = {
 	.node = HALL_XEN_FOLDER,
 	.will_handle = hall_xen_takes_event,
-	.callback = watched,
+	.callback = note_event,
 };
 
 /* Reading XenStore */
