@@ -5,6 +5,7 @@
 #include <linux/hash.h>
 #include <linux/hashtable.h>
 #include <linux/rculist.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <net/ipv6.h>
 #include <net/tcp_states.h>
@@ -253,6 +254,8 @@ static struct sock *find_calling(const struct hall_out *out)
 static void run_work(struct work_struct *work)
 {
 	struct hall_out *out = container_of(work, struct hall_out, work);
+	/* The socket may be that of a disk on which memory waits to be written. */
+	unsigned int noio = memalloc_noio_save();
 	struct sock *sk;
 
 	/*
@@ -275,6 +278,7 @@ static void run_work(struct work_struct *work)
 	mutex_unlock(&out->mutex);
 put:
 	hall_out_put(out);
+	memalloc_noio_restore(noio);
 }
 
 void hall_out_unlock(struct hall_out *out)

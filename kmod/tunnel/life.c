@@ -3,6 +3,7 @@
 #include "tunnel.h"
 
 #include <linux/moduleparam.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "../sock/spin.h"
@@ -49,6 +50,8 @@ static void release_channel(struct hall_channel *channel)
 static void run_work(struct work_struct *work)
 {
 	struct hall_tunnel *tunnel = container_of(work, struct hall_tunnel, work);
+	/* The socket may be that of a file system for which memory waits. */
+	unsigned int noio = memalloc_noio_save();
 	struct sock *sk;
 
 	spin_lock_bh(&tunnel->channel.lock);
@@ -66,6 +69,7 @@ static void run_work(struct work_struct *work)
 	if (sk)
 		sock_put(sk);
 	hall_channel_put(&tunnel->channel);
+	memalloc_noio_restore(noio);
 }
 
 const struct hall_channel_kind hall_tunnel_kind = {
@@ -119,8 +123,13 @@ void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk)
 
 int hall_tunnels_init(void)
 {
-	/* As for the queues of hallway.ko: no work runs until the devices are back. */
-	queue = alloc_workqueue("hallway_vsock", WQ_UNBOUND | WQ_FREEZABLE, 0);
+	/*
+	 * As for the queues of hallway.ko: no work runs until the devices are back, and the
+	 * sockets may be those of a file system (9p takes any, as trans=fd).
+	 */
+	unsigned int flags = WQ_UNBOUND | WQ_FREEZABLE | WQ_MEM_RECLAIM;
+
+	queue = alloc_workqueue("hallway_vsock", flags, 0);
 	return queue ? 0 : -ENOMEM;
 }
 
