@@ -756,6 +756,23 @@ static void memory_of_rings(void)
 	end();
 }
 
+/* Copies of all members together have a bound, and a refused one does not count. */
+static void copies_bounded(void)
+{
+	const size_t most = 64 << 20;
+
+	CHECK(hall_copied_charge(most - 1));
+	CHECK(!hall_copied_charge(2));
+	CHECK(hall_copied_charge(1));
+	CHECK(!hall_copied_charge(1));
+	hall_copied_uncharge(most / 2);
+	CHECK(!hall_copied_charge(most / 2 + 1));
+	CHECK(hall_copied_charge(most / 2));
+	hall_copied_uncharge(most);
+	CHECK(hall_copied_charge(most));
+	hall_copied_uncharge(most);
+}
+
 /* Addresses */
 
 static void addresses(void)
@@ -1032,6 +1049,7 @@ int main(void)
 	TEST(memory_bounds);
 	TEST(memory_quota);
 	TEST(memory_of_rings);
+	TEST(copies_bounded);
 	TEST(addresses);
 	TEST(torn_addresses);
 	TEST(unresponsive);
