@@ -5,6 +5,9 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use hallway_abi::message as abi;
+use hallway_abi::reason::{
+    REASON_BUSY, REASON_CORRUPT, REASON_KIND, REASON_NO_MATCH, REASON_NO_MEMORY, REASON_STATE,
+};
 use hallway_abi::region::ENDPOINTS_MAX;
 use hallway_abi::tunnel::{TUNNEL_SEQPACKET as SEQPACKET, TUNNEL_STREAM as STREAM};
 use hallway_endpoint::member::RING_STREAM;
@@ -15,14 +18,6 @@ use nix::errno::Errno;
 use crate::guest::Guest;
 use crate::pipe::{Pipe, Stage};
 use crate::unix;
-
-/// `HALLWAY_REASON_*`, in a DECLINE.
-const REASON_NO_MATCH: u32 = 3;
-const REASON_NO_MEMORY: u32 = 4;
-const REASON_BUSY: u32 = 6;
-const REASON_STATE: u32 = 9;
-const REASON_CORRUPT: u32 = 21;
-const REASON_KIND: u32 = 24;
 
 /// Where the listener of a port of the host is.
 fn path_of(socket: &Path, port: u32) -> PathBuf {

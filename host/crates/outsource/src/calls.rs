@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use hallway_abi::message as abi;
+use hallway_abi::reason::REASON_KIND;
 use hallway_abi::region::ENDPOINTS_MAX;
 use hallway_ring::Receiver;
 use nix::errno::Errno;
@@ -22,9 +23,6 @@ use crate::table::Entry;
 use hallway_endpoint::member::RING_STREAM;
 use hallway_endpoint::message::{Message, Offer, Other, CARRIER};
 use hallway_endpoint::table::Queue;
-
-/// `HALLWAY_REASON_KIND`: the kind of channel is not known.
-const REASON_KIND: u32 = 24;
 
 /// Connections that wait for the guest's answer at one listener, at most.
 const BACKLOG_MAX: u32 = 4096;
