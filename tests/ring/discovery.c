@@ -380,7 +380,7 @@ int main(int argc, char **argv)
 		pthread_join(thread[i], NULL);
 	hall_members_uninit();
 	MUST(!shim_dead && departures > MEMBERS && unresponsive > MEMBERS && doubts);
-	printf("%u departures, %u unresponsive, %u doubts\n1 passed, 0 failed\n", departures, unresponsive,
-	       doubts);
+	printf("%u departures, %u unresponsive, %u doubts\n1 passed, 0 failed\n", departures,
+	       unresponsive, doubts);
 	return 0;
 }
