@@ -138,13 +138,14 @@ install-host: ## the same, alone
 	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || \
 		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
-		host/hallwayd.toml host/systemd/outsource.conf \
-		host/systemd/status.conf packaging/grafana.json
+		host/hallwayd.toml packaging/grafana.json \
+		$(addprefix host/systemd/,outsource.conf status.conf xen.conf)
 	install -D -m 644 -t $(SHARE)/doc/hallway-host/docs docs/*.md
 	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu host/apparmor/hallway-qemu-by-hand
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
 		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)
-	sed -i 's|/usr/local|$(PREFIX)|' $(SHARE)/doc/hallway-host/status.conf \
+	install -D -m 644 host/systemd/tmpfiles.conf $(DESTDIR)/usr/lib/tmpfiles.d/hallway.conf
+	sed -i 's|/usr/local|$(PREFIX)|' $(addprefix $(SHARE)/doc/hallway-host/,status.conf xen.conf) \
 		$(addprefix $(DESTDIR)/lib/systemd/system/,hallwayd.service hallway-metrics.service)
 
 install-guest: ## in a guest: module's source for DKMS, hallway, and the library
@@ -152,6 +153,8 @@ install-guest: ## in a guest: module's source for DKMS, hallway, and the library
 	$(install-library)
 	install -D -m 644 kmod/modprobe.conf $(DESTDIR)/lib/modprobe.d/hallway.conf
 	install -D -m 644 -t $(SHARE)/doc/hallway-guest/docs docs/*.md
+	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallway-metrics-guest.service
+	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallway-metrics-guest.service
 	SOURCES=$(DESTDIR)/usr/src kmod/dkms-install --lay-out
 
 install-library: ## the library for programs in C and Python, alone

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import tomllib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,11 @@ NOBODY, SOMEBODY = 65534, 65533
 GROUP = "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
 STATUS = REPO / "host/systemd/status.conf"
+XEN = REPO / "host/systemd/xen.conf"
+OUTSOURCE = REPO / "host/systemd/outsource.conf"
+TMPFILES = REPO / "host/systemd/tmpfiles.conf"
 METRICS = REPO / "host/systemd/hallway-metrics.service"
+OF_GUEST = REPO / "host/systemd/hallway-metrics-guest.service"
 RULES = REPO / "host/apparmor/hallway-qemu"
 BY_HAND = REPO / "host/apparmor/hallway-qemu-by-hand"
 
@@ -218,10 +223,49 @@ def test_metrics_unit() -> None:
 
 
 def test_unit_names_one_program() -> None:
-    """The unit, its reload and the drop-in start the same program."""
-    start = _setting(UNIT, "ExecStart").partition(" --group ")[0]
+    """The unit, its reload and the drop-ins start the same program."""
+    start = _setting(UNIT, "ExecStart")
     assert _setting(UNIT, "ExecReload") == f"{start.split()[0]} --reload"
-    assert _setting(STATUS, "ExecStart").startswith(f"{start} ")
+    assert _setting(STATUS, "ExecStart").startswith(f"{start} --status-group ")
+    assert _setting(XEN, "ExecStart") == f"{start} --xen"
+
+
+@pytest.mark.needs("host")
+@pytest.mark.parametrize("dropin", [STATUS, XEN], ids=lambda dropin: dropin.stem)
+def test_dropin_options(dropin: Path) -> None:
+    """hallwayd knows the options of a drop-in."""
+    _, *words = _setting(dropin, "ExecStart").split()
+    subprocess.run([build_host() / "hallwayd", *words, "--help"], capture_output=True, check=True)
+
+
+def test_outsource_places() -> None:
+    """What hallwayd.toml names for tunnels is there at boot, and the drop-in lets hallwayd write there."""
+    example = tomllib.loads((REPO / "host/hallwayd.toml").read_text())
+    (tunnels,) = [vm["tunnels"] for vm in example["vm"] if "tunnels" in vm]
+    folder = str(Path(tunnels["socket"]).parent)
+    # Without the sign the unit fails where the folder is missing.
+    assert _setting(OUTSOURCE, "ReadWritePaths") == f"-{folder}"
+    assert f"\n#SupplementaryGroups={tunnels['access']}\n" in OUTSOURCE.read_text()
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run(["systemd-tmpfiles", "--create", f"--root={scratch}", TMPFILES], check=True)
+        made = Path(scratch, folder.lstrip("/")).stat()
+        assert (made.st_uid, made.st_mode & 0o7777) == (0, 0o755)
+
+
+def test_group_of_sockets() -> None:
+    """With outsource.conf's line, and no capability more, hallwayd can give a socket to that group."""
+    adm = grp.getgrnam("adm").gr_gid
+    names = f"{_setting(UNIT, 'CapabilityBoundingSet')} {_setting(OUTSOURCE, 'CapabilityBoundingSet')}"
+    bounds = ",".join(["-all", *(f"+{name[4:].lower()}" for name in names.split())])
+    confined = ["setpriv", "--bounding-set", bounds, "--inh-caps", "-all", f"--regid={adm + 1}"]
+    with tempfile.TemporaryDirectory() as scratch:
+        socket = Path(scratch, "socket")
+        socket.touch()
+        give = ["chgrp", str(adm), socket]
+        refused = subprocess.run([*confined, "--clear-groups", *give], capture_output=True, check=False)
+        assert refused.returncode != 0, "then the line is of no use"
+        subprocess.run([*confined, f"--groups={adm}", *give], check=True)
+        assert socket.stat().st_gid == adm
 
 
 @pytest.mark.needs("host")
@@ -526,7 +570,7 @@ def _copy_unit(unit: Path, folder: Path) -> Path:
 
 
 @pytest.mark.needs("host")
-@pytest.mark.parametrize("unit", [UNIT, METRICS], ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", [UNIT, METRICS, OF_GUEST], ids=lambda unit: unit.stem)
 def test_unit(unit: Path) -> None:
     """systemd finds nothing wrong with a unit, and the program knows its options."""
     with tempfile.TemporaryDirectory() as scratch:

@@ -31,8 +31,12 @@ FILES = {
         "/usr/lib/systemd/system/hallway-metrics.service",
         *("/usr/share/man/man8/hallwayd.8", "/usr/share/man/man5/hallwayd.toml.5"),
         *("/etc/hallway/hallwayd.toml", "/usr/share/doc/hallway-host/grafana.json"),
+        *("/usr/share/doc/hallway-host/xen.conf", "/usr/lib/tmpfiles.d/hallway.conf"),
     },
-    "hallway-guest": {"/usr/lib/modprobe.d/hallway.conf", "/usr/share/doc/hallway-guest/docs/tunnels.md"},
+    "hallway-guest": {
+        *("/usr/lib/modprobe.d/hallway.conf", "/usr/share/doc/hallway-guest/docs/tunnels.md"),
+        "/usr/lib/systemd/system/hallway-metrics-guest.service",
+    },
 }
 NEEDED = {"hallway-host": "libvirt.so.0", "hallway-guest": "dkms"}
 

@@ -7,7 +7,8 @@ use super::Findings;
 
 /// What to do in dom0 where hallwayd does not serve domains.
 pub const START: &str =
-    "this is dom0 of Xen: start hallwayd with --xen here; docs/xen.md says what domains need";
+    "this is dom0 of Xen: start hallwayd with --xen, as /usr/share/doc/hallway-host/xen.conf has \
+     its unit do; docs/xen.md says what domains need";
 
 /// Judges each domain by the pairs that it is in.
 pub fn judge(xen: &Xen, found: &mut Findings) {
