@@ -530,6 +530,83 @@ def test_apparmor_site(before: str) -> None:
         assert site.read_text().splitlines() == before.splitlines()
 
 
+def test_host_leaves() -> None:
+    """Removing the host's package names what needs it still; purging takes what enable wrote."""
+    with tempfile.TemporaryDirectory() as scratch:
+        groups = Path(scratch, "etc/hallway/hallwayd.d")
+        groups.mkdir(parents=True)
+        Path(scratch, "hallwayd").symlink_to("/bin/true")
+        env = {"DPKG_ROOT": scratch, "PATH": f"{scratch}:{os.environ['PATH']}"}
+
+        def script(name: str, word: str) -> str:
+            words = ["sh", REPO / f"debian/hallway-host.{name}", word]
+            return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stderr
+
+        assert not script("prerm", "remove")
+        (groups / "empty.toml").write_text('[[group]]\nname = "empty"\n')
+        assert not script("prerm", "remove")
+        (groups / "web.toml").write_text('[[group]]\nname = "web"\n\n[[vm]]\nname = "web1"\n')
+        said = script("prerm", "remove")
+        assert "web.toml" in said and "hallway disable" in said and "empty" not in said, said
+        assert not script("prerm", "upgrade")
+        script("postrm", "remove")
+        assert (groups / "web.toml").exists()
+        (groups.parent / "kept").touch()
+        script("postrm", "purge")
+        assert os.listdir(groups.parent) == ["kept"]
+
+
+END = "# The end.\n"
+
+
+def _loads() -> dict[str, str]:
+    """Return what the guest's package does once its module is built: of both kinds."""
+    deb = (REPO / "debian/hallway-guest.postinst").read_text().partition("#DEBHELPER#\n")[2]
+    spec = (REPO / "packaging/hallway.spec").read_text()
+    rpm = spec.partition("%posttrans -n hallway-guest\n")[2].partition("%files")[0]
+    return {"deb": deb, "rpm": rpm.partition("done\n")[2]}
+
+
+def test_guest_scripts_agree() -> None:
+    """Both packages load the module alike."""
+    deb, rpm = _loads()["deb"].partition(END)[0], _loads()["rpm"]
+    assert rpm.startswith(deb.partition("\n")[2]), rpm
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+@pytest.mark.parametrize(
+    ("files", "is_loaded"),
+    [
+        ({}, False),
+        ({"bus/pci/devices/0000:00:05.0/device": "0x1110\n"}, True),
+        ({"bus/pci/devices/0000:00:05.0/device": "0x1000\n"}, False),
+        ({"hypervisor/type": "xen\n", "hypervisor/properties/features": "000002fd\n"}, True),
+        ({"hypervisor/type": "xen\n", "hypervisor/properties/features": "00000afd\n"}, False),
+        ({"hypervisor/type": "xen\n"}, True),
+    ],
+    ids=["none", "doorbell", "other", "domain", "dom0", "bare"],
+)
+def test_guest_loads(kind: str, files: dict[str, str], is_loaded: bool) -> None:
+    """The guest's package loads the module where there is use of it, and says where none was built."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, text in files.items():
+            path = Path(scratch, "sys", name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for name in ("modprobe", "modinfo"):
+            Path(scratch, name).write_text(f"#!/bin/sh\n[ -e {scratch}/built ] && echo {name} >&2\n")
+            Path(scratch, name).chmod(0o755)
+        env = {"DPKG_ROOT": scratch, "PATH": f"{scratch}:{os.environ['PATH']}"}
+
+        def said() -> str:
+            words = ["sh", "-e", "-c", _loads()[kind], "sh", "configure"]
+            return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stderr
+
+        assert "no module was built" in said() and "modprobe\n" not in said()
+        Path(scratch, "built").touch()
+        assert said() == ("modprobe\n" if is_loaded else "")
+
+
 @pytest.mark.needs("hallway_tests.packages:prepare_libvirt_units")
 def test_unit_order() -> None:
     """At boot hallwayd starts before libvirt's socket, and that is no cycle."""

@@ -20,7 +20,10 @@ from hallway_tests.packages import DEBS, KERNEL, MODULES, Root
 from hallway_tests.suite import wait_for
 
 UNIT = "/lib/systemd/system/hallwayd.service"
-EXPOSURES = {"hallwayd": 2.0, "hallway-metrics": 0.3}  # at most, as systemd-analyze counts
+# At most, as systemd-analyze counts: of a unit, and of hallwayd's with a drop-in.
+EXPOSURES = {"hallwayd": 2.0, "hallway-metrics": 0.3, "hallway-metrics-guest": 0.8}
+# Helpers are other users' processes in namespaces, and use the network.
+DROPINS = {"status": 2.0, "xen": 2.0, "outsource": 3.8}
 
 
 pytestmark = [pytest.mark.needs("hallway_tests.packages:prepare"), pytest.mark.xdist_group("lab-packages")]
@@ -40,6 +43,10 @@ def test_guest_package(root: Root) -> None:
     folder = packages.headers(root)
     said = root.install("hallway-guest")
     assert packages.built(folder) == MODULES, said
+    # There are no headers of this machine's kernel.
+    assert f"no module was built for the kernel that runs, {os.uname().release}" in said, said
+    unit = (root.path / "lib/systemd/system/hallway-metrics-guest.service").read_text()
+    assert "ExecStart=/usr/bin/hallway metrics --guest " in unit
     root.run("depmod", kernel.version)
     # QEMU's ivshmem and a network device of Xen, as udev asks for them.
     for alias in ("pci:v00001AF4d00001110sv00001AF4sd00001100bc05sc00i00", "xen:vif"):
@@ -151,8 +158,10 @@ def test_host_package(root: Root) -> None:
         assert (named.parent / document).exists(), f"hallwayd.toml names {document}"
     unit = (root.path / UNIT.lstrip("/")).read_text()
     assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
-    status = (root.path / "usr/share/doc/hallway-host/status.conf").read_text()
-    assert "/usr/sbin/hallwayd" in status and "/usr/local" not in status
+    for name in ("status.conf", "xen.conf"):
+        dropin = (root.path / "usr/share/doc/hallway-host" / name).read_text()
+        assert "/usr/sbin/hallwayd" in dropin and "/usr/local" not in dropin
+    assert "/run/hallway-tunnels" in (root.path / "usr/lib/tmpfiles.d/hallway.conf").read_text()
     include = "include <abstractions/hallway-qemu>"
     assert site.read_text().splitlines() == ["# of the site", include]
     (deb,) = DEBS.glob("hallway-host_*.deb")
@@ -162,6 +171,9 @@ def test_host_package(root: Root) -> None:
     assert site.read_text() == "# of the site\n"
     assert not (root.path / "usr/sbin/hallwayd").exists()
     assert (root.path / "etc/hallway/hallwayd.toml").exists(), "it is removed by purge alone"
+    (root.path / "etc/hallway/hallwayd.d/web.toml").write_text('[[group]]\nname = "web"\n')
+    root.run("dpkg", "--purge", "hallway-host")
+    assert not (root.path / "etc/hallway").exists()
 
 
 LINES = "lab/test_packages.py::test_by_hand"
@@ -192,10 +204,26 @@ def test_by_hand(root: Root) -> None:
             daemon.kill()
 
 
+def _exposure(unit: Path) -> float:
+    """Return what systemd says of a unit, with the drop-ins beside it."""
+    env = {**os.environ, "SYSTEMD_UNIT_PATH": f"{unit.parent}:"}
+    said = run(["systemd-analyze", "security", "--offline=true", unit], env=env)
+    found = re.search(rf"Overall exposure level for {unit.name}: ([0-9.]+)", said)
+    assert found, said
+    return float(found[1])
+
+
 @pytest.mark.parametrize("unit", EXPOSURES)
 def test_exposure(unit: str) -> None:
     """systemd finds little that a unit's program could do if it were taken over."""
-    file = REPO / f"host/systemd/{unit}.service"
-    said = run(["systemd-analyze", "security", "--offline=true", file])
-    found = re.search(rf"Overall exposure level for {unit}.service: ([0-9.]+)", said)
-    assert found and float(found[1]) <= EXPOSURES[unit], said
+    assert _exposure(REPO / f"host/systemd/{unit}.service") <= EXPOSURES[unit]
+
+
+@pytest.mark.parametrize("dropin", DROPINS)
+def test_exposure_with_dropin(tmp_path: Path, dropin: str) -> None:
+    """A drop-in opens no more than it needs."""
+    unit = Path(shutil.copy(REPO / "host/systemd/hallwayd.service", tmp_path))
+    folder = tmp_path / f"{unit.name}.d"
+    folder.mkdir()
+    shutil.copy(REPO / f"host/systemd/{dropin}.conf", folder)
+    assert _exposure(unit) <= DROPINS[dropin]
