@@ -305,7 +305,7 @@ def test_other_kernel(guest: Guest) -> None:
     remedy = (
         "module hallway is not loaded",
         f"none is installed for this kernel, {release}, and one of another kernel is refused",
-        f"with dkms and the headers of {release} installed, run make dkms in Hallway's sources",
+        f"with dkms and the headers of {release} installed, run dkms autoinstall, or make dkms",
     )
     for command in ("status", "connections", "off"):
         guest.refuses(f"hallway {command}", *remedy)

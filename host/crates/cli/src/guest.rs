@@ -15,6 +15,11 @@ use crate::xen::{self, Domain};
 /// PCI vendor (Red Hat) and device number of ivshmem.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
 
+/// What to do in a guest that has neither device nor module.
+pub const NO_DEVICE: &str =
+    "it needs its doorbell first: hallway enable VM on the host, then shut \
+                             the VM down and start it";
+
 /// The module's socket; an error that says what to do if there is none.
 pub fn client() -> Result<Client> {
     match Client::new() {
@@ -58,9 +63,9 @@ pub fn not_loaded() -> String {
         "module hallway is not loaded: run modprobe hallway (until then connections are plain TCP)"
             .to_string();
     if !is_guest() {
-        text +=
-            "\nthis machine has no ivshmem device: on a host run hallway status, and this in a \
-                 guest that has one";
+        text += &format!(
+            "\nthis machine has no ivshmem device: on a host run hallway status; in a guest {NO_DEVICE}"
+        );
     } else if devices().is_empty() {
         text += "\nthis domain of Xen has no device for which udev would load it: name hallway in \
                  /etc/modules-load.d/hallway.conf";
@@ -70,8 +75,8 @@ pub fn not_loaded() -> String {
     if !read(&format!("/lib/modules/{release}/modules.dep")).contains("/hallway.ko") {
         text += &format!(
             "\nnone is installed for this kernel, {release}, and one of another kernel is refused \
-             (Invalid module format): with dkms and the headers of {release} installed, run make \
-             dkms in Hallway's sources"
+             (Invalid module format): with dkms and the headers of {release} installed, run dkms \
+             autoinstall, or make dkms in Hallway's sources"
         );
     }
     if let Some(cause) = demands_signature() {

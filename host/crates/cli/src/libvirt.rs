@@ -5,21 +5,17 @@
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
+use crate::places;
+
 const PROGRAM: &str = "hallway-libvirt";
-/// Where it is, if not beside `hallway`: with hallwayd.
-const FOLDERS: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
 
 /// Becomes `hallway-libvirt`, with a command and its words.
 pub fn hand_over(command: &str, words: &[OsString]) -> Result<()> {
-    let own = std::env::current_exe().context("/proc/self/exe")?;
-    let beside = own.with_file_name(PROGRAM);
-    let others = FOLDERS.map(|folder| PathBuf::from(folder).join(PROGRAM));
-    for program in std::iter::once(beside).chain(others) {
+    for program in places::of(PROGRAM)? {
         let error = Command::new(&program).arg(command).args(words).exec();
         if error.kind() != ErrorKind::NotFound {
             return Err(error).with_context(|| program.display().to_string());

@@ -9,6 +9,7 @@ mod metrics;
 mod migrate;
 mod options;
 mod outsource;
+mod places;
 mod qemu;
 mod release;
 mod table;
@@ -58,9 +59,20 @@ fn find_place(run_dir: &Path, Side { host, guest }: Side) -> Result<Place> {
     } else {
         bail!(
             "neither hallwayd (no {}) nor module hallway is here: on a host start hallwayd, or \
-             give its --run-dir; in a guest run modprobe hallway",
-            hallway_control::socket(run_dir).display()
+             give its --run-dir; in a guest {}",
+            hallway_control::socket(run_dir).display(),
+            guest::NO_DEVICE
         )
+    }
+}
+
+/// Where `hallway doctor` looks. A machine that shows neither side is a host if hallwayd is
+/// installed, and otherwise a VM that lacks both doorbell and module.
+fn place_for_doctor(run_dir: &Path, side: Side) -> Place {
+    match find_place(run_dir, side) {
+        Ok(place) => place,
+        Err(_) if guest::is_guest() || !places::has("hallwayd") => Place::Guest,
+        Err(_) => Place::Host,
     }
 }
 
@@ -108,15 +120,12 @@ fn run(options: Options) -> Result<()> {
             daemon: Daemon { run_dir },
         } => release::resume(&run_dir, &vm),
         Command::Doctor {
-            guest,
+            side,
             daemon: Daemon { run_dir },
-        } => {
-            if guest || guest::is_loaded() || guest::is_guest() {
-                doctor::guest()
-            } else {
-                doctor::host(&run_dir)
-            }
-        }
+        } => match place_for_doctor(&run_dir, side) {
+            Place::Host => doctor::host(&run_dir),
+            Place::Guest => doctor::guest(),
+        },
         Command::Metrics {
             listen,
             side,

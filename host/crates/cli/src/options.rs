@@ -48,9 +48,9 @@ pub enum Command {
     },
     /// Say why nothing goes through rings, on the host or in a guest, and what to do
     Doctor {
-        /// This is a guest
-        #[arg(long)]
-        guest: bool,
+        /// Which of both this is
+        #[command(flatten)]
+        side: Side,
         /// Where hallwayd is
         #[command(flatten)]
         daemon: Daemon,
