@@ -455,7 +455,7 @@ def test_filled_memory() -> None:
 
 
 @pytest.mark.needs("host")
-@pytest.mark.parametrize("machine", ["pc", "q35", "microvm,pcie=on"])
+@pytest.mark.parametrize("machine", ["pc", "q35", "microvm"])
 def test_qemu_args(machine: str) -> None:
     """QEMU starts with the words that `hallway qemu-args` prints for its machine."""
     with tempfile.TemporaryDirectory(dir="/run") as scratch:
@@ -465,7 +465,7 @@ def test_qemu_args(machine: str) -> None:
             "qemu-args",
             "vm",
             "--machine",
-            machine.split(",")[0],
+            machine,
         ]
         said = subprocess.run([*words, "--run-dir", run], capture_output=True, text=True, check=True).stdout
         said = said.replace("UUID", str(uuid.uuid4())).replace("/run/hallway-vms", scratch)
@@ -474,8 +474,6 @@ def test_qemu_args(machine: str) -> None:
             command = [
                 "qemu-system-x86_64",
                 "-S",
-                "-M",
-                machine,
                 "-nodefaults",
                 "-display",
                 "none",

@@ -147,10 +147,7 @@ fn run(options: Options) -> Result<()> {
             machine,
             ports,
             daemon: Daemon { run_dir },
-        } => {
-            qemu::print(&run_dir, &name, machine, ports);
-            Ok(())
-        }
+        } => qemu::print(&run_dir, &name, machine, ports),
         Command::Enable { words } => libvirt::hand_over("enable", &words),
         Command::Disable { words } => libvirt::hand_over("disable", &words),
         Command::Connections { json } => guest::connections(json),

@@ -76,7 +76,7 @@ pub enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Print what a QEMU without libvirt needs
+    /// Print what a QEMU without libvirt needs: words, and comments about the rest
     QemuArgs {
         /// Name of the VM
         name: String,

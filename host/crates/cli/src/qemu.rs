@@ -1,34 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallway qemu-args`: what a QEMU that no libvirt runs needs for Hallway.
 
+use std::io::{self, Write};
 use std::path::Path;
+
+use anyhow::{bail, Result};
+use hallway_control::{is_vm_name, VM_NAMES};
 
 use crate::options::Machine;
 
 /// Ring memory for which a root port has room: twice the largest region that is usual.
 const ROOM: &str = "512M";
 
-/// Prints the words, a device a line, and what goes into hallwayd's configuration.
-pub fn print(run_dir: &Path, name: &str, machine: Machine, ports: u32) {
+/// What else these words need. Comments, so that a shell can read all of the output.
+const BEFORE: &str = "
+# Before QEMU starts: hallwayd runs, QEMU's user is in its group (--group: kvm with the package),
+# and has a directory for the monitor, made at each boot:
+#   echo \"d /run/hallway-vms 0700 QEMU_USER -\" >/etc/tmpfiles.d/hallway-vms.conf
+#   systemd-tmpfiles --create hallway-vms.conf
+# Without KVM (TCG) QEMU needs room for a second CPU: -smp 1,maxcpus=2
+
+# In /etc/hallway/hallwayd.toml, with the VM's UUID in both places, and the group once; then
+# systemctl reload hallwayd:
+";
+
+/// Prints the words, a device a line, and as comments what goes with them.
+pub fn print(run_dir: &Path, name: &str, machine: Machine, ports: u32) -> Result<()> {
+    if !is_vm_name(name) {
+        bail!("{name:?} is no name for a VM of hallwayd: {VM_NAMES}");
+    }
+    let mut out = io::stdout().lock();
     for line in words(run_dir, name, machine, ports) {
-        println!("{line}");
+        writeln!(out, "{line}")?;
     }
-    let ids = (0..ports).map(|port| format!("\"hallway{port}\""));
-    let ids = ids.collect::<Vec<_>>().join(", ");
-    println!(
-        "\n# In /etc/hallway/hallwayd.toml, with the VM's UUID in both places, and the group once:"
-    );
-    println!("#   [[group]]\n#   name = \"default\"\n#   isolation = \"pair\"\n");
-    println!("#   [[vm]]\n#   name = \"{name}\"\n#   uuid = \"UUID\"\n#   groups = [\"default\"]");
-    println!("#   monitor = \"/run/hallway-vms/{name}.qmp\"");
+    write!(
+        out,
+        "{BEFORE}#   [[group]]\n#   name = \"default\"\n#   isolation = \"pair\"\n#\n#   [[vm]]\n\
+         #   name = \"{name}\"\n#   uuid = \"UUID\"\n#   groups = [\"default\"]\n\
+         #   monitor = \"/run/hallway-vms/{name}.qmp\"\n"
+    )?;
     if machine != Machine::Pc {
-        println!("#   ports = [{ids}]");
+        let ids = (0..ports).map(|port| format!("\"hallway{port}\""));
+        let ids = ids.collect::<Vec<_>>().join(", ");
+        writeln!(out, "#   ports = [{ids}]")?;
     }
+    Ok(())
 }
 
 fn words(run_dir: &Path, name: &str, machine: Machine, ports: u32) -> Vec<String> {
     let socket = run_dir.join("hallwayd.sock");
-    let mut words = vec!["-uuid UUID".to_string()];
+    let machine_word = match machine {
+        Machine::Pc => "pc",
+        Machine::Q35 => "q35",
+        Machine::Microvm => "microvm,pcie=on",
+    };
+    // Of two such words QEMU takes the machine of the last, and the properties of both.
+    let mut words = vec![format!("-machine {machine_word}"), "-uuid UUID".into()];
     if machine != Machine::Pc {
         // A root port each: the bus beneath has no hot-plug of its own.
         words.extend((0..ports).map(|port| {
