@@ -49,6 +49,29 @@ def test_enabled_at_once() -> None:
 
 
 @pytest.mark.needs("host")
+def test_enabled_unchecked() -> None:
+    """While no hallwayd runs, enable writes nothing with which none would start."""
+    scratch = Path(os.environ["TMPDIR"]) / "unchecked"
+    scratch.mkdir()
+    config, xml = scratch / "hallwayd.toml", scratch / "web1.xml"
+    config.write_text("")
+    groups = config.with_suffix(".d")
+    places = ["--config-dir", groups, "--run-dir", scratch / "none"]
+    with libvirt.running("unchecked", "#!/bin/sh\n") as host, host.as_of_the_machine():
+        xml.write_text(_xml(host, "pc", "web1"))
+        host.virsh("define", xml)
+        before = host.virsh("dumpxml", "web1")
+        hallway = build_host() / "hallway"
+        with pytest.raises(LabError, match="power of two"):
+            run([hallway, "enable", "web1", *places, "--shared", "100M"])
+        assert not list(groups.iterdir())
+        assert host.virsh("dumpxml", "web1") == before
+        said = run([hallway, "enable", "web1", *places, "--shared", "128M"])
+        assert "start it before the VMs" in said, said
+        assert tomllib.loads((groups / "default.toml").read_text())["group"][0]["size"] == "128M"
+
+
+@pytest.mark.needs("host")
 @pytest.mark.parametrize("machine", ["q35", pytest.param("pc", marks=pytest.mark.slow)])
 def test_domain(machine: str) -> None:
     """A domain is enabled, saved, restored and disabled; hallwayd has its monitor while it runs."""

@@ -2,6 +2,7 @@
 //! `hallway enable` and `hallway disable`.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,7 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
     let mut changed = Vec::new();
     for name in &common.vms {
         let (domain, xml) = libvirt.find(name)?;
+        refuse_other_group(&common.config_dir, &path, &domain.uuid)?;
         let Enabled { xml: new, ports } =
             domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
         let before = content.vm.iter().find(|other| other.uuid == domain.uuid);
@@ -94,18 +96,19 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
     }
     // hallwayd's check comes first: what it refuses leaves no domain changed.
     group::write(&path, &content)?;
-    if status.is_ok() {
-        let uuids = content.vm.iter().map(|vm| vm.uuid.as_str());
-        let taken = reload(&common.run_dir).and_then(|status| check_known(&status, uuids, &path));
-        if let Err(error) = taken {
-            let old = before.unwrap_or(Content {
-                group: Vec::new(),
-                vm: Vec::new(),
-                more: Table::new(),
-            });
-            group::write(&path, &old)?;
-            return Err(error);
-        }
+    let uuids = content.vm.iter().map(|vm| vm.uuid.as_str());
+    let taken = match status {
+        Ok(_) => reload(&common.run_dir).and_then(|status| check_known(&status, uuids, &path)),
+        Err(_) => check(&common.config_dir),
+    };
+    if let Err(error) = taken {
+        let old = before.unwrap_or(Content {
+            group: Vec::new(),
+            vm: Vec::new(),
+            more: Table::new(),
+        });
+        group::write(&path, &old)?;
+        return Err(error);
     }
     for (name, domain, xml, is_new) in changed {
         libvirt.define(name, xml)?;
@@ -121,7 +124,10 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
         println!("{name}: enabled in group {}; {next}", common.group);
     }
     if let Err(error) = status {
-        println!("hallwayd does not run yet: {error:#}");
+        println!(
+            "hallwayd does not run yet: start it before the VMs, as QEMU ends where its socket is \
+             missing ({error:#})"
+        );
     }
     Ok(())
 }
@@ -236,16 +242,53 @@ impl Libvirt {
 fn room(size: &str) -> Result<u64> {
     let (digits, unit) = size.split_at(size.trim_end_matches(char::is_alphabetic).len());
     let shift = match unit {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        _ => bail!("{size:?} is no size: write 256M"),
+        "" => Some(0),
+        "K" | "k" => Some(10),
+        "M" | "m" => Some(20),
+        "G" | "g" => Some(30),
+        _ => None,
     };
-    let number: u64 = digits
-        .parse()
-        .with_context(|| format!("{size:?} is no size"))?;
-    Ok((number << shift).saturating_mul(2).max(ROOM))
+    let number = digits.parse::<u64>().ok();
+    let bytes = number.zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
+    let bytes = bytes.with_context(|| format!("{size:?} is no size: write 256M"))?;
+    Ok(bytes.saturating_mul(2).max(ROOM))
+}
+
+/// Refuses a domain that is in a group with another file: hallwayd takes a VM once.
+fn refuse_other_group(dir: &Path, own: &Path, uuid: &str) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path == own || path.extension().is_none_or(|end| end != "toml") {
+            continue;
+        }
+        // What hallwayd says of one that is written otherwise says more.
+        let Ok(Some(other)) = group::read(&path) else {
+            continue;
+        };
+        if let Some(vm) = other.vm.iter().find(|vm| vm.uuid == uuid) {
+            let (name, group) = (&vm.name, path.file_stem().unwrap_or_default());
+            let group = group.to_string_lossy();
+            bail!("{name} is in group {group}: hallway disable --group {group} {name}");
+        }
+    }
+    Ok(())
+}
+
+/// Has a hallwayd that ends at once check the configuration, where none runs.
+fn check(config_dir: &Path) -> Result<()> {
+    let config = config_dir.with_extension("toml");
+    if !config.exists() {
+        return Ok(());
+    }
+    let program = std::env::current_exe()?.with_file_name("hallwayd");
+    let mut hallwayd = Command::new(&program);
+    let hallwayd = hallwayd.arg("--check-config").arg("--config").arg(config);
+    let ended = hallwayd.output();
+    let ended = ended.with_context(|| program.display().to_string())?;
+    if !ended.status.success() {
+        bail!("{}", String::from_utf8_lossy(&ended.stderr).trim());
+    }
+    Ok(())
 }
 
 fn status(run_dir: &Path) -> Result<Status> {
@@ -311,5 +354,27 @@ fn await_release(run_dir: &Path, name: &str) -> Result<()> {
             }
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_hallwayd() {
+        for (size, bytes) in [
+            ("1G", 2 << 30),
+            ("1g", 2 << 30),
+            ("512m", 1 << 30),
+            ("1024k", ROOM),
+            ("1073741824", 2 << 30),
+        ] {
+            assert_eq!(room(size).unwrap(), bytes, "{size}");
+        }
+        for size in ["", "M", "1T", "-1M", "18014398509481985K", "64424509440G"] {
+            let said = room(size).unwrap_err().to_string();
+            assert!(said.contains("is no size"), "{size}: {said}");
+        }
     }
 }

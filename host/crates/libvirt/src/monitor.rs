@@ -44,8 +44,13 @@ pub fn connect() -> Result<Connect> {
     let uri = std::env::var(URI_VARIABLE).unwrap_or(URI.into());
     // The library prints each error, too.
     virt::error::clear_error_callback();
-    Connect::open(Some(&uri))
-        .map_err(|error| anyhow!("libvirt does not answer at {uri}: {}", error.message()))
+    Connect::open(Some(&uri)).map_err(|error| {
+        anyhow!(
+            "libvirt does not answer at {uri}: {}: start libvirtd (or virtqemud), and be root \
+                 or in group libvirt",
+            error.message()
+        )
+    })
 }
 
 /// The places on the connections that all domains share.

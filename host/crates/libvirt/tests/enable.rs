@@ -66,6 +66,35 @@ fn two_commands_do_not_change_a_directory_at_once() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// UUID of `test`, the domain that libvirt's test:///default has.
+const UUID: &str = "6695eb01-f6a4-8304-79aa-97f2502e193f";
+
+#[test]
+fn a_domain_of_another_group_is_named_with_the_command_that_takes_it_out() {
+    let dir = scratch("grouped");
+    let file = dir.join("config/web.toml");
+    let before = format!(
+        "[[group]]\nname = \"web\"\nisolation = \"pair\"\n[[vm]]\nname = \"old\"\n\
+         uuid = \"{UUID}\"\ngroups = [\"web\"]\nmonitor = \"libvirt\"\n"
+    );
+    std::fs::write(file, before).unwrap();
+    let said = error(&enable_domain(&dir, "test:///default", "test"));
+    let wanted = "old is in group web: hallway disable --group web old";
+    assert!(said.contains(wanted), "{said}");
+    let files = std::fs::read_dir(dir.join("config")).unwrap();
+    assert_eq!(files.count(), 1);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_libvirt_that_is_not_there_is_said_with_what_to_do() {
+    let dir = scratch("none");
+    let uri = format!("qemu+unix:///system?socket={}/none", dir.display());
+    let said = error(&enable(&dir, &uri));
+    assert!(said.contains("start libvirtd (or virtqemud)"), "{said}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn a_domain_with_a_name_that_hallwayd_refuses_is_not_enabled() {
     let dir = scratch("named");
