@@ -159,7 +159,7 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
                     format!("{}: region {}: {problem}", vm.name, plug.region),
                     format!(
                         "the text names what to change; hallwayd tries again every 10 s, but \
-                         what another took out, hallway resume {} gives back",
+                         what another took out is plugged in by hallway resume {}",
                         vm.name
                     ),
                 );

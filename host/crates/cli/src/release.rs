@@ -47,7 +47,7 @@ pub fn release(
     }
 }
 
-/// Runs a command while a VM's ring memory is out, gives it back, and ends with the command's
+/// Runs a command while a VM's ring memory is out, resumes it, and ends with the command's
 /// status. Without a command: says that it is out.
 pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> {
     let Some((program, words)) = command.split_first() else {

@@ -28,7 +28,7 @@ const ADVICE: &[(&str, Advice)] = &[
     ("OFF", Do("hallway on, in the guest that is switched off: this one, or the peer's")),
     ("UNLOAD", Do("modprobe hallway, in the guest in which the module was unloaded")),
     ("PEER_LEFT", Do("if the peer's VM runs, run hallway doctor in it: it says what it lacks to join again")),
-    ("REGION_GONE", Do("on the host: hallway status says which regions hallwayd plugs in; hallway resume gives a VM back what it released")),
+    ("REGION_GONE", Do("on the host: hallway status says which regions hallwayd plugs in; hallway resume plugs in what a VM released")),
     ("ULP", Do("turn kTLS off in the program: TLS of its own library goes through rings")),
     ("SOCKMAP", Do("take the connection out of the sockmap of that BPF program, such as a service mesh's")),
     ("REPAIR", Leave("the connection goes on over TCP after the checkpoint; later connections get rings")),
