@@ -238,15 +238,21 @@ fn show_xen(xen: &Xen) -> io::Result<()> {
         ]);
     }
     table.print("  ")?;
+    xen_pairs(xen).print("  ")
+}
+
+/// Each two domains of Xen, and whether they share memory.
+pub fn xen_pairs(xen: &Xen) -> Table {
     let mut table = Table::new(&["pair", "memory"]);
     for pair in &xen.pairs {
         let names = pair.domains.map(|number| name_domain(xen, number));
         table.row(vec![names.join(" "), shared_memory(xen, pair)]);
     }
-    table.print("  ")
+    table
 }
 
-fn name_domain(xen: &Xen, number: u32) -> String {
+/// The name of a domain, or its number where it has gone.
+pub fn name_domain(xen: &Xen, number: u32) -> String {
     let domain = xen.domains.iter().find(|domain| domain.number == number);
     domain.map_or_else(|| number.to_string(), |domain| domain.name.clone())
 }

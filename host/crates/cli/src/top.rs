@@ -15,7 +15,7 @@ use hallway_control::{Liveness, Member, Region, Status};
 use hallway_netlink::{Connection, Module};
 use terminal_size::{terminal_size, Height, Width};
 
-use crate::host::{ask_status, RELEASED};
+use crate::host::{ask_status, xen_pairs, RELEASED};
 use crate::table::{bytes, or_dash, Table};
 use crate::{guest, Place};
 
@@ -212,6 +212,9 @@ fn host_lines(status: &Status, rates: Option<&Rates>) -> Vec<String> {
         ]);
     }
     add_table(&mut lines, &table);
+    if let Some(xen) = &status.xen {
+        add_table(&mut lines, &xen_pairs(xen));
+    }
     add_reasons(&mut lines, host_reasons(status));
     lines
 }
@@ -239,6 +242,8 @@ fn host_reasons(status: &Status) -> Vec<String> {
             reasons.push(format!("{name}: {problem}"));
         }
     }
+    let xen = status.xen.iter().filter_map(|xen| xen.problem.as_ref());
+    reasons.extend(xen.map(|problem| format!("the domains of Xen: {problem}")));
     reasons
 }
 

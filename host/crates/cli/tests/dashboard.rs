@@ -6,19 +6,48 @@ mod played;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use played::{status, Hallwayd};
+use played::{status, xen, Hallwayd};
 use serde_json::Value;
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana.json");
 
 type Metrics = BTreeMap<String, BTreeSet<String>>;
 
-/// The metrics that are printed, with the names of their labels.
-fn printed() -> Metrics {
-    let hallwayd = Hallwayd::start("dashboard", |_| status(1000));
+/// What is printed on a host that has some of everything.
+fn text(name: &str) -> String {
+    let hallwayd = Hallwayd::start(name, |_| {
+        let mut status = status(1000);
+        status.xen = Some(Box::new(xen()));
+        status
+    });
     let ended = hallwayd.hallway("metrics").output().unwrap();
     assert!(ended.status.success(), "{ended:?}");
-    let text = String::from_utf8(ended.stdout).unwrap();
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+#[test]
+fn each_metric_says_what_it_is_of() {
+    let text = text("values");
+    for line in [
+        r#"hallway_daemon_info{version="1",abi="1.0"} 1"#,
+        "hallway_uptime_seconds 60",
+        r#"hallway_vm_released{vm="web1"} 0"#,
+        r#"hallway_qemu_doorbells{vm="web1"} 3"#,
+        r#"hallway_qemu_doorbells_pending{vm="web1"} 1"#,
+        r#"hallway_qemu_requests_total{vm="web1"} 9"#,
+        r#"hallway_helper_connections{vm="web2",helper="outsourcer"} 7"#,
+        r#"hallway_helper_refused_total{vm="web2",helper="outsourcer",cause="no rule"} 5"#,
+        r#"hallway_xen_pair_offering{domain="dom-1",peer="dom-2"} 0"#,
+        r#"hallway_xen_pair_offering{domain="dom-2",peer="dom-1"} 1"#,
+    ] {
+        assert!(text.lines().any(|one| one == line), "no {line}: {text}");
+    }
+    assert!(!text.contains("dom-3"), "{text}");
+}
+
+/// The metrics that are printed, with the names of their labels.
+fn printed() -> Metrics {
+    let text = text("dashboard");
     let mut metrics = Metrics::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (series, _) = line.rsplit_once(' ').unwrap();
@@ -57,7 +86,8 @@ fn each_query_names_metrics_that_are_printed_and_each_metric_is_shown() {
         let words = query.split(|c| !is_word(c));
         let names: Vec<&str> = words.filter(|word| word.starts_with("hallway_")).collect();
         assert!(!names.is_empty(), "{query:?} names no metric");
-        let mut labels = between(&query, "by (", ")");
+        let by = between(&query, "by (", ")").into_iter();
+        let mut labels: Vec<&str> = by.flat_map(|all| all.split(", ")).collect();
         labels.extend(between(&legend, "{{", "}}"));
         for name in names {
             let known = metrics.get(name);

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
 
-use played::{status, Hallwayd};
+use played::{status, xen, Hallwayd};
 
 /// The columns of the line that begins with a word.
 fn cells<'a>(text: &'a str, first: &str) -> Vec<&'a str> {
@@ -41,6 +41,26 @@ fn an_output_that_is_no_terminal_gets_one_frame() {
         assert_eq!(cells(&text, "pair-1"), pair);
         assert!(text.contains("db1: no free root port is left\n"), "{text}");
         assert!(text.contains("web2: refused 5 times: no rule\n"), "{text}");
+    }
+}
+
+#[test]
+fn dom0_shows_the_pairs_of_its_domains() {
+    let hallwayd = Hallwayd::start("xen", |_| {
+        let mut status = status(0);
+        let mut xen = xen();
+        xen.problem = Some("no answer".into());
+        status.xen = Some(Box::new(xen));
+        status
+    });
+    let ended = hallwayd.hallway("top").output().unwrap();
+    let text = String::from_utf8(ended.stdout).unwrap();
+    for part in [
+        "dom-1 dom-2  dom-1 offers none",
+        "dom-1 dom-3  none: no group of both",
+        "the domains of Xen: no answer\n",
+    ] {
+        assert!(text.contains(part), "no {part:?}: {text}");
     }
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Metrics of a host: VMs, regions and members.
+//! Metrics of a host: hallwayd, VMs and their helpers, QEMUs, regions and members, and pairs
+//! of Xen's domains.
 //!
 //! Bytes are those through rings, as the members count them: a hostile member may count what
 //! it likes, for itself alone.
 
-use hallway_control::{Liveness, Status};
+use hallway_control::{Helper, Liveness, Status, Xen};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+
+use crate::host::name_domain;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRegion {
@@ -28,11 +32,105 @@ struct OfVm {
     vm: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfHelper {
+    vm: String,
+    helper: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCause {
+    vm: String,
+    helper: &'static str,
+    cause: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDomain {
+    domain: String,
+    peer: String,
+}
+
 /// Adds all metrics of what hallwayd shows.
 pub fn register(registry: &mut Registry, status: &Status) {
+    daemon(registry, status);
+    qemus(registry, status);
+    vms(registry, status);
+    helpers(registry, status);
+    regions(registry, status);
+    if let Some(xen) = &status.xen {
+        domains(registry, xen);
+    }
+}
+
+/// Adds a number that goes up and down, of each of some.
+fn gauges<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Gauge>
+where
+    L: EncodeLabelSet + std::fmt::Debug + Clone + Eq + std::hash::Hash + Send + Sync + 'static,
+{
+    let family = Family::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+/// Adds a number that grows, of each of some.
+fn counters<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Counter>
+where
+    L: EncodeLabelSet + std::fmt::Debug + Clone + Eq + std::hash::Hash + Send + Sync + 'static,
+{
+    let family = Family::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn daemon(registry: &mut Registry, status: &Status) {
+    let version = [("version", &status.version), ("abi", &status.abi)];
+    let version = version.map(|(name, value)| (name, value.clone()));
+    registry.register("daemon", "hallwayd", Info::new(version.to_vec()));
+    let uptime = Gauge::<i64>::default();
+    registry.register(
+        "uptime_seconds",
+        "Time since hallwayd started, or read its configuration again",
+        uptime.clone(),
+    );
+    uptime.set(status.uptime_seconds as i64);
+}
+
+fn qemus(registry: &mut Registry, status: &Status) {
     let connected = Gauge::<i64>::default();
     registry.register("qemus", "QEMUs that are connected", connected.clone());
     connected.set(status.connections.len() as i64);
+    let doorbells = gauges(
+        registry,
+        "qemu_doorbells",
+        "Doorbells of other VMs that the QEMUs of a VM know",
+    );
+    let pending = gauges(
+        registry,
+        "qemu_doorbells_pending",
+        "Doorbells of other VMs that the QEMUs of a VM have not read yet",
+    );
+    let requests = counters(registry, "qemu_requests", "Requests of a guest");
+    let throttled = gauges(
+        registry,
+        "qemus_throttled",
+        "QEMUs of a VM whose guest makes too many requests, which wait",
+    );
+    for one in &status.connections {
+        // The guest's own word for itself; nothing before it has asked for anything.
+        let label = OfVm {
+            vm: one.name.clone().unwrap_or_default(),
+        };
+        doorbells.get_or_create(&label).inc_by(one.doorbells as i64);
+        pending
+            .get_or_create(&label)
+            .inc_by(one.doorbells_pending as i64);
+        requests.get_or_create(&label).inc_by(one.requests);
+        throttled.get_or_create(&label).inc_by(one.throttled.into());
+    }
+}
+
+fn vms(registry: &mut Registry, status: &Status) {
     let up = Family::<OfVm, Gauge>::default();
     registry.register(
         "vm_monitor_up",
@@ -42,7 +140,7 @@ pub fn register(registry: &mut Registry, status: &Status) {
     let problems = Family::<OfVm, Gauge>::default();
     registry.register(
         "vm_problems",
-        "What hallway doctor would say of a VM of the configuration",
+        "Problems of a VM of the configuration: its monitor, its ring memory, its CPUs",
         problems.clone(),
     );
     let given = Family::<OfVm, Gauge>::default();
@@ -51,10 +149,16 @@ pub fn register(registry: &mut Registry, status: &Status) {
         "CPUs that a VM with [vm.cpus] is to have online",
         given.clone(),
     );
+    let released = gauges(
+        registry,
+        "vm_released",
+        "Whether the ring memory of a VM of the configuration was released, and stays out",
+    );
     for vm in &status.vms {
         let label = OfVm {
             vm: vm.name.clone(),
         };
+        released.get_or_create(&label).set(vm.released.into());
         up.get_or_create(&label).set(vm.connected.into());
         let of_plugs = vm.plugs.iter().filter(|plug| plug.problem.is_some());
         let cpus = vm.cpus.as_ref();
@@ -65,6 +169,93 @@ pub fn register(registry: &mut Registry, status: &Status) {
         let count = of_plugs.count() + usize::from(vm.problem.is_some()) + usize::from(of_cpus);
         problems.get_or_create(&label).set(count as i64);
     }
+}
+
+/// Adds what the processes that serve one VM each count.
+fn helpers(registry: &mut Registry, status: &Status) {
+    let sockets = gauges(
+        registry,
+        "helper_connections",
+        "Connections of a helper, also those that are being made or ended",
+    );
+    let listeners = gauges(registry, "helper_listeners", "Published ports of a helper");
+    let datagrams = gauges(registry, "helper_udp_sockets", "UDP sockets of a helper");
+    let sent = counters(
+        registry,
+        "helper_sent_bytes",
+        "Bytes sent by the host's sockets of a helper",
+    );
+    let received = counters(
+        registry,
+        "helper_received_bytes",
+        "Bytes received by the host's sockets of a helper",
+    );
+    let refused = counters(
+        registry,
+        "helper_refused",
+        "What a helper refused the guest, by the rule or cause",
+    );
+    let delayed = counters(
+        registry,
+        "helper_delayed",
+        "Connections that had to wait, as the guest makes too many in a second",
+    );
+    let corrupt = counters(
+        registry,
+        "helper_corrupt",
+        "How often the guest broke the protocol",
+    );
+    for vm in &status.vms {
+        let add = |helper, of: &Helper| {
+            let vm = vm.name.clone();
+            for (cause, count) in &of.refused {
+                let label = OfCause {
+                    vm: vm.clone(),
+                    helper,
+                    cause: cause.clone(),
+                };
+                refused.get_or_create(&label).inc_by(*count);
+            }
+            let label = OfHelper { vm, helper };
+            sockets.get_or_create(&label).set(of.sockets.into());
+            listeners.get_or_create(&label).set(of.listeners.into());
+            datagrams.get_or_create(&label).set(of.datagrams.into());
+            sent.get_or_create(&label).inc_by(of.sent_bytes);
+            received.get_or_create(&label).inc_by(of.received_bytes);
+            delayed.get_or_create(&label).inc_by(of.delayed);
+            corrupt.get_or_create(&label).inc_by(of.corrupt);
+        };
+        if let Some(one) = &vm.outsourcer {
+            add("outsourcer", one);
+        }
+        if let Some(one) = &vm.host_end {
+            add("host end", one);
+        }
+    }
+}
+
+/// Adds what pairs of Xen's domains share. One whose domains may share nothing is left out.
+fn domains(registry: &mut Registry, xen: &Xen) {
+    let offering = gauges(
+        registry,
+        "xen_pair_offering",
+        "Whether a domain offers a peer memory, where they may share it",
+    );
+    let may = xen.pairs.iter().filter(|pair| pair.refused.is_none());
+    for pair in may {
+        let [one, other] = pair.domains;
+        for (domain, peer) in [(one, other), (other, one)] {
+            let label = OfDomain {
+                domain: name_domain(xen, domain),
+                peer: name_domain(xen, peer),
+            };
+            let is_offered = pair.offering.contains(&domain);
+            offering.get_or_create(&label).set(is_offered.into());
+        }
+    }
+}
+
+fn regions(registry: &mut Registry, status: &Status) {
     let memory = Family::<OfRegion, Gauge>::default();
     registry.register("region_bytes", "Ring memory", memory.clone());
     let repairs = Family::<OfRegion, Counter>::default();

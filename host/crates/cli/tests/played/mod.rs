@@ -7,7 +7,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 
-use hallway_control::{socket, Answer, Cpus, Helper, Liveness, Member, Plug, Region, Status, Vm};
+use hallway_control::{
+    socket, Answer, Connection, Cpus, Domain, DomainPair, Helper, Liveness, Member, Plug, Region,
+    Status, Vm, Xen,
+};
 
 /// A hallwayd; its run directory is removed when the test ends.
 pub struct Hallwayd {
@@ -118,8 +121,43 @@ pub fn status(sent: u64) -> Status {
                 member(2, "web2", 0, sent),
             ],
         }],
-        connections: Vec::new(),
+        connections: vec![Connection {
+            connection: 1,
+            pid: Some(2),
+            name: Some("web1".into()),
+            uuid: Some("u-web1".into()),
+            regions: vec!["pair-1".into()],
+            doorbells: 3,
+            doorbells_pending: 1,
+            requests: 9,
+            throttled: false,
+            problem: None,
+        }],
         vms: vec![vm("web1"), outsourced, lacking],
         xen: None,
+    }
+}
+
+/// Three domains: of the first two one offers the other memory, and the third may share none.
+pub fn xen() -> Xen {
+    let domain = |number: u32| Domain {
+        number,
+        name: format!("dom-{number}"),
+        uuid: format!("u-{number}"),
+    };
+    let pair = |domains, refused: Option<&str>, offering| DomainPair {
+        domains,
+        refused: refused.map(String::from),
+        offering,
+    };
+    let why = Some("no group of both");
+    Xen {
+        problem: None,
+        domains: [1, 2, 3].map(domain).into(),
+        pairs: vec![
+            pair([1, 2], None, vec![2]),
+            pair([1, 3], why, Vec::new()),
+            pair([2, 3], why, Vec::new()),
+        ],
     }
 }
