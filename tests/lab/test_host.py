@@ -222,6 +222,33 @@ def test_metrics_unit() -> None:
                 server.kill()
 
 
+@pytest.mark.needs("host")
+def test_guest_metrics_unit() -> None:
+    """In a guest that lacks the module its unit's program says so, for this kernel."""
+    assert _setting(OF_GUEST, "RuntimeDirectory") == _setting(METRICS, "RuntimeDirectory")
+    # It would hide the kernel's release.
+    assert "ProcSubset=" not in OF_GUEST.read_text()
+    _, *words = _setting(OF_GUEST, "ExecStart").split()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+        os.chown(scratch, NOBODY, NOBODY)
+        path = Path(scratch, Path(words.pop()).name)
+        confined = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        confined += ["--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs"]
+
+        def ask() -> str:
+            words = ["curl", "--silent", "--include", "--unix-socket", path, "http://localhost/metrics"]
+            return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+        with subprocess.Popen([*confined, build_host() / "hallway", *words, path]) as server:
+            try:
+                wait_for(lambda: "503 Service Unavailable" in ask(), "it answers")
+                said = ask()
+                assert "module hallway is not loaded" in said, said
+                assert f"none is installed for this kernel, {os.uname().release}," in said, said
+            finally:
+                server.kill()
+
+
 def test_unit_names_one_program() -> None:
     """The unit, its reload and the drop-ins start the same program."""
     start = _setting(UNIT, "ExecStart")
