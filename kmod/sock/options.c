@@ -215,6 +215,7 @@ void hall_release_cb(struct sock *sk)
 		release_changed(hs, sk);
 }
 
+#if IS_ENABLED(CONFIG_NET_SOCK_MSG) && IS_ENABLED(CONFIG_BPF_SYSCALL)
 /*
  * sockmap sets sk_prot to one that it built from the native tables, under
  * lock_sock() and RCU: sleeping is not allowed. Unread bytes of a ring are in
@@ -258,3 +259,4 @@ int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
 	}
 	return READ_ONCE(sk->sk_prot)->psock_update_sk_prot(sk, psock, restore);
 }
+#endif
