@@ -9,7 +9,7 @@
  * likes. No table of ours sees that call. So a kprobe at tcp_set_ulp(), through
  * which all ULPs come with lock_sock() held, puts the native tables back first. A
  * socket on a ring can't do without ours: there the ULP is refused, as it is by
- * TCP where another one came first.
+ * TCP where another one came first. A kernel without kprobes may have no ULP.
  */
 #include "switch.h"
 
@@ -19,6 +19,7 @@
 
 #include "../sock/lookup.h"
 
+#ifdef CONFIG_KPROBES
 /* Where a socket has a ULP, TCP refuses another one with EEXIST. */
 static const struct tcp_ulp_ops refusal = {
 	.name = "hallway",
@@ -55,7 +56,7 @@ int hall_ulp_init(void)
 	int err = register_kprobe(&probe);
 
 	if (err)
-		pr_err("hallway: no kprobe at tcp_set_ulp() (error %d): the kernel needs CONFIG_KPROBES\n",
+		pr_err("hallway: no kprobe at tcp_set_ulp() (error %d)\n",
 		       err);
 	return err;
 }
@@ -64,3 +65,19 @@ void hall_ulp_uninit(void)
 {
 	unregister_kprobe(&probe);
 }
+#else
+#define HAS_ULPS (IS_ENABLED(CONFIG_TLS) || IS_ENABLED(CONFIG_MPTCP) || \
+		  IS_ENABLED(CONFIG_XFRM_ESPINTCP) || IS_ENABLED(CONFIG_SMC))
+
+int hall_ulp_init(void)
+{
+	if (!HAS_ULPS)
+		return 0;
+	pr_err("hallway: a kernel with ULPs, such as kTLS, needs CONFIG_KPROBES\n");
+	return -EOPNOTSUPP;
+}
+
+void hall_ulp_uninit(void)
+{
+}
+#endif
