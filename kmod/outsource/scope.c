@@ -18,6 +18,7 @@ struct scope {
 
 static struct scope __rcu *scope;	/* NULL: all; written under hall_outsource_set() */
 
+#ifdef CONFIG_SOCK_CGROUP_DATA
 static bool has_id(const struct scope *in, u64 id)
 {
 	unsigned int n;
@@ -28,7 +29,6 @@ static bool has_id(const struct scope *in, u64 id)
 	return false;
 }
 
-#ifdef CONFIG_SOCK_CGROUP_DATA
 /* RCU */
 static bool is_below(const struct scope *in, struct sock *sk)
 {
