@@ -2,7 +2,7 @@
 /* Orders the rooms' starts, and unwinds them. */
 #include <linux/module.h>
 
-#ifndef CONFIG_X86
+#if !defined(CONFIG_X86) && !defined(CONFIG_UML_X86)
 #error "Hallway needs x86: its bus-locked instructions, and its page tables' cache bits"
 #endif
 
