@@ -6,6 +6,11 @@
 #include "transport.h"
 
 /* T(name): the transport is hall_<name>_transport. */
+#ifdef CONFIG_PCI
+#define HALL_TRANSPORT_IVSHMEM(T)	T(ivshmem)
+#else
+#define HALL_TRANSPORT_IVSHMEM(T)
+#endif
 #ifdef CONFIG_XEN
 #define HALL_TRANSPORT_XEN(T)	T(xen)
 #else
@@ -14,7 +19,7 @@
 
 #define HALL_TRANSPORTS(T) \
 	T(loopback) \
-	T(ivshmem) \
+	HALL_TRANSPORT_IVSHMEM(T) \
 	HALL_TRANSPORT_XEN(T)
 
 #define HALL_TRANSPORT_DECLARE(name) \
