@@ -47,7 +47,8 @@ bool hall_address_leads_out(const struct in6_addr *address)
 	return (type & IPV6_ADDR_UNICAST) &&
 	       !(type & (IPV6_ADDR_LINKLOCAL | IPV6_ADDR_LOOPBACK |
 			 IPV6_ADDR_COMPATv4)) &&
-	       !ipv6_chk_addr(net, address, NULL, 0);
+	       !(IS_ENABLED(CONFIG_IPV6) &&
+		 ipv6_chk_addr(net, address, NULL, 0));
 }
 
 static bool is_member(const struct in6_addr *address)
