@@ -138,8 +138,8 @@ static void insert_list(struct sock *sk, struct sk_buff_head *list, u32 seq,
 }
 
 /*
- * The peer may send what the window allows, and Linux 6.1 drops in silence what a full
- * buffer has no room for. As TCP of later versions does, the next ACK says so.
+ * The peer may send what the window allows, and Linux 6.1 drops what a full buffer has no
+ * room for, without an ACK. As TCP of later versions does, the next ACK says so.
  */
 static void close_full_window(struct sock *sk)
 {
