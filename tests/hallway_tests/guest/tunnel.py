@@ -46,6 +46,7 @@ CONNECTING = 30
 SOON = 20  # seconds, for what comes at once
 MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
+BUFFER = 256 << 10  # bytes that an end holds at most, if its program says nothing
 SMALL = 4096  # bytes of a ring where there are many
 
 Row = Callable[["Caller"], object]
@@ -133,6 +134,10 @@ def _until_closed(sock: socket.socket) -> None:
         pass
 
 
+def _flood(sock: socket.socket) -> None:
+    sock.sendall(bytes(3 * BUFFER))
+
+
 def _close(sock: socket.socket) -> None:
     pass
 
@@ -145,6 +150,7 @@ SERVICES = {
     "deaf": _deaf,
     "mute": _mute,
     "busy": _busy,
+    "flood": _flood,
     "close": _close,
 }
 
@@ -440,6 +446,21 @@ def lowat(caller: Caller) -> object:
         few = bool(poll.poll(300))
         sock.sendall(bytes(1))
         return few, bool(poll.poll(PATIENCE * 1000)), len(sock.recv(100))
+
+
+@row
+def lowat_of_most(caller: Caller) -> object:
+    """poll() for more than half of what an end holds gets it from a writer that found it full."""
+    if caller.kind == "packet":
+        return None
+    with caller.call("flood") as sock:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, BUFFER)
+        full = bool(poll.poll(SOON * 1000))
+        take(sock, BUFFER // 8)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, BUFFER - BUFFER // 16)
+        return full, bool(poll.poll(SOON * 1000))
 
 
 @row
