@@ -48,10 +48,52 @@ fn open(path: &Path, kind: SockType, group: Option<u32>) -> Result<OwnedFd> {
     let bound = bind(listener.as_raw_fd(), &UnixAddr::new(path)?);
     umask(before);
     bound?;
-    if group.is_some() {
-        chown(path, None, group)?;
+    if let Some(gid) = group {
+        chown(path, None, group).with_context(|| {
+            format!(
+                "it cannot be given to the group of `access` (gid {gid}): have hallwayd be in it, by \
+                 SupplementaryGroups= of its unit (outsource.conf has the line)"
+            )
+        })?;
         set_permissions(path, Permissions::from_mode(0o660))?;
     }
     start(&listener, Backlog::MAXCONN)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a capability from this thread, by its number below 32.
+    fn drop_capability(number: u32) {
+        // The kernel's header (version 3, this thread), and two words of each of three sets.
+        let mut header = [0x2008_0522_u32, 0];
+        let mut sets = [[0_u32; 3]; 2];
+        // SAFETY: both are as long as that version has them.
+        unsafe {
+            let (header, sets) = (header.as_mut_ptr(), sets.as_mut_ptr());
+            assert_eq!(libc::syscall(libc::SYS_capget, header, sets), 0);
+            (*sets)[0] &= !(1 << number);
+            assert_eq!(libc::syscall(libc::SYS_capset, header, sets), 0);
+        }
+    }
+
+    #[test]
+    fn a_group_that_hallwayd_is_not_in_is_said_with_the_remedy() {
+        const CHOWN: u32 = 0;
+        const OTHER: u32 = 65533;
+        let path = std::env::temp_dir().join(format!("hwd-{}-access", std::process::id()));
+        let refused = || {
+            drop_capability(CHOWN);
+            open(&path, SockType::Stream, Some(OTHER)).unwrap_err()
+        };
+        // A thread of its own has its capabilities.
+        let error = std::thread::scope(|scope| scope.spawn(refused).join().unwrap());
+        assert!(
+            format!("{error:#}").contains("SupplementaryGroups="),
+            "{error:#}"
+        );
+        std::fs::remove_file(&path).unwrap();
+    }
 }
