@@ -29,6 +29,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use serde::Serialize;
 
 use crate::options::{Command, Daemon, Options, Setting, Side};
+use crate::xen::Domain;
 
 fn print_json(value: &impl Serialize) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -67,12 +68,13 @@ fn find_place(run_dir: &Path, Side { host, guest }: Side) -> Result<Place> {
 }
 
 /// Where `hallway doctor` looks. A machine that shows neither side is a host if hallwayd is
-/// installed, and otherwise a VM that lacks both doorbell and module.
+/// installed, or if it is dom0 of Xen, and otherwise a VM that lacks both doorbell and module.
 fn place_for_doctor(run_dir: &Path, side: Side) -> Place {
+    let is_host = || places::has("hallwayd") || xen::domain() == Some(Domain::Dom0);
     match find_place(run_dir, side) {
         Ok(place) => place,
-        Err(_) if guest::is_guest() || !places::has("hallwayd") => Place::Guest,
-        Err(_) => Place::Host,
+        Err(_) if !guest::is_guest() && is_host() => Place::Host,
+        Err(_) => Place::Guest,
     }
 }
 
