@@ -286,7 +286,7 @@ impl Pipe {
         }
     }
 
-    /// Gives the own ring back, which the guest does not take or does not know.
+    /// Frees the own ring, which the guest does not take or does not know.
     pub fn drop_ring(&mut self, peer: &mut Peer) {
         if self.to_guest.take().is_some() {
             peer.free_ring(self.handle);

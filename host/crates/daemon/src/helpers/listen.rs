@@ -64,6 +64,7 @@ fn open(path: &Path, kind: SockType, group: Option<u32>) -> Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     /// Takes a capability from this thread, by its number below 32.
     fn drop_capability(number: u32) {
@@ -76,6 +77,39 @@ mod tests {
             assert_eq!(libc::syscall(libc::SYS_capget, header, sets), 0);
             (*sets)[0] &= !(1 << number);
             assert_eq!(libc::syscall(libc::SYS_capset, header, sets), 0);
+        }
+    }
+
+    /// A directory for a socket, which is gone when the test ends.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str, mode: u32) -> Self {
+            let name = format!("hwl-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir(&path).unwrap();
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            Self(path)
+        }
+
+        fn listen(&self, group: Option<u32>) -> Result<Vec<OwnedFd>> {
+            let path = self.0.join("vm.sock");
+            listen(Some(&Listen { path, group }))
+        }
+
+        /// Mode and group of both sockets.
+        fn access(&self) -> [(u32, u32); 2] {
+            ["vm.sock", "vm.sock.packets"].map(|name| {
+                let meta = std::fs::metadata(self.0.join(name)).unwrap();
+                (meta.mode() & 0o7777, meta.gid())
+            })
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
@@ -95,5 +129,35 @@ mod tests {
             "{error:#}"
         );
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn members_of_the_group_access_may_connect() {
+        let folder = Folder::new("group", 0o700);
+        // Root may give a socket to any group, others to their own.
+        let gid = match nix::unistd::geteuid().is_root() {
+            true => 4242,
+            false => nix::unistd::getgid().as_raw(),
+        };
+        let _sockets = folder.listen(Some(gid)).unwrap();
+        assert_eq!(folder.access(), [(0o660, gid); 2]);
+    }
+
+    #[test]
+    fn without_the_group_access_no_other_user_may_connect() {
+        let folder = Folder::new("own", 0o700);
+        let _sockets = folder.listen(None).unwrap();
+        let modes = folder.access().map(|(mode, _)| mode);
+        assert_eq!(modes, [0o600; 2]);
+    }
+
+    #[test]
+    fn a_tunnels_socket_in_a_directory_of_others_is_refused() {
+        for mode in [0o777, 0o770, 0o1777] {
+            let folder = Folder::new("open", mode);
+            let error = folder.listen(None).unwrap_err().to_string();
+            assert!(error.contains("pose as the VM"), "{error}");
+            assert!(!folder.0.join("vm.sock").exists());
+        }
     }
 }
