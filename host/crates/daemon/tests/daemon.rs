@@ -604,7 +604,7 @@ fn idle_clients_of_the_control_socket_keep_no_other_out() {
 /// The daemon goes on once it has.
 fn send_lingering(daemon: &Daemon, name: &str) -> UnixStream {
     let path = daemon.run().join(name);
-    daemon.accept_descriptors(&path);
+    accept_descriptors(daemon.child.id(), &path);
     daemon.signal(Signal::SIGSTOP);
     let peer = UnixStream::connect(path).unwrap();
     let (stream, listener) = lingering::open();
@@ -614,14 +614,6 @@ fn send_lingering(daemon: &Daemon, name: &str) -> UnixStream {
     std::mem::forget(listener);
     daemon.signal(Signal::SIGCONT);
     peer
-}
-
-/// Whether the daemon answers, and not late.
-fn answers(daemon: &Daemon) -> bool {
-    let run = daemon.run();
-    let (sender, answers) = std::sync::mpsc::channel();
-    std::thread::spawn(move || sender.send(ask(&run, Query::Status).is_ok()));
-    answers.recv_timeout(Duration::from_secs(5)) == Ok(true)
 }
 
 #[test]

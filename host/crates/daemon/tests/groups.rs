@@ -385,7 +385,7 @@ fn memory_goes_to_no_process_that_has_the_pid_of_the_one_with_the_doorbell() {
         ..Machine::default()
     };
     let monitor = qemu::Qemu::new(GREETING, machine.answer());
-    let socket = common::listening(std::process::id(), &monitor.path);
+    let socket = common::find_listening(std::process::id(), &monitor.path).unwrap();
     let aside = monitor.path.with_extension("aside");
     std::fs::rename(&monitor.path, &aside).unwrap();
     let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));

@@ -3,12 +3,17 @@
 #![allow(missing_docs)]
 
 mod common;
+#[path = "../../unix/tests/lingering/mod.rs"]
+mod lingering;
 #[path = "../../qmp/tests/qemu/mod.rs"]
 mod qemu;
 
+use std::io::Write;
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use common::{change, member_generation, member_state, member_uuid, memory_of, until, Daemon};
@@ -102,7 +107,7 @@ impl Vm {
     }
 }
 
-/// A daemon with the outsourcer of the tests.
+/// A daemon with the outsourcer of the tests, and the real host end.
 fn daemon(config: &str) -> Daemon {
     // Another user writes there, which the folder of a run may keep out.
     std::env::set_var("TMPDIR", "/tmp");
@@ -112,11 +117,17 @@ fn daemon(config: &str) -> Daemon {
     // It is another user that runs it, and writes there.
     let all = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(&folder, all.clone()).unwrap();
-    let built = Path::new(env!("CARGO_BIN_EXE_hallwayd")).with_file_name("examples/outsourcer");
-    let program = folder.join("hallway-outsource");
-    std::fs::copy(&built, &program)
-        .unwrap_or_else(|error| panic!("{}: {error}: run cargo build --examples", built.display()));
-    std::fs::set_permissions(&program, all).unwrap();
+    let examples = Path::new(env!("CARGO_BIN_EXE_hallwayd")).with_file_name("examples");
+    for (built, name) in [
+        ("outsourcer", "hallway-outsource"),
+        ("host-end", "hallway-host"),
+    ] {
+        let (built, program) = (examples.join(built), folder.join(name));
+        std::fs::copy(&built, &program).unwrap_or_else(|error| {
+            panic!("{}: {error}: run cargo build --examples", built.display())
+        });
+        std::fs::set_permissions(&program, all.clone()).unwrap();
+    }
     until("all monitors answer", || {
         daemon.status().vms.iter().all(|m| m.connected)
     });
@@ -347,6 +358,64 @@ fn an_outsourcer_that_reads_no_orders_is_ended() {
     assert!(!runs(before));
     assert!(daemon.log().contains("does not listen"));
     assert_ne!(pid(&daemon), before);
+}
+
+/// Sends the host end that listens at the path a descriptor the last close of which waits, as
+/// before Linux 6.16, and returns once it waits. The close ends with what is returned.
+fn have_it_wait(pid: u32, path: &Path) -> TcpListener {
+    common::accept_descriptors(pid, path);
+    let process = Pid::from_raw(pid as i32);
+    kill(process, Signal::SIGSTOP).unwrap();
+    let mut program = UnixStream::connect(path).unwrap();
+    let (stream, listener) = lingering::open();
+    lingering::send(&program, &stream).unwrap();
+    drop(stream);
+    // It hangs up on a program that says this, and closes what came along.
+    program.write_all(b"\n").unwrap();
+    kill(process, Signal::SIGCONT).unwrap();
+    let close = format!("{} ", libc::SYS_close);
+    until("it waits in close()", || {
+        let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
+        call.is_ok_and(|call| call.starts_with(&close))
+    });
+    listener
+}
+
+#[test]
+fn a_descriptor_that_a_host_end_is_sent_makes_no_other_vm_wait() {
+    // No other user may look into the process.
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let folder = PathBuf::from(format!("/tmp/hwt-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("a.sock");
+    let tunnels = format!(
+        "[vm.tunnels]\nmemory = \"16M\"\nsocket = \"{}\"\n",
+        path.display()
+    );
+    let (mut a, mut b) = (Vm::new("a"), Vm::new("b"));
+    let daemon = daemon(&(a.config(&tunnels) + &b.config(OUTSOURCE)));
+    a.start(&daemon);
+    b.start(&daemon);
+    let mut pid = 0;
+    until("a host end listens", || {
+        let vms = daemon.status().vms;
+        pid = vms[0].host_end.as_ref().map_or(0, |one| one.pid);
+        pid != 0 && common::find_listening(pid, &path).is_some()
+    });
+    b.region();
+    let regions = daemon.status().regions;
+    let own = regions.iter().find(|region| region.name == "out.b");
+    let region = own.unwrap().uuid.parse().unwrap();
+
+    let waits = have_it_wait(pid, &path);
+    assert!(common::answers(&daemon));
+    assert_eq!(b.guest().join(region), abi::STATUS_OK);
+    b.reaches_outsourcer(&daemon);
+    assert_eq!(daemon.status().vms[0].host_end.as_ref().unwrap().pid, pid);
+    drop(waits);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

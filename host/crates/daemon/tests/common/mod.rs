@@ -64,8 +64,8 @@ fn command(dir: &Path, mem: &str, regions: &[&str]) -> Command {
         command.env("NOTIFY_SOCKET", dir.join("notify.sock"));
     }
     command.args(["--log-level", "debug"]);
-    let outsourcer = dir.join("out/hallway-outsource");
-    command.env("HALLWAY_OUTSOURCE", outsourcer);
+    command.env("HALLWAY_OUTSOURCE", dir.join("out/hallway-outsource"));
+    command.env("HALLWAY_HOST", dir.join("out/hallway-host"));
     let log = File::options()
         .append(true)
         .create(true)
@@ -145,28 +145,6 @@ impl Daemon {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
-    /// Has a socket at which the daemon listens accept descriptors, as before Linux 6.16.
-    pub fn accept_descriptors(&self, path: &Path) {
-        let pid = self.child.id();
-        let number = listening(pid, path);
-        let yes: libc::c_int = 1;
-        // SAFETY: the calls take numbers, and an int that lives; the kernel makes the
-        // descriptors for us.
-        unsafe {
-            let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-            let process = OwnedFd::from_raw_fd(Errno::result(process).unwrap() as RawFd);
-            let socket = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
-            let socket = OwnedFd::from_raw_fd(Errno::result(socket).unwrap() as RawFd);
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                hallway_unix::SO_PASSRIGHTS,
-                (&raw const yes).cast(),
-                size_of_val(&yes) as libc::socklen_t,
-            );
-        }
-    }
-
     pub fn start(&mut self) {
         let mut command = command(&self.dir, self.mem, &self.regions);
         self.child = command.args(&self.words).spawn().unwrap();
@@ -237,13 +215,42 @@ fn socket_inode(path: &Path) -> Option<String> {
         })
 }
 
+/// Has a socket at which a process listens accept descriptors, as before Linux 6.16.
+pub fn accept_descriptors(pid: u32, path: &Path) {
+    let number = find_listening(pid, path).unwrap();
+    let yes: libc::c_int = 1;
+    // SAFETY: the calls take numbers, and an int that lives; the kernel makes the
+    // descriptors for us.
+    unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        let process = OwnedFd::from_raw_fd(Errno::result(process).unwrap() as RawFd);
+        let socket = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
+        let socket = OwnedFd::from_raw_fd(Errno::result(socket).unwrap() as RawFd);
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            hallway_unix::SO_PASSRIGHTS,
+            (&raw const yes).cast(),
+            size_of_val(&yes) as libc::socklen_t,
+        );
+    }
+}
+
 /// The descriptor of a process that listens at a path.
-pub fn listening(pid: u32, path: &Path) -> RawFd {
-    let link = PathBuf::from(format!("socket:[{}]", socket_inode(path).unwrap()));
+pub fn find_listening(pid: u32, path: &Path) -> Option<RawFd> {
+    let link = PathBuf::from(format!("socket:[{}]", socket_inode(path)?));
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let mut fds = fds.flatten();
     let fd = fds.find(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == link));
-    fd.unwrap().file_name().to_str().unwrap().parse().unwrap()
+    fd?.file_name().to_str()?.parse().ok()
+}
+
+/// Whether the daemon answers, and not late.
+pub fn answers(daemon: &Daemon) -> bool {
+    let run = daemon.run();
+    let (sender, answers) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(ask(&run, Query::Status).is_ok()));
+    answers.recv_timeout(Duration::from_secs(5)) == Ok(true)
 }
 
 fn stdin_inode(pid: i32) -> Option<String> {
