@@ -12,7 +12,7 @@
  */
 #include "outsource.h"
 
-#include <net/udp.h>
+#include "../compat/udp.h"
 
 static bool has_port(const struct sock *sk)
 {
@@ -82,7 +82,7 @@ static void unbind(struct socket *sock)
 static unsigned int collect_bound(unsigned int number, unsigned int from,
 				  struct hall_port_batch *batch)
 {
-	struct udp_hslot *bucket = &udp_table.hash[number];
+	struct udp_hslot *bucket = &hall_udp_table()->hash[number];
 	unsigned int at = 0;
 	struct sock *sk;
 
@@ -120,5 +120,5 @@ int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len)
 
 unsigned int hall_bound_walk(void)
 {
-	return hall_port_walk(&bound, udp_table.mask);
+	return hall_port_walk(&bound, hall_udp_table()->mask);
 }
