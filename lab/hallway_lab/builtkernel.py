@@ -96,7 +96,8 @@ def _configure(recipe: Recipe, tree: Path) -> None:
     words: list[Arg] = ["scripts/kconfig/merge_config.sh", "-n", recipe.fragment]
     said = run(words, cwd=tree, env=recipe.env)
     # Kernels differ in how that script says what was refused.
-    granted = (tree / ".config").read_text().splitlines()
+    config = tree / ".config"
+    granted = config.read_text().splitlines() if config.exists() else []
     wanted = [line for line in recipe.fragment.read_text().splitlines() if line.startswith("CONFIG_")]
     if refused := [line for line in wanted if line not in granted]:
         raise LabError(

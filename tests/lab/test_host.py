@@ -226,8 +226,8 @@ def test_metrics_unit() -> None:
 def test_guest_metrics_unit() -> None:
     """In a guest that lacks the module its unit's program says so, for this kernel."""
     assert _setting(OF_GUEST, "RuntimeDirectory") == _setting(METRICS, "RuntimeDirectory")
-    # It would hide the kernel's release.
-    assert "ProcSubset=" not in OF_GUEST.read_text()
+    # They would hide the kernel's release, and its modules.
+    assert not re.search("^(ProcSubset|ProtectKernelModules)=", OF_GUEST.read_text(), re.M)
     _, *words = _setting(OF_GUEST, "ExecStart").split()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         os.chown(scratch, NOBODY, NOBODY)
