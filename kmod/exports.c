@@ -32,6 +32,7 @@ HALL_EXPORT(hall_member_put);
 HALL_EXPORT(hall_member_uncharge);
 HALL_EXPORT(hall_members_get_by_cid);
 HALL_EXPORT(hall_members_next_cid);
+HALL_EXPORT(hall_memory_alloc);
 HALL_EXPORT(hall_memory_alloc_ring);
 HALL_EXPORT(hall_memory_free);
 HALL_EXPORT(hall_ring_arm_edge);

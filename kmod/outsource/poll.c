@@ -45,7 +45,7 @@ static __poll_t poll_stream(struct hall_out *out, struct socket *sock)
 
 	spin_lock_bh(&out->channel.lock);
 	readable = is_readable(out, target, &eof);
-	filled = !readable && hall_ring_is_filled(&out->rx);
+	filled = !readable && hall_ring_should_wake_writer(&out->rx);
 	if (out->memory.ring && !(shutdown & SEND_SHUTDOWN)) {
 		/* Before it is armed: its wake-up looks for this. */
 		set_bit(SOCK_NOSPACE, &sock->flags);

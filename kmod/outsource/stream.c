@@ -11,7 +11,7 @@
 #include "../obs/counters.h"
 #include "../sock/wake.h"
 
-/* A writer that found the ring full is woken at half, so that it is worth its cost. */
+/* A ring is writable for a call that waits while it has this space. */
 #define LEAST_SPACE	1
 
 /* Is it too late to send? */
@@ -251,7 +251,7 @@ static bool arm_bytes(struct hall_out *out, u32 seen)
 		used = hall_ring_count_used(&out->rx);
 		ready = used > seen || READ_ONCE(out->rx.shared->end) ||
 			hall_ring_arm_head(&out->rx, used + 1);
-		filled = !ready && hall_ring_is_filled(&out->rx);
+		filled = !ready && hall_ring_should_wake_writer(&out->rx);
 	}
 	spin_unlock_bh(&out->channel.lock);
 	if (unlikely(filled))

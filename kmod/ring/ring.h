@@ -36,6 +36,7 @@ struct hall_rx_ring {
 	u64 head;		/* the peer's, as last seen and found possible */
 	bool armed;		/* a doorbell was asked for at event */
 	u64 event;
+	u64 woken_at;		/* tail + 1 as the reader last woke the writer; or 0 */
 };
 
 /* A run of bytes in the ring; it never wraps. */
@@ -61,11 +62,16 @@ enum hall_rx_source {
 
 /*
  * May such a writer sleep? A reader that leaves these bytes, and waits for others, has to
- * notify it. As of the last look of ours at the ring.
+ * notify it. True once for a tail: two readers that do so would wake each other for ever,
+ * and a writer that fills the ring afterwards wakes the reader. As of the last look of ours.
  */
-static inline bool hall_ring_is_filled(const struct hall_rx_ring *rx)
+static inline bool hall_ring_should_wake_writer(struct hall_rx_ring *rx)
 {
-	return rx->head - rx->tail > HALL_RING_WAKE_SPACE(rx->size);
+	if (rx->head - rx->tail <= HALL_RING_WAKE_SPACE(rx->size) ||
+	    rx->woken_at == rx->tail + 1)
+		return false;
+	rx->woken_at = rx->tail + 1;
+	return true;
 }
 
 /* Is size one that a ring can have? */

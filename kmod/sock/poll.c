@@ -5,7 +5,7 @@
  * sk_data_ready() and sk_write_space(). The answer "not ready" always arms the
  * doorbell, so that level and edge triggered pollers are woken by the change.
  *
- * Neither takes a reference: under channel.lock the states say whether there are
+ * Neither needs a reference for that: under channel.lock the states say whether there are
  * rings, and no ring outlives the last reference. A connection on TCP does not take the
  * lock either. That is as if the poller had looked just before a ring came. Its entry is
  * in the queue already, and the first byte of a ring always rings.
@@ -33,20 +33,22 @@ static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 							    target - n : 1);
 		waits = readable && !hall_rx_ring_is_next(hs, &n);
 		readable &= !waits;
-		filled = !readable && hall_ring_is_filled(&hs->rx.ring);
+		filled = !readable &&
+			 hall_ring_should_wake_writer(&hs->rx.ring);
 		if (readable && hall_sock_wants_edges(sk, false))
 			hall_ring_arm_edge(&hs->rx.ring);
 	}
 	spin_unlock_bh(&hs->channel.lock);
-	if (unlikely(waits || small) && hall_channel_tryget(&hs->channel)) {
+	if (unlikely(waits || small || filled) &&
+	    hall_channel_tryget(&hs->channel)) {
 		if (waits)
 			hall_rx_await_tcp(hs);
 		if (small)
 			hall_rx_report_small(hs);
+		if (filled)
+			hall_channel_notify_sender(&hs->channel);
 		hall_sock_put(hs);
 	}
-	if (unlikely(filled))
-		hall_channel_notify_sender(&hs->channel);
 	return readable;
 }
 

@@ -202,7 +202,7 @@ int hall_peek_len(struct socket *sock)
 {
 	int n = hall_sock_find_native_ops(sock)->peek_len(sock);
 	struct hall_sock *hs = hall_sock_peek(sock->sk);
-	bool come = false, full = false, filled = false;
+	bool come = false, filled = false;
 	u32 unread, tcp;
 
 	if (!hs)
@@ -212,19 +212,17 @@ int hall_peek_len(struct socket *sock)
 		unread = hall_ring_count_used(&hs->rx.ring);
 		/* A user that waits for more than this does not read now. */
 		come = hall_ring_arm_head(&hs->rx.ring, unread + 1);
-		full = unread >= HALL_RING_FILLS(hs->rx.ring.size);
-		filled = hall_ring_is_filled(&hs->rx.ring);
+		filled = unread >= HALL_RING_FILLS(hs->rx.ring.size) ||
+			 hall_ring_should_wake_writer(&hs->rx.ring);
 		n += unread;
 	}
 	spin_unlock_bh(&hs->channel.lock);
 	if (come)
 		put_off(hs, 0);
-	/* Or for more than the writer brings before that: on_small() looks again. */
-	if (unlikely(full) && hall_channel_tryget(&hs->channel)) {
+	/* Not under the socket's lock: on_small() wakes the writer, or ends the ring. */
+	if (unlikely(filled) && hall_channel_tryget(&hs->channel)) {
 		hall_rx_report_small(hs);
 		hall_sock_put(hs);
 	}
-	if (unlikely(filled))
-		hall_channel_notify_sender(&hs->channel);
 	return n;
 }

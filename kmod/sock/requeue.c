@@ -143,9 +143,14 @@ static void insert_list(struct sock *sk, struct sk_buff_head *list, u32 seq,
  */
 static void close_full_window(struct sock *sk)
 {
+	const struct net *net = sock_net(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
+	int most = READ_ONCE(sk->sk_rcvbuf);
 
-	if (atomic_read(&sk->sk_rmem_alloc) <= READ_ONCE(sk->sk_rcvbuf))
+	/* Up to there TCP makes a buffer larger that a program has not set. */
+	if (!(sk->sk_userlocks & SOCK_RCVBUF_LOCK))
+		most = max(most, READ_ONCE(net->ipv4.sysctl_tcp_rmem[2]));
+	if (atomic_read(&sk->sk_rmem_alloc) <= most)
 		return;
 	tp->pred_flags = 0;
 	tp->rcv_wnd = 0;

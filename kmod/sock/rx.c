@@ -101,7 +101,7 @@ static bool arm_unless_ready(struct hall_sock *hs, u32 seen, u32 more)
 	/* Another thread may have taken what this one has seen. */
 	come = used > seen - n ||
 	       hall_ring_arm_head(&hs->rx.ring, min(seen - n, used) + more);
-	filled = !come && hall_ring_is_filled(&hs->rx.ring);
+	filled = !come && hall_ring_should_wake_writer(&hs->rx.ring);
 	spin_unlock_bh(&hs->channel.lock);
 	if (unlikely(filled))
 		hall_channel_notify_sender(&hs->channel);

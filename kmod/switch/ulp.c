@@ -9,7 +9,7 @@
  * likes. No table of ours sees that call. So a kprobe at tcp_set_ulp(), through
  * which all ULPs come with lock_sock() held, puts the native tables back first. A
  * socket on a ring can't do without ours: there the ULP is refused, as it is by
- * TCP where another one came first. A kernel without kprobes may have no ULP.
+ * TCP where another one came first. A kernel without kprobes must have no ULP.
  */
 #include "switch.h"
 

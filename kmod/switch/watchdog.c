@@ -70,7 +70,8 @@ static bool is_stuck(struct hall_sock *hs)
 	if (hs->tx.state == HALL_TX_RING) {
 		due = hall_ring_is_tx_due(tx) ||
 		      (READ_ONCE(hs->tx_waiters) &&
-		       hall_ring_count_space(tx) > tx->size / 2 &&
+		       hall_ring_count_space(tx) >
+			       HALL_RING_WAKE_SPACE(tx->size) &&
 		       is_asleep(hs->sk, false));
 		stuck |= check_again(&hs->checked_head, due, tx->head);
 	}

@@ -99,9 +99,10 @@ static bool finish_rx(struct hall_sock *hs, bool rest)
 static unsigned long back_off_looks(struct hall_sock *hs)
 {
 	u32 arrived = hall_rx_get_arrived(hs->sk);
+	unsigned long now = jiffies;
 
-	if (time_before(jiffies, hs->requeue_at))
-		return hs->requeue_at - jiffies;
+	if (time_before(now, hs->requeue_at))
+		return hs->requeue_at - now;
 	if (!hall_rx_lacks_tcp(hs))
 		return RETRY;
 	hs->look_after = arrived == hs->looked_at ?
@@ -148,6 +149,8 @@ static u32 check_offer(struct hall_sock *hs,
 	}
 	/* The ring before this one may have ended: requeue its rest. */
 	finish_rx(hs, false);
+	if (hs->pinned)
+		return hs->pinned;
 	if (hs->rx.state != HALL_RX_NATIVE || has_much_unread(hs->sk))
 		return HALLWAY_REASON_BUSY;
 	reason = hall_rx_accept(hs, offer);
@@ -415,14 +418,14 @@ static void on_detach(struct hall_sock *hs)
 /* A reader waits for more bytes than the ring holds: only TCP's queue can. */
 static void on_small(struct hall_sock *hs)
 {
-	struct hall_rx_ring *ring = &hs->rx.ring;
-
 	if (hs->rx.state != HALL_RX_MAPPED || hs->rx.end_requested)
 		return;
-	/* A kernel user that found the ring full may have read since. */
+	/* A kernel user does not say how many it waits for. */
 	if (!hall_callbacks_are_native(hs->sk) &&
-	    hall_ring_count_used(ring) < HALL_RING_FILLS(ring->size))
+	    hall_rx_count_unread(hs) < HALL_RING_FILLS(hs->rx.ring.size)) {
+		hall_channel_notify_sender(&hs->channel);
 		return;
+	}
 	WRITE_ONCE(hs->rx.end_requested, true);
 	request_demote(hs, HALLWAY_REASON_SMALL);
 }

@@ -48,7 +48,7 @@ int hall_tunnel_connect(struct vsock_sock *vsk)
 		return PTR_ERR(tunnel);
 	tunnel->state = HALL_TUNNEL_CALLING;
 	hall_tunnel_attach(tunnel, sk_vsock(vsk));
-	err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, vsk->buffer_size);
+	err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, vsk->buffer_size, false);
 	if (err) {
 		hall_tunnel_cancel(vsk);
 		return err;
@@ -93,7 +93,7 @@ static u32 answer(struct hall_tunnel *tunnel, struct sock *child,
 		return HALLWAY_REASON_PEER_LEFT;
 	if (hall_tunnel_map(tunnel, offer))
 		return HALLWAY_REASON_CORRUPT;
-	if (hall_tunnel_alloc(tunnel, vchild->buffer_size))
+	if (hall_tunnel_alloc(tunnel, vchild->buffer_size, false))
 		return HALLWAY_REASON_NO_MEMORY;
 	tunnel->state = HALL_TUNNEL_CONNECTED;
 	/* For the socket. */

@@ -12,12 +12,15 @@ int hall_tunnel_open(struct hall_tunnel *tunnel)
 	return hall_channel_open(&tunnel->channel) ? -EHOSTUNREACH : 0;
 }
 
-int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool first)
 {
 	u32 size = roundup_pow_of_two(clamp_t(u64, bytes, HALLWAY_RING_MIN,
 					      HALLWAY_RING_MAX));
+	struct hall_member *member = tunnel->channel.member;
 
-	if (hall_memory_alloc_ring(tunnel->channel.member, &size, &tunnel->memory)) {
+	if ((!first || hall_memory_alloc(member, HALLWAY_RING_HEADER + size,
+					 &tunnel->memory)) &&
+	    hall_memory_alloc_ring(member, &size, &tunnel->memory)) {
 		tunnel->memory.ring = NULL;
 		return -ENOMEM;
 	}

@@ -154,7 +154,7 @@ static void drop_trunk(u32 cid)
 /* opening, mutex: once it has a number the peer may say anything of it. */
 static int set_up(struct hall_tunnel *tunnel, u32 cid)
 {
-	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES) ?:
+	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES, true) ?:
 		  xa_err(xa_store(&written, cid, tunnel, GFP_KERNEL));
 
 	if (err) {
@@ -233,7 +233,7 @@ static int write_letter(struct hall_tunnel *tunnel, const struct hallway_letter 
 		return -ECONNREFUSED;
 	if (need > tx->size)
 		return -EMSGSIZE;
-	if (!hall_ring_arm_tail(tx, need, max(need, tx->size / 2)))
+	if (!hall_ring_arm_tail(tx, need, max(need, HALL_RING_WAKE_SPACE(tx->size))))
 		return -EAGAIN;
 	pagefault_disable();
 	err = hall_letter_write(tx, letter, from);

@@ -114,8 +114,11 @@ void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
 /* rings.c: memory and marks. Process context; lock_sock(), or without a socket. */
 /* Takes an endpoint number: before memory. 0 or -EHOSTUNREACH. */
 int hall_tunnel_open(struct hall_tunnel *tunnel);
-/* Makes our ring, of this size if memory allows, or a smaller one. 0 or -ENOMEM. */
-int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes);
+/*
+ * Makes our ring, of this size if memory allows, or a smaller one; first: before others of
+ * this peer. 0 or -ENOMEM.
+ */
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool first);
 /* Maps the peer's ring. 0 or -EPROTO. */
 int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
 /*

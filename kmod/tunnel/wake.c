@@ -150,7 +150,9 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	}
 	if (sk->sk_type == SOCK_SEQPACKET)
 		target = 1;
-	target = min_t(size_t, target, tunnel->rx.size);
+	/* The writer may poll, and less space is none for it. */
+	target = min_t(size_t, target,
+		       tunnel->rx.size - LEAST_SPACE(tunnel->rx.size));
 	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
 	/* A writer that is that quick is as good as one that has written all. */
 	for (looks = 0; n && !*ready && arm_bytes(tunnel, n); looks++) {
@@ -161,7 +163,8 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	/* The next arrival is an edge, whether the program reads this one or not. */
 	if (*ready && tunnel->mapped)
 		hall_tunnel_arm_edge(tunnel, false);
-	filled = !*ready && tunnel->mapped && hall_ring_is_filled(&tunnel->rx);
+	filled = !*ready && tunnel->mapped &&
+		 hall_ring_should_wake_writer(&tunnel->rx);
 	spin_unlock_bh(&tunnel->channel.lock);
 	if (unlikely(filled))
 		hall_channel_notify_sender(&tunnel->channel);

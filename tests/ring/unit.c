@@ -295,6 +295,26 @@ static void armed_writer(void)
 	}
 }
 
+/* A reader that leaves more than half wakes the writer, once for a tail. */
+static void writer_woken(void)
+{
+	u32 left;
+
+	/* Near 2^64 no ring ever is: woken_at has 0 for none. */
+	for EACH(p, positions) for (left = 4096; left; left -= 64) {
+		if (positions[i_p] > -4097ULL)
+			continue;
+		fresh(4096, positions[i_p]);
+		hall_ring_publish(&tx, 4096);
+		hall_ring_count_used(&rx);
+		hall_ring_consume(&rx, 4096 - left);
+		CHECK(hall_ring_should_wake_writer(&rx) == (left > 2048), "%u left", left);
+		CHECK(!hall_ring_should_wake_writer(&rx), "twice at a tail, %u left", left);
+		hall_ring_consume(&rx, 1);
+		CHECK(hall_ring_should_wake_writer(&rx) == (left > 2049), "%u left", left - 1);
+	}
+}
+
 /* The other side moves in the middle of arming: one of the two must see. */
 static bool rang;
 
@@ -869,6 +889,7 @@ int main(void)
 	TEST(events);
 	TEST(armed_reader);
 	TEST(armed_writer);
+	TEST(writer_woken);
 	TEST(arming_races);
 	TEST(broken_tail);
 	TEST(broken_head);

@@ -993,6 +993,7 @@ def test_reader_of_most_of_a_ring(call):
     with pair() as (a, b):
         data = pattern(3 * RING)
         writer = Sleeper(a.sendall, data).asleep("send")
+        wait_for(lambda: waiting(b) == RING, "the ring is full")
         delta = Delta()
         assert take(b, 4096) == data[:4096], "other bytes came than were sent"
         if call == "poll":
