@@ -30,7 +30,8 @@ OURS = (*TEXTS, "abi/", "bench/", "demo/", "host/", "kmod/", "lab/", "packaging/
 RETIRED = (
     (
         r"\bway back\b|\b(?:go|goes|going|went|gone|moved?|moves|fall|fell) back to (?:plain )?TCP"
-        r"|\brings? (?:is|are|was|were) given back|\b[Gg](?:ives?|ave|iving) (?:\w+ ){0,3}(?:rings?|memory) back"
+        r"|\brings? (?:is|are|was|were) given back"
+        r"|\b[Gg](?:ives?|ave|iving) (?:\w+ ){0,3}(?:rings?|memory) back"
         r"|\b[Gg]ives? back what it took\b|\bgive_back\(",
         "demote",
         OURS,
