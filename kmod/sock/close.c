@@ -80,6 +80,9 @@ void hall_shutdown(struct sock *sk, int how)
 	/* Bytes that could not be resent: an RST is on its way, no FIN. */
 	if (!hs->tx.lost)
 		hs->native->shutdown(sk, how);
+	/* Then TCP refuses what the peer sends. */
+	if (sk->sk_shutdown == SHUTDOWN_MASK)
+		hall_sock_request_detach(hs, HALLWAY_REASON_STATE);
 	hall_sock_put(hs);
 }
 

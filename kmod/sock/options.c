@@ -91,7 +91,7 @@ static bool add_ring_bytes(struct hall_sock *hs, int cmd, u32 carrier, int *answ
 	lock_sock(hs->sk);
 	same = hs->rx.carrier == carrier;
 	if (cmd == SIOCINQ)
-		*answer += hall_rx_count_unread(hs);
+		*answer += hall_rx_count_readable(hs);
 	else
 		*answer = hall_rx_is_at_urgent(hs, 0);
 	release_sock(hs->sk);

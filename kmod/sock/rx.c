@@ -683,7 +683,7 @@ static int count_unread(struct hall_sock *hs)
 
 	lock_sock(sk);
 	n = tcp_sk(sk)->rcv_nxt - tcp_sk(sk)->copied_seq +
-	    hall_rx_count_unread(hs);
+	    hall_rx_count_readable(hs);
 	if (!n && sock_flag(sk, SOCK_DONE))
 		n = 1;
 	release_sock(sk);

@@ -51,6 +51,17 @@ u32 hall_rx_count_unread(struct hall_sock *hs)
 	return used;
 }
 
+u32 hall_rx_count_readable(struct hall_sock *hs)
+{
+	u32 n;
+
+	if (hs->rx.state != HALL_RX_MAPPED)
+		return 0;
+	/* The start mark may be there. */
+	hall_rx_find_source(hs, &n);
+	return hall_rx_lacks_tcp(hs) ? 0 : hall_rx_count_unread(hs);
+}
+
 void hall_rx_consume(struct hall_sock *hs, u32 n)
 {
 	bool ringing;

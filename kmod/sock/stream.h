@@ -15,6 +15,8 @@ enum hall_rx_source hall_rx_find_source(struct hall_sock *hs, u32 *n);
 bool hall_rx_ring_is_next(const struct hall_sock *hs, u32 *n);
 /* Bytes of the ring that are not read yet. */
 u32 hall_rx_count_unread(struct hall_sock *hs);
+/* The same, but none while TCP lacks bytes that come before. lock_sock(). */
+u32 hall_rx_count_readable(struct hall_sock *hs);
 /* n bytes of the ring are read. Rings the peer's doorbell if it waits for space. */
 void hall_rx_consume(struct hall_sock *hs, u32 n);
 /* Is urgent data the next byte to be read, or peeked at after those that were seen? */

@@ -83,6 +83,15 @@ static int write_tcp(struct hall_sock *hs, struct msghdr *msg, bool more)
 	return n;
 }
 
+/* Before the doorbell is armed: sk_write_space() looks for these. */
+static void note_no_space(struct sock *sk, long timeo)
+{
+	set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+	/* A program that does not wait may have asked for SIGIO. */
+	if (!timeo)
+		sk_set_bit(SOCKWQ_ASYNC_NOSPACE, sk);
+}
+
 /* Waits for space; both carriers announce it by the same callback. */
 static int wait_for_space(struct hall_sock *hs, long *timeo)
 {
@@ -167,12 +176,12 @@ static int send_locked(struct hall_sock *hs, struct msghdr *msg)
 			hall_count(HALL_RING_FULL);
 			if (hall_sock_handler.full(hs))
 				continue;
-			set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+			note_no_space(sk, timeo);
 			/* Arms the doorbell; true: there is space now. */
 			if (sk_stream_memory_free(sk))
 				continue;
 		} else if (awaits_ring(hs)) {
-			set_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+			note_no_space(sk, timeo);
 		} else if (sk_stream_memory_free(sk)) {
 			/* Memory is short, not the socket's limit: TCP knows how. */
 			n = wait_for_memory(hs, &timeo);

@@ -1009,6 +1009,49 @@ def test_reader_of_most_of_a_ring(call):
         assert delta()["rx_bytes_ring"] == len(data), "not all bytes came by the ring"
 
 
+def test_inq_before_tcp():
+    """Bytes of a ring that wait for TCP's count as unread once they can be read."""
+    a, b = connect()
+    with a, b:
+        with no_packets():
+            sent = in_both(a)
+            with pytest.raises(BlockingIOError):
+                b.recv(9, socket.MSG_DONTWAIT)
+            assert not waiting(b), "bytes count that no read gives"
+        assert take(b, len(sent)) == sent, "other bytes came than were sent"
+
+
+def test_shut_both_ways():
+    """A peer that sends to a socket that is shut down both ways is refused."""
+    with pair() as (a, b):
+        a.shutdown(socket.SHUT_RDWR)
+
+        def refused():
+            try:
+                b.send(b"x", socket.MSG_NOSIGNAL)
+            except (BrokenPipeError, ConnectionResetError):
+                return True
+            return False
+
+        wait_for(refused, "a send is refused")
+
+
+def test_signal_for_space():
+    """A program that waits for SIGIO, and neither polls nor sleeps, hears of space in a ring."""
+    got = []
+    before = signal.signal(signal.SIGIO, lambda *_: got.append(1))
+    try:
+        with pair() as (a, b):
+            fcntl.fcntl(a, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)
+            sent = fill(a)
+            got.clear()
+            assert take(b, len(sent)) == sent, "other bytes came than were sent"
+            wait_for(lambda: got, "a signal for space")
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+
 def test_left_before_tcp():
     """A reader that leaves a ring before TCP brought what comes ahead of it gets all of it from TCP."""
     delta = Delta()
