@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("image", _image, "build the guest's root image")
     add("accel", _accel, "say which accelerator guests run on")
     one = add("boot", _boot, "boot one VM, run a command in it, print what it says")
-    one.add_argument("--kernel", default="6.1", choices=[n for n in kernels.NAMES if "headers" not in n])
+    one.add_argument("--kernel", default="6.1", choices=kernels.IN_VMS)
     one.add_argument("--machine", choices=["pc", "q35"], help="default: what suits the kernel")
     one.add_argument("--share", type=Path, help="folder that the guest sees at /hallway")
     one.add_argument("--timeout", type=float, default=60, help="seconds the command may take")
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("results", _results, "write docs/results.md from the records in out/results")
     one.add_argument("revision", nargs="?", default="", help="of the module [default: that of the sources]")
     one = add("lab", _lab, "two VMs with Hallway on, and a shell in each")
-    one.add_argument("--kernel", default="6.1", choices=[n for n in kernels.NAMES if "headers" not in n])
+    one.add_argument("--kernel", default="6.1", choices=kernels.IN_VMS)
     one.add_argument("--no-module", action="store_true", help="do not load the module")
     return parser
 

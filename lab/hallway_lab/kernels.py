@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import bzimage, debugkernel, paths
+from . import bzimage, debugkernel, paths, umlkernel
 from .aptbox import AptBox
 from .kernel import Kernel
 from .sh import LabError, run, step
@@ -23,7 +23,8 @@ STOCK = {
     "6.12": ("backports", "bookworm-backports", "6.12."),
     "unstable-headers": ("unstable", "sid", ""),
 }
-NAMES = ("6.1", "6.12", "debug", "unstable-headers")
+NAMES = ("6.1", "6.12", "debug", "unstable-headers", "uml")
+IN_VMS = ("6.1", "6.12", "debug")  # those that QEMU boots
 
 
 def kernel(name: str, *, refresh: bool = False) -> Kernel:
@@ -34,6 +35,8 @@ def kernel(name: str, *, refresh: bool = False) -> Kernel:
     """
     if name == "debug":
         return debugkernel.kernel(refresh=refresh)
+    if name == "uml":
+        return umlkernel.kernel(refresh=refresh)
     if name not in STOCK:
         raise LabError(f"unknown kernel {name!r}: known are {', '.join(NAMES)}")
     with paths.lock(f"kernel-{name}"):
