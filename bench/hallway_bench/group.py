@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hallway_lab import programs
+from hallway_lab import measure, programs
 from hallway_lab.sample import Row, Samples
 
 
@@ -15,6 +15,8 @@ class Group(ABC):
     """Scenarios that share VMs; `kind` names the table that their rows stand in."""
 
     kind = "bench"
+    kernel: str | None = None  # if there is but one
+    runner: str | None = None  # if it is not QEMU
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
@@ -27,6 +29,10 @@ class Group(ABC):
     @abstractmethod
     def rows(self) -> list[Row]:
         """All scenarios, in the report's order."""
+
+    def facts(self, stand: Any) -> dict[str, Any]:
+        """Return what figures of such a stand were measured on."""
+        return measure.facts(stand.client)
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
         """Tell whether a row has what is promised, by its samples and those of the others."""

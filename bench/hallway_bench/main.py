@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, run, say, step
 from hallway_lab.venv import use
 
-from . import growth, instructions
+from . import growth, instructions, native
 from .domains import Domains
 from .group import Group
 from .hostend import HostEnd
+from .native import Native
 from .outside import Outside
 from .scenarios import Scenarios
 from .splits import Splits
@@ -77,6 +79,7 @@ def _bench(options: argparse.Namespace) -> int:
         Splits(seconds),
         Outside(seconds),
         Domains(seconds),
+        Native(seconds),
     ]
     groups = [(group, group.rows()) for group in everything]
     # The keys of a group's rows need not have its name in them.
@@ -87,16 +90,20 @@ def _bench(options: argparse.Namespace) -> int:
         passt.prepare()
     if any(isinstance(group, Domains) for group in needed):
         xen.prepare(options.kernel)
-    measure.make_ready(options.kernel, *build_programs())
-    stores = {group.kind: Store(group.kind, options.kernel) for group, _ in groups}
-    cpus = set()
+    if any(isinstance(group, Native) for group in needed):
+        native.make_ready()
+    if all(isinstance(group, Native) for group in needed):
+        isolate.cut_off()
+    else:
+        measure.make_ready(options.kernel, *build_programs())
+    stores = {group.kind: Store(group.kind, group.kernel or options.kernel, group.runner) for group in needed}
+    facts = []
     for group, rows in groups:
         mine = [row for row in rows if row in wanted]
         if mine:
-            facts = _run(group, mine, options, stores[group.kind])
-            cpus.add(facts["guest_cpus"])
-    facts["guest_cpus"] = " or ".join(map(str, sorted(cpus)))
-    print(f"\n{describe(facts)}\nMedians of {options.rounds} rounds of {options.seconds} s or more.\n")
+            facts.append(_run(group, mine, options, stores[group.kind]))
+    print("\n".join(["", *_described(facts)]))
+    print(f"Medians of {options.rounds} rounds of {options.seconds} s or more.\n")
     for kind, store in stores.items():
         if store.records:
             print(f"{summary.show(kind, store.records)}\n")
@@ -105,6 +112,14 @@ def _bench(options: argparse.Namespace) -> int:
     for path in plots.draw([one for store in stores.values() for one in store.records], paths.OUT):
         print(path)
     return 1 if any(one.faults for store in stores.values() for one in store.records) else 0
+
+
+def _described(facts: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what figures were measured on: VMs, and User Mode Linux."""
+    if vms := [one for one in facts if "qemu" in one]:
+        cpus = sorted({one["guest_cpus"] for one in vms})
+        yield describe(vms[-1] | {"guest_cpus": " or ".join(map(str, cpus))})
+    yield from (native.describe(one) for one in facts if "qemu" not in one)
 
 
 def _run(group: Group, rows: list[Row], options: argparse.Namespace, store: Store) -> dict[str, Any]:
@@ -117,7 +132,7 @@ def _run(group: Group, rows: list[Row], options: argparse.Namespace, store: Stor
                 sample(stand, samples, on_first=number % 2 == 1)
             say(f"round {number + 1} of {options.rounds} took {time.monotonic() - begin:.0f} s")
         stand.site.judge()
-        facts = measure.facts(stand.client)
+        facts = group.facts(stand)
     for samples in everything:
         met = group.is_met(samples, everything)
         _record(store, samples, met, seconds=group.seconds, **facts)

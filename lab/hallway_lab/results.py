@@ -76,7 +76,7 @@ class Record:
     release: str  # as the kernel calls itself
     revision: str  # of the module, DIRTY behind it if there were changes
     date: str
-    machine: str  # what ran the VMs: TCG or KVM, and how many CPUs
+    machine: str  # what ran the VMs: TCG or KVM, and how many CPUs; or what else ran the kernel
     verdict: str  # one word: "ok", "FAILED", ...
     figures: dict[str, Figure | str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()  # why it failed
@@ -101,8 +101,11 @@ class Record:
 class Store:
     """The records of one kind that a run makes on one kernel."""
 
-    def __init__(self, kind: str, kernel: str) -> None:
-        """Begin a run, once the module is built: the records name the sources of now."""
+    def __init__(self, kind: str, kernel: str, runner: str | None = None) -> None:
+        """Begin a run, once the module is built: the records name the sources of now.
+
+        `runner` is what runs the kernel, if it is not QEMU.
+        """
         self.kind = kind
         self.records: list[Record] = []
         self._same = {
@@ -110,7 +113,7 @@ class Store:
             "release": kernels.kernel(kernel).version,
             "revision": modbuild.revision(),
             "date": datetime.date.today().isoformat(),
-            "machine": f"{accel.name().upper()}, {len(os.sched_getaffinity(0))} CPUs",
+            "machine": f"{runner or accel.name().upper()}, {len(os.sched_getaffinity(0))} CPUs",
         }
 
     def record(self, key: str, name: str, verdict: str = "", **rest: Any) -> Record:

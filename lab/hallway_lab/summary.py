@@ -89,6 +89,23 @@ KINDS = {
             " domain.",
         ),
         Kind(
+            "native",
+            "bench FIG=native",
+            "Native speed",
+            (
+                *("name", "kernel", "TCP", "Hallway", "ratio", "target", "AF_UNIX", "pipe"),
+                *("of payload →", "verdict"),
+            ),
+            "Within one kernel of User Mode Linux, which is a process of the machine and runs at its speed:"
+            " connections to 127.0.0.1, over TCP and through rings of the loopback transport. *in the"
+            " kernel*: by kernel_sendmsg() and kernel_recvmsg(), or kernel_write() and kernel_read() for a"
+            " pipe. *user space*: by write() and read(), without what as many writes to /dev/null take: a"
+            " system call takes User Mode Linux several microseconds. *one thread*: both ends are in it."
+            " *asleep*: a process at each end. One CPU, no preemption: what several CPUs cost is not in"
+            " these times. Barriers are full fences there, which rings have more of than TCP. TCP does a"
+            " reader's work as it sends, so reads have no target.",
+        ),
+        Kind(
             "demo",
             "demo",
             "Demo",

@@ -197,7 +197,7 @@ def checkpatch() -> list[str]:
     """The kernel's style, strictly, but for what is named above."""
     need("perl")
     program = _checkpatch_program()
-    said = _checkpatch(program, source.c_files("kmod", "abi"), [*CHECKPATCH_IGNORED])
+    said = _checkpatch(program, source.c_files("kmod", "abi", "bench/module"), [*CHECKPATCH_IGNORED])
     said += _checkpatch(program, source.c_files("tests", "host"), [*CHECKPATCH_IGNORED, *CHECKPATCH_USER])
     found, used = [], set()
     for line in said:
