@@ -54,7 +54,7 @@ def test_module(uml: Uml) -> None:
     uml.run(f"insmod {module} loopback=1 promote_bytes=0 promote_ms=0")
     uml.run(f"/usr/bin/python3 -c '{STREAM}'")
     counted = json.loads(uml.run(f"{HALLWAY} counters --json").out)
-    assert counted["tx_bytes_ring"] == counted["rx_bytes_ring"] > 0.9 * WRITES * SIZE, counted
+    assert counted["tx_bytes_ring"] == counted["rx_bytes_ring"] > WRITES * SIZE / 2, counted
     uml.run("rmmod hallway")
     uml.judge()
 
