@@ -94,7 +94,11 @@ def test_guest_panics(sample: Sample, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL],
+    ids=lambda one: one.name,
+)
 def test_ends(tmp_path: Path, number: signal.Signals, workers: str) -> None:
     """However a run is ended, no process of it is left."""
     mark, ready = str(uuid.uuid4()), tmp_path / "ready"

@@ -167,11 +167,11 @@ def test_host_package(root: Root) -> None:
     (deb,) = DEBS.glob("hallway-host_*.deb")
     root.run("apt-get", "install", "-y", "--reinstall", f"/tmp/{deb.name}")
     assert site.read_text().count(include) == 1
+    (root.path / "etc/hallway/hallwayd.d/web.toml").write_text('[[group]]\nname = "web"\n')
     root.run("apt-get", "remove", "-y", "hallway-host")
     assert site.read_text() == "# of the site\n"
     assert not (root.path / "usr/sbin/hallwayd").exists()
     assert (root.path / "etc/hallway/hallwayd.toml").exists(), "it is removed by purge alone"
-    (root.path / "etc/hallway/hallwayd.d/web.toml").write_text('[[group]]\nname = "web"\n')
     root.run("dpkg", "--purge", "hallway-host")
     assert not (root.path / "etc/hallway").exists()
 

@@ -460,7 +460,8 @@ def lowat_of_most(caller: Caller) -> object:
         full = bool(poll.poll(SOON * 1000))
         take(sock, BUFFER // 8)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, BUFFER - BUFFER // 16)
-        return full, bool(poll.poll(SOON * 1000))
+        # Where it does not come, as with stock's own, it never does.
+        return full, bool(poll.poll(SOON * 1000 / 4))
 
 
 @row
