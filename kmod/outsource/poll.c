@@ -10,9 +10,6 @@
 
 #include "../sock/wake.h"
 
-/* A ring is writable while it has this space. */
-#define LEAST_SPACE(size)	((size) / 16)
-
 /* channel.lock */
 static bool is_readable(struct hall_out *out, u32 target, bool *eof)
 {
@@ -49,7 +46,7 @@ static __poll_t poll_stream(struct hall_out *out, struct socket *sock)
 	if (out->memory.ring && !(shutdown & SEND_SHUTDOWN)) {
 		/* Before it is armed: its wake-up looks for this. */
 		set_bit(SOCK_NOSPACE, &sock->flags);
-		writable = hall_ring_arm_tail(&out->tx, LEAST_SPACE(out->tx.size),
+		writable = hall_ring_arm_tail(&out->tx, HALL_RING_LEAST_SPACE(out->tx.size),
 					      HALL_RING_WAKE_SPACE(out->tx.size));
 	}
 	spin_unlock_bh(&out->channel.lock);

@@ -60,6 +60,12 @@ enum hall_rx_source {
  */
 #define HALL_RING_WAKE_SPACE(size)	((size) / 2)
 
+/* A ring is writable for poll() while it has this space. */
+#define HALL_RING_LEAST_SPACE(size)	((size) / 16)
+
+/* Bytes that a ring of that size holds at least, if its reader takes none: its writer may poll. */
+#define HALL_RING_FILLS(size)	((size) - HALL_RING_LEAST_SPACE(size))
+
 /*
  * May such a writer sleep? A reader that leaves these bytes, and waits for others, has to
  * notify it. True once for a tail: two readers that do so would wake each other for ever,

@@ -42,7 +42,8 @@ bool hall_sock_trylock(struct hall_sock *hs)
 void hall_sock_unlock(struct hall_sock *hs)
 {
 	release_sock(hs->sk);
-	mutex_unlock(&hs->rx_mutex);
+	/* The work item may wait for its caller, which is another thread at times. */
+	hall_rx_unlock(hs);
 }
 
 void hall_rx_unlock(struct hall_sock *hs)

@@ -16,9 +16,6 @@
 #include "stream.h"
 #include "wake.h"
 
-/* A ring is writable while it has this space. */
-#define LEAST_SPACE(size)	((size) - HALL_RING_FILLS(size))
-
 static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 {
 	bool readable = false, next, waits = false, small = false, filled = false;
@@ -81,7 +78,7 @@ static noinline bool ring_is_writable(struct hall_sock *hs,
 	ours = on_ring || hs->tx.replacing;
 	if (on_ring)
 		free = hall_ring_arm_tail(&hs->tx.ring,
-					  LEAST_SPACE(hs->tx.ring.size),
+					  HALL_RING_LEAST_SPACE(hs->tx.ring.size),
 					  HALL_RING_WAKE_SPACE(hs->tx.ring.size));
 	spin_unlock_bh(&hs->channel.lock);
 	return ours ? free : tcp_stream_memory_free(sk, wake);

@@ -43,12 +43,6 @@
 #include "../ring/ring.h"
 #include "turn.h"
 
-/*
- * Bytes that a ring of that size holds at least, if its reader takes none. Its
- * writer may poll, and less space than the rest does not count as space.
- */
-#define HALL_RING_FILLS(size)	((size) - (size) / 16)
-
 /* For which an offer may be unanswered, before another member is tried. */
 #define HALL_ANSWER		(10 * HZ)
 

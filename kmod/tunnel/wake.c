@@ -16,9 +16,6 @@
 #include "../sock/spin.h"
 #include "../sock/wake.h"
 
-/* A ring is writable while it has this space. */
-#define LEAST_SPACE(size)	((size) / 16)
-
 /* Of one poll(), while bytes arrive that are too few for it. */
 #define LOOKS_MAX	16
 
@@ -151,8 +148,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	if (sk->sk_type == SOCK_SEQPACKET)
 		target = 1;
 	/* The writer may poll, and less space is none for it. */
-	target = min_t(size_t, target,
-		       tunnel->rx.size - LEAST_SPACE(tunnel->rx.size));
+	target = min_t(size_t, target, HALL_RING_FILLS(tunnel->rx.size));
 	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
 	/* A writer that is that quick is as good as one that has written all. */
 	for (looks = 0; n && !*ready && arm_bytes(tunnel, n); looks++) {
@@ -205,7 +201,7 @@ int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space)
 	*space = true;
 	if (!tunnel->memory.ring || (vsk->peer_shutdown & RCV_SHUTDOWN))
 		return 0;
-	least = max(tunnel->need, LEAST_SPACE(tunnel->tx.size));
+	least = max(tunnel->need, HALL_RING_LEAST_SPACE(tunnel->tx.size));
 	want = max(least, HALL_RING_WAKE_SPACE(tunnel->tx.size));
 	*space = hall_ring_arm_tail(&tunnel->tx, least, want);
 	return 0;
