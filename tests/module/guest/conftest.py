@@ -7,7 +7,7 @@ import os
 import pytest
 
 pytest.register_assert_rewrite("link", "pairs", "rows")
-from pairs import insmod, rmmod  # noqa: E402
+from pairs import hallway, insmod, rmmod  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,3 +17,9 @@ def module_loaded():
     yield
     if os.path.exists("/sys/module/hallway"):
         rmmod()
+
+
+def pytest_runtest_logreport(report):
+    """Switch Hallway on after a test that failed: it may have left it off, and the next ones need it."""
+    if report.failed and os.path.exists("/sys/module/hallway"):
+        hallway("on")
