@@ -16,7 +16,7 @@ use virt::sys;
 use crate::domain::{self, Enabled, Wanted};
 use crate::group::{self, Content, Group, Vm};
 use crate::monitor;
-use crate::options::Common;
+use crate::options::{Common, CONFIG_DIR};
 use crate::step::within;
 
 /// Room for ring memory at a root port: twice the largest region that is usual.
@@ -268,7 +268,11 @@ fn refuse_other_group(dir: &Path, own: &Path, uuid: &str) -> Result<()> {
         if let Some(vm) = other.vm.iter().find(|vm| vm.uuid == uuid) {
             let (name, group) = (&vm.name, path.file_stem().unwrap_or_default());
             let group = group.to_string_lossy();
-            bail!("{name} is in group {group}: hallway disable --group {group} {name}");
+            let place = match dir == Path::new(CONFIG_DIR) {
+                true => String::new(),
+                false => format!("--config-dir {} ", dir.display()),
+            };
+            bail!("{name} is in group {group}: hallway disable {place}--group {group} {name}");
         }
     }
     Ok(())

@@ -16,6 +16,9 @@ pub struct Options {
     pub command: Command,
 }
 
+/// Where the configuration files of groups are, unless a command names another directory.
+pub const CONFIG_DIR: &str = "/etc/hallway/hallwayd.d";
+
 /// What `enable` and `disable` have in common.
 #[derive(Debug, Args)]
 pub struct Common {
@@ -26,7 +29,7 @@ pub struct Common {
     #[arg(long, default_value = "default")]
     pub group: String,
     /// Directory of the configuration files of groups
-    #[arg(long, value_name = "DIR", default_value = "/etc/hallway/hallwayd.d")]
+    #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
     pub config_dir: PathBuf,
     /// Directory of hallwayd's sockets
     #[arg(long, env = hallway_control::RUN_DIR_VARIABLE, value_name = "DIR",

@@ -79,8 +79,11 @@ fn a_domain_of_another_group_is_named_with_the_command_that_takes_it_out() {
     );
     std::fs::write(file, before).unwrap();
     let said = error(&enable_domain(&dir, "test:///default", "test"));
-    let wanted = "old is in group web: hallway disable --group web old";
-    assert!(said.contains(wanted), "{said}");
+    let wanted = format!(
+        "old is in group web: hallway disable --config-dir {}/config --group web old",
+        dir.display()
+    );
+    assert!(said.contains(&wanted), "{said}");
     let files = std::fs::read_dir(dir.join("config")).unwrap();
     assert_eq!(files.count(), 1);
     std::fs::remove_dir_all(&dir).unwrap();
