@@ -116,6 +116,7 @@ impl Guest<'_> {
             handle,
             is_readable: false,
             is_writable: false,
+            has_error: false,
             is_received: false,
             is_sent: false,
             failed: None,

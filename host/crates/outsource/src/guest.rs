@@ -48,6 +48,7 @@ impl Guest<'_> {
                 stream.is_readable |= is_in;
                 stream.stops_short |= is_ended || flags.contains(EpollFlags::EPOLLPRI);
                 stream.is_writable |= is_out;
+                stream.has_error |= flags.contains(EpollFlags::EPOLLERR);
                 if stream.stage == Stage::Connecting {
                     if is_out {
                         self.finish_connect(own);

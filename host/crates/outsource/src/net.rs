@@ -143,7 +143,7 @@ pub fn accept(listener: &OwnedFd) -> Result<(TcpStream, SocketAddr), Errno> {
     Ok((socket, remote))
 }
 
-/// The errno by which a connection could not be made; 0: it is made.
+/// Takes the error that a socket has, of a connect, too; 0: it has none.
 pub fn take_error(socket: &TcpStream) -> i32 {
     match socket.take_error() {
         Ok(None) => 0,

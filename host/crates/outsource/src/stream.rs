@@ -58,6 +58,8 @@ pub struct Stream {
     pub is_readable: bool,
     /// The socket may have space.
     pub is_writable: bool,
+    /// The socket may have an error.
+    pub has_error: bool,
     /// FIN has arrived.
     pub is_received: bool,
     /// FIN is sent.
@@ -102,7 +104,8 @@ impl Stream {
         }
         let sent = self
             .serve_options(peer, counts)
-            .and_then(|()| self.pump_to_network(peer, counts));
+            .and_then(|()| self.pump_to_network(peer, counts))
+            .and_then(|more| self.take_error().map(|()| more));
         self.answer_question(peer);
         let moved = sent.and_then(|more| Ok(self.pump_to_guest(peer, counts)? || more));
         match moved {
@@ -197,6 +200,20 @@ impl Stream {
             let _ = socket.shutdown(Shutdown::Write);
         }
         Ok(budget == 0)
+    }
+
+    /// Fails with an error that came after FIN: no read finds it, and the guest may send nothing.
+    fn take_error(&mut self) -> Result<(), Failure> {
+        let Some(socket) = self.socket.as_ref().filter(|_| self.is_received) else {
+            return Ok(());
+        };
+        if !std::mem::take(&mut self.has_error) {
+            return Ok(());
+        }
+        match net::take_error(socket) {
+            0 => Ok(()),
+            errno => Err(Failure::Socket(Errno::from_raw(errno))),
+        }
     }
 
     fn pump_to_guest(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<bool, Failure> {

@@ -248,6 +248,20 @@ fn a_reset_after_the_servers_end_reaches_a_guest_that_sends_on() {
 }
 
 #[test]
+fn a_reset_after_the_servers_end_reaches_a_guest_that_waits() {
+    let (listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(address).unwrap();
+    drop(accept(&listener));
+    vm.read_to_end(&mut conn);
+    // The server's kernel answers with RST.
+    vm.write_all(&mut conn, b"1");
+    let done = vm.wait_other(abi::DONE, conn.own);
+    assert_eq!(done.reason, libc::ECONNRESET as u32);
+}
+
+#[test]
 fn a_reset_while_the_guest_only_reads_reaches_it() {
     let (listener, address) = server();
     let host = Host::start(policy(&[]));

@@ -81,6 +81,7 @@ impl Guest<'_> {
             handle,
             is_readable: true,
             is_writable: true,
+            has_error: false,
             is_received: false,
             is_sent: false,
             failed: None,

@@ -256,11 +256,31 @@ pub fn reset_behind_full_ring(host: &Host, vm: &mut Vm) -> (Conn, Vec<u8>) {
         l_linger: 0,
     };
     setsockopt(&stream, sockopt::Linger, &at_once).unwrap();
+    let client = stream.peer_addr().unwrap();
     drop(stream);
+    wait_until_reset(client.port());
     vm.write_all(&mut conn, b"1");
-    // After the second one the program has looked at it.
-    (0..2).for_each(|_| drop(host.report()));
+    // The program has looked at it.
+    while !conn.tx.arm(conn.tx.size(), conn.tx.size()) {
+        vm.sleep();
+    }
     (conn, bytes)
+}
+
+/// Waits until the reset of a connection of 127.0.0.1 has arrived at the end with this port.
+pub fn wait_until_reset(port: u16) {
+    let end = Instant::now() + PATIENCE;
+    let own = format!("0100007F:{port:04X}");
+    let is_there = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        table
+            .lines()
+            .any(|line| line.split_whitespace().nth(1) == Some(&own))
+    };
+    while is_there() {
+        assert!(Instant::now() < end, "port {port} is not reset");
+        std::thread::yield_now();
+    }
 }
 
 /// Bytes that no two places of a stream have alike.
