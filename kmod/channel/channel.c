@@ -448,14 +448,16 @@ void hall_channel_drain(struct hall_member *member, unsigned long patience)
 			   patience);
 }
 
-void hall_channel_raise_departed(struct hall_member *member)
+void hall_channel_raise_all(struct hall_member *member, const struct hall_channel_kind *kind,
+			    unsigned int event)
 {
 	struct hall_channel *channel;
 	unsigned long endpoint;
 
 	xa_lock_bh(&member->endpoints);
 	xa_for_each(&member->endpoints, endpoint, channel)
-		hall_channel_raise(channel, HALL_EVENT_DEPARTED);
+		if (!kind || channel->kind == kind)
+			hall_channel_raise(channel, event);
 	xa_unlock_bh(&member->endpoints);
 }
 

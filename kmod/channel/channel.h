@@ -187,8 +187,9 @@ void hall_channel_send(struct hall_channel *channel, u16 type, u32 carrier,
 
 /* Waits until every channel to the member has closed; patience in jiffies. */
 void hall_channel_drain(struct hall_member *member, unsigned long patience);
-/* Raises DEPARTED on every channel to the member. */
-void hall_channel_raise_departed(struct hall_member *member);
+/* Raises the event on every channel to the member, or on those of a kind. */
+void hall_channel_raise_all(struct hall_member *member, const struct hall_channel_kind *kind,
+			    unsigned int event);
 
 void hall_channel_init(void);
 

@@ -195,5 +195,5 @@ void hall_depart_member(struct hall_member *member, u32 reason)
 	else if (reason != HALLWAY_REASON_PEER_LEFT)
 		hall_detach_streams(member, reason);
 	hall_sock_walk(depart_one, member);
-	hall_channel_raise_departed(member);
+	hall_channel_raise_all(member, NULL, HALL_EVENT_DEPARTED);
 }

@@ -48,7 +48,10 @@ int hall_tunnel_connect(struct vsock_sock *vsk)
 		return PTR_ERR(tunnel);
 	tunnel->state = HALL_TUNNEL_CALLING;
 	hall_tunnel_attach(tunnel, sk_vsock(vsk));
-	err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, vsk->buffer_size, false);
+	err = hall_tunnel_open(tunnel);
+	if (!err && !READ_ONCE(hall_tunnels_enabled))
+		err = -ENODEV;
+	err = err ?: hall_tunnel_alloc(tunnel, vsk->buffer_size, false);
 	if (err) {
 		hall_tunnel_cancel(vsk);
 		return err;
@@ -91,6 +94,9 @@ static u32 answer(struct hall_tunnel *tunnel, struct sock *child,
 
 	if (hall_tunnel_open(tunnel))
 		return HALLWAY_REASON_PEER_LEFT;
+	/* As if nothing listened. */
+	if (!READ_ONCE(hall_tunnels_enabled))
+		return HALLWAY_REASON_NO_MATCH;
 	if (hall_tunnel_map(tunnel, offer))
 		return HALLWAY_REASON_CORRUPT;
 	if (hall_tunnel_alloc(tunnel, vchild->buffer_size, false))
@@ -176,8 +182,7 @@ bool hall_tunnel_serve(struct hall_tunnel *tunnel,
 	return true;
 }
 
-/* The end of a connect(), good or bad. lock_sock() */
-static void report_refused(struct sock *sk)
+void hall_tunnel_report_refused(struct sock *sk)
 {
 	if (sk->sk_state != TCP_SYN_SENT)
 		return;
@@ -192,7 +197,7 @@ void hall_tunnel_take_refusal(struct hall_tunnel *tunnel, struct sock *sk)
 	tunnel->state = HALL_TUNNEL_ENDED;
 	hall_tunnel_free_tx(tunnel);
 	if (sk)
-		report_refused(sk);
+		hall_tunnel_report_refused(sk);
 }
 
 void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
@@ -204,7 +209,7 @@ void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
 		hall_channel_decline(tunnel->channel.member, offer,
 				     HALLWAY_REASON_STATE);
 		if (tunnel->state == HALL_TUNNEL_CALLING && sk)
-			report_refused(sk);
+			hall_tunnel_report_refused(sk);
 		return;
 	}
 	tunnel->state = HALL_TUNNEL_CONNECTED;

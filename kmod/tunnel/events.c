@@ -133,6 +133,17 @@ static void on_departed(struct hall_tunnel *tunnel, struct sock *sk)
 	hall_channel_close(&tunnel->channel);
 }
 
+static void on_reset(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	if (tunnel->state == HALL_TUNNEL_CALLING && sk) {
+		/* An answer that comes yet is declined. */
+		hall_tunnel_report_refused(sk);
+	} else if (tunnel->state == HALL_TUNNEL_CONNECTED) {
+		hall_tunnel_truncate_rx(tunnel);
+		hall_tunnel_reset(tunnel, sk);
+	}
+}
+
 static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
 		       unsigned long events)
 {
@@ -155,6 +166,8 @@ static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
 		on_finish(tunnel, sk);
 	if (events & BIT(HALL_EVENT_DONE))
 		on_done(tunnel, sk);
+	if (events & BIT(HALL_EVENT_RESET))
+		on_reset(tunnel, sk);
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		on_departed(tunnel, sk);
 	hall_tunnel_close_channel(tunnel);

@@ -13,6 +13,8 @@ module_param(tunnels_max, uint, 0644);
 MODULE_PARM_DESC(tunnels_max,
 		 "tunnels with one other VM at most, requests included (default: 1024)");
 
+bool hall_tunnels_enabled = true;
+
 /*
  * Of its own, as the module goes when it is empty. No item waits for lock_sock(), which a
  * program may hold for as long as it likes, in a page fault: see sock/turn.c.

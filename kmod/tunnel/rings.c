@@ -211,12 +211,17 @@ static void report_reset(struct sock *sk)
 	sk_error_report(sk);
 }
 
-void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk)
+void hall_tunnel_reset(struct hall_tunnel *tunnel, struct sock *sk)
 {
-	hall_count(HALL_CORRUPT_RINGS);
 	tunnel->fin = false;
 	hall_tunnel_finish_rx(tunnel, ECONNRESET);
 	hall_tunnel_fail(tunnel, sk);
+}
+
+void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk)
+{
+	hall_count(HALL_CORRUPT_RINGS);
+	hall_tunnel_reset(tunnel, sk);
 }
 
 void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload)

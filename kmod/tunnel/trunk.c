@@ -54,6 +54,12 @@ static LIST_HEAD(read_trunks);		/* those that peers write */
  */
 static DEFINE_XARRAY(written);
 
+/* opening, or any: it changes soon */
+static bool are_wanted(void)
+{
+	return READ_ONCE(sockets) && READ_ONCE(hall_tunnels_enabled);
+}
+
 static struct hall_trunk *make_trunk(struct hall_tunnel *tunnel, u32 cid, bool reads)
 {
 	struct hall_trunk *trunk = kzalloc(sizeof(*trunk), GFP_KERNEL);
@@ -181,6 +187,10 @@ static struct hall_tunnel *open_trunk(u32 cid, unsigned long refused)
 	drop_trunk(cid);
 	if (!member)
 		return ERR_PTR(-EHOSTUNREACH);
+	if (!READ_ONCE(hall_tunnels_enabled)) {
+		hall_member_put(member);
+		return ERR_PTR(-ENODEV);
+	}
 	entry = xa_load(&written, cid);
 	if (xa_is_value(entry) && time_before(jiffies, xa_to_value(entry) + refused)) {
 		hall_member_put(member);
@@ -206,8 +216,8 @@ static struct hall_tunnel *open_trunk(u32 cid, unsigned long refused)
 }
 
 /*
- * The trunk to a CID, with a reference. Or -EHOSTUNREACH: no member has it;
- * -ECONNREFUSED: its owner has not taken the ring in that time; -EUSERS, -ENOMEM.
+ * The trunk to a CID, with a reference. Or -EHOSTUNREACH: no member has it; -ENODEV:
+ * tunnels are switched off; -ECONNREFUSED: its owner has not taken the ring in that time; -EUSERS, -ENOMEM.
  */
 static struct hall_tunnel *get_trunk(u32 cid, unsigned long refused)
 {
@@ -524,7 +534,7 @@ static void run_reader(struct hall_tunnel *tunnel, unsigned long events)
 	if (taken == TAKEN_CORRUPT)
 		hall_count(HALL_CORRUPT_RINGS);
 	if (taken == TAKEN_CORRUPT || taken == TAKEN_LAST || departed ||
-	    !READ_ONCE(sockets))
+	    !are_wanted())
 		finish_reading(tunnel, taken == TAKEN_CORRUPT ? ECONNRESET : 0);
 	else if (taken == TAKEN_SOME)
 		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
@@ -546,7 +556,7 @@ static u32 accept_trunk(struct hall_tunnel *tunnel, const struct hallway_message
 {
 	struct hall_trunk *trunk;
 
-	if (!sockets)
+	if (!are_wanted())
 		return HALLWAY_REASON_NO_MATCH;
 	if (count_trunks(tunnel->channel.member) >= TRUNKS_MAX)
 		return HALLWAY_REASON_BUSY;
@@ -614,6 +624,13 @@ static void end_all(void)
 	}
 	list_for_each_entry(trunk, &read_trunks, list)
 		hall_channel_raise(&trunk->tunnel->channel, HALL_EVENT_FINISH);
+}
+
+void hall_trunks_end(void)
+{
+	mutex_lock(&opening);
+	end_all();
+	mutex_unlock(&opening);
 }
 
 void hall_trunks_close(void)

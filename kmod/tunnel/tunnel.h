@@ -95,9 +95,13 @@ static inline struct hall_tunnel *hall_tunnel_of(const struct vsock_sock *vsk)
  * that we read: look at it.
  */
 #define HALL_EVENT_FINISH	HALL_EVENT_KIND
+/* Tunnels are switched off. */
+#define HALL_EVENT_RESET	(HALL_EVENT_KIND + 1)
 
 /* life.c */
 extern const struct hall_channel_kind hall_tunnel_kind;
+/* See switch.c. */
+extern bool hall_tunnels_enabled;
 /* events.c: under lock_sock(), or without a socket. */
 extern void (*hall_tunnel_run_events)(struct hall_tunnel *tunnel, struct sock *sk,
 				      unsigned long events);
@@ -153,7 +157,9 @@ int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *spa
 void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
 /* The tunnel is reset. sk may be NULL. */
 void hall_tunnel_fail(struct hall_tunnel *tunnel, struct sock *sk);
-/* The same, since the peer broke the rules: nothing more is read. */
+/* The same, and nothing more is read. */
+void hall_tunnel_reset(struct hall_tunnel *tunnel, struct sock *sk);
+/* The same, since the peer broke the rules. */
 void hall_tunnel_corrupt(struct hall_tunnel *tunnel, struct sock *sk);
 /*
  * After a copy from the peer's ring: was it the peer's yet? If not, another member may
@@ -208,6 +214,8 @@ bool hall_tunnel_serve(struct hall_tunnel *tunnel,
 /* An answer to ours. The work item; sk may be NULL. */
 void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
 			     const struct hallway_message *offer);
+/* A connect() has failed, if it waits. lock_sock() */
+void hall_tunnel_report_refused(struct sock *sk);
 /* There will be none. lock_sock(), or sk is NULL. */
 void hall_tunnel_take_refusal(struct hall_tunnel *tunnel, struct sock *sk);
 
@@ -220,12 +228,14 @@ int hall_tunnel_cancel(struct vsock_sock *vsk);
 /* There is another socket of SOCK_DGRAM, and one less: trunks end with the last. */
 void hall_trunks_open(void);
 void hall_trunks_close(void);
+/* Tunnels are switched off: trunks end. */
+void hall_trunks_end(void);
 /*
  * A call of the core: sends a datagram from the socket's port, when it is the caller's
  * turn. Its length; -EMSGSIZE, -EFAULT; -EAGAIN, or as sock_intr_errno(); -EHOSTUNREACH:
- * no VM has the CID; -ECONNREFUSED: it takes no datagrams; -EUSERS, -ENOMEM. To
- * HALLWAY_CID_MULTICAST it waits for no turn, and errors of a VM's copy are counted alone.
- * lock_sock(), released while it waits.
+ * no VM has the CID; -ENODEV: tunnels are switched off; -ECONNREFUSED: the VM takes no
+ * datagrams; -EUSERS, -ENOMEM. To HALLWAY_CID_MULTICAST it waits for no turn, and errors of
+ * a VM's copy are counted alone. lock_sock(), released while it waits.
  */
 int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
 			  struct msghdr *msg, size_t len);

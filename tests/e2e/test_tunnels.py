@@ -499,6 +499,64 @@ def test_unloading(pair: Pair) -> None:
         rmmod(vm)
 
 
+# One datagram, and what came of it.
+DATAGRAM = """
+import errno, socket
+sock = socket.socket(socket.AF_VSOCK, socket.SOCK_DGRAM)
+try:
+    print(sock.sendto(b"datagram", ({cid}, 9)))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.slow_on("6.1")
+def test_switched_off(pair: Pair) -> None:
+    """Off, the open tunnels are reset, none begins, and the module can be unloaded; on, all is as before."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        server = Talk(b, "echo 9", tunnels.DATAGRAMS)
+        assert server.hear() == "ready"
+        assert a.run("python3 -", stdin=DATAGRAM.format(cid=cid(b))).out.strip() == "8"
+        listeners = {vm: Talk(vm, f"hear {kind} 7 10") for vm, kind in ((a, "stream"), (b, "packet"))}
+        assert all(one.hear() == "ready" for one in listeners.values())
+        callers = [Talk(a, f"tell packet {cid(b)} 7 5000"), Talk(b, f"tell stream {cid(a)} 7 5000")]
+        assert all(one.hear() == "sent" for one in callers)
+        for one in listeners.values():
+            one.say("accept")
+            assert one.hear() == "accepted"
+        delta = Delta(*pair.both)
+        assert "tunnels are off" in a.run("hallway tunnels off").out
+        for vm in pair.both:
+            wait_for(lambda: delta.of(vm)["tunnel_resets"] == 2, f"{vm.name}: both are reset")  # noqa: B023
+        # What is reset here is gone; the other end reads what it has first.
+        for vm, bytes_read in ((a, 0), (b, 5000)):
+            listeners[vm].say("read")
+            assert listeners[vm].hear() == f"{bytes_read} ECONNRESET"
+        for vm, other, error in ((a, b, "ENODEV"), (b, a, "ECONNRESET")):
+            kind = "packet" if other is b else "stream"
+            call = Talk(vm, f"try {kind} {cid(other)} 7 1")
+            assert json.loads(call.hear()) == [error]
+            callers.append(call)
+        assert a.run("python3 -", stdin=DATAGRAM.format(cid=cid(b))).out.strip() == "ENODEV"
+        assert not odd(delta.of(a)) and not odd(delta.of(b))
+        for program in (*callers, listeners[a]):
+            program.end()
+        tunnels.unload(a)
+        said = a.run("hallway tunnels on", check=False)
+        assert said.code == 1 and "hallway_vsock is not loaded" in said.err, said
+        tunnels.load(a, enabled=0)
+        assert "tunnels are off" in a.run("hallway tunnels").out
+        a.run("hallway tunnels on")
+        assert "tunnels are off" not in a.run("hallway tunnels").out
+        again = Talk(a, f"tell packet {cid(b)} 7 3000")
+        assert again.hear() == "sent"
+        assert a.run("python3 -", stdin=DATAGRAM.format(cid=cid(b))).out.strip() == "8"
+        for program in (again, listeners[b], server):
+            program.end()
+
+
 @pytest.mark.slow_on("6.12")
 def test_region_unplugged(pair: Pair) -> None:
     """A VM leaves its region: tunnels are reset, and come back with it."""

@@ -350,7 +350,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			break;
 		case 4:
 			if (what == 4)
-				hall_channel_raise_departed(member);
+				hall_channel_raise_all(member, NULL, HALL_EVENT_DEPARTED);
 			else if (channels[i])
 				speak(channels[i]);
 			break;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! In a guest: what the module shows, and its switch.
 
-use std::io::Write;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
 use serde::Serialize;
 
@@ -36,7 +37,7 @@ pub fn is_loaded() -> bool {
 
 /// The ivshmem devices of this machine: their folders in sysfs.
 pub fn devices() -> Vec<PathBuf> {
-    let devices = std::fs::read_dir("/sys/bus/pci/devices");
+    let devices = fs::read_dir("/sys/bus/pci/devices");
     let paths = devices
         .into_iter()
         .flatten()
@@ -44,7 +45,7 @@ pub fn devices() -> Vec<PathBuf> {
         .map(|one| one.path());
     let is_ivshmem = |path: &PathBuf| {
         let is = |file: &str, value: &str| {
-            std::fs::read_to_string(path.join(file)).is_ok_and(|v| v.trim() == value)
+            fs::read_to_string(path.join(file)).is_ok_and(|v| v.trim() == value)
         };
         is("vendor", IVSHMEM.0) && is("device", IVSHMEM.1)
     };
@@ -89,7 +90,7 @@ pub fn not_loaded() -> String {
 }
 
 fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 /// What makes the kernel refuse a module without a signature.
@@ -109,7 +110,7 @@ fn demands_signature() -> Option<&'static str> {
 fn secure_boot() -> bool {
     let variable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
     // Four bytes of attributes, then the value.
-    std::fs::read(Path::new(variable)).is_ok_and(|bytes| bytes.get(4) == Some(&1))
+    fs::read(Path::new(variable)).is_ok_and(|bytes| bytes.get(4) == Some(&1))
 }
 
 #[derive(Serialize)]
@@ -138,7 +139,7 @@ pub fn status(json: bool) -> Result<()> {
         0 => String::new(),
         count => format!(" in {count} cgroups"),
     };
-    let mut out = std::io::stdout();
+    let mut out = io::stdout();
     writeln!(
         out,
         "module hallway {}, switched {}, outsourcing {}{scope}\n",
@@ -203,21 +204,50 @@ pub fn status(json: bool) -> Result<()> {
 #[derive(Serialize)]
 struct Tunnels {
     loaded: bool,
+    enabled: bool,
     vms: Vec<Member>,
+}
+
+/// The switch of tunnels, a parameter of their module.
+const TUNNELS_ENABLED: &str = "/sys/module/hallway_vsock/parameters/enabled";
+const TUNNELS_UNLOADED: &str = "module hallway_vsock is not loaded: run modprobe hallway_vsock";
+
+/// Switches tunnels on; or off, which resets those that are open.
+pub fn switch_tunnels(on: bool) -> Result<()> {
+    let value = if on { "1" } else { "0" };
+    match fs::write(TUNNELS_ENABLED, value) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("{TUNNELS_UNLOADED}"),
+        done => done.with_context(|| format!("switching tunnels, by {TUNNELS_ENABLED}"))?,
+    }
+    let what = match on {
+        true => "on",
+        false => "off: those that were open are reset, and no VM is reached by AF_VSOCK",
+    };
+    writeln!(io::stdout(), "tunnels are {what}")?;
+    Ok(())
 }
 
 /// Prints the VMs that tunnels reach, and their CIDs.
 pub fn tunnels(json: bool) -> Result<()> {
     let mut vms = client()?.members()?;
     vms.retain(|member| !member.is_host);
-    let loaded = Path::new("/sys/module/hallway_vsock").exists();
+    let switch = fs::read_to_string(TUNNELS_ENABLED).ok();
+    let (loaded, enabled) = (
+        switch.is_some(),
+        switch.is_some_and(|one| one.trim() == "Y"),
+    );
     if json {
-        return print_json(&Tunnels { loaded, vms });
+        return print_json(&Tunnels {
+            loaded,
+            enabled,
+            vms,
+        });
     }
     if !loaded {
+        println!("{TUNNELS_UNLOADED} (until then no VM is reached by AF_VSOCK)");
+    } else if !enabled {
         println!(
-            "module hallway_vsock is not loaded: run modprobe hallway_vsock (until then no VM is \
-             reached by AF_VSOCK)"
+            "tunnels are off: run hallway tunnels on (until then no VM is reached by AF_VSOCK)"
         );
     }
     let mut table = Table::new(&["cid", "name", "tunnels", "transport"]);

@@ -153,7 +153,11 @@ fn run(options: Options) -> Result<()> {
         Command::Enable { words } => libvirt::hand_over("enable", &words),
         Command::Disable { words } => libvirt::hand_over("disable", &words),
         Command::Connections { json } => guest::connections(json),
-        Command::Tunnels { json } => guest::tunnels(json),
+        Command::Tunnels {
+            setting: Some(setting),
+            ..
+        } => guest::switch_tunnels(setting == Setting::On),
+        Command::Tunnels { json, .. } => guest::tunnels(json),
         Command::Cat { kind, to } => vsock::cat(kind, &to),
         Command::Listen { kind, port } => vsock::listen(kind, &port),
         Command::Perf(options) => vsock::perf(&options),

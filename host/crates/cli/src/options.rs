@@ -168,8 +168,12 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// List the VMs that the guest reaches by AF_VSOCK, with their CIDs; see docs/tunnels.md
+    /// List the VMs that the guest reaches by AF_VSOCK, with their CIDs; or switch tunnels on or
+    /// off, which resets those that are open; see docs/tunnels.md
     Tunnels {
+        /// What to switch them
+        #[arg(conflicts_with = "json")]
+        setting: Option<Setting>,
         /// As JSON
         #[arg(long)]
         json: bool,
