@@ -243,9 +243,12 @@ class Sleeper(threading.Thread):
         """Wait until the thread sleeps in this system call."""
 
         def sleeps():
-            assert self.is_alive(), f"{name} did not block: {self._result!r} {self._error!r}"
-            with open(f"/proc/self/task/{self.native_id}/syscall") as file:
-                return file.read().split()[0] == str(CALLS[name])
+            try:
+                with open(f"/proc/self/task/{self.native_id}/syscall") as file:
+                    return file.read().split()[0] == str(CALLS[name])
+            except (FileNotFoundError, ProcessLookupError):
+                self.join()
+                raise AssertionError(f"{name} did not block: {self._result!r} {self._error!r}") from None
 
         wait_for(sleeps, f"a thread sleeps in {name}")
         return self

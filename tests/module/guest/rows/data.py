@@ -9,6 +9,7 @@ import functools
 import os
 import select
 import socket
+import struct
 import tempfile
 import termios
 
@@ -47,10 +48,21 @@ def arrived(sock, count):
     wait_for(lambda: waiting(sock) == count, f"{count} bytes are there")
 
 
+def is_probed(a):
+    """Tell whether TCP has asked a peer that has closed its window once more; or need not."""
+    said = a.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    probes, backoff = said[3], said[4]
+    (held,) = struct.unpack_from("I", said, 144)
+    return not held or (backoff and not probes)
+
+
 def full(a, poll):
-    """Tell whether nothing fits, nor will: what TCP has on its way makes room when it is acknowledged."""
+    """
+    Tell whether nothing fits, nor will. What TCP has on its way makes room when it is acknowledged,
+    and a peer that has closed its window may have found room when it is asked once more.
+    """
     for _ in range(25):
-        idle = unacknowledged(a) == unsent(a)
+        idle = unacknowledged(a) == unsent(a) and is_probed(a)
         if poll.poll(80):
             return False
         if idle:
