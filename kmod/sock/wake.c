@@ -31,6 +31,9 @@ void hall_sock_queue_work(struct hall_sock *hs, unsigned long delay)
 		fresh = queue_delayed_work(hall_workqueue, &hs->work, delay);
 	if (!fresh)
 		hall_sock_put(hs);
+	/* An event that was raised since the timer was looked at has been put off with it. */
+	if (delay && READ_ONCE(hs->channel.events))
+		hall_sock_queue_work(hs, 0);
 }
 
 void hall_sock_sleep(struct hall_sock *hs, struct wait_queue_entry *entry,
