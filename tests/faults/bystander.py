@@ -26,6 +26,8 @@ from hallway_tests.record import Outcome
 from hallway_tests.suite import check, wait_for
 
 BYSTANDERS = 3  # connections of the stream
+# A clock that jumps looks to a kernel like a stuck CPU or task.
+MAY_STAND_STILL = "nosoftlockup rcupdate.rcu_cpu_stall_timeout=300 sysctl.kernel.hung_task_timeout_secs=0"
 OFF_RINGS = 0.05  # part of a bystander's bytes that TCP may carry: before its rings, and while they grow
 
 

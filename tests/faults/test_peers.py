@@ -15,13 +15,11 @@ from hallway_tests.record import Outcome
 from hallway_tests.streams import TELLING
 from hallway_tests.suite import check
 
-from .bystander import bystander, victim, wait_missed, wait_on_rings
+from .bystander import MAY_STAND_STILL, bystander, victim, wait_missed, wait_on_rings
 from .ends import panic, power_off
 
 pytestmark = [pytest.mark.record("faults"), pytest.mark.kernel("6.1"), pytest.mark.xdist_group("faults")]
 
-# A clock that jumps looks to a kernel like a stuck CPU or task.
-MAY_STAND_STILL = "nosoftlockup rcupdate.rcu_cpu_stall_timeout=300 sysctl.kernel.hung_task_timeout_secs=0"
 STREAMS = 4
 STALL = 150  # seconds for which a stream may stand still
 

@@ -14,6 +14,7 @@
     tunnel.py smaller CID PORT                send a packet after a larger one that found too little space
     tunnel.py name TYPE PORT                  print the CID of each that greets
     tunnel.py greet TYPE CID PORT             send a word, and sleep
+    tunnel.py talk CID PORT CONNS FILE        have bytes echoed without end; say in the file what came of it
 
 TYPE is stream or packet; for name and greet datagram, too. A connection of `serve` begins with the
 name of what the server does.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import random
@@ -39,6 +41,7 @@ from pathlib import Path
 TYPES = {"stream": socket.SOCK_STREAM, "packet": socket.SOCK_SEQPACKET}
 NAME = 16  # bytes of the name of a service
 MOST = 60_000  # bytes of a message
+TALK = 300_000  # bytes of a connection of `talk`
 PATIENCE = 60
 # The core keeps a socket for as long as its connect() may take, also once it is closed: the
 # module can be unloaded after that.
@@ -712,6 +715,48 @@ def greet(kind: str, cid: int, port: int) -> None:
     sys.stdin.read()
 
 
+def talk(cid: int, port: int, conns: int, file: str) -> None:
+    """Have messages of both types echoed, on connections that follow each other, until killed.
+
+    The file says how many came back, how many connections failed, and whether other bytes came.
+    """
+    told, lock = {"echoed": 0, "failed": 0, "wrong": 0}, threading.Lock()
+
+    def count(what: str) -> None:
+        with lock:
+            told[what] += 1
+
+    def converse(kind: str, seed: int) -> None:
+        with Caller(kind, cid, port).socket() as sock:
+            set_connect_timeout(sock, PATIENCE)
+            patience(sock)
+            sock.connect((cid, port + list(TYPES).index(kind)))
+            sock.sendall(b"echo".ljust(NAME))
+            for place, size in enumerate(lengths(seed, TALK)):
+                sock.sendall(content(seed + place, size))
+                got = sock.recv(MOST) if kind == "packet" else take(sock, size)
+                if not got:
+                    raise ConnectionResetError
+                if got != content(seed + place, size):
+                    count("wrong")
+                count("echoed")
+
+    def run(number: int) -> None:
+        for turn in itertools.count():
+            try:
+                converse(list(TYPES)[number % 2], 1_000_000 * number + 1000 * turn)
+            except OSError:
+                count("failed")
+                time.sleep(0.1)
+
+    for number in range(conns):
+        threading.Thread(target=run, args=(number,), daemon=True).start()
+    while True:
+        Path(f"{file}.new").write_text(json.dumps(told))
+        os.rename(f"{file}.new", file)
+        time.sleep(0.2)
+
+
 def main() -> None:
     """Do what the command line says."""
     word, *rest = sys.argv[1:]
@@ -731,6 +776,7 @@ def main() -> None:
         "smaller": smaller,
         "name": name_callers,
         "greet": greet,
+        "talk": talk,
     }
     commands[word](*values)
     sys.stdout.flush()
