@@ -6,7 +6,9 @@ mod guest;
 mod host;
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::fs::Permissions;
+use std::hash::Hash;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -19,6 +21,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use hallway_unix::{receive, Stream};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::Place;
@@ -162,4 +168,24 @@ fn text(place: Place, run_dir: &Path) -> Result<String> {
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// Adds a number that goes up and down, of each of some.
+fn gauges<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Gauge>
+where
+    L: EncodeLabelSet + Debug + Clone + Eq + Hash + Send + Sync + 'static,
+{
+    let family = Family::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+/// Adds a number that grows, of each of some.
+fn counters<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Counter>
+where
+    L: EncodeLabelSet + Debug + Clone + Eq + Hash + Send + Sync + 'static,
+{
+    let family = Family::default();
+    registry.register(name, help, family.clone());
+    family
 }

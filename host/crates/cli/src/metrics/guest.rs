@@ -5,9 +5,10 @@
 use hallway_netlink::{Connection, Direction, Module};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+
+use super::{counters, gauges};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfReason {
@@ -37,11 +38,10 @@ pub fn register(registry: &mut Registry, module: Module, connections: &[Connecti
         // The registry ends it with a full stop itself.
         registry.register(one.name, text.trim_end_matches('.'), counted);
     }
-    let demotions = Family::<OfReason, Counter>::default();
-    registry.register(
+    let demotions = counters(
+        registry,
         "demotions",
         "Directions that this end sends, demoted; NONE: a larger ring replaced theirs",
-        demotions.clone(),
     );
     for one in module.demotions {
         let label = OfReason {
@@ -49,11 +49,10 @@ pub fn register(registry: &mut Registry, module: Module, connections: &[Connecti
         };
         demotions.get_or_create(&label).inc_by(one.count);
     }
-    let carried = Family::<Carried, Gauge>::default();
-    registry.register(
+    let carried = gauges(
+        registry,
         "connections",
         "Connections to members and outsourced sockets, by what carries them, and why not a ring",
-        carried.clone(),
     );
     for one in connections {
         let via = |direction: &Direction| {

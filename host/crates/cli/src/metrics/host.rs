@@ -7,12 +7,11 @@
 
 use hallway_control::{Helper, Liveness, Status, Xen};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::{counters, gauges};
 use crate::host::name_domain;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,26 +62,6 @@ pub fn register(registry: &mut Registry, status: &Status) {
     }
 }
 
-/// Adds a number that goes up and down, of each of some.
-fn gauges<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Gauge>
-where
-    L: EncodeLabelSet + std::fmt::Debug + Clone + Eq + std::hash::Hash + Send + Sync + 'static,
-{
-    let family = Family::default();
-    registry.register(name, help, family.clone());
-    family
-}
-
-/// Adds a number that grows, of each of some.
-fn counters<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Counter>
-where
-    L: EncodeLabelSet + std::fmt::Debug + Clone + Eq + std::hash::Hash + Send + Sync + 'static,
-{
-    let family = Family::default();
-    registry.register(name, help, family.clone());
-    family
-}
-
 fn daemon(registry: &mut Registry, status: &Status) {
     let version = [("version", &status.version), ("abi", &status.abi)];
     let version = version.map(|(name, value)| (name, value.clone()));
@@ -131,23 +110,20 @@ fn qemus(registry: &mut Registry, status: &Status) {
 }
 
 fn vms(registry: &mut Registry, status: &Status) {
-    let up = Family::<OfVm, Gauge>::default();
-    registry.register(
+    let up = gauges(
+        registry,
         "vm_monitor_up",
         "Whether the monitor of a VM of the configuration answers",
-        up.clone(),
     );
-    let problems = Family::<OfVm, Gauge>::default();
-    registry.register(
+    let problems = gauges(
+        registry,
         "vm_problems",
         "Problems of a VM of the configuration: its monitor, its ring memory, its CPUs",
-        problems.clone(),
     );
-    let given = Family::<OfVm, Gauge>::default();
-    registry.register(
+    let given = gauges(
+        registry,
         "vm_cpus",
         "CPUs that a VM with [vm.cpus] is to have online",
-        given.clone(),
     );
     let released = gauges(
         registry,
@@ -256,37 +232,31 @@ fn domains(registry: &mut Registry, xen: &Xen) {
 }
 
 fn regions(registry: &mut Registry, status: &Status) {
-    let memory = Family::<OfRegion, Gauge>::default();
-    registry.register("region_bytes", "Ring memory", memory.clone());
-    let repairs = Family::<OfRegion, Counter>::default();
-    registry.register(
+    let memory = gauges(registry, "region_bytes", "Ring memory");
+    let repairs = counters(
+        registry,
         "region_repairs",
         "How often a member wrote on a region's header",
-        repairs.clone(),
     );
-    let alive = Family::<OfMember, Gauge>::default();
-    registry.register(
+    let alive = gauges(
+        registry,
         "member_alive",
         "Whether a member's heartbeat counts",
-        alive.clone(),
     );
-    let channels = Family::<OfMember, Gauge>::default();
-    registry.register(
+    let channels = gauges(
+        registry,
         "member_connections",
         "Promoted connections of a member",
-        channels.clone(),
     );
-    let sent = Family::<OfMember, Counter>::default();
-    registry.register(
+    let sent = counters(
+        registry,
         "member_sent_bytes",
         "Bytes that a member sent through rings",
-        sent.clone(),
     );
-    let received = Family::<OfMember, Counter>::default();
-    registry.register(
+    let received = counters(
+        registry,
         "member_received_bytes",
         "Bytes that a member received through rings",
-        received.clone(),
     );
     for region in &status.regions {
         let label = OfRegion {
