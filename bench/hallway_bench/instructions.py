@@ -25,6 +25,8 @@ from hallway_lab.programs import serve
 from hallway_lab.sh import LabError, run, say, step
 from hallway_lab.vm import VM
 
+from .compiling import GCC, compile_program
+
 KEY = "instructions"
 KERNEL = "6.1"  # its QEMU has the interface that the plugin is written for
 BASELINE = paths.REPO / "bench/baseline.json"
@@ -141,13 +143,10 @@ class Guest:
 
 def build() -> tuple[Path, list[Path]]:
     """Build the plugin, and the programs for guests."""
-    plugin, built = paths.out("bench", "instructions.so"), []
-    gcc = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall"]
+    plugin = paths.out("bench", "instructions.so")
     with step("building the plugin that counts instructions"):
-        run([*gcc, "-shared", "-fPIC", "-o", plugin, paths.REPO / "bench/plugin/instructions.c"])
-        for name in ("calls", "both"):
-            built.append(paths.out("bench", name))
-            run([*gcc, "-static", "-o", built[-1], paths.REPO / f"bench/programs/{name}.c"])
+        run([*GCC, "-shared", "-fPIC", "-o", plugin, paths.REPO / "bench/plugin/instructions.c"])
+        built = [compile_program(name) for name in ("calls", "both")]
     return plugin, built
 
 

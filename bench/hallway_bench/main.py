@@ -18,10 +18,11 @@ from hallway_lab import isolate, measure, passt, paths, results, summary, xen
 from hallway_lab.measure import describe
 from hallway_lab.results import Record, Store
 from hallway_lab.sample import Row, Samples, sample
-from hallway_lab.sh import guarded, run, say, step
+from hallway_lab.sh import guarded, say, step
 from hallway_lab.venv import use
 
 from . import growth, instructions, native
+from .compiling import compile_program
 from .domains import Domains
 from .group import Group
 from .hostend import HostEnd
@@ -54,14 +55,8 @@ def main(words: list[str] | None = None) -> int:
 
 def build_programs() -> list[Path]:
     """Build the static C programs."""
-    built = []
     with step("building the benchmark's programs"):
-        for name in PROGRAMS:
-            target = paths.out("bench", name)
-            source = paths.REPO / "bench/programs" / f"{name}.c"
-            run(["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-o", target, source])
-            built.append(target)
-    return built
+        return [compile_program(name) for name in PROGRAMS]
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -23,9 +23,9 @@ from hallway_lab import kernels, modbuild, paths, prepare
 from hallway_lab.measure import COUNTED, Direction, Traffic, direction
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
-from hallway_lab.sh import run
 from hallway_lab.uml import Uml
 
+from .compiling import compile_program
 from .group import Group
 
 KERNEL, RUNNER = "uml", "User Mode Linux"
@@ -143,9 +143,7 @@ def make_ready() -> None:
             prepare.host_step(),
         ]
     )
-    source = paths.REPO / f"bench/programs/{PROGRAM}.c"
-    target = paths.out("bench", PROGRAM)
-    run(["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-o", target, source])
+    compile_program(PROGRAM)
 
 
 def describe(facts: dict[str, Any]) -> str:
