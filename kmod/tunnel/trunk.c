@@ -217,7 +217,8 @@ static struct hall_tunnel *open_trunk(u32 cid, unsigned long refused)
 
 /*
  * The trunk to a CID, with a reference. Or -EHOSTUNREACH: no member has it; -ENODEV:
- * tunnels are switched off; -ECONNREFUSED: its owner has not taken the ring in that time; -EUSERS, -ENOMEM.
+ * tunnels are switched off; -ECONNREFUSED: its owner has not taken the ring in that time;
+ * -EUSERS, -ENOMEM.
  */
 static struct hall_tunnel *get_trunk(u32 cid, unsigned long refused)
 {

@@ -40,21 +40,23 @@ class Talker:
         self.job = vm.spawn(f"exec {PROGRAM} talk {cid(to)} {PORT} {CONNS} {self._file}")
         self.wait_progress("at the start")
 
-    def told(self) -> dict[str, int]:
+    def counted(self) -> dict[str, int]:
         """Return how many messages came back, how many connections failed, and how many bytes were others."""
         said = self._vm.run(f"cat {self._file} 2>/dev/null", check=False, first=True).out
         return json.loads(said) if said else {"echoed": 0, "failed": 0, "wrong": 0}
 
     def wait_progress(self, when: str) -> None:
         """Wait until more messages are echoed."""
-        before = self.told()["echoed"]
-        wait_for(lambda: self.told()["echoed"] >= before + ENOUGH, f"{self._vm.name} goes on {when}", STALL)
-        wrong = self.told()["wrong"]
+        before = self.counted()["echoed"]
+        wait_for(
+            lambda: self.counted()["echoed"] >= before + ENOUGH, f"{self._vm.name} goes on {when}", STALL
+        )
+        wrong = self.counted()["wrong"]
         check(not wrong, f"{self._vm.name}: {wrong} messages are not what was sent")
 
     def wait_failed(self, before: int) -> None:
         """Wait until each connection has failed since."""
-        wait_for(lambda: self.told()["failed"] >= before + CONNS, f"{self._vm.name} learns of it", STALL)
+        wait_for(lambda: self.counted()["failed"] >= before + CONNS, f"{self._vm.name} learns of it", STALL)
 
     def end(self) -> None:
         """Kill it."""
@@ -69,7 +71,7 @@ def talking(pair: Pair, outcome: Outcome) -> Iterator[None]:
         talker = Talker(pair.b, pair.a)
         yield
         talker.wait_progress("at the end")
-        failed = talker.told()["failed"]
+        failed = talker.counted()["failed"]
         check(not failed, f"{failed} tunnels between others failed")
         talker.end()
 
@@ -99,7 +101,7 @@ def test_tunnels_qemu_killed(pair: Pair, outcome: Outcome, rounds: Iterator[int]
                 assert server.hear() == "ready"
                 Talker(third, pair.a)
                 talker = Talker(pair.a, third)
-                before = talker.told()["failed"]
+                before = talker.counted()["failed"]
                 third.stop()
                 with outcome.timed("reset after"):
                     talker.wait_failed(before)
@@ -112,7 +114,7 @@ def test_tunnels_unplugged(pair: Pair, outcome: Outcome, rounds: Iterator[int]) 
     """A region is unplugged: its tunnels are reset, and come again with it."""
     with talking(pair, outcome), third_talks(pair) as (third, *talkers):
         for _ in rounds:
-            before = [talker.told()["failed"] for talker in talkers]
+            before = [talker.counted()["failed"] for talker in talkers]
             with outcome.timed("unplugged in"):
                 third.unplug("ring0")
             for talker, failed in zip(talkers, before, strict=True):
@@ -132,7 +134,7 @@ def test_tunnels_switched_off(pair: Pair, outcome: Outcome, rounds: Iterator[int
             tunnels.load(third)
             with served(third):
                 inwards, outwards = Talker(pair.a, third), Talker(third, pair.a)
-                before = inwards.told()["failed"], outwards.told()["failed"]
+                before = inwards.counted()["failed"], outwards.counted()["failed"]
                 with outcome.timed("switched off in"):
                     third.run("hallway tunnels off")
                 inwards.wait_failed(before[0])
@@ -161,5 +163,5 @@ def test_tunnels_qemu_stopped(pair: Pair, outcome: Outcome, rounds: Iterator[int
                 for talker in talkers:
                     talker.wait_progress("after its peer was away")
             for talker in talkers:
-                failed = talker.told()["failed"]
+                failed = talker.counted()["failed"]
                 check(not failed, f"{failed} tunnels failed while a peer stood still")

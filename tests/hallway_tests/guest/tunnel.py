@@ -720,11 +720,11 @@ def talk(cid: int, port: int, conns: int, file: str) -> None:
 
     The file says how many came back, how many connections failed, and whether other bytes came.
     """
-    told, lock = {"echoed": 0, "failed": 0, "wrong": 0}, threading.Lock()
+    counted, lock = {"echoed": 0, "failed": 0, "wrong": 0}, threading.Lock()
 
     def count(what: str) -> None:
         with lock:
-            told[what] += 1
+            counted[what] += 1
 
     def converse(kind: str, seed: int) -> None:
         with Caller(kind, cid, port).socket() as sock:
@@ -752,7 +752,7 @@ def talk(cid: int, port: int, conns: int, file: str) -> None:
     for number in range(conns):
         threading.Thread(target=run, args=(number,), daemon=True).start()
     while True:
-        Path(f"{file}.new").write_text(json.dumps(told))
+        Path(f"{file}.new").write_text(json.dumps(counted))
         os.rename(f"{file}.new", file)
         time.sleep(0.2)
 
