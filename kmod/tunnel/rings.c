@@ -72,9 +72,12 @@ bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason)
 	spin_lock_bh(&tunnel->channel.lock);
 	done = tunnel->channel.done;
 	spin_unlock_bh(&tunnel->channel.lock);
-	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
+	if (done.carrier != HALL_TUNNEL_CARRIER)
 		return false;
 	*reason = done.reason;
+	/* What it has read is known: it resets now. */
+	if (!tunnel->memory.ring)
+		return done.reason && done.from == READ_ONCE(tunnel->channel.sender);
 	if (!hall_ring_finish(&tunnel->tx, done.position, &lost)) {
 		hall_count(HALL_CORRUPT_RINGS);
 		*reason = ECONNRESET;
@@ -140,7 +143,8 @@ static void free_rest(struct hall_tunnel *tunnel)
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
 {
 	free_rest(tunnel);
-	if (!tunnel->mapped)
+	/* Of a ring that is read to its end, DONE is sent: another one is a reset. */
+	if (!tunnel->mapped && (!reason || !tunnel->memory.ring || tunnel->failed))
 		return;
 	hall_tunnel_unmap(tunnel);
 	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,

@@ -23,6 +23,7 @@ HANG_UPS = 500
 CLOSES = 300
 COPIED_BYTES = 3_000_000
 CALLERS = 600  # more than a queue of the kernel works at
+MULTICAST = 0x80000000  # HALLWAY_CID_MULTICAST
 KILLED_BYTES = 100_000  # that a peer has sent when it dies
 # What stock kernels' own transport within a guest does in another way.
 DIFFERENT = {
@@ -539,7 +540,8 @@ def test_switched_off(pair: Pair) -> None:
             call = Talk(vm, f"try {kind} {cid(other)} 7 1")
             assert json.loads(call.hear()) == [error]
             callers.append(call)
-        assert a.run("python3 -", stdin=DATAGRAM.format(cid=cid(b))).out.strip() == "ENODEV"
+        for to in (cid(b), MULTICAST):
+            assert a.run("python3 -", stdin=DATAGRAM.format(cid=to)).out.strip() == "ENODEV"
         assert not odd(delta.of(a)) and not odd(delta.of(b))
         for program in (*callers, listeners[a]):
             program.end()
@@ -555,6 +557,29 @@ def test_switched_off(pair: Pair) -> None:
         assert a.run("python3 -", stdin=DATAGRAM.format(cid=cid(b))).out.strip() == "8"
         for program in (again, listeners[b], server):
             program.end()
+
+
+@pytest.mark.slow_on("6.1")
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_closed_switched_off(pair: Pair, kind: str) -> None:
+    """A reset reaches a peer that reads on, though its own bytes are read to the end."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        listener = Talk(a, f"hear {kind} 7 10")
+        assert listener.hear() == "ready"
+        caller = Talk(b, f"half {kind} {cid(a)} 7")
+        assert caller.hear() == "shut"
+        for word, answer in (("accept", "accepted"), ("read", "0 end")):
+            listener.say(word)
+            assert listener.hear() == answer
+        delta = Delta(*pair.both)
+        a.run("hallway tunnels off")
+        assert caller.hear() == "ECONNRESET"
+        assert [delta.of(vm)["tunnel_resets"] for vm in pair.both] == [1, 1]
+        assert not odd(delta.of(a)) and not odd(delta.of(b))
+        listener.end()
+        tunnels.unload(a)
 
 
 @pytest.mark.slow_on("6.12")

@@ -6,6 +6,7 @@
     tunnel.py rows CID PORT                   what each call of ROWS sees
     tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
+    tunnel.py half TYPE CID PORT              shut down for writing, read on; print the error that ends it
     tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
     tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault till a line of input
     tunnel.py shut CID PORT                   shut down before connect() is answered
@@ -600,6 +601,15 @@ def tell(kind: str, cid: int, port: int, total: int) -> None:
     sys.stdin.read()
 
 
+def shut_first(kind: str, cid: int, port: int) -> None:
+    """Send no more; say how the other end's bytes end."""
+    sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
+    sock.connect((cid, port))
+    sock.shutdown(socket.SHUT_WR)
+    print("shut", flush=True)
+    print(failure(lambda: _until_closed(sock)), flush=True)
+
+
 def attempt(kind: str, cid: int, port: int, times: int) -> None:
     """Connect as often as that; print what came of each, then wait for the end of the input."""
     kept, found = [], []
@@ -768,6 +778,7 @@ def main() -> None:
         "rows": rows,
         "hear": hear,
         "tell": tell,
+        "half": shut_first,
         "try": attempt,
         "keep": keep,
         "begin": begin,

@@ -56,6 +56,8 @@ pub struct Pipe {
     pub its: u32,
     /// The guest's ring; nothing before it is offered, and after DONE is sent.
     pub from_guest: Option<Receiver>,
+    /// What of it is read, in DONE.
+    pub position: u64,
     /// The own ring; nothing before it is offered, and after the guest's DONE.
     pub to_guest: Option<Sender>,
     /// Memory of the own ring.
@@ -92,7 +94,7 @@ fn receive_bytes(socket: &OwnedFd, ring: &mut Sender) -> Result<Step, Failure> {
     if runs.is_empty() {
         return Ok(Step::Empty);
     }
-    match step(wire::receive(socket, &runs))? {
+    match step(unix::past_reset(|| wire::receive(socket, &runs)))? {
         Step::Moved(0) => Ok(Step::Ended),
         other => Ok(other),
     }
@@ -110,6 +112,7 @@ impl Pipe {
             own: 0,
             its: 0,
             from_guest: None,
+            position: 0,
             to_guest: None,
             handle: Handle::default(),
             is_readable: true,
@@ -225,7 +228,8 @@ impl Pipe {
 
     /// Takes no more from the guest where no program of the host will read it.
     fn refuse_if_closed(&mut self, peer: &mut Peer) {
-        if self.is_received && self.socket.as_ref().is_some_and(unix::is_closed) {
+        let is_closed = self.is_received && self.socket.as_ref().is_some_and(unix::is_closed);
+        if is_closed && self.from_guest.is_some() {
             self.send_done(0, peer);
         }
     }
@@ -237,28 +241,37 @@ impl Pipe {
         }
     }
 
-    /// Closes the socket, and tells the guest. Where DONE is sent already, an end mark is all
-    /// that it can get.
+    /// Closes the socket, and tells the guest: also where it has read to the end, and DONE is
+    /// sent already.
     pub fn reset(&mut self, peer: &mut Peer) {
         self.socket = None;
-        if self.from_guest.is_some() {
+        if self.from_guest.is_some() || self.to_guest.is_some() {
             self.send_done(libc::ECONNRESET, peer);
-        } else if self.to_guest.as_mut().is_some_and(Sender::end) {
-            peer.set_pending(self.its);
         }
     }
 
     fn send_done(&mut self, errno: i32, peer: &mut Peer) {
         if let Some(mut ring) = self.from_guest.take() {
             ring.truncate();
-            let position = ring.position();
-            peer.send(&Message::done(self.own, self.its, CARRIER, position, errno));
+            self.position = ring.position();
         }
+        peer.send(&Message::done(
+            self.own,
+            self.its,
+            CARRIER,
+            self.position,
+            errno,
+        ));
     }
 
     /// The guest reads no more of the own ring.
     pub fn take_done(&mut self, done: &Other, peer: &mut Peer, counts: &mut Counts) {
         let Some(mut ring) = self.to_guest.take() else {
+            // It has read to the end before, and resets now.
+            if done.reason != 0 && done.from == self.its {
+                self.pump_rest(peer, counts);
+                self.reset(peer);
+            }
             return;
         };
         let was_broken = ring.is_broken();

@@ -21,8 +21,9 @@ use hallway_shm::sealed_memory;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{
-    accept, bind, connect, listen, recv, send, sendmsg, socket, socketpair, AddressFamily, Backlog,
-    ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
+    accept, bind, connect, listen, recv, send, sendmsg, setsockopt, socket, socketpair,
+    sockopt::SndBuf, AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType,
+    UnixAddr,
 };
 
 const SIZE: u64 = 32 << 20;
@@ -611,6 +612,42 @@ fn a_frame_that_is_longer_than_what_is_there_breaks_the_connection() {
         assert_eq!(vm.hear_done(&conn).reason, libc::ECONNRESET as u32);
         assert_eq!(vm.report().corrupt, before + 1);
     }
+}
+
+#[test]
+fn a_guest_that_has_read_to_the_end_resets_by_another_done() {
+    let mut vm = Vm::start();
+    let listener = UnixListener::bind(vm.service(6000)).unwrap();
+    let mut conn = vm.connect(TUNNEL_STREAM, 6000).unwrap();
+    let (mut client, _) = listener.accept().unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
+    vm.done(&conn, 0);
+    vm.done(&conn, libc::ECONNRESET);
+    assert_eq!(vm.hear_done(&conn).reason, libc::ECONNRESET as u32);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    vm.wait_closed();
+    assert_eq!(vm.report().corrupt, 0);
+}
+
+#[test]
+fn a_guest_that_reads_on_learns_of_a_message_that_is_too_long() {
+    let mut vm = Vm::start();
+    let listener = at(&vm.service(90), SockType::SeqPacket);
+    let mut conn = vm.connect(TUNNEL_SEQPACKET, 90).unwrap();
+    let program = accept(listener.as_raw_fd()).unwrap();
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    conn.to_host.end();
+    vm.peer.set_pending(conn.its);
+    let first = vm.hear_done(&conn);
+    assert_eq!(first.reason, 0);
+    let message = vec![0; conn.size as usize];
+    setsockopt(&program, SndBuf, &(2 * message.len())).unwrap();
+    send(program.as_raw_fd(), &message, MsgFlags::empty()).unwrap();
+    let second = vm.hear_done(&conn);
+    assert_eq!(second.reason, libc::ECONNRESET as u32);
+    assert_eq!(second.position, first.position);
 }
 
 /// A small generator of numbers (xorshift).
