@@ -22,6 +22,9 @@ struct hall_channel *hall_tunnel_meet(struct hall_member *member,
 		}
 		return channel;
 	}
+	/* A tunnel would pin the module. */
+	if (!READ_ONCE(hall_tunnels_enabled))
+		return NULL;
 	/* It may claim to be another VM. */
 	if (!hall_member_has_cid(member))
 		return NULL;

@@ -3,8 +3,9 @@
  * The switch. Off, all tunnels are reset and none begins: programs close their sockets
  * then, and the module can be unloaded.
  *
- * Each tunnel looks at the switch after it has its endpoint number. So one that begins
- * meanwhile finds it off, or is found by the walk.
+ * Each tunnel looks at the switch after it has its endpoint number, and each trunk under
+ * the lock of their table. So one that begins meanwhile finds it off, or is found here.
+ * Members that depart are not walked: their tunnels end with the departure.
  */
 #include "tunnel.h"
 

@@ -241,7 +241,7 @@ static int write_letter(struct hall_tunnel *tunnel, const struct hallway_letter 
 	int err;
 
 	if (tunnel->state == HALL_TUNNEL_ENDED)
-		return -ECONNREFUSED;
+		return READ_ONCE(hall_tunnels_enabled) ? -ECONNREFUSED : -ENODEV;
 	if (need > tx->size)
 		return -EMSGSIZE;
 	if (!hall_ring_arm_tail(tx, need, max(need, HALL_RING_WAKE_SPACE(tx->size))))
@@ -376,6 +376,8 @@ int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
 	struct hall_tunnel *tunnel;
 	int err;
 
+	if (!READ_ONCE(hall_tunnels_enabled))
+		return -ENODEV;
 	if (len > HALLWAY_LETTER_MAX)
 		return -EMSGSIZE;
 	if (to->svm_cid == HALLWAY_CID_MULTICAST)

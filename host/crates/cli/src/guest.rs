@@ -2,7 +2,7 @@
 //! In a guest: what the module shows, and its switch.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
@@ -208,17 +208,22 @@ struct Tunnels {
     vms: Vec<Member>,
 }
 
+const TUNNELS: &str = "/sys/module/hallway_vsock";
 /// The switch of tunnels, a parameter of their module.
 const TUNNELS_ENABLED: &str = "/sys/module/hallway_vsock/parameters/enabled";
 const TUNNELS_UNLOADED: &str = "module hallway_vsock is not loaded: run modprobe hallway_vsock";
 
 /// Switches tunnels on; or off, which resets those that are open.
 pub fn switch_tunnels(on: bool) -> Result<()> {
-    let value = if on { "1" } else { "0" };
-    match fs::write(TUNNELS_ENABLED, value) {
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!("{TUNNELS_UNLOADED}"),
-        done => done.with_context(|| format!("switching tunnels, by {TUNNELS_ENABLED}"))?,
+    if !Path::new(TUNNELS).exists() {
+        bail!("{TUNNELS_UNLOADED}");
     }
+    if !Path::new(TUNNELS_ENABLED).exists() {
+        bail!("module hallway_vsock has no switch: it is older than this program, load that of its version");
+    }
+    let value = if on { "1" } else { "0" };
+    fs::write(TUNNELS_ENABLED, value)
+        .with_context(|| format!("switching tunnels, by {TUNNELS_ENABLED}"))?;
     let what = match on {
         true => "on",
         false => "off: those that were open are reset, and no VM is reached by AF_VSOCK",
@@ -231,11 +236,10 @@ pub fn switch_tunnels(on: bool) -> Result<()> {
 pub fn tunnels(json: bool) -> Result<()> {
     let mut vms = client()?.members()?;
     vms.retain(|member| !member.is_host);
-    let switch = fs::read_to_string(TUNNELS_ENABLED).ok();
-    let (loaded, enabled) = (
-        switch.is_some(),
-        switch.is_some_and(|one| one.trim() == "Y"),
-    );
+    let loaded = Path::new(TUNNELS).exists();
+    // An older module has no switch.
+    let switch = fs::read_to_string(TUNNELS_ENABLED);
+    let enabled = loaded && switch.map_or(true, |one| one.trim() == "Y");
     if json {
         return print_json(&Tunnels {
             loaded,
