@@ -949,7 +949,7 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Helper>, Fault> {
             })?,
             connect: list(&raw.connect, |text| {
                 text.parse()
-                    .map_err(|why| format!("{why}: write 10.0.0.0/8:443, ::/0, or !10.0.0.1"))
+                    .map_err(|why| format!("{why}: write 10.0.0.0/8:443, udp/::/0, or !10.0.0.1"))
             })?,
             publish: list(&raw.publish, |text| {
                 text.parse().map_err(|why| {

@@ -83,7 +83,7 @@ impl Guest<'_> {
 
     fn connect(&mut self, offer: &Offer) -> Result<(), i32> {
         let to = offer.remote;
-        if let Err(cause) = policy::check_connect(self.policy, to, net::is_own) {
+        if let Err(cause) = policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own) {
             return Err(self.refuse(cause, &format!("connection to {to}"), libc::EACCES));
         }
         if !self.has_place() {

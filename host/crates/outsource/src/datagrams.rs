@@ -18,7 +18,7 @@ use hallway_ring::{Receiver, Runs, Sender};
 use nix::errno::Errno;
 
 use crate::known::Ends;
-use crate::orders::Policy;
+use crate::orders::{Policy, Protocol};
 use crate::rate::Rate;
 use crate::record::{self, Corrupt, Error, Head, HEAD};
 use crate::udp;
@@ -227,7 +227,7 @@ impl Datagrams {
         }
         let allowed = match to.port() {
             0 => Err("port 0".into()),
-            _ => policy::check_connect(turn.policy, to, net::is_own),
+            _ => policy::check_connect(turn.policy, Protocol::Udp, to, net::is_own),
         };
         if allowed.is_ok() && !turn.rate.may_meet(turn.policy) {
             turn.counts

@@ -38,12 +38,14 @@ pub struct Policy {
     pub arrival_burst: u32,
 }
 
-/// A rule about connections: `10.0.0.0/8:443`, `[fd00::]/8:80-90`, `!10.0.0.1`.
+/// A rule about connections: `10.0.0.0/8:443`, `[fd00::]/8:80-90`, `!10.0.0.1`, `!udp/::/0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rule {
     /// Whether what matches is allowed.
     pub allow: bool,
+    /// Nothing: both.
+    pub protocol: Option<Protocol>,
     /// Address of the network.
     pub address: IpAddr,
     /// Bits of the address that count.
@@ -52,13 +54,31 @@ pub struct Rule {
     pub ports: Option<(u16, u16)>,
 }
 
-/// What a published port is one of.
+/// A protocol of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// Listeners.
+    /// Connections and listeners.
     Tcp,
-    /// Sockets that are bound to it.
+    /// Datagrams.
     Udp,
+}
+
+/// Splits off a protocol at the beginning, if there is one.
+fn split_protocol(text: &str) -> (Option<Protocol>, &str) {
+    match text.split_once('/') {
+        Some(("tcp", rest)) => (Some(Protocol::Tcp), rest),
+        Some(("udp", rest)) => (Some(Protocol::Udp), rest),
+        _ => (None, text),
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp/",
+            Self::Udp => "udp/",
+        })
+    }
 }
 
 /// A port of the guest that the host publishes: `tcp/8080`, `udp/53=10.0.0.5:5353`.
@@ -119,6 +139,7 @@ impl FromStr for Rule {
             Some(rest) => (false, rest),
             None => (true, text),
         };
+        let (protocol, rest) = split_protocol(rest);
         let (address, rest) = split_address(rest)?;
         let (prefix, ports) = match rest.split_once(':') {
             Some((prefix, ports)) => (prefix, Some(parse_ports(ports)?)),
@@ -138,6 +159,7 @@ impl FromStr for Rule {
         }
         Ok(Self {
             allow,
+            protocol,
             address,
             prefix,
             ports,
@@ -149,6 +171,9 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.allow {
             f.write_str("!")?;
+        }
+        if let Some(protocol) = self.protocol {
+            write!(f, "{protocol}")?;
         }
         match (self.address, self.ports) {
             (IpAddr::V6(address), Some(_)) => write!(f, "[{address}]/{}", self.prefix)?,
@@ -166,10 +191,8 @@ impl FromStr for Publish {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (protocol, rest) = match text.split_once('/') {
-            Some(("tcp", rest)) => (Protocol::Tcp, rest),
-            Some(("udp", rest)) => (Protocol::Udp, rest),
-            _ => return Err(format!("{text:?} does not begin with tcp/ or udp/")),
+        let (Some(protocol), rest) = split_protocol(text) else {
+            return Err(format!("{text:?} does not begin with tcp/ or udp/"));
         };
         let (port, address) = match rest.split_once('=') {
             Some((port, address)) => (parse(port, "port")?, Some(parse(address, "address:port")?)),
@@ -192,11 +215,7 @@ impl FromStr for Publish {
 
 impl fmt::Display for Publish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-        };
-        write!(f, "{protocol}/{}", self.port)?;
+        write!(f, "{}{}", self.protocol, self.port)?;
         if self.address != SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port)) {
             write!(f, "={}", self.address)?;
         }
@@ -239,6 +258,9 @@ mod tests {
             ("0.0.0.0/0", "0.0.0.0/0"),
             ("[::1]:22", "[::1]/128:22"),
             ("127.0.0.1:5000", "127.0.0.1/32:5000"),
+            ("tcp/10.0.0.0/8:443", "tcp/10.0.0.0/8:443"),
+            ("!udp/[fd00::]/8:53", "!udp/[fd00::]/8:53"),
+            ("!udp/::/0", "!udp/::/0"),
         ] {
             let rule: Rule = text.parse().unwrap();
             assert_eq!(rule.to_string(), shown);
@@ -255,6 +277,9 @@ mod tests {
             "x",
             "10.0.0.1:70000",
             "[::]x",
+            "sctp/10.0.0.1",
+            "udp/!10.0.0.1",
+            "udp/53",
             "!::ffff:10.0.0.1",
             "::ffff:10.0.0.0/104",
         ] {

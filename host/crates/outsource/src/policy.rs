@@ -73,8 +73,10 @@ fn find_special(ip: IpAddr) -> Option<&'static (IpAddr, u8)> {
         .find(|(network, prefix)| is_within(ip, *network, *prefix))
 }
 
-fn matches(rule: &Rule, to: SocketAddr, is_own: impl Fn() -> bool) -> bool {
-    if !is_within(to.ip(), rule.address, rule.prefix) {
+fn matches(rule: &Rule, protocol: Protocol, to: SocketAddr, is_own: impl Fn() -> bool) -> bool {
+    if rule.protocol.is_some_and(|one| one != protocol)
+        || !is_within(to.ip(), rule.address, rule.prefix)
+    {
         return false;
     }
     if rule
@@ -92,18 +94,19 @@ fn matches(rule: &Rule, to: SocketAddr, is_own: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Decides about a connection. An error names the rule, or says that there is none.
+/// Decides about a connection, or about datagrams to an end. An error names the rule, or says that there is none.
 /// `is_own` says whether an address is the host's: only a rule for it alone allows it,
 /// since what listens there may trust all that comes from the host.
 pub fn check_connect(
     policy: &Policy,
+    protocol: Protocol,
     to: SocketAddr,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Result<(), String> {
     let known = OnceCell::new();
     let is_own = || *known.get_or_init(|| is_own(to.ip()));
     let mut rules = policy.connect.iter();
-    match rules.find(|rule| matches(rule, to, is_own)) {
+    match rules.find(|rule| matches(rule, protocol, to, is_own)) {
         Some(rule) if rule.allow => Ok(()),
         Some(rule) => Err(rule.to_string()),
         None => Err("no rule".into()),
@@ -116,7 +119,7 @@ pub fn check_connect(
 /// those of IPv6 it does not, so a neighbour on a link can have the guest answer to them.
 pub fn check_answer(policy: &Policy, to: SocketAddr) -> Result<(), String> {
     let mut rules = policy.connect.iter();
-    match rules.find(|rule| matches(rule, to, || false)) {
+    match rules.find(|rule| matches(rule, Protocol::Udp, to, || false)) {
         Some(rule) if rule.allow => Ok(()),
         Some(rule) => Err(rule.to_string()),
         None if find_special(to.ip()).is_some() => Err("no rule".into()),
@@ -184,9 +187,14 @@ mod tests {
         }
     }
 
-    fn allows(connect: &[&str], to: &str) -> bool {
+    fn allows_by(protocol: Protocol, connect: &[&str], to: &str) -> bool {
         let own = IpAddr::from([10, 9, 0, 1]);
-        check_connect(&policy(connect, &[]), to.parse().unwrap(), |ip| ip == own).is_ok()
+        let policy = policy(connect, &[]);
+        check_connect(&policy, protocol, to.parse().unwrap(), |ip| ip == own).is_ok()
+    }
+
+    fn allows(connect: &[&str], to: &str) -> bool {
+        allows_by(Protocol::Tcp, connect, to)
     }
 
     #[test]
@@ -202,13 +210,35 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_of_one_protocol_says_nothing_of_the_other() {
+        let rules = ["!udp/10.0.0.0/24", "tcp/10.0.0.0/8:443", "udp/0.0.0.0/0:53"];
+        for (to, tcp, udp) in [
+            ("10.0.0.1:443", true, false),
+            ("10.0.0.1:53", false, false),
+            ("10.0.1.1:443", true, false),
+            ("10.0.1.1:53", false, true),
+        ] {
+            assert_eq!(allows_by(Protocol::Tcp, &rules, to), tcp, "tcp {to}");
+            assert_eq!(allows_by(Protocol::Udp, &rules, to), udp, "udp {to}");
+        }
+    }
+
+    #[test]
     fn answers_go_where_no_rule_is_against_it() {
-        let rules = ["!10.1.0.0/16", "127.0.0.1", "10.0.0.0/8", "!fd00::/8"];
+        let rules = [
+            "!10.1.0.0/16",
+            "!tcp/10.2.0.0/16",
+            "!udp/10.3.0.0/16",
+            "127.0.0.1",
+            "10.0.0.0/8",
+            "!fd00::/8",
+        ];
         let policy = policy(&rules, &[]);
         for (to, is_allowed) in [
             ("192.0.2.1:5", true),
             ("[2001:db8::1]:5", true),
             ("10.2.0.1:5", true),
+            ("10.3.0.1:5", false),
             ("10.9.0.1:5", true),
             ("10.1.0.1:5", false),
             ("[fd00::1]:5", false),

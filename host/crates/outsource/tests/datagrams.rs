@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -116,6 +116,27 @@ fn what_the_policy_refuses_comes_back() {
     let (head, back) = receive(&mut vm, &mut conn);
     let expected = Head::new(datagram::DATAGRAM_RETURNED, to, 5).write();
     assert_eq!((&head[..24], &back[..]), (&expected[..24], &b"hello"[..]));
+}
+
+#[test]
+fn a_rule_of_udp_is_about_datagrams_alone() {
+    let mut policy = policy(&[]);
+    policy
+        .connect
+        .insert(0, "!udp/127.0.0.1:1000-65535".parse().unwrap());
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    assert!(vm.connect(to).is_ok());
+    let mut conn = vm.open_datagrams().unwrap();
+    send(&mut vm, &mut conn, to, b"hello");
+    let (head, _) = receive(&mut vm, &mut conn);
+    let expected = Head::new(datagram::DATAGRAM_RETURNED, to, 5).write();
+    assert_eq!(head[..24], expected[..24]);
+    let refused = host.wait_report(|report| !report.refused.is_empty());
+    let rule = "!udp/127.0.0.1/32:1000-65535".to_string();
+    assert_eq!(refused.refused, [(rule, 1)]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use super::Guest;
+use crate::orders::Protocol;
 use crate::rate::PATIENCE;
 use crate::{net, policy};
 
@@ -36,7 +37,9 @@ impl Guest<'_> {
             if is_late {
                 self.counts.refuse("rate".into(), "connection");
                 self.end_connect(own, libc::ETIMEDOUT);
-            } else if let Err(cause) = policy::check_connect(self.policy, to, net::is_own) {
+            } else if let Err(cause) =
+                policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own)
+            {
                 // The policy has become another one.
                 self.counts.refuse(cause, "connection");
                 self.end_connect(own, libc::EACCES);
