@@ -98,7 +98,12 @@
  * theirs.
  */
 #define HALLWAY_A_DEMOTIONS 33
+/*
+ * nest, repeated: Calls of connect() that were left to the native stack for one
+ * reason, as reason and value. They are counted from the first outsourcer on.
+ */
+#define HALLWAY_A_NATIVES 34
 /* The highest attribute. */
-#define HALLWAY_A_MAX 33
+#define HALLWAY_A_MAX 34
 
 #endif /* HALLWAY_ABI_NETLINK_H */

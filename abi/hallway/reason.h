@@ -72,7 +72,23 @@
 #define HALLWAY_REASON_SMALL 29
 /* this VM is being saved or migrated */
 #define HALLWAY_REASON_SUSPENDED 30
+/* it is in another network namespace than the first */
+#define HALLWAY_REASON_NAMESPACE 31
+/* its cgroup is not one of those that are outsourced */
+#define HALLWAY_REASON_SCOPE 32
+/* its address is this VM's own, loopback, link-local or multicast */
+#define HALLWAY_REASON_LOCAL 33
+/* its peer is a VM with which this one shares memory */
+#define HALLWAY_REASON_MEMBER 34
+/* its program has bound it before connect() */
+#define HALLWAY_REASON_BOUND 35
+/* it has an option or a device that a socket of the host cannot have */
+#define HALLWAY_REASON_OPTION 36
+/* the policy of the host is against it */
+#define HALLWAY_REASON_REFUSED 37
+/* this VM has no outsourcer now, or no memory for the socket */
+#define HALLWAY_REASON_NO_OUTSOURCER 38
 
-#define HALLWAY_REASON_COUNT 31
+#define HALLWAY_REASON_COUNT 39
 
 #endif /* HALLWAY_ABI_REASON_H */

@@ -34,3 +34,13 @@ u64 hall_demotions_read(u32 reason)
 		sum += READ_ONCE(per_cpu(hall_counters, cpu).demotions[reason]);
 	return sum;
 }
+
+u64 hall_natives_read(u32 reason)
+{
+	u64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += READ_ONCE(per_cpu(hall_counters, cpu).natives[reason]);
+	return sum;
+}

@@ -15,6 +15,7 @@
 struct hall_counters {
 	u64 value[HALL_COUNTER_COUNT];
 	u64 demotions[HALLWAY_REASON_COUNT];
+	u64 natives[HALLWAY_REASON_COUNT];
 };
 
 DECLARE_PER_CPU(struct hall_counters, hall_counters);
@@ -35,9 +36,16 @@ static inline void hall_count(enum hall_counter counter)
  */
 void hall_count_demotion(u32 reason);
 
+/* Counts a connect() that is left to the native stack. reason < HALLWAY_REASON_COUNT */
+static inline void hall_count_native(u32 reason)
+{
+	this_cpu_inc(hall_counters.natives[reason]);
+}
+
 /* Return the sum over all CPUs. Any context. */
 u64 hall_counter_read(enum hall_counter counter);
 u64 hall_demotions_read(u32 reason);	/* reason < HALLWAY_REASON_COUNT */
+u64 hall_natives_read(u32 reason);	/* reason < HALLWAY_REASON_COUNT */
 const char *hall_counter_name(enum hall_counter counter);
 
 /* Returns the text of a HALLWAY_REASON_*, or one for unknown numbers. */

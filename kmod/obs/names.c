@@ -147,6 +147,22 @@ const char *hall_reason_text(u32 reason)
 			"its reader waits for more bytes than the ring holds",
 		[HALLWAY_REASON_SUSPENDED] =
 			"this VM is being saved or migrated",
+		[HALLWAY_REASON_NAMESPACE] =
+			"it is in another network namespace than the first",
+		[HALLWAY_REASON_SCOPE] =
+			"its cgroup is not one of those that are outsourced",
+		[HALLWAY_REASON_LOCAL] =
+			"its address is this VM's own, loopback, link-local or multicast",
+		[HALLWAY_REASON_MEMBER] =
+			"its peer is a VM with which this one shares memory",
+		[HALLWAY_REASON_BOUND] =
+			"its program has bound it before connect()",
+		[HALLWAY_REASON_OPTION] =
+			"it has an option or a device that a socket of the host cannot have",
+		[HALLWAY_REASON_REFUSED] =
+			"the policy of the host is against it",
+		[HALLWAY_REASON_NO_OUTSOURCER] =
+			"this VM has no outsourcer now, or no memory for the socket",
 	};
 
 	return reason < HALLWAY_REASON_COUNT ? texts[reason] : "unknown reason";

@@ -364,15 +364,14 @@ static int put_counter(struct sk_buff *skb, enum hall_counter counter)
 	return 0;
 }
 
-/* Demotions for one reason; nothing if there is none. */
-static int put_demotions(struct sk_buff *skb, u32 reason)
+/* What was counted for one reason; nothing if that is 0. */
+static int put_count(struct sk_buff *skb, int attribute, u32 reason, u64 count)
 {
-	u64 count = hall_demotions_read(reason);
 	struct nlattr *nest;
 
 	if (!count)
 		return 0;
-	nest = nla_nest_start(skb, HALLWAY_A_DEMOTIONS);
+	nest = nla_nest_start(skb, attribute);
 	if (!nest || nla_put_u32(skb, HALLWAY_A_REASON, reason) ||
 	    nla_put_u64_64bit(skb, HALLWAY_A_VALUE, count, HALLWAY_A_PAD))
 		return -EMSGSIZE;
@@ -406,7 +405,8 @@ static int get(struct sk_buff *request, struct genl_info *info)
 	for (i = 0; !err && i < HALL_COUNTER_COUNT; i++)
 		err = put_counter(skb, i);
 	for (i = 0; !err && i < HALLWAY_REASON_COUNT; i++)
-		err = put_demotions(skb, i);
+		err = put_count(skb, HALLWAY_A_DEMOTIONS, i, hall_demotions_read(i)) ?:
+		      put_count(skb, HALLWAY_A_NATIVES, i, hall_natives_read(i));
 	if (err) {
 		nlmsg_free(skb);
 		return err;

@@ -62,6 +62,7 @@ static void call_host(struct hall_out *out)
 	/* Without memory or number: as if the host's policy were against it. */
 	if (!out->closed && hall_out_offer(out, out->sk, &call)) {
 		lock_sock(out->sk);
+		hall_count_native(HALLWAY_REASON_NO_OUTSOURCER);
 		hall_out_take_refusal(out, EACCES);
 		release_sock(out->sk);
 	}
@@ -148,6 +149,7 @@ static noinline int connect_watched(struct socket *sock,
 	struct sock *sk = sock->sk;
 	struct hall_out *out = NULL;
 	int err = HALL_NATIVE;
+	u32 reason;
 
 	/* AF_UNSPEC disconnects, a listener too; the socket remains watched. */
 	if (is_unspecified(address, len)) {
@@ -161,8 +163,14 @@ static noinline int connect_watched(struct socket *sock,
 		if (err)
 			goto release;
 		err = HALL_NATIVE;
-		if (hall_outsource_may_connect(sock, address, len))
+		reason = hall_outsource_check_connect(sock, address, len);
+		if (!reason) {
 			out = take_over(sock, address, len);
+			reason = HALLWAY_REASON_NO_OUTSOURCER;
+		}
+		/* A call that would fail anyway, or that disconnects, is none to ask about. */
+		if (!out && reason != HALLWAY_REASON_STATE)
+			hall_count_native(reason);
 		if (!out)
 			make_native(sock);
 	}

@@ -14,6 +14,8 @@
 #include <net/tcp.h>
 #include <net/udp.h>
 
+#include <hallway/reason.h>
+
 #include "../switch/switch.h"
 
 bool hall_read_address(const struct hall_sockaddr *from, int len,
@@ -151,24 +153,39 @@ static bool is_bound(const struct sock *sk)
 	return inet_sk(sk)->inet_num || inet_sk(sk)->inet_rcv_saddr;
 }
 
-bool hall_outsource_may_connect(struct socket *sock,
-				const struct hall_sockaddr *address, int len)
+u32 hall_outsource_check_connect(struct socket *sock,
+				 const struct hall_sockaddr *address, int len)
 {
 	struct sock *sk = sock->sk;
 	struct in6_addr remote;
 	u16 port;
 
+	if (!READ_ONCE(hall_outsourcing))
+		return HALLWAY_REASON_OFF;
+	/* A call that natively fails, or does something else. */
+	if (sock->state != SS_UNCONNECTED || sk->sk_state != TCP_CLOSE ||
+	    !hall_read_address(address, len, &remote, &port) || !port ||
+	    sk->sk_family != address->sa_family ||
+	    (ipv6_addr_v4mapped(&remote) && sk->sk_family == AF_INET6 &&
+	     ipv6_only_sock(sk)))
+		return HALLWAY_REASON_STATE;
+	if (sock_net(sk) != &init_net)
+		return HALLWAY_REASON_NAMESPACE;
+	if (!hall_scope_has(sk, READ_ONCE(sock->ops)))
+		return HALLWAY_REASON_SCOPE;
+	if (!hall_address_leads_out(&remote))
+		return HALLWAY_REASON_LOCAL;
+	if (is_member(&remote))
+		return HALLWAY_REASON_MEMBER;
+	if (is_bound(sk))
+		return HALLWAY_REASON_BOUND;
+	if (!is_plain_tcp(sk))
+		return HALLWAY_REASON_OPTION;
 	/* The host's packets pass no rule of this guest. */
-	return READ_ONCE(hall_outsourcing) && hall_scope_has(sk, READ_ONCE(sock->ops)) &&
-	       sock->state == SS_UNCONNECTED && sk->sk_state == TCP_CLOSE &&
-	       is_plain_tcp(sk) &&
-	       hall_read_address(address, len, &remote, &port) && port &&
-	       sk->sk_family == address->sa_family && !is_bound(sk) &&
-	       !(ipv6_addr_v4mapped(&remote) && sk->sk_family == AF_INET6 &&
-		 ipv6_only_sock(sk)) &&
-	       hall_address_leads_out(&remote) && !is_member(&remote) &&
-	       !hall_filters_apply_connect(sk) &&
-	       !hall_filters_apply(sk, ipv6_addr_v4mapped(&remote));
+	if (hall_filters_apply_connect(sk) ||
+	    hall_filters_apply(sk, ipv6_addr_v4mapped(&remote)))
+		return HALLWAY_REASON_FILTERED;
+	return HALLWAY_REASON_NONE;
 }
 
 bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote)

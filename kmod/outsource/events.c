@@ -196,6 +196,8 @@ static void on_decline(struct hall_out *out)
 		hall_out_unmap(out);
 		return;
 	}
+	if (error == EACCES && out->state == HALL_OUT_CALLING)
+		hall_count_native(HALLWAY_REASON_REFUSED);
 	hall_out_take_refusal(out, error);
 }
 

@@ -221,9 +221,12 @@ u32 hall_out_count_unread(struct hall_out *out, bool *eof);
 /* The socket fails: its program gets the errno once it has read what is there. */
 void hall_out_fail(struct hall_out *out, int error);
 
-/* decide.c: may the outsourcer execute this connect()? Under lock_sock(). */
-bool hall_outsource_may_connect(struct socket *sock,
-				const struct hall_sockaddr *address, int len);
+/*
+ * decide.c: HALLWAY_REASON_NONE if the outsourcer may execute this connect(), or why it may
+ * not. Under lock_sock().
+ */
+u32 hall_outsource_check_connect(struct socket *sock,
+				 const struct hall_sockaddr *address, int len);
 bool hall_outsource_may_publish(struct sock *sk);
 /* May it execute an answer to an end of this family, of a published socket? No lock. */
 bool hall_outsource_may_answer(struct sock *sk, bool v4);

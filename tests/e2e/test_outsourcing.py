@@ -9,19 +9,21 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import stat
 import struct
 import termios
+from collections import Counter
 
 import pytest
 from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod
+from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod, status
 from hallway_tests.outsourced import ECHO, PUBLISH, TALKER, Outsourced, is_published, wait_published, waits
 from hallway_tests.suite import wait_for
 
@@ -99,6 +101,49 @@ def test_not_allowed(outsourced: Outsourced) -> None:
     moved = delta.of(vm)
     assert (moved["outsource_calls"], moved["outsource_refused"]) == (1, 1)
     assert not moved["tx_bytes_outsourced"]
+
+
+# Calls that are not outsourced, each for its reason: two of that which is the last.
+UNSUITABLE = """
+import contextlib, socket, sys
+outside = (sys.argv[1], 9)
+def call(address, bind=None, mark=0):
+    with socket.socket() as sock, contextlib.suppress(OSError):
+        sock.settimeout(0)
+        if bind:
+            sock.bind(bind)
+        if mark:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
+        sock.connect(address)
+call(("127.0.0.1", 9))
+call(outside, bind=("", 7777))
+for mark in (1, 2):
+    call(outside, mark=mark)
+"""
+
+
+def test_native_reasons(outsourced: Outsourced) -> None:
+    """Of each connect() that is not outsourced the reason is counted, and shown to people and programs."""
+    vm = outsourced.vm
+    outsourced.load()
+
+    def natives() -> dict[str, int]:
+        return {one["reason_name"]: one["count"] for one in status(vm)["module"]["natives"]}
+
+    vm.put(UNSUITABLE, "/tmp/unsuitable.py")
+    before = Counter(natives())
+    vm.run(f"python3 -B /tmp/unsuitable.py {OUTSIDE}")
+    with served(REFUSED, 7017, None, ECHO):
+        vm.run(f"python3 -c 'import socket; socket.create_connection((\"{REFUSED}\", 7017), 60)'")
+    vm.run("hallway outsource off")
+    vm.run(f"python3 -B /tmp/unsuitable.py {OUTSIDE}")
+    vm.run("hallway outsource on")
+    expected = {"LOCAL": 1, "BOUND": 1, "OPTION": 2, "REFUSED": 1, "OFF": 4}
+    assert Counter(natives()) - before == expected
+    assert re.search(r"^left native +reason$", vm.run("hallway status").out, re.M)
+    count = natives()["OPTION"]
+    assert f'hallway_outsource_natives_total{{reason="OPTION"}} {count}' in vm.run("hallway metrics").out
+    assert f"{count} not outsourced, OPTION" in vm.run("hallway doctor", check=False).out
 
 
 # A thread is in a page fault, with the socket's lock, as the answer to connect() comes: until /tmp/go-on.

@@ -82,5 +82,7 @@ pub const A_CID: u16 = 31;
 pub const A_TUNNELS: u16 = 32;
 /// nest, repeated: Directions that this end sends and that were demoted for one reason, as reason and value. The reason is none if a larger ring replaced theirs.
 pub const A_DEMOTIONS: u16 = 33;
+/// nest, repeated: Calls of connect() that were left to the native stack for one reason, as reason and value. They are counted from the first outsourcer on.
+pub const A_NATIVES: u16 = 34;
 /// The highest attribute.
-pub const A_MAX: u16 = 33;
+pub const A_MAX: u16 = 34;

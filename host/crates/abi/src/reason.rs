@@ -64,6 +64,22 @@ pub const REASON_FILTERED: u32 = 28;
 pub const REASON_SMALL: u32 = 29;
 /// This VM is being saved or migrated.
 pub const REASON_SUSPENDED: u32 = 30;
+/// It is in another network namespace than the first.
+pub const REASON_NAMESPACE: u32 = 31;
+/// Its cgroup is not one of those that are outsourced.
+pub const REASON_SCOPE: u32 = 32;
+/// Its address is this VM's own, loopback, link-local or multicast.
+pub const REASON_LOCAL: u32 = 33;
+/// Its peer is a VM with which this one shares memory.
+pub const REASON_MEMBER: u32 = 34;
+/// Its program has bound it before connect().
+pub const REASON_BOUND: u32 = 35;
+/// It has an option or a device that a socket of the host cannot have.
+pub const REASON_OPTION: u32 = 36;
+/// The policy of the host is against it.
+pub const REASON_REFUSED: u32 = 37;
+/// This VM has no outsourcer now, or no memory for the socket.
+pub const REASON_NO_OUTSOURCER: u32 = 38;
 
 /// Name and text of each reason; a reason's number is its index.
 #[rustfmt::skip]
@@ -99,6 +115,14 @@ pub const REASONS: &[(&str, &str)] = &[
     ("FILTERED", "packet filters must see its packets"),
     ("SMALL", "its reader waits for more bytes than the ring holds"),
     ("SUSPENDED", "this VM is being saved or migrated"),
+    ("NAMESPACE", "it is in another network namespace than the first"),
+    ("SCOPE", "its cgroup is not one of those that are outsourced"),
+    ("LOCAL", "its address is this VM's own, loopback, link-local or multicast"),
+    ("MEMBER", "its peer is a VM with which this one shares memory"),
+    ("BOUND", "its program has bound it before connect()"),
+    ("OPTION", "it has an option or a device that a socket of the host cannot have"),
+    ("REFUSED", "the policy of the host is against it"),
+    ("NO_OUTSOURCER", "this VM has no outsourcer now, or no memory for the socket"),
 ];
 
 /// Returns name and text of a reason, if its number is known.

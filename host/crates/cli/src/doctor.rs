@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{bail, Result};
 use hallway_control::{ask, Answer, Liveness, NotPermitted, Query, Status};
-use hallway_netlink::{Connection, Error, Member, Module};
+use hallway_netlink::{Connection, Error, Member, Module, OfReason};
 
 use self::reasons::{advise, Advice};
 use crate::guest;
@@ -234,6 +234,7 @@ pub fn guest() -> Result<()> {
                 judge_module(&module, &mut found);
                 judge_members(&members, domain, &log::last_complaints(), &mut found);
                 judge_connections(&connections, &mut found);
+                judge_natives(&module.natives, &mut found);
             }
             Err(Error::NotPermitted) => {
                 found.add(
@@ -386,6 +387,22 @@ fn judge_connections(connections: &[Connection], found: &mut Findings) {
             Advice::Do(remedy) => found.add(what, remedy),
             Advice::Leave(why) => found.note(what, why),
         }
+    }
+}
+
+/// Says why connections are not outsourced. They are past, and may be as the operator wants it:
+/// no finding.
+fn judge_natives(natives: &[OfReason], found: &mut Findings) {
+    for one in natives {
+        let (name, text) = (one.reason_name, one.reason_text);
+        let (Advice::Do(advice) | Advice::Leave(advice)) = match name {
+            "OFF" => Advice::Do("hallway outsource on"),
+            _ => advise(name),
+        };
+        found.note(
+            format!("{} not outsourced, {name}: {text}", one.count),
+            advice,
+        );
     }
 }
 

@@ -181,13 +181,18 @@ pub fn status(json: bool) -> Result<()> {
         }
         table.print("")?;
     }
-    if !module.demotions.is_empty() {
-        let mut table = Table::new(&["demoted", "reason"]);
-        for one in &module.demotions {
+    for (what, all) in [
+        ("demoted", &module.demotions),
+        ("left native", &module.natives),
+    ] {
+        let mut table = Table::new(&[what, "reason"]);
+        for one in all {
             table.row(vec![one.count.to_string(), one.reason_name.into()]);
         }
-        writeln!(out)?;
-        table.print("")?;
+        if !all.is_empty() {
+            writeln!(out)?;
+            table.print("")?;
+        }
     }
     let counted: Vec<_> = module.counters.iter().filter(|c| c.value != 0).collect();
     if !counted.is_empty() {

@@ -65,16 +65,20 @@ pub struct Module {
     /// The counters, in the module's order.
     pub counters: Vec<Counter>,
     /// Directions that this end sends, demoted since the module was loaded, by reason.
-    pub demotions: Vec<Demotions>,
+    pub demotions: Vec<OfReason>,
+    /// Calls of connect() that were left to the native stack since there was an outsourcer.
+    pub natives: Vec<OfReason>,
 }
 
-/// Directions of connections that were demoted for one reason.
+/// How much was counted for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Demotions {
-    /// Number of the reason: `docs/reasons.md`. 0: a larger ring replaced theirs.
+pub struct OfReason {
+    /// Number of the reason: `docs/reasons.md`. 0 of demotions: a larger ring replaced theirs.
     pub reason: u32,
     /// Name of the reason.
     pub reason_name: &'static str,
+    /// Text of the reason.
+    pub reason_text: &'static str,
     /// How many.
     pub count: u64,
 }
@@ -337,16 +341,22 @@ fn module(answer: &Attributes) -> Module {
             .collect(),
         demotions: answer
             .nests(abi::A_DEMOTIONS)
-            .map(|nest| demotions(&nest))
+            .map(|nest| of_reason(&nest))
+            .collect(),
+        natives: answer
+            .nests(abi::A_NATIVES)
+            .map(|nest| of_reason(&nest))
             .collect(),
     }
 }
 
-fn demotions(nest: &Attributes) -> Demotions {
+fn of_reason(nest: &Attributes) -> OfReason {
     let reason = nest.u32(abi::A_REASON).unwrap_or_default();
-    Demotions {
+    let (reason_name, reason_text) = reason_words(reason);
+    OfReason {
         reason,
-        reason_name: reason_words(reason).0,
+        reason_name,
+        reason_text,
         count: nest.u64(abi::A_VALUE).unwrap_or_default(),
     }
 }
@@ -475,25 +485,31 @@ mod tests {
             value: 7,
         };
         assert_eq!(module.counters, [counter.clone(), counter]);
-        assert_eq!(module.demotions, []);
+        assert_eq!((module.demotions, module.natives), (vec![], vec![]));
     }
 
     #[test]
-    fn demotions() {
-        let nest = |reason: u32, count: u64| {
+    fn counts_of_reasons() {
+        let nest = |of: u16, reason: u32, count: u64| {
             let reason = Attribute::new(abi::A_REASON, reason.to_ne_bytes().to_vec());
             let count = Attribute::new(abi::A_VALUE, count.to_ne_bytes().to_vec());
             let mut nest = vec![0; reason.buffer_len() + count.buffer_len()];
             reason.emit(&mut nest);
             count.emit(&mut nest[reason.buffer_len()..]);
-            Attribute::new(abi::A_DEMOTIONS, nest)
+            Attribute::new(of, nest)
         };
-        let found = module(&parsed(vec![nest(29, 3), nest(4711, 5)])).demotions;
-        let found: Vec<_> = found
-            .iter()
-            .map(|one| (one.reason, one.reason_name, one.count))
-            .collect();
-        assert_eq!(found, [(29, "SMALL", 3), (4711, "UNKNOWN", 5)]);
+        let found = module(&parsed(vec![
+            nest(abi::A_DEMOTIONS, 29, 3),
+            nest(abi::A_NATIVES, 37, 7),
+            nest(abi::A_DEMOTIONS, 4711, 5),
+        ]));
+        let pick = |all: Vec<OfReason>| -> Vec<_> {
+            let words = |one: OfReason| (one.reason, one.reason_name, one.count);
+            all.into_iter().map(words).collect()
+        };
+        let demotions = pick(found.demotions);
+        assert_eq!(demotions, [(29, "SMALL", 3), (4711, "UNKNOWN", 5)]);
+        assert_eq!(pick(found.natives), [(37, "REFUSED", 7)]);
     }
 
     #[test]

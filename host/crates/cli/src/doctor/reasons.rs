@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What to do about each reason of `spec/netlink.yaml` for which a connection is on TCP.
+//! What to do about each reason of `spec/netlink.yaml` for which a connection is on TCP, or is
+//! not outsourced.
 
 /// What an operator does about a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,14 @@ const ADVICE: &[(&str, Advice)] = &[
     ("FILTERED", Do("packet rules in the guest see its packets: remove them, or load the module with honour_filters=N")),
     ("SMALL", Do("load the module with a larger ring_bytes_max, or have the program wait for fewer bytes (SO_RCVLOWAT)")),
     ("SUSPENDED", Leave("it passes once the machine goes on")),
+    ("NAMESPACE", Leave("containers with a network of their own use that: --net=host shares the VM's")),
+    ("SCOPE", Leave("hallway outsource on --cgroup adds a cgroup, hallway outsource on all")),
+    ("LOCAL", Leave("the host has other addresses of its own there")),
+    ("MEMBER", Leave("such connections get rings between the VMs")),
+    ("BOUND", Do("have the program call connect() without bind(): the host chooses the address (source in hallwayd's configuration)")),
+    ("OPTION", Do("leave the option out, if the program can do without: docs/outsourcing.md names them")),
+    ("REFUSED", Do("on the host: hallway status says which rule is against it, and connect in [vm.outsource] allows it")),
+    ("NO_OUTSOURCER", Do("on the host: hallway status says whether this VM has an outsourcer")),
 ];
 
 /// A module that is newer knows more reasons.

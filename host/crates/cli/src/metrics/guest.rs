@@ -2,7 +2,7 @@
 //! Metrics of a guest: the module's counters, each under its own name, what demoted
 //! connections, and what carries them now.
 
-use hallway_netlink::{Connection, Direction, Module};
+use hallway_netlink::{Connection, Direction, Module, OfReason};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use super::{counters, gauges};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfReason {
+struct Reason {
     reason: &'static str,
 }
 
@@ -38,17 +38,23 @@ pub fn register(registry: &mut Registry, module: Module, connections: &[Connecti
         // The registry ends it with a full stop itself.
         registry.register(one.name, text.trim_end_matches('.'), counted);
     }
-    let demotions = counters(
-        registry,
+    let mut register_reasons = |name, text, all: Vec<OfReason>| {
+        let family = counters(registry, name, text);
+        for one in all {
+            let reason = one.reason_name;
+            family.get_or_create(&Reason { reason }).inc_by(one.count);
+        }
+    };
+    register_reasons(
         "demotions",
         "Directions that this end sends, demoted; NONE: a larger ring replaced theirs",
+        module.demotions,
     );
-    for one in module.demotions {
-        let label = OfReason {
-            reason: one.reason_name,
-        };
-        demotions.get_or_create(&label).inc_by(one.count);
-    }
+    register_reasons(
+        "outsource_natives",
+        "Calls of connect() left to the native stack, since there was an outsourcer",
+        module.natives,
+    );
     let carried = gauges(
         registry,
         "connections",
