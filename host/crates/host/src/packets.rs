@@ -18,6 +18,15 @@ fn frame_size(length: usize) -> usize {
     (FRAME + length).next_multiple_of(abi::FRAME_ALIGN as usize)
 }
 
+/// The program's close with messages unread gives ECONNRESET once, to a call of any kind, and
+/// before what the program has sent. A second call finds that.
+fn past_reset<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match call() {
+        Err(Errno::ECONNRESET) => call(),
+        result => result,
+    }
+}
+
 /// Sends the guest's next message. The bytes that moved are those of its frame, too.
 pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
     // One look for all of the message: in the next one the ring may be broken.
@@ -49,7 +58,7 @@ pub fn send(socket: &OwnedFd, ring: &mut Receiver) -> Result<Step, Failure> {
 /// Receives the host's next message into the ring. `need` becomes the free bytes that it
 /// waits for.
 pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<Step, Failure> {
-    let length = match unix::past_reset(|| unix::next_length(socket)) {
+    let length = match past_reset(|| unix::next_length(socket)) {
         // A message without bytes looks like the end, as to each program.
         Ok(0) => return Ok(Step::Ended),
         Ok(length) => length,
@@ -65,7 +74,7 @@ pub fn receive(socket: &OwnedFd, ring: &mut Sender, need: &mut u32) -> Result<St
         *need = total as u32;
         return Ok(Step::Empty);
     }
-    match unix::past_reset(|| wire::receive(socket, &runs.part(FRAME, length))) {
+    match past_reset(|| wire::receive(socket, &runs.part(FRAME, length))) {
         Ok(_) => {}
         Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::Blocked),
         Err(_) => return Err(Failure::Socket),

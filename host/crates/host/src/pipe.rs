@@ -94,7 +94,7 @@ fn receive_bytes(socket: &OwnedFd, ring: &mut Sender) -> Result<Step, Failure> {
     if runs.is_empty() {
         return Ok(Step::Empty);
     }
-    match step(unix::past_reset(|| wire::receive(socket, &runs)))? {
+    match step(wire::receive(socket, &runs))? {
         Step::Moved(0) => Ok(Step::Ended),
         other => Ok(other),
     }
@@ -137,6 +137,11 @@ impl Pipe {
             }
             Err(failure) => {
                 match failure {
+                    // DONE has said that its program reads no more. This is the end, too.
+                    Failure::Socket if self.from_guest.is_none() => {
+                        self.close(peer);
+                        return false;
+                    }
                     Failure::Socket => {}
                     Failure::TooLong => counts.refuse("length of a message".into(), "message"),
                     Failure::Corrupt => counts.corrupt("an index, a mark or a frame of a ring"),
@@ -238,6 +243,14 @@ impl Pipe {
     fn close_if_ended(&mut self) {
         if self.from_guest.is_none() && (self.is_received || self.to_guest.is_none()) {
             self.socket = None;
+        }
+    }
+
+    /// Closes the socket, which has ended.
+    fn close(&mut self, peer: &mut Peer) {
+        self.socket = None;
+        if self.to_guest.as_mut().is_some_and(Sender::end) {
+            peer.set_pending(self.its);
         }
     }
 

@@ -34,16 +34,6 @@ pub fn accept(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes a call of a socket. The program's close with bytes unread gives ECONNRESET once: to a
-/// call of any kind for messages, before what the program has sent, and else after that. A
-/// second call finds that, or the end.
-pub fn past_reset<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-    match call() {
-        Err(Errno::ECONNRESET) => call(),
-        result => result,
-    }
-}
-
 /// Copies bytes that have arrived, and leaves them there.
 pub fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Result<usize, Errno> {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

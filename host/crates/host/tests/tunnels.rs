@@ -396,6 +396,23 @@ fn a_program_that_closes_is_known_at_once_and_one_that_has_more_to_read_is_serve
 }
 
 #[test]
+fn a_program_that_dies_with_bytes_unread_resets_after_what_it_has_sent() {
+    let mut vm = Vm::start();
+    let listener = UnixListener::bind(vm.service(6000)).unwrap();
+    let mut conn = vm.connect(TUNNEL_STREAM, 6000).unwrap();
+    let (mut client, _) = listener.accept().unwrap();
+    vm.write(&mut conn, b"hello");
+    client.read_exact(&mut [0; 4]).unwrap();
+    client.write_all(b"last").unwrap();
+    drop(client);
+    assert_eq!(vm.read(&mut conn, 4), b"last");
+    assert_eq!(vm.hear_done(&conn).reason, libc::ECONNRESET as u32);
+    assert!(!conn.from_host.is_ended());
+    vm.done(&conn, 0);
+    vm.wait_closed();
+}
+
+#[test]
 fn a_program_that_closes_with_bytes_unread_is_known_at_once() {
     let mut vm = Vm::start();
     let listener = UnixListener::bind(vm.service(6000)).unwrap();
