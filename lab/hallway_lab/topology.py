@@ -99,6 +99,13 @@ class Daemon:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """End it, and what it holds for the VMs."""
+        run([self.binaries / "hallwayd", *self.words, "--stop"])
+        if self._process:
+            self._process.wait()
+            self._process = None
+
     def memory(self, region: str) -> Path:
         """Return a path by which root can open a region that is in no file."""
         assert self._process

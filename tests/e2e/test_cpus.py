@@ -101,6 +101,20 @@ def test_daemon_killed(cpus: Cpus) -> None:
         assert counters(a)["cpus_parked"] == 2
 
 
+@pytest.mark.last  # QEMUs that are there find no way back to hallwayd
+def test_daemon_stopped(cpus: Cpus) -> None:
+    """`hallwayd --stop` gives all CPUs back."""
+    a = cpus.a
+    with cpus.loaded():
+        cpus.wait_given(a, 1)
+        cpus.site.daemon.stop()
+        try:
+            wait_for(lambda: online(a) == PRESENT, "its CPUs are back", 30 * cpus.slow)
+            assert report(a) == (0, "done", PRESENT, PRESENT)
+        finally:
+            cpus.site.daemon.start()
+
+
 def test_nonsense(cpus: Cpus) -> None:
     """A guest does nothing about more CPUs than it has, and CPU 0 stays; without [vm.cpus] all come back."""
     a = cpus.a
