@@ -53,6 +53,7 @@ HALL_EXPORT(hall_ring_is_truncated);
 HALL_EXPORT(hall_ring_is_valid_size);
 HALL_EXPORT(hall_ring_publish);
 HALL_EXPORT(hall_ring_set_end);
+HALL_EXPORT(hall_ring_set_reset);
 HALL_EXPORT(hall_ring_set_start);
 HALL_EXPORT(hall_ring_truncate_unread);
 HALL_EXPORT(hall_send_round);

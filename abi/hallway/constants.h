@@ -95,6 +95,11 @@
 #define HALLWAY_RING_MAX (16u << 20)
 /* In start and end: the mark is set. */
 #define HALLWAY_MARK_SET (1ULL << 63)
+/*
+ * In end, with MARK_SET: the writer resets a tunnel that it has read to the
+ * end.
+ */
+#define HALLWAY_MARK_RESET (1ULL << 61)
 /* In end: the receiver has truncated the ring. */
 #define HALLWAY_MARK_TRUNCATED (1ULL << 62)
 /* In end of a truncated ring: the low bits of the position. */

@@ -61,7 +61,7 @@ struct hallway_ring {
 	__u32 carrier;		/* number of this carrier, odd */
 	__u32 reserved2;
 	__u64 start;		/* 0, or HALLWAY_MARK_SET | sequence number */
-	/* 0, SET, or TRUNCATED | the low bits of the first position not taken. */
+	/* 0, SET, SET | RESET, or TRUNCATED | the low bits of the first position not taken. */
 	__u64 end;
 	__u8 reserved3[32];
 	__u8 reserved4[64];

@@ -174,6 +174,11 @@ u32 hall_ring_set_end(struct hall_tx_ring *tx)
 	return tx->head - tx->truncated;
 }
 
+void hall_ring_set_reset(struct hall_tx_ring *tx)
+{
+	virt_cmpxchg(&tx->shared->end, 0, HALLWAY_MARK_SET | HALLWAY_MARK_RESET); /* E */
+}
+
 bool hall_ring_is_truncated(const struct hall_tx_ring *tx)
 {
 	return READ_ONCE(tx->shared->end) & HALLWAY_MARK_TRUNCATED;
@@ -313,9 +318,10 @@ static void take_end(struct hall_rx_ring *rx)
 
 	if (!end)
 		return;
-	if (end != HALLWAY_MARK_SET)
+	if ((end & ~HALLWAY_MARK_RESET) != HALLWAY_MARK_SET)
 		rx->broken = true;
 	hall_ring_count_used(rx);
+	rx->reset = end & HALLWAY_MARK_RESET;
 	rx->ended = true;
 }
 

@@ -31,6 +31,7 @@ struct hall_rx_ring {
 	bool broken;
 	bool started;		/* the start mark was seen; start_seq is valid */
 	bool ended;		/* the end mark was seen, or set by us: head is final */
+	bool reset;		/* that mark says so: a stream with TCP beneath has no such end */
 	u32 start_seq;
 	u64 tail;		/* ours; the shared one is a copy */
 	u64 head;		/* the peer's, as last seen and found possible */
@@ -144,6 +145,8 @@ void hall_ring_disarm_tx(struct hall_tx_ring *tx);
  */
 void hall_ring_set_start(struct hall_tx_ring *tx, u32 seq);
 u32 hall_ring_set_end(struct hall_tx_ring *tx);
+/* Sender, of a tunnel: sets the end mark that is a reset, unless the ring has ended. */
+void hall_ring_set_reset(struct hall_tx_ring *tx);
 /* Sender: has the receiver truncated the ring, as far as can be seen now? Any context. */
 bool hall_ring_is_truncated(const struct hall_tx_ring *tx);
 /* Sender: a run of the truncated bytes, offset bytes ahead. */

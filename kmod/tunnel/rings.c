@@ -72,12 +72,9 @@ bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason)
 	spin_lock_bh(&tunnel->channel.lock);
 	done = tunnel->channel.done;
 	spin_unlock_bh(&tunnel->channel.lock);
-	if (done.carrier != HALL_TUNNEL_CARRIER)
+	if (!tunnel->memory.ring || done.carrier != HALL_TUNNEL_CARRIER)
 		return false;
 	*reason = done.reason;
-	/* What it has read is known: it resets now. */
-	if (!tunnel->memory.ring)
-		return done.reason && done.from == READ_ONCE(tunnel->channel.sender);
 	if (!hall_ring_finish(&tunnel->tx, done.position, &lost)) {
 		hall_count(HALL_CORRUPT_RINGS);
 		*reason = ECONNRESET;
@@ -143,8 +140,7 @@ static void free_rest(struct hall_tunnel *tunnel)
 void hall_tunnel_finish_rx(struct hall_tunnel *tunnel, u32 reason)
 {
 	free_rest(tunnel);
-	/* Of a ring that is read to its end, DONE is sent: another one is a reset. */
-	if (!tunnel->mapped && (!reason || !tunnel->memory.ring || tunnel->failed))
+	if (!tunnel->mapped)
 		return;
 	hall_tunnel_unmap(tunnel);
 	hall_channel_send(&tunnel->channel, HALLWAY_DONE, HALL_TUNNEL_CARRIER, reason,
@@ -215,9 +211,21 @@ static void report_reset(struct sock *sk)
 	sk_error_report(sk);
 }
 
+/* The peer's ring is read to its end, and DONE is sent: the own ring has to say it. */
+static void end_by_reset(struct hall_tunnel *tunnel)
+{
+	if (tunnel->ended || !tunnel->memory.ring)
+		return;
+	tunnel->ended = true;
+	hall_ring_set_reset(&tunnel->tx);
+	hall_channel_notify_receiver(&tunnel->channel);
+}
+
 void hall_tunnel_reset(struct hall_tunnel *tunnel, struct sock *sk)
 {
 	tunnel->fin = false;
+	if (!tunnel->mapped)
+		end_by_reset(tunnel);
 	hall_tunnel_finish_rx(tunnel, ECONNRESET);
 	hall_tunnel_fail(tunnel, sk);
 }
@@ -266,7 +274,7 @@ static enum hall_rx_source find_source(struct hall_tunnel *tunnel, u32 *n)
 	spin_unlock_bh(&tunnel->channel.lock);
 	/* What we have copied ends where the peer has departed. */
 	if (tunnel->rx.ended && tunnel->mapped)
-		tunnel->fin = true;
+		tunnel->fin = !tunnel->rx.reset;
 	return source;
 }
 
@@ -281,6 +289,11 @@ u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk)
 	if (source == HALL_RX_CORRUPT) {
 		hall_tunnel_corrupt(tunnel, sk);
 		return 0;
+	}
+	if (tunnel->rx.reset) {
+		/* That wakes all waiters: no doorbell has to look at the mark. */
+		tunnel->fin_reported = true;
+		hall_tunnel_fail(tunnel, sk);
 	}
 	if (tunnel->fin && sk) {
 		vsock_sk(sk)->peer_shutdown |= SEND_SHUTDOWN;

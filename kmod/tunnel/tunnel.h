@@ -126,8 +126,8 @@ int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool first);
 /* Maps the peer's ring. 0 or -EPROTO. */
 int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
 /*
- * Takes the peer's DONE. reason: 0, or that of a reset, which may follow a DONE of the same
- * ring. False: it is neither. The caller frees the ring.
+ * Takes the peer's DONE. False: it is of no ring of ours. reason: 0, or that of a reset. The
+ * caller frees the ring.
  */
 bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason);
 void hall_tunnel_free_tx(struct hall_tunnel *tunnel);

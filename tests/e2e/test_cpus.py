@@ -101,7 +101,7 @@ def test_daemon_killed(cpus: Cpus) -> None:
         assert counters(a)["cpus_parked"] == 2
 
 
-@pytest.mark.last  # QEMUs that are there find no way back to hallwayd
+@pytest.mark.last  # QEMUs do not connect to the next hallwayd
 def test_daemon_stopped(cpus: Cpus) -> None:
     """`hallwayd --stop` gives all CPUs back."""
     a = cpus.a

@@ -53,6 +53,7 @@ static void overwrite(void)
 		break;
 	default:
 		value = byte() & 1 ? HALLWAY_MARK_SET : 0;
+		value |= byte() & 1 ? HALLWAY_MARK_RESET : 0;
 	}
 	switch (what & 31) {
 	case 0: case 1: case 2: case 3:
@@ -310,7 +311,8 @@ static void rx_where(void)
 		MUST(started || !start ||
 		     start - HALLWAY_MARK_SET <= HALLWAY_MARK_SEQ);
 		MUST(rx.ended == (ended || (rx.started && end)));
-		MUST(ended || !rx.ended || end == HALLWAY_MARK_SET);
+		MUST(ended || !rx.ended ||
+		     (end & ~HALLWAY_MARK_RESET) == HALLWAY_MARK_SET);
 	}
 	MUST(!was || source == HALL_RX_CORRUPT);
 	switch (source) {

@@ -547,6 +547,27 @@ static void truncate_and_end(void)
 	CHECK(shared->end == (HALLWAY_MARK_TRUNCATED | 14));
 }
 
+/* Bytes before a reset are read. A ring that has ended has no other end. */
+static void reset_at_end(void)
+{
+	u32 n;
+
+	fresh(4096, 9);
+	hall_ring_set_start(&tx, 77);
+	hall_ring_publish(&tx, 5);
+	hall_ring_set_reset(&tx);
+	CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_RING && n == 5);
+	CHECK(rx.ended && rx.reset && !rx.broken);
+	hall_ring_consume(&rx, 5);
+	CHECK(hall_ring_find_source(&rx, 77, 90, &n) == HALL_RX_ENDED);
+
+	fresh(4096, 9);
+	hall_ring_set_end(&tx);
+	hall_ring_set_reset(&tx);
+	CHECK(!hall_ring_count_used(&rx) && !rx.reset);
+	CHECK(shared->end == HALLWAY_MARK_SET);
+}
+
 /* A reader that cannot wait leaves all unread bytes to the sender. */
 static void truncate_at_tail(void)
 {
@@ -708,7 +729,8 @@ static void marks(void)
 static void end_words(void)
 {
 	static const u64 words[] = {
-		1, HALLWAY_MARK_SET | 1, HALLWAY_MARK_SET >> 1, ~0ULL,
+		1, HALLWAY_MARK_SET | 1, HALLWAY_MARK_SET >> 1, ~0ULL, HALLWAY_MARK_RESET,
+		HALLWAY_MARK_RESET | HALLWAY_MARK_SET | 1,
 	};
 	u32 n;
 
@@ -897,6 +919,7 @@ int main(void)
 	TEST(head_after_end);
 	TEST(truncate_at_head);
 	TEST(truncate_and_end);
+	TEST(reset_at_end);
 	TEST(truncate_at_tail);
 	TEST(truncate_words);
 	TEST(marks);

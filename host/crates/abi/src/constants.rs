@@ -92,6 +92,8 @@ pub mod ring {
     pub const RING_MAX: u32 = 16 << 20;
     /// In start and end: the mark is set.
     pub const MARK_SET: u64 = 1 << 63;
+    /// In end, with MARK_SET: the writer resets a tunnel that it has read to the end.
+    pub const MARK_RESET: u64 = 1 << 61;
     /// In end: the receiver has truncated the ring.
     pub const MARK_TRUNCATED: u64 = 1 << 62;
     /// In end of a truncated ring: the low bits of the position.

@@ -56,8 +56,6 @@ pub struct Pipe {
     pub its: u32,
     /// The guest's ring; nothing before it is offered, and after DONE is sent.
     pub from_guest: Option<Receiver>,
-    /// What of it is read, in DONE.
-    pub position: u64,
     /// The own ring; nothing before it is offered, and after the guest's DONE.
     pub to_guest: Option<Sender>,
     /// Memory of the own ring.
@@ -68,6 +66,8 @@ pub struct Pipe {
     pub is_writable: bool,
     /// The socket's end has arrived.
     pub is_received: bool,
+    /// The program has closed its end before it got all.
+    pub is_refused: bool,
     /// Free bytes that the next message of the host needs; of bytes 1.
     pub need: u32,
 }
@@ -112,12 +112,12 @@ impl Pipe {
             own: 0,
             its: 0,
             from_guest: None,
-            position: 0,
             to_guest: None,
             handle: Handle::default(),
             is_readable: true,
             is_writable: true,
             is_received: false,
+            is_refused: false,
             need: 1,
         }
     }
@@ -137,12 +137,12 @@ impl Pipe {
             }
             Err(failure) => {
                 match failure {
-                    // DONE has said that its program reads no more. This is the end, too.
-                    Failure::Socket if self.from_guest.is_none() => {
+                    // The program has got all that the guest sent: this is its end.
+                    Failure::Socket if self.from_guest.is_none() && !self.is_refused => {
                         self.close(peer);
                         return false;
                     }
-                    Failure::Socket => {}
+                    Failure::Socket | Failure::Reset => {}
                     Failure::TooLong => counts.refuse("length of a message".into(), "message"),
                     Failure::Corrupt => counts.corrupt("an index, a mark or a frame of a ring"),
                 }
@@ -157,7 +157,6 @@ impl Pipe {
             return Ok(false);
         };
         let mut budget = TURN;
-        let mut is_refused = false;
         while self.is_writable && budget > 0 {
             let step = match self.is_packets {
                 true => packets::send(socket, ring),
@@ -174,7 +173,7 @@ impl Pipe {
                 Step::Empty => break,
                 Step::Blocked => self.is_writable = false,
                 Step::Ended => {
-                    is_refused = true;
+                    self.is_refused = true;
                     break;
                 }
             }
@@ -182,9 +181,12 @@ impl Pipe {
         if ring.is_broken() {
             return Err(Failure::Corrupt);
         }
+        if ring.is_finished() && ring.is_reset() {
+            return Err(Failure::Reset);
+        }
         if ring.is_finished() {
             unix::end(socket, Shutdown::Write);
-        } else if !is_refused {
+        } else if !self.is_refused {
             return Ok(budget == 0);
         }
         self.send_done(0, peer);
@@ -233,8 +235,7 @@ impl Pipe {
 
     /// Takes no more from the guest where no program of the host will read it.
     fn refuse_if_closed(&mut self, peer: &mut Peer) {
-        let is_closed = self.is_received && self.socket.as_ref().is_some_and(unix::is_closed);
-        if is_closed && self.from_guest.is_some() {
+        if self.is_received && self.socket.as_ref().is_some_and(unix::is_closed) {
             self.send_done(0, peer);
         }
     }
@@ -254,37 +255,27 @@ impl Pipe {
         }
     }
 
-    /// Closes the socket, and tells the guest: also where it has read to the end, and DONE is
-    /// sent already.
+    /// Closes the socket, and tells the guest: by the own ring where DONE is sent already.
     pub fn reset(&mut self, peer: &mut Peer) {
         self.socket = None;
-        if self.from_guest.is_some() || self.to_guest.is_some() {
+        if self.from_guest.is_some() {
             self.send_done(libc::ECONNRESET, peer);
+        } else if self.to_guest.as_mut().is_some_and(Sender::reset) {
+            peer.set_pending(self.its);
         }
     }
 
     fn send_done(&mut self, errno: i32, peer: &mut Peer) {
         if let Some(mut ring) = self.from_guest.take() {
             ring.truncate();
-            self.position = ring.position();
+            let position = ring.position();
+            peer.send(&Message::done(self.own, self.its, CARRIER, position, errno));
         }
-        peer.send(&Message::done(
-            self.own,
-            self.its,
-            CARRIER,
-            self.position,
-            errno,
-        ));
     }
 
     /// The guest reads no more of the own ring.
     pub fn take_done(&mut self, done: &Other, peer: &mut Peer, counts: &mut Counts) {
         let Some(mut ring) = self.to_guest.take() else {
-            // It has read to the end before, and resets now.
-            if done.reason != 0 && done.from == self.its {
-                self.pump_rest(peer, counts);
-                self.reset(peer);
-            }
             return;
         };
         let was_broken = ring.is_broken();

@@ -5,6 +5,8 @@
 pub enum Failure {
     /// The socket failed.
     Socket,
+    /// The guest resets.
+    Reset,
     /// A message is longer than the ring, or than the host's kernel takes.
     TooLong,
     /// The guest broke the rules of a ring.

@@ -18,6 +18,8 @@ pub struct Receiver {
     /// The peer's, as last seen and found possible.
     head: u64,
     ended: bool,
+    /// The end mark is a reset.
+    reset: bool,
     broken: bool,
     /// The last question that was answered: see `options.rs`.
     pub(crate) answered: u32,
@@ -39,6 +41,7 @@ impl Receiver {
             tail: 0,
             head: 0,
             ended: false,
+            reset: false,
             broken: false,
             answered: 0,
         })
@@ -65,6 +68,11 @@ impl Receiver {
         self.ended
     }
 
+    /// Whether the end mark is a reset of a tunnel. It says what the last look found.
+    pub fn is_reset(&self) -> bool {
+        self.reset
+    }
+
     /// Reads no more: bytes after the position are never read. The sender finds the mark when
     /// it looks, unless it has set its end mark before.
     pub fn truncate(&mut self) {
@@ -88,12 +96,13 @@ impl Receiver {
         let head = memory.read_u64(at + HEAD);
         let used = head.wrapping_sub(self.head);
         let most = u64::from(self.ring.size) - (self.head - self.tail);
-        if (end != 0 && end != abi::MARK_SET) || used > most {
+        if (end != 0 && end & !abi::MARK_RESET != abi::MARK_SET) || used > most {
             self.broken = true;
             return;
         }
         self.head = head;
         self.ended = end != 0;
+        self.reset = end & abi::MARK_RESET != 0;
     }
 
     /// Counts the unread bytes; 0 also of a broken ring.

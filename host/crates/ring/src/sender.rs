@@ -126,12 +126,21 @@ impl Sender {
 
     /// Sets the end mark: no byte follows. True: ring the peer.
     pub fn end(&mut self) -> bool {
+        self.set_end(abi::MARK_SET)
+    }
+
+    /// Sets the end mark that resets a tunnel. True: ring the peer.
+    pub fn reset(&mut self) -> bool {
+        self.set_end(abi::MARK_SET | abi::MARK_RESET)
+    }
+
+    fn set_end(&mut self, mark: u64) -> bool {
         if self.ended || self.broken {
             return false;
         }
         self.ended = true;
         let (memory, at) = (&self.ring.memory, self.ring.at);
-        self.broken = memory.set_once_u64(at + END, abi::MARK_SET) != 0;
+        self.broken = memory.set_once_u64(at + END, mark) != 0;
         !self.broken
     }
 

@@ -129,6 +129,21 @@ fn a_position_that_is_impossible_is_refused() {
 }
 
 #[test]
+fn a_reset_follows_the_bytes() {
+    let (mut sender, mut receiver, memory) = ends();
+    write(&mut sender, b"last");
+    assert!(sender.reset() && !sender.end());
+    assert_eq!(receiver.count_used(), 4);
+    assert!(receiver.is_reset() && !receiver.is_finished());
+    read(&mut receiver, 4);
+    assert!(receiver.is_finished() && !receiver.is_broken());
+    assert_eq!(memory.read_u64(AT + END), abi::MARK_SET | abi::MARK_RESET);
+    let (mut sender, mut receiver, _) = ends();
+    assert!(sender.end() && !sender.reset());
+    assert!(receiver.is_ended() && !receiver.is_reset());
+}
+
+#[test]
 fn an_impossible_tail_breaks_the_sender_for_ever() {
     for tail in [5, u64::MAX, 1 << 63] {
         let (mut sender, _, memory) = ends();
