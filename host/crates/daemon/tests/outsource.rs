@@ -283,11 +283,11 @@ fn an_outsourcer_is_confined() {
     let interfaces = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
     assert_eq!(interfaces.lines().count(), 3, "{interfaces}");
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-    let files = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"));
-    let files: Vec<&str> = files.unwrap().split_whitespace().collect();
-    assert_eq!(files[3..5], ["16448", "16448"]);
+    for (what, most) in [("Max open files", 16448), ("Max data size", 256 << 20)] {
+        let limit = limits.lines().find_map(|line| line.strip_prefix(what));
+        let limit: Vec<&str> = limit.unwrap().split_whitespace().collect();
+        assert_eq!(limit[..2], [most.to_string(), most.to_string()], "{what}");
+    }
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     assert!(environment.is_empty());
     // Standard input, output and error, the control socket, and what it opened or was

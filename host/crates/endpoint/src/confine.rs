@@ -87,19 +87,34 @@ fn signals() -> Result<Vec<SeccompRule>> {
     Ok(vec![SeccompRule::new(vec![own])?])
 }
 
+fn lacks(index: u8, bits: libc::c_int) -> Result<SeccompCondition> {
+    argument(index, SeccompCmpOp::MaskedEq(bits as u64), 0)
+}
+
 /// No memory that can be executed.
-fn memory() -> Result<Vec<SeccompRule>> {
-    let exec = libc::PROT_EXEC as u64;
-    let plain = argument(2, SeccompCmpOp::MaskedEq(exec), 0)?;
-    Ok(vec![SeccompRule::new(vec![plain])?])
+fn protections() -> Result<Vec<SeccompRule>> {
+    Ok(vec![SeccompRule::new(vec![lacks(2, libc::PROT_EXEC)?])?])
+}
+
+/// Nor of a kind that RLIMIT_DATA does not count: shared and in no file, or a stack.
+fn mappings() -> Result<Vec<SeccompRule>> {
+    [libc::MAP_ANONYMOUS, libc::MAP_SHARED]
+        .map(|kind| {
+            Ok(SeccompRule::new(vec![
+                lacks(2, libc::PROT_EXEC)?,
+                lacks(3, libc::MAP_GROWSDOWN | kind)?,
+            ])?)
+        })
+        .into_iter()
+        .collect()
 }
 
 fn program(own: Rules) -> Result<BpfProgram> {
     let mut rules: Rules = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_fcntl, fcntls()?);
     rules.insert(libc::SYS_tgkill, signals()?);
-    rules.insert(libc::SYS_mmap, memory()?);
-    rules.insert(libc::SYS_mprotect, memory()?);
+    rules.insert(libc::SYS_mmap, mappings()?);
+    rules.insert(libc::SYS_mprotect, protections()?);
     rules.extend(own);
     let arch = std::env::consts::ARCH;
     let filter = SeccompFilter::new(

@@ -115,6 +115,21 @@ mod tests {
                 let raw = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP);
                 refused.push(is_refused(raw.into()));
                 refused.push(is_refused(libc::syscall(libc::SYS_getppid)));
+                for (protection, flags, is_allowed) in [
+                    (libc::PROT_WRITE, libc::MAP_PRIVATE, true),
+                    (libc::PROT_EXEC, libc::MAP_PRIVATE, false),
+                    (libc::PROT_WRITE, libc::MAP_SHARED, false),
+                    (
+                        libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_GROWSDOWN,
+                        false,
+                    ),
+                ] {
+                    let flags = flags | libc::MAP_ANONYMOUS;
+                    let at = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+                    let result = if at == libc::MAP_FAILED { -1 } else { 0 };
+                    assert_eq!(is_refused(result), !is_allowed, "{protection} {flags:#x}");
+                }
             }
             refused
         };

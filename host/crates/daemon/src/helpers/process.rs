@@ -44,6 +44,10 @@ const REPORTS: usize = 16;
 /// it is enough for as many sockets as there are endpoints, some of them being closed.
 const DESCRIPTORS: u64 = 4 * ENDPOINTS_MAX as u64 + 64;
 
+/// Bytes of its own memory that a process may have, besides the region: some tens of times what
+/// it takes for as many sockets. A guest that found a way to more ends its own process.
+const DATA: u64 = 256 << 20;
+
 /// The process of one helper.
 pub struct Process {
     /// Its number; this daemon uses none twice.
@@ -331,8 +335,14 @@ fn command(program: &Path, helper: &Helper, control: RawFd) -> Result<Command> {
     };
     let netns = netns.map(|path| open(path)).transpose()?;
     let (user, group) = (helper.user, helper.group);
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let most = DESCRIPTORS.min(hard);
+    let bound = |resource, most: u64| -> Result<_> {
+        let (_, hard) = getrlimit(resource)?;
+        Ok((resource, most.min(hard)))
+    };
+    let limits = [
+        bound(Resource::RLIMIT_NOFILE, DESCRIPTORS)?,
+        bound(Resource::RLIMIT_DATA, DATA)?,
+    ];
     // The user may not reach the folder in which the program is: it is opened before.
     let opened = File::options()
         .read(true)
@@ -356,7 +366,9 @@ fn command(program: &Path, helper: &Helper, control: RawFd) -> Result<Command> {
             nix::unistd::setsid()?;
             enter_netns(netns.as_ref())?;
             take_control(control)?;
-            setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+            for (resource, most) in limits {
+                setrlimit(resource, most, most)?;
+            }
             if geteuid().is_root() {
                 setgroups(&[])?;
                 setgid(group)?;
