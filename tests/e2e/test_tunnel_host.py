@@ -165,6 +165,42 @@ def test_ports(host_end: HostEnd) -> None:
         wait_for(lambda: attempt("packet", PORT + 1) == "none", "the port is open", 60)
 
 
+def test_ports_of_datagrams(host_end: HostEnd) -> None:
+    """A datagram to a port that the group's configuration does not name is dropped, and counted."""
+    a, b = host_end.vm, host_end.other
+    with host_end.loaded():
+        for port in (PORT, 7000):
+            assert Talk(b, f"echo {port}", tunnels.DATAGRAMS).hear() == "ready"
+        senders = [Talk(a, f"send {tunnels.cid(b)} {port}", tunnels.DATAGRAMS) for port in (PORT, 7000)]
+        assert all(one.hear() == "ready" for one in senders)
+
+        def send(sender: Talk) -> tuple[int, int]:
+            delta = Delta(b)
+            sender.say("one")
+            assert sender.hear() == "none"
+
+            def came() -> tuple[int, int] | None:
+                moved = delta.of(b)
+                counts = moved["tunnel_datagrams_received"], moved["tunnel_datagrams_dropped"]
+                return counts if any(counts) else None
+
+            counts = wait_for(came, "it came", 60 * host_end.slow)
+            assert isinstance(counts, tuple)
+            return counts
+
+        named, other = senders
+        assert send(named) == send(other) == (1, 0)
+        try:
+            host_end.configure(group=f"tunnels = [{PORT}]\n")
+            wait_for(lambda: send(other) == (0, 1), "the port is closed", 60 * host_end.slow)
+            assert send(named) == (1, 0)
+            host_end.configure(group="tunnels = false\n")
+            wait_for(lambda: send(named) == (0, 1), "all ports are closed", 60 * host_end.slow)
+        finally:
+            host_end.configure()
+        wait_for(lambda: send(other) == (1, 0), "the port is open", 60 * host_end.slow)
+
+
 def test_process_killed(host_end: HostEnd) -> None:
     """What the guest has received of a process that dies it reads, then ECONNRESET; another takes over."""
     vm = host_end.vm

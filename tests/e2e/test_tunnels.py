@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -580,6 +582,34 @@ def test_half_closed_switched_off(pair: Pair, kind: str) -> None:
         assert not odd(delta.of(a)) and not odd(delta.of(b))
         listener.end()
         tunnels.unload(a)
+
+
+def _count_tunnels(vm: VM) -> int:
+    return sum(one["tunnels"] for one in json.loads(vm.run("hallway tunnels --json").out)["vms"])
+
+
+@pytest.mark.slow_on("6.12")
+@pytest.mark.parametrize("kind", ["stream", pytest.param("packet", marks=pytest.mark.slow)])
+def test_silent_peer(pair: Pair, kind: str) -> None:
+    """connect() to a VM that stands still gives ETIMEDOUT when its time is over; later ones succeed."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        number, port = cid(b), PORT + KINDS.index(kind)
+        os.kill(b.pid, signal.SIGSTOP)
+        try:
+            call = Talk(a, f"try {kind} {number} {port} 2")
+            assert json.loads(call.hear()) == ["ETIMEDOUT"] * 2
+        finally:
+            os.kill(b.pid, signal.SIGCONT)
+        call.end()
+        delta = Delta(a)
+        call = Talk(a, f"try {kind} {number} {port} 1")
+        assert json.loads(call.hear()) == ["none"]
+        assert delta.of(a)["tunnel_connections"] == 1
+        call.end()
+        # Nothing is left of those that nobody waits for.
+        wait_for(lambda: _count_tunnels(a) == _count_tunnels(b) == 0, "no tunnel is left")
 
 
 @pytest.mark.slow_on("6.12")

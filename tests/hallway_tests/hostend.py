@@ -119,7 +119,9 @@ class HostEnd:
             yield
         finally:
             for vm in (self.vm, self.other):
-                words = "pkill -KILL -f '[/]hallway/guest/tunnel.py'; pkill -KILL -x 'socat|hallway'"
+                words = (
+                    "pkill -KILL -f '[/]hallway/guest/(tunnel|datagrams).py'; pkill -KILL -x 'socat|hallway'"
+                )
                 vm.run(words, check=False)
             tunnels.unload(self.vm, self.other)
 
