@@ -564,23 +564,33 @@ def test_switched_off(pair: Pair) -> None:
 @pytest.mark.slow_on("6.1")
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_closed_switched_off(pair: Pair, kind: str) -> None:
-    """A reset reaches a peer that reads on, though its own bytes are read to the end."""
+    """A reset reaches peers that read or poll, after what they have received, though they send no more."""
     pair.load()
     a, b = pair.both
     with tunnels.tunnels(pair):
         listener = Talk(a, f"hear {kind} 7 10")
         assert listener.hear() == "ready"
-        caller = Talk(b, f"half {kind} {cid(a)} 7")
-        assert caller.hear() == "shut"
-        for word, answer in (("accept", "accepted"), ("read", "0 end")):
-            listener.say(word)
-            assert listener.hear() == answer
-        delta = Delta(*pair.both)
+        callers = []
+        for written in (0, 3000):
+            caller = Talk(b, f"half {kind} {cid(a)} 7")
+            assert caller.hear() == "shut"
+            callers.append(caller)
+            for word, answer in (("accept", "accepted"), ("read", "0 end"), (f"write {written}", "written")):
+                listener.say(word)
+                assert listener.hear() == answer
+        asleep, polls = callers
+        asleep.say("read")
+        polls.say("poll")
+        delta = Delta(a, b)
         a.run("hallway tunnels off")
-        assert caller.hear() == "ECONNRESET"
-        assert [delta.of(vm)["tunnel_resets"] for vm in pair.both] == [1, 1]
+        assert asleep.hear() == "0 ECONNRESET"
+        assert "POLLRDHUP" in polls.hear()
+        polls.say("read")
+        assert polls.hear() == "3000 ECONNRESET"
+        assert [delta.of(vm)["tunnel_resets"] for vm in pair.both] == [2, 2]
         assert not odd(delta.of(a)) and not odd(delta.of(b))
-        listener.end()
+        for program in (listener, *callers):
+            program.end()
         tunnels.unload(a)
 
 

@@ -4,9 +4,9 @@
     tunnel.py echo TYPE CID PORT BYTES CONNS  have bytes echoed on connections at once, check each
     tunnel.py trips TYPE CID PORT COUNT       have a byte echoed as often; print how many came back
     tunnel.py rows CID PORT                   what each call of ROWS sees
-    tunnel.py hear TYPE PORT BACKLOG          listen; accept() for each line "accept" of the input
+    tunnel.py hear TYPE PORT BACKLOG          listen; accept, read, write and close as the input says
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
-    tunnel.py half TYPE CID PORT              shut down for writing, read on; print the error that ends it
+    tunnel.py half TYPE CID PORT              shut down for writing; read or poll as the input says
     tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
     tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault till a line of input
     tunnel.py shut CID PORT                   shut down before connect() is answered
@@ -568,8 +568,19 @@ def trips(kind: str, cid: int, port: int, count: int) -> None:
     print(json.dumps(back))
 
 
+def _read_all(sock: socket.socket) -> str:
+    """Read all there is; return how many bytes that were, and how they end."""
+    total, end = 0, "end"
+    try:
+        while piece := sock.recv(MOST):
+            total += len(piece)
+    except OSError as error:
+        end = errno.errorcode[error.errno or 0]
+    return f"{total} {end}"
+
+
 def hear(kind: str, port: int, backlog: int) -> None:
-    """Accept and read as the input says, and print what came of each word."""
+    """Accept, read and write as the input says, and print what came of each word."""
     listener, kept = listen(kind, port, backlog), list[socket.socket]()
     print("ready", flush=True)
     for line in sys.stdin:
@@ -578,14 +589,11 @@ def hear(kind: str, port: int, backlog: int) -> None:
             listener.settimeout(PATIENCE)
             kept.append(listener.accept()[0])
             print("accepted", flush=True)
-        elif word[0] == "read":  # all there is, and how it ends
-            total, end = 0, "end"
-            try:
-                while piece := kept[-1].recv(MOST):
-                    total += len(piece)
-            except OSError as error:
-                end = errno.errorcode[error.errno or 0]
-            print(total, end, flush=True)
+        elif word[0] == "read":
+            print(_read_all(kept[-1]), flush=True)
+        elif word[0] == "write":
+            kept[-1].sendall(bytes(int(word[1])))
+            print("written", flush=True)
         elif word[0] == "close":
             kept.pop().close()
             print("closed", flush=True)
@@ -602,12 +610,16 @@ def tell(kind: str, cid: int, port: int, total: int) -> None:
 
 
 def shut_first(kind: str, cid: int, port: int) -> None:
-    """Send no more; say how the other end's bytes end."""
+    """Send no more; read, or poll for the end, as the input says."""
     sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
     sock.connect((cid, port))
     sock.shutdown(socket.SHUT_WR)
     print("shut", flush=True)
-    print(failure(lambda: _until_closed(sock)), flush=True)
+    for line in sys.stdin:
+        if line.strip() == "poll":
+            print(events(sock, select.POLLRDHUP, select.POLLRDHUP), flush=True)
+        else:
+            print(_read_all(sock), flush=True)
 
 
 def attempt(kind: str, cid: int, port: int, times: int) -> None:
