@@ -356,7 +356,7 @@ static int send_copies(struct sock *sk, const struct hallway_letter *letter,
 
 	while ((cid = hall_members_next_cid(cid))) {
 		err = send_copy(cid, sk, letter, msg);
-		if (err == -EFAULT)
+		if (err == -EFAULT || err == -ENODEV)
 			return err;
 		if (err && err != -ECONNREFUSED)
 			hall_count(HALL_TUNNEL_COPIES_DROPPED);
