@@ -61,7 +61,8 @@ def test_sender_gets_a_cpu(cpus: Cpus) -> None:
         assert counters(b)["cpus_parked"] == 1
         said = cpus.say("cpus")
         assert a.name in said
-        assert "sends nothing" in said or "CPUs idle" in said, said
+        # One of the two may end well before the other.
+        assert any(why in said for why in ("sends nothing", "sends on 1 connection", "CPUs idle")), said
         assert f'hallway_vm_cpus{{vm="{a.name}"}} 1' in cpus.say("metrics")
     for vm in (a, b):
         assert online(vm) == PRESENT
