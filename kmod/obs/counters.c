@@ -15,32 +15,27 @@ void hall_count_demotion(u32 reason)
 	this_cpu_inc(hall_counters.demotions[reason]);
 }
 
-u64 hall_counter_read(enum hall_counter counter)
+static u64 sum_cpus(const u64 __percpu *value)
 {
 	u64 sum = 0;
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(hall_counters, cpu).value[counter]);
+		sum += READ_ONCE(*per_cpu_ptr(value, cpu));
 	return sum;
+}
+
+u64 hall_counter_read(enum hall_counter counter)
+{
+	return sum_cpus(&hall_counters.value[counter]);
 }
 
 u64 hall_demotions_read(u32 reason)
 {
-	u64 sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(hall_counters, cpu).demotions[reason]);
-	return sum;
+	return sum_cpus(&hall_counters.demotions[reason]);
 }
 
 u64 hall_natives_read(u32 reason)
 {
-	u64 sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(hall_counters, cpu).natives[reason]);
-	return sum;
+	return sum_cpus(&hall_counters.natives[reason]);
 }
