@@ -39,6 +39,7 @@ void hall_count_demotion(u32 reason);
 /* Counts a connect() that is left to the native stack. reason < HALLWAY_REASON_COUNT */
 static inline void hall_count_native(u32 reason)
 {
+	/* tests/ring builds this, and has no this_cpu_inc(). */
 	this_cpu_add(hall_counters.natives[reason], 1);
 }
 

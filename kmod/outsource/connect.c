@@ -168,11 +168,12 @@ static noinline int connect_watched(struct socket *sock,
 			out = take_over(sock, address, len);
 			reason = HALLWAY_REASON_NO_OUTSOURCER;
 		}
-		/* A call that would fail anyway, or that disconnects, is none to ask about. */
-		if (!out && reason != HALLWAY_REASON_STATE)
-			hall_count_native(reason);
-		if (!out)
+		if (!out) {
+			/* A call that fails natively, too, could not be outsourced. */
+			if (reason != HALLWAY_REASON_STATE)
+				hall_count_native(reason);
 			make_native(sock);
+		}
 	}
 release:
 	release_sock(sk);

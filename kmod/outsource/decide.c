@@ -162,7 +162,7 @@ u32 hall_outsource_check_connect(struct socket *sock,
 
 	if (!READ_ONCE(hall_outsourcing))
 		return HALLWAY_REASON_OFF;
-	/* A call that natively fails, or does something else. */
+	/* A call that fails natively, or does something else there. */
 	if (sock->state != SS_UNCONNECTED || sk->sk_state != TCP_CLOSE ||
 	    !hall_read_address(address, len, &remote, &port) || !port ||
 	    sk->sk_family != address->sa_family ||

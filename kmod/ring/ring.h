@@ -31,7 +31,7 @@ struct hall_rx_ring {
 	bool broken;
 	bool started;		/* the start mark was seen; start_seq is valid */
 	bool ended;		/* the end mark was seen, or set by us: head is final */
-	bool reset;		/* that mark says so: a stream with TCP beneath has no such end */
+	bool reset;		/* the end mark resets a tunnel; other rings ignore it */
 	u32 start_seq;
 	u64 tail;		/* ours; the shared one is a copy */
 	u64 head;		/* the peer's, as last seen and found possible */

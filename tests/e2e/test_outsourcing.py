@@ -103,7 +103,7 @@ def test_not_allowed(outsourced: Outsourced) -> None:
     assert not moved["tx_bytes_outsourced"]
 
 
-# Calls that are not outsourced, each for its reason: two of that which is the last.
+# Calls that are not outsourced: to a loopback address, of a bound socket, and two with a mark.
 UNSUITABLE = """
 import contextlib, socket, sys
 outside = (sys.argv[1], 9)

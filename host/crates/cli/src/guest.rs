@@ -213,6 +213,7 @@ struct Tunnels {
     vms: Vec<Member>,
 }
 
+/// There once their module is loaded.
 const TUNNELS: &str = "/sys/module/hallway_vsock";
 /// The switch of tunnels, a parameter of their module.
 const TUNNELS_ENABLED: &str = "/sys/module/hallway_vsock/parameters/enabled";
@@ -224,7 +225,7 @@ pub fn switch_tunnels(on: bool) -> Result<()> {
         bail!("{TUNNELS_UNLOADED}");
     }
     if !Path::new(TUNNELS_ENABLED).exists() {
-        bail!("module hallway_vsock has no switch: it is older than this program, load that of its version");
+        bail!("module hallway_vsock has no switch: it is older than hallway; load the one of this release");
     }
     let value = if on { "1" } else { "0" };
     fs::write(TUNNELS_ENABLED, value)

@@ -96,7 +96,8 @@ fn protections() -> Result<Vec<SeccompRule>> {
     Ok(vec![SeccompRule::new(vec![lacks(2, libc::PROT_EXEC)?])?])
 }
 
-/// Nor of a kind that RLIMIT_DATA does not count: shared and in no file, or a stack.
+/// No memory that can be executed, and none that RLIMIT_DATA does not count: a stack, or memory
+/// that is shared and in no file.
 fn mappings() -> Result<Vec<SeccompRule>> {
     [libc::MAP_ANONYMOUS, libc::MAP_SHARED]
         .map(|kind| {

@@ -94,7 +94,8 @@ fn matches(rule: &Rule, protocol: Protocol, to: SocketAddr, is_own: impl Fn() ->
     }
 }
 
-/// Decides about a connection, or about datagrams to an end. An error names the rule, or says that there is none.
+/// Decides about a connection, or about datagrams to an end. An error names the rule, or says
+/// that there is none.
 /// `is_own` says whether an address is the host's: only a rule for it alone allows it,
 /// since what listens there may trust all that comes from the host.
 pub fn check_connect(

@@ -44,8 +44,8 @@ const REPORTS: usize = 16;
 /// it is enough for as many sockets as there are endpoints, some of them being closed.
 const DESCRIPTORS: u64 = 4 * ENDPOINTS_MAX as u64 + 64;
 
-/// Bytes of its own memory that a process may have, besides the region: some tens of times what
-/// it takes for as many sockets. A guest that found a way to more ends its own process.
+/// Bytes of its own memory that a process may have, besides the region. An allocation beyond
+/// them ends this process alone.
 const DATA: u64 = 256 << 20;
 
 /// The process of one helper.
