@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from .guests import AT_ONCE, Delta, Stream, autopsy, connections
-from .pair import Pair, on_rings
+from .pair import Pair, most_by_rings, on_rings
 from .suite import check, wait_for
 
 HOLD = "/tmp/hold"
-MOST = 0.8  # of all bytes go through rings; on a busy machine connections need time to get onto them
 
 
 def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
@@ -39,10 +38,12 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
         check(there == idle + busy, f"{vm.name} has {there} connections, not {idle + busy}")
     many.check_running("while it was to idle")
     with autopsy(*pair.both):
-        wait_for(lambda: all(_ringed(begin.of(vm)) for vm in pair.both), "rings carry most bytes", patience)
+        wait_for(
+            lambda: all(most_by_rings(begin.of(vm)) for vm in pair.both), "rings carry most bytes", patience
+        )
     some.stop()
     some.finish(patience)
-    pair.check_through_rings(begin, MOST)
+    pair.check_through_rings(begin, 0)
     for vm in pair.both:
         vm.run(f"rm {HOLD}")
     many.stop()
@@ -52,10 +53,6 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
 
 def _crowded(moved: dict[str, int], idle: int) -> bool:
     return moved["attached"] >= idle and moved["tx_promoted"] and moved["rings_refused"]
-
-
-def _ringed(moved: dict[str, int]) -> bool:
-    return moved["tx_bytes_ring"] * (1 - MOST) > moved["tx_bytes_tcp"] * MOST
 
 
 def _count_on_rings(pair: Pair, stream: Stream) -> int:
