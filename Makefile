@@ -53,7 +53,7 @@ demo-xen: ## the demo between two domains of Xen
 
 test: ## unit, module and end-to-end tests on both kernels
 	lab/run setup
-	tests/run -n 5 -m "not slow"
+	tests/run -n 4 -m "not slow"
 
 test-all: ## every test there is (hours); says how long each part takes
 	@for part in $(PARTS); do \
@@ -64,7 +64,7 @@ test-all: ## every test there is (hours); says how long each part takes
 
 test-slow: ## what `make test` leaves out of its suites
 	lab/run setup
-	tests/run -n 5 -m slow || [ $$? = 5 ]
+	tests/run -n 4 -m slow || [ $$? = 5 ]
 
 test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 	lab/run setup

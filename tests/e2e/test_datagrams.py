@@ -92,7 +92,7 @@ def test_one_does_not_read(pair: Pair) -> None:
         deaf.end()
 
 
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_shares(pair: Pair) -> None:
     """Programs that send at once, through a ring that is full, have alike shares."""
     with _echoing(pair):

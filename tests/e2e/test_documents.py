@@ -38,7 +38,7 @@ def test_lines(pair: Pair) -> None:
 
 
 @pytest.mark.xdist_group("e2e-tunnels")
-@pytest.mark.slow_on("6.12")
+@pytest.mark.slow
 def test_tunnels(pair: Pair) -> None:
     """The lines of docs/tunnels.md, in vm2 and in vm1, which are the names of these VMs."""
     a, b = pair.both

@@ -52,7 +52,8 @@ def test_nfs(pair: Pair) -> None:
             copy()
             for other, ringed in zip(pair.both, before, strict=True):
                 moved = counters(other)["tx_bytes_ring"] - ringed
-                assert moved >= FILE, f"{other.name} sent less than the file by ring"
+                # The rest went over TCP while a ring grew.
+                assert moved >= FILE / 2, f"{other.name} sent {moved} bytes of the file's {FILE} by ring"
             vm.run("hallway off")
             copy()
             vm.run("hallway on")
@@ -129,7 +130,7 @@ cmp /tmp/written /tmp/read
 """
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 @pytest.mark.not_on("debug", "the kernel has no NVMe")
 def test_nvme(pair: Pair) -> None:
     """NVMe over TCP goes by rings. A disk under load keeps its content through off, on, and unloading."""

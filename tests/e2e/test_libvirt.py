@@ -195,6 +195,7 @@ def test_restored(domains: Domains) -> None:
         assert not domains.machine(vm)["released"]
 
 
+@pytest.mark.slow
 def test_resumed(domains: Domains) -> None:
     """Ring memory that was released comes back as QEMU fails to migrate, or else by `hallway resume`."""
     vm = domains.vms[0]

@@ -48,6 +48,7 @@ def test_migrates_by_hand(two_hosts: Hosts) -> None:
         two_hosts.wait_carried(two_hosts.here, STREAMS)
 
 
+@pytest.mark.slow
 def test_migration_fails(two_hosts: Hosts) -> None:
     """A migration that is cancelled, or whose destination is missing or dies, leaves all on rings."""
     with _streaming(two_hosts) as stream:

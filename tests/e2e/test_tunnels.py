@@ -655,7 +655,7 @@ def test_region_unplugged(pair: Pair) -> None:
 
 
 @pytest.mark.slow_on("6.12")
-@pytest.mark.parametrize("first", ["virtio", "hallway"])
+@pytest.mark.parametrize("first", [pytest.param("virtio", marks=pytest.mark.slow), "hallway"])
 def test_beside_virtio(pair: Pair, first: str) -> None:
     """Beside virtio-vsock, in both orders of loading: the host's CID stays virtio's."""
     pair.load()

@@ -36,6 +36,7 @@ SMALL_RINGS = AT_ONCE | {"ring_bytes": 16384, "ring_bytes_max": 16384}
 CALLS = ("sendmsg", "recvmsg", "epoll_wait")
 
 
+@pytest.mark.slow_on("6.1")
 def test_unload(pair: Pair, rng: random.Random) -> None:
     """The module is unloaded and loaded again at either end while streams run; no byte is lost."""
     pair.load(**SMALL_RINGS)

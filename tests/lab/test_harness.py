@@ -16,6 +16,7 @@ from hallway_tests.suite import wait_for
 from .test_interrupt import carrying
 
 pytestmark = pytest.mark.xdist_group("harness")  # the samples share folders for their logs
+WORKERS = [pytest.param("0", marks=pytest.mark.slow), "2"]
 
 RUN = Path(__file__).resolve().parents[1] / "run"
 Sample = Callable[..., subprocess.CompletedProcess[str]]
@@ -56,7 +57,7 @@ def test_nothing_chosen(sample: Sample) -> None:
     assert sample("failing", "-k", "nothing").returncode == 5
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_not_run(sample: Sample, workers: str) -> None:
     """Tests whose guests do not boot are counted, with the reason in the last lines."""
     done = sample("sites", "-k", "not_run", "-n", workers)
@@ -75,7 +76,7 @@ def test_not_prepared(sample: Sample) -> None:
     assert count.startswith("NOT RUN: 3 tests"), done.stderr
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_guest_lost(sample: Sample, workers: str) -> None:
     """The test that lost its guests fails, and the next one gets others."""
     done = sample("sites", "-k", "loses or goes_on", "-n", workers)
@@ -93,7 +94,7 @@ def test_guest_panics(sample: Sample, kernel: str) -> None:
     assert f"/out/tests/logs/sample-panic-{kernel}" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
     "number",
     [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL],

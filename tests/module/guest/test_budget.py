@@ -26,6 +26,8 @@ from pairs import (
     wait_for,
 )
 
+pytestmark = pytest.mark.slow_on("6.1")
+
 IDLE, NO_MEMORY = 27, 4  # of abi/hallway/reason.h
 NEVER = 2**31 - 1
 LARGE = 4 << 20  # bytes that a ring grows to by default
