@@ -214,12 +214,11 @@ static noinline int connect_again(struct socket *sock, int flags)
 		return HALL_NATIVE;
 	if (sock->state == SS_CONNECTED)
 		err = -EISCONN;
-	else if (hall_out_state(out) == HALL_OUT_CALLING && (flags & O_NONBLOCK))
-		err = -EALREADY;
 	else
 		err = finish_connect(out, sock, flags);
 	hall_out_put(out);
-	return err;
+	/* As natively: it is not this call that began. */
+	return err == -EINPROGRESS ? -EALREADY : err;
 }
 
 int hall_out_connect(struct socket *sock, struct hall_sockaddr *address, int len,
