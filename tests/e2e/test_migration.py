@@ -39,6 +39,7 @@ def test_migrates(two_hosts: Hosts) -> None:
             two_hosts.wait_carried(to, STREAMS)
 
 
+@pytest.mark.slow
 def test_migrates_by_hand(two_hosts: Hosts) -> None:
     """A VM moves to another QEMU on its host, by QMP: its streams continue, on rings again."""
     two_hosts = two_hosts.by_hand()

@@ -28,7 +28,7 @@ def test_switching_small_ring(pair: Pair, rng: random.Random) -> None:
     _check_all_met(pair, delta)
 
 
-@pytest.mark.slow_on("6.1")
+@pytest.mark.slow
 def test_switching_big_ring(pair: Pair, rng: random.Random) -> None:
     """The same with rings of the default size, which hold many bytes at each switch."""
     with small_buffers(*pair.both):

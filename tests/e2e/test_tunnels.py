@@ -417,7 +417,7 @@ def test_peer_killed(pair: Pair, kind: str) -> None:
 
 
 @pytest.mark.slow_on("6.12")
-@pytest.mark.parametrize("length", [0xFFFFFFF0, 0])
+@pytest.mark.parametrize("length", [0xFFFFFFF0, pytest.param(0, marks=pytest.mark.slow)])
 def test_corrupt_frame(pair: Pair, length: int) -> None:
     """A frame that can not be resets its tunnel, is counted, and harms no other."""
     pair.load()
