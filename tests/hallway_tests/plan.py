@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from .site import group_of, kernel_of
 
-TOOK = "hallway/took"  # in pytest's cache: the seconds that each group took
+TOOK = "hallway/took-each"  # in pytest's cache: the seconds that a test of each group took, on average
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order: dict[str, int] = {}
     for item in items:
         order.setdefault(group_of(item), len(order))
-    items.sort(key=lambda item: (-took.get(group_of(item), 0), order[group_of(item)]))
+    tests = Counter(map(group_of, items))
+
+    def place(item: pytest.Item) -> tuple[float, int]:
+        group = group_of(item)
+        return -took.get(group, 0) * tests[group], order[group]
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -80,7 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class Took:
-    """Keeps how long each group took."""
+    """Keeps how long a test of each group took: a run may be of a few of them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -91,7 +97,7 @@ class Took:
         self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Keep the sums, in the process that has the plan and sees all reports."""
+        """Keep the averages, in the process that has the plan and sees all reports."""
         plan = os.environ.get("HALLWAY_TEST_PLAN")
         if hasattr(self._config, "workerinput") or not plan or not self._config.cache:
             return
@@ -100,5 +106,6 @@ class Took:
         for nodeid, seconds in self._seconds.items():
             took[groups.get(nodeid, nodeid)] += seconds
         known = self._config.cache.get(TOOK, {})
-        longer = {group: round(seconds, 1) for group, seconds in took.items()}
-        self._config.cache.set(TOOK, {**known, **longer})
+        tests = Counter(groups.get(nodeid, nodeid) for nodeid in self._seconds)
+        each = {group: round(seconds / tests[group], 2) for group, seconds in took.items()}
+        self._config.cache.set(TOOK, {**known, **each})
