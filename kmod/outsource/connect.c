@@ -217,7 +217,7 @@ static noinline int connect_again(struct socket *sock, int flags)
 	else
 		err = finish_connect(out, sock, flags);
 	hall_out_put(out);
-	/* As natively: it is not this call that began. */
+	/* As natively: an earlier call began to connect. */
 	return err == -EINPROGRESS ? -EALREADY : err;
 }
 
