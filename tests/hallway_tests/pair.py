@@ -156,7 +156,7 @@ def most_by_rings(moved: dict[str, int]) -> bool:
     Wait for this while a stream runs: on a busy machine connections need time to get onto rings,
     and one that pauses leaves them again.
     """
-    return moved["tx_bytes_ring"] >= 4 * moved["tx_bytes_tcp"]
+    return moved["tx_bytes_ring"] > 4 * moved["tx_bytes_tcp"]
 
 
 def on_rings(connection: dict[str, Any]) -> bool:

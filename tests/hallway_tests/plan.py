@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -102,10 +103,9 @@ class Took:
         if hasattr(self._config, "workerinput") or not plan or not self._config.cache:
             return
         groups = json.loads(Path(plan).read_text())["groups"]
-        took: dict[str, float] = defaultdict(float)
+        took: dict[str, list[float]] = defaultdict(list)
         for nodeid, seconds in self._seconds.items():
-            took[groups.get(nodeid, nodeid)] += seconds
+            took[groups.get(nodeid, nodeid)].append(seconds)
         known = self._config.cache.get(TOOK, {})
-        tests = Counter(groups.get(nodeid, nodeid) for nodeid in self._seconds)
-        each = {group: round(seconds / tests[group], 2) for group, seconds in took.items()}
+        each = {group: round(fmean(seconds), 2) for group, seconds in took.items()}
         self._config.cache.set(TOOK, {**known, **each})
