@@ -31,11 +31,11 @@ use serde::Serialize;
 use crate::options::{Command, Daemon, Options, Setting, Side};
 use crate::xen::Domain;
 
+/// Writes all of it at once: standard output alone would write each line.
 fn print_json(value: &impl Serialize) -> Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)?;
-    Ok(())
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    Ok(io::stdout().write_all(&text)?)
 }
 
 /// Where a command runs.

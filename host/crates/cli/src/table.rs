@@ -31,11 +31,11 @@ impl Table {
         lines.map(|line| line.trim_end().into()).collect()
     }
 
-    /// Prints the table, each line after `indent`.
+    /// Prints the table, each line after `indent`, with one call of `write`.
     pub fn print(&self, indent: &str) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        let mut lines = self.lines().into_iter();
-        lines.try_for_each(|line| writeln!(out, "{indent}{line}"))
+        let lines = self.lines().into_iter();
+        let text: String = lines.map(|line| format!("{indent}{line}\n")).collect();
+        io::stdout().write_all(text.as_bytes())
     }
 }
 
