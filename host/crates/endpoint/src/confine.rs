@@ -11,6 +11,8 @@ use anyhow::{ensure, Context, Result};
 use seccompiler::{apply_filter, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompFilter};
 pub use seccompiler::{SeccompCmpOp, SeccompCondition, SeccompRule};
 
+use crate::orders::CONTROL_FD;
+
 /// System calls that each program has, with any arguments.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_accept4,
@@ -69,12 +71,16 @@ const FCNTLS: &[libc::c_int] = &[
     libc::F_SETFL,
 ];
 
-/// Not of the standard descriptors: hallwayd has the same standard error, which must not
-/// become non-blocking.
+/// A call about a descriptor that the program made itself or was sent: not the standard ones, nor
+/// that of its orders. These may be Unix sockets, to which bind() and connect() give paths, and
+/// hallwayd has the same standard error, which must not become non-blocking.
+pub fn own_descriptor() -> Result<SeccompCondition> {
+    argument(0, SeccompCmpOp::Gt, CONTROL_FD as u64)
+}
+
 fn fcntls() -> Result<Vec<SeccompRule>> {
-    let standard = libc::STDERR_FILENO as u64;
     let rule = |command: &libc::c_int| -> Result<SeccompRule> {
-        let is_other = argument(0, SeccompCmpOp::Gt, standard)?;
+        let is_other = own_descriptor()?;
         let is_it = argument(1, SeccompCmpOp::Eq, *command as u64)?;
         Ok(SeccompRule::new(vec![is_other, is_it])?)
     };

@@ -94,6 +94,8 @@ pub trait Program {
 pub struct Server<W: Program> {
     poller: Poller,
     control: Option<Control>,
+    /// Kept open: the filter goes by its number, which no other socket may get.
+    _hung_up: Option<Control>,
     timer: TimerFd,
     _signals: SignalFd,
     /// Kept open.
@@ -136,6 +138,7 @@ impl<W: Program> Server<W> {
         Ok(Self {
             poller,
             control: Some(control),
+            _hung_up: None,
             timer,
             _signals: signals,
             doorbell: None,
@@ -253,7 +256,7 @@ impl<W: Program> Server<W> {
                         None => tracing::warn!("hallwayd has ended before its first order"),
                     }
                     self.poller.unwatch(control.socket());
-                    self.control = None;
+                    self._hung_up = self.control.take();
                 }
                 Ok(Packet::Order(order, descriptors)) => {
                     let is_start = matches!(order, Order::Start { .. });

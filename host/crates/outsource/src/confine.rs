@@ -2,13 +2,12 @@
 //! The system calls that this program needs besides those of each one.
 
 use anyhow::Result;
-use hallway_endpoint::confine::{argument, Rules, SeccompCmpOp, SeccompRule};
+use hallway_endpoint::confine::{argument, own_descriptor, Rules, SeccompCmpOp, SeccompRule};
 
 use crate::options;
 
 /// System calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
-    libc::SYS_bind,
     libc::SYS_getpeername,
     libc::SYS_getsockname,
     libc::SYS_listen,
@@ -70,6 +69,9 @@ fn ioctls() -> Result<Vec<SeccompRule>> {
 /// Gives up all others, for ever.
 pub fn confine() -> Result<()> {
     let mut rules: Rules = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    for call in [libc::SYS_bind, libc::SYS_connect] {
+        rules.insert(call, vec![SeccompRule::new(vec![own_descriptor()?])?]);
+    }
     rules.insert(libc::SYS_socket, sockets()?);
     rules.insert(libc::SYS_setsockopt, options()?);
     rules.insert(libc::SYS_ioctl, ioctls()?);
@@ -89,7 +91,9 @@ mod tests {
     fn what_it_does_not_need_is_refused() {
         let confined = || {
             let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+            // Beyond the one of the orders.
+            let place = nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(10);
+            let fd = nix::fcntl::fcntl(&socket, place).unwrap();
             confine().unwrap();
             let one: libc::c_int = 1;
             let option = |level, name| {
@@ -101,7 +105,7 @@ mod tests {
             assert_eq!(option(libc::SOL_SOCKET, libc::SO_REUSEADDR), 0);
             refused.push(is_refused(option(libc::SOL_SOCKET, libc::SO_MARK)));
             refused.push(is_refused(option(libc::IPPROTO_TCP, libc::TCP_ULP)));
-            // SAFETY: these calls take numbers only.
+            // SAFETY: these calls take numbers, and an address that lives until they return.
             unsafe {
                 assert!(libc::fcntl(fd, libc::F_GETFL) >= 0);
                 refused.push(is_refused(libc::fcntl(fd, libc::F_SETOWN, 1).into()));
@@ -112,6 +116,15 @@ mod tests {
                     libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0),
                     0
                 );
+                let nowhere = std::mem::zeroed::<libc::sockaddr_in>();
+                let (address, length) = ((&raw const nowhere).cast(), 16);
+                for is_own in [false, true] {
+                    let fd = if is_own { fd } else { libc::STDERR_FILENO };
+                    let bound = libc::bind(fd, address, length);
+                    assert_eq!(is_refused(bound.into()), !is_own);
+                    let connected = libc::connect(fd, address, length);
+                    assert_eq!(is_refused(connected.into()), !is_own);
+                }
                 let raw = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP);
                 refused.push(is_refused(raw.into()));
                 refused.push(is_refused(libc::syscall(libc::SYS_getppid)));
