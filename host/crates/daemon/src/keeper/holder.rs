@@ -138,7 +138,11 @@ pub fn run() -> Result<()> {
                     }
                     let _ = send(client.as_fd(), ".", None);
                 }
-                (None, None) if text == "quit" => return Ok(()),
+                (None, None) if text == "quit" => {
+                    // Before the client's socket, for whose end it waits.
+                    drop(kept);
+                    return Ok(());
+                }
                 _ => break,
             }
         }
