@@ -16,6 +16,7 @@
 //! killed together with its daemon, nothing knows of them any more: they are left, as the
 //! VMs are that have to be restarted then.
 
+mod cgroups;
 mod listen;
 mod process;
 
@@ -31,6 +32,7 @@ use hallway_membership::printable;
 use hallway_outsource::orders::Policy;
 use tracing::{error, info, warn};
 
+use self::cgroups::Cgroups;
 use self::process::Process;
 use crate::config::{Config, Helper, HelperId, Role, Task};
 use crate::connections::Connections;
@@ -145,6 +147,8 @@ pub struct Helpers {
     ending: Vec<Process>,
     /// Number of the next process.
     next: u64,
+    /// Where the processes are.
+    cgroups: Cgroups,
     /// What a later daemon must know has changed.
     unsaved: bool,
 }
@@ -160,6 +164,9 @@ impl Helpers {
         kept: &mut Kept,
     ) -> Result<Self> {
         let (mut all, mut next) = (BTreeMap::new(), 0);
+        let ids = config.helper_ids();
+        let names: Vec<_> = ids.map(|id| config.helper_region(id)).collect();
+        let cgroups = Cgroups::make(&names);
         for served in regions.iter() {
             let Some(id) = config.helper_named(&served.name) else {
                 continue;
@@ -181,7 +188,7 @@ impl Helpers {
             let doorbell = connections.helper_doorbell(&served.name);
             if let (Some(helper), Some(its), Some(_)) = (helper, its, doorbell) {
                 next += 1;
-                if let Some(process) = adopt(next, helper, its, served, kept) {
+                if let Some(process) = adopt(next, helper, its, served, &cgroups, kept) {
                     info!(
                         vm = config.vms[id.vm].name,
                         pid = its.pid,
@@ -203,6 +210,7 @@ impl Helpers {
             refused: BTreeMap::new(),
             ending: Vec::new(),
             next,
+            cgroups,
             unsaved: true,
         })
     }
@@ -485,7 +493,9 @@ impl Helpers {
                     let ended = &mut self.ending;
                     let listeners = listen::listen(helper.listen.as_ref());
                     let started = listeners.and_then(|listeners| {
-                        let process = Process::start(self.next, &program(role)?, helper)?;
+                        let cgroup = self.cgroups.open(&one.region)?;
+                        let program = program(role)?;
+                        let process = Process::start(self.next, &program, helper, cgroup)?;
                         Ok((process, listeners))
                     });
                     let started = started.and_then(|(mut process, listeners)| {
@@ -649,6 +659,7 @@ fn adopt(
     helper: &Helper,
     saved: &SavedHelper,
     served: &Served,
+    cgroups: &Cgroups,
     kept: &mut Kept,
 ) -> Option<Process> {
     let member = served.region.header.members.get(HELPER_SLOT)?;
@@ -659,6 +670,9 @@ fn adopt(
     let process = Process::recover(number, saved.pid, kept)?;
     let netns = helper.netns.as_ref();
     if netns.is_some_and(|netns| !process.is_in(netns)) {
+        return None;
+    }
+    if !cgroups.holds(&served.name, saved.pid) {
         return None;
     }
     match process.change_policy(&helper.task) {

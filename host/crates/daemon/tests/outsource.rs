@@ -11,7 +11,7 @@ mod qemu;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -304,6 +304,107 @@ fn an_outsourcer_is_in_the_namespace_that_its_configuration_names() {
     a.start(&daemon);
     let net = format!("/proc/{}/ns/net", pid(&daemon));
     assert!(is_same_file(&net, "/proc/self/ns/net"));
+}
+
+/// A cgroup for a daemon, marked as systemd marks one that it delegates.
+struct Delegated(PathBuf);
+
+impl Delegated {
+    /// Nothing: the test may make none here.
+    fn new() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mut mounts = mounts.lines().map(|line| line.split(' ').skip(1));
+        let root = mounts.find_map(|mut parts| {
+            let root = parts.next()?;
+            (parts.next() == Some("cgroup2")).then_some(root)
+        })?;
+        let made = Path::new(root).join(format!("hallwayd-{}", std::process::id()));
+        std::fs::create_dir(&made).ok()?;
+        Some(Self(made))
+    }
+
+    fn enter(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn mark(&self) {
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&self.0, "user.delegate", b"1", none).unwrap();
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(&self.0).unwrap().flatten() {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+        let is_gone = || std::fs::remove_dir(&self.0).is_ok();
+        // A holder that has let go of all still ends.
+        let tries = Instant::now();
+        while !is_gone() && tries.elapsed().as_secs() < 10 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The cgroup of a process in version 2.
+fn cgroup(pid: u32) -> String {
+    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let mut cgroups = cgroups.lines();
+    cgroups
+        .find_map(|line| line.strip_prefix("0::"))
+        .unwrap()
+        .into()
+}
+
+#[test]
+fn an_outsourcer_has_a_cgroup_of_its_own_where_one_is_delegated() {
+    let Some(delegated) = Delegated::new() else {
+        eprintln!("this user may make no cgroup here");
+        return;
+    };
+    let mut a = Vm::new("a");
+    let config = a.config(OUTSOURCE);
+    let daemon = daemon(&config);
+    let own = daemon.child.id();
+    delegated.enter(own);
+    let count = |words| daemon.log().matches(words).count();
+    let reload = || {
+        let before = count("ready socket");
+        daemon.signal(Signal::SIGHUP);
+        until("it is ready again", || count("ready socket") > before);
+    };
+    // Nothing is made in a cgroup that is systemd's.
+    let leaf = delegated.0.join("out.a");
+    reload();
+    assert_eq!(count("none is delegated to it"), 2);
+    assert!(!leaf.exists());
+    delegated.mark();
+    // A rule can be loaded before there is a process.
+    reload();
+    assert!(leaf.exists());
+    // A process that the rules would not apply to is not started.
+    std::fs::remove_dir(&leaf).unwrap();
+    a.start(&daemon);
+    until("none is started", || {
+        daemon.log().contains("no outsourcer can be started")
+    });
+    reload();
+    let process = pid(&daemon);
+    assert_eq!(cgroup(process), format!("{}/out.a", cgroup(own)));
+    let inode = || std::fs::metadata(&leaf).unwrap().ino();
+    let before = inode();
+    kill(Pid::from_raw(process as i32), Signal::SIGKILL).unwrap();
+    until("another one is there", || pid(&daemon) != process);
+    let process = pid(&daemon);
+    assert_eq!(cgroup(process), format!("{}/out.a", cgroup(own)));
+    assert_eq!(inode(), before);
+    // It goes with a daemon that finds it empty and without a table.
+    std::fs::write(daemon.dir.join("hallwayd.toml"), a.config("")).unwrap();
+    reload();
+    until("its process has ended", || !runs(process));
+    reload();
+    assert!(!leaf.exists());
 }
 
 #[test]

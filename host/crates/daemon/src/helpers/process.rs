@@ -2,7 +2,7 @@
 //! The process of one helper: how it is started and ended, and how orders reach it.
 //!
 //! It has a network namespace that the operator chose, or an empty one, a user that is
-//! not root, and no way to get more.
+//! not root, a cgroup of its own where there is one, and no way to get more.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
@@ -73,8 +73,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one.
-    pub fn start(number: u64, program: &Path, helper: &Helper) -> Result<Self> {
+    /// Starts one, in a cgroup by its `cgroup.procs`, or in that of the daemon.
+    pub fn start(
+        number: u64,
+        program: &Path,
+        helper: &Helper,
+        cgroup: Option<File>,
+    ) -> Result<Self> {
         let kind = SockType::SeqPacket;
         let (control, theirs) =
             socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
@@ -82,7 +87,7 @@ impl Process {
         let theirs = fcntl(&theirs, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 1))?;
         // SAFETY: the kernel just made this descriptor for us.
         let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
-        let mut command = command(program, helper, theirs.as_raw_fd())?;
+        let mut command = command(program, helper, cgroup, theirs.as_raw_fd())?;
         let mut child = command
             .spawn()
             .with_context(|| program.display().to_string())?;
@@ -323,7 +328,12 @@ fn control_name(pid: u32) -> String {
 }
 
 /// Puts together how it is started.
-fn command(program: &Path, helper: &Helper, control: RawFd) -> Result<Command> {
+fn command(
+    program: &Path,
+    helper: &Helper,
+    cgroup: Option<File>,
+    control: RawFd,
+) -> Result<Command> {
     let netns = helper.netns.as_ref();
     // A path that has become a pipe must not make the daemon wait.
     let mut options = File::options();
@@ -364,6 +374,9 @@ fn command(program: &Path, helper: &Helper, control: RawFd) -> Result<Command> {
             let _ = &opened;
             SigSet::empty().thread_set_mask()?;
             nix::unistd::setsid()?;
+            if let Some(cgroup) = &cgroup {
+                nix::unistd::write(cgroup, b"0")?;
+            }
             enter_netns(netns.as_ref())?;
             take_control(control)?;
             for (resource, most) in limits {
