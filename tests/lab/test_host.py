@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import grp
 import json
-import mmap
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +20,7 @@ from typing import Any
 import pytest
 from hallway_lab.paths import REPO
 from hallway_lab.prepare import build_host
-from hallway_tests import packages
+from hallway_tests import packages, still
 from hallway_tests.suite import wait_for
 
 NOBODY, SOMEBODY = 65534, 65533
@@ -322,10 +320,6 @@ def test_capabilities() -> None:
                 subprocess.run([*words, "--stop"], capture_output=True, check=False)
 
 
-# The private page, in abi/hallway/region.h: its first request, and the reply.
-REQUEST, REPLY = 64, 192
-HELLO = 3
-MAJOR = 8  # offset of the version that the daemon speaks
 TOUCH = """
 import mmap, os, sys
 memory = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0)
@@ -352,48 +346,6 @@ def _machine(run: Path) -> Any:
     """Return what hallwayd says of the VM of its configuration."""
     words = [build_host() / "hallway", "status", "--json", "--run-dir", run]
     return json.loads(subprocess.run(words, capture_output=True, check=True).stdout)["machines"][0]
-
-
-def _plain_qemu(run: Path, monitor: Path, vm: uuid.UUID) -> list[str]:
-    """Return the command of a QEMU with a doorbell and a monitor; its guest stands still."""
-    return [
-        *(
-            "qemu-system-x86_64",
-            "-S",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-uuid",
-            str(vm),
-        ),
-        *("-qmp", f"unix:{monitor},server=on,wait=off"),
-        *("-chardev", f"socket,id=hd,path={run}/hallwayd.sock"),
-        *("-device", "ivshmem-doorbell,chardev=hd,vectors=1,master=on"),
-    ]
-
-
-def _memory(pid: int, name: str) -> list[Path]:
-    """Return the descriptors of a process that are anonymous memory of that name."""
-    folder = Path(f"/proc/{pid}/fd")
-    return [fd for fd in folder.iterdir() if os.readlink(fd) == f"/memfd:{name} (deleted)"]
-
-
-def _say_hello(pid: int, vm: uuid.UUID) -> None:
-    """Do what the module of a guest does when it starts."""
-    with (
-        open(_memory(pid, "hallway-page")[0], "r+b") as file,
-        mmap.mmap(file.fileno(), 4096) as page,
-    ):
-        page[REQUEST + 4 : REQUEST + 6] = page[MAJOR : MAJOR + 2]
-        struct.pack_into("<I", page, REQUEST + 8, HELLO)
-        page[REQUEST + 32 : REQUEST + 48] = vm.bytes
-        struct.pack_into("<I", page, REQUEST, 1)
-        # The daemon looks each second.
-        wait_for(
-            lambda: struct.unpack_from("<II", page, REPLY) == (1, 0),
-            "hallwayd answers",
-            20,
-        )
 
 
 @pytest.mark.needs("host")
@@ -423,17 +375,17 @@ def test_handed_over() -> None:
             "--group",
             GROUP,
         ]
-        command = _plain_qemu(run, monitors / "web1", vm)
+        command = still.start_words(run, monitors / "web1", vm)
         with _daemon(run, *words), subprocess.Popen(command, cwd="/", **nobody) as qemu:
             try:
                 wait_for(lambda: _machine(run)["connected"], "the monitor answers", 20)
-                _say_hello(qemu.pid, vm)
+                still.say_hello(qemu.pid, vm)
                 wait_for(
                     lambda: any(plug["plugged"] for plug in _machine(run)["plugs"]),
                     "plugged in",
                     20,
                 )
-                memory = _memory(qemu.pid, "hallway-web")
+                memory = still.memory(qemu.pid, "hallway-web")
                 maps = Path(f"/proc/{qemu.pid}/maps").read_text()
                 assert memory and re.search("rw-s .*memfd:hallway-web", maps), maps
                 assert os.stat(memory[0]).st_blocks * 512 == 8 << 20, "it has not all its memory"

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from hallway_lab import kernels
 from hallway_lab.paths import REPO
 from hallway_lab.sh import LabError, run
-from hallway_tests import documents, packages
+from hallway_tests import documents, packages, systemd
 from hallway_tests.packages import DEBS, KERNEL, MODULES, Root
 from hallway_tests.suite import wait_for
 
@@ -174,6 +175,36 @@ def test_host_package(root: Root) -> None:
     assert (root.path / "etc/hallway/hallwayd.toml").exists(), "it is removed by purge alone"
     root.run("dpkg", "--purge", "hallway-host")
     assert not (root.path / "etc/hallway").exists()
+
+
+def test_service(root: Root) -> None:
+    """apt starts hallwayd; an upgrade replaces it beside a QEMU, which the removal lets go."""
+    vm = uuid.uuid4()
+    # Images of containers have this one, which forbids apt to start anything.
+    (root.path / "usr/sbin/policy-rc.d").unlink(missing_ok=True)
+    root.run("groupadd", "--system", "--force", "kvm")
+    (deb,) = DEBS.glob("hallway-host_*.deb")
+    shutil.copy(deb, root.path / "srv")  # systemd empties /tmp
+    install = ("apt-get", "install", "-y", "--no-install-recommends", "--reinstall", f"/srv/{deb.name}")
+    with systemd.boot(root) as booted:
+        booted.run(*install)
+        assert booted.run("systemctl", "is-enabled", "hallwayd").strip() == "enabled"
+        (root.path / "etc/hallway/hallwayd.d/web.toml").write_text(
+            '[[group]]\nname = "web"\nisolation = "shared"\nsize = "8M"\nslots = 2\n'
+            f'[[vm]]\nname = "web1"\nuuid = "{vm}"\ngroups = ["web"]\nmonitor = "{systemd.MONITOR}"\n'
+        )
+        booted.run("systemctl", "reload", "hallwayd")
+        booted.start_qemu(vm, region="web")
+        (holder,) = booted.holders()
+        (daemon,) = set(booted.pids(systemd.HALLWAYD)) - {holder}
+        booted.run(*install)
+        assert booted.run("systemctl", "is-active", "hallwayd").strip() == "active"
+        assert holder in booted.holders() and daemon not in booted.pids(systemd.HALLWAYD)
+        (machine,) = json.loads(booted.run("hallway", "status", "--json"))["machines"]
+        assert machine["connected"] and all(plug["plugged"] for plug in machine["plugs"]), machine
+        booted.run("apt-get", "remove", "-y", "hallway-host")
+        wait_for(lambda: not booted.pids(systemd.HALLWAYD), "all of it has ended")
+        assert booted.pids("system.slice/qemu.service"), "its QEMU has ended, too"
 
 
 LINES = "lab/test_packages.py::test_by_hand"

@@ -1,0 +1,119 @@
+"""The units of hosts, started by a systemd with all that confines them."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hallway_lab.paths import REPO
+from hallway_lab.prepare import build_host
+from hallway_tests import packages, systemd
+from hallway_tests.suite import wait_for
+from hallway_tests.systemd import Systemd
+
+pytestmark = [pytest.mark.needs("host"), pytest.mark.xdist_group("lab-units")]
+
+UNITS = REPO / "host/systemd"
+VM = uuid.UUID("7d1f5e62-9d1a-4c9c-8a68-0f1f9b6e2c11")
+CONFIG = f"""
+[[group]]
+name = "web"
+isolation = "shared"
+size = "8M"
+slots = 2
+[[vm]]
+name = "web1"
+uuid = "{VM}"
+groups = ["web"]
+monitor = "{systemd.MONITOR}"
+[vm.outsource]
+connect = ["::/0"]
+[vm.tunnels]
+socket = "/run/hallway-tunnels/web1.sock"
+"""
+
+
+def _install(root: packages.Root, *dropins: str) -> None:
+    """Install hallwayd and its unit as docs/install.md does."""
+    for name in ("hallwayd", "hallway-outsource", "hallway-host", "hallway"):
+        folder = root.path / ("usr/local/bin" if name == "hallway" else "usr/local/sbin")
+        shutil.copy(build_host() / name, folder)
+    units = root.path / "etc/systemd/system"
+    for unit in UNITS.glob("*.service"):
+        shutil.copy(unit, units)
+    folder = units / "hallwayd.service.d"
+    folder.mkdir()
+    for dropin in dropins:
+        shutil.copy(UNITS / f"{dropin}.conf", folder)
+    shutil.copy(UNITS / "tmpfiles.conf", root.path / "etc/tmpfiles.d/hallway.conf")
+    (root.path / "etc/hallway").mkdir(exist_ok=True)
+    (root.path / "etc/hallway/hallwayd.toml").write_text(CONFIG)
+    root.run("groupadd", "--system", "--force", "kvm")
+
+
+@pytest.fixture
+def booted(request: pytest.FixtureRequest) -> Iterator[Systemd]:
+    """Return a systemd that has hallwayd's unit, with the drop-ins that the test asks for."""
+    with packages.root() as root:
+        _install(root, *request.param)
+        with systemd.boot(root) as one:
+            yield one
+
+
+def _is_confined(pid: int) -> bool:
+    """Tell whether a process has given up what it was started with."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "\nUid:\t65534\t" in status and "\nCapEff:\t0000000000000000\n" in status
+
+
+def _inodes(booted: Systemd) -> list[int]:
+    """Return what a rule of nftables keeps of the helpers' cgroups."""
+    return [(booted.cgroup / systemd.HALLWAYD / f"{kind}.web1").stat().st_ino for kind in ("out", "tun")]
+
+
+@pytest.mark.parametrize("booted", [()], ids=["alone"], indirect=True)
+def test_region(booted: Systemd) -> None:
+    """hallwayd serves a QEMU of another user, and the next one goes on with it."""
+    booted.start("hallwayd")
+    booted.start_qemu(VM, region="web")
+    before = booted.holders()
+    booted.start("hallwayd")
+    assert len(before) == 1 and booted.holders() == before
+    # No helper without outsource.conf, and the log says what it lacks.
+    log = booted.run("journalctl", "--no-pager", "--unit=hallwayd")
+    assert "no outsourcer can be started" in log and "took over from the daemon before" in log
+
+
+@pytest.mark.parametrize("booted", [("outsource",)], ids=["outsource"], indirect=True)
+def test_helpers(booted: Systemd) -> None:
+    """With outsource.conf each helper has its cgroup, before it runs and through a restart."""
+    booted.start("hallwayd")
+    before = _inodes(booted)
+    booted.run("systemctl", "reload", "hallwayd")
+    assert _inodes(booted) == before
+    booted.start_qemu(VM, region="web")
+
+    def helpers() -> list[int]:
+        return [pid for kind in ("out", "tun") for pid in booted.pids(f"{systemd.HALLWAYD}/{kind}.web1")]
+
+    wait_for(lambda: [_is_confined(pid) for pid in helpers()] == [True, True], "both run")
+    started = helpers()
+    booted.run("test", "-S", "/run/hallway-tunnels/web1.sock")
+    booted.start("hallwayd")
+    booted.run("systemctl", "reload", "hallwayd")
+    assert helpers() == started and _inodes(booted) == before
+    booted.run("hallwayd", "--stop")
+    wait_for(lambda: not helpers() + booted.pids(systemd.HALLWAYD), "all has ended")
+
+
+@pytest.mark.parametrize("booted", [("status",)], ids=["status"], indirect=True)
+def test_metrics(booted: Systemd) -> None:
+    """With status.conf the unit for metrics is answered by hallwayd."""
+    booted.start("hallwayd")
+    booted.start("hallway-metrics")
+    get = ("curl", "--silent", "--fail", "--unix-socket", "/run/hallway-metrics/metrics.sock")
+    answer = wait_for(lambda: booted.run(*get, "http://localhost/metrics", check=False), "it answers")
+    assert 'vm="web1"' in str(answer), answer
