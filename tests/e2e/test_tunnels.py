@@ -508,8 +508,12 @@ def test_unloading(pair: Pair) -> None:
 DATAGRAM = """
 import errno, socket
 sock = socket.socket(socket.AF_VSOCK, socket.SOCK_DGRAM)
+sock.settimeout(60)
 try:
-    print(sock.sendto(b"datagram", ({cid}, 9)))
+    sent = sock.sendto(b"datagram", ({cid}, 9))
+    # A server whose answer is refused ends.
+    assert sock.recv(9) == b"datagram"
+    print(sent)
 except OSError as error:
     print(errno.errorcode[error.errno])
 """

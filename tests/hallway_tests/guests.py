@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import json
 import os
+import py_compile
 import random
 import shutil
 import subprocess
@@ -53,7 +55,11 @@ def share(kernel: str) -> Path:
         shutil.copy(path, folder / path.name)
     shutil.copytree(REPO / "abi/hallway", folder / "abi", dirs_exist_ok=True)
     shutil.copytree(TESTS / "module/guest", folder / "tests", dirs_exist_ok=True)
-    shutil.copytree(TESTS / "hallway_tests/guest", folder / "guest", dirs_exist_ok=True)
+    programs_of_guests = folder / "guest"
+    shutil.copytree(TESTS / "hallway_tests/guest", programs_of_guests, dirs_exist_ok=True)
+    # A guest with another version of Python compiles them itself.
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compileall.compile_dir(programs_of_guests, quiet=1, invalidation_mode=unchecked)
     return folder
 
 

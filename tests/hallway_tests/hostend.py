@@ -119,9 +119,7 @@ class HostEnd:
             yield
         finally:
             for vm in (self.vm, self.other):
-                words = (
-                    "pkill -KILL -f '[/]hallway/guest/(tunnel|datagrams).py'; pkill -KILL -x 'socat|hallway'"
-                )
+                words = "pkill -KILL -f '[/]hallway/guest/run.py'; pkill -KILL -x 'socat|hallway'"
                 vm.run(words, check=False)
             tunnels.unload(self.vm, self.other)
 

@@ -15,8 +15,8 @@ from .guests import share_folder, status
 from .pair import Pair
 from .suite import wait_for
 
-PROGRAM = "python3 -B /hallway/guest/tunnel.py"
-DATAGRAMS = "python3 -B /hallway/guest/datagrams.py"
+PROGRAM = "python3 -B /hallway/guest/run.py tunnel"
+DATAGRAMS = "python3 -B /hallway/guest/run.py datagrams"
 PORT = 5000
 KINDS = ("stream", "packet")
 ALL_KINDS = (*KINDS, "datagram")
@@ -84,7 +84,7 @@ def tunnels(pair: Pair, **params: object) -> Iterator[None]:
         unload(*pair.both)
     finally:
         for vm in pair.both:
-            programs = "pkill -KILL -f '[/]hallway/guest/(tunnel|datagrams).py'; pkill -KILL -x 'socat|ncat'"
+            programs = "pkill -KILL -f '[/]hallway/guest/run.py'; pkill -KILL -x 'socat|ncat'"
             vm.run(programs, check=False)
         unload(*pair.both)
 
