@@ -37,17 +37,13 @@ static u32 find_option_reason(int level, int optname)
 	return 0;
 }
 
-int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
-		    unsigned int optlen)
+static int set_option(struct hall_sock *hs, int level, int optname, sockptr_t optval,
+		      unsigned int optlen, u32 reason)
 {
-	u32 reason = find_option_reason(level, optname);
-	struct hall_sock *hs = hall_sock_get(sk);
+	struct sock *sk = hs->sk;
 	struct hall_call call;
 	int err = 0;
 
-	if (!hs)
-		return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname,
-							  optval, optlen);
 	hall_call_begin(hs, &call);
 	if (unlikely(reason))
 		err = hall_sock_handler.detach_sync(hs, reason);
@@ -55,7 +51,28 @@ int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
 	if (!err)
 		err = hs->native->setsockopt(sk, level, optname, optval, optlen);
 	hall_call_end(hs, &call);
-	hall_sock_put(hs);
+	return err;
+}
+
+int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
+		    unsigned int optlen)
+{
+	u32 reason = find_option_reason(level, optname);
+	struct hall_sock *hs;
+	struct proto *prot;
+	int err;
+
+	do {
+		hs = hall_sock_get(sk);
+		if (!hs)
+			return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname,
+								  optval, optlen);
+		err = set_option(hs, level, optname, optval, optlen, reason);
+		prot = hs->native;
+		hall_sock_put(hs);
+		/* TCP found another table than its own: that of a new attachment. */
+	} while (unlikely(err == -EBUSY && reason == HALLWAY_REASON_ADDRFORM &&
+			  READ_ONCE(sk->sk_prot) != prot));
 	return err;
 }
 

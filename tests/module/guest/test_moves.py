@@ -48,7 +48,7 @@ from pairs import (
 )
 from rows.data import waiting
 
-TCP_ULP, SO_TIMESTAMP = 31, 29
+IPV6_ADDRFORM, TCP_ULP, SO_TIMESTAMP = 1, 31, 29
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_PEEK_OFF, SO_RCVBUFFORCE = 26, 27, 42, 33
 AF_KCM, SIOCKCMATTACH = 41, 0x89E0
 IDLE = 30  # seconds after which a ring that is not used goes
@@ -467,6 +467,27 @@ def test_ktls_while_scanned(entered):
             wait_for(lambda: not shown(a), "the caller's socket is detached")
             exchange(a, b)
     use_ktls_elsewhere()
+
+
+def test_addrform_while_scanned():
+    """A socket that a scan attaches while its setsockopt(IPV6_ADDRFORM) is under way becomes an IPv4 one."""
+    with parameter("promote_bytes", 2**32 - 1), parameter("promote_ms", 2**31 - 1):
+        b, a = connect("mapped")
+        end = a if a.family == socket.AF_INET6 else b
+        with a, b, contextlib.closing(Unpaged()) as memory:
+            delta = Delta()
+            caller = Sleeper(memory.setsockopt, end, socket.IPPROTO_IPV6, IPV6_ADDRFORM, 4).asleep(
+                "setsockopt"
+            )
+            # A scan that an earlier test began may attach it again at once.
+            wait_for(lambda: delta()["detached"], "the caller's socket is detached")
+            hallway("off")
+            hallway("on")
+            wait_for(lambda: shown(end), "the caller's socket is attached again")
+            memory.fill(struct.pack("i", socket.AF_INET))
+            assert caller.result() == 0, "IPV6_ADDRFORM failed"
+            assert end.getsockname()[0] == "127.0.0.1"
+            exchange(a, b)
 
 
 def test_ktls_while_promoted():
