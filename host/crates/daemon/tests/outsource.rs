@@ -311,14 +311,14 @@ struct Delegated(PathBuf);
 
 impl Delegated {
     /// Nothing: the test may make none here.
-    fn new() -> Option<Self> {
+    fn new(name: &str) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mut mounts = mounts.lines().map(|line| line.split(' ').skip(1));
         let root = mounts.find_map(|mut parts| {
             let root = parts.next()?;
             (parts.next() == Some("cgroup2")).then_some(root)
         })?;
-        let made = Path::new(root).join(format!("hallwayd-{}", std::process::id()));
+        let made = Path::new(root).join(format!("hallwayd-{}-{name}", std::process::id()));
         std::fs::create_dir(&made).ok()?;
         Some(Self(made))
     }
@@ -359,7 +359,7 @@ fn cgroup(pid: u32) -> String {
 
 #[test]
 fn an_outsourcer_has_a_cgroup_of_its_own_where_one_is_delegated() {
-    let Some(delegated) = Delegated::new() else {
+    let Some(delegated) = Delegated::new("own") else {
         eprintln!("this user may make no cgroup here");
         return;
     };
@@ -405,6 +405,22 @@ fn an_outsourcer_has_a_cgroup_of_its_own_where_one_is_delegated() {
     until("its process has ended", || !runs(process));
     reload();
     assert!(!leaf.exists());
+}
+
+#[test]
+fn an_outsourcer_in_another_cgroup_ends_with_its_daemon() {
+    let Some(delegated) = Delegated::new("other") else {
+        eprintln!("this user may make no cgroup here");
+        return;
+    };
+    let (_a, daemon) = with_one();
+    let (own, before) = (daemon.child.id(), pid(&daemon));
+    delegated.enter(own);
+    delegated.mark();
+    daemon.signal(Signal::SIGHUP);
+    // Its sockets would stay in the cgroup in which they were made.
+    until("its process has ended", || !runs(before));
+    assert_eq!(cgroup(pid(&daemon)), format!("{}/out.a", cgroup(own)));
 }
 
 #[test]

@@ -139,7 +139,7 @@ pub fn run() -> Result<()> {
                     let _ = send(client.as_fd(), ".", None);
                 }
                 (None, None) if text == "quit" => {
-                    // Before the client's socket, for whose end it waits.
+                    // The client waits for the close of its socket, which is the last one.
                     drop(kept);
                     return Ok(());
                 }
