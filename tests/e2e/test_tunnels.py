@@ -511,7 +511,7 @@ sock = socket.socket(socket.AF_VSOCK, socket.SOCK_DGRAM)
 sock.settimeout(60)
 try:
     sent = sock.sendto(b"datagram", ({cid}, 9))
-    # A server whose answer is refused ends.
+    # The server exits when its sendto() fails, so the socket stays open until the echo is here.
     assert sock.recv(9) == b"datagram"
     print(sent)
 except OSError as error:

@@ -1,4 +1,4 @@
-"""A QEMU with a doorbell whose guest stands still: a test does what the guest's module would."""
+"""A QEMU with a doorbell and stopped vCPUs: a test writes the requests of the guest's module."""
 
 from __future__ import annotations
 
