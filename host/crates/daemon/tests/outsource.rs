@@ -369,19 +369,14 @@ fn an_outsourcer_has_a_cgroup_of_its_own_where_one_is_delegated() {
     let own = daemon.child.id();
     delegated.enter(own);
     let count = |words| daemon.log().matches(words).count();
-    let reload = || {
-        let before = count("ready socket");
-        daemon.signal(Signal::SIGHUP);
-        until("it is ready again", || count("ready socket") > before);
-    };
     // Nothing is made in a cgroup that is systemd's.
     let leaf = delegated.0.join("out.a");
-    reload();
+    daemon.reload();
     assert_eq!(count("none is delegated to it"), 2);
     assert!(!leaf.exists());
     delegated.mark();
     // A rule can be loaded before there is a process.
-    reload();
+    daemon.reload();
     assert!(leaf.exists());
     // A process that the rules would not apply to is not started.
     std::fs::remove_dir(&leaf).unwrap();
@@ -389,7 +384,7 @@ fn an_outsourcer_has_a_cgroup_of_its_own_where_one_is_delegated() {
     until("none is started", || {
         daemon.log().contains("no outsourcer can be started")
     });
-    reload();
+    daemon.reload();
     let process = pid(&daemon);
     assert_eq!(cgroup(process), format!("{}/out.a", cgroup(own)));
     let inode = || std::fs::metadata(&leaf).unwrap().ino();
@@ -401,9 +396,9 @@ fn an_outsourcer_has_a_cgroup_of_its_own_where_one_is_delegated() {
     assert_eq!(inode(), before);
     // It goes with a daemon that finds it empty and without a table.
     std::fs::write(daemon.dir.join("hallwayd.toml"), a.config("")).unwrap();
-    reload();
+    daemon.reload();
     until("its process has ended", || !runs(process));
-    reload();
+    daemon.reload();
     assert!(!leaf.exists());
 }
 
@@ -417,7 +412,7 @@ fn an_outsourcer_in_another_cgroup_ends_with_its_daemon() {
     let (own, before) = (daemon.child.id(), pid(&daemon));
     delegated.enter(own);
     delegated.mark();
-    daemon.signal(Signal::SIGHUP);
+    daemon.reload();
     // Its sockets would stay in the cgroup in which they were made.
     until("its process has ended", || !runs(before));
     assert_eq!(cgroup(pid(&daemon)), format!("{}/out.a", cgroup(own)));

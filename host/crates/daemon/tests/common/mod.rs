@@ -145,6 +145,15 @@ impl Daemon {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
+    /// Has it read its configuration again, and waits until it answers: it does not while it
+    /// starts.
+    pub fn reload(&self) {
+        let ready = || self.log().matches("ready socket").count();
+        let before = ready();
+        self.signal(nix::sys::signal::Signal::SIGHUP);
+        until("it is ready again", || ready() > before);
+    }
+
     pub fn start(&mut self) {
         let mut command = command(&self.dir, self.mem, &self.regions);
         self.child = command.args(&self.words).spawn().unwrap();
