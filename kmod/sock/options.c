@@ -19,8 +19,19 @@
 #include "stream.h"
 #include "wake.h"
 
+/* May it become a socket of IPv4? Otherwise TCP refuses, and nothing changes. */
+static bool can_become_ipv4(const struct sock *sk)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	return sk->sk_family == AF_INET6 && !ipv6_only_sock(sk) &&
+	       ipv6_addr_v4mapped(&sk->sk_v6_daddr);
+#else
+	return false;
+#endif
+}
+
 /* Options that no ring can live with. */
-static u32 find_option_reason(int level, int optname)
+static u32 find_option_reason(const struct sock *sk, int level, int optname)
 {
 	if (level == SOL_TCP && optname == TCP_ULP)
 		return HALLWAY_REASON_ULP;
@@ -32,7 +43,7 @@ static u32 find_option_reason(int level, int optname)
 	if (level == SOL_TCP && optname == TCP_AO_ADD_KEY)
 		return HALLWAY_REASON_SECURED;
 #endif
-	if (level == SOL_IPV6 && optname == IPV6_ADDRFORM)
+	if (level == SOL_IPV6 && optname == IPV6_ADDRFORM && can_become_ipv4(sk))
 		return HALLWAY_REASON_ADDRFORM;
 	return 0;
 }
@@ -54,38 +65,43 @@ static int set_option(struct hall_sock *hs, int level, int optname, sockptr_t op
 	return err;
 }
 
-int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
-		    unsigned int optlen)
+static noinline int set_attached_option(struct sock *sk, int level, int optname,
+					sockptr_t optval, unsigned int optlen)
 {
-	u32 reason = find_option_reason(level, optname);
+	u32 reason = find_option_reason(sk, level, optname);
 	struct hall_sock *hs;
-	struct proto *prot;
 	int err;
 
 	do {
 		hs = hall_sock_get(sk);
 		if (!hs)
-			return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname,
-								  optval, optlen);
+			return HALL_NATIVE;
 		err = set_option(hs, level, optname, optval, optlen, reason);
-		prot = hs->native;
 		hall_sock_put(hs);
 		/* TCP found another table than its own: that of a new attachment. */
-	} while (unlikely(err == -EBUSY && reason == HALLWAY_REASON_ADDRFORM &&
-			  READ_ONCE(sk->sk_prot) != prot));
+	} while (unlikely(err == -EBUSY && reason == HALLWAY_REASON_ADDRFORM));
 	return err;
 }
 
-int hall_getsockopt(struct sock *sk, int level, int optname,
-		    char __user *optval, int __user *option)
+int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
+		    unsigned int optlen)
+{
+	int err = set_attached_option(sk, level, optname, optval, optlen);
+
+	if (err != HALL_NATIVE)
+		return err;
+	return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname, optval, optlen);
+}
+
+static noinline int get_attached_option(struct sock *sk, int level, int optname,
+					char __user *optval, int __user *option)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
 	struct hall_call call;
 	int err;
 
 	if (!hs)
-		return READ_ONCE(sk->sk_prot)->getsockopt(sk, level, optname,
-							  optval, option);
+		return HALL_NATIVE;
 	hall_call_begin(hs, &call);
 	if (level == SOL_TCP && optname == TCP_ZEROCOPY_RECEIVE)
 		hall_sock_handler.detach_sync(hs, HALLWAY_REASON_ZEROCOPY);
@@ -93,6 +109,16 @@ int hall_getsockopt(struct sock *sk, int level, int optname,
 	hall_call_end(hs, &call);
 	hall_sock_put(hs);
 	return err;
+}
+
+int hall_getsockopt(struct sock *sk, int level, int optname,
+		    char __user *optval, int __user *option)
+{
+	int err = get_attached_option(sk, level, optname, optval, option);
+
+	if (err != HALL_NATIVE)
+		return err;
+	return READ_ONCE(sk->sk_prot)->getsockopt(sk, level, optname, optval, option);
 }
 
 /*
@@ -116,7 +142,7 @@ static bool add_ring_bytes(struct hall_sock *hs, int cmd, u32 carrier, int *answ
 }
 
 #ifdef HALL_IOCTL_INT
-int hall_ioctl(struct sock *sk, int cmd, int *karg)
+static noinline int control_attached(struct sock *sk, int cmd, int *karg)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
 	struct hall_call call;
@@ -124,7 +150,7 @@ int hall_ioctl(struct sock *sk, int cmd, int *karg)
 	int err;
 
 	if (!hs)
-		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, karg);
+		return HALL_NATIVE;
 	hall_call_begin(hs, &call);
 	do {
 		carrier = READ_ONCE(hs->rx.carrier);
@@ -134,8 +160,17 @@ int hall_ioctl(struct sock *sk, int cmd, int *karg)
 	hall_sock_put(hs);
 	return err;
 }
+
+int hall_ioctl(struct sock *sk, int cmd, int *karg)
+{
+	int err = control_attached(sk, cmd, karg);
+
+	if (err != HALL_NATIVE)
+		return err;
+	return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, karg);
+}
 #else
-int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
+static noinline int control_attached(struct sock *sk, int cmd, unsigned long arg)
 {
 	int __user *to = (int __user *)arg;
 	struct hall_sock *hs = hall_sock_get(sk);
@@ -144,7 +179,7 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 	u32 carrier;
 
 	if (!hs)
-		return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, arg);
+		return HALL_NATIVE;
 	hall_call_begin(hs, &call);
 	do {
 		carrier = READ_ONCE(hs->rx.carrier);
@@ -157,6 +192,15 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
 	/* A page fault may sleep: the module has to stay until here. */
 	hall_sock_put(hs);
 	return err;
+}
+
+int hall_ioctl(struct sock *sk, int cmd, unsigned long arg)
+{
+	int err = control_attached(sk, cmd, arg);
+
+	if (err != HALL_NATIVE)
+		return err;
+	return READ_ONCE(sk->sk_prot)->ioctl(sk, cmd, arg);
 }
 #endif
 
