@@ -57,17 +57,41 @@ void hall_out_watch_again(struct hall_out *out, struct socket *sock)
 						    &tables->watched);
 }
 
+/* The socket's table becomes one of IPv4's own, so what the host has of it ends here. */
+static int become_ipv4(struct socket *sock, sockptr_t value, unsigned int length)
+{
+	int err = hall_tables_of(sock->sk)->native->setsockopt(sock, SOL_IPV6, IPV6_ADDRFORM,
+							       value, length);
+
+	if (!err)
+		hall_datagram_forget(sock->sk);
+	return err;
+}
+
+static noinline int set_watched_option(struct socket *sock, int level, int name,
+				       sockptr_t value, unsigned int length)
+{
+	bool choice = level == HALLWAY_SOL && name == HALLWAY_SO_OUTSOURCE;
+	int err;
+
+	if (!choice && (level != SOL_IPV6 || name != IPV6_ADDRFORM ||
+			sock->sk->sk_type != SOCK_DGRAM))
+		return HALL_NATIVE;
+	/* It may sleep before there is an object. */
+	hall_out_enter();
+	err = choice ? set_choice(sock, value, length) :
+		       become_ipv4(sock, value, length);
+	hall_out_leave();
+	return err;
+}
+
 int hall_watched_setsockopt(struct socket *sock, int level, int name,
 			    sockptr_t value, unsigned int length)
 {
-	int err;
+	int err = set_watched_option(sock, level, name, value, length);
 
-	if (level != HALLWAY_SOL || name != HALLWAY_SO_OUTSOURCE)
-		return hall_tables_of(sock->sk)->native->setsockopt(sock, level, name,
-								    value, length);
-	/* It may sleep before there is an object. */
-	hall_out_enter();
-	err = set_choice(sock, value, length);
-	hall_out_leave();
-	return err;
+	if (err != HALL_NATIVE)
+		return err;
+	return hall_tables_of(sock->sk)->native->setsockopt(sock, level, name, value,
+							    length);
 }

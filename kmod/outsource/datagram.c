@@ -350,14 +350,18 @@ int hall_datagram_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
 __poll_t hall_datagram_poll(struct file *file, struct socket *sock,
 			    struct poll_table_struct *wait)
 {
-	__poll_t mask = hall_tables_of(sock->sk)->native->poll(file, sock, wait);
-	struct hall_out *out = hall_out_get(sock->sk);
+	struct hall_out *out;
+	__poll_t mask;
 
-	if (!out)
-		return mask;
-	if (!arm_space(out, LEAST_SPACE))
+	/* The native one allocates, and may sleep, without an object. */
+	hall_out_enter();
+	mask = hall_tables_of(sock->sk)->native->poll(file, sock, wait);
+	out = hall_out_get(sock->sk);
+	if (out && !arm_space(out, LEAST_SPACE))
 		mask &= ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND);
-	hall_out_put(out);
+	if (out)
+		hall_out_put(out);
+	hall_out_leave();
 	return mask;
 }
 

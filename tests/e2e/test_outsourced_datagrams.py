@@ -453,6 +453,35 @@ def test_published(outsourced: Outsourced, how: str) -> None:
     wait_for(lambda: not is_published(7030, "u"), "the port is free")
 
 
+BECOMES_IPV4 = """
+import os, socket, time
+sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+sock.bind(("::", 7030))
+while not os.path.exists("/tmp/become"):
+    time.sleep(0.05)
+sock.connect(("::ffff:10.78.0.2", 7031))
+IPV6_ADDRFORM = 1
+sock.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDRFORM, socket.AF_INET)
+assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_INET
+time.sleep(1000)
+"""
+
+
+
+def test_published_becomes_ipv4(outsourced: Outsourced) -> None:
+    """A published socket that IPV6_ADDRFORM makes one of IPv4 gives the host's port back."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(BECOMES_IPV4, "/tmp/becomes.py")
+    vm.run("rm -f /tmp/become")
+    job = vm.spawn("python3 -B /tmp/becomes.py")
+    wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
+    vm.run("touch /tmp/become")
+    wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
+    job.kill()
+    wait_for(lambda: not connections(vm), "nothing is left", 20 * outsourced.slow)
+
+
 def test_published_life(outsourced: Outsourced) -> None:
     """A bound socket is published for each outsourcer that comes, and its native clients never notice."""
     vm = outsourced.vm
