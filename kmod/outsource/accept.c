@@ -358,6 +358,12 @@ int hall_watched_accept(struct socket *sock, struct socket *fresh, ACCEPT_PARAMS
 	return native->accept(sock, fresh, ACCEPT_PASS);
 }
 
+/* As TCP of a socket that connects. */
+int hall_out_accept(struct socket *sock, struct socket *fresh, ACCEPT_PARAMS)
+{
+	return -EINVAL;
+}
+
 /* Other calls of watched sockets */
 
 int hall_watched_getname(struct socket *sock, struct sockaddr *address, int peer)

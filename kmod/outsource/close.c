@@ -6,35 +6,6 @@
 
 #include <hallway/reason.h>
 
-int hall_out_shutdown(struct socket *sock, int how)
-{
-	struct sock *sk = sock->sk;
-	struct hall_out *out;
-	int err = 0;
-
-	if (how < SHUT_RD || how > SHUT_RDWR)
-		return -EINVAL;
-	out = hall_out_get(sk);
-	if (!out)
-		return hall_tables_of(sk)->native->shutdown(sock, how);
-	how++;
-	mutex_lock(&out->mutex);
-	if (out->state != HALL_OUT_CONNECTED) {
-		err = -ENOTCONN;
-	} else {
-		WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | how);
-		if (how & SEND_SHUTDOWN) {
-			hall_out_end(out);
-			hall_channel_notify_receiver(&out->channel);
-		}
-	}
-	hall_out_unlock(out);
-	if (!err)
-		sk->sk_state_change(sk);
-	hall_out_put(out);
-	return err;
-}
-
 /* As TCP: unread bytes, or SO_LINGER of 0, reset the connection. */
 static u32 find_close_reason(struct hall_out *out)
 {
@@ -71,6 +42,56 @@ static void close_stream(struct hall_out *out, u32 reason)
 				  HALLWAY_REASON_STATE, 0);
 	}
 	hall_out_close_channel(out);
+}
+
+/* Mutex. The socket is unconnected, and watched again. */
+static void disconnect(struct hall_out *out, struct socket *sock)
+{
+	struct sock *sk = sock->sk;
+
+	close_stream(out, ECONNRESET);
+	hall_out_unpublish(out);
+	if (out->state == HALL_OUT_CALLING)
+		smp_store_release(&out->state, HALL_OUT_REFUSED);
+	lock_sock(sk);
+	/* As tcp_disconnect() leaves it; the next connect() clears it. */
+	WRITE_ONCE(sk->sk_err, sk->sk_shutdown == SHUTDOWN_MASK ? 0 : ECONNRESET);
+	WRITE_ONCE(sk->sk_shutdown, 0);
+	sock->state = SS_UNCONNECTED;
+	hall_out_watch_again(out, sock);
+	release_sock(sk);
+}
+
+int hall_out_shutdown(struct socket *sock, int how)
+{
+	struct sock *sk = sock->sk;
+	struct hall_out *out;
+	int err = 0;
+
+	if (how < SHUT_RD || how > SHUT_RDWR)
+		return -EINVAL;
+	out = hall_out_get_connection(sk);
+	if (!out)
+		return hall_tables_of(sk)->native->shutdown(sock, how);
+	how++;
+	mutex_lock(&out->mutex);
+	if (out->state == HALL_OUT_CALLING) {
+		/* As natively: that ends the attempt, and a thread's wait in connect(). */
+		disconnect(out, sock);
+	} else if (out->state != HALL_OUT_CONNECTED) {
+		err = -ENOTCONN;
+	} else {
+		WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | how);
+		if (how & SEND_SHUTDOWN) {
+			hall_out_end(out);
+			hall_channel_notify_receiver(&out->channel);
+		}
+	}
+	hall_out_unlock(out);
+	if (!err)
+		sk->sk_state_change(sk);
+	hall_out_put(out);
+	return err;
 }
 
 /* How often a close() that lingers looks. */
@@ -161,30 +182,15 @@ void hall_out_abandon(struct hall_out *out)
 
 int hall_out_disconnect(struct socket *sock)
 {
-	struct sock *sk = sock->sk;
-	struct hall_out *out = hall_out_get(sk);
+	/* Another thread's calls may have made it a listener. */
+	struct hall_out *out = hall_out_get_connection(sock->sk);
 
 	if (!out)
 		return HALL_NATIVE;
-	/* Another thread's calls may have made it a listener. */
-	if (out->channel.kind != &hall_out_socket) {
-		hall_out_put(out);
-		return HALL_NATIVE;
-	}
 	mutex_lock(&out->mutex);
-	close_stream(out, ECONNRESET);
-	hall_out_unpublish(out);
-	if (out->state == HALL_OUT_CALLING)
-		smp_store_release(&out->state, HALL_OUT_REFUSED);
-	lock_sock(sk);
-	/* As tcp_disconnect() leaves it; the next connect() clears it. */
-	WRITE_ONCE(sk->sk_err, sk->sk_shutdown == SHUTDOWN_MASK ? 0 : ECONNRESET);
-	WRITE_ONCE(sk->sk_shutdown, 0);
-	sock->state = SS_UNCONNECTED;
-	hall_out_watch_again(out, sock);
-	release_sock(sk);
+	disconnect(out, sock);
 	hall_out_unlock(out);
-	sk->sk_state_change(sk);
+	sock->sk->sk_state_change(sock->sk);
 	hall_out_put(out);
 	return 0;
 }

@@ -90,7 +90,8 @@ int hall_out_await_answer(struct hall_out *out, long timeo)
 
 /*
  * 0 or an error; HALL_NATIVE: the native stack has the socket. As natively, the call
- * that learns of the connection returns 0, and later ones EISCONN.
+ * that learns of the connection returns 0, and later ones EISCONN. A connection that was
+ * reset before is none: the socket is unconnected again.
  */
 static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 {
@@ -101,12 +102,17 @@ static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 		return err;
 	switch (hall_out_state(out)) {
 	case HALL_OUT_CONNECTED:
-		err = sock_error(sk);
-		if (!err)
-			sock->state = SS_CONNECTED;
-		return err;
+		if (READ_ONCE(out->failed)) {
+			err = sock_error(sk) ?: -ECONNABORTED;
+			hall_out_disconnect(sock);
+			return err;
+		}
+		sock->state = SS_CONNECTED;
+		return 0;
 	case HALL_OUT_NATIVE:
-		return HALL_NATIVE;
+		/* The native stack may have found at once that there is no way. */
+		return sock->state == SS_UNCONNECTED && sk->sk_err ? sock_error(sk) :
+								     HALL_NATIVE;
 	default:
 		lock_sock(sk);
 		WRITE_ONCE(sk->sk_shutdown, 0);
@@ -206,8 +212,7 @@ int hall_watched_connect(struct socket *sock, struct hall_sockaddr *address,
 
 static noinline int connect_again(struct socket *sock, int flags)
 {
-	struct sock *sk = sock->sk;
-	struct hall_out *out = hall_out_get(sk);
+	struct hall_out *out = hall_out_get_connection(sock->sk);
 	int err;
 
 	if (!out)

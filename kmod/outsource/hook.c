@@ -144,8 +144,8 @@ static void fill_stream_tables(struct hall_tables *tables)
 	watched->release = hall_watched_release;
 	stream->bind = hall_out_bind;
 	stream->connect = hall_out_connect;
-	stream->accept = sock_no_accept;
-	stream->listen = sock_no_listen;
+	stream->accept = hall_out_accept;
+	stream->listen = hall_out_listen;
 	stream->getname = hall_out_getname;
 	stream->poll = hall_out_poll;
 	stream->release = hall_out_release;

@@ -28,6 +28,16 @@ struct hall_out *hall_out_get(const struct sock *sk)
 	return out;
 }
 
+struct hall_out *hall_out_get_connection(const struct sock *sk)
+{
+	struct hall_out *out = hall_out_get(sk);
+
+	if (!out || out->channel.kind == &hall_out_socket)
+		return out;
+	hall_out_put(out);
+	return NULL;
+}
+
 void hall_out_put(struct hall_out *out)
 {
 	hall_channel_put(&out->channel);

@@ -111,8 +111,13 @@ int hall_out_ioctl(struct socket *sock, unsigned int cmd, unsigned long arg)
 	return hall_tables_of(sock->sk)->native->ioctl(sock, cmd, arg);
 }
 
-/* A connected socket has its address. */
+/* A connected socket has its address, and cannot become a listener. */
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len)
+{
+	return -EINVAL;
+}
+
+int hall_out_listen(struct socket *sock, int backlog)
 {
 	return -EINVAL;
 }

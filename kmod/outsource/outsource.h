@@ -61,6 +61,7 @@ struct hall_out {
 	enum hall_out_state state;	/* acquire and release */
 	int error;			/* errno of a listener, or bound socket, that is REFUSED */
 	bool closed;			/* by the program, or by unloading */
+	bool failed;			/* reset; its program may have read SO_ERROR */
 	bool awaited;			/* the work item waits for the mutex */
 	bool held;			/* the member: see hall_channel_hold() */
 	bool chosen;			/* by the program: choice.c */
@@ -178,6 +179,8 @@ struct hall_out *hall_out_new(const struct hall_channel_kind *kind,
 			      struct hall_member *member, gfp_t gfp);
 /* Finds the socket's, with a reference, or NULL. Any context. */
 struct hall_out *hall_out_get(const struct sock *sk);
+/* The same, if it is a connection of TCP: another thread may have begun to listen. */
+struct hall_out *hall_out_get_connection(const struct sock *sk);
 void hall_out_put(struct hall_out *out);
 /* It is accepted, or gone: it counts at its listener no more. Mutex, or the last reference. */
 void hall_out_leave_listener(struct hall_out *out);
@@ -262,6 +265,7 @@ int hall_out_await_answer(struct hall_out *out, long timeo);
 /* connect() to AF_UNSPEC: resets the connection; the socket is watched again. */
 int hall_out_disconnect(struct socket *sock);
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len);
+int hall_out_listen(struct socket *sock, int backlog);
 /* The work item: the answer to connect() is there. Under lock_sock(). */
 void hall_out_take_answer(struct hall_out *out, struct hallway_message *offer);
 /* Under lock_sock(), if there is a socket. */
@@ -448,9 +452,13 @@ int hall_watched_listen(struct socket *sock, int backlog);
 #ifdef HALL_HAS_ACCEPT_ARG
 int hall_watched_accept(struct socket *sock, struct socket *fresh,
 			struct proto_accept_arg *arg);
+int hall_out_accept(struct socket *sock, struct socket *fresh,
+		    struct proto_accept_arg *arg);
 #else
 int hall_watched_accept(struct socket *sock, struct socket *fresh, int flags,
 			bool kern);
+int hall_out_accept(struct socket *sock, struct socket *fresh, int flags,
+		    bool kern);
 #endif
 int hall_watched_getname(struct socket *sock, struct sockaddr *address, int peer);
 int hall_watched_shutdown(struct socket *sock, int how);

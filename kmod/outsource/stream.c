@@ -97,6 +97,9 @@ static int send_all(struct hall_out *out, struct msghdr *msg)
 	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
 	int sent = 0, n;
 
+	/* No byte, too, fails where none can be sent. */
+	if (is_closed_for_sending(out))
+		return sk_stream_error(sk, msg->msg_flags, -EPIPE);
 	while (msg_data_left(msg)) {
 		mutex_lock(&out->mutex);
 		n = write_ring(out, msg);
@@ -140,7 +143,7 @@ static int check_message(struct sock *sk, struct msghdr *msg)
 
 static noinline int send_message(struct socket *sock, struct msghdr *msg)
 {
-	struct hall_out *out = hall_out_get(sock->sk);
+	struct hall_out *out = hall_out_get_connection(sock->sk);
 	struct sock *sk = sock->sk;
 	int ret;
 
@@ -355,7 +358,7 @@ static void pass_inq(struct hall_out *out, struct msghdr *msg)
 static noinline int receive(struct socket *sock, struct msghdr *msg, size_t size,
 			    int flags)
 {
-	struct hall_out *out = hall_out_get(sock->sk);
+	struct hall_out *out = hall_out_get_connection(sock->sk);
 	int ret;
 
 	if (!out)

@@ -467,7 +467,6 @@ time.sleep(1000)
 """
 
 
-
 def test_published_becomes_ipv4(outsourced: Outsourced) -> None:
     """A published socket that IPV6_ADDRFORM makes one of IPv4 gives the host's port back."""
     vm = outsourced.vm

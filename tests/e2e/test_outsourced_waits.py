@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -30,13 +31,17 @@ while True:
 """
 # Python calls again after a signal: these calls are libc's.
 CALLS = """
-import ctypes, errno, json, os, select, signal, socket, struct, sys, threading
+import ctypes, errno, json, os, select, signal, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 TIMED = struct.pack("ll", 0, 300_000)
 LONG = struct.pack("ll", 60, 0)
 said = {}
 def called(result):
     return errno.errorcode[ctypes.get_errno()] if result < 0 else "done"
+def sleeps(thread):
+    # In connect().
+    with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
+        return file.read().split()[0] == "42"
 def tell(name, *seen):
     said[name] = seen
 def mark(path):
@@ -58,6 +63,8 @@ address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", int(sys.argv[2])
 address += socket.inet_aton(sys.argv[1]) + bytes(8)
 def connect(sock):
     return called(libc.connect(sock.fileno(), address, len(address)))
+def error(sock):
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 def events(sock, timeout=0):
     poll = select.poll()
     poll.register(sock, select.POLLIN | select.POLLOUT)
@@ -75,11 +82,23 @@ with socket.socket() as sock:
     tell("interrupted, timed", connect(sock), events(sock))
     quiet()
 with socket.socket() as sock:
+    sock.setblocking(False)
+    connect(sock)
+    tell("no listener", called(libc.listen(sock.fileno(), 1)), called(libc.accept(sock.fileno(), None, None)))
+    tell("given up", called(libc.shutdown(sock.fileno(), socket.SHUT_RDWR)), error(sock), connect(sock))
+with socket.socket() as sock:
+    thread = threading.Thread(target=lambda: tell("given up, asleep", connect(sock), error(sock)))
+    thread.start()
+    while not sleeps(thread):
+        time.sleep(0.01)
+    called(libc.shutdown(sock.fileno(), socket.SHUT_WR))
+    thread.join()
+with socket.socket() as sock:
     alarmed()
     tell("interrupted", connect(sock), connect(sock))
     quiet()
     mark("/tmp/interrupted")
-    tell("polled", events(sock, 60_000), sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    tell("polled", events(sock, 60_000), error(sock))
     tell("completed", connect(sock), connect(sock))
     sock.sendall(b"knock")
     tell("echoed", sock.recv(99).decode())
@@ -156,6 +175,9 @@ def test_connect(outsourced: Outsourced, is_outsourced: bool, tmp_path: Path) ->
         "timed": ["EINPROGRESS", "EALREADY", []],
         "nonblocking": ["EINPROGRESS", "EALREADY", []],
         "interrupted, timed": ["EINTR", []],
+        "no listener": ["EINVAL", "EINVAL"],
+        "given up": ["done", errno.ECONNRESET, "EINPROGRESS"],
+        "given up, asleep": ["ECONNRESET", 0],
         "interrupted": ["EINTR", "EINTR"],
         "polled": [[4], 0],
         "completed": ["done", "EISCONN"],
@@ -163,7 +185,7 @@ def test_connect(outsourced: Outsourced, is_outsourced: bool, tmp_path: Path) ->
     }
     if delta:
         moved = delta.of(vm)
-        assert moved["outsource_calls"] == 4
+        assert moved["outsource_calls"] == 7
         assert (moved["tx_bytes_outsourced"], moved["rx_bytes_outsourced"]) == (5, 5)
 
 

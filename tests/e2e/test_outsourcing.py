@@ -384,16 +384,61 @@ try:
     sock.sendall(b"x")
 except OSError as error:
     said["send"] = name(error.errno)
+def send_nothing(sock):
+    try:
+        return sock.send(b"")
+    except OSError as error:
+        return name(error.errno)
+said["nothing"] = [send_nothing(sock)]
+sock = socket.create_connection((address, silent), 20)
+said["nothing"].append(send_nothing(sock))
+# The server answers by a reset.
+sock.shutdown(socket.SHUT_WR)
+poll = select.poll()
+poll.register(sock, 0)
+poll.poll(20000)
+said["ended"] = name(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+said["nothing"].append(send_nothing(sock))
+try:
+    sock.listen()
+except OSError as error:
+    said["listen"] = name(error.errno)
+try:
+    sock.accept()
+except OSError as error:
+    said["accept"] = name(error.errno)
+# It is reset before its program learns that it was connected.
+for noticed in (False, True):
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex((address, silent))
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    poll.poll(20000)
+    sock.send(b"reset")
+    poll.modify(sock, 0)
+    poll.poll(20000)
+    if noticed:
+        said["reset"] = name(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    said[f"connect, {noticed}"] = [name(sock.connect_ex((address, silent))) for _ in range(2)]
+# The host's policy is against it, and the guest has no way.
+sock = socket.socket()
+said["no way"] = name(sock.connect_ex((sys.argv[3], 80)))
+said["no way, again"] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 print(json.dumps(said))
 """
+NO_WAY = "203.0.113.1"
 # Sends a few bytes, and resets the connection.
 RESETTER = """
 import socket, struct, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 while True:
     sock = listener.accept()[0]
-    sock.recv(5)
-    sock.sendall(b"last")
+    try:
+        sock.recv(5)
+        sock.sendall(b"last")
+    except OSError:
+        pass  # the client was faster
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 """
@@ -403,6 +448,7 @@ def test_errors(outsourced: Outsourced) -> None:
     """A refused connect(), blocking or not, and a reset show as they do natively."""
     vm = outsourced.vm
     vm.put(ERRORS, "/tmp/errors.py")
+    vm.run(f"ip route replace unreachable {NO_WAY}")
     said = []
     for is_outsourced in (False, True):
         if loaded(vm):
@@ -411,11 +457,16 @@ def test_errors(outsourced: Outsourced) -> None:
             outsourced.load()
             delta = Delta(vm)
         with served(OUTSIDE, 7002, "outside", RESETTER):
-            said.append(json.loads(vm.run(f"python3 -B /tmp/errors.py {OUTSIDE} 7002", timeout=120).out))
+            words = f"python3 -B /tmp/errors.py {OUTSIDE} 7002 {NO_WAY}"
+            said.append(json.loads(vm.run(words, timeout=120).out))
+    vm.run(f"ip route del unreachable {NO_WAY}")
     assert said[0] == said[1]
     assert said[1]["refused"] == "ECONNREFUSED"
+    assert said[1]["connect, True"] == ["ECONNABORTED", "EINPROGRESS"]
+    assert said[1]["no way"] == "EHOSTUNREACH"
     moved = delta.of(vm)
-    assert (moved["outsource_calls"], moved["outsource_connections"]) == (3, 1)
+    # Two are refused by the server's host, one by the policy; two are given up as they begin.
+    assert (moved["outsource_calls"], moved["outsource_refused"]) == (9, 1)
 
 
 def talked(vm: VM) -> tuple[int, int]:
