@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from hallway_lab import provision
 from hallway_lab.sh import LabError, run
 
 from . import still
@@ -46,6 +47,11 @@ exec env -i container=lab PATH=/usr/sbin:/usr/bin:/sbin:/bin \
 
 HALLWAYD = "system.slice/hallwayd.service"  # its cgroup
 MONITOR = "/run/vms/web1"  # of the QEMU that `start_qemu` starts
+
+
+def prepare_nft(_kernel: str) -> None:
+    """Have nftables' program: see `needs`."""
+    provision.need("nftables")
 
 
 class Systemd:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from hallway_lab.paths import REPO
 from hallway_lab.prepare import build_host
+from hallway_lab.sh import LabError
 from hallway_tests import packages, systemd
 from hallway_tests.suite import wait_for
 from hallway_tests.systemd import Systemd
@@ -107,6 +110,42 @@ def test_helpers(booted: Systemd) -> None:
     assert helpers() == started and _inodes(booted) == before
     booted.run("hallwayd", "--stop")
     wait_for(lambda: not helpers() + booted.pids(systemd.HALLWAYD), "all has ended")
+
+
+# Sends a datagram from the cgroup that it is given, or from its own.
+SENDER = """
+import pathlib, socket, sys
+for path in sys.argv[1:]:
+    pathlib.Path(path, "cgroup.procs").write_text("0")
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"?", ("127.0.0.1", 9))
+"""
+
+
+def _counted(booted: Systemd) -> int:
+    """Return how many packets the rule of docs/outsourcing.md has counted."""
+    said = json.loads(booted.run("nft", "--json", "list", "chain", "inet", "guests", "output"))
+    (rule,) = [one["rule"] for one in said["nftables"] if "rule" in one]
+    (counter,) = [part["counter"] for part in rule["expr"] if "counter" in part]
+    return counter["packets"]
+
+
+@pytest.mark.needs("hallway_tests.systemd:prepare_nft")
+@pytest.mark.parametrize("booted", [("outsource",)], ids=["outsource"], indirect=True)
+def test_nftables(booted: Systemd) -> None:
+    """The rules of docs/outsourcing.md concern what the outsourcer's cgroup sends, and nothing else."""
+    found = re.search(r"```text\n(table inet .*?)```", (REPO / "docs/outsourcing.md").read_text(), re.S)
+    assert found
+    rules = ["nft", found[1]]
+    with pytest.raises(LabError, match="No such file"):
+        booted.run(*rules)
+    booted.start("hallwayd")
+    booted.run(*rules)
+    booted.run("ip", "link", "set", "lo", "up")
+    send = ("python3", "-c", SENDER)
+    booted.run(*send)
+    assert not _counted(booted)
+    booted.run(*send, f"/sys/fs/cgroup/{systemd.HALLWAYD}/out.web1")
+    assert _counted(booted) == 1
 
 
 @pytest.mark.parametrize("booted", [("status",)], ids=["status"], indirect=True)

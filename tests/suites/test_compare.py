@@ -7,11 +7,17 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from random import Random
+from typing import cast
 
 import pytest
+from hallway_tests.record import Outcome
 
 from . import cpython
+from .carriers import STEADY, Traffic
 from .compare import Comparison, Known, Outcomes, Repeats, compared, differing, known
+from .guest import Guest, Run
+from .runner import Runner
 from .suite import HERE, Suite
 from .test_suites import FAMILIES
 
@@ -83,6 +89,38 @@ def test_known() -> None:
     kept = known()
     assert kept.fails
     assert Known({"tls::*rekey*": "why"}).reason("tls::basic.rekey_rx") == "why"
+
+
+class _Guest:
+    """One whose suites pass, and whose module has counted what it is given."""
+
+    def __init__(self, **counters: int) -> None:
+        self._counters = Counter(counters)
+
+    def over_tcp(self, _suite: Suite) -> Run:
+        return Run([{"a": "pass"}])
+
+    def run(self, _suite: Suite, _on: str, _seed: int) -> Run:
+        return Run([{"a": "pass"}], traffic=Traffic(self._counters))
+
+
+@pytest.mark.parametrize(
+    ("counters", "fault"),
+    [
+        ({"tx_bytes_ring": 1}, None),
+        ({"tx_bytes_tcp": 1}, "not one byte went by the carrier"),
+        ({"tx_bytes_ring": 1, "corrupt_rings": 1}, "corrupt_rings"),
+    ],
+)
+def test_traffic(counters: dict[str, int], fault: str | None) -> None:
+    """A suite whose bytes went another way fails, and so does one that broke a ring."""
+    runner = Runner(cast(Guest, _Guest(**counters)), Outcome("", ""), Random(0), 1)
+    suite = Suite("a suite", "")
+    if not fault:
+        runner.compare(suite, STEADY)
+        return
+    with pytest.raises(pytest.fail.Exception, match=fault):
+        runner.compare(suite, STEADY)
 
 
 def test_keys() -> None:
