@@ -19,7 +19,7 @@
 #include "stream.h"
 #include "wake.h"
 
-/* May it become a socket of IPv4? Otherwise TCP refuses, and nothing changes. */
+/* May it become a socket of IPv4? Otherwise TCP refuses: see refuse_addrform(). */
 static bool can_become_ipv4(const struct sock *sk)
 {
 #if IS_ENABLED(CONFIG_IPV6)
@@ -28,6 +28,12 @@ static bool can_become_ipv4(const struct sock *sk)
 #else
 	return false;
 #endif
+}
+
+/* TCP gives these only where it finds its own table; another one is EBUSY. */
+static int refuse_addrform(const struct sock *sk)
+{
+	return READ_ONCE(sk->sk_state) == TCP_ESTABLISHED ? -EADDRNOTAVAIL : -ENOTCONN;
 }
 
 /* Options that no ring can live with. */
@@ -80,6 +86,9 @@ static noinline int set_attached_option(struct sock *sk, int level, int optname,
 		hall_sock_put(hs);
 		/* TCP found another table than its own: that of a new attachment. */
 	} while (unlikely(err == -EBUSY && reason == HALLWAY_REASON_ADDRFORM));
+	if (unlikely(err == -EBUSY && !reason && level == SOL_IPV6 &&
+		     optname == IPV6_ADDRFORM))
+		err = refuse_addrform(sk);
 	return err;
 }
 

@@ -490,6 +490,21 @@ def test_addrform_while_scanned():
             exchange(a, b)
 
 
+def test_addrform_refused():
+    """A socket with a peer of IPv6 cannot become one of IPv4; it stays on rings, and says what TCP says."""
+    a, b = connect("v6")
+    with a, b:
+        promote(a, b)
+        delta = Delta()
+        for family, code in ((socket.AF_INET, errno.EADDRNOTAVAIL), (socket.AF_UNIX, errno.EINVAL)):
+            with pytest.raises(OSError) as refused:
+                a.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDRFORM, family)
+            assert refused.value.errno == code
+        exchange(a, b)
+        delta.expect(tx_bytes_ring=6000)
+        assert not delta()["detached"]
+
+
 def test_ktls_while_promoted():
     """A setsockopt(TCP_ULP) that finds its socket on rings fails; the rings stay."""
     subprocess.run(["modprobe", "tls"], check=True)
