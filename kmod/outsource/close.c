@@ -44,42 +44,38 @@ static void close_stream(struct hall_out *out, u32 reason)
 	hall_out_close_channel(out);
 }
 
-/* Mutex. The socket is unconnected, and watched again. */
-static void disconnect(struct hall_out *out, struct socket *sock)
+void hall_out_unconnect(struct hall_out *out, struct socket *sock)
 {
 	struct sock *sk = sock->sk;
 
 	close_stream(out, ECONNRESET);
 	hall_out_unpublish(out);
-	if (out->state == HALL_OUT_CALLING)
-		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	lock_sock(sk);
 	/* As tcp_disconnect() leaves it; the next connect() clears it. */
 	WRITE_ONCE(sk->sk_err, sk->sk_shutdown == SHUTDOWN_MASK ? 0 : ECONNRESET);
 	WRITE_ONCE(sk->sk_shutdown, 0);
 	sock->state = SS_UNCONNECTED;
 	hall_out_watch_again(out, sock);
+	/* Last: a thread in connect() then finds the error. */
+	if (out->state == HALL_OUT_CALLING)
+		smp_store_release(&out->state, HALL_OUT_REFUSED);
 	release_sock(sk);
 }
 
-int hall_out_shutdown(struct socket *sock, int how)
+/* how: of sk_shutdown. HALL_NATIVE: the native stack has the socket. */
+static int shut_down(struct hall_out *out, struct socket *sock, int how)
 {
 	struct sock *sk = sock->sk;
-	struct hall_out *out;
 	int err = 0;
 
-	if (how < SHUT_RD || how > SHUT_RDWR)
-		return -EINVAL;
-	out = hall_out_get_connection(sk);
-	if (!out)
-		return hall_tables_of(sk)->native->shutdown(sock, how);
-	how++;
 	mutex_lock(&out->mutex);
-	if (out->state == HALL_OUT_CALLING) {
-		/* As natively: that ends the attempt, and a thread's wait in connect(). */
-		disconnect(out, sock);
-	} else if (out->state != HALL_OUT_CONNECTED) {
+	if (out->state == HALL_OUT_NATIVE) {
+		err = HALL_NATIVE;
+	} else if (out->closed || out->failed || out->state == HALL_OUT_REFUSED) {
 		err = -ENOTCONN;
+	} else if (out->state == HALL_OUT_CALLING) {
+		/* As natively: that ends the attempt, and a thread's wait in connect(). */
+		hall_out_unconnect(out, sock);
 	} else {
 		WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | how);
 		if (how & SEND_SHUTDOWN) {
@@ -90,8 +86,39 @@ int hall_out_shutdown(struct socket *sock, int how)
 	hall_out_unlock(out);
 	if (!err)
 		sk->sk_state_change(sk);
-	hall_out_put(out);
 	return err;
+}
+
+int hall_out_shutdown(struct socket *sock, int how)
+{
+	int err = HALL_NATIVE;
+	struct hall_out *out;
+
+	if (how < SHUT_RD || how > SHUT_RDWR)
+		return -EINVAL;
+	out = hall_out_get_connection(sock->sk);
+	if (out) {
+		err = shut_down(out, sock, how + 1);
+		hall_out_put(out);
+	}
+	if (err != HALL_NATIVE)
+		return err;
+	return hall_tables_of(sock->sk)->native->shutdown(sock, how);
+}
+
+int hall_watched_shutdown(struct socket *sock, int how)
+{
+	const struct hall_tables *tables = hall_tables_of(sock->sk);
+
+	/* That ends a listener. */
+	if (how == SHUT_RD || how == SHUT_RDWR)
+		hall_listener_forget(sock->sk);
+	/* Another thread's connect() may have decided, or be about to. */
+	lock_sock(sock->sk);
+	release_sock(sock->sk);
+	if (READ_ONCE(sock->ops) == &tables->stream)
+		return hall_out_shutdown(sock, how);
+	return tables->native->shutdown(sock, how);
 }
 
 /* How often a close() that lingers looks. */
@@ -182,15 +209,20 @@ void hall_out_abandon(struct hall_out *out)
 
 int hall_out_disconnect(struct socket *sock)
 {
-	/* Another thread's calls may have made it a listener. */
 	struct hall_out *out = hall_out_get_connection(sock->sk);
+	int err = 0;
 
 	if (!out)
 		return HALL_NATIVE;
 	mutex_lock(&out->mutex);
-	disconnect(out, sock);
+	if (out->state == HALL_OUT_NATIVE)
+		err = HALL_NATIVE;
+	/* Otherwise another thread was faster, and may have connected the socket again. */
+	else if (!out->closed && out->state != HALL_OUT_REFUSED)
+		hall_out_unconnect(out, sock);
 	hall_out_unlock(out);
-	sock->sk->sk_state_change(sock->sk);
+	if (!err)
+		sock->sk->sk_state_change(sock->sk);
 	hall_out_put(out);
-	return 0;
+	return err;
 }

@@ -88,6 +88,25 @@ int hall_out_await_answer(struct hall_out *out, long timeo)
 	return err;
 }
 
+/* The program learns that there is a connection, or was one. */
+static int note_connected(struct hall_out *out, struct socket *sock)
+{
+	int err = 0;
+
+	mutex_lock(&out->mutex);
+	if (out->closed) {
+		/* By another thread. */
+		err = -ECONNABORTED;
+	} else if (out->failed) {
+		err = sock_error(sock->sk) ?: -ECONNABORTED;
+		hall_out_unconnect(out, sock);
+	} else {
+		sock->state = SS_CONNECTED;
+	}
+	hall_out_unlock(out);
+	return err;
+}
+
 /*
  * 0 or an error; HALL_NATIVE: the native stack has the socket. As natively, the call
  * that learns of the connection returns 0, and later ones EISCONN. A connection that was
@@ -102,17 +121,11 @@ static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 		return err;
 	switch (hall_out_state(out)) {
 	case HALL_OUT_CONNECTED:
-		if (READ_ONCE(out->failed)) {
-			err = sock_error(sk) ?: -ECONNABORTED;
-			hall_out_disconnect(sock);
-			return err;
-		}
-		sock->state = SS_CONNECTED;
-		return 0;
+		return note_connected(out, sock);
 	case HALL_OUT_NATIVE:
 		/* The native stack may have found at once that there is no way. */
-		return sock->state == SS_UNCONNECTED && sk->sk_err ? sock_error(sk) :
-								     HALL_NATIVE;
+		err = sock->state == SS_UNCONNECTED ? sock_error(sk) : 0;
+		return err ?: HALL_NATIVE;
 	default:
 		lock_sock(sk);
 		WRITE_ONCE(sk->sk_shutdown, 0);

@@ -61,7 +61,7 @@ struct hall_out {
 	enum hall_out_state state;	/* acquire and release */
 	int error;			/* errno of a listener, or bound socket, that is REFUSED */
 	bool closed;			/* by the program, or by unloading */
-	bool failed;			/* reset; its program may have read SO_ERROR */
+	bool failed;			/* reset; its program may have read SO_ERROR. Mutex */
 	bool awaited;			/* the work item waits for the mutex */
 	bool held;			/* the member: see hall_channel_hold() */
 	bool chosen;			/* by the program: choice.c */
@@ -262,7 +262,9 @@ int hall_out_connect(struct socket *sock, struct hall_sockaddr *address, int len
  * and the like. No lock.
  */
 int hall_out_await_answer(struct hall_out *out, long timeo);
-/* connect() to AF_UNSPEC: resets the connection; the socket is watched again. */
+/* Resets the connection, or ends the attempt; the socket is watched again. Mutex, not closed. */
+void hall_out_unconnect(struct hall_out *out, struct socket *sock);
+/* connect() to AF_UNSPEC: the same. HALL_NATIVE: the native stack has the socket. */
 int hall_out_disconnect(struct socket *sock);
 int hall_out_bind(struct socket *sock, struct hall_sockaddr *address, int len);
 int hall_out_listen(struct socket *sock, int backlog);

@@ -208,14 +208,6 @@ int hall_watched_listen(struct socket *sock, int backlog)
 	return err;
 }
 
-int hall_watched_shutdown(struct socket *sock, int how)
-{
-	/* That ends a listener. */
-	if (how == SHUT_RD || how == SHUT_RDWR)
-		hall_listener_forget(sock->sk);
-	return hall_tables_of(sock->sk)->native->shutdown(sock, how);
-}
-
 int hall_watched_release(struct socket *sock)
 {
 	const struct proto_ops *native;

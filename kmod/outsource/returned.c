@@ -187,6 +187,9 @@ static void send_natively(struct sock *sk, struct sk_buff *skb)
 	if (returned->segment)
 		put_segment(&msg, (struct cmsghdr *)control, returned->segment);
 	hall_count(HALL_OUTSOURCE_RETURNED);
+	/* IPV6_ADDRFORM came in between. */
+	if (sk->sk_family == AF_INET && !ipv6_addr_v4mapped(&to->address))
+		return;
 	/* It would become a part of the one that the program is making. */
 	if (READ_ONCE(udp_sk(sk)->pending) || hall_udp_is_corked(sk))
 		return;

@@ -145,7 +145,7 @@ void hall_out_fail(struct hall_out *out, int error)
 	/* It was not accepted yet. */
 	if (!sk)
 		return;
-	WRITE_ONCE(out->failed, true);
+	out->failed = true;
 	WRITE_ONCE(sk->sk_err, error);
 	WRITE_ONCE(sk->sk_shutdown, SHUTDOWN_MASK);
 	hall_count(HALL_OUTSOURCE_RESETS);

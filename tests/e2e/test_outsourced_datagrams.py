@@ -463,6 +463,7 @@ sock.connect(("::ffff:10.78.0.2", 7031))
 IPV6_ADDRFORM = 1
 sock.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDRFORM, socket.AF_INET)
 assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_INET
+open("/tmp/became", "w").close()
 time.sleep(1000)
 """
 
@@ -472,12 +473,16 @@ def test_published_becomes_ipv4(outsourced: Outsourced) -> None:
     vm = outsourced.vm
     outsourced.load()
     vm.put(BECOMES_IPV4, "/tmp/becomes.py")
-    vm.run("rm -f /tmp/become")
-    job = vm.spawn("python3 -B /tmp/becomes.py")
-    wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
-    vm.run("touch /tmp/become")
-    wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
-    job.kill()
+    vm.run("rm -f /tmp/become /tmp/became")
+    job = vm.spawn("exec python3 -B /tmp/becomes.py")
+    try:
+        wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
+        vm.run("touch /tmp/become")
+        wait_for(lambda: not vm.run("test -e /tmp/became", check=False).code, "it is of IPv4", 60)
+        wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
+        assert not job.poll(), "it goes on"
+    finally:
+        job.kill()
     wait_for(lambda: not connections(vm), "nothing is left", 20 * outsourced.slow)
 
 
