@@ -97,7 +97,7 @@ static int send_all(struct hall_out *out, struct msghdr *msg)
 	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
 	int sent = 0, n;
 
-	/* No byte, too, fails where none can be sent. */
+	/* As in TCP, a call without bytes fails as well. */
 	if (is_closed_for_sending(out))
 		return sk_stream_error(sk, msg->msg_flags, -EPIPE);
 	while (msg_data_left(msg)) {
