@@ -3,6 +3,7 @@
 #define HALL_COMPAT_NATIVE_H
 
 #include <linux/limits.h>
+#include <linux/types.h>
 
 /*
  * The inner half of a call returns this to go on in the native one. The outer
@@ -12,5 +13,7 @@
  * the inner one is never inlined; `make check` looks at the code.
  */
 #define HALL_NATIVE	INT_MIN
+/* The same of poll(): no mask has this bit. */
+#define HALL_NATIVE_POLL	((__force __poll_t)HALL_NATIVE)
 
 #endif /* HALL_COMPAT_NATIVE_H */

@@ -347,22 +347,30 @@ int hall_datagram_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
 	return hall_tables_of(sock->sk)->native->sendmsg(sock, msg, size);
 }
 
+static noinline __poll_t poll_datagram(struct file *file, struct socket *sock,
+				       poll_table *wait)
+{
+	struct hall_out *out = hall_out_get(sock->sk);
+	__poll_t mask;
+
+	if (!out)
+		return HALL_NATIVE_POLL;
+	/* It may sleep to allocate, and the object keeps the module. */
+	mask = hall_tables_of(sock->sk)->native->poll(file, sock, wait);
+	if (!arm_space(out, LEAST_SPACE))
+		mask &= ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND);
+	hall_out_put(out);
+	return mask;
+}
+
 __poll_t hall_datagram_poll(struct file *file, struct socket *sock,
 			    struct poll_table_struct *wait)
 {
-	struct hall_out *out;
-	__poll_t mask;
+	__poll_t mask = poll_datagram(file, sock, wait);
 
-	/* The native one allocates, and may sleep, without an object. */
-	hall_out_enter();
-	mask = hall_tables_of(sock->sk)->native->poll(file, sock, wait);
-	out = hall_out_get(sock->sk);
-	if (out && !arm_space(out, LEAST_SPACE))
-		mask &= ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND);
-	if (out)
-		hall_out_put(out);
-	hall_out_leave();
-	return mask;
+	if (mask != HALL_NATIVE_POLL)
+		return mask;
+	return hall_tables_of(sock->sk)->native->poll(file, sock, wait);
 }
 
 /* The end */

@@ -100,9 +100,6 @@ static __poll_t poll_listener(struct hall_out *out, struct file *file,
 	return mask;
 }
 
-/* No mask has this bit. */
-#define NATIVE	((__force __poll_t)HALL_NATIVE)
-
 static noinline __poll_t poll_out(struct file *file, struct socket *sock,
 				  poll_table *wait)
 {
@@ -110,7 +107,7 @@ static noinline __poll_t poll_out(struct file *file, struct socket *sock,
 	__poll_t mask;
 
 	if (!out)
-		return NATIVE;
+		return HALL_NATIVE_POLL;
 	mask = out->channel.kind == &hall_out_listener ?
 		       poll_listener(out, file, sock, wait) :
 		       poll_socket(out, file, sock, wait);
@@ -123,7 +120,7 @@ __poll_t hall_out_poll(struct file *file, struct socket *sock,
 {
 	__poll_t mask = poll_out(file, sock, wait);
 
-	if (mask != NATIVE)
+	if (mask != HALL_NATIVE_POLL)
 		return mask;
 	return hall_tables_of(sock->sk)->native->poll(file, sock, wait);
 }
