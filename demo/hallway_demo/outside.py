@@ -6,10 +6,10 @@ Off, all bytes pass the VM's NIC, and clients call the VM by its own address.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from hashlib import sha256, shake_128
 from pathlib import Path
 
 from hallway_lab import isolate, outsourcing, paths, programs
@@ -111,12 +111,12 @@ class Outside:
     @cached_property
     def _web(self) -> str:
         """Return the digest of the file that a server outside has."""
-        data = shake_128(b"hallway").digest(SIZE)
+        data = hashlib.shake_128(b"hallway").digest(SIZE)
         folder = self.stand.folder / "web"
         folder.mkdir()
         (folder / "large").write_bytes(data)
         self.stand.serve(["python3", "-m", "http.server", "-d", str(folder), str(WEB)], WEB)
-        return sha256(data).hexdigest()
+        return hashlib.sha256(data).hexdigest()
 
     @cached_property
     def _go_server(self) -> bool:
@@ -149,19 +149,19 @@ class Outside:
         return Run(SIZE / 1e6 / (int(time) / 1e9), up=SIZE)
 
     def _fetch(self, netns: str | None) -> Callable[[], Run]:
-        """Return a run of one curl, which makes a connection for each fetch: one takes but 50 ms."""
+        """Return a run of one curl, with a connection for each fetch: a single fetch takes only 50 ms."""
 
         def fetch() -> Run:
             digest = self._nginx
             place = f"{HOST}:{PUBLISHED}" if self.stand.on else self.stand.client.ip4
             words = ["curl", "-s", "-S", "-f", "-H", "Connection: close", "-w", "%{time_total}\n"]
-            # No disk of the host has a part in it.
+            # In memory: the speed of the host's disk must not count.
             with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
                 words += ["-o", f"{folder}/#1", f"http://{place}/large?[1-{FETCHES}]"]
                 with self.watch.around():
                     times = run([*isolate.on_host(netns), *words], timeout=120).split()
                 for number in range(FETCHES):
-                    _check(sha256(Path(folder, str(number + 1)).read_bytes()).hexdigest(), digest)
+                    _check(hashlib.sha256(Path(folder, str(number + 1)).read_bytes()).hexdigest(), digest)
             return Run(FETCHES * SIZE / 1e6 / sum(map(float, times)), up=FETCHES * SIZE)
 
         return fetch

@@ -358,7 +358,7 @@ int hall_watched_accept(struct socket *sock, struct socket *fresh, ACCEPT_PARAMS
 	return native->accept(sock, fresh, ACCEPT_PASS);
 }
 
-/* As TCP of a socket that connects. */
+/* As TCP: the socket does not listen. */
 int hall_out_accept(struct socket *sock, struct socket *fresh, ACCEPT_PARAMS)
 {
 	return -EINVAL;

@@ -88,7 +88,7 @@ int hall_out_await_answer(struct hall_out *out, long timeo)
 	return err;
 }
 
-/* The program learns that there is a connection, or was one. */
+/* Completes connect(), or reports that the connection has been reset. */
 static int note_connected(struct hall_out *out, struct socket *sock)
 {
 	int err = 0;
@@ -123,7 +123,7 @@ static int finish_connect(struct hall_out *out, struct socket *sock, int flags)
 	case HALL_OUT_CONNECTED:
 		return note_connected(out, sock);
 	case HALL_OUT_NATIVE:
-		/* The native stack may have found at once that there is no way. */
+		/* The native connect() may have failed at once. */
 		err = sock->state == SS_UNCONNECTED ? sock_error(sk) : 0;
 		return err ?: HALL_NATIVE;
 	default:

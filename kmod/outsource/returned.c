@@ -187,7 +187,7 @@ static void send_natively(struct sock *sk, struct sk_buff *skb)
 	if (returned->segment)
 		put_segment(&msg, (struct cmsghdr *)control, returned->segment);
 	hall_count(HALL_OUTSOURCE_RETURNED);
-	/* IPV6_ADDRFORM came in between. */
+	/* IPV6_ADDRFORM has made the socket one of IPv4 since. */
 	if (sk->sk_family == AF_INET && !ipv6_addr_v4mapped(&to->address))
 		return;
 	/* It would become a part of the one that the program is making. */

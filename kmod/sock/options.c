@@ -30,7 +30,7 @@ static bool can_become_ipv4(const struct sock *sk)
 #endif
 }
 
-/* TCP gives these only where it finds its own table; another one is EBUSY. */
+/* The error that TCP gives where sk_prot is its own table: with ours it gives EBUSY. */
 static int refuse_addrform(const struct sock *sk)
 {
 	return READ_ONCE(sk->sk_state) == TCP_ESTABLISHED ? -EADDRNOTAVAIL : -ENOTCONN;

@@ -14,6 +14,7 @@ import pytest
 from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6
 from hallway_lab.sh import run
+from hallway_lab.vm import Job
 from hallway_tests.guests import Delta, connections, rmmod
 from hallway_tests.outsourced import Outsourced, is_published, waits
 from hallway_tests.suite import wait_for
@@ -457,32 +458,40 @@ BECOMES_IPV4 = """
 import os, socket, time
 sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 sock.bind(("::", 7030))
-while not os.path.exists("/tmp/become"):
+while not os.path.exists("/tmp/go-on"):
     time.sleep(0.05)
 sock.connect(("::ffff:10.78.0.2", 7031))
 IPV6_ADDRFORM = 1
 sock.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDRFORM, socket.AF_INET)
 assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_INET
-open("/tmp/became", "w").close()
+open("/tmp/done", "w").close()
 time.sleep(1000)
 """
+
+
+@contextlib.contextmanager
+def published_by(outsourced: Outsourced, program: str) -> Iterator[Job]:
+    """Run a program in the guest in the block, which begins when its port is published."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(program, "/tmp/publisher.py")
+    vm.run("rm -f /tmp/go-on /tmp/done")
+    job = vm.spawn("exec python3 -B /tmp/publisher.py")
+    try:
+        wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
+        yield job
+    finally:
+        job.kill()
 
 
 def test_published_becomes_ipv4(outsourced: Outsourced) -> None:
     """A published socket that IPV6_ADDRFORM makes one of IPv4 gives the host's port back."""
     vm = outsourced.vm
-    outsourced.load()
-    vm.put(BECOMES_IPV4, "/tmp/becomes.py")
-    vm.run("rm -f /tmp/become /tmp/became")
-    job = vm.spawn("exec python3 -B /tmp/becomes.py")
-    try:
-        wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
-        vm.run("touch /tmp/become")
-        wait_for(lambda: not vm.run("test -e /tmp/became", check=False).code, "it is of IPv4", 60)
+    with published_by(outsourced, BECOMES_IPV4) as job:
+        vm.run("touch /tmp/go-on")
+        wait_for(lambda: not vm.run("test -e /tmp/done", check=False).code, "it is an IPv4 socket", 60)
         wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
-        assert not job.poll(), "it goes on"
-    finally:
-        job.kill()
+        assert not job.poll(), "the program has ended"
     wait_for(lambda: not connections(vm), "nothing is left", 20 * outsourced.slow)
 
 
@@ -541,19 +550,14 @@ socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"?", (sys.argv[1], 7030
 def test_withdrawn_in_fault(outsourced: Outsourced) -> None:
     """`hallway outsource off` does not wait for a program that is in a page fault as it sends."""
     vm = outsourced.vm
-    outsourced.load()
-    vm.put(FAULTY, "/tmp/faulty.py")
-    vm.run("rm -f /tmp/go-on")
-    job = vm.spawn("exec python3 -B /tmp/faulty.py")
-    wait_for(lambda: is_published(7030, "u"), "the port is published", 60 * outsourced.slow)
-    run([*isolate.on_host("outside"), "python3", "-B", "-c", ASK_ONCE, HOST])
-    wait_for(lambda: waits(vm, "python3", "handle_userfault"), "a thread is in a fault")
-    vm.run("hallway outsource off", timeout=20 * outsourced.slow)
-    vm.run("touch /tmp/go-on")
-    wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
-    vm.run("hallway outsource on")
-    wait_for(lambda: is_published(7030, "u"), "the port is published again", 20 * outsourced.slow)
-    job.kill()
+    with published_by(outsourced, FAULTY):
+        run([*isolate.on_host("outside"), "python3", "-B", "-c", ASK_ONCE, HOST])
+        wait_for(lambda: waits(vm, "python3", "handle_userfault"), "a thread is in a fault")
+        vm.run("hallway outsource off", timeout=20 * outsourced.slow)
+        vm.run("touch /tmp/go-on")
+        wait_for(lambda: not is_published(7030, "u"), "the port is free", 20 * outsourced.slow)
+        vm.run("hallway outsource on")
+        wait_for(lambda: is_published(7030, "u"), "the port is published again", 20 * outsourced.slow)
 
 
 def test_newly_published(outsourced: Outsourced) -> None:

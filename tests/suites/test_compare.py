@@ -92,7 +92,7 @@ def test_known() -> None:
 
 
 class _Guest:
-    """One whose suites pass, and whose module has counted what it is given."""
+    """A guest in which each test passes. Its module has the given counters."""
 
     def __init__(self, **counters: int) -> None:
         self._counters = Counter(counters)
@@ -113,7 +113,7 @@ class _Guest:
     ],
 )
 def test_traffic(counters: dict[str, int], fault: str | None) -> None:
-    """A suite whose bytes went another way fails, and so does one that broke a ring."""
+    """A suite fails if no byte of it used the carrier, or if a ring became corrupt."""
     runner = Runner(cast(Guest, _Guest(**counters)), Outcome("", ""), Random(0), 1)
     suite = Suite("a suite", "")
     if not fault:

@@ -87,10 +87,9 @@ fn a_reload_changes_the_groups_and_loses_no_connection() {
     let other = Uuid::random().unwrap();
     let second = vm(other, "\"web\"", None).replace("\"a\"", "\"b\"");
     std::fs::write(&path, format!("{config}{second}")).unwrap();
-    let answer = ask(&daemon.run(), Query::Reload).unwrap();
-    assert_eq!(answer, Answer::Reloading);
-    until("it is ready again", || {
-        daemon.log().matches("ready socket").count() == 2
+    daemon.reload_by(|| {
+        let answer = ask(&daemon.run(), Query::Reload).unwrap();
+        assert_eq!(answer, Answer::Reloading);
     });
     let mut joins = common::Qemu::new(&daemon);
     joins.uuid = other;

@@ -145,12 +145,16 @@ impl Daemon {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
-    /// Has it read its configuration again, and waits until it answers: it does not while it
-    /// starts.
+    /// Sends SIGHUP, and waits until hallwayd is ready: it answers no question meanwhile.
     pub fn reload(&self) {
+        self.reload_by(|| self.signal(nix::sys::signal::Signal::SIGHUP));
+    }
+
+    /// Reloads the configuration in this way, and waits until hallwayd is ready.
+    pub fn reload_by(&self, begin: impl FnOnce()) {
         let ready = || self.log().matches("ready socket").count();
         let before = ready();
-        self.signal(nix::sys::signal::Signal::SIGHUP);
+        begin();
         until("it is ready again", || ready() > before);
     }
 
