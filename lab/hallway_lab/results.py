@@ -177,10 +177,14 @@ def table(records: Iterable[Record], columns: Sequence[str], form: str = TERMINA
     )
 
 
+def rest(one: Record, columns: Sequence[str]) -> str:
+    """Return the figures that have no column of their own; they may be none."""
+    return "; ".join(f"{name} {value}" for name, value in one.figures.items() if name not in columns)
+
+
 def _cell(one: Record, column: str, columns: Sequence[str]) -> Figure | str:
     if column == REST:
-        left = [f"{name} {value}" for name, value in one.figures.items() if name not in columns]
-        return "; ".join(left)
+        return rest(one, columns)
     if column in one.figures:
         return one.figures[column]
     return getattr(one, column, "-")

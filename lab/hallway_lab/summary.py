@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from . import modbuild, paths
 from .ledger import SHARE, TRIFLE
-from .results import DIRTY, MARKDOWN, REST, Record, read, table
+from .results import DIRTY, MARKDOWN, REST, Record, read, rest, table
 from .sh import LabError
 
 PAGE = paths.REPO / "docs/results.md"
@@ -213,8 +213,10 @@ def page(revision: str, chapters: Sequence[tuple[Kind, Sequence[Record]]]) -> st
     ]
     for kind, records in chapters:
         lines += ["", f"## {kind.title}", "", f"{kind.about} Written by `make {kind.target}`.", ""]
-        lines += [table(records, kind.columns, MARKDOWN)]
+        lines += [table(records, [one for one in kind.columns if one != REST], MARKDOWN)]
         said = [(one, f"failed: {_first_line(fault)}") for one in records for fault in one.faults]
+        if REST in kind.columns:  # too long for a cell of a page
+            said += [(one, words) for one in records if (words := rest(one, kind.columns))]
         said += [(one, note) for one in records for note in one.notes]
         lines += ["", *(f"- {one.name}, {one.kernel}: {words}" for one, words in said)] if said else []
     return "\n".join(lines) + "\n"

@@ -94,6 +94,13 @@ def test_page_of_one_revision(folder: Path) -> None:
     assert "- nginx → wget, 6.1: failed: first line\n" in summary.PAGE.read_text()
 
 
+def test_page_has_short_cells(folder: Path) -> None:
+    """Figures without a column are in a list below the table of the page."""
+    page = summary.page("abc1234", [(summary.KINDS["faults"], [SAMPLE])])
+    assert results.REST not in page
+    assert "- nginx → wget, 6.1: carrier steady; in rings → 33.6 MB; took 200 ms (100 ms to 1.5 s)\n" in page
+
+
 def test_page_refuses_changed_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row of a module with uncommitted changes gets onto the page, whatever names it."""
     dirty = replace(SAMPLE, revision=f"abc1234{results.DIRTY}")
