@@ -3,7 +3,7 @@
 # What `make test-all` runs.
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen mutants
 .PHONY: help demo recording test test-all test-slow test-debug test-programs test-suites test-faults
-.PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench bench-check results dkms clean
+.PHONY: test-xen demo-xen check generate unit fuzz tsan mutants lab bench bench-check bench-results results dkms clean
 .PHONY: deb rpm install install-host install-guest install-library
 # Where `make install` installs to.
 PREFIX ?= /usr/local
@@ -110,7 +110,7 @@ lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup
 	lab/run lab
 
-bench: ## the benchmarks, with plots; FIG=WORD: those of one kind, such as outsource, growth, tunnel, xen, native, instructions
+bench: ## the benchmarks, with plots in out/benchmarks; FIG=WORD: those of one kind, such as outsource, growth, tunnel, xen, native, instructions
 	lab/run setup
 	bench/run $(if $(FIG),-k $(FIG))
 
@@ -120,6 +120,9 @@ bench-check: ## count the guest's instructions per call: none has become 3 % mor
 
 results: ## docs/results.md, from the records of this revision in out/results
 	lab/run results
+
+bench-results: ## docs/benchmarks: a page, all samples and plots, from the records of `make bench`
+	bench/run --publish
 
 dkms: ## the module for this kernel and each to come (in a guest, with DKMS)
 	kmod/dkms-install

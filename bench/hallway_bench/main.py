@@ -3,7 +3,7 @@
 A round runs each scenario once with Hallway off and once with it on. Every
 other round begins with on: a machine that becomes slower or faster during the
 run then weighs on both alike. Reported are medians, and the lowest and highest
-sample, as a table, in the store of results and as plots.
+sample: as a table, in the store of results, and in out/benchmarks (see report.py).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import isolate, measure, passt, paths, results, summary, xen
+from hallway_lab import isolate, measure, passt, summary, xen
 from hallway_lab.measure import describe
 from hallway_lab.results import Record, Store
 from hallway_lab.sample import Row, Samples, sample
 from hallway_lab.sh import guarded, say, step
-from hallway_lab.venv import use
 
-from . import growth, instructions, native
+from . import growth, instructions, native, report
 from .compiling import compile_program
 from .domains import Domains
 from .group import Group
@@ -33,7 +32,6 @@ from .splits import Splits
 from .tunnels import Tunnels
 
 PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd")
-MATPLOTLIB = "matplotlib==3.11.2"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -46,6 +44,14 @@ def main(words: list[str] | None = None) -> int:
         "--check", action="store_true", help="count instructions alone; fail if one is 3 % over the baseline"
     )
     parser.add_argument("--accept", action="store_true", help="count them, and make them the baseline")
+    parser.add_argument(
+        "--publish",
+        nargs="?",
+        const="",
+        metavar="REVISION",
+        help="measure nothing: write docs/benchmarks from the records of this revision of the module"
+        " [default: that of the sources]",
+    )
     measure.add_selection(parser)
     options = parser.parse_args(words)
     if options.rounds < 1 or options.seconds < 1:
@@ -60,11 +66,14 @@ def build_programs() -> list[Path]:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.publish is not None:
+        report.prepare()
+        print(report.publish(options.publish))
+        return 0
     isolate.enter()
     if options.check or options.accept or options.k == instructions.KEY:
         return instructions.measured(check=options.check, accept=options.accept)
-    results.prepare()
-    use("plots", MATPLOTLIB)
+    report.prepare()
     seconds = options.seconds
     everything: list[Group] = [
         Scenarios(seconds),
@@ -102,10 +111,7 @@ def _bench(options: argparse.Namespace) -> int:
     for kind, store in stores.items():
         if store.records:
             print(f"{summary.show(kind, store.records)}\n")
-    from . import plots
-
-    for path in plots.draw([one for store in stores.values() for one in store.records], paths.OUT):
-        print(path)
+    print(report.keep())
     return 1 if any(one.faults for store in stores.values() for one in store.records) else 0
 
 

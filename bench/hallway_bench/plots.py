@@ -17,6 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 CARRIERS = (("TCP", "#7a7a7a", "o"), ("Hallway", "#1f6fb4", "s"))
+# Of what a row is compared with beside, in the order of its figures.
+BESIDE = ("#c2571a", "#3d8b40", "#8a4fa3")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,19 @@ class Panel:
     unit: str = ""
 
 
-SIZE = "size of writes"
+SIZE, MESSAGE = "size of writes", "size of messages"
 PLOTS = {
     "throughput": (Panel("stream-", "stream", SIZE), Panel("iperf3-", "iperf3", SIZE)),
     "latency": (Panel("trip-"),),
     "connections": (Panel("connect"),),
+    "outsourcing": (
+        Panel("outsource-stream-out-", "VM to outside", SIZE),
+        Panel("outsource-stream-in-", "outside to VM", SIZE),
+    ),
+    "tunnels": (
+        Panel("tunnel-packets-", "messages between VMs", MESSAGE),
+        Panel("tunnel-trip-sleep-", "round trip, receivers asleep", MESSAGE),
+    ),
     "growth": (
         Panel("growth-connections-", "two VMs", "connections"),
         Panel("growth-connections-", "slowest 1 % of answers", "connections", "p99, ms, ", "ms"),
@@ -57,7 +67,6 @@ def draw(records: Sequence[Record], folder: Path) -> Iterator[Path]:
     measured = [one for one in records if "ratio" in one.figures]
     for name, panels in PLOTS.items():
         target = folder / f"{name}.svg"
-        target.unlink(missing_ok=True)
         filled = [
             (panel, group)
             for panel in panels
@@ -91,6 +100,20 @@ def _figure(one: Record, carrier: str) -> Figure:
     return found
 
 
+def _beside(panel: Panel, group: list[Record]) -> list[str]:
+    """Return the figures in the unit of the panel that every record has beside those of the carriers."""
+    if panel.figure:
+        return []
+    return [
+        name
+        for name, found in group[0].figures.items()
+        if isinstance(found, Figure)
+        and found.unit == _figure(group[0], "TCP").unit
+        and name not in [carrier for carrier, *_ in CARRIERS]
+        and all(name in one.figures for one in group)
+    ]
+
+
 def _curve(axes: Axes, panel: Panel, group: list[Record]) -> None:
     sizes = [int(one.key.rpartition("-")[2]) for one in group]
     for carrier, colour, marker in CARRIERS:
@@ -100,10 +123,14 @@ def _curve(axes: Axes, panel: Panel, group: list[Record]) -> None:
         axes.fill_between(sizes, *ends, color=colour, alpha=0.2)
         for size, one in zip(sizes, figures, strict=True):
             axes.plot([size] * len(one.samples), one.samples, ".", color=colour, markersize=3)
+    for name, colour in zip(_beside(panel, group), BESIDE, strict=False):
+        axes.plot(
+            sizes, [_figure(one, name).median for one in group], "--", color=colour, linewidth=1, label=name
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     words = [
-        one.name.rpartition(" of ")[2] if panel.axis == SIZE else f"{n}"
+        one.name.rpartition(" of ")[2].partition(",")[0] if panel.axis in (SIZE, MESSAGE) else f"{n}"
         for n, one in zip(sizes, group, strict=True)
     ]
     axes.set_xticks(sizes, words)

@@ -8,6 +8,7 @@ kernel counts.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
 import json
@@ -16,6 +17,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from . import accel, kernels, modbuild, paths
@@ -52,6 +54,13 @@ class Figure:
     def highest(self) -> float:
         """The highest sample."""
         return max(self.samples)
+
+    def quantile(self, part: float) -> float:
+        """The value that this part of the samples, from 0 to 1, are below: between samples, a line."""
+        place = part * (len(self.samples) - 1)
+        below = int(place)
+        two = (sorted(self.samples) + [self.highest])[below : below + 2]
+        return two[0] + (place - below) * (two[1] - two[0])
 
     def __str__(self) -> str:
         words = SCALED.get(self.unit, number)
@@ -144,6 +153,32 @@ def read(kind: str, revision: str | None = None) -> list[Record]:
     records = [Record.parse(line) for line in lines]
     kept = {(one.key, one.kernel): one for one in records if revision in (None, one.revision)}
     return list(kept.values())
+
+
+# -- samples -------------------------------------------------------------------
+
+COLUMNS = (
+    *("key", "name", "kernel", "figure", "unit", "median", "p10", "p99", "lowest", "highest"),
+    *("samples", "verdict", "command", "revision", "date", "machine"),
+)
+
+
+def write_samples(path: Path, records: Iterable[Record]) -> None:
+    """Write a line of CSV for each figure of the records; numbers are in the figure's unit."""
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        for one in records:
+            table.writerows(
+                (
+                    *(one.key, one.name, one.kernel, name, found.unit),
+                    *(found.median, found.quantile(0.1), found.quantile(0.99), found.lowest, found.highest),
+                    " ".join(map(str, found.samples)),
+                    *(one.verdict, one.details.get("command", ""), one.revision, one.date, one.machine),
+                )
+                for name, found in one.figures.items()
+                if isinstance(found, Figure)
+            )
 
 
 # -- tables --------------------------------------------------------------------

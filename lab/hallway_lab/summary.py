@@ -1,12 +1,13 @@
-"""The kinds of results, their tables, and the one page of docs/ that holds them.
+"""The kinds of results, their tables, and the pages of docs/ that hold them.
 
-The page holds records of one revision of the module, which is in a commit: a
-row about sources that nobody can fetch is worth nothing.
+A page of docs/ holds records of one revision of the module, which is in a commit: a
+row about sources that nobody can fetch is worth nothing. Benchmarks have a page of
+their own, which bench/ writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from . import modbuild, paths
@@ -27,6 +28,11 @@ class Kind:
     columns: tuple[str, ...]
     about: str
 
+    @property
+    def is_benchmark(self) -> bool:
+        """Tell whether `make bench` makes them."""
+        return self.target.startswith("bench")
+
 
 DEMO_COLUMNS = (
     *("name", "kernel", "TCP", "Hallway", "ratio", "of payload →", "of payload ←"),
@@ -38,7 +44,7 @@ KINDS = {
         Kind(
             "bench",
             "bench",
-            "Benchmarks",
+            "Between two VMs, and with outside",
             ("name", "kernel", "TCP", "Hallway", "ratio", "target", "passt", "native", "verdict"),
             "Medians (lowest to highest sample) between two VMs of one CPU each, with Hallway off and on."
             " Where a VM talks to outside, beside it the same by passt, and by a program of the host"
@@ -179,37 +185,54 @@ def show(kind: str, records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
+Chapters = Sequence[tuple[Kind, Sequence[Record]]]
+
+BENCHMARKS = tuple(kind for kind in KINDS.values() if kind.is_benchmark)
+
+
 def write(revision: str = "") -> None:
-    """Write the page: all records of this revision, or of that of the sources."""
+    """Write the page of tests and demos: all records of this revision, or of that of the sources."""
     revision = revision or modbuild.revision()
+    chapters = collect(revision, [kind for kind in KINDS.values() if not kind.is_benchmark])
+    PAGE.write_text(page("Results", revision, chapters, "Written by `make results`."))
+
+
+def collect(revision: str, kinds: Iterable[Kind]) -> Chapters:
+    """Return what a page of docs/ holds: all records of these kinds and this revision."""
     if revision.endswith(DIRTY):
         raise LabError(
-            f"the module's sources are {revision}: they have changes that are in no commit, and no row of"
-            f" {PAGE.name} may be of such a module. Commit them, and run again what the page is to show."
+            f"the module's sources are {revision}: they have changes that are in no commit, and no row"
+            " of docs/ may be of such a module. Commit them, and run again what the page is to show."
         )
-    chapters = [(kind, records) for kind in KINDS.values() if (records := read(kind.name, revision))]
+    kinds = list(kinds)
+    chapters = find_chapters(revision, kinds)
     if not chapters:
-        found = sorted({one.revision for kind in KINDS for one in read(kind)})
+        found = sorted({one.revision for kind in kinds for one in read(kind.name)})
         raise LabError(f"no record is of {revision}; there are records of: {', '.join(found) or 'nothing'}")
-    PAGE.write_text(page(revision, chapters))
+    return chapters
 
 
-def page(revision: str, chapters: Sequence[tuple[Kind, Sequence[Record]]]) -> str:
-    """Return the page."""
+def find_chapters(revision: str, kinds: Iterable[Kind]) -> Chapters:
+    """Return the kinds that have records of this revision, and those."""
+    return [(kind, records) for kind in kinds if (records := read(kind.name, revision))]
+
+
+def page(title: str, revision: str, chapters: Chapters, about: str) -> str:
+    """Return a page of records of one revision."""
     everything = [one for _, records in chapters for one in records]
     wrong = sorted({one.revision for one in everything} - {revision})
-    if wrong or revision.endswith(DIRTY):
-        raise LabError(f"a page of {revision} has no place for records of {', '.join(wrong) or revision}")
+    if wrong:
+        raise LabError(f"a page of {revision} has no place for records of {', '.join(wrong)}")
     dates = sorted({one.date for one in everything})
     releases = sorted({one.release for one in everything})
     lines = [
-        "# Results",
+        f"# {title}",
         "",
         f"Module of revision {revision}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; kernels"
         f" {', '.join(releases)}. VMs ran with {'; '.join(sorted({one.machine for one in everything}))}."
         " With TCG the CPUs of the VMs are emulated: times are upper bounds.",
         "",
-        "Written by `make results`. What is not here was not run with this revision.",
+        f"{about} What is not here was not run with this revision.",
     ]
     for kind, records in chapters:
         lines += ["", f"## {kind.title}", "", f"{kind.about} Written by `make {kind.target}`.", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,34 @@ def test_figures(made: Figure, text: str) -> None:
     assert str(made) == text
 
 
+@pytest.mark.parametrize(
+    ("samples", "part", "value"),
+    [((7,), 0.99, 7), ((3, 1), 0.5, 2), ((4, 1, 3, 2, 5), 0.1, 1.4), ((1, 2), 1, 2), ((2, 1), 0, 1)],
+)
+def test_quantiles(samples: tuple[float, ...], part: float, value: float) -> None:
+    """A quantile lies between the two samples next to it; its ends are the lowest and the highest."""
+    assert figure("s", *samples).quantile(part) == pytest.approx(value)
+
+
+def test_samples_as_csv(tmp_path: Path) -> None:
+    """Each figure is a line with its quantiles and all of its samples; what is text is left out."""
+    results.write_samples(tmp_path / "one.csv", [replace(SAMPLE, details={"command": "wget, -q"})])
+    with open(tmp_path / "one.csv", newline="") as file:
+        carried, took = csv.DictReader(file)
+    assert (carried["figure"], carried["unit"], carried["median"]) == ("in rings →", "B", "33600000")
+    assert (took["figure"], took["lowest"], took["median"], took["highest"]) == ("took", "0.1", "0.2", "1.5")
+    assert took["samples"] == "0.2 0.1 1.5"
+    assert (took["command"], took["revision"]) == ("wget, -q", "abc1234")
+
+
+def test_page_leaves_benchmarks_out(folder: Path) -> None:
+    """Benchmarks have a page of their own."""
+    for kind in ("bench", "programs"):
+        results.keep(kind, SAMPLE)
+    summary.write("abc1234")
+    assert summary.KINDS["bench"].title not in summary.PAGE.read_text()
+
+
 def test_table() -> None:
     """Columns are fields, figures, or all other figures; what a record lacks is a dash."""
     shown = results.table([SAMPLE, replace(SAMPLE, figures={})], ("name", "in rings →", results.REST))
@@ -96,7 +125,7 @@ def test_page_of_one_revision(folder: Path) -> None:
 
 def test_page_has_short_cells(folder: Path) -> None:
     """Figures without a column are in a list below the table of the page."""
-    page = summary.page("abc1234", [(summary.KINDS["faults"], [SAMPLE])])
+    page = summary.page("Results", "abc1234", [(summary.KINDS["faults"], [SAMPLE])], "")
     assert results.REST not in page
     assert "- nginx → wget, 6.1: carrier steady; in rings → 33.6 MB; took 200 ms (100 ms to 1.5 s)\n" in page
 
@@ -110,7 +139,7 @@ def test_page_refuses_changed_sources(folder: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(LabError, match="no commit"):
             summary.write(revision)
     with pytest.raises(LabError, match="no place for records of abc1234-dirty"):
-        summary.page("abc1234", [(summary.KINDS["programs"], [dirty])])
+        summary.page("Results", "abc1234", [(summary.KINDS["programs"], [dirty])], "")
     with pytest.raises(LabError, match="no record is of abc1234; there are records of: abc1234-dirty"):
         summary.write("abc1234")
     assert not summary.PAGE.exists()
