@@ -30,8 +30,9 @@ from .outside import Outside
 from .scenarios import Scenarios
 from .splits import Splits
 from .tunnels import Tunnels
+from .within import Within
 
-PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd")
+PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -83,6 +84,7 @@ def _bench(options: argparse.Namespace) -> int:
         Splits(seconds),
         Outside(seconds),
         Domains(seconds),
+        Within(seconds),
         Native(seconds),
     ]
     groups = [(group, group.rows()) for group in everything]

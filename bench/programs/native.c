@@ -45,8 +45,12 @@ static ssize_t call(const struct inkernel_step *step, size_t size)
 	ssize_t n;
 
 	do {
-		n = step->call == INKERNEL_WRITE ? write(step->fd, buffer, size - done) :
-						   read(step->fd, buffer, size - done);
+		do {
+			n = step->call == INKERNEL_WRITE ?
+				    write(step->fd, buffer, size - done) :
+				    read(step->fd, buffer, size - done);
+			/* A sockmap's read() may say so where it should wait. */
+		} while (n < 0 && errno == EAGAIN);
 		if (n < 0)
 			err(1, "a call of %zu bytes", size);
 		done += n;

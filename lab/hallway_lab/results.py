@@ -59,7 +59,7 @@ class Figure:
         """The value that this part of the samples, from 0 to 1, are below: between samples, a line."""
         place = part * (len(self.samples) - 1)
         below = int(place)
-        two = (sorted(self.samples) + [self.highest])[below : below + 2]
+        two = [*sorted(self.samples), self.highest][below : below + 2]
         return two[0] + (place - below) * (two[1] - two[0])
 
     def __str__(self) -> str:

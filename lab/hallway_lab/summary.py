@@ -95,6 +95,18 @@ KINDS = {
             " domain.",
         ),
         Kind(
+            "within",
+            "bench FIG=within",
+            "Within one VM",
+            (
+                *("name", "kernel", "TCP", "Hallway", "ratio", "target", "AF_UNIX", "pipe", "sockmap"),
+                *("of payload →", "verdict"),
+            ),
+            "Connections to 127.0.0.1 within one VM of one CPU, over TCP and through rings of the loopback"
+            " transport, with a process at each end. *sockmap*: TCP of which two BPF programs put what one"
+            " socket sends into the queue of the other.",
+        ),
+        Kind(
             "native",
             "bench FIG=native",
             "Native speed",
