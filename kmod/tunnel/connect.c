@@ -40,6 +40,8 @@ int hall_tunnel_connect(struct vsock_sock *vsk)
 
 	/* Of an attempt before, which failed. */
 	hall_tunnel_cancel(vsk);
+	/* It may have been answered and reset before connect() could return. */
+	vsk->peer_shutdown = 0;
 	if (!member)
 		return -EHOSTUNREACH;
 	tunnel = hall_tunnel_new(member, GFP_KERNEL);

@@ -174,6 +174,9 @@ static void run_events(struct hall_tunnel *tunnel, struct sock *sk,
 	if (events & BIT(HALL_EVENT_DEPARTED))
 		on_departed(tunnel, sk);
 	hall_tunnel_close_channel(tunnel);
+	/* Else a socket that was refused would count as a tunnel until it is closed. */
+	if (tunnel->state == HALL_TUNNEL_ENDED && sk)
+		hall_tunnel_detach(tunnel, vsock_sk(sk));
 }
 
 void hall_tunnel_events_init(void)

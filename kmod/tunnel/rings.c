@@ -9,7 +9,9 @@
 
 int hall_tunnel_open(struct hall_tunnel *tunnel)
 {
-	return hall_channel_open(&tunnel->channel) ? -EHOSTUNREACH : 0;
+	int err = hall_channel_open(&tunnel->channel);
+
+	return err && READ_ONCE(tunnel->channel.member->departed) ? -EHOSTUNREACH : err;
 }
 
 int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool first)
@@ -267,14 +269,15 @@ int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *spa
 
 static enum hall_rx_source find_source(struct hall_tunnel *tunnel, u32 *n)
 {
+	struct hall_member *member = tunnel->channel.member;
 	enum hall_rx_source source;
 
 	spin_lock_bh(&tunnel->channel.lock);
 	source = hall_ring_find_source(&tunnel->rx, 0, 0, n);
 	spin_unlock_bh(&tunnel->channel.lock);
-	/* What we have copied ends where the peer has departed. */
+	/* What we have copied ends where the peer has departed; its memory is another's then. */
 	if (tunnel->rx.ended && tunnel->mapped)
-		tunnel->fin = !tunnel->rx.reset;
+		tunnel->fin = !tunnel->rx.reset && member->transport->intact(member);
 	return source;
 }
 

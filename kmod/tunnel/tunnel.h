@@ -116,7 +116,7 @@ void hall_tunnel_attach(struct hall_tunnel *tunnel, struct sock *sk);
 void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
 
 /* rings.c: memory and marks. Process context; lock_sock(), or without a socket. */
-/* Takes an endpoint number: before memory. 0 or -EHOSTUNREACH. */
+/* Takes an endpoint number: before memory. 0; -EHOSTUNREACH: it departed; -EUSERS: none is free. */
 int hall_tunnel_open(struct hall_tunnel *tunnel);
 /*
  * Makes our ring, of this size if memory allows, or a smaller one; first: before others of

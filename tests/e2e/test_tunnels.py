@@ -380,6 +380,18 @@ def test_bounded(pair: Pair) -> None:
         listener.end()
 
 
+def test_refused_are_gone(pair: Pair) -> None:
+    """A socket that was refused is no tunnel: any number of these leave room for others."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair, tunnels_max=3), served(b):
+        refused = Talk(a, f"try packet {cid(b)} 9 40")
+        assert json.loads(refused.hear()) == ["ECONNRESET"] * 40
+        said = run(a, f"echo packet {cid(b)} {PORT} 100000 2", 60 * pair.slow)
+        assert not said["wrong"], said["wrong"]
+        refused.end()
+
+
 @pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("kind", ["stream", pytest.param("packet", marks=pytest.mark.slow)])
 def test_peer_killed(pair: Pair, kind: str) -> None:
