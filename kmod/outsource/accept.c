@@ -108,6 +108,11 @@ void hall_listener_take(struct hall_out *out, struct hallway_message *offer)
 				     HALLWAY_REASON_STATE);
 		return;
 	}
+	/* Programs trust addresses of this guest; on the host 127.0.0.1 is any local user. */
+	if (!hall_address_leads_out(&out->remote)) {
+		decline_arrival(out);
+		return;
+	}
 	mutex_lock_nested(&listener->mutex, SINGLE_DEPTH_NESTING);
 	/* A program may have closed it, or set an option that packets must meet. */
 	if (listener->sk->sk_state != TCP_LISTEN ||

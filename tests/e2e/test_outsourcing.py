@@ -232,6 +232,10 @@ def test_published(outsourced: Outsourced) -> None:
     moved = delta.of(vm)
     assert moved["outsource_arrivals"] == 1
     assert moved["rx_bytes_outsourced"] == 1_000_000
+    # On the host this is a local user, and in the guest a program might trust it.
+    with pytest.raises(ConnectionResetError), socket.create_connection(("127.0.0.1", 8080), 60) as loopback:
+        loopback.recv(1)
+    assert delta.of(vm)["outsource_arrivals"] == 1
     job.kill()
 
 
