@@ -52,6 +52,7 @@ PLOTS = {
         Panel("growth-ring-", "each calls the next", "VMs"),
         Panel("growth-cpus-", "two VMs, a program for each CPU", "CPUs of each"),
     ),
+    "within": (Panel("within-user-stream-", "within one VM", SIZE),),
     "xen": (
         Panel("xen-stream-", "stream between domains of Xen", SIZE),
         Panel("xen-pingpong-sleep-", "round trip, receivers asleep", SIZE),
