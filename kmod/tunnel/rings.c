@@ -275,9 +275,12 @@ static enum hall_rx_source find_source(struct hall_tunnel *tunnel, u32 *n)
 	spin_lock_bh(&tunnel->channel.lock);
 	source = hall_ring_find_source(&tunnel->rx, 0, 0, n);
 	spin_unlock_bh(&tunnel->channel.lock);
-	/* What we have copied ends where the peer has departed; its memory is another's then. */
-	if (tunnel->rx.ended && tunnel->mapped)
-		tunnel->fin = !tunnel->rx.reset && member->transport->intact(member);
+	/*
+	 * What we have copied ends where the peer has departed. Its memory may be another's
+	 * then: a mark that was seen before still counts, one that is seen there does not.
+	 */
+	if (tunnel->rx.ended && tunnel->mapped && member->transport->intact(member))
+		tunnel->fin = !tunnel->rx.reset;
 	return source;
 }
 
