@@ -7,7 +7,7 @@ their own, which bench/ writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import modbuild, paths
@@ -209,14 +209,13 @@ def write(revision: str = "") -> None:
     PAGE.write_text(page("Results", revision, chapters, "Written by `make results`."))
 
 
-def collect(revision: str, kinds: Iterable[Kind]) -> Chapters:
+def collect(revision: str, kinds: Sequence[Kind]) -> Chapters:
     """Return what a page of docs/ holds: all records of these kinds and this revision."""
     if revision.endswith(DIRTY):
         raise LabError(
             f"the module's sources are {revision}: they have changes that are in no commit, and no row"
             " of docs/ may be of such a module. Commit them, and run again what the page is to show."
         )
-    kinds = list(kinds)
     chapters = find_chapters(revision, kinds)
     if not chapters:
         found = sorted({one.revision for kind in kinds for one in read(kind.name)})
@@ -224,7 +223,7 @@ def collect(revision: str, kinds: Iterable[Kind]) -> Chapters:
     return chapters
 
 
-def find_chapters(revision: str, kinds: Iterable[Kind]) -> Chapters:
+def find_chapters(revision: str, kinds: Sequence[Kind]) -> Chapters:
     """Return the kinds that have records of this revision, and those."""
     return [(kind, records) for kind in kinds if (records := read(kind.name, revision))]
 
