@@ -90,7 +90,7 @@ def third_talks(pair: Pair, **options: Any) -> Iterator[tuple[VM, Talker, Talker
         check(third.verdict().ok, str(third.verdict()))
 
 
-@pytest.mark.fault("kill -9 of a QEMU whose guest has tunnels")
+@pytest.mark.fault("kill -9 of a QEMU, with tunnels in its guest")
 def test_tunnels_qemu_killed(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> None:
     """A QEMU is killed: tunnels with its guest are reset, and others go on."""
     with talking(pair, outcome):
@@ -149,7 +149,7 @@ def test_tunnels_switched_off(pair: Pair, outcome: Outcome, rounds: Iterator[int
                 tunnels.unload(third)
 
 
-@pytest.mark.fault(f"a QEMU whose guest has tunnels stands still for {AWAY} s")
+@pytest.mark.fault(f"a QEMU stands still for {AWAY} s, with tunnels in its guest")
 def test_tunnels_qemu_stopped(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> None:
     """A QEMU stands still for a while: its tunnels wait, and lose nothing."""
     with talking(pair, outcome), third_talks(pair, cmdline=MAY_STAND_STILL) as (third, *talkers):
