@@ -252,7 +252,8 @@ bool hall_tunnel_is_intact(struct hall_tunnel *tunnel, struct sock *sk)
 
 	if (!tunnel->mapped || member->transport->intact(member))
 		return true;
-	hall_tunnel_corrupt(tunnel, sk);
+	/* The peer is gone: no rule is broken. */
+	hall_tunnel_reset(tunnel, sk);
 	return false;
 }
 
