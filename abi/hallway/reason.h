@@ -84,7 +84,7 @@
 #define HALLWAY_REASON_BOUND 35
 /* it has an option or a device that a socket of the host cannot have */
 #define HALLWAY_REASON_OPTION 36
-/* the policy of the host is against it */
+/* the policy of the host, or a limit of its outsourcer, is against it */
 #define HALLWAY_REASON_REFUSED 37
 /* this VM has no outsourcer now, or no memory for the socket */
 #define HALLWAY_REASON_NO_OUTSOURCER 38

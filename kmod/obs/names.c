@@ -160,7 +160,7 @@ const char *hall_reason_text(u32 reason)
 		[HALLWAY_REASON_OPTION] =
 			"it has an option or a device that a socket of the host cannot have",
 		[HALLWAY_REASON_REFUSED] =
-			"the policy of the host is against it",
+			"the policy of the host, or a limit of its outsourcer, is against it",
 		[HALLWAY_REASON_NO_OUTSOURCER] =
 			"this VM has no outsourcer now, or no memory for the socket",
 	};

@@ -601,6 +601,39 @@ def test_rate(outsourced: Outsourced) -> None:
     assert delta.of(vm)["outsource_connections"] == 14 - late
 
 
+@pytest.mark.slow_on("6.12")
+def test_limits(outsourced: Outsourced) -> None:
+    """Beyond the limits and the permissions of the host a socket is native, and the operator learns why."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(CLIENT, "/tmp/client.py")
+    vm.put(ECHO, "/tmp/echo.py")
+    before, delta = Counter(outsourced.report()["refused"]), Delta(vm)
+    causes = ("limit of sockets", "permissions of the host")
+
+    def refused() -> list[int]:
+        now = outsourced.report()["refused"]
+        return [now.get(cause, 0) - before[cause] for cause in causes]
+
+    with outsourced.configured('publish = ["tcp/80"]\nsockets = 1'), served(OUTSIDE, 7018, "outside"):
+        one = f"import socket; sock = socket.create_connection(('{OUTSIDE}', 7018)); sock.recv(1)"
+        vm.put(one, "/tmp/one.py")
+        first = vm.spawn("exec python3 -B /tmp/one.py")
+        wait_for(lambda: delta.of(vm)["outsource_connections"], "there is one connection")
+        said = json.loads(vm.run(f"python3 -B /tmp/client.py {OUTSIDE} 7018 100000", timeout=120).out)
+        assert said["good"] and said["own"][0] == vm.ip4
+        # No process without privileges may have such a port.
+        server = vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 80")
+        wait_for(lambda: vm.run("ss -Hltn sport = :80").out, "port 80 is open")
+        wait_for(lambda: refused() == [1, 1], "the host counts them", 60)
+        with socket.create_connection((vm.ip4, 80), 60) as client:
+            client.sendall(b"natively")
+            assert client.recv(8, socket.MSG_WAITALL) == b"natively"
+        server.kill()
+        first.kill()
+    assert delta.of(vm)["outsource_connections"] == 1
+
+
 # Keeps each connection that it accepts until the client ends it, and goes on if there is no memory for one.
 KEEPER = """
 import contextlib, socket, threading

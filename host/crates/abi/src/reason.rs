@@ -76,7 +76,7 @@ pub const REASON_MEMBER: u32 = 34;
 pub const REASON_BOUND: u32 = 35;
 /// It has an option or a device that a socket of the host cannot have.
 pub const REASON_OPTION: u32 = 36;
-/// The policy of the host is against it.
+/// The policy of the host, or a limit of its outsourcer, is against it.
 pub const REASON_REFUSED: u32 = 37;
 /// This VM has no outsourcer now, or no memory for the socket.
 pub const REASON_NO_OUTSOURCER: u32 = 38;
@@ -121,7 +121,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("MEMBER", "its peer is a VM with which this one shares memory"),
     ("BOUND", "its program has bound it before connect()"),
     ("OPTION", "it has an option or a device that a socket of the host cannot have"),
-    ("REFUSED", "the policy of the host is against it"),
+    ("REFUSED", "the policy of the host, or a limit of its outsourcer, is against it"),
     ("NO_OUTSOURCER", "this VM has no outsourcer now, or no memory for the socket"),
 ];
 

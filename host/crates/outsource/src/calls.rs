@@ -26,6 +26,8 @@ use hallway_endpoint::table::Queue;
 
 /// Connections that wait for the guest's answer at one listener, at most.
 const BACKLOG_MAX: u32 = 4096;
+/// The errno of what the guest is to do by its own stack.
+const NATIVELY: i32 = libc::EACCES;
 
 impl Guest<'_> {
     /// Does what a message says. The guest is hostile: any message is possible.
@@ -76,34 +78,50 @@ impl Guest<'_> {
         }
     }
 
-    fn refuse(&mut self, cause: impl Into<String>, what: &str, errno: i32) -> i32 {
+    /// Counts what the policy does not allow, or the host has no room for: the guest does it
+    /// by its own stack. Returns the errno that says so.
+    pub fn refuse(&mut self, cause: impl Into<String>, what: &str) -> i32 {
         self.counts.refuse(cause.into(), what);
-        errno
+        NATIVELY
+    }
+
+    /// The errno for the guest where the host could not do what the policy allows. That it has
+    /// too little, or that the process may not have a port, is no matter of the guest's program.
+    pub fn explain(&mut self, errno: Errno, what: &str) -> i32 {
+        if net::is_short(errno) {
+            self.refuse("memory or descriptors of the host", what)
+        } else if errno == Errno::EACCES {
+            self.refuse("permissions of the host", what)
+        } else {
+            errno as i32
+        }
     }
 
     fn connect(&mut self, offer: &Offer) -> Result<(), i32> {
         let to = offer.remote;
         if let Err(cause) = policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own) {
-            return Err(self.refuse(cause, &format!("connection to {to}"), libc::EACCES));
+            return Err(self.refuse(cause, &format!("connection to {to}")));
         }
         if !self.has_place() {
-            return Err(self.refuse("limit of sockets", "connection", libc::ENOBUFS));
+            return Err(self.refuse("limit of sockets", "connection"));
         }
         let wanted = offer.local.ip();
         let source = policy::choose_source(self.policy, wanted, to.is_ipv4())
-            .map_err(|errno| self.refuse("source address", "connection", errno as i32))?;
+            .inspect_err(|_| self.counts.refuse("source address".into(), "connection"))
+            .map_err(|errno| errno as i32)?;
+        // It could have all those of the namespace, which are for others, too.
+        if offer.local.port() != 0 {
+            self.counts.corrupt("an OFFER from a port of its choice");
+            return Err(libc::EINVAL);
+        }
         let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
             self.counts.corrupt("an OFFER without a ring");
             return Err(libc::EINVAL);
         };
-        let route = Route {
-            source,
-            port: offer.local.port(),
-            to,
-        };
+        let route = Route { source, to };
         let others = self.count_others();
         let Some((to_guest, handle)) = self.peer.make_ring(RING_STREAM, others) else {
-            return Err(self.refuse("memory", "connection", libc::ENOBUFS));
+            return Err(self.refuse("memory", "connection"));
         };
         let stream = Stream {
             socket: None,
@@ -139,7 +157,8 @@ impl Guest<'_> {
     /// Starts a connect on the host, or ends it.
     pub fn start(&mut self, own: u32, route: &Route) {
         if let Err(errno) = self.try_start(own, route) {
-            self.end_connect(own, errno as i32);
+            let errno = self.explain(errno, "connection");
+            self.end_connect(own, errno);
         }
     }
 
@@ -362,16 +381,15 @@ impl Guest<'_> {
         let local = offer.local;
         let published = policy::find_published(self.policy, Protocol::Tcp, local, offer.flags);
         let Some((at, is_v6_only)) = published else {
-            let what = format!("listener at {local}");
-            return Err(self.refuse("not published", &what, libc::EACCES));
+            return Err(self.refuse("not published", &format!("listener at {local}")));
         };
         if self.count_published() >= self.policy.listeners || !self.table.has_free() {
-            return Err(self.refuse("limit of listeners", "listener", libc::ENOBUFS));
+            return Err(self.refuse("limit of listeners", "listener"));
         }
         let is_port_shared = offer.flags & abi::SOCKET_REUSEPORT != 0;
         let backlog = offer.ring_size.clamp(1, BACKLOG_MAX);
         let socket = net::start_listen(at, is_v6_only, is_port_shared, backlog)
-            .map_err(|errno| errno as i32)?;
+            .map_err(|errno| self.explain(errno, &format!("listener at {at}")))?;
         let listener = Listener {
             socket: Some(socket),
             its: offer.from,

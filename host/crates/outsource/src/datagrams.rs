@@ -108,9 +108,6 @@ enum Fate {
     Lost,
 }
 
-/// Errors of a host that has too little: what cannot be sent for these is lost.
-const SHORT: [Errno; 4] = [Errno::ENOBUFS, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE];
-
 /// How the sending of a record went.
 enum Sent {
     /// It is done with.
@@ -263,7 +260,7 @@ impl Datagrams {
         match self.try_send(head, &payload, turn) {
             Ok(()) => Sent::Done,
             Err(Errno::EAGAIN) => Sent::Later,
-            Err(errno) if SHORT.contains(&errno) => Sent::Done,
+            Err(errno) if net::is_short(errno) => Sent::Done,
             Err(errno) => {
                 let error = Error {
                     errno: errno as u32,

@@ -10,12 +10,15 @@ use nix::sys::socket::{
     SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrLike,
 };
 
+/// Whether it is an error of a host that has too few descriptors, or too little memory.
+pub fn is_short(errno: Errno) -> bool {
+    [Errno::ENOBUFS, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE].contains(&errno)
+}
+
 /// Where a connection goes out, and where it goes.
 pub struct Route {
     /// Nothing: the kernel chooses.
     pub source: Option<IpAddr>,
-    /// 0: the kernel chooses.
-    pub port: u16,
     /// The other end.
     pub to: SocketAddr,
 }
@@ -88,19 +91,9 @@ pub fn start_connect(route: &Route, prepare: impl FnOnce(&OwnedFd)) -> Result<Tc
     let socket = open(route.to.is_ipv4())?;
     set_reset(&socket, true);
     prepare(&socket);
-    if route.source.is_some() || route.port != 0 {
-        if route.port == 0 {
-            defer_port(&socket);
-        } else {
-            setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-        }
-        let any = if route.to.is_ipv4() {
-            IpAddr::from([0_u8; 4])
-        } else {
-            IpAddr::from([0_u8; 16])
-        };
-        let from = SocketAddr::new(route.source.unwrap_or(any), route.port);
-        bind(socket.as_raw_fd(), &*at(from))?;
+    if let Some(source) = route.source {
+        defer_port(&socket);
+        bind(socket.as_raw_fd(), &*at(SocketAddr::new(source, 0)))?;
     }
     match connect(socket.as_raw_fd(), &*at(route.to)) {
         Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(TcpStream::from(socket)),

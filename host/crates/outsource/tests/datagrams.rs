@@ -558,7 +558,9 @@ fn published_sockets_are_limited() {
     let flags = abi::SOCKET_REUSEPORT;
     vm.open_datagrams_with(any, flags).unwrap();
     let refused = vm.open_datagrams_with(any, flags).err();
-    assert_eq!(refused, Some(libc::ENOBUFS as u64));
+    assert_eq!(refused, Some(libc::EACCES as u64));
+    let refused = host.report().refused;
+    assert_eq!(refused, [("limit of listeners".to_string(), 1)]);
 }
 
 #[test]

@@ -212,7 +212,8 @@ fn memory_and_sockets_are_limited_and_used_again() {
             Message::Other(_) => {}
         }
     };
-    assert_eq!(errno, libc::ENOBUFS as u64);
+    assert_eq!(errno, libc::EACCES as u64);
+    assert_eq!(host.report().refused, [("memory".to_string(), 1)]);
     assert_eq!(
         sizes.into_iter().collect::<Vec<_>>(),
         [16384, 65536, 262_144]

@@ -4,7 +4,7 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,8 +83,22 @@ fn a_refused_connection_gives_its_errno_and_one_that_is_not_allowed_another() {
     };
     host.order(&Order::Policy { policy }, &[]);
     host.report();
+    // The guest connects by its own stack then.
     let refused = vm.connect(address).err();
-    assert_eq!(refused, Some(libc::ENOBUFS as u64));
+    assert_eq!(refused, Some(libc::EACCES as u64));
+    let refused = host.report().refused;
+    assert!(refused.contains(&("limit of sockets".to_string(), 1)));
+}
+
+#[test]
+fn a_guest_that_chooses_its_port_is_refused() {
+    let (_listener, address) = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 40000));
+    let refused = vm.connect_from(local, address).err();
+    assert_eq!(refused, Some(libc::EINVAL as u64));
+    assert_eq!(host.report().corrupt, 1);
 }
 
 #[test]

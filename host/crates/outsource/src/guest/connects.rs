@@ -41,8 +41,8 @@ impl Guest<'_> {
                 policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own)
             {
                 // The policy has become another one.
-                self.counts.refuse(cause, "connection");
-                self.end_connect(own, libc::EACCES);
+                let errno = self.refuse(cause, "connection");
+                self.end_connect(own, errno);
             } else {
                 self.start(own, &waiting.route);
             }

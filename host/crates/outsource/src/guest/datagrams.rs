@@ -29,11 +29,13 @@ impl Guest<'_> {
         }
         let published = self.find_published(offer)?;
         if !self.has_place() {
-            self.counts.refuse("limit of sockets".into(), "UDP socket");
-            return Err(libc::ENOBUFS);
+            return Err(self.refuse("limit of sockets", "UDP socket"));
         }
         let sockets = match &published {
-            Some(published) => self.open_port(published).map_err(|errno| errno as i32)?,
+            Some(published) => self.open_port(published).map_err(|errno| {
+                let what = format!("UDP socket at {}", published.at.0);
+                self.explain(errno, &what)
+            })?,
             None => [None, None],
         };
         let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
@@ -42,8 +44,7 @@ impl Guest<'_> {
         };
         let Some((to_guest, handle)) = self.peer.make_ring(RING_DATAGRAMS, self.count_others())
         else {
-            self.counts.refuse("memory".into(), "UDP socket");
-            return Err(libc::ENOBUFS);
+            return Err(self.refuse("memory", "UDP socket"));
         };
         let ring_size = to_guest.size();
         let ends = self.find_ends(published.as_ref());
@@ -108,14 +109,10 @@ impl Guest<'_> {
             return Ok(None);
         }
         let Some(at) = policy::find_published(self.policy, Protocol::Udp, local, flags) else {
-            let what = format!("UDP socket at {local}");
-            self.counts.refuse("not published".into(), &what);
-            return Err(libc::EACCES);
+            return Err(self.refuse("not published", &format!("UDP socket at {local}")));
         };
         if self.count_published() >= self.policy.listeners {
-            self.counts
-                .refuse("limit of listeners".into(), "UDP socket");
-            return Err(libc::ENOBUFS);
+            return Err(self.refuse("limit of listeners", "UDP socket"));
         }
         Ok(Some(Published { local, flags, at }))
     }

@@ -64,8 +64,7 @@ impl Guest<'_> {
                 }
                 // Without descriptors or memory: again when there may be some. Other
                 // errors are those of a connection that is gone already.
-                let is_short = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
-                return errno != Errno::EAGAIN && !is_short.contains(&errno);
+                return errno != Errno::EAGAIN && !net::is_short(errno);
             }
         };
         listener.unanswered += 1;

@@ -110,7 +110,11 @@ impl Vm {
 
     /// Connects; the error is the errno.
     pub fn connect(&mut self, remote: SocketAddr) -> Result<Conn, u64> {
-        let local = "[::]:0".parse().unwrap();
+        self.connect_from("[::]:0".parse().unwrap(), remote)
+    }
+
+    /// Connects from an address; the error is the errno.
+    pub fn connect_from(&mut self, local: SocketAddr, remote: SocketAddr) -> Result<Conn, u64> {
         self.call(abi::KIND_SOCKET, (local, 0), remote, 65536)
     }
 
