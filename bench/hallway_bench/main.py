@@ -32,7 +32,7 @@ from .splits import Splits
 from .tunnels import Tunnels
 from .within import Within
 
-PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap")
+PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap", "bounds")
 
 
 def main(words: list[str] | None = None) -> int:

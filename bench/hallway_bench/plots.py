@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Canvas
 
 CARRIERS = (("TCP", "#7a7a7a", "o"), ("Hallway", "#1f6fb4", "s"))
 # Of what a row is compared with beside, in the order of its figures.
-BESIDE = ("#c2571a", "#3d8b40", "#8a4fa3")
+BESIDE = ("#c2571a", "#3d8b40", "#8a4fa3", "#b0a030")
 
 
 @dataclass(frozen=True)

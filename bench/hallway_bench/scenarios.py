@@ -22,6 +22,8 @@ from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 from hallway_lab.sh import LabError
 
+from . import bounds
+from .bounds import BOUND
 from .group import Group
 
 PINGPONG_PORT, CONNRATE_PORT, STREAM_PORT = 7001, 7002, 7003
@@ -48,8 +50,8 @@ class Scenarios(Group):
         return [
             *(self._stream(size, text, target) for size, text, target in WRITES),
             *(self._iperf3(size, text, target) for size, text, target in WRITES),
-            self._round_trip("sleep", "receivers asleep", 0, 4.0),
-            self._round_trip("spin", "receivers spin", None, 30.0),
+            self._round_trip("sleep", "receivers asleep", 0, 4.0, "wake"),
+            self._round_trip("spin", "receivers spin", None, 30.0, "line"),
             self._connections(),
             *(self._disk(size, text, target) for size, text, target in BLOCKS),
         ]
@@ -62,8 +64,15 @@ class Scenarios(Group):
             report = self._ask("stream", words)
             return Run(report["megabytes_per_second"], up=int(report["bytes"]))
 
-        command = f"stream -c ADDRESS {words}"
-        return Row(f"stream-{size}", f"stream, writes of {text}", "MB/s", run, command, target)
+        return Row(
+            key=f"stream-{size}",
+            title=f"stream, writes of {text}",
+            unit="MB/s",
+            command=f"stream -c ADDRESS {words}",
+            target=target,
+            run=run,
+            beside=((BOUND, lambda: bounds.copies(self.stand.client, size, self.seconds)),),
+        )
 
     def _iperf3(self, size: int, text: str, target: float) -> Row:
         def run() -> Run:
@@ -73,7 +82,7 @@ class Scenarios(Group):
         command = f"iperf3 -c ADDRESS -l {size} -t {self.seconds}"
         return Row(f"iperf3-{size}", f"iperf3, writes of {text}", "MB/s", run, command, target)
 
-    def _round_trip(self, key: str, text: str, spin_us: int | None, target: float) -> Row:
+    def _round_trip(self, key: str, text: str, spin_us: int | None, target: float, bound: str) -> Row:
         words = f"{PINGPONG_PORT} 1 {self.seconds}"
 
         def run() -> Run:
@@ -91,6 +100,7 @@ class Scenarios(Group):
             run=run,
             lower_is_better=True,
             spin_us=spin_us,
+            beside=((BOUND, lambda: bounds.trips_on_host(bound, self.seconds)),),
         )
 
     def _connections(self) -> Row:

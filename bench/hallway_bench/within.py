@@ -12,8 +12,11 @@ import functools
 from collections.abc import Iterator
 
 from hallway_lab import topology
+from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 
+from . import bounds
+from .bounds import BOUND
 from .onekernel import ALWAYS, PROGRAM, SIZES, OneKernel, Stand
 
 SOCKMAP = "sockmap"
@@ -47,4 +50,12 @@ class Within(OneKernel):
         run = functools.partial(
             self.measure, "tcp", where="user", operation=operation, size=size, under=JOINED
         )
-        return dataclasses.replace(row, beside=(*row.beside, (SOCKMAP, run)))
+        return dataclasses.replace(
+            row,
+            beside=(*row.beside, (SOCKMAP, run), (BOUND, functools.partial(self._bound, operation, size))),
+        )
+
+    def _bound(self, operation: str, size: int) -> Run:
+        if operation == "stream":
+            return bounds.copies(self.stand.client, size, self.seconds)
+        return bounds.wakes_within(self.stand.client, self.seconds)
