@@ -82,12 +82,13 @@ def test_guest_kexec(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> Non
     with bystander(pair, outcome), victim(pair) as third:
         kexec.lay_out(pair.share, third)
         for _ in rounds:
-            streams = Stream(third, pair.a, conns=STREAMS, both=TELLING)
+            streams = Stream(third, pair.a, conns=STREAMS, both=TELLING, stall=STALL)
             wait_on_rings(pair, third, STREAMS)
             kexec.kexec(third)
             wait_missed(pair, third)
             third.wait_boot()
-            ended(streams, 60)
+            # TCP asks again after up to twice the time that the kernel took to start.
+            ended(streams, STALL)
             settle_in(third)
             insmod(third, **AT_ONCE)
             wait_members(*pair.both, third)
