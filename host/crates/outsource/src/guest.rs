@@ -68,10 +68,10 @@ impl Guest<'_> {
     pub fn work(&mut self) {
         self.start_waiting();
         self.take_waiting();
+        let mut may_accept = false;
         for own in self.table.take(Queue::Ready) {
-            let tag = self.table.tag(own);
             match self.table.get(own) {
-                Some(Entry::Listener(_)) => self.accept(own, tag),
+                Some(Entry::Listener(_)) => may_accept = true,
                 Some(Entry::Stream(stream)) => {
                     if stream.pump(self.peer, self.counts) {
                         self.table.push(Queue::Ready, own);
@@ -90,6 +90,9 @@ impl Guest<'_> {
                 }
                 None => {}
             }
+        }
+        if may_accept {
+            self.accept_in_turn();
         }
         for own in self.table.take(Queue::Dry) {
             let has_news = match self.table.get(own) {

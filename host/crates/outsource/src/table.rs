@@ -154,8 +154,15 @@ impl Table {
         })
     }
 
-    /// Endpoints of all listeners.
+    /// Endpoints of all listeners; the first is the one that has taken no connection for the
+    /// longest time.
     pub fn listeners(&self) -> Vec<u32> {
         self.listeners.clone()
+    }
+
+    /// A listener has taken a connection: it is the last one.
+    pub fn move_to_end(&mut self, listener: u32) {
+        self.listeners.retain(|one| *one != listener);
+        self.listeners.push(listener);
     }
 }

@@ -361,6 +361,34 @@ fn it_sleeps_while_the_guest_does_not_read_what_came_before_a_reset() {
 }
 
 #[test]
+fn listeners_take_turns() {
+    let ports = [free_port(), free_port()];
+    let host = Host::start(Policy {
+        arrival_rate: 5,
+        arrival_burst: 1,
+        ..policy(&ports)
+    });
+    let mut vm = host.join(21);
+    let listeners = ports.map(|port| {
+        let own = vm.next_endpoint();
+        vm.listen(own, port, 50).unwrap();
+        own
+    });
+    let connect = |port| TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let _crowd: Vec<_> = (0..20).map(|_| connect(ports[0])).collect();
+    let _one = connect(ports[1]);
+    vm.wait_offer(listeners[1]);
+    let of_crowd = |message: &Message| matches!(message, Message::Offer(offer) if offer.listener == listeners[0]);
+    let mut before = 0;
+    while vm.has_message(of_crowd) {
+        vm.wait_offer(listeners[0]);
+        before += 1;
+    }
+    // Those that were taken before it came, and perhaps one that has not been looked at.
+    assert!(before < 10, "{before} of the crowd came first");
+}
+
+#[test]
 fn it_sleeps_once_a_connection_that_waited_for_its_turn_is_gone() {
     let ports = [free_port(), free_port(), free_port()];
     let host = Host::start(Policy {

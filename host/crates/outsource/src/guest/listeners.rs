@@ -21,14 +21,24 @@ const TURN: usize = 32;
 
 impl Guest<'_> {
     /// Takes connections that have arrived, and offers them. Those that have no place
-    /// stay in the host's own backlog.
-    pub fn accept(&mut self, own: u32, tag: u64) {
-        for _ in 0..TURN {
-            if !self.accept_one(own, tag) {
-                return;
-            }
+    /// stay in the host's own backlog. The listeners take turns: clients of one do not keep
+    /// those of another from what the policy grants to all.
+    pub fn accept_in_turn(&mut self) {
+        for own in self.table.listeners() {
+            self.accept(own);
         }
-        self.table.push(Queue::Ready, own);
+    }
+
+    fn accept(&mut self, own: u32) {
+        let tag = self.table.tag(own);
+        let tries = 0..TURN;
+        let taken = tries.take_while(|_| self.accept_one(own, tag)).count();
+        if taken > 0 {
+            self.table.move_to_end(own);
+        }
+        if taken == TURN {
+            self.table.push(Queue::Ready, own);
+        }
     }
 
     fn accept_one(&mut self, own: u32, tag: u64) -> bool {
