@@ -74,20 +74,26 @@ impl Guest<'_> {
             self.counts.corrupt("an OFFER without a ring");
             return Err(REASON_CORRUPT);
         };
-        let path = path_of(&self.policy.socket, tunnel.remote_port);
-        let socket = unix::open(&path, is_packets).map_err(|errno| {
-            let what = format!("connection to port {}", tunnel.remote_port);
-            self.counts.refuse(errno.desc().into(), &what);
-            match errno {
-                Errno::EAGAIN => REASON_BUSY,
-                _ => REASON_NO_MATCH,
-            }
-        })?;
+        // First: a program of the host is to see no connection that ends at once.
+        if !self.may_enter() {
+            return Err(REASON_BUSY);
+        }
         let ring = self.peer.make_ring(RING_STREAM, self.policy.sockets);
         let Some((to_guest, handle)) = ring else {
             self.counts.refuse("memory".into(), "connection");
             return Err(REASON_NO_MEMORY);
         };
+        let path = path_of(&self.policy.socket, tunnel.remote_port);
+        let opened = unix::open(&path, is_packets).map_err(|errno| {
+            let what = format!("connection to port {}", tunnel.remote_port);
+            self.counts.refuse(errno.desc().into(), &what);
+            self.peer.free_ring(handle);
+            match errno {
+                Errno::EAGAIN => REASON_BUSY,
+                _ => REASON_NO_MATCH,
+            }
+        });
+        let socket = opened?;
         let pipe = Pipe {
             port: tunnel.remote_port,
             its: offer.from,

@@ -73,11 +73,28 @@ impl Guest<'_> {
         }
     }
 
+    /// Whether there is a place for one more connection, or one that has to be given up for it.
+    /// If not, that is counted.
+    pub fn may_enter(&mut self) -> bool {
+        let is_greeting = |pipe: &Pipe| pipe.stage == Stage::Greeting;
+        let may_enter = self.has_place() || self.table.position(is_greeting).is_some();
+        if !may_enter {
+            self.counts.refuse("limit of sockets".into(), "connection");
+        }
+        may_enter
+    }
+
+    fn has_place(&self) -> bool {
+        self.table.count() < self.policy.sockets
+    }
+
     /// Takes a connection up, and watches its socket. Nothing: there is no place.
     pub fn enter(&mut self, pipe: Pipe) -> Option<u32> {
-        if self.table.count() >= self.policy.sockets && !self.make_place() {
-            self.counts.refuse("limit of sockets".into(), "connection");
+        if !self.may_enter() {
             return None;
+        }
+        if !self.has_place() {
+            self.make_place();
         }
         let (own, tag) = self.table.insert(pipe)?;
         let pipe = self.table.get(own)?;

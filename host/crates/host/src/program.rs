@@ -91,6 +91,10 @@ impl Host {
         true
     }
 
+    fn unwatch_listeners(&self, poller: &Poller) {
+        self.listeners.iter().for_each(|one| poller.unwatch(one));
+    }
+
     fn watch_listeners(&self, poller: &Poller) -> Result<()> {
         for (number, listener) in self.listeners.iter().enumerate() {
             poller.watch(listener, PROGRAM + number as u64)?;
@@ -131,7 +135,7 @@ impl Program for Host {
         if listener < self.listeners.len() as u64 {
             if !self.accept(listener as usize, side) {
                 // Those that wait to be accepted stay an event, and the loop would not sleep.
-                self.listeners.iter().for_each(|one| poller.unwatch(one));
+                self.unwatch_listeners(poller);
                 self.is_short = true;
             }
         } else if let Some(side) = side {
@@ -154,6 +158,10 @@ impl Program for Host {
     fn beat(&mut self, side: Option<Side<'_, Policy>>, poller: &Poller) {
         if self.is_short {
             self.is_short = self.watch_listeners(poller).is_err();
+            if self.is_short {
+                // One may be watched, the other not.
+                self.unwatch_listeners(poller);
+            }
         }
         if let Some(side) = side {
             self.guest(side).hang_up_late();

@@ -555,15 +555,22 @@ fn what_is_not_there_is_refused() {
 #[test]
 fn there_are_no_more_connections_than_allowed() {
     let mut vm = Vm::start();
-    let _listener = UnixListener::bind(vm.service(80)).unwrap();
+    let listener = UnixListener::bind(vm.service(80)).unwrap();
     let mut kept = Vec::new();
     for _ in 0..20 {
-        kept.push(vm.connect(TUNNEL_STREAM, 80).unwrap());
+        let conn = vm.connect(TUNNEL_STREAM, 80).unwrap();
+        kept.push((conn, listener.accept().unwrap()));
     }
     assert_eq!(vm.connect(TUNNEL_STREAM, 80).err(), Some(6));
+    // The program learns of no connection that it cannot have.
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(
+        listener.accept().unwrap_err().kind(),
+        std::io::ErrorKind::WouldBlock
+    );
     let mut client = UnixStream::connect(&vm.path).unwrap();
     assert_eq!(client.read(&mut [0; 9]).unwrap(), 0);
-    let conn = kept.pop().unwrap();
+    let (conn, _accepted) = kept.pop().unwrap();
     vm.done(&conn, libc::ECONNRESET);
     assert_eq!(vm.hear_done(&conn).reason, libc::ECONNRESET as u32);
     vm.connect(TUNNEL_STREAM, 80).unwrap();
