@@ -616,7 +616,7 @@ mod tests {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         let ((_to_host, from_guest), (to_guest, mut from_host)) = (make_ring(), make_ring());
         let rings = (from_guest, to_guest, Handle::default());
-        let ends = Rc::new(RefCell::new(Ends::new(true)));
+        let ends = Rc::new(RefCell::new(Ends::new(true, 1)));
         let mut datagrams = Datagrams::new(7, sockets, rings, ends, Some(published));
         let policy = Policy {
             connect: vec!["127.0.0.1".parse().unwrap()],

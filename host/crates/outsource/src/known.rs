@@ -28,16 +28,23 @@ pub struct Ends {
 const HALF: usize = 512;
 /// The most in each half of those of a socket with one.
 const HALF_PUBLISHED: usize = 2048;
+/// The most in one half of all sockets with a published port, or without: these four take 220 MiB,
+/// of the 256 that the process may have.
+const HALVES: usize = 512 << 10;
+
+fn count_half(is_published: bool, sockets: u32) -> usize {
+    let most = match is_published {
+        true => HALF_PUBLISHED,
+        false => HALF,
+    };
+    most.min(HALVES / (sockets.max(1) as usize))
+}
 
 impl Ends {
-    /// There are none yet.
-    pub fn new(is_published: bool) -> Self {
-        let half = match is_published {
-            true => HALF_PUBLISHED,
-            false => HALF,
-        };
+    /// There are none yet. As many as `sockets` of that kind may have some.
+    pub fn new(is_published: bool, sockets: u32) -> Self {
         Self {
-            half,
+            half: count_half(is_published, sockets),
             new: HashMap::new(),
             old: HashMap::new(),
         }
@@ -87,7 +94,8 @@ impl Ends {
     }
 
     /// The policy is another one. Answers that are on their way still arrive.
-    pub fn outdate(&mut self) {
+    pub fn outdate(&mut self, is_published: bool, sockets: u32) {
+        self.half = count_half(is_published, sockets);
         for known in self.new.values_mut().chain(self.old.values_mut()) {
             known.is_outdated = true;
         }
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_latest_half_stays() {
-        let mut ends = Ends::new(false);
+        let mut ends = Ends::new(false, 512);
         for number in 1..=10_000 {
             ends.insert(end(number), number % 2 == 0);
             assert!(ends.new.len() <= HALF && ends.old.len() <= HALF);
@@ -117,7 +125,7 @@ mod tests {
 
     #[test]
     fn one_that_is_in_use_is_not_forgotten() {
-        let mut ends = Ends::new(false);
+        let mut ends = Ends::new(false, 512);
         ends.insert(end(1), true);
         for number in 2..=10_000 {
             ends.insert(end(number), false);
@@ -126,10 +134,20 @@ mod tests {
     }
 
     #[test]
+    fn many_sockets_know_fewer_each() {
+        let mut ends = Ends::new(false, 16384);
+        for number in 1..=10_000 {
+            ends.insert(end(number), true);
+            assert!(ends.new.len() <= 32 && ends.old.len() <= 32);
+        }
+        assert!(ends.get(end(9985)).is_some());
+    }
+
+    #[test]
     fn another_policy_outdates_what_is_known() {
-        let mut ends = Ends::new(false);
+        let mut ends = Ends::new(false, 512);
         ends.insert(end(1), true);
-        ends.outdate();
+        ends.outdate(false, 512);
         assert_eq!(ends.is_allowed(end(1)), None);
         assert!(ends.get(end(1)).is_some_and(|known| known.is_allowed));
     }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::Guest;
 use crate::datagrams::{open_published, Datagrams, Published, Sockets, Turn};
 use crate::known::Ends;
-use crate::orders::Protocol;
+use crate::orders::{Policy, Protocol};
 use crate::policy;
 use crate::table::Entry;
 use hallway_endpoint::member::RING_DATAGRAMS;
@@ -20,6 +20,14 @@ use hallway_endpoint::table::Queue;
 
 /// Turns that a socket which has ended gets at once, at most: a ring of short records.
 const LAST_TURNS: usize = 64;
+
+/// The most UDP sockets that the guest may have with a published port, or without.
+fn count_alike(policy: &Policy, is_published: bool) -> u32 {
+    match is_published {
+        true => policy.listeners,
+        false => policy.sockets,
+    }
+}
 
 impl Guest<'_> {
     /// The guest asks for a UDP socket.
@@ -126,7 +134,11 @@ impl Guest<'_> {
         };
         match self.table.datagrams().find(is_it) {
             Some(other) => other.ends.clone(),
-            None => Rc::new(RefCell::new(Ends::new(published.is_some()))),
+            None => {
+                let is_published = published.is_some();
+                let ends = Ends::new(is_published, count_alike(self.policy, is_published));
+                Rc::new(RefCell::new(ends))
+            }
         }
     }
 
@@ -134,7 +146,9 @@ impl Guest<'_> {
     /// more, or elsewhere. What the others know of it is outdated.
     pub fn check_datagrams(&mut self) {
         for datagrams in self.table.datagrams() {
-            datagrams.ends.borrow_mut().outdate();
+            let is_published = datagrams.published.is_some();
+            let alike = count_alike(self.policy, is_published);
+            datagrams.ends.borrow_mut().outdate(is_published, alike);
             let Some(Published { local, flags, at }) = datagrams.published else {
                 continue;
             };
