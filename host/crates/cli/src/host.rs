@@ -287,10 +287,16 @@ fn show_vms(vms: &[Vm]) -> io::Result<()> {
     table.print("  ")?;
     for vm in vms {
         if let Some(outsourcer) = &vm.outsourcer {
-            let served = format!(
+            let mut served = format!(
                 "{} UDP sockets, {} published ports, ",
                 outsourcer.datagrams, outsourcer.listeners
             );
+            if outsourcer.closing > 0 {
+                served = format!(
+                    "{} more that are closed but not sent, {served}",
+                    outsourcer.closing
+                );
+            }
             print_helper(&vm.name, "executes sockets for it", &served, outsourcer)?;
         }
         if let Some(end) = &vm.host_end {

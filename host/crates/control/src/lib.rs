@@ -303,6 +303,9 @@ pub struct Helper {
     pub pid: u32,
     /// Connections, also those that are being made or ended.
     pub sockets: u32,
+    /// Connections besides, which the guest has ended: the host still sends.
+    #[serde(default)]
+    pub closing: u32,
     /// Published ports.
     pub listeners: u32,
     /// UDP sockets, those with a published port too.

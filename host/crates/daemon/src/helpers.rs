@@ -289,6 +289,7 @@ impl Helpers {
         Some(Shown {
             pid: process.pid,
             sockets: report.sockets,
+            closing: report.closing,
             listeners: report.listeners,
             datagrams: report.datagrams,
             sent_bytes: report.sent,

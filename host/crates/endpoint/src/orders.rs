@@ -71,6 +71,8 @@ pub struct Report {
     pub number: u64,
     /// Connections, also those that are being made or ended.
     pub sockets: u32,
+    /// Connections besides, which the guest has ended: the host still sends.
+    pub closing: u32,
     /// Listeners, and UDP sockets with a published port.
     pub listeners: u32,
     /// UDP sockets.

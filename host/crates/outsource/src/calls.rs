@@ -137,6 +137,7 @@ impl Guest<'_> {
             has_error: false,
             is_received: false,
             is_sent: false,
+            closing: None,
             failed: None,
             stops_short: false,
         };

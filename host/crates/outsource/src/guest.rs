@@ -9,7 +9,7 @@ use nix::sys::epoll::EpollFlags;
 
 use crate::orders::Policy;
 use crate::rate::Rate;
-use crate::stream::Stage;
+use crate::stream::{Stage, Stream};
 use crate::table::{Entry, Table};
 use hallway_endpoint::lines::Counts;
 use hallway_endpoint::member::Peer;
@@ -110,6 +110,20 @@ impl Guest<'_> {
         self.peer.flush();
     }
 
+    /// Where there is no place left, those give theirs that the kernel has sent for too long
+    /// after their end: their other ends may take a byte at a time, for ever.
+    pub fn make_place(&mut self) {
+        if self.has_place() {
+            return;
+        }
+        for own in self.table.find_streams(Stream::is_late) {
+            if let Some(Entry::Stream(mut stream)) = self.table.remove(own) {
+                stream.reset(libc::ETIMEDOUT, self.peer);
+                stream.drop_ring(self.peer);
+            }
+        }
+    }
+
     /// There may be place again for connections that wait.
     pub fn wake_listeners(&mut self) {
         for own in self.table.listeners() {
@@ -120,7 +134,17 @@ impl Guest<'_> {
     }
 }
 
-/// Resets all connections, and closes all listeners.
+/// Resets all connections, and closes all listeners. The connections that the guest had ended
+/// before go on to send.
 pub fn reset_all(table: &mut Table) {
-    drop(table.clear());
+    let over = table.find_all(|entry| match entry {
+        Entry::Stream(stream) => !stream.leave(),
+        _ => true,
+    });
+    for own in over {
+        table.remove(own);
+    }
+    // Without a guest nothing has work.
+    table.take(Queue::Ready);
+    table.take(Queue::Dry);
 }

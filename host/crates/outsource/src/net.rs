@@ -86,7 +86,7 @@ pub fn is_own(ip: IpAddr) -> bool {
 }
 
 /// Starts a connection. It is there once the socket is writable without an error. It ends
-/// with RST, unless [`close`] ends it. `prepare` sets options first.
+/// with RST, unless [`finish`] is called. `prepare` sets options first.
 pub fn start_connect(route: &Route, prepare: impl FnOnce(&OwnedFd)) -> Result<TcpStream, Errno> {
     let socket = open(route.to.is_ipv4())?;
     set_reset(&socket, true);
@@ -123,7 +123,7 @@ pub fn start_listen(
 }
 
 /// Takes a connection that has arrived; with it comes the address of the other end. It ends
-/// with RST, unless [`close`] ends it.
+/// with RST, unless [`finish`] is called.
 pub fn accept(listener: &OwnedFd) -> Result<(TcpStream, SocketAddr), Errno> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd: RawFd = accept4(listener.as_raw_fd(), flags)?;
@@ -155,9 +155,14 @@ fn set_reset(socket: &impl AsFd, is_reset: bool) {
     let _ = setsockopt(&socket.as_fd(), sockopt::Linger, &at_once);
 }
 
-/// Closes a connection after its FIN, without RST.
-pub fn close(socket: TcpStream) {
-    set_reset(&socket, false);
+/// Has a connection end by FIN once its socket is closed.
+pub fn finish(socket: &TcpStream) {
+    set_reset(socket, false);
+}
+
+/// Closes a connection by RST.
+pub fn reset(socket: TcpStream) {
+    set_reset(&socket, true);
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! them; the host's checks them again.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use hallway_abi::ring as abi;
 use libc::{c_int, socklen_t};
@@ -47,10 +48,24 @@ pub fn set(socket: &impl AsFd, number: usize, value: i32) {
     net::set_option(socket, *level, *name, value);
 }
 
-/// Prepares a socket for being closed while the kernel still sends: how long that may
-/// take is then not the guest's choice.
-pub fn orphan(socket: &impl AsFd) {
-    set(socket, abi::OPTION_USER_TIMEOUT as usize, 0);
+/// How long the kernel sends in vain after the guest has ended a connection: about as long as
+/// Linux does after `close()`.
+pub const LAST_TIMEOUT: Duration = Duration::from_secs(200);
+
+/// Has the guest choose no more how long the kernel sends in vain.
+pub fn bound_sending(socket: &impl AsFd) {
+    let number = abi::OPTION_USER_TIMEOUT as usize;
+    set(socket, number, LAST_TIMEOUT.as_millis() as i32);
+}
+
+/// States of TCP in which a socket that has been shut down sends: `include/net/tcp_states.h`.
+const SENDING: [u8; 3] = [4, 9, 11];
+
+/// Whether the kernel still sends what a socket had when it was shut down, or the FIN.
+pub fn is_sending(socket: &impl AsFd) -> bool {
+    // The state is the first byte.
+    let info = read_info(socket);
+    info.first().is_some_and(|state| SENDING.contains(state))
 }
 
 /// Bytes that are sent, or are to be, and that the other end's kernel has not acknowledged.

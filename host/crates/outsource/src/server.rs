@@ -15,6 +15,7 @@ use crate::confine;
 use crate::guest::{reset_all, Guest};
 use crate::orders::Policy;
 use crate::rate::Rate;
+use crate::stream::Stream;
 use crate::table::Table;
 
 /// Executes sockets of the host for a guest.
@@ -63,8 +64,10 @@ impl Program for Outsourcer {
         tag: u64,
         flags: EpollFlags,
     ) {
-        if let Some(side) = side {
-            self.guest(side).take_event(tag, flags);
+        match (side, self.table.find(tag)) {
+            (Some(side), _) => self.guest(side).take_event(tag, flags),
+            (None, Some(own)) => self.table.close(own),
+            (None, None) => {}
         }
     }
 
@@ -81,8 +84,13 @@ impl Program for Outsourcer {
     }
 
     fn beat(&mut self, side: Option<Side<'_, Policy>>, _: &Poller) {
+        for own in self.table.find_streams(Stream::is_closing) {
+            self.table.close(own);
+        }
         if let Some(side) = side {
-            self.guest(side).wake_listeners();
+            let mut guest = self.guest(side);
+            guest.make_place();
+            guest.wake_listeners();
         }
     }
 
@@ -104,7 +112,8 @@ impl Program for Outsourcer {
     }
 
     fn report(&self, report: &mut Report) {
-        report.sockets = self.table.count_streams();
+        report.closing = self.table.count_closing();
+        report.sockets = self.table.count_streams() - report.closing;
         report.listeners = self.table.count_listeners() + self.table.published;
         report.datagrams = self.table.count_datagrams();
     }

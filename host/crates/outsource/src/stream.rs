@@ -8,6 +8,7 @@
 //! or the guest reads no more: it is the only message that can tell of a reset.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Instant;
 
 use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
@@ -64,6 +65,9 @@ pub struct Stream {
     pub is_received: bool,
     /// FIN is sent.
     pub is_sent: bool,
+    /// When the guest ended it: the kernel still sends. Till then it counts as one of the guest's
+    /// sockets: a closed one would be the host's, which has few for all.
+    pub closing: Option<Instant>,
     /// The errno by which sending failed: from then on the kernel gives what has arrived, and
     /// then an end, which is no FIN.
     pub failed: Option<Errno>,
@@ -100,6 +104,10 @@ impl Stream {
     /// Moves bytes both ways. True: there may be more.
     pub fn pump(&mut self, peer: &mut Peer, counts: &mut Counts) -> bool {
         if self.stage != Stage::Open || self.socket.is_none() {
+            return false;
+        }
+        if self.closing.is_some() {
+            self.close();
             return false;
         }
         let sent = self
@@ -275,16 +283,50 @@ impl Stream {
         Ok(budget == 0)
     }
 
-    /// Closes the socket once nothing is left to do with it. Where the guest reads no
-    /// more, the kernel resets it if bytes arrive yet.
+    /// Ends the connection once the guest has nothing left to do with it.
     fn finish_sent(&mut self, peer: &mut Peer) {
         if self.is_sent && (self.is_received || self.to_guest.is_none()) {
-            if let Some(socket) = self.socket.take() {
-                options::orphan(&socket);
-                net::close(socket);
+            self.closing = Some(Instant::now());
+            if let Some(socket) = &self.socket {
+                options::bound_sending(socket);
+                net::finish(socket);
             }
             self.send_done(0, peer);
+            self.close();
         }
+    }
+
+    /// Closes the socket once the kernel has sent all. Bytes that arrive then, and are not
+    /// read, reset it, as TCP does with a socket that its program has closed.
+    pub fn close(&mut self) {
+        let Some(socket) = self.socket.take() else {
+            return;
+        };
+        if !self.is_received && wire::peek(&socket) == Ok(true) {
+            net::reset(socket);
+        } else if options::is_sending(&socket) {
+            self.socket = Some(socket);
+        }
+    }
+
+    /// Whether the guest has ended it, and the kernel still sends.
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some() && self.socket.is_some()
+    }
+
+    /// Whether it may have to give its place to another one: for so long the kernel has sent.
+    pub fn is_late(&self) -> bool {
+        let is_late = |since: Instant| since.elapsed() >= options::LAST_TIMEOUT;
+        self.is_closing() && self.closing.is_some_and(is_late)
+    }
+
+    /// The guest has departed. True: the kernel still sends what that has left.
+    pub fn leave(&mut self) -> bool {
+        (self.from_guest, self.to_guest) = (None, None);
+        if self.closing.is_some() {
+            self.close();
+        }
+        self.is_closing()
     }
 
     fn fail(&mut self, failure: Failure, peer: &mut Peer, counts: &mut Counts) {
@@ -304,7 +346,9 @@ impl Stream {
     /// guest's DONE, without an end mark: that would be FIN to a reader before it learns
     /// of the errno.
     pub fn reset(&mut self, errno: i32, peer: &mut Peer) {
-        self.socket = None;
+        if let Some(socket) = self.socket.take() {
+            net::reset(socket);
+        }
         self.send_done(errno, peer);
     }
 
@@ -347,7 +391,7 @@ impl Stream {
 
     /// Asks for doorbells of what it waits for. True: there is something already.
     pub fn arm(&mut self) -> bool {
-        if self.stage != Stage::Open || self.socket.is_none() {
+        if self.stage != Stage::Open || self.closing.is_some() || self.socket.is_none() {
             return false;
         }
         let mut has_news = false;

@@ -119,6 +119,31 @@ impl Table {
         self.listeners.iter().find(is_it).copied()
     }
 
+    /// Number of connections that the guest has ended, and for which the kernel still sends.
+    pub fn count_closing(&self) -> u32 {
+        let is_it = |entry: &Entry| matches!(entry, Entry::Stream(stream) if stream.is_closing());
+        self.all.count_such(is_it)
+    }
+
+    /// Endpoints of connections.
+    pub fn find_streams(&mut self, is_it: impl Fn(&Stream) -> bool) -> Vec<u32> {
+        self.all.find_all(|entry| match entry {
+            Entry::Stream(stream) => is_it(stream),
+            _ => false,
+        })
+    }
+
+    /// Closes a connection that the guest has ended, once the kernel has sent all.
+    pub fn close(&mut self, endpoint: u32) {
+        let is_over = self.stream(endpoint).is_some_and(|stream| {
+            stream.close();
+            stream.is_over()
+        });
+        if is_over {
+            self.remove(endpoint);
+        }
+    }
+
     /// Removes an entry.
     pub fn remove(&mut self, endpoint: u32) -> Option<Entry> {
         let entry = self.all.remove(endpoint)?;
@@ -129,13 +154,6 @@ impl Table {
         self.listeners.retain(|listener| *listener != endpoint);
         self.is_freed = true;
         Some(entry)
-    }
-
-    /// Removes all.
-    pub fn clear(&mut self) -> impl Iterator<Item = Entry> {
-        self.listeners.clear();
-        (self.datagrams, self.published, self.is_freed) = (0, 0, false);
-        self.all.clear()
     }
 
     /// All UDP sockets.

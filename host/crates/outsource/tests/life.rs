@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{free_port, policy, Host};
+use common::{free_port, pattern, policy, Host, Vm};
 use hallway_abi::message as abi;
 use hallway_endpoint::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy, CONTROL_FD};
@@ -239,6 +239,106 @@ fn memory_and_sockets_are_limited_and_used_again() {
     assert_eq!(conn.offer.ring_size, 262_144);
 }
 
+/// A connection that the guest has ended, though its other end has not read all: that and what
+/// it has been sent.
+fn end_before_it_is_read(host: &Host, vm: &mut Vm, listener: &TcpListener) -> (TcpStream, Vec<u8>) {
+    // Less than is sent.
+    setsockopt(listener, sockopt::RcvBuf, &4096).unwrap();
+    let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let bytes = pattern(30_000, 9);
+    vm.write_all(&mut conn, &bytes);
+    vm.send_done(&conn, 0);
+    vm.end(&mut conn);
+    assert_eq!(vm.wait_other(abi::DONE, conn.own).reason, 0);
+    host.wait_report(|report| report.sent == bytes.len() as u64);
+    (stream, bytes)
+}
+
+#[test]
+fn what_is_not_sent_yet_counts_as_a_socket() {
+    let listener = server();
+    let host = Host::start(Policy {
+        sockets: 1,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let (mut stream, bytes) = end_before_it_is_read(&host, &mut vm, &listener);
+    check_it_counts(&host, &mut vm, &listener, &mut stream, &bytes);
+}
+
+/// Checks that a connection that the guest has ended counts until its other end has all.
+fn check_it_counts(
+    host: &Host,
+    vm: &mut Vm,
+    listener: &TcpListener,
+    stream: &mut TcpStream,
+    bytes: &[u8],
+) {
+    let report = host.report();
+    assert_eq!((report.sockets, report.closing), (0, 1));
+    let refused = vm.connect(listener.local_addr().unwrap()).err();
+    assert_eq!(refused, Some(libc::EACCES as u64));
+    let mut found = Vec::new();
+    stream.read_to_end(&mut found).unwrap();
+    assert!(found == bytes);
+    host.wait_report(|report| report.closing == 0);
+    vm.connect(listener.local_addr().unwrap()).unwrap();
+}
+
+#[test]
+fn what_a_guest_has_left_is_sent_and_counts_for_the_next() {
+    let listener = server();
+    let host = Host::start(Policy {
+        sockets: 1,
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let (mut stream, bytes) = end_before_it_is_read(&host, &mut vm, &listener);
+    host.order(&Order::Departed, &[]);
+    host.report();
+    assert_idle(&host);
+    let mut vm = host.join(22);
+    check_it_counts(&host, &mut vm, &listener, &mut stream, &bytes);
+}
+
+#[test]
+fn it_sleeps_after_a_guest_has_left_in_the_midst_of_its_work() {
+    let listener = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conns = Vec::new();
+    for _ in 0..20 {
+        conns.push(vm.connect(listener.local_addr().unwrap()).unwrap());
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[1; 65536]).is_ok() {}
+    }
+    for conn in &mut conns {
+        vm.write(conn, &[1; 60_000]);
+    }
+    // Both are there when it looks.
+    kill(Pid::from_raw(host.child.id() as i32), Signal::SIGSTOP).unwrap();
+    vm.peer.flush();
+    host.order(&Order::Departed, &[]);
+    kill(Pid::from_raw(host.child.id() as i32), Signal::SIGCONT).unwrap();
+    assert_eq!(host.report().sockets, 0);
+    assert_idle(&host);
+}
+
+#[test]
+fn bytes_for_a_closed_socket_reset_it() {
+    let listener = server();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let (mut stream, _) = end_before_it_is_read(&host, &mut vm, &listener);
+    stream.write_all(b"for nobody").unwrap();
+    host.wait_report(|report| report.closing == 0);
+    let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
 #[test]
 fn without_descriptors_any_address_may_be_the_hosts_own() {
     let rule = vec!["192.0.2.0/24".parse().unwrap()];
@@ -259,6 +359,34 @@ fn without_descriptors_any_address_may_be_the_hosts_own() {
     let refused = vm.connect("192.0.2.1:9".parse().unwrap()).err();
     assert_eq!(refused, Some(libc::EACCES as u64));
     assert_eq!(host.report().refused, [("no rule".to_string(), 1)]);
+}
+
+#[test]
+fn listeners_take_turns() {
+    let ports = [free_port(), free_port()];
+    let host = Host::start(Policy {
+        arrival_rate: 5,
+        arrival_burst: 1,
+        ..policy(&ports)
+    });
+    let mut vm = host.join(21);
+    let listeners = ports.map(|port| {
+        let own = vm.next_endpoint();
+        vm.listen(own, port, 50).unwrap();
+        own
+    });
+    let connect = |port| TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let _crowd: Vec<_> = (0..20).map(|_| connect(ports[0])).collect();
+    let _one = connect(ports[1]);
+    vm.wait_offer(listeners[1]);
+    let of_crowd = |message: &Message| matches!(message, Message::Offer(offer) if offer.listener == listeners[0]);
+    let mut before = 0;
+    while vm.has_message(of_crowd) {
+        vm.wait_offer(listeners[0]);
+        before += 1;
+    }
+    // Those that were taken before it came, and perhaps one that has not been looked at.
+    assert!(before < 10, "{before} of the crowd came first");
 }
 
 #[test]
@@ -358,34 +486,6 @@ fn it_sleeps_while_the_guest_does_not_read_what_came_before_a_reset() {
     assert_idle(&host);
     assert!(vm.read_exact(&mut conn, bytes.len()) == bytes);
     vm.wait_other(abi::DONE, conn.own);
-}
-
-#[test]
-fn listeners_take_turns() {
-    let ports = [free_port(), free_port()];
-    let host = Host::start(Policy {
-        arrival_rate: 5,
-        arrival_burst: 1,
-        ..policy(&ports)
-    });
-    let mut vm = host.join(21);
-    let listeners = ports.map(|port| {
-        let own = vm.next_endpoint();
-        vm.listen(own, port, 50).unwrap();
-        own
-    });
-    let connect = |port| TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let _crowd: Vec<_> = (0..20).map(|_| connect(ports[0])).collect();
-    let _one = connect(ports[1]);
-    vm.wait_offer(listeners[1]);
-    let of_crowd = |message: &Message| matches!(message, Message::Offer(offer) if offer.listener == listeners[0]);
-    let mut before = 0;
-    while vm.has_message(of_crowd) {
-        vm.wait_offer(listeners[0]);
-        before += 1;
-    }
-    // Those that were taken before it came, and perhaps one that has not been looked at.
-    assert!(before < 10, "{before} of the crowd came first");
 }
 
 #[test]

@@ -93,6 +93,7 @@ impl Guest<'_> {
             has_error: false,
             is_received: false,
             is_sent: false,
+            closing: None,
             failed: None,
             stops_short: false,
         };
