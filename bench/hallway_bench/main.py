@@ -28,6 +28,7 @@ from .hostend import HostEnd
 from .native import Native
 from .outside import Outside
 from .scenarios import Scenarios
+from .siblings import Siblings
 from .splits import Splits
 from .tunnels import Tunnels
 from .within import Within
@@ -83,6 +84,7 @@ def _bench(options: argparse.Namespace) -> int:
         HostEnd(seconds),
         Splits(seconds),
         Outside(seconds),
+        Siblings(seconds),
         Domains(seconds),
         Within(seconds),
         Native(seconds),

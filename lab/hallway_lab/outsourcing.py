@@ -21,7 +21,7 @@ from .sh import LabError, run
 from .topology import Daemon, Site
 from .vm import VM
 
-NUMBER = 11
+NUMBER, SIBLING = 11, 12
 NETNS = "outside"
 # Ends of the wire: of the host, and outside.
 WIRE = "wan"
@@ -99,10 +99,12 @@ def running(
     vm: VM,
     rules: str = "",
     beside: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    sibling: VM | None = None,
 ) -> Iterator[None]:
     """Run what `describe` returned, without the module; rules: more of its [vm.outsource].
 
-    `beside` runs from before the VM boots, when the network outside is there.
+    `beside` runs from before the VM boots, when the network outside is there. A sibling is another VM of
+    that site, with an outsourcer of its own, which publishes nothing.
     """
     own = Path("/run/netns/own")
     with outside(), contextlib.ExitStack() as stack:
@@ -110,12 +112,15 @@ def running(
         run(["mount", "--bind", "/proc/self/ns/net", own])
         stack.callback(run, ["umount", own], check=False)
         assert site.daemon.config
-        site.daemon.config.write_text(CONFIG.format(vm=vm, netns=own, rules=rules))
+        vms = {vm: rules} | ({sibling: ""} if sibling else {})
+        entries = [CONFIG.format(vm=one, netns=own, rules=more) for one, more in vms.items()]
+        site.daemon.config.write_text("".join(entries))
         site.daemon.start()
         stack.callback(site.daemon.kill, 15)
         stack.enter_context(beside())
-        stack.enter_context(site.join(vm))
-        route_outside(vm)
+        stack.enter_context(site.join(*vms))
+        for one in vms:
+            route_outside(one)
         yield
 
 
@@ -147,6 +152,7 @@ class Stand:
 
     def __init__(self, site: Site, vm: VM, folder: Path, servers: contextlib.ExitStack) -> None:
         self.site, self.client, self.folder = site, vm, folder
+        self.server: VM | None = None  # a sibling, whose outsourcer publishes its ports
         self.on = True
         self._servers = servers
 
@@ -156,7 +162,9 @@ class Stand:
 
     def switch(self, on: bool) -> None:
         """Turn outsourcing on or off: without it, bytes go by the NIC."""
-        self.client.run(f"hallway outsource {'on' if on else 'off'}")
+        for vm in (self.client, self.server):
+            if vm:
+                vm.run(f"hallway outsource {'on' if on else 'off'}")
         self.on = on
 
     def spin(self, microseconds: int | None = None) -> None:
@@ -204,6 +212,27 @@ def standing(
         servers = stack.enter_context(contextlib.ExitStack())
         site, vm = describe(folder, kernel, share=paths.out("share", kernel), **options)
         stack.enter_context(running(site, vm, rules, beside))
-        vm.run("insmod /hallway/hallway.ko")
-        await_arrival(vm, has_arrived, "outsourcer")
+        _load(vm)
         yield Stand(site, vm, folder, servers)
+
+
+@contextlib.contextmanager
+def standing_pair(kernel: str, rules: str = "") -> Iterator[Stand]:
+    """Boot a VM as `standing` does, and a sibling that calls it: the stand's client."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = stack.enter_context(contextlib.ExitStack())
+        site, server = describe(folder, kernel, share=paths.out("share", kernel))
+        monitor = Path(f"/run/vm{SIBLING}.qmp")
+        client = site.vm(SIBLING, kernel, monitor=monitor, share=paths.out("share", kernel))
+        stack.enter_context(running(site, server, rules, sibling=client))
+        for vm in (server, client):
+            _load(vm)
+        stand = Stand(site, client, folder, servers)
+        stand.server = server
+        yield stand
+
+
+def _load(vm: VM) -> None:
+    vm.run("insmod /hallway/hallway.ko")
+    await_arrival(vm, has_arrived, "outsourcer")
