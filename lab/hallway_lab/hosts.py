@@ -84,29 +84,30 @@ def _monitor(host: str, number: int) -> Path:
     return paths.RUN / f"{host}-vm{number}.qmp"
 
 
-def _configuration(host: str, driven: Sequence[int], by_hand: Sequence[int]) -> Path:
+def _configuration(host: str, driven: Sequence[int], by_hand: Sequence[int], more: str) -> Path:
     words = GROUP
     for number in (*driven, *by_hand):
         words += MACHINE.format(vm=VM(number=number))
         if number in driven:
-            words += f'monitor = "{_monitor(host, number)}"\n'
+            words += f'monitor = "{_monitor(host, number)}"\n{more.format(host=host)}'
     path = paths.RUN / f"{host}.toml"
     path.write_text(words)
     return path
 
 
 @contextlib.contextmanager
-def hosts(*names: str, driven: Sequence[int], by_hand: Sequence[int]) -> Iterator[list[Host]]:
+def hosts(*names: str, driven: Sequence[int], by_hand: Sequence[int], more: str = "") -> Iterator[list[Host]]:
     """Run hosts of these names, each with a daemon of its own, for the length of the block.
 
     VMs are named by their numbers. The daemons plug regions into the driven
-    VMs and migrate them; the tests do so for the others.
+    VMs and migrate them; the tests do so for the others. `more` belongs to the entry of each
+    driven VM, where `{host}` stands for the name of the host.
     """
     made: list[Host] = []
     try:
         for name in names:
             isolate.add_host(name)
-            daemon = Daemon(host=name, config=_configuration(name, driven, by_hand))
+            daemon = Daemon(host=name, config=_configuration(name, driven, by_hand, more))
             made.append(Host(name, daemon, driven))
             daemon.start()
         yield made

@@ -68,12 +68,13 @@ class Hosts:
         at = next(host for host in (self.here, self.there) if host.name == self.moves.config.host)
         return [str(w) for w in (binaries() / "hallway", *words, "--run-dir", at.daemon.run_dir)]
 
-    def migrate(self, to: Host) -> Move:
+    def migrate(self, to: Host, *options: str) -> Move:
         """Migrate by `hallway migrate`."""
         hosts.hurry(self.moves)
         with hosts.arriving(self.moves, to) as destination:
             begin = time.monotonic()
-            done = call(*self.hallway("migrate", self.moves.name, hosts.address(destination)))
+            words = ("migrate", self.moves.name, hosts.address(destination), *options)
+            done = call(*self.hallway(*words))
             took = time.monotonic() - begin
             check(done.returncode == 0, f"does not migrate: {done}")
             check("it stood still" in done.stdout, f"does not print the downtime: {done}")
@@ -179,10 +180,14 @@ def check_stays(done: subprocess.CompletedProcess[str], why: str) -> None:
 
 
 @contextlib.contextmanager
-def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Hosts]:
-    """Run both hosts, and both VMs on the first of them, for the length of the block."""
+def booted(kernel: str, share: Path, logs: Path, slow: float, more: str = "") -> Iterator[Hosts]:
+    """Run both hosts, and both VMs on the first of them, for the length of the block.
+
+    `more` belongs to the entry of the one that `hallway migrate` moves: see hosts().
+    """
     options = {"share": share, "memory_mib": MEMORY, "boot_timeout": 120 * slow}
-    with hosts.hosts("here", "there", driven=[DRIVEN], by_hand=[BY_HAND]) as (here, there):
+    both = hosts.hosts("here", "there", driven=[DRIVEN], by_hand=[BY_HAND], more=more)
+    with both as (here, there):
         stays, moves = (name_logs(here.vm(n, kernel, **options), logs) for n in (BY_HAND, DRIVEN))
         with boot_all(stays, moves):
             for vm in (stays, moves):
