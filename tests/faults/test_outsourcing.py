@@ -90,6 +90,7 @@ def loaded(outsourced: Outsourced) -> Iterator[Load]:
     """Run the load in the block. Afterwards all is held that was before, and no more."""
     outsourced.load()
     assert outsourced.vm.qmp  # a connection that QEMU holds
+    wait_for(keeps_outsourcer, "the holder keeps what the outsourcer has")
     start, slab = held(outsourced), slab_kib(outsourced.vm)
     with serving(["python3", "-B", "-c", ECHO, OUTSIDE, str(AWAY)], AWAY):
         load = Load(outsourced)
@@ -112,13 +113,20 @@ def loaded(outsourced: Outsourced) -> Iterator[Load]:
     outsourced.healthy()
 
 
+def keeps_outsourcer() -> bool:
+    """Tell whether the holder has the memory of an outsourcer's region, and its process."""
+    folder = Path(f"/proc/{_find_holder()}/fd")
+    names = [os.readlink(one) for one in folder.iterdir()]
+    return all(any(word in name for name in names) for word in ("memfd:hallway-out.", "pidfd"))
+
+
 def held(outsourced: Outsourced) -> dict[str, int]:
     """Return what the processes of the host, and the guest's sockets, hold."""
     status = outsourced.site.daemon.status()
     report = outsourced.report()
     pids = {
         "hallwayd": status["pid"],
-        "holder": next(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_holder(pid)),
+        "holder": _find_holder(),
         "outsourcer": report["pid"],
         "QEMU": outsourced.vm.pid,
     }
@@ -137,6 +145,10 @@ def held(outsourced: Outsourced) -> dict[str, int]:
 def grown(start: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, int]]:
     """Return what is more than it was."""
     return {name: (start.get(name, 0), count) for name, count in now.items() if count > start.get(name, 0)}
+
+
+def _find_holder() -> int:
+    return next(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_holder(pid))
 
 
 def _is_holder(pid: int) -> bool:
