@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
 use nix::errno::Errno;
@@ -24,6 +24,7 @@ use virt::domain::Domain;
 use virt::sys;
 
 use crate::places::Places;
+use crate::step::within;
 
 /// Where libvirt is, in libvirt's own variable.
 const URI_VARIABLE: &str = "LIBVIRT_DEFAULT_URI";
@@ -36,6 +37,10 @@ const KEEP_ALIVE: (i32, u32) = (5, 6);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a command waits for a place; hallwayd waits longer for its answer.
 const PLACE: Duration = Duration::from_secs(5);
+/// How long libvirtd, which may have to be started, has for a connection; hallwayd waits longer.
+const CONNECT: Duration = Duration::from_secs(20);
+/// How long libvirtd is asked for no other connection after it took none.
+const LATER: Duration = Duration::from_secs(60);
 /// Bytes of the longest command.
 const LINE_MAX: usize = 64 << 10;
 
@@ -56,18 +61,49 @@ pub fn connect() -> Result<Connect> {
 /// The places on the connections that all domains share.
 static PLACES: Places = Places::new();
 
-/// A connection that all domains share, by its number. The first one has the events.
-fn shared(number: usize) -> Result<Arc<Connect>> {
-    static SHARED: Mutex<Vec<Arc<Connect>>> = Mutex::new(Vec::new());
+/// The connections that all domains share. The first one has the events.
+struct Shared {
+    all: Vec<Arc<Connect>>,
+    /// When another one may be tried: libvirtd took no more clients.
+    later: Option<Instant>,
+}
+
+/// A connection that all domains share, and its number: that one, or the first, if libvirtd takes
+/// no more clients now.
+fn shared(number: usize) -> Result<(usize, Arc<Connect>)> {
+    static SHARED: Mutex<Shared> = Mutex::new(Shared {
+        all: Vec::new(),
+        later: None,
+    });
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    while shared.len() <= number {
-        let connect = open()?;
-        if shared.is_empty() {
-            register(&connect)?;
+    while shared.all.len() <= number {
+        let begin = Instant::now();
+        let first = shared.all.first().cloned();
+        if let (Some(first), true) = (&first, shared.later.is_some_and(|at| begin < at)) {
+            return Ok((0, first.clone()));
         }
-        shared.push(Arc::new(connect));
+        // All other domains wait behind this one, and libvirt sets no limit.
+        match (within(CONNECT, "connecting with libvirt", open), first) {
+            (Ok(connect), first) => {
+                if first.is_none() {
+                    register(&connect)?;
+                }
+                shared.all.push(Arc::new(connect));
+            }
+            (Err(_), Some(first)) => {
+                shared.later = Some(begin + LATER);
+                return Ok((0, first));
+            }
+            // A thread hangs there, and the next try would have one more: hallwayd starts
+            // the process again.
+            (Err(error), None) if begin.elapsed() >= CONNECT => {
+                eprintln!("hallway-libvirt: {error:#}");
+                std::process::exit(1);
+            }
+            (Err(error), None) => return Err(error),
+        }
     }
-    Ok(shared[number].clone())
+    Ok((number, shared.all[number].clone()))
 }
 
 /// Opens a connection with the end of which the process ends.
@@ -150,8 +186,7 @@ impl Line {
 }
 
 fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
-    let number = PLACES.emptiest();
-    let connect = shared(number)?;
+    let (number, connect) = shared(PLACES.emptiest())?;
     let find = || {
         let found = connect.lookup_domain_by_uuid_string(uuid);
         found.map_err(|_| anyhow!("libvirt has no domain with UUID {uuid}"))
