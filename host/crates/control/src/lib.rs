@@ -34,6 +34,22 @@ pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("control.sock")
 }
 
+/// Path of the holder's socket in a run directory.
+pub fn holder(run_dir: &Path) -> PathBuf {
+    run_dir.join("holder.sock")
+}
+
+/// Whether there is a holder: VMs may have ring memory then, also while no hallwayd answers.
+pub fn has_holder(run_dir: &Path) -> bool {
+    match UnixStream::connect(holder(run_dir)) {
+        Err(error) => !matches!(
+            error.kind(),
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused
+        ),
+        Ok(_) => true,
+    }
+}
+
 /// What the configuration takes as the name of a VM, in words.
 pub const VM_NAMES: &str = "up to 64 letters, digits, - _";
 

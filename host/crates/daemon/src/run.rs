@@ -41,7 +41,7 @@ impl RunDir {
 
     /// Path of the holder's socket.
     pub fn holder(&self) -> PathBuf {
-        self.path.join("holder.sock")
+        control::holder(&self.path)
     }
 
     fn pid_file(path: &Path) -> PathBuf {

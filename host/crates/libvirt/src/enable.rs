@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallway enable` and `hallway disable`.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
-use hallway_control::{ask, is_vm_name, Answer, Query, Status, VM_NAMES};
+use anyhow::{anyhow, bail, Context, Result};
+use hallway_control::{ask, has_holder, is_vm_name, Answer, Query, Status, VM_NAMES};
 use toml::Table;
 use virt::connect::Connect;
 use virt::error::ErrorNumber;
@@ -66,6 +67,11 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
         );
     }
     let status = status(&common.run_dir);
+    if has_holder(&common.run_dir) {
+        status
+            .as_ref()
+            .map_err(|error| anyhow!("VMs have ring memory, but {error:#}"))?;
+    }
     let socket = status.as_ref().map(|status| status.socket.clone());
     let socket = socket.unwrap_or_else(|_| common.run_dir.join("hallwayd.sock"));
     let room = region.map_or(Ok(ROOM), |(size, _)| room(&size))?;
@@ -119,27 +125,38 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
             (false, true) => {
                 "it was enabled before, and runs: what changed comes with its next start"
             }
-            (_, false) => "ready for its next start",
+            (true, false) => "ready for its next start",
+            (false, false) => "it was enabled before: what changed comes with its next start",
         };
-        println!("{name}: enabled in group {}; {next}", common.group);
+        say(&format!(
+            "{name}: enabled in group {}; {next}",
+            common.group
+        ));
     }
     if let Err(error) = status {
-        println!(
+        say(&format!(
             "hallwayd does not run yet: start it before the VMs, as QEMU ends where its socket is \
              missing ({error:#})"
-        );
+        ));
     }
     Ok(())
 }
 
-/// Takes back what [`enable`] did.
+/// Says what is done. A reader that has had enough does not keep the rest from being done.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Takes back what [`enable`] did. A VM is in the file until nothing is left to do, so that one
+/// that was not finished can be disabled again.
 pub fn disable(common: &Common) -> Result<()> {
     let path = group::path(&common.config_dir, &common.group)?;
     let _lock = group::lock(&common.config_dir, common.limit())?;
     let libvirt = Libvirt::connect(common.limit())?;
-    let Some(mut content) = group::read(&path)? else {
+    let Some(before) = group::read(&path)? else {
         bail!("there is no group {} in {}", common.group, path.display());
     };
+    let mut content = before.clone();
     for name in &common.vms {
         let Some(vm) = content.vm.iter_mut().find(|vm| vm.name == *name) else {
             bail!("{name} is not in group {}", common.group);
@@ -150,27 +167,28 @@ pub fn disable(common: &Common) -> Result<()> {
             vm.more.remove(helped);
         }
     }
-    let runs = status(&common.run_dir).is_ok();
-    if runs {
-        // It needs the monitor of a VM to take its memory out.
-        group::write(&path, &content)?;
-        reload(&common.run_dir)?;
-        for name in &common.vms {
-            // One that is not there, or does not run, has no memory.
-            if matches!(libvirt.look_up(name)?, Some((domain, _)) if domain.is_active) {
-                await_release(&common.run_dir, name)?;
+    let status = status(&common.run_dir);
+    match &status {
+        Ok(_) => {
+            if let Err(error) = take_memory(common, &libvirt, &path, &content) {
+                group::write(&path, &before)?;
+                // What failed before says more.
+                let _ = reload(&common.run_dir);
+                return Err(error);
             }
         }
+        Err(error) if has_holder(&common.run_dir) => {
+            if let Some(name) = libvirt.find_active(&common.vms)?.first() {
+                bail!("{name} runs, and only hallwayd takes its ring memory out: {error:#}");
+            }
+        }
+        Err(_) => {}
     }
-    content.vm.retain(|vm| !common.vms.contains(&vm.name));
-    group::write(&path, &content)?;
-    if runs {
-        reload(&common.run_dir)?;
-    }
+    let mut done = Vec::new();
     for name in &common.vms {
         // A domain that was removed needs no change.
         let Some((domain, xml)) = libvirt.look_up(name)? else {
-            println!("{name}: disabled; libvirt has no such domain");
+            done.push((name, "; libvirt has no such domain"));
             continue;
         };
         libvirt.define(name, domain::disable(&xml)?)?;
@@ -178,7 +196,26 @@ pub fn disable(common: &Common) -> Result<()> {
             true => "; it keeps its doorbell, of no use now, until it is shut down",
             false => "",
         };
-        println!("{name}: disabled{next}");
+        done.push((name, next));
+    }
+    content.vm.retain(|vm| !common.vms.contains(&vm.name));
+    group::write(&path, &content)?;
+    if status.is_ok() {
+        reload(&common.run_dir)?;
+    }
+    for (name, next) in done {
+        say(&format!("{name}: disabled{next}"));
+    }
+    Ok(())
+}
+
+/// Has hallwayd take the memory of VMs out, for which it needs their monitors: with this content
+/// of the file, they are in no group.
+fn take_memory(common: &Common, libvirt: &Libvirt, path: &Path, content: &Content) -> Result<()> {
+    group::write(path, content)?;
+    reload(&common.run_dir)?;
+    for name in libvirt.find_active(&common.vms)? {
+        await_release(&common.run_dir, name)?;
     }
     Ok(())
 }
@@ -224,6 +261,17 @@ impl Libvirt {
             Ok(Some((domain, xml)))
         };
         within(self.limit, &format!("looking up domain {name}"), look)
+    }
+
+    /// Those that run. Others have no ring memory, nor those that are not there.
+    fn find_active<'a>(&self, names: &'a [String]) -> Result<Vec<&'a String>> {
+        let mut found = Vec::new();
+        for name in names {
+            if matches!(self.look_up(name)?, Some((domain, _)) if domain.is_active) {
+                found.push(name);
+            }
+        }
+        Ok(found)
     }
 
     fn find(&self, name: &str) -> Result<(Domain, String)> {

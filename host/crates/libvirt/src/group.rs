@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use hallway_membership::lock_file;
+use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -84,24 +84,36 @@ pub struct Content {
     pub more: Table,
 }
 
+/// The lock of a directory. Its file goes with it.
+pub struct Lock {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// Keeps all other commands from the files in a directory, until it is dropped. An error
 /// where one is at work for longer than `limit`.
-pub fn lock(dir: &Path, limit: Duration) -> Result<Flock<File>> {
+pub fn lock(dir: &Path, limit: Duration) -> Result<Lock> {
     let shown = dir.display();
     make(dir)?;
-    let mut file = File::open(dir).with_context(|| shown.to_string())?;
+    let path = dir.join(".lock");
     let deadline = Instant::now() + limit;
     loop {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
-            Err((_, errno)) => bail!("{shown}: {}", errno.desc()),
-        };
-        if Instant::now() >= deadline {
-            bail!(
-                "{shown}: another hallway enable or disable is at work there for {} s",
-                limit.as_secs()
-            );
+        let locked = lock_file(&path);
+        match locked.with_context(|| format!("{}: run as root", path.display()))? {
+            Ok(_lock) => return Ok(Lock { path, _lock }),
+            Err(_) if Instant::now() < deadline => {}
+            Err(_) => {
+                bail!(
+                    "{shown}: another hallway enable or disable is at work there for {} s",
+                    limit.as_secs()
+                );
+            }
         }
         std::thread::sleep(LOOK);
     }

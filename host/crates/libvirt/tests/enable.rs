@@ -3,11 +3,17 @@
 #![allow(missing_docs)]
 
 use std::fs::File;
-use std::os::unix::net::UnixListener;
+use std::io::{IoSlice, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType,
+};
 
 fn scratch(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("hwl-{}-{name}", std::process::id()));
@@ -21,8 +27,12 @@ fn enable(dir: &Path, uri: &str) -> Output {
 }
 
 fn enable_domain(dir: &Path, uri: &str, name: &str) -> Output {
+    run("enable", dir, uri, name)
+}
+
+fn run(command: &str, dir: &Path, uri: &str, name: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hallway-libvirt"))
-        .args(["enable", name, "--timeout", "1", "--run-dir"])
+        .args([command, name, "--timeout", "1", "--run-dir"])
         .arg(dir.join("none"))
         .arg("--config-dir")
         .arg(dir.join("config"))
@@ -50,9 +60,58 @@ fn a_libvirt_that_does_not_answer_is_named_with_the_step() {
 }
 
 #[test]
+fn a_libvirt_that_does_not_answer_ends_what_serves_hallwayd() {
+    let dir = scratch("mute");
+    let path = dir.join("libvirt");
+    let _hangs = UnixListener::bind(&path).unwrap();
+    let (hallwayd, its) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .unwrap();
+    let mut served = Command::new(env!("CARGO_BIN_EXE_hallway-libvirt"))
+        .arg("serve")
+        .env(
+            "LIBVIRT_DEFAULT_URI",
+            format!("qemu+unix:///system?socket={}", path.display()),
+        )
+        .stdin(its)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Many VMs at once have it ended no later than one does.
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let (stream, its) = UnixStream::pair().unwrap();
+        let rights = [its.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&rights)];
+        let uuid = [IoSlice::new(UUID.as_bytes())];
+        let flags = MsgFlags::empty();
+        sendmsg::<()>(hallwayd.as_raw_fd(), &uuid, &rights, flags, None).unwrap();
+        streams.push(stream);
+    }
+    let begin = Instant::now();
+    assert_eq!(served.wait().unwrap().code(), Some(1));
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    let mut said = String::new();
+    let mut stderr = served.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(
+        said.contains("libvirt does not answer within 20 s"),
+        "{said}"
+    );
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn two_commands_do_not_change_a_directory_at_once() {
     let dir = scratch("locked");
+    // Any user can lock the directory: that keeps nobody from anything.
     let file = File::open(dir.join("config")).unwrap();
+    let _lock = Flock::lock(file, FlockArg::LockExclusive).unwrap();
+    let file = File::create(dir.join("config/.lock")).unwrap();
     let lock = Flock::lock(file, FlockArg::LockExclusive).unwrap();
     let said = error(&enable(&dir, "test:///default"));
     assert!(
@@ -86,6 +145,33 @@ fn a_domain_of_another_group_is_named_with_the_command_that_takes_it_out() {
     assert!(said.contains(&wanted), "{said}");
     let files = std::fs::read_dir(dir.join("config")).unwrap();
     assert_eq!(files.count(), 1);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn memory_that_no_hallwayd_takes_out_keeps_a_domain_enabled() {
+    let dir = scratch("held");
+    let file = dir.join("config/default.toml");
+    let before = format!(
+        "[[group]]\nname = \"default\"\nisolation = \"pair\"\n[[vm]]\nname = \"test\"\n\
+         uuid = \"{UUID}\"\ngroups = [\"default\"]\nmonitor = \"libvirt\"\n"
+    );
+    std::fs::write(&file, &before).unwrap();
+    std::fs::create_dir(dir.join("none")).unwrap();
+    let holder = UnixListener::bind(dir.join("none/holder.sock")).unwrap();
+    let said = error(&run("disable", &dir, "test:///default", "test"));
+    assert!(
+        said.contains("test runs, and only hallwayd takes its ring memory out"),
+        "{said}"
+    );
+    let said = error(&enable_domain(&dir, "test:///default", "test"));
+    assert!(said.contains("VMs have ring memory, but"), "{said}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+    // There is a socket, and no holder.
+    drop(holder);
+    let ended = run("disable", &dir, "test:///default", "test");
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(!file.exists());
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
