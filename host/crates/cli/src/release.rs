@@ -1,19 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallway release` and `hallway resume`: have hallwayd take a VM's ring memory out, and
 //! put it in again.
+//!
+//! A signal ends neither half way: what was taken out is put in again.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Query, Release};
+use nix::libc;
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 
 use crate::host::refuse;
 use crate::migrate::{drain, follow};
+
+/// The signal that came last; 0: none.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// The command that runs; 0: none.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// The terminal sends SIGINT to the command, too; other signals are for this process alone.
+extern "C" fn note(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::SeqCst);
+    pass_on();
+}
+
+fn pass_on() {
+    let (signal, child) = (SIGNAL.load(Ordering::SeqCst), CHILD.load(Ordering::SeqCst));
+    if child != 0 && signal != 0 && signal != libc::SIGINT {
+        // SAFETY: the call takes numbers only, and may be made by a handler.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+/// Has signals that end a program be noted. The command has the default again.
+fn note_signals() -> Result<()> {
+    let action = SigAction::new(
+        SigHandler::Handler(note),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler stores a number, and makes one system call.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
+}
 
 /// Has a VM release its ring memory, and returns once all of it is out. The guest has
 /// `timeout` seconds for each region. `reset_outsourced`: outsourced connections that have not
@@ -32,10 +69,15 @@ pub fn release(
         timeout,
         reset_outsourced: reset_outsourced.is_some(),
     };
+    note_signals()?;
     let mut now = answer(run_dir, begin)?;
     loop {
         match now {
             Release::Unplugging => {}
+            Release::Out if SIGNAL.load(Ordering::SeqCst) != 0 => {
+                resume(run_dir, vm)?;
+                bail!("a signal ended it");
+            }
             Release::Out => return Ok(()),
             Release::Failed { why } => bail!("{vm} keeps its ring memory: {why}"),
         }
@@ -58,15 +100,14 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         )?;
         return Ok(());
     };
-    // A signal from the terminal is for the command, which has the default again.
-    let action = SigAction::new(
-        SigHandler::Handler(ignore),
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
-    // SAFETY: the handler does nothing.
-    unsafe { sigaction(Signal::SIGINT, &action) }?;
-    let ended = Command::new(program).args(words).status();
+    let ended = Command::new(program).args(words).spawn();
+    let ended = ended.and_then(|mut child| {
+        CHILD.store(child.id() as i32, Ordering::SeqCst);
+        // One that came before there was a child.
+        pass_on();
+        child.wait()
+    });
+    CHILD.store(0, Ordering::SeqCst);
     // A VM that has gone gets nothing, and is no failure.
     let resumed = ask(run_dir, Query::Resume { vm: vm.into() });
     resumed.with_context(|| format!("{vm} lacks its ring memory: hallway resume {vm}"))?;
@@ -78,8 +119,6 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         None => bail!("{program}: {ended}"),
     }
 }
-
-extern "C" fn ignore(_signal: std::ffi::c_int) {}
 
 /// Has a VM get the ring memory again that it released.
 pub fn resume(run_dir: &Path, vm: &str) -> Result<()> {

@@ -117,6 +117,17 @@ fn a_release_that_ended_is_known_to_the_next_hallwayd() {
         );
         assert_eq!(ended.status.code(), Some(code), "{ended:?}");
     }
+    // A signal for `hallway` alone ends the command, and the memory comes back.
+    let ended = run(
+        "ended",
+        &["release", "web1"],
+        &["--", "sh", "-c", "kill -TERM $PPID; exec sleep 60"],
+        vec![stage(Release::Out), Some(Answer::Resuming)],
+    );
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("sh: signal: 15"), "{said}");
+
     let ended = run(
         "not-back",
         &["release", "web1"],
