@@ -189,6 +189,10 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
 
 /// What a site adds to the rules for libvirt's QEMUs.
 const SITE: &str = "/etc/apparmor.d/local/abstractions/libvirt-qemu";
+/// Our rules, where the package has them.
+const RULES: &str = "/etc/apparmor.d/abstractions/hallway-qemu";
+/// The same in one line.
+const RULE: &str = "/run/hallway/hallwayd.sock rw,";
 
 /// Whether AppArmor confines QEMUs without our rules.
 fn apparmor(found: &mut Findings) {
@@ -196,21 +200,26 @@ fn apparmor(found: &mut Findings) {
     let confines = enabled.is_ok_and(|enabled| enabled.trim() == "Y")
         && Path::new("/etc/apparmor.d/libvirt").is_dir();
     if confines {
-        judge_rules(std::fs::read_to_string(SITE), found);
+        let has_rules = Path::new(RULES).exists();
+        judge_rules(std::fs::read_to_string(SITE), has_rules, found);
     }
 }
 
 /// Judges what a site adds to the rules for libvirt's QEMUs.
-fn judge_rules(rules: io::Result<String>, found: &mut Findings) {
+fn judge_rules(rules: io::Result<String>, has_rules: bool, found: &mut Findings) {
+    let include = "include <abstractions/hallway-qemu>";
+    let allows = |line: &str| line.contains(RULE) || line.contains(include);
+    // The parser refuses a file that includes one that is not there.
+    let line = if has_rules { include } else { RULE };
     match rules {
-        Ok(rules) if rules.contains("hallway") => {}
+        Ok(rules) if rules.lines().any(allows) => {}
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.add(
             format!("{SITE} cannot be read: AppArmor may know of Hallway, or not"),
             AS_ROOT,
         ),
         _ => found.add(
             "AppArmor confines libvirt's QEMUs, and knows nothing of Hallway",
-            format!("add the line  include <abstractions/hallway-qemu>  to {SITE}"),
+            format!("add the line  {line}  to {SITE}"),
         ),
     }
 }
@@ -334,7 +343,8 @@ fn judge_module(module: &Module, found: &mut Findings) {
     if module.version != own {
         found.add(
             format!("the module is {}, and hallway {own}", module.version),
-            "hallway off; modprobe -r hallway_vsock hallway; modprobe hallway (connections stay)",
+            "close tunnels, and: modprobe -r hallway_vsock hallway && modprobe hallway (connections \
+             stay, except outsourced ones, which are reset)",
         );
     }
     if !module.enabled {
@@ -426,15 +436,32 @@ mod tests {
         let none = || Err(io::ErrorKind::NotFound.into());
         for (rules, part) in [
             (Ok("include <abstractions/hallway-qemu>\n".into()), None),
-            (Ok("/x r,\n".into()), Some("knows nothing")),
+            (Ok("  /run/hallway/hallwayd.sock rw,\n".into()), None),
+            (Ok("# no hallway\n/x r,\n".into()), Some("knows nothing")),
             (none(), Some("knows nothing")),
             (denied(), Some("cannot be read")),
         ] {
             let mut found = Findings::default();
-            judge_rules(rules, &mut found);
+            judge_rules(rules, true, &mut found);
             let what = found.found.first().map(|one| one.what.as_str());
             assert_eq!(what.is_some(), part.is_some(), "{what:?}");
             assert!(part.is_none_or(|part| what.is_some_and(|what| what.contains(part))));
+        }
+    }
+
+    #[test]
+    fn rules_that_are_not_there_are_not_included() {
+        for (has_rules, part) in [
+            (true, "include <abstractions/"),
+            (false, "/hallwayd.sock rw,"),
+        ] {
+            let mut found = Findings::default();
+            judge_rules(Ok(String::new()), has_rules, &mut found);
+            assert!(
+                found.found[0].remedy.contains(part),
+                "{}",
+                found.found[0].remedy
+            );
         }
     }
 
