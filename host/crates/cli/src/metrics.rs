@@ -7,11 +7,9 @@ mod host;
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::fs::Permissions;
 use std::hash::Hash;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -20,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hallway_unix::{receive, Stream};
+use nix::sys::stat::{umask, Mode};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -99,8 +98,10 @@ impl Write for Timed<'_> {
 /// Serves them by HTTP at a Unix socket: each user that can enter its directory may read them.
 /// Clients are served side by side, so that one that does not read delays no other.
 pub fn listen(place: Place, run_dir: &Path, path: &Path) -> Result<()> {
+    // Not by its name afterwards: another file may have that.
+    let before = umask(Mode::from_bits_retain(0o111));
     let listener = hallway_unix::listen(path).with_context(|| path.display().to_string())?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
+    umask(before);
     let mut clients = VecDeque::new();
     for stream in listener.incoming() {
         let served = match stream {

@@ -45,6 +45,26 @@ fn each_metric_says_what_it_is_of() {
     assert!(!text.contains("dom-3"), "{text}");
 }
 
+#[test]
+fn a_guest_that_takes_the_name_of_another_vm_has_its_uuid() {
+    let hallwayd = Hallwayd::start("names", |_| {
+        let mut status = status(0);
+        status.connections[0].name = Some("web2".into());
+        status.connections[0].uuid = Some("u-other".into());
+        status.regions[0].members[1].name = "web1".into();
+        status.regions[0].members[1].uuid = "u-web2".into();
+        status
+    });
+    let ended = hallwayd.hallway("metrics").output().unwrap();
+    let text = String::from_utf8(ended.stdout).unwrap();
+    for line in [
+        r#"hallway_qemu_requests_total{vm="u-other"} 9"#,
+        r#"hallway_member_alive{region="pair-1",vm="web2",uuid="u-web2"} 1"#,
+    ] {
+        assert!(text.lines().any(|one| one == line), "no {line}: {text}");
+    }
+}
+
 /// The metrics that are printed, with the names of their labels.
 fn printed() -> Metrics {
     let text = text("dashboard");

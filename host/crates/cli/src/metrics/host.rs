@@ -75,6 +75,17 @@ fn daemon(registry: &mut Registry, status: &Status) {
     uptime.set(status.uptime_seconds as i64);
 }
 
+/// The name of a VM: that of the configuration, or the guest's own word, unless another VM of the
+/// configuration has that.
+fn name(status: &Status, uuid: &str, given: &str) -> String {
+    let vms = &status.vms;
+    match vms.iter().find(|vm| vm.uuid == uuid) {
+        Some(vm) => vm.name.clone(),
+        None if vms.iter().any(|vm| vm.name == given) => uuid.into(),
+        None => given.into(),
+    }
+}
+
 fn qemus(registry: &mut Registry, status: &Status) {
     let connected = Gauge::<i64>::default();
     registry.register("qemus", "QEMUs that are connected", connected.clone());
@@ -96,9 +107,10 @@ fn qemus(registry: &mut Registry, status: &Status) {
         "QEMUs of a VM whose guest makes too many requests, which wait",
     );
     for one in &status.connections {
-        // The guest's own word for itself; nothing before it has asked for anything.
+        // Nothing before its guest has asked for anything.
+        let given = one.name.as_deref().unwrap_or_default();
         let label = OfVm {
-            vm: one.name.clone().unwrap_or_default(),
+            vm: name(status, one.uuid.as_deref().unwrap_or_default(), given),
         };
         doorbells.get_or_create(&label).inc_by(one.doorbells as i64);
         pending
@@ -267,7 +279,7 @@ fn regions(registry: &mut Registry, status: &Status) {
         for member in region.members.iter().filter(|member| !member.host) {
             let label = OfMember {
                 region: region.name.clone(),
-                vm: member.name.clone(),
+                vm: name(status, &member.uuid, &member.name),
                 uuid: member.uuid.clone(),
             };
             let is_alive = member.liveness == Liveness::Alive;
