@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -89,12 +90,15 @@ def test_cloud_init(root: Root) -> None:
     for package in data["packages"]:
         root.run("dpkg", "--status", package)
     # There are no headers of this machine's kernel, and no module is loaded into it.
-    headers, *commands, load = data["runcmd"]
+    headers, install, load = data["runcmd"]
     assert headers == 'apt-get install -y "linux-headers-$(uname -r)"' and load == "modprobe hallway"
     (deb,) = DEBS.glob("hallway-guest_*.deb")
     (root.path / "tmp/hallway-guest.deb").write_bytes(deb.read_bytes())
-    for command in commands:
-        root.run("sh", "-c", command.replace("http://SERVER/", "file:///tmp/"))
+    install = install.replace("http://SERVER/", "file:///tmp/")
+    with pytest.raises(LabError, match="sha256sum"):
+        root.run("sh", "-c", install.replace("SHA256", hashlib.sha256(b"another").hexdigest()))
+    assert not packages.built(folder)
+    root.run("sh", "-c", install.replace("SHA256", hashlib.sha256(deb.read_bytes()).hexdigest()))
     assert packages.built(folder) == MODULES
 
 
