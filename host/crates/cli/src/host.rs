@@ -293,7 +293,7 @@ fn show_vms(vms: &[Vm]) -> io::Result<()> {
             );
             if outsourcer.closing > 0 {
                 served = format!(
-                    "{} more that are closed but not sent, {served}",
+                    "{} closed ones that still send, {served}",
                     outsourcer.closing
                 );
             }

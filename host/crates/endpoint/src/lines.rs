@@ -9,7 +9,7 @@ const MAX: u32 = 5;
 /// have to fit into a report.
 const CAUSES_MAX: usize = 1000;
 /// All others.
-const OTHERS: &str = "other rules";
+const OTHERS: &str = "other causes";
 
 /// What happened to the guest.
 #[derive(Default)]

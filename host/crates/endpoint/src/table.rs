@@ -117,12 +117,6 @@ impl<E> Table<E> {
         found.collect()
     }
 
-    /// Number of entries that are such ones.
-    pub fn count_such(&self, is_it: impl Fn(&E) -> bool) -> u32 {
-        let entries = self.places.iter().flatten();
-        entries.filter(|place| is_it(&place.entry)).count() as u32
-    }
-
     /// Removes an entry.
     pub fn remove(&mut self, endpoint: u32) -> Option<E> {
         let place = self.places.get_mut(endpoint as usize)?.take()?;

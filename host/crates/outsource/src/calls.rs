@@ -415,7 +415,7 @@ impl Guest<'_> {
         }
         if let Err(errno) = watched {
             self.table.remove(own);
-            return Err(errno as i32);
+            return Err(self.explain(errno, "listener"));
         }
         self.peer.send(&Message::Other(Other {
             r#type: abi::ACCEPT,

@@ -7,6 +7,7 @@ mod listeners;
 
 use nix::sys::epoll::EpollFlags;
 
+use crate::options::LAST_TIMEOUT;
 use crate::orders::Policy;
 use crate::rate::Rate;
 use crate::stream::{Stage, Stream};
@@ -73,11 +74,14 @@ impl Guest<'_> {
             match self.table.get(own) {
                 Some(Entry::Listener(_)) => may_accept = true,
                 Some(Entry::Stream(stream)) => {
-                    if stream.pump(self.peer, self.counts) {
-                        self.table.push(Queue::Ready, own);
-                    } else {
-                        self.table.push(Queue::Dry, own);
+                    let queue = match stream.pump(self.peer, self.counts) {
+                        true => Queue::Ready,
+                        false => Queue::Dry,
+                    };
+                    if stream.is_closing() {
+                        self.table.note_closing(own);
                     }
+                    self.table.push(queue, own);
                     self.remove_if_over(own);
                 }
                 Some(Entry::Datagrams(_)) => {
@@ -116,10 +120,12 @@ impl Guest<'_> {
         if self.has_place() {
             return;
         }
-        for own in self.table.find_streams(Stream::is_late) {
-            if let Some(Entry::Stream(mut stream)) = self.table.remove(own) {
-                stream.reset(libc::ETIMEDOUT, self.peer);
-                stream.drop_ring(self.peer);
+        for own in self.table.closing() {
+            let stream = self.table.stream(own);
+            if stream.is_some_and(|one| one.is_closing_since(LAST_TIMEOUT)) {
+                if let Some(Entry::Stream(mut stream)) = self.table.remove(own) {
+                    stream.reset(0, self.peer);
+                }
             }
         }
     }
@@ -137,12 +143,11 @@ impl Guest<'_> {
 /// Resets all connections, and closes all listeners. The connections that the guest had ended
 /// before go on to send.
 pub fn reset_all(table: &mut Table) {
-    let over = table.find_all(|entry| match entry {
-        Entry::Stream(stream) => !stream.leave(),
-        _ => true,
-    });
-    for own in over {
-        table.remove(own);
+    for own in table.find_all(|_| true) {
+        match table.stream(own).is_some_and(Stream::leave) {
+            true => table.note_closing(own),
+            false => drop(table.remove(own)),
+        }
     }
     // Without a guest nothing has work.
     table.take(Queue::Ready);

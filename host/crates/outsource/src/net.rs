@@ -10,9 +10,13 @@ use nix::sys::socket::{
     SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrLike,
 };
 
-/// Whether it is an error of a host that has too few descriptors, or too little memory.
+/// Whether it is an error of a host that has too few descriptors, or too little memory. ENOSPC is
+/// that of epoll.
 pub fn is_short(errno: Errno) -> bool {
-    [Errno::ENOBUFS, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE].contains(&errno)
+    matches!(
+        errno,
+        Errno::ENOBUFS | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ENOSPC
+    )
 }
 
 /// Where a connection goes out, and where it goes.

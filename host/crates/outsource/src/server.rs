@@ -15,7 +15,6 @@ use crate::confine;
 use crate::guest::{reset_all, Guest};
 use crate::orders::Policy;
 use crate::rate::Rate;
-use crate::stream::Stream;
 use crate::table::Table;
 
 /// Executes sockets of the host for a guest.
@@ -84,7 +83,7 @@ impl Program for Outsourcer {
     }
 
     fn beat(&mut self, side: Option<Side<'_, Policy>>, _: &Poller) {
-        for own in self.table.find_streams(Stream::is_closing) {
+        for own in self.table.closing() {
             self.table.close(own);
         }
         if let Some(side) = side {

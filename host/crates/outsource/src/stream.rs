@@ -8,7 +8,7 @@
 //! or the guest reads no more: it is the only message that can tell of a reset.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
@@ -65,8 +65,9 @@ pub struct Stream {
     pub is_received: bool,
     /// FIN is sent.
     pub is_sent: bool,
-    /// When the guest ended it: the kernel still sends. Till then it counts as one of the guest's
-    /// sockets: a closed one would be the host's, which has few for all.
+    /// When the guest had sent all that it sends. Until the kernel has, too, it counts as one of the
+    /// guest's sockets: a closed one would count among those of the whole host
+    /// (`tcp_max_orphans`).
     pub closing: Option<Instant>,
     /// The errno by which sending failed: from then on the kernel gives what has arrived, and
     /// then an end, which is no FIN.
@@ -309,15 +310,15 @@ impl Stream {
         }
     }
 
-    /// Whether the guest has ended it, and the kernel still sends.
+    /// Whether the guest has done with it, and reads no more of it, and the kernel still sends.
     pub fn is_closing(&self) -> bool {
-        self.closing.is_some() && self.socket.is_some()
+        self.closing.is_some() && self.to_guest.is_none() && self.socket.is_some()
     }
 
-    /// Whether it may have to give its place to another one: for so long the kernel has sent.
-    pub fn is_late(&self) -> bool {
-        let is_late = |since: Instant| since.elapsed() >= options::LAST_TIMEOUT;
-        self.is_closing() && self.closing.is_some_and(is_late)
+    /// Whether it is so for that long.
+    pub fn is_closing_since(&self, time: Duration) -> bool {
+        let is_long = |since: Instant| since.elapsed() >= time;
+        self.is_closing() && self.closing.is_some_and(is_long)
     }
 
     /// The guest has departed. True: the kernel still sends what that has left.

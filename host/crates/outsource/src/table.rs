@@ -27,6 +27,7 @@ pub enum Entry {
 pub struct Table {
     all: table::Table<Entry>,
     listeners: Vec<u32>,
+    closing: Vec<u32>,
     datagrams: u32,
     /// UDP sockets with a published port.
     pub published: u32,
@@ -121,16 +122,19 @@ impl Table {
 
     /// Number of connections that the guest has ended, and for which the kernel still sends.
     pub fn count_closing(&self) -> u32 {
-        let is_it = |entry: &Entry| matches!(entry, Entry::Stream(stream) if stream.is_closing());
-        self.all.count_such(is_it)
+        self.closing.len() as u32
     }
 
-    /// Endpoints of connections.
-    pub fn find_streams(&mut self, is_it: impl Fn(&Stream) -> bool) -> Vec<u32> {
-        self.all.find_all(|entry| match entry {
-            Entry::Stream(stream) => is_it(stream),
-            _ => false,
-        })
+    /// Endpoints of these.
+    pub fn closing(&self) -> Vec<u32> {
+        self.closing.clone()
+    }
+
+    /// A connection is one of these from now on, until it is removed.
+    pub fn note_closing(&mut self, endpoint: u32) {
+        if !self.closing.contains(&endpoint) {
+            self.closing.push(endpoint);
+        }
     }
 
     /// Closes a connection that the guest has ended, once the kernel has sent all.
@@ -152,6 +156,7 @@ impl Table {
             self.published -= u32::from(datagrams.published.is_some());
         }
         self.listeners.retain(|listener| *listener != endpoint);
+        self.closing.retain(|one| *one != endpoint);
         self.is_freed = true;
         Some(entry)
     }

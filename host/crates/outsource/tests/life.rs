@@ -288,6 +288,32 @@ fn check_it_counts(
 }
 
 #[test]
+fn what_the_guest_still_reads_is_not_closed() {
+    let listener = server();
+    setsockopt(&listener, sockopt::RcvBuf, &4096).unwrap();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let bytes = pattern(30_000, 9);
+    vm.write_all(&mut conn, &bytes);
+    vm.end(&mut conn);
+    stream.write_all(b"answer").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(vm.wait_other(abi::DONE, conn.own).reason, 0);
+    let report = host.report();
+    assert_eq!((report.sockets, report.closing), (1, 0));
+    assert_eq!(vm.read_to_end(&mut conn), b"answer");
+    vm.send_done(&conn, 0);
+    host.wait_report(|report| (report.sockets, report.closing) == (0, 1));
+    let mut found = Vec::new();
+    stream.read_to_end(&mut found).unwrap();
+    assert!(found == bytes);
+    host.wait_report(|report| report.closing == 0);
+}
+
+#[test]
 fn what_a_guest_has_left_is_sent_and_counts_for_the_next() {
     let listener = server();
     let host = Host::start(Policy {
