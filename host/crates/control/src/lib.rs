@@ -41,6 +41,7 @@ pub fn holder(run_dir: &Path) -> PathBuf {
 
 /// Whether there is a holder: VMs may have ring memory then, also while no hallwayd answers.
 pub fn has_holder(run_dir: &Path) -> bool {
+    // The holder has packets. A stream takes none of its time: the kernel answers EPROTOTYPE.
     match UnixStream::connect(holder(run_dir)) {
         Err(error) => !matches!(
             error.kind(),

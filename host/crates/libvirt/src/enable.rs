@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{bail, Context, Result};
 use hallway_control::{ask, has_holder, is_vm_name, Answer, Query, Status, VM_NAMES};
 use toml::Table;
 use virt::connect::Connect;
@@ -67,10 +67,9 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
         );
     }
     let status = status(&common.run_dir);
-    if has_holder(&common.run_dir) {
-        status
-            .as_ref()
-            .map_err(|error| anyhow!("VMs have ring memory, but {error:#}"))?;
+    match &status {
+        Err(error) if has_holder(&common.run_dir) => bail!("VMs have ring memory, but {error:#}"),
+        _ => {}
     }
     let socket = status.as_ref().map(|status| status.socket.clone());
     let socket = socket.unwrap_or_else(|_| common.run_dir.join("hallwayd.sock"));
@@ -147,8 +146,8 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Takes back what [`enable`] did. A VM is in the file until nothing is left to do, so that one
-/// that was not finished can be disabled again.
+/// Takes back what [`enable`] did. A VM stays in the file until its domain is as it was before, so
+/// that the command can be given again after an error.
 pub fn disable(common: &Common) -> Result<()> {
     let path = group::path(&common.config_dir, &common.group)?;
     let _lock = group::lock(&common.config_dir, common.limit())?;
@@ -201,7 +200,7 @@ pub fn disable(common: &Common) -> Result<()> {
     content.vm.retain(|vm| !common.vms.contains(&vm.name));
     group::write(&path, &content)?;
     if status.is_ok() {
-        reload(&common.run_dir)?;
+        reload(&common.run_dir).context("disabled, but hallwayd has not read that")?;
     }
     for (name, next) in done {
         say(&format!("{name}: disabled{next}"));

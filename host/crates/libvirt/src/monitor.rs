@@ -39,8 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PLACE: Duration = Duration::from_secs(5);
 /// How long libvirtd, which may have to be started, has for a connection; hallwayd waits longer.
 const CONNECT: Duration = Duration::from_secs(20);
-/// How long libvirtd is asked for no other connection after it took none.
-const LATER: Duration = Duration::from_secs(60);
 /// Bytes of the longest command.
 const LINE_MAX: usize = 64 << 10;
 
@@ -64,22 +62,22 @@ static PLACES: Places = Places::new();
 /// The connections that all domains share. The first one has the events.
 struct Shared {
     all: Vec<Arc<Connect>>,
-    /// When another one may be tried: libvirtd took no more clients.
-    later: Option<Instant>,
+    /// libvirtd took no more clients: no other one is tried, which might hang as that did.
+    is_full: bool,
 }
 
 /// A connection that all domains share, and its number: that one, or the first, if libvirtd takes
-/// no more clients now.
+/// no more clients.
 fn shared(number: usize) -> Result<(usize, Arc<Connect>)> {
     static SHARED: Mutex<Shared> = Mutex::new(Shared {
         all: Vec::new(),
-        later: None,
+        is_full: false,
     });
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     while shared.all.len() <= number {
         let begin = Instant::now();
         let first = shared.all.first().cloned();
-        if let (Some(first), true) = (&first, shared.later.is_some_and(|at| begin < at)) {
+        if let (Some(first), true) = (&first, shared.is_full) {
             return Ok((0, first.clone()));
         }
         // All other domains wait behind this one, and libvirt sets no limit.
@@ -91,7 +89,7 @@ fn shared(number: usize) -> Result<(usize, Arc<Connect>)> {
                 shared.all.push(Arc::new(connect));
             }
             (Err(_), Some(first)) => {
-                shared.later = Some(begin + LATER);
+                shared.is_full = true;
                 return Ok((0, first));
             }
             // A thread hangs there, and the next try would have one more: hallwayd starts
