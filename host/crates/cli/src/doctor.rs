@@ -208,7 +208,12 @@ fn apparmor(found: &mut Findings) {
 /// Judges what a site adds to the rules for libvirt's QEMUs.
 fn judge_rules(rules: io::Result<String>, has_rules: bool, found: &mut Findings) {
     let include = "include <abstractions/hallway-qemu>";
-    let allows = |line: &str| line.contains(RULE) || line.contains(include);
+    // "#include" is one, too.
+    let allows = |line: &str| {
+        let is_comment = line.trim_start().starts_with('#') && !line.contains("#include");
+        let is_it = line.contains("<abstractions/hallway-qemu>") || line.contains("/run/hallway/");
+        is_it && !is_comment
+    };
     // The parser refuses a file that includes one that is not there.
     let line = if has_rules { include } else { RULE };
     match rules {
@@ -437,7 +442,15 @@ mod tests {
         for (rules, part) in [
             (Ok("include <abstractions/hallway-qemu>\n".into()), None),
             (Ok("  /run/hallway/hallwayd.sock rw,\n".into()), None),
-            (Ok("# no hallway\n/x r,\n".into()), Some("knows nothing")),
+            (Ok("#include <abstractions/hallway-qemu>\n".into()), None),
+            (
+                Ok("include if exists <abstractions/hallway-qemu>\n".into()),
+                None,
+            ),
+            (
+                Ok("# /run/hallway/hallwayd.sock rw,\n/x r,\n".into()),
+                Some("knows nothing"),
+            ),
             (none(), Some("knows nothing")),
             (denied(), Some("cannot be read")),
         ] {

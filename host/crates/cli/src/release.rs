@@ -24,7 +24,9 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// The command that runs; 0: none.
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
-/// The terminal sends SIGINT to the command, too; other signals are for this process alone.
+/// The terminal sends these to the command, too; others may be for this process alone.
+const OF_TERMINAL: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+
 extern "C" fn note(signal: libc::c_int) {
     SIGNAL.store(signal, Ordering::SeqCst);
     pass_on();
@@ -32,22 +34,32 @@ extern "C" fn note(signal: libc::c_int) {
 
 fn pass_on() {
     let (signal, child) = (SIGNAL.load(Ordering::SeqCst), CHILD.load(Ordering::SeqCst));
-    if child != 0 && signal != 0 && signal != libc::SIGINT {
+    if child != 0 && signal != 0 && !OF_TERMINAL.contains(&signal) {
         // SAFETY: the call takes numbers only, and may be made by a handler.
         unsafe { libc::kill(child, signal) };
     }
 }
 
-/// Has signals that end a program be noted. The command has the default again.
+/// Has signals that end a program be noted, but for those that are ignored already (`nohup`). The
+/// command has the default again.
 fn note_signals() -> Result<()> {
     let action = SigAction::new(
         SigHandler::Handler(note),
         SaFlags::SA_RESTART,
         SigSet::empty(),
     );
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+    ] {
         // SAFETY: the handler stores a number, and makes one system call.
-        unsafe { sigaction(signal, &action) }?;
+        let before = unsafe { sigaction(signal, &action) }?;
+        if before.handler() == SigHandler::SigIgn {
+            // SAFETY: it is as it was.
+            unsafe { sigaction(signal, &before) }?;
+        }
     }
     Ok(())
 }
@@ -75,8 +87,8 @@ pub fn release(
         match now {
             Release::Unplugging => {}
             Release::Out if SIGNAL.load(Ordering::SeqCst) != 0 => {
-                resume(run_dir, vm)?;
-                bail!("a signal ended it");
+                resume(run_dir, vm).with_context(|| lacks(vm))?;
+                bail!("{vm}: a signal ended the release");
             }
             Release::Out => return Ok(()),
             Release::Failed { why } => bail!("{vm} keeps its ring memory: {why}"),
@@ -110,7 +122,7 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
     CHILD.store(0, Ordering::SeqCst);
     // A VM that has gone gets nothing, and is no failure.
     let resumed = ask(run_dir, Query::Resume { vm: vm.into() });
-    resumed.with_context(|| format!("{vm} lacks its ring memory: hallway resume {vm}"))?;
+    resumed.with_context(|| lacks(vm))?;
     let program = program.to_string_lossy();
     let ended = ended.with_context(|| program.to_string())?;
     match ended.code() {
@@ -118,6 +130,10 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         Some(code) => std::process::exit(code),
         None => bail!("{program}: {ended}"),
     }
+}
+
+fn lacks(vm: &str) -> String {
+    format!("{vm} lacks its ring memory: hallway resume {vm}")
 }
 
 /// Has a VM get the ring memory again that it released.
