@@ -25,7 +25,8 @@ def wakes_within(vm: VM, seconds: int) -> Run:
 
 def trips_on_host(how: str, seconds: int) -> Run:
     """Have two threads of the host wake each other, or spin on a word ("line"): µs of a round trip."""
-    return Run(_read(run([paths.out("bench", PROGRAM), how, str(seconds)])) / 1000)
+    words = [paths.out("bench", PROGRAM), how, str(seconds)]
+    return Run(_read(run(words, timeout=seconds + 30)) / 1000)
 
 
 def _read(said: str) -> float:

@@ -39,11 +39,12 @@ static void print(double value)
 static void measure_copies(size_t size, uint64_t end)
 {
 	static char from[RING], ring[RING], to[RING];
-	size_t at = 0, count = 1 + (1 << 20) / size;
 	uint64_t begin = now(), bytes = 0, i;
+	size_t at = 0, count;
 
 	if (!size || size > RING)
 		errx(2, "SIZE: 1 to %d", RING);
+	count = 1 + (1 << 20) / size;
 	memset(from, 'h', sizeof(from));
 	do {
 		for (i = 0; i < count; i++) {
