@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Context, Error, Result};
 use hallway_control::{ask, has_holder, is_vm_name, Answer, Query, Status, VM_NAMES};
 use toml::Table;
 use virt::connect::Connect;
@@ -112,8 +112,7 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
             vm: Vec::new(),
             more: Table::new(),
         });
-        group::write(&path, &old)?;
-        return Err(error);
+        return Err(restore(&path, &old, error));
     }
     for (name, domain, xml, is_new) in changed {
         libvirt.define(name, xml)?;
@@ -139,6 +138,14 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
         ));
     }
     Ok(())
+}
+
+/// Writes a file as it was before something failed, and returns why that did.
+fn restore(path: &Path, before: &Content, error: Error) -> Error {
+    match group::write(path, before) {
+        Ok(()) => error,
+        Err(lost) => error.context(format!("{} stays changed: {lost:#}", path.display())),
+    }
 }
 
 /// Says what is done. A reader that has had enough does not keep the rest from being done.
@@ -170,7 +177,7 @@ pub fn disable(common: &Common) -> Result<()> {
     match &status {
         Ok(_) => {
             if let Err(error) = take_memory(common, &libvirt, &path, &content) {
-                group::write(&path, &before)?;
+                let error = restore(&path, &before, error);
                 // What failed before says more.
                 let _ = reload(&common.run_dir);
                 return Err(error);

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
-use hallway_membership::lock_file;
-use nix::fcntl::Flock;
+use hallway_membership::FileLock;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -84,36 +83,24 @@ pub struct Content {
     pub more: Table,
 }
 
-/// The lock of a directory. Its file goes with it.
-pub struct Lock {
-    path: PathBuf,
-    _lock: Flock<File>,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 /// Keeps all other commands from the files in a directory, until it is dropped. An error
 /// where one is at work for longer than `limit`.
-pub fn lock(dir: &Path, limit: Duration) -> Result<Lock> {
+pub fn lock(dir: &Path, limit: Duration) -> Result<FileLock> {
     let shown = dir.display();
     make(dir)?;
     let path = dir.join(".lock");
     let deadline = Instant::now() + limit;
     loop {
-        let locked = lock_file(&path);
-        match locked.with_context(|| format!("{}: run as root", path.display()))? {
-            Ok(_lock) => return Ok(Lock { path, _lock }),
-            Err(_) if Instant::now() < deadline => {}
-            Err(_) => {
-                bail!(
-                    "{shown}: another hallway enable or disable is at work there for {} s",
-                    limit.as_secs()
-                );
-            }
+        let lock = FileLock::take(&path);
+        let lock = lock.with_context(|| format!("{}: cannot be locked", path.display()))?;
+        if let Some(lock) = lock {
+            return Ok(lock);
+        }
+        if Instant::now() >= deadline {
+            bail!(
+                "{shown}: another hallway enable or disable is at work there for {} s",
+                limit.as_secs()
+            );
         }
         std::thread::sleep(LOOK);
     }

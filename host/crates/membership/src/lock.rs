@@ -43,32 +43,34 @@ pub fn lock_file(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     }
 }
 
-/// The lock of a region's file. Its own file goes with it.
-pub struct RegionLock {
+/// Path of the lock of a region's file.
+pub fn region_lock(region: &Path) -> PathBuf {
+    let name = region.file_name().unwrap_or_default().to_string_lossy();
+    region.with_file_name(format!(".{name}.lock"))
+}
+
+/// A lock. Its file goes with it.
+pub struct FileLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
-impl RegionLock {
-    /// Path of the lock's file.
-    pub fn path_for(region: &Path) -> PathBuf {
-        let name = region.file_name().unwrap_or_default().to_string_lossy();
-        region.with_file_name(format!(".{name}.lock"))
-    }
-
-    /// Locks the region in the file `region`. Nothing: another process has the lock.
-    pub fn take(region: &Path) -> io::Result<Option<Self>> {
-        let path = Self::path_for(region);
-        let locked = lock_file(&path)?;
+impl FileLock {
+    /// Locks the file at `path`. Nothing: another process has the lock.
+    pub fn take(path: &Path) -> io::Result<Option<Self>> {
+        let locked = lock_file(path)?;
         let meta = locked.as_deref().unwrap_or_else(|file| file).metadata()?;
         if !is_own(meta.uid()) {
             return Err(io::Error::other("belongs to another user: remove it"));
         }
-        Ok(locked.ok().map(|_lock| Self { path, _lock }))
+        Ok(locked.ok().map(|_lock| Self {
+            path: path.into(),
+            _lock,
+        }))
     }
 }
 
-impl Drop for RegionLock {
+impl Drop for FileLock {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }

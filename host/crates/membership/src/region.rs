@@ -13,7 +13,7 @@ use hallway_shm::{allocate, sealed_memory, Mapping, Shared};
 use nix::sys::statfs::{fstatfs, HUGETLBFS_MAGIC, TMPFS_MAGIC};
 use serde::{Deserialize, Serialize};
 
-use crate::lock::{is_own, RegionLock};
+use crate::lock::{is_own, region_lock, FileLock};
 use crate::text::{printable, random_bytes, Uuid};
 
 /// The slot of the host itself.
@@ -249,7 +249,7 @@ enum Place {
         is_new: bool,
         /// Keeps other daemons out: two would take each other's members for scribbles
         /// on the header.
-        _lock: RegionLock,
+        _lock: FileLock,
     },
 }
 
@@ -312,8 +312,9 @@ impl Region {
     /// of the daemon before this one; without it, the header in the file counts, with
     /// every member absent.
     pub fn open(path: &Path, geometry: Geometry, known: Option<Header>) -> Result<Self, Error> {
-        let lock = RegionLock::take(path).map_err(|error| Error::Io {
-            path: RegionLock::path_for(path),
+        let lock_path = region_lock(path);
+        let lock = FileLock::take(&lock_path).map_err(|error| Error::Io {
+            path: lock_path.clone(),
             error,
         })?;
         let lock = lock.ok_or_else(|| Error::Busy { path: path.into() })?;
@@ -400,13 +401,13 @@ impl Region {
         let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
         is_file
             && File::open(path).is_ok_and(|file| has_magic(&file))
-            && RegionLock::take(path).is_ok_and(|lock| lock.is_some())
+            && FileLock::take(&region_lock(path)).is_ok_and(|lock| lock.is_some())
     }
 
     /// Removes a region's file, and what a daemon that was killed left beside it.
     pub fn remove_file(path: &Path) {
         let _ = std::fs::remove_file(path);
-        let _ = std::fs::remove_file(RegionLock::path_for(path));
+        let _ = std::fs::remove_file(region_lock(path));
     }
 
     /// Path of the region's file, if it has one.
@@ -957,7 +958,7 @@ mod tests {
         drop(Region::open(&scratch.0, geometry(), None).unwrap());
         let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
         assert!(blocks(&scratch.0) >= 16 << 20);
-        assert!(!RegionLock::path_for(&scratch.0).exists());
+        assert!(!region_lock(&scratch.0).exists());
         // One that an older hallwayd made.
         let file = OpenOptions::new().write(true).open(&scratch.0).unwrap();
         file.set_len(1 << 20).unwrap();
