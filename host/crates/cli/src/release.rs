@@ -13,8 +13,11 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Query, Release};
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+use nix::sys::wait::{waitid, Id, WaitPidFlag};
+use nix::unistd::Pid;
 
 use crate::host::refuse;
 use crate::migrate::{drain, follow};
@@ -117,9 +120,13 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         CHILD.store(child.id() as i32, Ordering::SeqCst);
         // One that came before there was a child.
         pass_on();
+        // Until it is reaped, no other process has its number.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        let pid = Pid::from_raw(child.id() as i32);
+        while waitid(Id::Pid(pid), flags) == Err(Errno::EINTR) {}
+        CHILD.store(0, Ordering::SeqCst);
         child.wait()
     });
-    CHILD.store(0, Ordering::SeqCst);
     // A VM that has gone gets nothing, and is no failure.
     let resumed = ask(run_dir, Query::Resume { vm: vm.into() });
     resumed.with_context(|| lacks(vm))?;
