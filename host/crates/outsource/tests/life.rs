@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{free_port, pattern, policy, Host, Vm};
+use common::{free_port, pattern, policy, Conn, Host, Vm};
 use hallway_abi::message as abi;
 use hallway_endpoint::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy, CONTROL_FD};
@@ -239,16 +239,30 @@ fn memory_and_sockets_are_limited_and_used_again() {
     assert_eq!(conn.offer.ring_size, 262_144);
 }
 
-/// A connection that the guest has ended, though its other end has not read all: that and what
-/// it has been sent.
-fn end_before_it_is_read(host: &Host, vm: &mut Vm, listener: &TcpListener) -> (TcpStream, Vec<u8>) {
-    // Less than is sent.
+/// A connection over which the guest has sent more than its other end has room for: both, and what
+/// was sent.
+fn send_much(vm: &mut Vm, listener: &TcpListener) -> (Conn, TcpStream, Vec<u8>) {
     setsockopt(listener, sockopt::RcvBuf, &4096).unwrap();
     let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
     let (stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let bytes = pattern(30_000, 9);
     vm.write_all(&mut conn, &bytes);
+    (conn, stream, bytes)
+}
+
+/// Checks that the other end gets all, and that the connection counts no more then.
+fn check_all_is_sent(host: &Host, stream: &mut TcpStream, bytes: &[u8]) {
+    let mut found = Vec::new();
+    stream.read_to_end(&mut found).unwrap();
+    assert!(found == bytes);
+    host.wait_report(|report| report.closing == 0);
+}
+
+/// A connection that the guest has ended, though its other end has not read all: that and what
+/// it has been sent.
+fn end_before_it_is_read(host: &Host, vm: &mut Vm, listener: &TcpListener) -> (TcpStream, Vec<u8>) {
+    let (mut conn, stream, bytes) = send_much(vm, listener);
     vm.send_done(&conn, 0);
     vm.end(&mut conn);
     assert_eq!(vm.wait_other(abi::DONE, conn.own).reason, 0);
@@ -280,24 +294,16 @@ fn check_it_counts(
     assert_eq!((report.sockets, report.closing), (0, 1));
     let refused = vm.connect(listener.local_addr().unwrap()).err();
     assert_eq!(refused, Some(libc::EACCES as u64));
-    let mut found = Vec::new();
-    stream.read_to_end(&mut found).unwrap();
-    assert!(found == bytes);
-    host.wait_report(|report| report.closing == 0);
+    check_all_is_sent(host, stream, bytes);
     vm.connect(listener.local_addr().unwrap()).unwrap();
 }
 
 #[test]
 fn what_the_guest_still_reads_is_not_closed() {
     let listener = server();
-    setsockopt(&listener, sockopt::RcvBuf, &4096).unwrap();
     let host = Host::start(policy(&[]));
     let mut vm = host.join(21);
-    let mut conn = vm.connect(listener.local_addr().unwrap()).unwrap();
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let bytes = pattern(30_000, 9);
-    vm.write_all(&mut conn, &bytes);
+    let (mut conn, mut stream, bytes) = send_much(&mut vm, &listener);
     vm.end(&mut conn);
     stream.write_all(b"answer").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -307,10 +313,7 @@ fn what_the_guest_still_reads_is_not_closed() {
     assert_eq!(vm.read_to_end(&mut conn), b"answer");
     vm.send_done(&conn, 0);
     host.wait_report(|report| (report.sockets, report.closing) == (0, 1));
-    let mut found = Vec::new();
-    stream.read_to_end(&mut found).unwrap();
-    assert!(found == bytes);
-    host.wait_report(|report| report.closing == 0);
+    check_all_is_sent(&host, &mut stream, &bytes);
 }
 
 #[test]
