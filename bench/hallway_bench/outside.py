@@ -8,6 +8,7 @@ on the host itself in place of the VM.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
@@ -45,6 +46,18 @@ PAPER = {
 }
 
 
+def read_stream(said: dict[str, float], *, inward: bool = False) -> Run:
+    """Return the result of `stream`: MB/s."""
+    moved = int(said["bytes"])
+    return Run(said["megabytes_per_second"], *((None, moved) if inward else (moved, None)))
+
+
+def read_trips(said: dict[str, float]) -> Run:
+    """Return the result of `pingpong`: µs."""
+    trips = int(said["round_trips"])
+    return Run(said["p50_us"], up=trips, down=trips)
+
+
 class Outside(Group):
     """The scenarios between the VM and a namespace one wire away from the host's."""
 
@@ -77,10 +90,6 @@ class Outside(Group):
     def _stream(self, inward: bool, size: int, text: str, target: float) -> Row:
         words = f"{size} {self.seconds}"
 
-        def measure(said: dict[str, float]) -> Run:
-            moved = int(said["bytes"])
-            return Run(said["megabytes_per_second"], *((None, moved) if inward else (moved, None)))
-
         return self._row(
             "stream",
             inward,
@@ -88,20 +97,14 @@ class Outside(Group):
             f"stream, writes of {text}",
             "MB/s",
             words,
-            measure,
+            functools.partial(read_stream, inward=inward),
             target,
             paper=PAPER.get((size, not inward), ""),
         )
 
     def _round_trip(self) -> Row:
-        def measure(said: dict[str, float]) -> Run:
-            trips = int(said["round_trips"])
-            return Run(said["p50_us"], up=trips, down=trips)
-
-        words = f"1 {self.seconds}"
-        return self._row(
-            "pingpong", False, "", "round trip of 1 B, asleep", "µs, p50", words, measure, 2.0, lower=True
-        )
+        title, words = "round trip of 1 B, asleep", f"1 {self.seconds}"
+        return self._row("pingpong", False, "", title, "µs, p50", words, read_trips, 2.0, lower=True)
 
     def _connections(self, inward: bool) -> Row:
         return self._row(

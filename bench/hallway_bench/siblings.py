@@ -11,14 +11,14 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
-from hallway_lab import outsourcing, paths, programs
+from hallway_lab import outsourcing, paths
 from hallway_lab.outsourcing import HOST, Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 from hallway_lab.sh import run
 
 from .group import Group
-from .outside import ON_HOST, PORTS, RULES
+from .outside import ON_HOST, PORTS, RULES, read_stream, read_trips
 
 # size of writes, its name
 WRITES = ((1 << 10, "1 KB"), (32 << 10, "32 KB"))
@@ -33,7 +33,7 @@ class Siblings(Group):
 
     def __init__(self, seconds: int) -> None:
         super().__init__(seconds)
-        self._started: set[tuple[str, bool]] = set()
+        self._on_host: set[str] = set()  # programs that serve there
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -45,12 +45,12 @@ class Siblings(Group):
         """All scenarios, in the report's order."""
         return [
             *(self._stream(size, text) for size, text in WRITES),
-            self._row("pingpong", "round trip of 1 B, asleep", "µs, p50", f"1 {self.seconds}", _trips),
+            self._row("pingpong", "round trip of 1 B, asleep", "µs, p50", f"1 {self.seconds}", read_trips),
         ]
 
     def _stream(self, size: int, text: str) -> Row:
         title = f"stream, writes of {text}"
-        return self._row("stream", title, "MB/s", f"{size} {self.seconds}", _bytes, f"-{size}", PAPER)
+        return self._row("stream", title, "MB/s", f"{size} {self.seconds}", read_stream, f"-{size}", PAPER)
 
     def _row(
         self,
@@ -76,28 +76,14 @@ class Siblings(Group):
     def _call(self, program: str, words: str) -> dict[str, float]:
         server, port = self.stand.server, PORTS[program]
         assert server
-        if self._is_new(program, on_host=False):
-            programs.serve(server, f"/hallway/{program} -s {port}", port)
+        self._servers.need(server, f"/hallway/{program} -s {port}", port)
         address = HOST if self.stand.on else server.ip4
         command = f"/hallway/{program} -c {address} {port} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 30).out)
 
     def _native(self, program: str, words: str) -> dict[str, float]:
         path, port = str(paths.out("bench", program)), PORTS[program] + ON_HOST
-        if self._is_new(program, on_host=True):
+        if program not in self._on_host:
             self.stand.serve([path, "-s", str(port)], port, None)
+            self._on_host.add(program)
         return json.loads(run([path, "-c", HOST, str(port), *words.split()], timeout=self.seconds + 30))
-
-    def _is_new(self, program: str, *, on_host: bool) -> bool:
-        is_new = (program, on_host) not in self._started
-        self._started.add((program, on_host))
-        return is_new
-
-
-def _bytes(said: dict[str, float]) -> Run:
-    return Run(said["megabytes_per_second"], up=int(said["bytes"]))
-
-
-def _trips(said: dict[str, float]) -> Run:
-    trips = int(said["round_trips"])
-    return Run(said["p50_us"], up=trips, down=trips)

@@ -150,9 +150,11 @@ class Stand:
     Its folder and the servers outside last as long as the stand.
     """
 
-    def __init__(self, site: Site, vm: VM, folder: Path, servers: contextlib.ExitStack) -> None:
+    def __init__(
+        self, site: Site, vm: VM, folder: Path, servers: contextlib.ExitStack, server: VM | None = None
+    ) -> None:
         self.site, self.client, self.folder = site, vm, folder
-        self.server: VM | None = None  # a sibling, whose outsourcer publishes its ports
+        self.server = server  # the VM that the client calls, if it calls one: it has published ports
         self.on = True
         self._servers = servers
 
@@ -228,9 +230,7 @@ def standing_pair(kernel: str, rules: str = "") -> Iterator[Stand]:
         stack.enter_context(running(site, server, rules, sibling=client))
         for vm in (server, client):
             _load(vm)
-        stand = Stand(site, client, folder, servers)
-        stand.server = server
-        yield stand
+        yield Stand(site, client, folder, servers, server)
 
 
 def _load(vm: VM) -> None:
