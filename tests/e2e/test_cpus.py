@@ -9,7 +9,7 @@ import pytest
 from hallway_lab.measure import direction
 from hallway_lab.vm import VM
 from hallway_tests.cpus import PRESENT, STILL, Cpus, obey, online, order, report
-from hallway_tests.guests import Delta, Stream, connections, counters, odd
+from hallway_tests.guests import Delta, Stream, autopsy, connections, counters, odd
 from hallway_tests.streams import one_way
 from hallway_tests.suite import wait_for
 
@@ -30,7 +30,8 @@ def _sending(cpus: Cpus) -> Iterator[None]:
     delta = Delta(a, b)
     patience = 120 * cpus.slow
     with one_way(a, b, patience, port=PORT), one_way(a, b, patience, port=PORT + 1):
-        wait_for(lambda: _on_rings(a) == 2, "both are on rings", 60 * cpus.slow)
+        with autopsy(a, b):
+            wait_for(lambda: _on_rings(a) == 2, "both are on rings", 60 * cpus.slow)
         yield
     sent, received = delta.of(a), delta.of(b)
     way = direction(sent, received)
