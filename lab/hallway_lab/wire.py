@@ -7,6 +7,7 @@ throws those away.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import socket
@@ -32,6 +33,7 @@ class Wire:
         self._sock = _connected(place, timeout)
         self._lock = threading.RLock()
         self._buffer = b""
+        self._numbers = itertools.count()
         self.events: list[dict[str, Any]] = []
 
     def close(self) -> None:
@@ -60,7 +62,9 @@ class Wire:
 
     def command(self, name: str, timeout: float = 30, **arguments: Any) -> Any:
         """Run one command and return its result."""
-        message: dict[str, Any] = {"execute": name}
+        # An answer that comes too late is none to the next command.
+        number = next(self._numbers)
+        message: dict[str, Any] = {"execute": name, "id": number}
         if arguments:
             message["arguments"] = {k.replace("_", "-"): v for k, v in arguments.items()}
         with self._lock:
@@ -69,6 +73,8 @@ class Wire:
             try:
                 while True:
                     reply = self._receive(deadline)
+                    if reply.get("id", number) != number:
+                        continue
                     if "return" in reply:
                         return reply["return"]
                     if "error" in reply:
