@@ -36,6 +36,7 @@ fn each_metric_says_what_it_is_of() {
         r#"hallway_qemu_doorbells_pending{vm="web1"} 1"#,
         r#"hallway_qemu_requests_total{vm="web1"} 9"#,
         r#"hallway_helper_connections{vm="web2",helper="outsourcer"} 7"#,
+        r#"hallway_helper_closing_connections{vm="web2",helper="outsourcer"} 2"#,
         r#"hallway_helper_refused_total{vm="web2",helper="outsourcer",cause="no rule"} 5"#,
         r#"hallway_xen_pair_offering{domain="dom-1",peer="dom-2"} 0"#,
         r#"hallway_xen_pair_offering{domain="dom-2",peer="dom-1"} 1"#,

@@ -166,6 +166,11 @@ fn helpers(registry: &mut Registry, status: &Status) {
         "helper_connections",
         "Connections of a helper, also those that are being made or ended",
     );
+    let closing = gauges(
+        registry,
+        "helper_closing_connections",
+        "Connections besides, which the guest has ended: the host still sends",
+    );
     let listeners = gauges(registry, "helper_listeners", "Published ports of a helper");
     let datagrams = gauges(registry, "helper_udp_sockets", "UDP sockets of a helper");
     let sent = counters(
@@ -206,6 +211,7 @@ fn helpers(registry: &mut Registry, status: &Status) {
             }
             let label = OfHelper { vm, helper };
             sockets.get_or_create(&label).set(of.sockets.into());
+            closing.get_or_create(&label).set(of.closing.into());
             listeners.get_or_create(&label).set(of.listeners.into());
             datagrams.get_or_create(&label).set(of.datagrams.into());
             sent.get_or_create(&label).inc_by(of.sent_bytes);

@@ -93,6 +93,7 @@ pub fn status(sent: u64) -> Status {
     let mut outsourced = vm("web2");
     outsourced.outsourcer = Some(Helper {
         sockets: 7,
+        closing: 2,
         refused: [("no rule".into(), 5)].into(),
         ..Helper::default()
     });
