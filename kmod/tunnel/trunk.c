@@ -6,9 +6,10 @@
  * programs need no more memory than one. The writer opens its trunk with its first
  * datagram, and writes on before that is answered. Each direction has a trunk of its own.
  *
- * Writers that find the ring full wait in a queue. Its first one alone writes, and leaves
- * the queue with one datagram: all get the same number. Bytes are copied without page
- * faults: no program keeps the ring from others.
+ * Writers that find the ring full copy their datagram, and wait in a queue. The work item
+ * writes the copies, in their order, as space comes: no writer waits for another one that
+ * gets no CPU. All get the same number. Bytes are copied to the ring under a spinlock, and
+ * without page faults: no program keeps the ring from others.
  *
  * A multicast datagram is copied into the trunk to each other VM, and waits for none. Its
  * group is its port: it reaches the sockets that are bound there.
@@ -20,6 +21,8 @@
  */
 #include "tunnel.h"
 
+#include <linux/completion.h>
+#include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/uio.h>
@@ -39,8 +42,9 @@
 #define REFUSED_MULTICAST	HZ
 /* Trunks that a peer writes: one, and one before that which is not read to its end. */
 #define TRUNKS_MAX	2
-/* Datagrams that the reader takes at once. */
+/* Datagrams that the reader takes at once, and the work item of the writer writes. */
 #define TAKEN_MAX	64
+#define WRITTEN_MAX	64
 /* Page faults of one datagram, while its pages are taken away again. */
 #define FAULTS_MAX	16
 
@@ -53,6 +57,15 @@ static LIST_HEAD(read_trunks);		/* those that peers write */
  * was refused. Readers under RCU.
  */
 static DEFINE_XARRAY(written);
+
+/* A datagram that waits for space in the ring. On its writer's stack. */
+struct waiting {
+	struct list_head list;		/* of trunk.queue; empty: it is decided */
+	struct completion decided;
+	int err;
+	const struct hallway_letter *letter;
+	struct iov_iter from;		/* a copy */
+};
 
 /* opening, or any: it changes soon */
 static bool are_wanted(void)
@@ -71,18 +84,174 @@ static struct hall_trunk *make_trunk(struct hall_tunnel *tunnel, u32 cid, bool r
 	trunk->cid = cid;
 	INIT_LIST_HEAD(&trunk->list);
 	mutex_init(&trunk->mutex);
-	init_waitqueue_head(&trunk->turns);
+	spin_lock_init(&trunk->lock);
+	INIT_LIST_HEAD(&trunk->queue);
 	return trunk;
 }
 
 /* Writing */
 
-/* mutex; it is not in the table any more, or the caller takes it out. */
+/* lock; it is not in the table any more, or the caller takes it out. */
 static void end_trunk(struct hall_tunnel *tunnel)
 {
 	tunnel->state = HALL_TUNNEL_ENDED;
 	hall_tunnel_end(tunnel);
 	hall_channel_notify_receiver(&tunnel->channel);
+}
+
+/* lock. -EAGAIN: the ring is full, and its doorbell is armed. */
+static int write_letter(struct hall_tunnel *tunnel, const struct hallway_letter *letter,
+			struct iov_iter *from)
+{
+	u32 need = hall_letter_size(letter->length);
+	struct hall_tx_ring *tx = &tunnel->tx;
+	int err;
+
+	if (tunnel->state == HALL_TUNNEL_ENDED)
+		return READ_ONCE(hall_tunnels_enabled) ? -ECONNREFUSED : -ENODEV;
+	if (need > tx->size)
+		return -EMSGSIZE;
+	if (!hall_ring_arm_tail(tx, need, max(need, HALL_RING_WAKE_SPACE(tx->size))))
+		return -EAGAIN;
+	pagefault_disable();
+	err = hall_letter_write(tx, letter, from);
+	pagefault_enable();
+	if (tx->broken) {
+		hall_count(HALL_CORRUPT_RINGS);
+		end_trunk(tunnel);
+		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+		return -ECONNREFUSED;
+	}
+	if (err)
+		return err;
+	hall_tunnel_publish(tunnel, need, letter->length);
+	hall_count(HALL_TUNNEL_DATAGRAMS_SENT);
+	return 0;
+}
+
+/* lock. The same behind those that wait, whose first one has armed the doorbell. */
+static int write_in_turn(struct hall_tunnel *tunnel, const struct hallway_letter *letter,
+			 struct iov_iter *from)
+{
+	return list_empty(&tunnel->trunk->queue) ? write_letter(tunnel, letter, from) :
+						   -EAGAIN;
+}
+
+/* False: nothing waits, or the ring is full. */
+static bool write_first(struct hall_tunnel *tunnel)
+{
+	struct hall_trunk *trunk = tunnel->trunk;
+	struct waiting *one;
+	int err = -EAGAIN;
+
+	spin_lock(&trunk->lock);
+	one = list_first_entry_or_null(&trunk->queue, struct waiting, list);
+	if (one)
+		err = write_letter(tunnel, one->letter, &one->from);
+	if (err != -EAGAIN) {
+		list_del_init(&one->list);
+		one->err = err;
+		complete(&one->decided);
+	}
+	spin_unlock(&trunk->lock);
+	return err != -EAGAIN;
+}
+
+/* What waits is written, as far as there is space; or fails, if the trunk has ended. */
+static void write_queue(struct hall_tunnel *tunnel)
+{
+	unsigned int turns;
+
+	for (turns = 0; turns < WRITTEN_MAX; turns++) {
+		if (!write_first(tunnel))
+			return;
+		cond_resched();
+	}
+	hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+}
+
+/* For what follows the work item looks, and arms the doorbell again. */
+static int leave_queue(struct hall_tunnel *tunnel, struct waiting *one, int err)
+{
+	struct hall_trunk *trunk = tunnel->trunk;
+
+	spin_lock(&trunk->lock);
+	if (list_empty(&one->list)) {
+		err = one->err;
+	} else {
+		list_del(&one->list);
+		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
+	}
+	spin_unlock(&trunk->lock);
+	return err;
+}
+
+static int wait_for_turn(struct hall_tunnel *tunnel, struct waiting *one, long timeo)
+{
+	long left;
+	int err;
+
+	spin_lock(&tunnel->trunk->lock);
+	err = write_in_turn(tunnel, one->letter, &one->from);
+	if (err == -EAGAIN)
+		list_add_tail(&one->list, &tunnel->trunk->queue);
+	spin_unlock(&tunnel->trunk->lock);
+	if (err != -EAGAIN)
+		return err;
+	left = wait_for_completion_interruptible_timeout(&one->decided, timeo);
+	if (left > 0)
+		return one->err;
+	return leave_queue(tunnel, one, left ? sock_intr_errno(timeo) : -EAGAIN);
+}
+
+/*
+ * Without lock_sock(): another thread of the program may hold it for as long as it likes,
+ * in a page fault, and this one waits for memory and space.
+ */
+static int copy_and_wait(struct hall_tunnel *tunnel, const struct hallway_letter *letter,
+			 struct iov_iter *from, long timeo)
+{
+	struct waiting one = { .letter = letter };
+	struct kvec copy = { .iov_len = letter->length };
+	int err = -EFAULT;
+
+	/* Not NULL, without bytes, too. */
+	copy.iov_base = kvmalloc(letter->length, GFP_KERNEL_ACCOUNT);
+	if (!copy.iov_base)
+		return -ENOMEM;
+	init_completion(&one.decided);
+	INIT_LIST_HEAD(&one.list);
+	iov_iter_kvec(&one.from, WRITE, &copy, 1, copy.iov_len);
+	if (copy_from_iter_full(copy.iov_base, copy.iov_len, from)) {
+		err = wait_for_turn(tunnel, &one, timeo);
+		if (err)
+			iov_iter_revert(from, copy.iov_len);
+	}
+	kvfree(copy.iov_base);
+	return err;
+}
+
+/* lock_sock(), released while it waits. */
+static int send_letter(struct hall_tunnel *tunnel, struct sock *sk,
+		       const struct hallway_letter *letter, struct msghdr *msg)
+{
+	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
+	struct hall_trunk *trunk = tunnel->trunk;
+	unsigned int faults = 0;
+	int err;
+
+	do {
+		spin_lock(&trunk->lock);
+		err = write_in_turn(tunnel, letter, &msg->msg_iter);
+		spin_unlock(&trunk->lock);
+	} while (err == -EFAULT && ++faults < FAULTS_MAX &&
+		 !fault_in_iov_iter_readable(&msg->msg_iter, letter->length));
+	if (err != -EAGAIN || !timeo)
+		return err;
+	release_sock(sk);
+	err = copy_and_wait(tunnel, letter, &msg->msg_iter, timeo);
+	lock_sock(sk);
+	return err;
 }
 
 /*
@@ -106,6 +275,9 @@ static void forget(struct hall_tunnel *tunnel, bool departed)
 	u32 cid = tunnel->trunk->cid;
 	bool found;
 
+	/* A doorbell that is rung for an ended one is cheap. */
+	if (xa_load(&written, cid) != tunnel)
+		return;
 	mutex_lock(&opening);
 	forget_refusals();
 	found = xa_load(&written, cid) == tunnel;
@@ -151,9 +323,12 @@ static void drop_trunk(u32 cid)
 		return;
 	xa_erase(&written, cid);
 	mutex_lock(&tunnel->trunk->mutex);
+	spin_lock(&tunnel->trunk->lock);
 	end_trunk(tunnel);
+	spin_unlock(&tunnel->trunk->lock);
 	mutex_unlock(&tunnel->trunk->mutex);
-	wake_up_all(&tunnel->trunk->turns);
+	/* For what waits. */
+	hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
 	hall_channel_put(&tunnel->channel);
 }
 
@@ -232,107 +407,6 @@ static struct hall_tunnel *get_trunk(u32 cid, unsigned long refused)
 	return tunnel;
 }
 
-/* mutex. -EAGAIN: the ring is full, and its doorbell is armed. */
-static int write_letter(struct hall_tunnel *tunnel, const struct hallway_letter *letter,
-			struct iov_iter *from)
-{
-	u32 need = hall_letter_size(letter->length);
-	struct hall_tx_ring *tx = &tunnel->tx;
-	int err;
-
-	if (tunnel->state == HALL_TUNNEL_ENDED)
-		return READ_ONCE(hall_tunnels_enabled) ? -ECONNREFUSED : -ENODEV;
-	if (need > tx->size)
-		return -EMSGSIZE;
-	if (!hall_ring_arm_tail(tx, need, max(need, HALL_RING_WAKE_SPACE(tx->size))))
-		return -EAGAIN;
-	pagefault_disable();
-	err = hall_letter_write(tx, letter, from);
-	pagefault_enable();
-	if (tx->broken) {
-		hall_count(HALL_CORRUPT_RINGS);
-		end_trunk(tunnel);
-		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
-		return -ECONNREFUSED;
-	}
-	if (err)
-		return err;
-	hall_tunnel_publish(tunnel, need, letter->length);
-	hall_count(HALL_TUNNEL_DATAGRAMS_SENT);
-	return 0;
-}
-
-static bool is_first(struct hall_trunk *trunk, const struct wait_queue_entry *entry)
-{
-	bool first;
-
-	spin_lock_irq(&trunk->turns.lock);
-	first = list_first_entry(&trunk->turns.head, struct wait_queue_entry, entry) ==
-		entry;
-	spin_unlock_irq(&trunk->turns.lock);
-	return first;
-}
-
-/*
- * Writes in turn, behind those that wait. Without lock_sock(): another thread of the
- * program may hold it for as long as it likes, in a page fault, and all others would wait
- * behind this one.
- */
-static int wait_and_write(struct hall_tunnel *tunnel,
-			  const struct hallway_letter *letter, struct iov_iter *from,
-			  long timeo)
-{
-	DEFINE_WAIT_FUNC(entry, woken_wake_function);
-	struct hall_trunk *trunk = tunnel->trunk;
-	int err;
-
-	add_wait_queue_exclusive(&trunk->turns, &entry);
-	for (;;) {
-		mutex_lock(&trunk->mutex);
-		err = is_first(trunk, &entry) || tunnel->state == HALL_TUNNEL_ENDED ?
-			      write_letter(tunnel, letter, from) :
-			      -EAGAIN;
-		mutex_unlock(&trunk->mutex);
-		if (err != -EAGAIN || !timeo)
-			break;
-		if (signal_pending(current)) {
-			err = sock_intr_errno(timeo);
-			break;
-		}
-		timeo = wait_woken(&entry, TASK_INTERRUPTIBLE, timeo);
-	}
-	remove_wait_queue(&trunk->turns, &entry);
-	/* The next one's turn: it looks, and arms the doorbell again. */
-	wake_up(&trunk->turns);
-	return err;
-}
-
-/* lock_sock(), released while it waits. */
-static int send_letter(struct hall_tunnel *tunnel, struct sock *sk,
-		       const struct hallway_letter *letter, struct msghdr *msg)
-{
-	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
-	struct hall_trunk *trunk = tunnel->trunk;
-	unsigned int faults = 0;
-	int err;
-
-	do {
-		mutex_lock(&trunk->mutex);
-		/* One that comes to wait right now is overtaken by one datagram. */
-		err = waitqueue_active(&trunk->turns) ?
-			      -EAGAIN :
-			      write_letter(tunnel, letter, &msg->msg_iter);
-		mutex_unlock(&trunk->mutex);
-		if (err == -EAGAIN && timeo) {
-			release_sock(sk);
-			err = wait_and_write(tunnel, letter, &msg->msg_iter, timeo);
-			lock_sock(sk);
-		}
-	} while (err == -EFAULT && ++faults < FAULTS_MAX &&
-		 !fault_in_iov_iter_readable(&msg->msg_iter, letter->length));
-	return err;
-}
-
 static int send_copy(u32 cid, struct sock *sk, const struct hallway_letter *letter,
 		     const struct msghdr *msg)
 {
@@ -405,36 +479,30 @@ static void on_accept(struct hall_tunnel *tunnel)
 	hall_channel_notify_receiver(channel);
 }
 
-/* mutex */
-static void on_done(struct hall_tunnel *tunnel)
-{
-	u32 reason;
-
-	if (hall_tunnel_finish_tx(tunnel, &reason))
-		hall_tunnel_free_tx(tunnel);
-}
-
 static void run_writer(struct hall_tunnel *tunnel, unsigned long events)
 {
+	bool unread = events & (BIT(HALL_EVENT_DECLINE) | BIT(HALL_EVENT_DEPARTED));
 	struct hall_trunk *trunk = tunnel->trunk;
 	bool ended;
+	u32 reason;
 
 	mutex_lock(&trunk->mutex);
 	if (events & BIT(HALL_EVENT_ACCEPT))
 		on_accept(tunnel);
+	spin_lock(&trunk->lock);
 	if (events & BIT(HALL_EVENT_DONE))
-		on_done(tunnel);
-	if (events & (BIT(HALL_EVENT_DECLINE) | BIT(HALL_EVENT_DEPARTED)))
-		hall_tunnel_free_tx(tunnel);
-	if (!tunnel->memory.ring)
+		unread |= hall_tunnel_finish_tx(tunnel, &reason);
+	if (unread)
 		tunnel->state = HALL_TUNNEL_ENDED;
 	ended = tunnel->state == HALL_TUNNEL_ENDED;
+	spin_unlock(&trunk->lock);
+	if (unread)
+		hall_tunnel_free_tx(tunnel);
 	hall_tunnel_close_channel(tunnel);
 	mutex_unlock(&trunk->mutex);
-	if (!ended)
-		return;
-	forget(tunnel, events & BIT(HALL_EVENT_DEPARTED));
-	wake_up_all(&trunk->turns);
+	if (ended)
+		forget(tunnel, events & BIT(HALL_EVENT_DEPARTED));
+	write_queue(tunnel);
 }
 
 /* Reading */
@@ -504,11 +572,7 @@ static enum taken read_trunk(struct hall_tunnel *tunnel)
 
 void hall_trunk_wake(struct hall_tunnel *tunnel)
 {
-	struct hall_trunk *trunk = tunnel->trunk;
-
-	if (!trunk->reads)
-		wake_up(&trunk->turns);
-	else if (read_trunk(tunnel) != TAKEN_ALL)
+	if (!tunnel->trunk->reads || read_trunk(tunnel) != TAKEN_ALL)
 		hall_channel_raise(&tunnel->channel, HALL_EVENT_FINISH);
 }
 

@@ -15,14 +15,14 @@
  * Locks, outermost first:
  *   lock_sock()   all of a tunnel that has a socket. Without one, only its work item
  *                 touches it. sk changes to NULL last.
- *   trunk.mutex   all of a trunk that we write
+ *   trunk.mutex   how a trunk that we write begins and ends
+ *   trunk.lock    its ring, state and queue
  *   channel.lock  sk, and the ring that we read: the doorbell looks without lock_sock()
  */
 #ifndef HALL_TUNNEL_H
 #define HALL_TUNNEL_H
 
 #include <linux/mutex.h>
-#include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <net/af_vsock.h>
 
@@ -47,7 +47,8 @@ struct hall_trunk {
 	struct hall_tunnel *tunnel;	/* whose it is */
 	struct list_head list;		/* of all that the peers write */
 	struct mutex mutex;
-	wait_queue_head_t turns;	/* of writers that found the ring full, in order */
+	spinlock_t lock;
+	struct list_head queue;		/* of what waits for space in the ring, in order */
 	u32 cid;			/* of the peer */
 };
 
@@ -91,8 +92,8 @@ static inline struct hall_tunnel *hall_tunnel_of(const struct vsock_sock *vsk)
 }
 
 /*
- * Events besides those of hall_channel_event: the peer's end mark is there; of a trunk
- * that we read: look at it.
+ * Events besides those of hall_channel_event: the peer's end mark is there; of a trunk:
+ * look at it.
  */
 #define HALL_EVENT_FINISH	HALL_EVENT_KIND
 /* Tunnels are switched off. */

@@ -23,6 +23,7 @@ PROGRAMS = 20
 TRIPS = 30  # of each program
 FLOOD = 3000
 RCVBUF = 200_000
+STARVED = 40  # programs that get no CPU
 SHARES = 8  # programs that send at once
 LEAST_SHARE = 0.5  # of an equal one
 
@@ -173,6 +174,21 @@ def test_full_ring(pair: Pair) -> None:
             os.kill(pair.b.pid, signal.SIGCONT)
         assert job.wait(60 * pair.slow).out.strip() == "100"
         wait_for(lambda: sum(_moved(delta, pair.b)) == 100, "all arrive")
+        deaf.end()
+
+
+def test_late(pair: Pair) -> None:
+    """Programs that wait for the ring, and get no CPU then, do not delay one behind them."""
+    with _echoing(pair):
+        deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
+        words = f"late {cid(pair.b)} {PORT + 1} 16384 {STARVED}"
+        os.kill(pair.b.pid, signal.SIGSTOP)
+        try:
+            late = Talk(pair.a, words, DATAGRAMS)
+            assert late.hear() == "waiting"
+        finally:
+            os.kill(pair.b.pid, signal.SIGCONT)
+        assert late.hear() == "in time"
         deaf.end()
 
 

@@ -6,6 +6,8 @@ datagrams.py deaf PORT BYTES                read nothing before a line of the in
 datagrams.py flood CID PORT COUNT LENGTH    send numbered datagrams, as many as that
 datagrams.py share CID PORT SECONDS LENGTH PROGRAMS  print how many each program sent
 datagrams.py calls CID PORT                 what calls see
+datagrams.py late CID PORT LENGTH PROGRAMS  print "waiting" once the ring is full, and programs wait that get
+                                            no CPU; then whether one behind them has sent soon
 datagrams.py announce PORT COUNT LENGTH CID...  send multicast ones; wait for each to come back from each CID
 datagrams.py send CID PORT                  for each line of the input send one, or send "till refused"; print
                                             the error of the last
@@ -19,10 +21,13 @@ import json
 import os
 import random
 import select
+import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 MOST = 65536  # bytes of a datagram
 LENGTHS = (0, 1, 15, 16, 17, 64, 1000, 4096, 16384, MOST)
@@ -31,6 +36,7 @@ SOON = 20  # seconds, for what comes at once
 PAUSE = 0.01  # seconds between two looks; a refusal is known for 10 times that
 MULTICAST = 0x80000000  # HALLWAY_CID_MULTICAST
 SO_RCVBUFFORCE = 33
+CGROUPS = Path("/tmp/cgroups")
 ENOUGH = 16 << 20  # bytes of a buffer for all that callers have on their way
 
 
@@ -195,10 +201,79 @@ def send(cid: int, port: int) -> None:
         print(found, flush=True)
 
 
+def _forked(run: Callable[[], object]) -> int:
+    """Run that in another process; return its number."""
+    pid = os.fork()
+    if not pid:
+        run()
+        os._exit(0)
+    return pid
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(PAUSE)
+
+
+def _sleeps(pid: int) -> bool:
+    """Tell whether a process waits in a call."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def _busy() -> None:
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def _starved(pids: list[int]) -> Iterator[None]:
+    """Give processes a thousandth of a CPU, which they share with one that uses it up."""
+    CGROUPS.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "cgroup2", "cgroup2", CGROUPS], check=True)
+    (CGROUPS / "cgroup.subtree_control").write_text("+cpu")
+    group, all_pids = CGROUPS / "starved", [_forked(_busy), *pids]
+    group.mkdir()
+    try:
+        (group / "cpu.max").write_text("1000 1000000")
+        for pid in all_pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        _await(lambda: "nr_throttled 0" not in (group / "cpu.stat").read_text(), "its CPU is used up")
+        yield
+    finally:
+        for pid in all_pids:
+            os.kill(pid, signal.SIGKILL)
+            (CGROUPS / "cgroup.procs").write_text(str(pid))
+            os.waitpid(pid, 0)
+        group.rmdir()
+        subprocess.run(["umount", CGROUPS], check=True)
+
+
+def late(cid: int, port: int, length: int, programs: int) -> None:
+    """Have programs wait that get no CPU any more, and one behind them that does."""
+
+    def send(count: int) -> None:
+        sock = bound()
+        for _ in range(count):
+            sock.sendto(bytes(length), (cid, port))
+
+    starved = []
+    for _ in range(programs):
+        starved.append(_forked(lambda: send(1000)))
+        _await(lambda: _sleeps(starved[-1]), "the ring is full")
+    last = _forked(lambda: send(1))
+    _await(lambda: _sleeps(last), "the last one waits")
+    with _starved(starved):
+        print("waiting", flush=True)
+        sent = select.select([os.pidfd_open(last)], [], [], SOON)[0]
+    print("in time" if sent else "too late", flush=True)
+
+
 def main() -> None:
     """Do what the command line says."""
     word, *rest = sys.argv[1:]
-    commands = (echo, trips, deaf, flood, share, calls, announce, send)
+    commands = (echo, trips, deaf, flood, share, calls, announce, send, late)
     next(one for one in commands if one.__name__ == word)(*map(int, rest))
 
 
