@@ -65,7 +65,8 @@ fn defer_port(socket: &OwnedFd) {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
-/// Whether a socket may have that address. An error: none can be made now.
+/// Whether a socket may have that address. An error: nothing shows it. None can be made now, or
+/// the host lets the process bind nothing.
 fn may_bind(ip: IpAddr) -> Result<bool, Errno> {
     let socket = match open(ip.is_ipv4()) {
         Ok(socket) => socket,
@@ -73,11 +74,15 @@ fn may_bind(ip: IpAddr) -> Result<bool, Errno> {
         Err(errno) => return Err(errno),
     };
     defer_port(&socket);
-    Ok(bind(socket.as_raw_fd(), &*at(SocketAddr::new(ip, 0))).is_ok())
+    match bind(socket.as_raw_fd(), &*at(SocketAddr::new(ip, 0))) {
+        Ok(()) => Ok(true),
+        Err(Errno::EADDRNOTAVAIL) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
-/// Whether an address is one of the network namespace's own. True as well where there are no
-/// descriptors, or no memory, to find out. False as well where its sysctl `ip_nonlocal_bind`
+/// Whether an address is one of the network namespace's own. True as well where that cannot be
+/// found out, as without descriptors. False as well where its sysctl `ip_nonlocal_bind`
 /// lets programs have any address: nothing shows it there.
 pub fn is_own(ip: IpAddr) -> bool {
     // No machine has an address for documents.
@@ -178,5 +183,7 @@ mod tests {
         let is = |text: &str| is_own(text.parse().unwrap());
         assert!(is("127.0.0.1"));
         assert!(!is("192.0.2.78") && !is("2001:db8::78"));
+        // Without an interface bind() says nothing of it.
+        assert!(is("fe80::78") || open(false).is_err());
     }
 }
