@@ -222,11 +222,14 @@ impl Datagrams {
                 false => Fate::Returned,
             };
         }
+        let before = self.ends.borrow_mut().get(to);
         let allowed = match to.port() {
             0 => Err("port 0".into()),
             _ => policy::check_connect(turn.policy, Protocol::Udp, to, net::is_own),
         };
-        if allowed.is_ok() && !turn.rate.may_meet(turn.policy) {
+        // An end that was allowed before another policy came costs no token again.
+        let was_met = before.is_some_and(|known| known.is_allowed);
+        if allowed.is_ok() && !was_met && !turn.rate.may_meet(turn.policy) {
             turn.counts
                 .refuse("rate".into(), &format!("datagram to {to}"));
             return Fate::Lost;

@@ -33,21 +33,35 @@ struct Limit {
     burst: u32,
 }
 
+/// Parts of a token: as many as there are nanoseconds in a second, so that no time is rounded.
+const TOKEN: u128 = 1_000_000_000;
+
 /// A token bucket.
 #[derive(Default)]
 struct Bucket {
-    /// When there are as many tokens again as a burst takes.
-    full: Option<Instant>,
+    /// Parts of tokens that were missing to a full one, and when. Nothing: it was never used.
+    owed: Option<(u128, Instant)>,
 }
 
 impl Bucket {
+    fn owed(&self, limit: Limit, now: Instant) -> u128 {
+        let Some((owed, at)) = self.owed else {
+            return 0;
+        };
+        // The limit may be another one since: no more is missing than to an empty one.
+        let owed = owed.min(u128::from(limit.burst.max(1)) * TOKEN);
+        let came = now.saturating_duration_since(at).as_nanos() * u128::from(limit.rate);
+        owed.saturating_sub(came)
+    }
+
     /// How long the next token is away; zero: there is one.
     fn missing(&self, limit: Limit, now: Instant) -> Duration {
-        let Some(every) = Duration::from_secs(1).checked_div(limit.rate) else {
-            return Duration::ZERO;
-        };
-        let full = self.full.map_or(Duration::ZERO, |at| at - now.min(at));
-        full.saturating_sub(every * limit.burst.saturating_sub(1))
+        let most = u128::from(limit.burst.saturating_sub(1)) * TOKEN;
+        let over = self.owed(limit, now).saturating_sub(most);
+        match limit.rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos(over.div_ceil(rate.into()) as u64),
+        }
     }
 
     /// Takes a token, if there is one.
@@ -55,8 +69,8 @@ impl Bucket {
         if !self.missing(limit, now).is_zero() {
             return false;
         }
-        if let Some(every) = Duration::from_secs(1).checked_div(limit.rate) {
-            self.full = Some(self.full.map_or(now, |at| at.max(now)) + every);
+        if limit.rate != 0 {
+            self.owed = Some((self.owed(limit, now) + TOKEN, now));
         }
         true
     }
@@ -172,5 +186,21 @@ mod tests {
         assert_eq!(missing, Duration::from_millis(60));
         let none = Limit { rate: 0, burst: 0 };
         assert!(bucket.take(none, start));
+    }
+
+    #[test]
+    fn another_limit_counts_at_once() {
+        let slow = Limit {
+            rate: 1,
+            burst: 100,
+        };
+        let (mut bucket, start) = (Bucket::default(), Instant::now());
+        while bucket.take(slow, start) {}
+        assert_eq!(bucket.missing(slow, start), Duration::from_secs(1));
+        for limit in [Limit { rate: 10, ..slow }, Limit { rate: 10, burst: 2 }] {
+            let soon = start + Duration::from_millis(100);
+            assert_eq!(bucket.missing(limit, start), Duration::from_millis(100));
+            assert!(bucket.missing(limit, soon).is_zero());
+        }
     }
 }

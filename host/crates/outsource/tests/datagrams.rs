@@ -568,7 +568,7 @@ fn datagrams_to_other_ends_above_the_rate_are_lost() {
     let (server, address) = server();
     let mut policy = policy(&[]);
     (policy.rate, policy.burst) = (1, 3);
-    let host = Host::start(policy);
+    let host = Host::start(policy.clone());
     let mut vm = host.join(21);
     let mut conn = vm.open_datagrams().unwrap();
     send(&mut vm, &mut conn, address, b"1");
@@ -577,7 +577,10 @@ fn datagrams_to_other_ends_above_the_rate_are_lost() {
         let other = SocketAddr::new(address.ip(), port);
         send(&mut vm, &mut conn, other, b"x");
     }
-    // An end that is known costs nothing.
+    // An end that is known costs nothing, also where another policy allows it.
+    policy.listeners += 1;
+    host.order(&Order::Policy { policy }, &[]);
+    host.report();
     for _ in 0..10 {
         send(&mut vm, &mut conn, address, b"1");
     }
