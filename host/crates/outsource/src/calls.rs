@@ -124,22 +124,9 @@ impl Guest<'_> {
             return Err(self.refuse("memory", "connection"));
         };
         let stream = Stream {
-            socket: None,
-            stage: Stage::Connecting,
-            remote: to,
-            own: 0,
             its: offer.from,
             from_guest: Some(from_guest),
-            to_guest: Some(to_guest),
-            handle,
-            is_readable: false,
-            is_writable: false,
-            has_error: false,
-            is_received: false,
-            is_sent: false,
-            closing: None,
-            failed: None,
-            stops_short: false,
+            ..Stream::new(Stage::Connecting, to, to_guest, handle)
         };
         let own = self.insert_stream(stream).map_err(|errno| errno as i32)?;
         if self.may_start() {
@@ -185,9 +172,10 @@ impl Guest<'_> {
         self.table.count_listeners() + self.table.published
     }
 
-    /// Sockets that the guest may have besides those that it has and the next one.
+    /// Sockets with a ring that the guest may have besides those that it has and the next one:
+    /// one that is closing has none, and leaves its place to one that needs it.
     pub fn count_others(&self) -> u32 {
-        let taken = self.table.count_sockets() + 1;
+        let taken = self.table.count_sockets() - self.table.count_closing() + 1;
         self.policy.sockets.saturating_sub(taken)
     }
 

@@ -114,19 +114,21 @@ impl Guest<'_> {
         self.peer.flush();
     }
 
-    /// Where there is no place left, those give theirs that the kernel has sent for too long
-    /// after their end: their other ends may take a byte at a time, for ever.
+    /// Where there is no place left, connections give theirs that the guest has left too long ago:
+    /// their other ends may take a byte at a time, for ever.
     pub fn make_place(&mut self) {
         if self.has_place() {
             return;
         }
-        for own in self.table.closing() {
-            let stream = self.table.stream(own);
-            if stream.is_some_and(|one| one.is_closing_since(LAST_TIMEOUT)) {
-                if let Some(Entry::Stream(mut stream)) = self.table.remove(own) {
-                    stream.reset(0, self.peer);
-                }
+        let is_late = |entry: &mut Entry| match entry {
+            Entry::Stream(stream) => stream.is_left_since(LAST_TIMEOUT),
+            _ => false,
+        };
+        for own in self.table.find_all(is_late) {
+            if let Some(stream) = self.table.stream(own) {
+                stream.reset(libc::ETIMEDOUT, self.peer);
             }
+            self.remove_if_over(own);
         }
     }
 

@@ -10,6 +10,7 @@
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use hallway_abi::ring as abi;
 use hallway_ring::{Receiver, Sender};
 use nix::errno::Errno;
 
@@ -65,10 +66,10 @@ pub struct Stream {
     pub is_received: bool,
     /// FIN is sent.
     pub is_sent: bool,
-    /// When the guest had sent all that it sends. Until the kernel has, too, it counts as one of the
-    /// guest's sockets: a closed one would count among those of the whole host
-    /// (`tcp_max_orphans`).
-    pub closing: Option<Instant>,
+    /// When the guest left it: it reads no more, and what it has sent has an end. Until the kernel
+    /// has sent all, it counts as one of the guest's sockets: a closed one would count among
+    /// those of the whole host (`tcp_max_orphans`).
+    pub left: Option<Instant>,
     /// The errno by which sending failed: from then on the kernel gives what has arrived, and
     /// then an end, which is no FIN.
     pub failed: Option<Errno>,
@@ -102,17 +103,40 @@ fn ring(its: u32, count: usize, peer: &mut Peer) {
 }
 
 impl Stream {
+    /// One that has the own ring, and neither a socket nor the guest's ring yet.
+    pub fn new(stage: Stage, remote: SocketAddr, to_guest: Sender, handle: Handle) -> Self {
+        Self {
+            socket: None,
+            stage,
+            remote,
+            own: 0,
+            its: 0,
+            from_guest: None,
+            to_guest: Some(to_guest),
+            handle,
+            is_readable: false,
+            is_writable: false,
+            has_error: false,
+            is_received: false,
+            is_sent: false,
+            left: None,
+            failed: None,
+            stops_short: false,
+        }
+    }
+
     /// Moves bytes both ways. True: there may be more.
     pub fn pump(&mut self, peer: &mut Peer, counts: &mut Counts) -> bool {
         if self.stage != Stage::Open || self.socket.is_none() {
             return false;
         }
-        if self.closing.is_some() {
+        let served = self.serve_options(peer, counts);
+        self.note_left();
+        if self.has_sent_all() {
             self.close();
             return false;
         }
-        let sent = self
-            .serve_options(peer, counts)
+        let sent = served
             .and_then(|()| self.pump_to_network(peer, counts))
             .and_then(|more| self.take_error().map(|()| more));
         self.answer_question(peer);
@@ -127,6 +151,25 @@ impl Stream {
                 false
             }
         }
+    }
+
+    /// A guest that has left it has no say any more: its other end may take nothing, for ever.
+    fn note_left(&mut self) {
+        let has_end = match &mut self.from_guest {
+            Some(ring) => ring.is_ended(),
+            None => true,
+        };
+        if self.left.is_none() && self.to_guest.is_none() && has_end {
+            self.left = Some(Instant::now());
+            if let Some(socket) = &self.socket {
+                options::bound_sending(socket);
+            }
+        }
+    }
+
+    /// Whether the kernel has all that the guest sends, and the guest knows.
+    fn has_sent_all(&self) -> bool {
+        self.stage == Stage::Open && self.from_guest.is_none()
     }
 
     /// Sets the options that the guest has changed.
@@ -146,7 +189,10 @@ impl Stream {
             return Ok(());
         };
         for (number, value) in changed {
-            options::set(socket, number, value);
+            // How long the kernel sends what is left is the host's choice.
+            if self.left.is_none() || number != abi::OPTION_USER_TIMEOUT as usize {
+                options::set(socket, number, value);
+            }
         }
         Ok(())
     }
@@ -287,7 +333,6 @@ impl Stream {
     /// Ends the connection once the guest has nothing left to do with it.
     fn finish_sent(&mut self, peer: &mut Peer) {
         if self.is_sent && (self.is_received || self.to_guest.is_none()) {
-            self.closing = Some(Instant::now());
             if let Some(socket) = &self.socket {
                 options::bound_sending(socket);
                 net::finish(socket);
@@ -310,23 +355,25 @@ impl Stream {
         }
     }
 
-    /// Whether the guest has done with it, and reads no more of it, and the kernel still sends.
+    /// Whether the guest has left it and knows that all is sent, while the kernel still sends.
     pub fn is_closing(&self) -> bool {
-        self.closing.is_some() && self.to_guest.is_none() && self.socket.is_some()
+        self.has_sent_all() && self.to_guest.is_none() && self.socket.is_some()
     }
 
-    /// Whether it is so for that long.
-    pub fn is_closing_since(&self, time: Duration) -> bool {
-        let is_long = |since: Instant| since.elapsed() >= time;
-        self.is_closing() && self.closing.is_some_and(is_long)
+    /// Whether the guest has left it that long ago.
+    pub fn is_left_since(&self, time: Duration) -> bool {
+        self.left.is_some_and(|since| since.elapsed() >= time)
     }
 
     /// The guest has departed. True: the kernel still sends what that has left.
     pub fn leave(&mut self) -> bool {
+        let has_sent_all = self.has_sent_all();
         (self.from_guest, self.to_guest) = (None, None);
-        if self.closing.is_some() {
-            self.close();
+        if !has_sent_all {
+            return false;
         }
+        self.left.get_or_insert_with(Instant::now);
+        self.close();
         self.is_closing()
     }
 
@@ -392,7 +439,7 @@ impl Stream {
 
     /// Asks for doorbells of what it waits for. True: there is something already.
     pub fn arm(&mut self) -> bool {
-        if self.stage != Stage::Open || self.closing.is_some() || self.socket.is_none() {
+        if self.stage != Stage::Open || self.has_sent_all() || self.socket.is_none() {
             return false;
         }
         let mut has_news = false;

@@ -7,10 +7,11 @@ mod ticks;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{free_port, pattern, policy, Conn, Host, Vm};
 use hallway_abi::message as abi;
@@ -18,7 +19,7 @@ use hallway_endpoint::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy, CONTROL_FD};
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::sys::signal::{kill, Signal};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getpeername, getsockopt, setsockopt, sockopt, SockaddrIn};
 use nix::unistd::Pid;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -314,6 +315,64 @@ fn what_the_guest_still_reads_is_not_closed() {
     vm.send_done(&conn, 0);
     host.wait_report(|report| (report.sockets, report.closing) == (0, 1));
     check_all_is_sent(&host, &mut stream, &bytes);
+}
+
+/// A copy of the program's socket whose other end has this port.
+fn copy_socket(host: &Host, port: u16) -> OwnedFd {
+    let pid = host.child.id();
+    // SAFETY: the call has no pointers.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    // SAFETY: nobody else has this descriptor.
+    let process = unsafe { OwnedFd::from_raw_fd(i32::try_from(process).unwrap()) };
+    let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let copies = numbers.filter_map(|entry| {
+        let number: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        // SAFETY: the call has no pointers.
+        let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+        // SAFETY: nobody else has this descriptor.
+        (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy as i32) })
+    });
+    let leads_there = |copy: &OwnedFd| {
+        let end: Result<SockaddrIn, _> = getpeername(copy.as_raw_fd());
+        end.is_ok_and(|end| end.port() == port)
+    };
+    copies.into_iter().find(leads_there).unwrap()
+}
+
+#[test]
+fn what_the_guest_has_left_in_its_ring_is_not_kept_for_ever() {
+    let listener = server();
+    let port = listener.local_addr().unwrap().port();
+    let host = Host::start(policy(&[]));
+    let mut vm = host.join(21);
+    let (mut conn, mut stream, mut bytes) = send_much(&mut vm, &listener);
+    let more = pattern(4096, 10);
+    let mut before = 0;
+    loop {
+        let written = vm.write(&mut conn, &more);
+        vm.peer.flush();
+        bytes.extend(&more[..written]);
+        let sent = host.report().sent;
+        if written == 0 && sent == before {
+            break;
+        }
+        before = sent;
+    }
+    vm.send_done(&conn, 0);
+    vm.end(&mut conn);
+    let socket = copy_socket(&host, port);
+    let end = Instant::now() + PATIENCE;
+    while getsockopt(&socket, sockopt::TcpUserTimeout).unwrap() != 200_000 {
+        assert!(Instant::now() < end, "the kernel may send in vain for ever");
+        std::thread::yield_now();
+    }
+    let report = host.report();
+    assert_eq!((report.sockets, report.closing), (1, 0));
+    assert!(report.sent < bytes.len() as u64);
+    let mut found = Vec::new();
+    stream.read_to_end(&mut found).unwrap();
+    assert!(found == bytes);
+    host.wait_report(|report| (report.sockets, report.closing) == (0, 0));
 }
 
 #[test]

@@ -81,21 +81,9 @@ impl Guest<'_> {
         self.counts.delayed += u64::from(self.rate.note_arrival(self.policy));
         let stream = Stream {
             socket: Some(socket),
-            stage: Stage::Offered(tag),
-            remote,
-            own: 0,
-            its: 0,
-            from_guest: None,
-            to_guest: Some(ring),
-            handle,
             is_readable: true,
             is_writable: true,
-            has_error: false,
-            is_received: false,
-            is_sent: false,
-            closing: None,
-            failed: None,
-            stops_short: false,
+            ..Stream::new(Stage::Offered(tag), remote, ring, handle)
         };
         match self.insert_stream(stream) {
             Ok(endpoint) => {
