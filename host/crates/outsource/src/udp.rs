@@ -253,6 +253,12 @@ fn read_own(control: &[(i32, i32, Vec<u8>)]) -> Option<IpAddr> {
     (!own.is_multicast() && !own.is_unspecified()).then_some(own)
 }
 
+/// Length of the next datagram, which stays.
+pub fn look(socket: &OwnedFd) -> Result<usize, Errno> {
+    let nothing = Runs([(std::ptr::dangling_mut(), 0); 2]);
+    Ok(call(socket, &nothing, libc::MSG_PEEK | libc::MSG_TRUNC)?.length)
+}
+
 /// Receives a datagram to free bytes of a ring.
 pub fn receive(socket: &OwnedFd, space: &Runs) -> Result<Received, Errno> {
     let call = call(socket, space, 0)?;
