@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | `vsock://vm2:5000` | a tunnel to the VM of this name, or CID |
 //! | `tcp://host.example:5000` | TCP |
-//! | `vm2:5000` | a tunnel, if a VM of this host has that name or CID; else TCP |
+//! | `vm2:5000` | a tunnel, if a VM of this host has that name; else TCP; with a CID a tunnel |
 //! | `A,B` | the first one of these that connects |
 //!
 //! | to listen at | means |

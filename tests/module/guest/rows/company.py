@@ -379,7 +379,7 @@ def _namespace(name):
 
 @row("network namespaces", crosses=False)
 def namespaces(link):
-    """A connection from one to another is promoted; it outlives the name of its own."""
+    """On one kernel a connection from one to another is promoted; it outlives the name of its own."""
     with _namespace("row"):
         for command in (
             "ip link add row0 type veth peer name row1 netns row",

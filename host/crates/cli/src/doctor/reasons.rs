@@ -48,7 +48,7 @@ const ADVICE: &[(&str, Advice)] = &[
     ("SMALL", Do("load the module with a larger ring_bytes_max, or have the program wait for fewer bytes (SO_RCVLOWAT)")),
     ("SUSPENDED", Leave("it passes once the machine goes on")),
     ("NAMESPACE", Leave("containers with a network of their own use that: --net=host shares the VM's")),
-    ("SCOPE", Leave("hallway outsource on --cgroup adds a cgroup, hallway outsource on all")),
+    ("SCOPE", Leave("hallway outsource on --cgroup names all its cgroups, hallway outsource on is for all programs")),
     ("LOCAL", Leave("the host has other addresses of its own there")),
     ("MEMBER", Leave("such connections get rings between the VMs")),
     ("BOUND", Do("have the program call connect() without bind(): the host chooses the address (source in hallwayd's configuration)")),
