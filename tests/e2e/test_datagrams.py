@@ -181,6 +181,7 @@ def test_late(pair: Pair) -> None:
     """Programs that wait for the ring, and get no CPU then, do not delay one behind them."""
     with _echoing(pair):
         deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
+        delta = Delta(*pair.both)
         words = f"late {cid(pair.b)} {PORT + 1} 16384 {STARVED}"
         os.kill(pair.b.pid, signal.SIGSTOP)
         try:
@@ -189,6 +190,11 @@ def test_late(pair: Pair) -> None:
         finally:
             os.kill(pair.b.pid, signal.SIGCONT)
         assert late.hear() == "in time"
+        # One of each, besides those that filled the ring.
+        assert delta.of(pair.a)["tunnel_datagrams_sent"] > STARVED
+        wait_for(lambda: sum(_moved(delta, pair.b)) > STARVED, "all arrive")
+        for vm in pair.both:
+            assert not odd(delta.of(vm))
         deaf.end()
 
 

@@ -266,8 +266,12 @@ def late(cid: int, port: int, length: int, programs: int) -> None:
     _await(lambda: _sleeps(last), "the last one waits")
     with _starved(starved):
         print("waiting", flush=True)
-        sent = select.select([os.pidfd_open(last)], [], [], SOON)[0]
-    print("in time" if sent else "too late", flush=True)
+        ended = select.select([os.pidfd_open(last)], [], [], SOON)[0]
+    if not ended:
+        print("too late", flush=True)
+        return
+    _, status = os.waitpid(last, 0)
+    print(f"failed: {status}" if status else "in time", flush=True)
 
 
 def main() -> None:
