@@ -72,8 +72,8 @@ pub struct Datagrams {
     from_guest: Option<Receiver>,
     /// The next record waits for space: in the own ring, or a socket.
     is_blocked: bool,
-    /// Bytes of the own ring for want of which the last turn ended; 0: it did not.
-    lacking: usize,
+    /// Bytes of the own ring for want of which the last turn ended.
+    lacking: Option<usize>,
     /// Nothing: the guest reads no more.
     to_guest: Option<Sender>,
     handle: Handle,
@@ -132,7 +132,7 @@ impl Datagrams {
             tag: 0,
             from_guest: Some(from_guest),
             is_blocked: false,
-            lacking: 0,
+            lacking: None,
             to_guest: Some(to_guest),
             handle,
             ends,
@@ -161,12 +161,13 @@ impl Datagrams {
 
     /// Moves datagrams both ways. True: there may be more.
     pub fn pump(&mut self, turn: &mut Turn<'_>) -> bool {
-        self.lacking = 0;
+        self.lacking = None;
         // It is closed: the own ring waits for the guest's DONE, whatever is in it.
         if self.from_guest.is_none() {
             return false;
         }
         let sent = self.pump_to_network(turn);
+        // A turn that does not use the own ring looks at it, too: the guest may have broken it.
         let is_broken = self.to_guest.as_mut().is_some_and(|ring| {
             ring.count_space();
             ring.is_broken()
@@ -182,7 +183,7 @@ impl Datagrams {
             return false;
         }
         // What is to go back comes first: others would take its space, one by one.
-        let received = self.lacking == 0 && self.pump_to_guest(turn);
+        let received = self.lacking.is_none() && self.pump_to_guest(turn);
         sent.unwrap_or(false) || received
     }
 
@@ -228,12 +229,12 @@ impl Datagrams {
             };
         }
         let before = self.ends.borrow_mut().get(to);
+        let was_met = before.is_some_and(|known| known.is_allowed);
         let allowed = match to.port() {
             0 => Err("port 0".into()),
             _ => policy::check_connect(turn.policy, Protocol::Udp, to, net::is_own),
         };
         // An end that was allowed before another policy came costs no token again.
-        let was_met = before.is_some_and(|known| known.is_allowed);
         if allowed.is_ok() && !was_met && !turn.rate.may_meet(turn.policy) {
             turn.counts
                 .refuse("rate".into(), &format!("datagram to {to}"));
@@ -333,7 +334,7 @@ impl Datagrams {
         }
         let free = to.free_runs(head.total() as u32);
         if free.len() < head.total() {
-            self.lacking = head.total();
+            self.lacking = Some(head.total());
             return Sent::Later;
         }
         let mut payload = vec![0; head.total() - HEAD];
@@ -420,10 +421,8 @@ impl Datagrams {
             let needed = (HEAD + length).next_multiple_of(8).min(longest);
             if free.len() < needed {
                 // The other family's next one may be shorter.
-                self.lacking = match self.lacking {
-                    0 => needed,
-                    before => before.min(needed),
-                };
+                let lacking = self.lacking.unwrap_or(needed).min(needed);
+                self.lacking = Some(lacking);
                 return Ok(None);
             }
             udp::receive(&socket.fd, &free.part(HEAD, needed - HEAD)).map(Some)
@@ -521,8 +520,8 @@ impl Datagrams {
         if let (false, Some(ring)) = (self.is_blocked, &mut self.from_guest) {
             has_news |= !ring.is_finished() && ring.arm();
         }
-        if let (1.., Some(ring)) = (self.lacking, &mut self.to_guest) {
-            let needed = self.lacking as u32;
+        if let (Some(lacking), Some(ring)) = (self.lacking, &mut self.to_guest) {
+            let needed = lacking as u32;
             // Space that has come since the turn looked for it is news.
             has_news |= ring.arm(needed, needed.max(ring.size() / 2));
         }
