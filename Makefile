@@ -66,9 +66,9 @@ test-slow: ## what `make test` leaves out of its suites
 	lab/run setup
 	tests/run -n 4 -m slow || [ $$? = 5 ]
 
+# The guests of one group take two CPUs: with fewer, grace periods of RCU take minutes there.
 test-debug: ## module and end-to-end tests on a kernel with KASAN and lockdep
 	lab/run setup
-	# The guests of one group take two CPUs: with fewer, grace periods of RCU take minutes there.
 	tests/run -n $$((($$(nproc) + 1) / 2)) --kernel debug module e2e
 
 check: ## formatters, linters, the include rule

@@ -129,7 +129,7 @@ static int write_letter(struct hall_tunnel *tunnel, const struct hallway_letter 
 	return 0;
 }
 
-/* lock. The same behind those that wait, whose first one has armed the doorbell. */
+/* lock. The same; -EAGAIN, too, while datagrams wait: for the first the doorbell is armed. */
 static int write_in_turn(struct hall_tunnel *tunnel, const struct hallway_letter *letter,
 			 struct iov_iter *from)
 {
@@ -215,7 +215,7 @@ static int copy_and_wait(struct hall_tunnel *tunnel, const struct hallway_letter
 	struct kvec copy = { .iov_len = letter->length };
 	int err = -EFAULT;
 
-	/* Not NULL, without bytes, too. */
+	/* For no bytes it is not NULL. */
 	copy.iov_base = kvmalloc(letter->length, GFP_KERNEL_ACCOUNT);
 	if (!copy.iov_base)
 		return -ENOMEM;

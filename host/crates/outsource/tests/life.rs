@@ -317,7 +317,7 @@ fn what_the_guest_still_reads_is_not_closed() {
     check_all_is_sent(&host, &mut stream, &bytes);
 }
 
-/// A copy of the program's socket whose other end has this port.
+/// A copy of the socket by which the program is connected to this port.
 fn copy_socket(host: &Host, port: u16) -> OwnedFd {
     let pid = host.child.id();
     // SAFETY: the call has no pointers.
