@@ -335,7 +335,7 @@ def dontwait(link):
     sent = stuff(a)
     # An acknowledgement may have made room since.
     while (said := outcome(a.send, b"x", socket.MSG_DONTWAIT)) == 1:
-        sent += b"x"
+        sent += b"x" + stuff(a)
     seen.append(said)
     link.cross()
     assert take(b, len(sent)) == sent, "other bytes came than were sent"
