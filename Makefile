@@ -34,6 +34,11 @@ define install-library
 	install -D -m 644 -t $(DESTDIR)$(PYTHONDIR)/hallway host/python/hallway/__init__.py host/python/hallway/py.typed
 	[ -n "$(DESTDIR)" ] || ldconfig
 endef
+# The documents of a package, and what they lead to.
+define install-docs
+	install -D -m 644 -t $(SHARE)/doc/$(1)/docs docs/*.md
+	grep -oh '](\.\./[^)#]*' docs/*.md | cut -c 6- | sort -u | xargs cp -r --parents -t $(SHARE)/doc/$(1)
+endef
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -144,7 +149,7 @@ install-host: ## the same, alone
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
 		host/hallwayd.toml packaging/grafana.json \
 		$(addprefix host/systemd/,outsource.conf status.conf xen.conf)
-	install -D -m 644 -t $(SHARE)/doc/hallway-host/docs docs/*.md
+	$(call install-docs,hallway-host)
 	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu host/apparmor/hallway-qemu-by-hand
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
 		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)
@@ -156,7 +161,7 @@ install-guest: ## in a guest: module's source for DKMS, hallway, and the library
 	$(install-cli)
 	$(install-library)
 	install -D -m 644 kmod/modprobe.conf $(DESTDIR)/lib/modprobe.d/hallway.conf
-	install -D -m 644 -t $(SHARE)/doc/hallway-guest/docs docs/*.md
+	$(call install-docs,hallway-guest)
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system host/systemd/hallway-metrics-guest.service
 	sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/lib/systemd/system/hallway-metrics-guest.service
 	SOURCES=$(DESTDIR)/usr/src kmod/dkms-install --lay-out

@@ -161,6 +161,9 @@ def test_host_package(root: Root) -> None:
     named = root.path / "usr/share/doc/hallway-host/hallwayd.toml"
     for document in set(re.findall(r"docs/[a-z-]+\.md", named.read_text())):
         assert (named.parent / document).exists(), f"hallwayd.toml names {document}"
+    for document in named.parent.glob("docs/*.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+            assert (document.parent / link).exists(), f"{document.name} leads to {link}"
     unit = (root.path / UNIT.lstrip("/")).read_text()
     assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
     for name in ("status.conf", "xen.conf"):
