@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Grafana's dashboard asks for what `hallway metrics` prints, and for all of it.
+//! Grafana's dashboard asks for what `hallway metrics` prints, and for all of it; docs/metrics.md
+//! lists it.
 #![allow(missing_docs)]
 
 mod played;
@@ -10,6 +11,7 @@ use played::{status, xen, Hallwayd};
 use serde_json::Value;
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana.json");
+const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
 
 type Metrics = BTreeMap<String, BTreeSet<String>>;
 
@@ -66,9 +68,8 @@ fn a_guest_that_takes_the_name_of_another_vm_has_its_uuid() {
     }
 }
 
-/// The metrics that are printed, with the names of their labels.
-fn printed() -> Metrics {
-    let text = text("dashboard");
+/// The metrics of a text, with the names of their labels.
+fn parse(text: &str) -> Metrics {
     let mut metrics = Metrics::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (series, _) = line.rsplit_once(' ').unwrap();
@@ -100,7 +101,7 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
 
 #[test]
 fn each_query_names_metrics_that_are_printed_and_each_metric_is_shown() {
-    let metrics = printed();
+    let metrics = parse(&text("dashboard"));
     let mut shown = BTreeSet::new();
     for (query, legend) in queries() {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -125,4 +126,37 @@ fn each_query_names_metrics_that_are_printed_and_each_metric_is_shown() {
     }
     let all: BTreeSet<String> = metrics.into_keys().collect();
     assert_eq!(shown, all);
+}
+
+/// The rows of the document's table, in the order of the text.
+fn rows(text: &str) -> Vec<String> {
+    let metrics = parse(text);
+    let mut help = "";
+    let mut rows = Vec::new();
+    for line in text.lines() {
+        if let Some(said) = line.strip_prefix("# HELP ") {
+            help = said.split_once(' ').unwrap().1;
+        }
+        let Some(said) = line.strip_prefix("# TYPE ") else {
+            continue;
+        };
+        let (family, kind) = said.split_once(' ').unwrap();
+        let name = match kind {
+            "counter" => format!("{family}_total"),
+            "info" => format!("{family}_info"),
+            _ => family.into(),
+        };
+        let labels: Vec<String> = metrics[&name].iter().map(|of| format!("`{of}`")).collect();
+        let labels = labels.join(", ");
+        rows.push(format!("| `{name}` | {kind} | {labels} | {help} |"));
+    }
+    rows
+}
+
+#[test]
+fn the_document_lists_each_metric_of_a_host() {
+    let rows = rows(&text("document"));
+    let listed = DOCUMENT.lines().filter(|line| line.starts_with("| `"));
+    let listed: Vec<&str> = listed.collect();
+    assert_eq!(listed, rows, "the table:\n{}", rows.join("\n"));
 }
