@@ -86,14 +86,24 @@ impl Guest<'_> {
     }
 
     /// The errno for the guest where the host could not do what the policy allows. That it has
-    /// too little, or that the process may not have a port, is no matter of the guest's program.
+    /// too little, or no IPv6, or that the process may not have a port, is no matter of the
+    /// guest's program.
     pub fn explain(&mut self, errno: Errno, what: &str) -> i32 {
-        if net::is_short(errno) {
-            self.refuse("memory or descriptors of the host", what)
-        } else if errno == Errno::EACCES {
-            self.refuse("permissions of the host", what)
-        } else {
-            errno as i32
+        let cause = match errno {
+            _ if net::is_short(errno) => "memory or descriptors of the host",
+            Errno::EACCES => "permissions of the host",
+            Errno::EAFNOSUPPORT => "address families of the host",
+            _ => return errno as i32,
+        };
+        self.refuse(cause, what)
+    }
+
+    /// The errno for the guest where a port was not published, as by [`Self::explain`]. The address is
+    /// the choice of the host.
+    pub fn explain_port(&mut self, errno: Errno, what: &str) -> i32 {
+        match errno {
+            Errno::EADDRNOTAVAIL => self.refuse("addresses of the host", what),
+            _ => self.explain(errno, what),
         }
     }
 
@@ -128,7 +138,9 @@ impl Guest<'_> {
             from_guest: Some(from_guest),
             ..Stream::new(Stage::Connecting, to, to_guest, handle)
         };
-        let own = self.insert_stream(stream).map_err(|errno| errno as i32)?;
+        let own = self
+            .insert_stream(stream)
+            .map_err(|errno| self.explain(errno, "connection"))?;
         if self.may_start() {
             self.start(own, &route);
         } else {
@@ -190,7 +202,11 @@ impl Guest<'_> {
             stream.own = own;
         }
         if let Err(errno) = self.watch(own) {
+            // Nothing is free that was not before: else all that wait at listeners would be
+            // accepted, and reset, one after another.
+            let is_freed = self.table.is_freed;
             self.table.remove(own);
+            self.table.is_freed = is_freed;
             self.peer.free_ring(handle);
             return Err(errno);
         }
@@ -378,7 +394,7 @@ impl Guest<'_> {
         let is_port_shared = offer.flags & abi::SOCKET_REUSEPORT != 0;
         let backlog = offer.ring_size.clamp(1, BACKLOG_MAX);
         let socket = net::start_listen(at, is_v6_only, is_port_shared, backlog)
-            .map_err(|errno| self.explain(errno, &format!("listener at {at}")))?;
+            .map_err(|errno| self.explain_port(errno, &format!("listener at {at}")))?;
         let listener = Listener {
             socket: Some(socket),
             its: offer.from,

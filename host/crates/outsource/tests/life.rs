@@ -6,7 +6,7 @@ mod common;
 mod ticks;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -184,6 +184,23 @@ fn a_listener_takes_the_families_that_the_guest_asks_for() {
     let own = vm.next_endpoint();
     let taken = vm.listen_at(own, at, flags, 5);
     assert_eq!(taken, Err(libc::EADDRINUSE as u64));
+}
+
+#[test]
+fn a_port_at_an_address_that_the_host_does_not_have_is_the_guests_own() {
+    let port = free_port();
+    let publish = ["tcp", "udp"].map(|name| format!("{name}/{port}=192.0.2.77:{port}"));
+    let host = Host::start(Policy {
+        publish: publish.map(|text| text.parse().unwrap()).into(),
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let own = vm.next_endpoint();
+    assert_eq!(vm.listen(own, port, 5), Err(libc::EACCES as u64));
+    let at = SocketAddr::from(([0, 0, 0, 0], port));
+    assert_eq!(vm.open_datagrams_at(at).err(), Some(libc::EACCES as u64));
+    let cause = "addresses of the host".to_string();
+    assert_eq!(host.report().refused, [(cause, 2)]);
 }
 
 #[test]

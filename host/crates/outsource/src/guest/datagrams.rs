@@ -42,7 +42,7 @@ impl Guest<'_> {
         let sockets = match &published {
             Some(published) => self.open_port(published).map_err(|errno| {
                 let what = format!("UDP socket at {}", published.at.0);
-                self.explain(errno, &what)
+                self.explain_port(errno, &what)
             })?,
             None => [None, None],
         };
@@ -67,7 +67,7 @@ impl Guest<'_> {
             if let Err(errno) = datagrams.set_place(own, tag, self.poller) {
                 self.table.remove(own);
                 self.peer.free_ring(handle);
-                return Err(errno as i32);
+                return Err(self.explain(errno, "UDP socket"));
             }
         }
         let unspecified = SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), 0);
