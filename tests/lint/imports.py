@@ -45,7 +45,19 @@ BELOW = {
 # The daemon's modules: each may use those before it. A component owns its data
 # and is used by those after it; what it wants of them, it returns (effect.rs).
 MODULES = (
-    *("run", "regionspec", "options", "config", "access", "effect", "domains", "lines", "journal", "notify"),
+    *(
+        "run",
+        "program",
+        "regionspec",
+        "options",
+        "config",
+        "access",
+        "effect",
+        "domains",
+        "lines",
+        "journal",
+        "notify",
+    ),
     *("poller",),
     *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper", "stop"),
     *("connections/ringer", "connections/line", "connections/connection", "connections"),

@@ -22,7 +22,6 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -39,6 +38,7 @@ use crate::connections::Connections;
 use crate::effect::Effect;
 use crate::keeper::{pidfd, Holder, Kept, SavedHelper};
 use crate::poller::Poller;
+use crate::program;
 use crate::regions::{Regions, Served};
 
 /// Slot of the guest in a region that it has with a helper.
@@ -495,7 +495,8 @@ impl Helpers {
                     let listeners = listen::listen(helper.listen.as_ref());
                     let started = listeners.and_then(|listeners| {
                         let cgroup = self.cgroups.open(&one.region)?;
-                        let program = program(role)?;
+                        let (name, variable) = names(role);
+                        let program = program::find(name, variable)?;
                         let process = Process::start(self.next, &program, helper, cgroup)?;
                         Ok((process, listeners))
                     });
@@ -742,16 +743,6 @@ fn tell(
     }
     *knows = Some(now);
     Ok(())
-}
-
-/// The program of a helper.
-fn program(role: Role) -> Result<PathBuf> {
-    let (name, variable) = names(role);
-    if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
-        return Ok(path.into());
-    }
-    let own = std::env::current_exe().context("/proc/self/exe")?;
-    Ok(own.with_file_name(name))
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod options;
 mod pairs;
 mod picture;
 mod poller;
+mod program;
 mod regions;
 mod regionspec;
 mod requests;

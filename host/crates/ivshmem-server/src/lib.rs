@@ -38,12 +38,12 @@
 //! read all ([`Session::drained`]). A moment after that the guest may ring.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use hallway_unix::Stream;
 use nix::errno::Errno;
-use nix::sys::socket::{recv, sendmsg, ControlMessage, MsgFlags, UnixAddr};
+use nix::sys::socket::{recv, MsgFlags};
 
 /// Version of QEMU's ivshmem protocol.
 pub const PROTOCOL_VERSION: i64 = 0;
@@ -122,21 +122,8 @@ impl Session {
     pub fn flush(&mut self) -> io::Result<bool> {
         while let Some(message) = self.outbox.front() {
             let bytes = message.number.to_le_bytes();
-            let fds: Vec<RawFd> = message.fd.iter().map(AsRawFd::as_raw_fd).collect();
-            let control = [ControlMessage::ScmRights(&fds)];
-            let control = if fds.is_empty() {
-                &[][..]
-            } else {
-                &control[..]
-            };
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match sendmsg::<UnixAddr>(
-                self.socket.as_raw_fd(),
-                &[IoSlice::new(&bytes)],
-                control,
-                flags,
-                None,
-            ) {
+            let fd = message.fd.as_ref().map(AsFd::as_fd);
+            match hallway_unix::send_now(&self.socket, &bytes, fd.as_slice()) {
                 // A Unix socket takes a run this short whole or not at all.
                 Ok(sent) if sent == bytes.len() => {
                     self.outbox.pop_front();
@@ -144,7 +131,6 @@ impl Session {
                 Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
                 // ETOOMANYREFS: too many descriptors are in flight already.
                 Err(Errno::EAGAIN | Errno::ETOOMANYREFS | Errno::ENOBUFS) => return Ok(false),
-                Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -2,15 +2,14 @@
 //! The connection: one JSON object a line, each way.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io::{ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hallway_unix::Stream;
-use nix::errno::Errno;
-use nix::sys::socket::{getsockopt, sendmsg, sockopt, ControlMessage, MsgFlags, UnixAddr};
+use nix::sys::socket::{getsockopt, sockopt};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
@@ -281,7 +280,8 @@ impl Monitor {
         self.stream
             .set_write_timeout(Some(ANSWER))
             .and_then(|()| {
-                let sent = fd.map_or(Ok(0), |fd| send_with(&self.stream, line, fd))?;
+                // The first bytes take the descriptor along.
+                let sent = fd.map_or(Ok(0), |fd| hallway_unix::send(&self.stream, line, &[fd]))?;
                 (&*self.stream).write_all(&line[sent..])
             })
             .map_err(|error| Error::Closed(error.to_string()))
@@ -346,20 +346,6 @@ impl Monitor {
             device,
             stays,
         });
-    }
-}
-
-/// Sends the first bytes of a line, with a descriptor. Returns how many.
-fn send_with(stream: &UnixStream, line: &[u8], fd: BorrowedFd<'_>) -> std::io::Result<usize> {
-    let fds = [fd.as_raw_fd()];
-    let control = [ControlMessage::ScmRights(&fds)];
-    let part = [IoSlice::new(line)];
-    let flags = MsgFlags::MSG_NOSIGNAL;
-    loop {
-        match sendmsg::<UnixAddr>(stream.as_raw_fd(), &part, &control, flags, None) {
-            Err(Errno::EINTR) => {}
-            other => return Ok(other?),
-        }
     }
 }
 

@@ -10,9 +10,9 @@
 //! - Before that, [`receive`] looks before it takes, and a [`Stream`] or [`hang_up`] has what
 //!   is unread closed by a thread of its own.
 
-use std::io::{self, ErrorKind, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -26,8 +26,9 @@ use nix::sys::signal::{
     sigaction, SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal,
 };
 use nix::sys::socket::{
-    bind, connect as reach, getsockopt, listen as start, recv, recvmsg, shutdown, socket, sockopt,
-    AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+    bind, connect as reach, getsockopt, listen as start, recv, recvmsg, sendmsg, shutdown, socket,
+    sockopt, AddressFamily, Backlog, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType,
+    UnixAddr,
 };
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
@@ -113,6 +114,35 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
         match reach(socket.as_raw_fd(), &address) {
             Err(Errno::EINTR) => {}
             other => return other.map(|()| socket.into()).map_err(Into::into),
+        }
+    }
+}
+
+/// Sends bytes, or a packet, with descriptors, and waits for room. Returns how many bytes the
+/// socket has taken.
+pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> nix::Result<usize> {
+    send_with(socket, bytes, fds, MsgFlags::empty())
+}
+
+/// The same without a wait.
+pub fn send_now(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> nix::Result<usize> {
+    send_with(socket, bytes, fds, MsgFlags::MSG_DONTWAIT)
+}
+
+fn send_with(
+    socket: &impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    wait: MsgFlags,
+) -> nix::Result<usize> {
+    let (fd, parts) = (socket.as_fd().as_raw_fd(), [IoSlice::new(bytes)]);
+    let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights };
+    loop {
+        match sendmsg::<UnixAddr>(fd, &parts, rights, MsgFlags::MSG_NOSIGNAL | wait, None) {
+            Err(Errno::EINTR) => {}
+            other => return other,
         }
     }
 }

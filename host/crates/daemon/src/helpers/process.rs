@@ -5,7 +5,7 @@
 //! not root, a cgroup of its own where there is one, and no way to get more.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -17,15 +17,12 @@ use anyhow::{Context, Result};
 use hallway_abi::region::ENDPOINTS_MAX;
 use hallway_control::DRAIN_LEASE;
 use hallway_endpoint::orders::{Order, Report, CONTROL_FD, PACKET_MAX};
-use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::sched::{setns, unshare, CloneFlags};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::SigSet;
-use nix::sys::socket::{
-    sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
-};
+use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
 use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
 use nix::unistd::{geteuid, setgid, setgroups, setuid};
 
@@ -115,7 +112,7 @@ impl Process {
             return None;
         }
         let mut process = Self::new(number, pid, control, pidfd);
-        // Till it is found to fit, and `kill_outsourcers` does not.
+        // Until it is found to fit: dropping it must not end it.
         process.kept = true;
         Some(process)
     }
@@ -193,18 +190,8 @@ impl Process {
     /// Sends an order. A process that does not read them makes no daemon wait.
     pub fn send(&self, order: &Order<Task>, fds: &[BorrowedFd<'_>]) -> Result<()> {
         let text = serde_json::to_vec(order)?;
-        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&fds)];
-        let rights = if fds.is_empty() { &[][..] } else { &rights };
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        let parts = [IoSlice::new(&text)];
-        loop {
-            match sendmsg::<UnixAddr>(self.control.as_raw_fd(), &parts, rights, flags, None) {
-                Ok(_) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        hallway_unix::send_now(&self.control, &text, fds)?;
+        Ok(())
     }
 
     /// Takes in its reports that have come, a few at most, and asks for the next one.
@@ -466,10 +453,7 @@ mod tests {
             )
         };
         let (mut ours, sent) = UnixStream::pair().unwrap();
-        let fds = [sent.as_raw_fd()];
-        let rights = [ControlMessage::ScmRights(&fds)];
-        let (parts, none) = ([IoSlice::new(b"{}")], MsgFlags::empty());
-        sendmsg::<UnixAddr>(theirs.as_raw_fd(), &parts, &rights, none, None).unwrap();
+        hallway_unix::send(&theirs, b"{}", &[sent.as_fd()]).unwrap();
         drop(sent);
         assert!(process.ask_report().is_err());
         ours.set_nonblocking(true).unwrap();

@@ -14,7 +14,7 @@
 //! last packet, before it looks at the next.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -24,9 +24,8 @@ use std::time::Duration;
 use anyhow::{anyhow, bail, Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{
-    accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, setsockopt, socket, sockopt,
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr,
+    accept4, bind, connect, getsockopt, listen, recvmsg, setsockopt, socket, sockopt,
+    AddressFamily, Backlog, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
 };
 use nix::sys::time::TimeVal;
 
@@ -47,26 +46,8 @@ fn silent() -> anyhow::Error {
 pub type Kept = BTreeMap<String, OwnedFd>;
 
 fn send(socket: BorrowedFd<'_>, text: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let fds: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
-    let control = [ControlMessage::ScmRights(&fds)];
-    let control = if fds.is_empty() {
-        &[][..]
-    } else {
-        &control[..]
-    };
-    loop {
-        match sendmsg::<UnixAddr>(
-            socket.as_raw_fd(),
-            &[IoSlice::new(text.as_bytes())],
-            control,
-            MsgFlags::MSG_NOSIGNAL,
-            None,
-        ) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    hallway_unix::send(&socket, text.as_bytes(), fd.as_slice())?;
+    Ok(())
 }
 
 /// Receives a packet. Nothing: the other end has closed the socket.

@@ -6,18 +6,16 @@
 //! a domain; on that stream it speaks QMP for the domain's QEMU. It ends with the socket
 //! by which it gets these.
 
-use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use hallway_membership::Uuid;
-use nix::sys::socket::{
-    sendmsg, socketpair, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
-};
+use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
+
+use crate::program;
 
 /// Names another program in place of the one beside hallwayd.
 const PROGRAM_VARIABLE: &str = "HALLWAY_LIBVIRT";
@@ -69,7 +67,7 @@ impl Process {
         let kind = SockType::SeqPacket;
         let (control, theirs) =
             socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
-        let program = program()?;
+        let program = program::find(PROGRAM, PROGRAM_VARIABLE)?;
         let child = Command::new(&program)
             .arg("serve")
             .current_dir("/")
@@ -86,12 +84,8 @@ impl Process {
     }
 
     fn send(&self, domain: Uuid, stream: &UnixStream) -> Result<()> {
-        let fds = [stream.as_raw_fd()];
-        let control = [ControlMessage::ScmRights(&fds)];
         let text = domain.to_string();
-        let part = [IoSlice::new(text.as_bytes())];
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        sendmsg::<UnixAddr>(self.control.as_raw_fd(), &part, &control, flags, None)?;
+        hallway_unix::send_now(&self.control, text.as_bytes(), &[stream.as_fd()])?;
         Ok(())
     }
 
@@ -99,12 +93,4 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn program() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()) {
-        return Ok(path.into());
-    }
-    let own = std::env::current_exe().context("/proc/self/exe")?;
-    Ok(own.with_file_name(PROGRAM))
 }
