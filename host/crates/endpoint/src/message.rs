@@ -26,7 +26,7 @@ pub struct Handle {
 /// What an OFFER of kind TUNNEL says of its sockets of AF_VSOCK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// `tunnel::STREAM` and others.
+    /// `tunnel::TUNNEL_STREAM` and others.
     pub r#type: u32,
     /// Port of the writer.
     pub local_port: u32,
@@ -61,6 +61,27 @@ pub struct Offer {
     pub ring_size: u32,
     /// The ring.
     pub handle: Handle,
+}
+
+/// An OFFER of nothing, without addresses.
+impl Default for Offer {
+    fn default() -> Self {
+        let unspecified = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        Self {
+            from: 0,
+            to: 0,
+            carrier: CARRIER,
+            kind: 0,
+            answers: 0,
+            listener: 0,
+            flags: 0,
+            tunnel: None,
+            local: unspecified,
+            remote: unspecified,
+            ring_size: 0,
+            handle: Handle::default(),
+        }
+    }
 }
 
 /// A message that is no OFFER.

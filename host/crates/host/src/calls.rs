@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the guest asks for, and answers, by messages.
 
-use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use hallway_abi::message as abi;
@@ -118,24 +117,18 @@ impl Guest<'_> {
         let Some(ring) = &pipe.to_guest else {
             return;
         };
-        let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
         let offer = Offer {
             from: own,
-            to: 0,
-            carrier: CARRIER,
             kind: abi::KIND_TUNNEL,
             answers,
-            listener: 0,
-            flags: 0,
             tunnel: Some(Tunnel {
                 r#type: if pipe.is_packets { SEQPACKET } else { STREAM },
                 local_port: pipe.port,
                 remote_port,
             }),
-            local: nowhere,
-            remote: nowhere,
             ring_size: ring.size(),
             handle: pipe.handle,
+            ..Offer::default()
         };
         self.peer.send(&Message::Offer(offer));
     }

@@ -21,7 +21,7 @@ use crate::step::{Failure, Step};
 use crate::{packets, unix};
 
 /// Bytes of one direction in one turn at most.
-pub const TURN: usize = 256 << 10;
+const TURN: usize = 256 << 10;
 /// Bytes that one system call moves at most.
 const CHUNK: usize = 64 << 10;
 /// Turns at most of a connection that the guest has ended.

@@ -175,24 +175,18 @@ impl Vm {
         let own = self.next;
         self.next += 1;
         let (ring, handle) = self.peer.make_ring_of(RING).unwrap();
-        let nowhere = "[::]:0".parse().unwrap();
         self.peer.send(&Message::Offer(Offer {
             from: own,
-            to: 0,
-            carrier: CARRIER,
             kind: abi::KIND_TUNNEL,
             answers,
-            listener: 0,
-            flags: 0,
             tunnel: Some(Tunnel {
                 r#type: kind,
                 local_port: ports.0,
                 remote_port: ports.1,
             }),
-            local: nowhere,
-            remote: nowhere,
             ring_size: RING,
             handle,
+            ..Offer::default()
         }));
         self.peer.flush();
         (own, ring)
@@ -716,15 +710,11 @@ fn garbage_breaks_its_own_connections_alone() {
                 carrier: random.below(3) as u32,
                 kind: abi::KIND_TUNNEL - random.below(2) as u16,
                 answers: if random.below(2) == 0 { 0 } else { to },
-                listener: 0,
-                flags: 0,
                 tunnel: (random.below(8) > 0).then(|| Tunnel {
                     r#type: random.below(4) as u32,
                     local_port: number(&mut random),
                     remote_port: 80 + 10 * random.below(2) as u32,
                 }),
-                local: "[::]:0".parse().unwrap(),
-                remote: "[::]:0".parse().unwrap(),
                 ring_size: if random.below(4) == 0 {
                     number(&mut random)
                 } else {
@@ -734,6 +724,7 @@ fn garbage_breaks_its_own_connections_alone() {
                     offset: random.below(2048) * 4096,
                     size: u64::from(RING) + 4096,
                 },
+                ..Offer::default()
             }),
         };
         vm.peer.send(&message);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the guest asks for, by messages.
 
-use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -248,28 +248,26 @@ impl Guest<'_> {
 
     /// Offers the own ring of a connection.
     pub fn offer(&mut self, own: u32, remote: SocketAddr, answers: u32, listener: u32) {
-        let unspecified = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let Some(stream) = self.table.stream(own) else {
             return;
         };
         let Some(ring) = &stream.to_guest else {
             return;
         };
-        let local = stream.socket.as_ref().map(TcpStream::local_addr);
-        self.peer.send(&Message::Offer(Offer {
+        let mut offer = Offer {
             from: own,
-            to: 0,
-            carrier: CARRIER,
             kind: abi::KIND_SOCKET,
             answers,
             listener,
-            flags: 0,
-            tunnel: None,
-            local: local.and_then(Result::ok).unwrap_or(unspecified),
             remote,
             ring_size: ring.size(),
             handle: stream.handle,
-        }));
+            ..Offer::default()
+        };
+        if let Some(Ok(local)) = stream.socket.as_ref().map(TcpStream::local_addr) {
+            offer.local = local;
+        }
+        self.peer.send(&Message::Offer(offer));
     }
 
     /// The guest takes a connection that has arrived.

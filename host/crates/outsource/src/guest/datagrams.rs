@@ -2,7 +2,6 @@
 //! UDP sockets: how they are opened, and another policy.
 
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use hallway_abi::message;
@@ -15,7 +14,7 @@ use crate::orders::{Policy, Protocol};
 use crate::policy;
 use crate::table::Entry;
 use hallway_endpoint::member::RING_DATAGRAMS;
-use hallway_endpoint::message::{Message, Offer, CARRIER};
+use hallway_endpoint::message::{Message, Offer};
 use hallway_endpoint::table::Queue;
 
 /// Turns that a socket which has ended gets at once, at most: a ring of short records.
@@ -70,20 +69,13 @@ impl Guest<'_> {
                 return Err(self.explain(errno, "UDP socket"));
             }
         }
-        let unspecified = SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), 0);
         self.peer.send(&Message::Offer(Offer {
             from: own,
-            to: 0,
-            carrier: CARRIER,
             kind: message::KIND_DATAGRAM,
             answers: offer.from,
-            listener: 0,
-            flags: 0,
-            tunnel: None,
-            local: unspecified,
-            remote: unspecified,
             ring_size,
             handle,
+            ..Offer::default()
         }));
         self.table.push(Queue::Ready, own);
         Ok(())

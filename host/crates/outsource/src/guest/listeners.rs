@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Listeners that the host publishes: connections that arrive, and another policy.
 
-use std::net::{Ipv6Addr, SocketAddr};
-
 use hallway_abi::message as abi;
 use nix::errno::Errno;
 
@@ -13,7 +11,7 @@ use crate::policy;
 use crate::stream::{Stage, Stream};
 use crate::table::QUESTION;
 use hallway_endpoint::member::RING_STREAM;
-use hallway_endpoint::message::{Handle, Message, Offer, CARRIER};
+use hallway_endpoint::message::{Message, Offer};
 use hallway_endpoint::table::Queue;
 
 /// Connections that one turn takes at most.
@@ -119,20 +117,10 @@ impl Guest<'_> {
 
     /// Asks the guest for its listeners: the policy may publish some that it refused.
     pub fn ask_for_listeners(&mut self) {
-        let unspecified = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         self.peer.send(&Message::Offer(Offer {
             from: QUESTION,
-            to: 0,
-            carrier: CARRIER,
             kind: abi::KIND_LISTENER,
-            answers: 0,
-            listener: 0,
-            flags: 0,
-            tunnel: None,
-            local: unspecified,
-            remote: unspecified,
-            ring_size: 0,
-            handle: Handle::default(),
+            ..Offer::default()
         }));
     }
 

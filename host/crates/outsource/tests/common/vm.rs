@@ -94,17 +94,11 @@ impl Vm {
     pub fn socket_offer(from: u32, remote: SocketAddr, ring: &Sender, handle: Handle) -> Offer {
         Offer {
             from,
-            to: 0,
-            carrier: CARRIER,
             kind: abi::KIND_SOCKET,
-            answers: 0,
-            listener: 0,
-            flags: 0,
-            tunnel: None,
-            local: "[::]:0".parse().unwrap(),
             remote,
             ring_size: ring.size(),
             handle,
+            ..Offer::default()
         }
     }
 
@@ -203,17 +197,12 @@ impl Vm {
     ) -> Result<u32, u64> {
         self.offer(Offer {
             from: own,
-            to: 0,
-            carrier: CARRIER,
             kind: abi::KIND_LISTENER,
-            answers: 0,
-            listener: 0,
             flags,
-            tunnel: None,
             local,
             remote: "0.0.0.0:0".parse().unwrap(),
             ring_size: backlog,
-            handle: Handle::default(),
+            ..Offer::default()
         });
         let answer = self.wait_message(|message| match message {
             Message::Offer(_) => false,
