@@ -81,13 +81,9 @@ impl Regions {
             } = wanted;
             let at = saved.iter().position(|saved| saved.name == name);
             let known = at.map(|at| saved.swap_remove(at).header);
-            if known.as_ref().is_some_and(|known| {
-                known.size != geometry.size() || known.members.len() as u32 != geometry.slots()
-            }) {
-                bail!(
-                    "region {name} is in use with other dimensions: ask for the same as before, \
-                     or end it with hallwayd --stop first"
-                );
+            if let Some(known) = &known {
+                let slots = known.members.len() as u32;
+                check_same(&name, Geometry::new(known.size, slots)?, geometry)?;
             }
             let memory = kept.remove(&part_name(&name));
             let region = match &file {
@@ -104,6 +100,16 @@ impl Regions {
                 "serves"
             );
             self.take_in(Served::new(name, region, admission, owners));
+        }
+        Ok(())
+    }
+
+    /// Refuses a configuration with which a daemon could not open these regions again.
+    pub fn check(&self, config: &Config) -> Result<()> {
+        for spec in config.regions() {
+            if let Some(served) = self.get(&spec.name) {
+                check_same(&spec.name, served.region.geometry(), spec.geometry)?;
+            }
         }
         Ok(())
     }
@@ -298,6 +304,16 @@ struct Wanted {
     geometry: Geometry,
     admission: Admission,
     owners: Vec<Uuid>,
+}
+
+fn check_same(name: &str, known: Geometry, wanted: Geometry) -> Result<()> {
+    if known != wanted {
+        bail!(
+            "region {name} is in use with other dimensions: ask for the same as before, or end it \
+             with hallwayd --stop first"
+        );
+    }
+    Ok(())
 }
 
 /// The regions that are asked for, and those that were served before.

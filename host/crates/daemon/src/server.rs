@@ -249,7 +249,8 @@ impl Server {
             warn!("{why}");
             return Err(why.into());
         }
-        if let Err(error) = Config::of(&self.options) {
+        let regions = &self.picture.regions;
+        if let Err(error) = Config::of(&self.options).and_then(|config| regions.check(&config)) {
             let why = format!("the configuration stays as it was: {error:#}");
             error!("{why}");
             return Err(why);

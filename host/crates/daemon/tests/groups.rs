@@ -107,6 +107,23 @@ fn a_reload_changes_the_groups_and_loses_no_connection() {
 }
 
 #[test]
+fn a_reload_that_would_change_a_region_in_use_is_refused() {
+    let daemon = Daemon::configured(&[], Some(GROUP));
+    let path = daemon.dir.join("hallwayd.toml");
+    for (before, after) in [("16M", "32M"), ("\"16M\"\n", "\"16M\"\nslots = 2\n")] {
+        std::fs::write(&path, GROUP.replace(before, after)).unwrap();
+        let Answer::Error { message } = ask(&daemon.run(), Query::Reload).unwrap() else {
+            panic!("the next daemon would not start");
+        };
+        assert!(
+            message.contains("region web is in use with other dimensions"),
+            "{message}"
+        );
+    }
+    assert_eq!(daemon.status().regions[0].size, 16 << 20);
+}
+
+#[test]
 fn without_a_connection_a_reload_keeps_the_socket() {
     let daemon = Daemon::configured(&[], Some(GROUP));
     let made = |daemon: &Daemon| {
