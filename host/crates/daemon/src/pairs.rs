@@ -268,15 +268,22 @@ pub fn candidates(one: &Connection, connections: &Connections, config: &Config) 
     let Some(own) = vm_of(one, config) else {
         return Vec::new();
     };
-    let mut addresses = BTreeSet::new();
-    for other in connections.iter() {
+    let others = connections.iter().filter(|other| {
         let number = vm_of(other, config);
-        if number.is_some_and(|number| config.pair_of(own, number).is_some()) {
-            addresses.extend(&other.home);
+        number.is_some_and(|number| config.pair_of(own, number).is_some())
+    });
+    let homes: Vec<&[Address]> = others.map(|other| &other.home[..]).collect();
+    // By turns: a VM with many addresses does not displace those of others.
+    let turns = homes.iter().map(|home| home.len()).max().unwrap_or(0);
+    let by_turns = (0..turns).flat_map(|turn| homes.iter().filter_map(move |home| home.get(turn)));
+    let mut addresses = BTreeSet::new();
+    for address in by_turns {
+        if addresses.len() < CANDIDATES_MAX {
+            addresses.insert(*address);
         }
     }
     // A guest answers by places in this list, and can name no others.
-    addresses.into_iter().take(CANDIDATES_MAX).collect()
+    addresses.into_iter().collect()
 }
 
 /// The pairs of VMs that have traffic.

@@ -649,7 +649,7 @@ fn a_region_that_is_removed_while_a_machine_boots_is_not_taken_for_the_next_one(
 }
 
 #[test]
-fn of_more_candidates_than_a_page_holds_the_first_are_listed_and_wanted() {
+fn of_more_candidates_than_a_page_holds_each_vm_has_as_many_listed_and_wanted() {
     let names = ["a", "b", "c", "d", "e", "f"];
     let mut vms = names.map(|name| Vm::new(name, Guest::LetsGo));
     let daemon = daemon("", 60, &vms.each_ref());
@@ -659,11 +659,22 @@ fn of_more_candidates_than_a_page_holds_the_first_are_listed_and_wanted() {
         let home: Vec<u8> = (first..).take(abi::HOME_MAX).collect();
         vm.start_at(&daemon, &home);
     }
-    let listed: Vec<u8> = (10..).take(abi::CANDIDATES_MAX).collect();
-    until("a knows the first of them", || a.candidates().1 == listed);
-    a.want(&[10]);
-    until("b has it", || others[0].plugs().0.len() == 1);
-    assert_eq!(regions(&daemon), ["pair.a.b"]);
+    // Each has 16, of 64 places that five VMs share: one has a place fewer.
+    let share = abi::CANDIDATES_MAX / 5;
+    let listed = |first: u8| (first..).take(share).collect::<Vec<u8>>();
+    let is_listed = |found: &[u8]| {
+        let firsts = (10..).step_by(abi::HOME_MAX).take(5);
+        firsts
+            .map(listed)
+            .all(|all| all.iter().all(|one| found.contains(one)))
+    };
+    until("a knows as many of each", || {
+        let found = a.candidates().1;
+        found.len() == abi::CANDIDATES_MAX && is_listed(&found)
+    });
+    a.want(&[74]);
+    until("f has it", || others[4].plugs().0.len() == 1);
+    assert_eq!(regions(&daemon), ["pair.a.f"]);
 }
 
 #[test]
