@@ -116,10 +116,12 @@ impl Vms {
                     return Vec::new();
                 }
                 vm.hear_found(&found);
+                // Its page shows what it asked before that.
+                let is_reset = connections.of_guest(vm.uuid).is_none() && vm.hear_reset_before();
                 let (qemu, uuid) = (vm.qemu(), vm.uuid);
                 let mut effects = self.disown_impostors(connections);
                 effects.extend(qemu.map(|pid| Effect::Verified(pid, uuid)));
-                if !elsewhere {
+                if !elsewhere && !is_reset {
                     effects.push(Effect::Recognise(number));
                 }
                 return effects;

@@ -38,10 +38,7 @@ fn vm(guest: Guest, run: &'static str, by_hand: &[&str]) -> Vm {
     let machine = Machine {
         uuid: uuid.to_string(),
         guest,
-        devices: by_hand
-            .iter()
-            .map(|id| (id.to_string(), "ivshmem-plain".into(), String::new()))
-            .collect(),
+        devices: memory_devices(by_hand),
         state: state.clone(),
         ..Machine::default()
     };
@@ -62,6 +59,13 @@ fn vm(guest: Guest, run: &'static str, by_hand: &[&str]) -> Vm {
         state,
         uuid,
     }
+}
+
+/// Devices with memory, by their ids.
+fn memory_devices(ids: &[&str]) -> Vec<(String, String, String)> {
+    let all = ids.iter();
+    all.map(|id| (id.to_string(), "ivshmem-plain".into(), String::new()))
+        .collect()
 }
 
 impl Vm {
@@ -85,11 +89,17 @@ impl Vm {
 
     /// Its daemon is killed, and the next one finds its QEMU so.
     fn taken_over(&mut self, state: State) {
+        self.taken_over_with(state, &[]);
+    }
+
+    /// The same, with these devices.
+    fn taken_over_with(&mut self, state: State, devices: &[&str]) {
         // The socket of a monitor that a test plays takes one client only.
         self.daemon.kill();
         self.state = Arc::new(Mutex::new(state));
         let machine = Machine {
             uuid: self.uuid.to_string(),
+            devices: memory_devices(devices),
             state: self.state.clone(),
             ..Machine::default()
         };
@@ -598,6 +608,31 @@ fn a_vm_that_is_reset_is_no_member_and_gets_its_memory_again_when_its_module_run
     assert_eq!(vm.monitor.asked("device_del").len(), 1);
     assert_eq!(vm.guest.join(region), abi::STATUS_OK);
     assert_eq!(vm.liveness(), Liveness::Joining);
+}
+
+#[test]
+fn a_vm_that_is_reset_before_another_daemon_starts_gets_its_memory_again_when_its_module_runs() {
+    let mut vm = vm(Guest::LetsGo, "running", &[]);
+    vm.start();
+    assert_eq!(vm.guest.join(vm.daemon.region()), abi::STATUS_OK);
+    vm.monitor.say("RESET");
+    until("it is no member", || vm.liveness() == Liveness::Absent);
+    vm.taken_over_with(State::default(), &["hallway-g"]);
+    until("that is known again", || {
+        let plugs = &vm.daemon.status().vms[0].plugs;
+        plugs
+            .iter()
+            .any(|plug| plug.problem.as_deref() == Some("its guest was reset"))
+    });
+    vm.a_second_passes();
+    assert_eq!(vm.monitor.asked("device_add").len(), 0);
+    assert_eq!(vm.monitor.asked("device_del").len(), 0);
+
+    let hello = abi::COMMAND_HELLO;
+    vm.guest.ask(0, hello, Uuid::default(), abi::MAJOR);
+    assert_eq!(vm.guest.reply(0), abi::STATUS_OK);
+    vm.plugged(1);
+    assert_eq!(vm.monitor.asked("device_del").len(), 1);
 }
 
 #[test]

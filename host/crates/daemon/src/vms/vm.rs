@@ -512,6 +512,15 @@ impl Vm {
         self.found = regions.map(String::from).collect();
     }
 
+    /// What its QEMU has is there though its guest is unknown: that was reset before the monitor
+    /// answered, and its module has not started since. False: QEMU has nothing.
+    pub fn hear_reset_before(&mut self) -> bool {
+        let found = self.found.iter().take(PLUGS_MAX);
+        self.plugs
+            .extend(found.map(|region| (region.clone(), Plug::Stale)));
+        !self.found.is_empty()
+    }
+
     /// Has what its QEMU had and what is not `wanted` plugged out. A QEMU that names
     /// others each time that it answers has only the first ones kept in mind.
     pub fn revoke_found(&mut self, wanted: &[String]) {
