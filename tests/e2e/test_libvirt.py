@@ -320,3 +320,25 @@ def test_disabled(domains: Domains) -> None:
     stream.finish(60)
     domains.hallway("disable", b.name)
     assert not list(domains.folder.iterdir())
+    _check_renamed(domains, b)
+
+
+def _check_renamed(domains: Domains, vm: Installed) -> None:
+    """A domain with another name is still the VM of its file, with what an operator wrote there."""
+    file = domains.folder / "default.toml"
+    domains.hallway("enable", vm.name)
+    (domains.folder / "before.toml").write_text('[[group]]\nname = "before"\nisolation = "pair"\n')
+    file.write_text(file.read_text().replace('["default"]', '["default", "before"]'))
+    vm.stop()
+    domains.host.virsh("domrename", vm.name, "renamed")
+    domains.hallway("enable", "renamed")
+    assert 'groups = ["default", "before"]' in file.read_text()
+    machine = domains.machine(vm)
+    assert machine["name"] == "renamed", machine
+    said = domains.hallway("disable", "renamed")
+    assert "no such domain" not in said, said
+    said = domains.host.virsh("dumpxml", "--inactive", "renamed")
+    assert "ua-hallway" not in said and "ivshmem" not in said, said
+    domains.host.virsh("domrename", "renamed", vm.name)
+    vm.begin()
+    vm.wait_boot()

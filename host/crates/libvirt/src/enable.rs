@@ -22,13 +22,22 @@ use crate::step::within;
 
 /// Room for ring memory at a root port: twice the largest region that is usual.
 const ROOM: u64 = 512 << 20;
+/// Members of a shared region, the host included, if nothing else is said.
+const SLOTS: u32 = 8;
+/// What an operator may give a VM besides its groups: memory for the outsourcer and the host end.
+const HELPED: [&str; 2] = ["outsource", "tunnels"];
 /// How long a guest may take to let its ring memory go.
 const LET_GO: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Gives domains what Hallway needs, and puts them in a group. `region`: size and number
-/// of members of the region that they share.
-pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Result<()> {
+/// Gives domains what Hallway needs, and puts them in a group. `shared`: size of the region that
+/// they share; `slots`: number of its members.
+pub fn enable(
+    common: &Common,
+    shared: Option<String>,
+    slots: Option<u32>,
+    ports: u32,
+) -> Result<()> {
     let path = group::path(&common.config_dir, &common.group)?;
     // A hallwayd that does not run yet would not start with another name.
     if let Some(name) = common.vms.iter().find(|name| !is_vm_name(name)) {
@@ -37,34 +46,24 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
     let _lock = group::lock(&common.config_dir, common.limit())?;
     let libvirt = Libvirt::connect(common.limit())?;
     let before = group::read(&path)?;
-    let wanted = match &region {
-        Some((size, slots)) => Group {
+    let mut content = before.clone().unwrap_or_else(|| Content {
+        group: vec![Group {
             name: common.group.clone(),
-            isolation: "shared".into(),
-            size: Some(size.clone()),
-            slots: Some(*slots),
+            isolation: if shared.is_some() { "shared" } else { "pair" }.into(),
+            size: shared.clone(),
+            slots: shared.is_some().then_some(slots.unwrap_or(SLOTS)),
             more: Table::new(),
-        },
-        None => Group {
-            name: common.group.clone(),
-            isolation: "pair".into(),
-            size: None,
-            slots: None,
-            more: Table::new(),
-        },
-    };
-    let mut content = before.clone().unwrap_or(Content {
-        group: vec![wanted.clone()],
+        }],
         vm: Vec::new(),
         more: Table::new(),
     });
-    let is_same = matches!(&content.group[..], [group] if group.has_region_of(&wanted));
-    if region.is_some() && !is_same {
-        bail!(
-            "group {} is there with another region: take its VMs out (hallway disable), or name \
-             another --group",
-            common.group
-        );
+    if let Some(size) = &shared {
+        if !has_region(&content, size, slots)? {
+            bail!(
+                "group {} is there with another region: name another --group",
+                common.group
+            );
+        }
     }
     let status = status(&common.run_dir);
     match &status {
@@ -73,29 +72,32 @@ pub fn enable(common: &Common, region: Option<(String, u32)>, ports: u32) -> Res
     }
     let socket = status.as_ref().map(|status| status.socket.clone());
     let socket = socket.unwrap_or_else(|_| common.run_dir.join("hallwayd.sock"));
-    let room = region.map_or(Ok(ROOM), |(size, _)| room(&size))?;
-    let wanted = Wanted {
-        socket: &socket,
-        ports,
-        room,
-    };
     let mut changed = Vec::new();
     for name in &common.vms {
         let (domain, xml) = libvirt.find(name)?;
         refuse_other_group(&common.config_dir, &path, &domain.uuid)?;
+        let at = content.vm.iter().position(|vm| vm.uuid == domain.uuid);
+        let before = at.map(|at| content.vm.remove(at));
+        let (mut groups, more) = before.map(|vm| (vm.groups, vm.more)).unwrap_or_default();
+        if !groups.contains(&common.group) {
+            groups.push(common.group.clone());
+        }
+        libvirt.free_name(&mut content.vm, name)?;
+        let wanted = Wanted {
+            socket: &socket,
+            ports,
+            room: room(&content, &more)?,
+        };
         let Enabled { xml: new, ports } =
             domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
-        let before = content.vm.iter().find(|other| other.uuid == domain.uuid);
-        let vm = Vm {
-            more: before.map_or_else(Table::new, |before| before.more.clone()),
+        content.vm.push(Vm {
             name: name.clone(),
             uuid: domain.uuid.clone(),
-            groups: vec![common.group.clone()],
+            groups,
             monitor: "libvirt".into(),
             ports,
-        };
-        content.vm.retain(|other| other.uuid != vm.uuid);
-        content.vm.push(vm);
+            more,
+        });
         let is_new = !domain::is_enabled(&xml)?;
         changed.push((name, domain, new, is_new));
     }
@@ -163,20 +165,24 @@ pub fn disable(common: &Common) -> Result<()> {
         bail!("there is no group {} in {}", common.group, path.display());
     };
     let mut content = before.clone();
+    let mut leaving = Vec::new();
     for name in &common.vms {
-        let Some(vm) = content.vm.iter_mut().find(|vm| vm.name == *name) else {
+        let Some(at) = libvirt.find_in(&content.vm, name)? else {
             bail!("{name} is not in group {}", common.group);
         };
+        let vm = &mut content.vm[at];
         vm.groups.clear();
         // Memory with these goes, too.
-        for helped in ["outsource", "tunnels"] {
+        for helped in HELPED {
             vm.more.remove(helped);
         }
+        leaving.push(vm.clone());
     }
     let status = status(&common.run_dir);
     match &status {
         Ok(_) => {
-            if let Err(error) = take_memory(common, &libvirt, &path, &content) {
+            let taken = take_memory(common, &libvirt, &path, &content, &leaving);
+            if let Err(error) = taken {
                 let error = restore(&path, &before, error);
                 // What failed before says more.
                 let _ = reload(&common.run_dir);
@@ -184,16 +190,20 @@ pub fn disable(common: &Common) -> Result<()> {
             }
         }
         Err(error) if has_holder(&common.run_dir) => {
-            if let Some(name) = libvirt.find_active(&common.vms)?.first() {
-                bail!("{name} runs, and only hallwayd takes its ring memory out: {error:#}");
+            if let Some(vm) = libvirt.find_active(&leaving)?.first() {
+                bail!(
+                    "{} runs, and only hallwayd takes its ring memory out: {error:#}",
+                    vm.name
+                );
             }
         }
         Err(_) => {}
     }
     let mut done = Vec::new();
-    for name in &common.vms {
+    for vm in &leaving {
+        let name = &vm.name;
         // A domain that was removed needs no change.
-        let Some((domain, xml)) = libvirt.look_up(name)? else {
+        let Some((domain, xml)) = libvirt.look_up_uuid(vm)? else {
             done.push((name, "; libvirt has no such domain"));
             continue;
         };
@@ -204,10 +214,21 @@ pub fn disable(common: &Common) -> Result<()> {
         };
         done.push((name, next));
     }
-    content.vm.retain(|vm| !common.vms.contains(&vm.name));
-    group::write(&path, &content)?;
-    if status.is_ok() {
-        reload(&common.run_dir).context("disabled, but hallwayd has not read that")?;
+    let mut rest = content.clone();
+    rest.vm
+        .retain(|vm| !leaving.iter().any(|left| left.uuid == vm.uuid));
+    group::write(&path, &rest)?;
+    let taken = match status {
+        Ok(_) => reload(&common.run_dir).map(drop),
+        Err(_) => check(&common.config_dir),
+    };
+    if let Err(error) = taken {
+        // As when another file names the group: a hallwayd that starts later would end.
+        let error = restore(&path, &content, error);
+        return Err(error.context(format!(
+            "the VMs are disabled, and stay in {} without a group",
+            path.display()
+        )));
     }
     for (name, next) in done {
         say(&format!("{name}: disabled{next}"));
@@ -217,17 +238,24 @@ pub fn disable(common: &Common) -> Result<()> {
 
 /// Has hallwayd take the memory of VMs out, for which it needs their monitors: with this content
 /// of the file, they are in no group.
-fn take_memory(common: &Common, libvirt: &Libvirt, path: &Path, content: &Content) -> Result<()> {
+fn take_memory(
+    common: &Common,
+    libvirt: &Libvirt,
+    path: &Path,
+    content: &Content,
+    leaving: &[Vm],
+) -> Result<()> {
     group::write(path, content)?;
     reload(&common.run_dir)?;
-    for name in libvirt.find_active(&common.vms)? {
-        await_release(&common.run_dir, name)?;
+    for vm in libvirt.find_active(leaving)? {
+        await_release(&common.run_dir, &vm.name)?;
     }
     Ok(())
 }
 
 /// What these commands want to know of a domain.
 struct Domain {
+    name: String,
     uuid: String,
     is_active: bool,
 }
@@ -247,11 +275,28 @@ impl Libvirt {
         })
     }
 
-    /// A domain, and its XML as it is at its next start; nothing: there is none of that name.
-    fn look_up(&self, name: &str) -> Result<Option<(Domain, String)>> {
-        let (connect, wanted) = (self.connect.clone(), name.to_owned());
+    /// The domain with that name, and its XML as it is at its next start; nothing: there is none.
+    fn look_up_name(&self, name: &str) -> Result<Option<(Domain, String)>> {
+        let wanted = name.to_owned();
+        self.look_up(name, move |connect| connect.lookup_domain_by_name(&wanted))
+    }
+
+    /// The same, for the domain that a VM of a file is: it may have been renamed.
+    fn look_up_uuid(&self, vm: &Vm) -> Result<Option<(Domain, String)>> {
+        let uuid = vm.uuid.clone();
+        self.look_up(&vm.name, move |connect| {
+            connect.lookup_domain_by_uuid_string(&uuid)
+        })
+    }
+
+    fn look_up(
+        &self,
+        name: &str,
+        find: impl FnOnce(&Connect) -> Result<virt::domain::Domain, virt::error::Error> + Send + 'static,
+    ) -> Result<Option<(Domain, String)>> {
+        let connect = self.connect.clone();
         let look = move || {
-            let domain = match connect.lookup_domain_by_name(&wanted) {
+            let domain = match find(&connect) {
                 Err(error) if error.code() == ErrorNumber::NoDomain.into() => return Ok(None),
                 other => other?,
             };
@@ -261,6 +306,7 @@ impl Libvirt {
             let flags = sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE;
             let xml = domain.xml_desc(flags)?;
             let domain = Domain {
+                name: domain.name()?,
                 uuid: domain.uuid_string()?,
                 is_active: domain.is_active()?,
             };
@@ -270,19 +316,41 @@ impl Libvirt {
     }
 
     /// Those that run. Others have no ring memory, nor those that are not there.
-    fn find_active<'a>(&self, names: &'a [String]) -> Result<Vec<&'a String>> {
+    fn find_active<'a>(&self, vms: &'a [Vm]) -> Result<Vec<&'a Vm>> {
         let mut found = Vec::new();
-        for name in names {
-            if matches!(self.look_up(name)?, Some((domain, _)) if domain.is_active) {
-                found.push(name);
+        for vm in vms {
+            if matches!(self.look_up_uuid(vm)?, Some((domain, _)) if domain.is_active) {
+                found.push(vm);
             }
         }
         Ok(found)
     }
 
     fn find(&self, name: &str) -> Result<(Domain, String)> {
-        let found = self.look_up(name)?;
+        let found = self.look_up_name(name)?;
         found.with_context(|| format!("libvirt has no domain {name}"))
+    }
+
+    /// Finds a VM by its name in the file, or by that which its domain has now.
+    fn find_in(&self, vms: &[Vm], name: &str) -> Result<Option<usize>> {
+        if let Some(at) = vms.iter().position(|vm| vm.name == *name) {
+            return Ok(Some(at));
+        }
+        let domain = self.look_up_name(name)?;
+        let is_it = |vm: &Vm| matches!(&domain, Some((domain, _)) if domain.uuid == vm.uuid);
+        Ok(vms.iter().position(is_it))
+    }
+
+    /// Takes a name from the VM that had it before: its domain was renamed, or removed.
+    fn free_name(&self, vms: &mut Vec<Vm>, name: &str) -> Result<()> {
+        let Some(at) = vms.iter().position(|vm| vm.name == name) else {
+            return Ok(());
+        };
+        match self.look_up_uuid(&vms[at])? {
+            Some((domain, _)) => vms[at].name = domain.name,
+            None => drop(vms.remove(at)),
+        }
+        Ok(())
     }
 
     fn define(&self, name: &str, xml: String) -> Result<()> {
@@ -292,8 +360,32 @@ impl Libvirt {
     }
 }
 
-/// Room for a region of this size, at least what is usual.
-fn room(size: &str) -> Result<u64> {
+/// Whether the group of a file has one region for all, of this size and with as many members.
+fn has_region(content: &Content, size: &str, slots: Option<u32>) -> Result<bool> {
+    let [group] = &content.group[..] else {
+        return Ok(false);
+    };
+    let Some(other) = &group.size else {
+        return Ok(false);
+    };
+    Ok(group.isolation == "shared"
+        && bytes(other)? == bytes(size)?
+        && (slots.is_none() || slots == group.slots))
+}
+
+/// Room for the largest ring memory that a VM may get, at least what is usual. `more`: what an
+/// operator has added to it.
+fn room(content: &Content, more: &Table) -> Result<u64> {
+    let of_groups = content.group.iter().map(|group| group.size.as_deref());
+    let of_helpers = HELPED.map(|name| more.get(name)?.get("memory")?.as_str());
+    let mut room = ROOM;
+    for size in of_groups.chain(of_helpers).flatten() {
+        room = room.max(bytes(size)?.saturating_mul(2));
+    }
+    Ok(room)
+}
+
+fn bytes(size: &str) -> Result<u64> {
     let (digits, unit) = size.split_at(size.trim_end_matches(char::is_alphabetic).len());
     let shift = match unit {
         "" => Some(0),
@@ -304,8 +396,7 @@ fn room(size: &str) -> Result<u64> {
     };
     let number = digits.parse::<u64>().ok();
     let bytes = number.zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
-    let bytes = bytes.with_context(|| format!("{size:?} is no size: write 256M"))?;
-    Ok(bytes.saturating_mul(2).max(ROOM))
+    bytes.with_context(|| format!("{size:?} is no size: write 256M"))
 }
 
 /// Refuses a domain that is in a group with another file: hallwayd takes a VM once.
@@ -422,17 +513,31 @@ mod tests {
     #[test]
     fn sizes_are_those_of_hallwayd() {
         for (size, bytes) in [
-            ("1G", 2 << 30),
-            ("1g", 2 << 30),
-            ("512m", 1 << 30),
-            ("1024k", ROOM),
-            ("1073741824", 2 << 30),
+            ("1G", 1 << 30),
+            ("1g", 1 << 30),
+            ("512m", 512 << 20),
+            ("1024k", 1 << 20),
+            ("1073741824", 1 << 30),
         ] {
-            assert_eq!(room(size).unwrap(), bytes, "{size}");
+            assert_eq!(super::bytes(size).unwrap(), bytes, "{size}");
         }
         for size in ["", "M", "1T", "-1M", "18014398509481985K", "64424509440G"] {
-            let said = room(size).unwrap_err().to_string();
+            let said = super::bytes(size).unwrap_err().to_string();
             assert!(said.contains("is no size"), "{size}: {said}");
         }
+    }
+
+    #[test]
+    fn the_largest_memory_that_a_vm_may_get_has_room() {
+        let content = |size| {
+            let text =
+                format!("[[group]]\nname = \"web\"\nisolation = \"shared\"\nsize = {size:?}");
+            toml::from_str::<Content>(&text).unwrap()
+        };
+        let none = Table::new();
+        assert_eq!(room(&content("64M"), &none).unwrap(), ROOM);
+        assert_eq!(room(&content("1G"), &none).unwrap(), 2 << 30);
+        let helped: Table = "[tunnels]\nmemory = \"4G\"".parse().unwrap();
+        assert_eq!(room(&content("1G"), &helped).unwrap(), 8 << 30);
     }
 }

@@ -36,21 +36,6 @@ pub struct Group {
     pub more: Table,
 }
 
-impl Group {
-    /// Whether both have the same name, and the same region or none.
-    pub fn has_region_of(&self, other: &Self) -> bool {
-        let region = |one: &Self| {
-            (
-                one.name.clone(),
-                one.isolation.clone(),
-                one.size.clone(),
-                one.slots,
-            )
-        };
-        region(self) == region(other)
-    }
-}
-
 /// A VM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Vm {

@@ -37,10 +37,7 @@ fn main() -> ExitCode {
             shared,
             slots,
             ports,
-        } => {
-            let region = shared.map(|size| (size, slots));
-            ("hallway", enable::enable(&common, region, ports))
-        }
+        } => ("hallway", enable::enable(&common, shared, slots, ports)),
         Command::Disable { common } => ("hallway", enable::disable(&common)),
         Command::Serve => ("hallway-libvirt", serve::serve()),
     };

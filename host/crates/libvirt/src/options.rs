@@ -58,9 +58,9 @@ pub enum Command {
         /// One region of this size for the whole group, not one for each two VMs
         #[arg(long, value_name = "SIZE")]
         shared: Option<String>,
-        /// Members of that region, the host included
-        #[arg(long, value_name = "NUMBER", requires = "shared", default_value_t = 8)]
-        slots: u32,
+        /// Members of that region, the host included [default: 8, or as many as it has]
+        #[arg(long, value_name = "NUMBER", requires = "shared")]
+        slots: Option<u32>,
         /// Root ports for ring memory, on machines that have such
         #[arg(long, value_name = "NUMBER", default_value_t = 4,
               value_parser = clap::value_parser!(u32).range(1..=16))]

@@ -2,9 +2,10 @@
 //! `hallway enable`, where libvirt or another one does not go on.
 #![allow(missing_docs)]
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{IoSlice, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -15,6 +16,8 @@ use nix::sys::socket::{
     bind, listen, sendmsg, socket, socketpair, AddressFamily, Backlog, ControlMessage, MsgFlags,
     SockFlag, SockType, UnixAddr,
 };
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hallway-libvirt");
 
 fn scratch(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("hwl-{}-{name}", std::process::id()));
@@ -32,7 +35,11 @@ fn enable_domain(dir: &Path, uri: &str, name: &str) -> Output {
 }
 
 fn run(command: &str, dir: &Path, uri: &str, name: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hallway-libvirt"))
+    run_program(PROGRAM.as_ref(), command, dir, uri, name)
+}
+
+fn run_program(program: &Path, command: &str, dir: &Path, uri: &str, name: &str) -> Output {
+    Command::new(program)
         .args([command, name, "--timeout", "1", "--run-dir"])
         .arg(dir.join("none"))
         .arg("--config-dir")
@@ -204,5 +211,73 @@ fn a_domain_with_a_name_that_hallwayd_refuses_is_not_enabled() {
     assert!(said.contains("\"web.1\" is no name for a VM"), "{said}");
     let files = std::fs::read_dir(dir.join("config")).unwrap();
     assert_eq!(files.count(), 0);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// The URI of a libvirt of the test's own, which has one domain.
+fn libvirt_with(dir: &Path, name: &str) -> String {
+    let node = format!(
+        "<node><domain type='test'><name>{name}</name><uuid>{UUID}</uuid><memory>8192</memory>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices/></domain></node>"
+    );
+    let path = dir.join("node.xml");
+    std::fs::write(&path, node).unwrap();
+    format!("test://{}", path.display())
+}
+
+/// The file of a group with one VM.
+fn file_with(dir: &Path, name: &str, uuid: &str, groups: &[&str]) -> PathBuf {
+    let file = dir.join("config/default.toml");
+    let text = format!(
+        "[[group]]\nname = \"default\"\nisolation = \"pair\"\n[[vm]]\nname = \"{name}\"\n\
+         uuid = \"{uuid}\"\ngroups = {groups:?}\nmonitor = \"libvirt\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+/// The VMs of a file: their names, UUIDs and groups.
+fn vms(file: &Path) -> Vec<(String, String, Vec<String>)> {
+    let content: toml::Table = std::fs::read_to_string(file).unwrap().parse().unwrap();
+    let text = |value: &toml::Value| value.as_str().unwrap().to_string();
+    let vms = content["vm"].as_array().unwrap().iter().map(|vm| {
+        let groups = vm["groups"].as_array().unwrap().iter().map(text);
+        (text(&vm["name"]), text(&vm["uuid"]), groups.collect())
+    });
+    vms.collect()
+}
+
+#[test]
+fn a_domain_that_was_renamed_is_found_by_its_uuid() {
+    let dir = scratch("renamed");
+    let uri = libvirt_with(&dir, "web9");
+    for name in ["web1", "web9"] {
+        let file = file_with(&dir, "web1", UUID, &["default"]);
+        let ended = run("disable", &dir, &uri, name);
+        assert!(ended.status.success(), "{ended:?}");
+        let said = String::from_utf8(ended.stdout).unwrap();
+        assert!(!said.contains("no such domain"), "{said}");
+        assert!(!file.exists());
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_file_without_which_hallwayd_does_not_start_stays() {
+    let dir = scratch("needed");
+    let uri = libvirt_with(&dir, "web1");
+    let file = file_with(&dir, "web1", UUID, &["default"]);
+    // A hallwayd that takes nothing, beside the program.
+    let program = dir.join("hallway-libvirt");
+    std::fs::copy(PROGRAM, &program).unwrap();
+    let hallwayd = dir.join("hallwayd");
+    let script = "#!/bin/sh\necho no group has this name >&2; exit 1\n";
+    std::fs::write(&hallwayd, script).unwrap();
+    std::fs::set_permissions(&hallwayd, Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(dir.join("config.toml"), "").unwrap();
+    let said = error(&run_program(&program, "disable", &dir, &uri, "web1"));
+    assert!(said.contains("no group has this name"), "{said}");
+    assert!(said.contains("stay in"), "{said}");
+    assert_eq!(vms(&file), [("web1".into(), UUID.into(), Vec::new())]);
     std::fs::remove_dir_all(&dir).unwrap();
 }
