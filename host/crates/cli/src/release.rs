@@ -127,14 +127,19 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         CHILD.store(0, Ordering::SeqCst);
         child.wait()
     });
-    // A VM that has gone gets nothing, and is no failure.
-    let resumed = ask(run_dir, Query::Resume { vm: vm.into() });
-    resumed.with_context(|| lacks(vm))?;
+    // A VM that has gone gets nothing, and is no failure. hallwayd may be restarted now.
+    let resumed = follow(|| ask(run_dir, Query::Resume { vm: vm.into() }));
+    let resumed = resumed.map(drop).with_context(|| lacks(vm));
     let program = program.to_string_lossy();
     let ended = ended.with_context(|| program.to_string())?;
     match ended.code() {
-        Some(0) => Ok(()),
-        Some(code) => std::process::exit(code),
+        Some(0) => resumed,
+        Some(code) => {
+            if let Err(error) = resumed {
+                eprintln!("hallway: {error:#}");
+            }
+            std::process::exit(code)
+        }
         None => bail!("{program}: {ended}"),
     }
 }
