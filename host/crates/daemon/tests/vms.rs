@@ -92,7 +92,7 @@ impl Vm {
         self.taken_over_with(state, &[]);
     }
 
-    /// The same, with these devices.
+    /// Its daemon is killed, and the next one finds its QEMU so, with these devices.
     fn taken_over_with(&mut self, state: State, devices: &[&str]) {
         // The socket of a monitor that a test plays takes one client only.
         self.daemon.kill();

@@ -281,7 +281,7 @@ impl Libvirt {
         self.look_up(name, move |connect| connect.lookup_domain_by_name(&wanted))
     }
 
-    /// The same, for the domain that a VM of a file is: it may have been renamed.
+    /// The domain that a VM of a file is, and its XML: it may have been renamed.
     fn look_up_uuid(&self, vm: &Vm) -> Result<Option<(Domain, String)>> {
         let uuid = vm.uuid.clone();
         self.look_up(&vm.name, move |connect| {
