@@ -20,7 +20,7 @@ use hallway_membership::Uuid;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Role};
-use crate::connections::Connections;
+use crate::connections::{Connection, Connections};
 use crate::cpus::Cpus;
 use crate::effect::Effect;
 use crate::helpers::{Helpers, HELPER_SLOT};
@@ -216,6 +216,28 @@ impl Picture {
                 if self.config.helper(id).is_none() || !stays {
                     self.connections.remove_helper(&region);
                 }
+                self.vms.forget_plugs(&region);
+                self.regions.remove(&region);
+            }
+        }
+    }
+
+    /// Removes regions that the configuration no longer asks for, once they are out of its VMs.
+    pub fn remove_orphans(&mut self) {
+        let (config, connections) = (&self.config, &self.connections);
+        // No monitor shows what the QEMU of another VM has.
+        let may_keep = |one: &Connection, served: &Served| match one.verified.or(one.uuid) {
+            Some(uuid) => config.vm_of(uuid).is_none() && served.had_member(uuid),
+            None => true,
+        };
+        let orphans = self.regions.orphans();
+        let orphans = orphans.filter(|served| !connections.iter().any(|one| may_keep(one, served)));
+        let orphans: Vec<String> = orphans.map(|served| served.name.clone()).collect();
+        for region in orphans {
+            let (vms, numbers) = (&mut self.vms, 0..self.config.vms.len());
+            let out = numbers.map(|number| vms.plug_out(number, &region, &self.connections));
+            // Each is asked, also behind one that still has it.
+            if out.fold(true, |all, one| all & one) {
                 self.vms.forget_plugs(&region);
                 self.regions.remove(&region);
             }

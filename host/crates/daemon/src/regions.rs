@@ -153,6 +153,15 @@ impl Regions {
         Ok(())
     }
 
+    /// The regions whose memory is hallwayd's own, that the configuration no longer asks for, and
+    /// of which no VM is a member.
+    pub fn orphans(&self) -> impl Iterator<Item = &Served> {
+        self.iter().filter(|served| {
+            let is_own = served.region.file().is_none();
+            served.admission == Admission::None && is_own && !served.has_members()
+        })
+    }
+
     /// Removes a region, of which no VM has anything.
     pub fn remove(&mut self, name: &str) {
         if let Some(at) = self.served.iter().position(|served| served.name == name) {

@@ -193,6 +193,7 @@ impl Server {
         self.picture.helpers.every_second(&self.picture.config);
         self.picture.withdraw_pairs();
         self.picture.withdraw_helpers();
+        self.picture.remove_orphans();
         self.picture.vms.look_at_joins(&self.picture.connections);
         self.picture.schedule_cpus();
         // Requests that had to wait are due; and a ring that was lost does no harm.

@@ -222,6 +222,47 @@ fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
 }
 
 #[test]
+fn the_region_of_a_group_that_is_gone_is_freed_once_no_vm_can_have_it() {
+    let uuid = Uuid::random().unwrap();
+    let start = |devices| {
+        let machine = Machine {
+            uuid: uuid.to_string(),
+            devices,
+            ..Machine::default()
+        };
+        qemu::Qemu::new(GREETING, machine.answer())
+    };
+    let device = |id: &str| (id.into(), "ivshmem-plain".into(), String::new());
+    for stays in [true, false] {
+        let before = start(Vec::new());
+        let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&before)));
+        let mut daemon = Daemon::configured(&[], Some(&config));
+        let region = daemon.region();
+        let mut guest = common::Qemu::new(&daemon);
+        guest.uuid = uuid;
+        assert_eq!(guest.join(region), abi::STATUS_OK);
+        until("the region is plugged in", || {
+            before.asked("device_add").len() == 1
+        });
+        let after = start(vec![device("hallway-web")]);
+        if stays {
+            reconfigure(&mut daemon, &vm(uuid, "", Some(&after)));
+        } else {
+            // Without a monitor of its own nothing shows what it has.
+            reconfigure(&mut daemon, "[limits]\nhost = \"1G\"\n");
+            let seconds = daemon.status().uptime_seconds + 3;
+            until("three seconds pass", || {
+                daemon.status().uptime_seconds >= seconds
+            });
+            assert_eq!(daemon.status().regions.len(), 1);
+            drop(guest);
+        }
+        until("it is freed", || daemon.status().regions.is_empty());
+        daemon.kill();
+    }
+}
+
+#[test]
 fn memory_that_a_daemon_before_plugged_in_and_the_configuration_does_not_grant_is_taken_out() {
     let uuid = Uuid::random().unwrap();
     let device = |id: &str| (id.to_string(), "ivshmem-plain".to_string(), String::new());

@@ -87,6 +87,18 @@ impl Served {
         guests.any(|member| member.present && member.uuid == uuid)
     }
 
+    /// Whether any VM is a member.
+    pub fn has_members(&self) -> bool {
+        let mut guests = self.region.header.members.iter().skip(HOST_SLOT + 1);
+        guests.any(|member| member.present)
+    }
+
+    /// Whether a VM is a member, or was the last one in a slot.
+    pub fn had_member(&self, uuid: Uuid) -> bool {
+        let mut members = self.region.header.members.iter();
+        members.any(|member| member.generation != 0 && member.uuid == uuid)
+    }
+
     /// Enters a member, and forgets the heartbeat of the slot's last one. Returns
     /// the member's generation.
     pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str) -> u32 {
