@@ -105,7 +105,8 @@ def _lab(options: argparse.Namespace) -> None:
 def _boot(options: argparse.Namespace) -> int:
     prepare.run_steps(prepare.guest_steps(options.kernel))
     isolate.cut_off()
-    with VM(kernel=options.kernel, machine=options.machine, share=options.share) as vm:
+    words = {"kernel": options.kernel, "machine": options.machine, "share": options.share}
+    with VM(kmemleak=True, **words) as vm:
         result = vm.run(options.command, timeout=options.timeout, check=False)
         print(result.out, end="")
         print(result.err, end="", file=sys.stderr)

@@ -6,7 +6,7 @@ from .vm import VM
 
 
 def leaks(vm: VM) -> str:
-    """Return kmemleak's report on a guest's debug kernel: empty where nothing leaked.
+    """Return kmemleak's report on a guest's debug kernel, with `Config.kmemleak`: empty where nothing leaked.
 
     Memory that nothing points to counts only when it is some seconds old and
     two scans agree, since a pointer may be in a register during one of them.

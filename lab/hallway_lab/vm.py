@@ -73,6 +73,7 @@ class Config:
     network: bool = True
     reboots: bool = False  # a guest that reboots stays in its QEMU; else it ends it
     cmdline: str = ""
+    kmemleak: bool = False  # on the debug kernel: see leaks.py; guests are half as fast with it
     extra: list[str] = field(default_factory=list)
     boot_timeout: float = 120
     host: str | None = None  # the lab's host that it runs on: see hosts.py
@@ -290,11 +291,14 @@ class VM:
         return words
 
     def _cmdline(self) -> str:
-        hung = HUNG_DEBUG if self.kernel.name == "debug" else HUNG
+        is_debug = self.kernel.name == "debug"
+        hung = HUNG_DEBUG if is_debug else HUNG
         words = (
             "console=ttyS0 loglevel=7 panic=-1 no_timer_check net.ifnames=0 rcupdate.rcu_cpu_stall_timeout=60"
             f" possible_cpus={self.config.cpus} sysctl.kernel.hung_task_timeout_secs={hung}"
         )
+        if is_debug and not self.config.kmemleak:
+            words += " kmemleak=off"
         words += f" lab.host={self.name} lab.ip4={self.ip4}/24 lab.ip6={self.ip6}/64"
         return f"{words} {self.config.cmdline}".strip()
 

@@ -30,7 +30,7 @@ from hallway_tests import outsourced as outsourcing
 from hallway_tests.cpus import Cpus
 from hallway_tests.hostend import HostEnd
 from hallway_tests.outsourced import Outsourced
-from hallway_tests.pair import Pair, booted
+from hallway_tests.pair import LEAKS, Pair, booted
 
 # Groups that are about connections and members, not about what QEMU does with devices.
 CONNECTIONS = (
@@ -44,7 +44,8 @@ Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Pair:
     """Return the pair of VMs of this group."""
-    return site(lambda logs: booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
+    options = {"qemu": _qemu(request.node), "kmemleak": _group(request.node) in LEAKS}
+    return site(lambda logs: booted(kernel, share, logs, slow, **options))
 
 
 @pytest.fixture
@@ -69,8 +70,12 @@ def cpus(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, s
 
 def _qemu(item: pytest.Item) -> str | None:
     """Return the QEMU of a test's guests: any does for tests that are about connections alone."""
+    return FAST if _group(item) in CONNECTIONS else None
+
+
+def _group(item: pytest.Item) -> str:
     mark = item.get_closest_marker("xdist_group")
-    return FAST if mark is not None and mark.args[0] in CONNECTIONS else None
+    return mark.args[0] if mark else ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,6 +27,8 @@ from .guests import (
 )
 from .suite import check, wait_for
 
+# Groups whose guests are searched for leaks in the end: see e2e/test_leaks.py.
+LEAKS = ("e2e-streams", "e2e-peers")
 TINY = "tiny"  # a second region, with slots for the host and one VM
 
 
@@ -216,6 +218,7 @@ def booted(
     *,
     qemu: str | None = None,
     binaries: Path | None = None,
+    kmemleak: bool = False,
     **region: int,
 ) -> Iterator[Pair]:
     """Run a daemon and two VMs, on the kernel's own QEMU or on that one, for the length of the block."""
@@ -223,7 +226,7 @@ def booted(
     daemon.binaries = binaries or daemon.binaries
     site = topology.Site(daemon)
     daemon.region.path.unlink(missing_ok=True)  # that of another site may have another size
-    options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow}
+    options = {"share": share, "qemu": qemu, "boot_timeout": 120 * slow, "kmemleak": kmemleak}
     vms = [site.vm(n, kernel, **options) for n in (1, 2)]
     with running(site, vms, logs):
         yield Pair(site, vms[0], vms[1], kernel, slow, logs, share)

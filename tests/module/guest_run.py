@@ -147,6 +147,7 @@ def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Guest]
         cpus=2,
         network=False,
         boot_timeout=120 * slow,
+        kmemleak=True,
     )
     name_logs(vm, logs)
     with vm:
