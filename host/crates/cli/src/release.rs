@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
@@ -127,19 +127,20 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         CHILD.store(0, Ordering::SeqCst);
         child.wait()
     });
-    // A VM that has gone gets nothing, and is no failure. hallwayd may be restarted now.
-    let resumed = follow(|| ask(run_dir, Query::Resume { vm: vm.into() }));
+    // A VM that has gone gets nothing, and is no failure. hallwayd may be restarted just now.
+    let resume = || ask(run_dir, Query::Resume { vm: vm.into() });
+    let resumed = resume().or_else(|_| follow(resume));
     let resumed = resumed.map(drop).with_context(|| lacks(vm));
+    if ended.as_ref().is_ok_and(ExitStatus::success) {
+        return resumed;
+    }
+    if let Err(error) = resumed {
+        eprintln!("hallway: {error:#}");
+    }
     let program = program.to_string_lossy();
     let ended = ended.with_context(|| program.to_string())?;
     match ended.code() {
-        Some(0) => resumed,
-        Some(code) => {
-            if let Err(error) = resumed {
-                eprintln!("hallway: {error:#}");
-            }
-            std::process::exit(code)
-        }
+        Some(code) => std::process::exit(code),
         None => bail!("{program}: {ended}"),
     }
 }

@@ -117,6 +117,14 @@ fn a_release_that_ended_is_known_to_the_next_hallwayd() {
         );
         assert_eq!(ended.status.code(), Some(code), "{ended:?}");
     }
+    // hallwayd is restarted meanwhile.
+    let ended = run(
+        "restarted",
+        &["release", "web1"],
+        &["--", "true"],
+        vec![stage(Release::Out), None, Some(Answer::Resuming)],
+    );
+    assert!(ended.status.success(), "{ended:?}");
     // A signal for `hallway` alone ends the command, and the memory comes back.
     let ended = run(
         "ended",
@@ -128,15 +136,17 @@ fn a_release_that_ended_is_known_to_the_next_hallwayd() {
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("sh: signal: 15"), "{said}");
 
-    let ended = run(
-        "not-back",
-        &["release", "web1"],
-        &["--", "true"],
-        vec![stage(Release::Out)],
-    );
-    let said = String::from_utf8(ended.stderr).unwrap();
-    let wanted = "lacks its ring memory: hallway resume web1";
-    assert!(!ended.status.success() && said.contains(wanted), "{said}");
+    for program in ["true", "/no/such/program"] {
+        let ended = run(
+            "not-back",
+            &["release", "web1"],
+            &["--", program],
+            vec![stage(Release::Out)],
+        );
+        let said = String::from_utf8(ended.stderr).unwrap();
+        let wanted = "lacks its ring memory: hallway resume web1";
+        assert!(!ended.status.success() && said.contains(wanted), "{said}");
+    }
 
     let ended = run(
         "resumed",
