@@ -116,9 +116,11 @@ impl Vms {
                     return Vec::new();
                 }
                 vm.hear_found(&found);
-                // Its page shows what it asked before that.
-                let is_reset = connections.of_guest(vm.uuid).is_none() && vm.hear_reset_before();
                 let (qemu, uuid) = (vm.qemu(), vm.uuid);
+                // The page of a guest that was reset shows what it asked before that.
+                let is_reset = connections.of_guest(uuid).is_none()
+                    && self.recognise(number, connections).is_some()
+                    && self.all[number].hear_reset_before();
                 let mut effects = self.disown_impostors(connections);
                 effects.extend(qemu.map(|pid| Effect::Verified(pid, uuid)));
                 if !elsewhere && !is_reset {

@@ -465,14 +465,18 @@ impl Vm {
         }
     }
 
+    /// Whether a daemon before this one may have plugged a region in that is there still.
+    fn may_have(&self, region: &str) -> bool {
+        let is_unknown = self.monitor.is_some() && matches!(self.link, Link::New);
+        is_unknown || self.revoked.contains_key(region) || self.found.contains(region)
+    }
+
     /// Has a region plugged out, or tries again if that failed a while ago. True
     /// once it is out: no device is known of, and the guest has not `joined`.
     pub fn plug_out(&mut self, region: &str, joined: bool) -> bool {
         let due = match self.plugs.get(region) {
             // What was revoked may be there still: its monitor has yet to say.
-            None | Some(Plug::TakenOut) if !joined && !self.revoked.contains_key(region) => {
-                return true
-            }
+            None | Some(Plug::TakenOut) if !joined && !self.may_have(region) => return true,
             None | Some(Plug::TakenOut) => true,
             Some(Plug::Leaving) => false,
             Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
@@ -512,8 +516,8 @@ impl Vm {
         self.found = regions.map(String::from).collect();
     }
 
-    /// What its QEMU has is there though its guest is unknown: that was reset before the monitor
-    /// answered, and its module has not started since. False: QEMU has nothing.
+    /// Its guest was reset before the monitor answered, and its module has not started since: what
+    /// its QEMU has is from before that. False: it has nothing.
     pub fn hear_reset_before(&mut self) -> bool {
         let found = self.found.iter().take(PLUGS_MAX);
         self.plugs
@@ -718,7 +722,7 @@ impl Vm {
                 .map(|(region, plug)| control::Plug {
                     region: region.clone(),
                     plugged: matches!(plug, Plug::In(..) | Plug::Leaving | Plug::Held(..))
-                        || self.revoked.contains_key(region),
+                        || self.may_have(region),
                     problem: match plug {
                         Plug::Failed(_, why) | Plug::Held(_, why) => Some(why.clone()),
                         Plug::TakenOut => Some("another took it out".into()),
