@@ -218,17 +218,21 @@ pub fn disable(common: &Common) -> Result<()> {
     rest.vm
         .retain(|vm| !leaving.iter().any(|left| left.uuid == vm.uuid));
     group::write(&path, &rest)?;
-    let taken = match status {
+    let taken = match &status {
         Ok(_) => reload(&common.run_dir).map(drop),
         Err(_) => check(&common.config_dir),
     };
     if let Err(error) = taken {
         // As when another file names the group: a hallwayd that starts later would end.
         let error = restore(&path, &content, error);
-        return Err(error.context(format!(
-            "the VMs are disabled, and stay in {} without a group",
-            path.display()
-        )));
+        if status.is_ok() || check(&common.config_dir).is_ok() {
+            return Err(error.context(format!(
+                "the VMs are disabled, and stay in {} without a group",
+                path.display()
+            )));
+        }
+        // hallwayd would not start in any case.
+        group::write(&path, &rest)?;
     }
     for (name, next) in done {
         say(&format!("{name}: disabled{next}"));
@@ -331,14 +335,19 @@ impl Libvirt {
         found.with_context(|| format!("libvirt has no domain {name}"))
     }
 
-    /// Finds a VM by its name in the file, or by that which its domain has now.
+    /// Finds the VM whose domain has that name now; or the one with that name in the file, unless
+    /// both are there, and are two domains.
     fn find_in(&self, vms: &[Vm], name: &str) -> Result<Option<usize>> {
-        if let Some(at) = vms.iter().position(|vm| vm.name == *name) {
+        let domain = self.look_up_name(name)?.map(|(domain, _)| domain);
+        let is_it = |vm: &Vm| domain.as_ref().is_some_and(|domain| domain.uuid == vm.uuid);
+        if let Some(at) = vms.iter().position(is_it) {
             return Ok(Some(at));
         }
-        let domain = self.look_up_name(name)?;
-        let is_it = |vm: &Vm| matches!(&domain, Some((domain, _)) if domain.uuid == vm.uuid);
-        Ok(vms.iter().position(is_it))
+        let Some(at) = vms.iter().position(|vm| vm.name == name) else {
+            return Ok(None);
+        };
+        let is_another = domain.is_some() && self.look_up_uuid(&vms[at])?.is_some();
+        Ok((!is_another).then_some(at))
     }
 
     /// Takes a name from the VM that had it before: its domain was renamed, or removed.

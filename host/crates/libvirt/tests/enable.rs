@@ -264,14 +264,19 @@ fn a_domain_that_was_renamed_is_found_by_its_uuid() {
 
 #[test]
 fn a_file_without_which_hallwayd_does_not_start_stays() {
-    let dir = scratch("needed");
+    // On the file system of the program.
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("needed-{}", std::process::id()));
+    std::fs::create_dir_all(dir.join("config")).unwrap();
     let uri = libvirt_with(&dir, "web1");
     let file = file_with(&dir, "web1", UUID, &["default"]);
-    // A hallwayd that takes nothing, beside the program.
+    // A hallwayd that wants the file, beside the program.
     let program = dir.join("hallway-libvirt");
-    std::fs::copy(PROGRAM, &program).unwrap();
+    std::fs::hard_link(PROGRAM, &program).unwrap();
     let hallwayd = dir.join("hallwayd");
-    let script = "#!/bin/sh\necho no group has this name >&2; exit 1\n";
+    let script = format!(
+        "#!/bin/sh\ntest -e {} || {{ echo no group has this name >&2; exit 1; }}\n",
+        file.display()
+    );
     std::fs::write(&hallwayd, script).unwrap();
     std::fs::set_permissions(&hallwayd, Permissions::from_mode(0o755)).unwrap();
     std::fs::write(dir.join("config.toml"), "").unwrap();
