@@ -98,8 +98,8 @@ impl Guest<'_> {
         self.refuse(cause, what)
     }
 
-    /// The errno for the guest where a port was not published, as by [`Self::explain`]. The address is
-    /// the choice of the host.
+    /// The errno for the guest where a port was not published, as by [`Self::explain`]. The
+    /// address is the choice of the host.
     pub fn explain_port(&mut self, errno: Errno, what: &str) -> i32 {
         match errno {
             Errno::EADDRNOTAVAIL => self.refuse("addresses of the host", what),

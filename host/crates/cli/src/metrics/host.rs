@@ -2,8 +2,8 @@
 //! Metrics of a host: hallwayd, VMs and their helpers, QEMUs, regions and members, and pairs
 //! of Xen's domains.
 //!
-//! Bytes are those through rings, as the members count them: a hostile member may count what
-//! it likes, for itself alone.
+//! Bytes are those through rings, as the members count them: a hostile member may change the
+//! counts of each member of its region.
 
 use hallway_control::{Helper, Liveness, Status, Xen};
 use prometheus_client::encoding::EncodeLabelSet;
