@@ -172,39 +172,46 @@ fn a_group_that_is_taken_out_of_the_configuration_admits_no_vm() {
     assert_eq!(other.join(region), abi::STATUS_DENIED);
 }
 
+/// A QEMU with such memory, that is played.
+fn play(uuid: Uuid, guest: Guest, devices: &[&str]) -> qemu::Qemu {
+    let machine = Machine {
+        uuid: uuid.to_string(),
+        guest,
+        ..Machine::default()
+    };
+    qemu::Qemu::new(GREETING, machine.memory(devices).answer())
+}
+
+/// A daemon, a VM that is a member of its group's region and has the memory, and its monitor, which
+/// lives as long as the daemon uses it.
+fn joined(uuid: Uuid) -> (Daemon, common::Qemu, qemu::Qemu) {
+    let monitor = play(uuid, Guest::LetsGo, &[]);
+    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));
+    let daemon = Daemon::configured(&[], Some(&config));
+    let mut guest = common::Qemu::new(&daemon);
+    guest.uuid = uuid;
+    assert_eq!(guest.join(daemon.region()), abi::STATUS_OK);
+    until("the region is plugged in", || {
+        monitor.asked("device_add").len() == 1
+    });
+    (daemon, guest, monitor)
+}
+
 #[test]
 fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
     let uuid = Uuid::random().unwrap();
-    let device = |id: &str| (id.into(), "ivshmem-plain".into(), String::new());
-    let start = |guest, devices| {
-        let machine = Machine {
-            uuid: uuid.to_string(),
-            guest,
-            devices,
-            ..Machine::default()
-        };
-        qemu::Qemu::new(GREETING, machine.answer())
-    };
-    let before = start(Guest::LetsGo, Vec::new());
-    let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&before)));
-    let mut daemon = Daemon::configured(&[], Some(&config));
+    let (mut daemon, mut guest, _before) = joined(uuid);
     let region = daemon.region();
-    let mut guest = common::Qemu::new(&daemon);
-    guest.uuid = uuid;
-    assert_eq!(guest.join(region), abi::STATUS_OK);
-    until("the region is plugged in", || {
-        before.asked("device_add").len() == 1
-    });
     while guest.rung() {}
     // A monitor that a test plays takes one client only. First the guest keeps its memory.
-    let busy = start(Guest::Sleeps, vec![device("hallway-web")]);
+    let busy = play(uuid, Guest::Sleeps, &["hallway-web"]);
     reconfigure(
         &mut daemon,
         &format!("{GROUP}{}", vm(uuid, "", Some(&busy))),
     );
     until("the guest is asked", || busy.asked("device_del").len() == 1);
     assert!(is_member(&daemon, guest.slot()));
-    let after = start(Guest::LetsGo, vec![device("hallway-web")]);
+    let after = play(uuid, Guest::LetsGo, &["hallway-web"]);
     reconfigure(
         &mut daemon,
         &format!("{GROUP}{}", vm(uuid, "", Some(&after))),
@@ -224,27 +231,9 @@ fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
 #[test]
 fn the_region_of_a_group_that_is_gone_is_freed_once_no_vm_can_have_it() {
     let uuid = Uuid::random().unwrap();
-    let start = |devices| {
-        let machine = Machine {
-            uuid: uuid.to_string(),
-            devices,
-            ..Machine::default()
-        };
-        qemu::Qemu::new(GREETING, machine.answer())
-    };
-    let device = |id: &str| (id.into(), "ivshmem-plain".into(), String::new());
     for stays in [true, false] {
-        let before = start(Vec::new());
-        let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&before)));
-        let mut daemon = Daemon::configured(&[], Some(&config));
-        let region = daemon.region();
-        let mut guest = common::Qemu::new(&daemon);
-        guest.uuid = uuid;
-        assert_eq!(guest.join(region), abi::STATUS_OK);
-        until("the region is plugged in", || {
-            before.asked("device_add").len() == 1
-        });
-        let after = start(vec![device("hallway-web")]);
+        let (mut daemon, guest, _before) = joined(uuid);
+        let after = play(uuid, Guest::LetsGo, &["hallway-web"]);
         if stays {
             reconfigure(&mut daemon, &vm(uuid, "", Some(&after)));
         } else {
@@ -265,17 +254,8 @@ fn the_region_of_a_group_that_is_gone_is_freed_once_no_vm_can_have_it() {
 #[test]
 fn memory_that_a_daemon_before_plugged_in_and_the_configuration_does_not_grant_is_taken_out() {
     let uuid = Uuid::random().unwrap();
-    let device = |id: &str| (id.to_string(), "ivshmem-plain".to_string(), String::new());
-    let machine = Machine {
-        uuid: uuid.to_string(),
-        devices: vec![
-            device("hallway-old"),
-            device("hallway-web"),
-            device("ring7"),
-        ],
-        ..Machine::default()
-    };
-    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let devices = ["hallway-old", "hallway-web", "ring7"];
+    let monitor = play(uuid, Guest::LetsGo, &devices);
     let config = format!("{GROUP}{}", vm(uuid, "\"web\"", Some(&monitor)));
     let mut daemon = Daemon::configured(&[], Some(&config));
     until("it is taken out", || daemon.log().contains("plugged out"));

@@ -38,11 +38,10 @@ fn vm(guest: Guest, run: &'static str, by_hand: &[&str]) -> Vm {
     let machine = Machine {
         uuid: uuid.to_string(),
         guest,
-        devices: memory_devices(by_hand),
         state: state.clone(),
         ..Machine::default()
     };
-    let monitor = qemu::Qemu::new(GREETING, machine.answer());
+    let monitor = qemu::Qemu::new(GREETING, machine.memory(by_hand).answer());
     let config = format!(
         "[[group]]\nname = \"g\"\nisolation = \"shared\"\nsize = \"16M\"\n\
          [[vm]]\nname = \"web1\"\nuuid = \"{uuid}\"\nmonitor = \"{}\"\ngroups = [\"g\"]\n",
@@ -59,13 +58,6 @@ fn vm(guest: Guest, run: &'static str, by_hand: &[&str]) -> Vm {
         state,
         uuid,
     }
-}
-
-/// Devices with memory, by their ids.
-fn memory_devices(ids: &[&str]) -> Vec<(String, String, String)> {
-    let all = ids.iter();
-    all.map(|id| (id.to_string(), "ivshmem-plain".into(), String::new()))
-        .collect()
 }
 
 impl Vm {
@@ -99,12 +91,11 @@ impl Vm {
         self.state = Arc::new(Mutex::new(state));
         let machine = Machine {
             uuid: self.uuid.to_string(),
-            devices: memory_devices(devices),
             state: self.state.clone(),
             ..Machine::default()
         };
         let path = self.monitor.path.clone();
-        self.monitor = qemu::Qemu::new(GREETING, machine.answer());
+        self.monitor = qemu::Qemu::new(GREETING, machine.memory(devices).answer());
         std::fs::rename(&self.monitor.path, &path).unwrap();
         self.monitor.path = path;
         self.daemon.start();
@@ -628,10 +619,7 @@ fn a_vm_that_is_reset_before_another_daemon_starts_gets_its_memory_again_when_it
     assert_eq!(vm.monitor.asked("device_add").len(), 0);
     assert_eq!(vm.monitor.asked("device_del").len(), 0);
 
-    let hello = abi::COMMAND_HELLO;
-    vm.guest.ask(0, hello, Uuid::default(), abi::MAJOR);
-    assert_eq!(vm.guest.reply(0), abi::STATUS_OK);
-    vm.plugged(1);
+    vm.start();
     assert_eq!(vm.monitor.asked("device_del").len(), 1);
 }
 

@@ -271,6 +271,13 @@ impl Machine {
         self
     }
 
+    pub fn memory(mut self, names: &[&str]) -> Self {
+        let devices = names.iter();
+        let devices = devices.map(|name| (name.to_string(), "ivshmem-plain".into(), String::new()));
+        self.devices.extend(devices);
+        self
+    }
+
     pub fn answer(mut self) -> Answer {
         Box::new(move |name, arguments| self.run(name, arguments))
     }
