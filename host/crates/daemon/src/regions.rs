@@ -153,8 +153,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The regions whose memory is hallwayd's own, that the configuration no longer asks for, and
-    /// of which no VM is a member.
+    /// The regions without a file that the configuration no longer asks for, and that have no
+    /// member.
     pub fn orphans(&self) -> impl Iterator<Item = &Served> {
         self.iter().filter(|served| {
             let is_own = served.region.file().is_none();

@@ -81,16 +81,22 @@ impl Served {
         self.region.geometry().size()
     }
 
+    /// The UUIDs of the VMs that are members.
+    fn members(&self) -> impl Iterator<Item = Uuid> + '_ {
+        let guests = self.region.header.members.iter().skip(HOST_SLOT + 1);
+        guests
+            .filter(|member| member.present)
+            .map(|member| member.uuid)
+    }
+
     /// Whether a VM is a member.
     pub fn has_member(&self, uuid: Uuid) -> bool {
-        let mut guests = self.region.header.members.iter().skip(HOST_SLOT + 1);
-        guests.any(|member| member.present && member.uuid == uuid)
+        self.members().any(|member| member == uuid)
     }
 
     /// Whether any VM is a member.
     pub fn has_members(&self) -> bool {
-        let mut guests = self.region.header.members.iter().skip(HOST_SLOT + 1);
-        guests.any(|member| member.present)
+        self.members().next().is_some()
     }
 
     /// Whether a VM is a member, or was the last one in a slot.
