@@ -45,20 +45,8 @@ BELOW = {
 # The daemon's modules: each may use those before it. A component owns its data
 # and is used by those after it; what it wants of them, it returns (effect.rs).
 MODULES = (
-    *(
-        "run",
-        "program",
-        "regionspec",
-        "options",
-        "config",
-        "access",
-        "effect",
-        "domains",
-        "lines",
-        "journal",
-        "notify",
-    ),
-    *("poller",),
+    *("run", "program", "regionspec", "options", "config", "access"),
+    *("effect", "domains", "lines", "journal", "notify", "poller"),
     *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper", "stop"),
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),

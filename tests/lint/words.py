@@ -41,9 +41,9 @@ RETIRED = (
     (r"\b(?:rx_)?cut(?:s|ting)?\b", "truncate", (*RINGS, "lab/hallway_lab/measure.py")),
     (r"\btx_repeat\b|\brepeated\b", "resend", ("tests/ring/", "tests/module/", "host/crates/ring/")),
     (r"\b(?:rx_)?saved?(?:_at|_end)?\b", "requeue", ("tests/ring/", "host/crates/ring/", "spec/protocol.md")),
-    # Behind a backtick or a full stop: fields of JSON, which keep their names.
+    # Names that docs/json.md lists stay as programs know them.
     (
-        r"(?<![`.])(?:\b|_)(?:silent(?:ly)?|SILENT|silences?|unheard)(?:\b|_)",
+        r"(?<!members\[\]\.)(?<!not set up yet; `)(?:\b|_)(?:silent(?:ly)?|SILENT|silences?|unheard)(?:\b|_)",
         "unresponsive",
         (
             *(*TEXTS, "kmod/", "packaging/", "spec/", "tests/faults/", "tests/ring/"),
