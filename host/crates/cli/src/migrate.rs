@@ -82,7 +82,7 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64
     }
 }
 
-/// Asks for the stage of what hallwayd does, of the next hallwayd if that one has ended.
+/// Asks hallwayd in a moment, and again while it does not answer: another one may be starting.
 pub fn follow<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {

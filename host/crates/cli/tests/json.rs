@@ -13,7 +13,7 @@ use played::{status, xen, Hallwayd};
 use serde_json::{json, Value};
 
 const DOCUMENT: &str = include_str!("../../../../docs/json.md");
-/// Objects whose fields the document does not list: those of another object, or of any name.
+/// Objects without a row for each field. They have the fields of another object, or any names.
 const WHOLE: [&str; 4] = [".host_end", ".refused", ".natives", ".rx"];
 /// Objects that may be absent: the document says so.
 const OPTIONAL: [&str; 3] = [".outsourcer", ".cpus", "xen"];

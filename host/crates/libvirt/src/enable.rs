@@ -24,7 +24,7 @@ use crate::step::within;
 const ROOM: u64 = 512 << 20;
 /// Members of a shared region, the host included, if nothing else is said.
 const SLOTS: u32 = 8;
-/// What an operator may give a VM besides its groups: memory for the outsourcer and the host end.
+/// Tables of a VM that an operator may add: they name memory for the outsourcer and the host end.
 const HELPED: [&str; 2] = ["outsource", "tunnels"];
 /// How long a guest may take to let its ring memory go.
 const LET_GO: Duration = Duration::from_secs(40);
@@ -335,8 +335,8 @@ impl Libvirt {
         found.with_context(|| format!("libvirt has no domain {name}"))
     }
 
-    /// Finds the VM whose domain has that name now; or the one with that name in the file, unless
-    /// both are there, and are two domains.
+    /// Finds a VM by the name that its domain has now, or else by its name in the file. The name
+    /// in the file does not count if it is now the name of another domain.
     fn find_in(&self, vms: &[Vm], name: &str) -> Result<Option<usize>> {
         let domain = self.look_up_name(name)?.map(|(domain, _)| domain);
         let is_it = |vm: &Vm| domain.as_ref().is_some_and(|domain| domain.uuid == vm.uuid);

@@ -104,7 +104,7 @@ fn qemus(registry: &mut Registry, status: &Status) {
     let throttled = gauges(
         registry,
         "qemus_throttled",
-        "QEMUs of a VM whose guest makes too many requests, which wait",
+        "QEMUs of a VM with requests that wait, because the guest makes too many",
     );
     for one in &status.connections {
         // Nothing before its guest has asked for anything.
