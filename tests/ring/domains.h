@@ -34,7 +34,7 @@
 #define STORM		8	/* events in one jiffy */
 
 u8 hall_uuid[16];
-bool shim_is_pv;
+bool shim_is_pv, shim_is_stopped;
 extern void *shim_param_xen_slice, *shim_param_storm;
 
 struct peer {
@@ -337,6 +337,8 @@ int HYPERVISOR_grant_table_op(unsigned int op, void *ops, unsigned int count)
 	struct page *page;
 
 	MUST(op == GNTTABOP_unmap_grant_ref);
+	/* Nothing meets entries that are empty for a moment. */
+	MUST(!frozen || shim_is_stopped);
 	for (; count--; unmap++) {
 		MUST(handles[unmap->handle].used &&
 		     handles[unmap->handle].address == unmap->host_addr);

@@ -19,6 +19,7 @@
 #include <linux/printk.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
+#include <linux/stop_machine.h>
 #include <linux/vmalloc.h>
 
 #include <xen/page.h>
@@ -109,10 +110,13 @@ static bool alloc_pages_of(struct xen_granted *granted)
 				 GFP_KERNEL);
 	if (!granted->page)
 		return false;
-	/* One by one: each comes back on its own. */
+	/*
+	 * One by one: each comes back on its own. All else waits: rather no slice than a
+	 * search for memory as long as that takes.
+	 */
 	for (i = 0; i < granted->pages; i++) {
 		granted->page[i] = alloc_page(GFP_KERNEL | __GFP_ZERO |
-					      __GFP_NOWARN);
+					      __GFP_NORETRY | __GFP_NOWARN);
 		if (!granted->page[i])
 			return false;
 	}
@@ -408,26 +412,44 @@ static unsigned int note_unmapped(struct xen_mapped *mapped)
 	return left;
 }
 
-void hall_xen_unmap_pages(struct xen_mapped *mapped)
+/* Returns the number of pages that are mapped yet. */
+static int unmap(void *data)
 {
-	unsigned int n = collect(mapped), left;
+	struct xen_mapped *mapped = data;
+	unsigned int n = collect(mapped);
 
-	if (!n || mapped->leaked)
-		return;
+	if (!n)
+		return 0;
 	/* The status of each says more than the result does. */
 	HYPERVISOR_grant_table_op(GNTTABOP_unmap_grant_ref, mapped->unmap, n);
-	left = note_unmapped(mapped);
-	mapped->leaked = left;
-	if (left)
+	return note_unmapped(mapped);
+}
+
+static void note_leaked(struct xen_mapped *mapped, unsigned int pages)
+{
+	mapped->leaked = pages;
+	if (pages)
 		pr_warn_ratelimited("%u pages of another domain can't be unmapped: leaking them\n",
-				    left);
+				    pages);
+}
+
+void hall_xen_unmap_pages(struct xen_mapped *mapped)
+{
+	if (mapped->leaked)
+		return;
+	/*
+	 * In PV, Xen leaves the range without entries, and a timer or a packet on another
+	 * CPU may read a ring at any moment.
+	 */
+	note_leaked(mapped, stop_machine(unmap, mapped, NULL));
 }
 
 void hall_xen_unmap(struct xen_mapped *mapped)
 {
 	unsigned int i;
 
-	hall_xen_unmap_pages(mapped);
+	if (!mapped->leaked)
+		note_leaked(mapped, unmap(mapped));
 	/*
 	 * What is still mapped must not become anything else: its next user would
 	 * write to the other domain's memory.

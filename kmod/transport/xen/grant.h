@@ -54,9 +54,10 @@ struct xen_mapped *hall_xen_map(domid_t from, grant_ref_t first,
 				unsigned int pages, unsigned int own_pages);
 /*
  * Unmaps the other domain's pages; the range stays, and shows nothing. What is read
- * from it is of no meaning.
+ * from it is of no meaning. No CPU does anything else meanwhile.
  */
 void hall_xen_unmap_pages(struct xen_mapped *mapped);
+/* Nothing reads the range any more. */
 void hall_xen_unmap(struct xen_mapped *mapped);
 /* After the last grant was ended. */
 void hall_xen_grants_uninit(void);

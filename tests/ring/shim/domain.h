@@ -121,6 +121,7 @@ typedef struct {
 
 #define __GFP_ZERO	0
 #define __GFP_NOWARN	0
+#define __GFP_NORETRY	0
 #define VM_MAP		0
 #define PAGE_KERNEL	0
 struct page *alloc_page(gfp_t gfp);
@@ -285,6 +286,19 @@ int xenbus_printf(int transaction, const char *folder, const char *node, const c
 int xenbus_rm(int transaction, const char *folder, const char *node);
 
 /* Suspension */
+
+/* No other CPU does anything. */
+extern bool shim_is_stopped;
+
+static inline int stop_machine(int (*fn)(void *data), void *data, const void *cpus)
+{
+	int result;
+
+	shim_is_stopped = true;
+	result = fn(data);
+	shim_is_stopped = false;
+	return result;
+}
 
 struct device;
 
