@@ -30,6 +30,7 @@
 #define HANDLES		4096
 #define PORTS		256
 #define NODES		64
+#define WATCHES		(3 * PAIRS_MAX + 1)
 #define RINGS		4
 #define STORM		8	/* events in one jiffy */
 
@@ -550,7 +551,7 @@ static struct {
 	char path[64], value[64];
 	bool there;
 } nodes[NODES];
-static struct xenbus_watch *watches[2 * PAIRS_MAX + 1];
+static struct xenbus_watch *watches[WATCHES];
 static domid_t own;
 static unsigned int failing;	/* requests that fail from now on */
 
@@ -585,7 +586,7 @@ static void fire(const char *path)
 	char node[128];
 	unsigned int i;
 
-	for (i = 0; i < 2 * PAIRS_MAX + 1; i++) {
+	for (i = 0; i < WATCHES; i++) {
 		watch = watches[i];
 		if (!watch)
 			continue;
@@ -757,7 +758,7 @@ int register_xenbus_watch(struct xenbus_watch *watch)
 	if (request() || shim_no_memory)
 		return -ENOMEM;
 	for (i = 0; watches[i]; i++)
-		MUST(i < 2 * PAIRS_MAX);
+		MUST(i < WATCHES - 1);
 	watches[i] = watch;
 	watch->nr_pending = 1;
 	return 0;
@@ -770,7 +771,7 @@ void unregister_xenbus_watch(struct xenbus_watch *watch)
 
 	MUST(in_watch_thread || unloading);
 	for (i = 0; watches[i] != watch; i++)
-		MUST(i < 2 * PAIRS_MAX);
+		MUST(i < WATCHES - 1);
 	watches[i] = NULL;
 	watch->nr_pending = 0;
 }
@@ -781,7 +782,7 @@ static void handle_watches(void)
 	unsigned int i;
 
 	in_watch_thread = true;
-	for (i = 0; i < 2 * PAIRS_MAX + 1; i++) {
+	for (i = 0; i < WATCHES; i++) {
 		watch = watches[i];
 		if (!watch || !watch->nr_pending)
 			continue;
@@ -1057,7 +1058,7 @@ static inline void suspend(bool elsewhere)
 		own = own == 5 ? 6 : 5;
 		set_node(own == 5 ? "/local/domain/5/domid" : "/local/domain/6/domid",
 			 own == 5 ? "5" : "6");
-		for (i = 0; i < 2 * PAIRS_MAX + 1; i++)
+		for (i = 0; i < WATCHES; i++)
 			if (watches[i])
 				watches[i]->nr_pending = 1;
 	}
@@ -1093,7 +1094,7 @@ static bool may_be_granted(const struct pair *pair)
 
 	snprintf(path, sizeof(path), FROM, pair->domid, own);
 	return pair->changed || pair->watch.nr_pending || pair->state != PAIR_ALONE ||
-	       has_nodes_below(path);
+	       find_node(strcat(path, "/major")) >= 0;
 }
 
 static void check(void)
@@ -1102,25 +1103,32 @@ static void check(void)
 	struct pair *pair;
 
 	n = 0;
+	list_for_each_entry(pair, &xen_former, list) {
+		n++;
+		MUST(pair->former && pair->state == PAIR_LEAVING);
+	}
+	MUST(n <= PEERS);
+	n = 0;
 	list_for_each_entry(pair, &xen_pairs, list) {
 		n++;
-		MUST((pair->state == PAIR_ALONE) == !pair->mapped);
+		MUST(!pair->former && (pair->state == PAIR_ALONE) == !pair->mapped);
 		MUST(pair->state != PAIR_JOINED || pair->granted);
 		MUST(!pair->granted || !pair->listed || has_key(pair));
 		MUST(!pair->granted || may_be_granted(pair));
 	}
 	MUST(n <= PEERS);
-	for (i = 0; i < 2 * PAIRS_MAX + 1; i++)
+	for (i = 0; i < WATCHES; i++)
 		watched += !!watches[i];
-	/* Those that have left, of one change of dom0's, go with the next. */
-	MUST(watched <= 2 * PEERS + 1);
+	/* Those that have left, of one change of dom0's, go with the next; former ones. */
+	MUST(watched <= 3 * PEERS + 1);
 	for (i = n = 0; i < HANDLES; i++)
 		n += handles[i].used;
-	MUST(refused || n <= PEERS * PAGES + EXTRA_MAX);
+	/* Twice: those of former pairs. */
+	MUST(refused || n <= 2 * PEERS * PAGES + EXTRA_MAX);
 	for (n = 0; n < PEERS; n++) {
 		for (i = used = 0; i < REFERENCES; i++)
 			used += granted[i].used && granted[i].to == peers[n].domid;
-		MUST(used <= PAGES);
+		MUST(used <= 2 * PAGES);
 	}
 }
 
@@ -1143,7 +1151,8 @@ static void begin(void)
 	*(unsigned int *)shim_param_xen_slice = PAGES * PAGE_SIZE >> 10;
 	*(unsigned int *)shim_param_storm = STORM;
 	/* Nothing of the input before: an input that was found repeats alone what it did. */
-	shim_no_memory = refused = frozen = ending = started = short_of_memory = false;
+	shim_no_memory = refused = frozen = ending = ended = started = short_of_memory =
+		false;
 	failing = planned.after = last_handle = random_number = 0;
 	shim_jiffies = rested = listen = 0;
 	memset(nodes, 0, sizeof(nodes));
@@ -1200,7 +1209,7 @@ static void end(void)
 	unloading = false;
 	hall_heartbeat_uninit();
 	MUST(!shim_queue && !tasklets && !pm && !members);
-	for (i = 0; i < 2 * PAIRS_MAX + 1; i++)
+	for (i = 0; i < WATCHES; i++)
 		MUST(!watches[i]);
 	for (i = 1; i < PORTS; i++)
 		MUST(!ports[i].open || !ports[i].to);

@@ -37,6 +37,22 @@ static unsigned int count_mapped(void)
 	return n;
 }
 
+static void remove_node_from(struct peer *peer, const char *name)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), FROM "/%s", peer->domid, own, name);
+	remove_node(path);
+}
+
+static void remove_domain(struct peer *peer)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), FROM, peer->domid, own);
+	remove_node(path);
+}
+
 static void two_join(void)
 {
 	join_all();
@@ -47,29 +63,57 @@ static void two_join(void)
 /* dom0's daemon is not there to say that the domain is gone. */
 static void domain_gone_before_it_joined(void)
 {
-	char path[64];
-
 	list_peer(&peers[0]);
-	snprintf(path, sizeof(path), FROM, peers[0].domid, own);
-	set_node(path, "");
+	write_number_node(&peers[0], "major", HALLWAY_MAJOR);
 	settle();
 	CHECK(count_granted(&peers[0]) == PAGES);
-	remove_node(path);
+	remove_domain(&peers[0]);
 	settle();
 	CHECK(!count_granted(&peers[0]));
 }
 
-static void domain_gone_after_it_left(void)
+/* XenStore does not say for a moment which domain this is: its pairs stay. */
+static void no_answer(void)
+{
+	join_all();
+	own_domid = -EIO;
+	failing = 1;
+	read_list_soon();
+	pass(100);
+	CHECK(!failing && members == 2);
+	pass(1000);
+	CHECK(own_domid == 5 && members == 2);
+}
+
+/* A domain that has no module is granted nothing; it sees that there is one here. */
+static void domain_without_a_module(void)
 {
 	char path[64];
 
+	list_peer(&peers[0]);
+	write_node(FROM, &peers[0], "", "");
+	settle();
+	snprintf(path, sizeof(path), "/local/domain/%u/hallway/to/%u/major", own, peers[0].domid);
+	CHECK(!count_granted(&peers[0]) && find_node(path) >= 0);
+	offer(&peers[0], PAGES);
+	settle();
+	CHECK(count_granted(&peers[0]) == PAGES && count_mapped() == PAGES);
+	remove_node_from(&peers[0], "generation");
+	remove_node_from(&peers[0], "major");
+	settle();
+	CHECK(!count_granted(&peers[0]) && !count_mapped());
+	end();
+	CHECK(find_node(path) < 0);
+	begin();
+}
+
+static void domain_gone_after_it_left(void)
+{
 	join_all();
-	snprintf(path, sizeof(path), FROM "/generation", peers[0].domid, own);
-	remove_node(path);
+	remove_node_from(&peers[0], "generation");
 	settle();
 	CHECK(count_mapped() == PAGES);
-	*strrchr(path, '/') = 0;
-	remove_node(path);
+	remove_domain(&peers[0]);
 	settle();
 	CHECK(!count_granted(&peers[0]) && count_granted(&peers[1]) == PAGES);
 }
@@ -99,7 +143,6 @@ static void no_place_for_offers(void)
 /* One as large as the guest's own is always mapped; what all have beyond that is bounded. */
 static void large_slices(void)
 {
-	char path[64];
 	unsigned int i;
 
 	for (i = 0; i < PEERS; i++) {
@@ -114,8 +157,7 @@ static void large_slices(void)
 	pass(10000);
 	CHECK(count_mapped() == 2 * PAGES + EXTRA_MAX);
 	offer(&peers[1], PAGES + EXTRA_MAX);
-	snprintf(path, sizeof(path), FROM "/generation", peers[0].domid, own);
-	remove_node(path);
+	remove_node_from(&peers[0], "generation");
 	settle();
 	pass(10000);
 	CHECK(count_mapped() == PAGES + EXTRA_MAX);
@@ -142,14 +184,6 @@ static void storms(void)
 		looked = hall_counters.value[HALL_DOORBELLS_RECEIVED] - looked;
 		CHECK(looked == 2 * (STORM + 1), "%u", looked);
 	}
-}
-
-static void remove_domain(struct peer *peer)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), FROM, peer->domid, own);
-	remove_node(path);
 }
 
 /* Its departure waits for a work item of its own. */
@@ -181,6 +215,75 @@ static void suspended_within_a_departure(void)
 	pass(10000);
 }
 
+/*
+ * A call of a program that is in a page fault keeps the memory of before, and no peer
+ * from coming back: it does so once.
+ */
+static void calls_that_stay(void)
+{
+	u32 *read;
+
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+	read = (u32 *)ring_of_peer[0];
+	remove_node_from(&peers[0], "generation");
+	settle();
+	pass(100);
+	CHECK(!members && count_mapped() == PAGES);
+	offer(&peers[0], PAGES);
+	pass(10000);
+	settle();
+	CHECK(members == 1 && count_mapped() == 2 * PAGES);
+	CHECK(READ_ONCE(*read) != ~0u);
+	use_ring(1);
+	remove_node_from(&peers[0], "generation");
+	settle();
+	offer(&peers[0], PAGES);
+	pass(10000);
+	settle();
+	CHECK(!members && count_mapped() == 2 * PAGES);
+	close_rings();
+	pass(10000);
+	settle();
+	CHECK(members == 1 && count_mapped() == PAGES && count_granted(&peers[0]) == PAGES);
+}
+
+/* The peer uses the memory of former rings for new ones. */
+static void call_that_stays_where_the_peer_has_not_left(void)
+{
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+	forget_peer(&peers[0], false);
+	settle();
+	list_peer(&peers[0]);
+	pass(10000);
+	settle();
+	CHECK(!members && count_mapped() == PAGES);
+	close_rings();
+	pass(10000);
+	settle();
+	CHECK(members == 1 && count_mapped() == PAGES);
+}
+
+static void suspended_while_a_call_stays(void)
+{
+	join_all();
+	use_ring(0);
+	remove_node_from(&peers[0], "generation");
+	remove_node_from(&peers[1], "generation");
+	settle();
+	pass(10000);
+	CHECK(!members && count_mapped() == PAGES);
+	suspend(true);
+	CHECK(!count_mapped());
+	close_rings();
+	pass(10000);
+}
+
 /* The server's, and the client's: each is tried again. */
 static void unbound_channels(void)
 {
@@ -205,6 +308,8 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	PLAY(two_join);
 	PLAY(domain_gone_before_it_joined);
+	PLAY(no_answer);
+	PLAY(domain_without_a_module);
 	PLAY(domain_gone_after_it_left);
 	PLAY(domain_comes_again);
 	PLAY(no_place_for_offers);
@@ -212,6 +317,9 @@ int main(void)
 	PLAY(storms);
 	PLAY(suspended_before_a_departure);
 	PLAY(suspended_within_a_departure);
+	PLAY(calls_that_stay);
+	PLAY(call_that_stays_where_the_peer_has_not_left);
+	PLAY(suspended_while_a_call_stays);
 	PLAY(unbound_channels);
 	return tests_done();
 }

@@ -50,7 +50,7 @@ def test_status(pair: Domains) -> None:
     numbers = sorted(one.domid for one in pair.domains)
     assert shown()["problem"] is None
     assert sorted(shown()["domains"], key=lambda one: str(one["name"])) == domains
-    both = {"domains": numbers, "refused": None, "offering": numbers}
+    both = {"domains": numbers, "refused": None, "announced": numbers, "offering": numbers}
     wait_for(lambda: shown()["pairs"] == [both], "both offer memory", 30 * pair.slow)
     said = pair.xen.run(f"{HALLWAY} status").out
     assert "each offers the other a slice" in said, said
@@ -58,11 +58,11 @@ def test_status(pair: Domains) -> None:
     pair.xen.run(f"{HALLWAY} doctor")
     pair.a.run("hallway doctor")
     rmmod(pair.a)
-    one = both | {"offering": [pair.domains[1].domid]}
-    wait_for(lambda: shown()["pairs"] == [one], "one offers none any more", 30 * pair.slow)
+    one = both | {"announced": [pair.domains[1].domid], "offering": []}
+    wait_for(lambda: shown()["pairs"] == [one], "none offers any more", 30 * pair.slow)
     said = pair.xen.run(f"{HALLWAY} status").out
-    assert f"{pair.a.name} offers none" in said, said
-    _advises(pair.xen, f"{HALLWAY} doctor", f"{pair.a.name}: offers no other domain memory")
+    assert f"no module is loaded in {pair.a.name}" in said, said
+    _advises(pair.xen, f"{HALLWAY} doctor", f"{pair.a.name}: has no module loaded")
     _advises(pair.a, "hallway doctor", "run modprobe hallway", "/etc/modules-load.d/hallway.conf")
     lacks = ("this domain shares memory with no other", "in dom0: hallway doctor")
     wait_for(lambda: not status(pair.b)["members"], "the peer has left", 30 * pair.slow)

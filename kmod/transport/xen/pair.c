@@ -36,9 +36,12 @@ MODULE_PARM_DESC(xen_slice, "KiB of memory that each other domain of Xen is gran
  */
 #define PAUSE_MIN	(HZ / 5)
 #define PAUSE_MAX	(16 * PAUSE_MIN)
+/* A program's call may keep a channel that long before another pair takes the place. */
+#define PATIENCE	HZ
 
 DEFINE_MUTEX(xen_mutex);
 LIST_HEAD(xen_pairs);
+LIST_HEAD(xen_former);
 struct in6_addr xen_address[HALLWAY_ADDRESSES_MAX];
 unsigned int xen_addresses;
 
@@ -219,7 +222,6 @@ static int make_offer(struct pair *pair)
 	}
 	offer = (struct xen_offer){
 		.generation = pair->generation,
-		.major = HALLWAY_MAJOR,
 		.gref = granted->first,
 		.pages = granted->pages,
 		.port = pair->port,
@@ -240,7 +242,8 @@ static void withdraw(struct pair *pair)
 {
 	if (!pair->granted)
 		return;
-	hall_xen_remove_offer(&pair->nodes);
+	if (!pair->former)
+		hall_xen_remove_offer(&pair->nodes);
 	close_channel(pair);
 	hall_own_slice_close(&pair->own);
 	hall_xen_end_grant(pair->granted);
@@ -324,22 +327,49 @@ static void complain(struct pair *pair, const char *what, int err)
 			    what, pair->domid, pair->known.name, err);
 }
 
+static struct pair *find_former(domid_t domid)
+{
+	struct pair *pair;
+
+	list_for_each_entry(pair, &xen_former, list)
+		if (pair->domid == domid)
+			return pair;
+	return NULL;
+}
+
 static void join(struct pair *pair)
 {
+	struct pair *former = find_former(pair->domid);
 	int err = 0;
 
 	if (time_before(jiffies, pair->try_at))
+		return;
+	/*
+	 * The peer has the slice of before, and uses its memory for new rings: a call that
+	 * reads a former ring would find their bytes.
+	 */
+	if (former && former->occupant == pair->offer.generation)
 		return;
 	if (!pair->granted) {
 		if (!pair->offer.possible) {
 			/* It is read again at the next look. */
 			WRITE_ONCE(pair->changed, true);
+			pair->announced = false;
 			return;
 		}
+		/* Without a module it needs no memory: it may never have one. */
+		if (pair->announced && !pair->offer.major)
+			return;
 		/* dom0 writes the rest in a moment: its watch follows. */
 		if (hall_xen_read_known(&pair->nodes, &pair->known))
 			return;
-		err = make_offer(pair);
+		if (!pair->announced)
+			err = hall_xen_announce(&pair->nodes);
+		pair->announced = !err;
+		if (!err && !pair->offer.major)
+			return;
+		if (!err)
+			err = make_offer(pair);
 		/* A peer that unmaps the slice of before does so soon. */
 		if (err == -EBUSY && pair->pause < PAUSE_MAX)
 			put_off(pair);
@@ -381,6 +411,32 @@ static void leave_peer(struct pair *pair)
 	pair->state = PAIR_ALONE;
 }
 
+static void begin_leaving(struct pair *pair)
+{
+	pair->left_at = jiffies;
+	pair->state = PAIR_LEAVING;
+}
+
+/* One for each domain: a former pair keeps two slices. */
+static bool may_become_former(struct pair *pair)
+{
+	return pair->state == PAIR_LEAVING && !pair->former &&
+	       time_after(jiffies, pair->left_at + PATIENCE) &&
+	       !hall_peer_at(&pair->own, 0) && !hall_peer_lingers(&pair->own, 0) &&
+	       !find_former(pair->domid);
+}
+
+/* What it shares stays as it is. */
+static void become_former(struct pair *pair)
+{
+	pair->ended = true;
+	pair->former = true;
+	pair->listed = false;
+	hall_xen_remove_offer(&pair->nodes);
+	close_channel(pair);
+	list_move_tail(&pair->list, &xen_former);
+}
+
 void hall_xen_pair_suspend(struct pair *pair)
 {
 	pair->ended = true;
@@ -393,7 +449,7 @@ void hall_xen_pair_suspend(struct pair *pair)
 		hall_xen_unmap_pages(pair->mapped);
 	close_channel(pair);
 	if (pair->state == PAIR_JOINED)
-		pair->state = PAIR_LEAVING;
+		begin_leaving(pair);
 }
 
 bool hall_xen_pair_advance(struct pair *pair, bool *gone)
@@ -401,20 +457,26 @@ bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
 		hall_peers_depart(&pair->own, find_reason(pair));
-		pair->state = PAIR_LEAVING;
+		begin_leaving(pair);
 	}
 	if (pair->state == PAIR_LEAVING && hall_peers_are_gone(&pair->own))
 		leave_peer(pair);
-	/* Its domain is gone; dom0's daemon may not be there to unlist it. */
-	if (pair->state == PAIR_ALONE && !pair->offer.possible && pair->granted) {
+	if (may_become_former(pair)) {
+		become_former(pair);
+		*gone = true;
+	}
+	/* Its module or domain is gone; dom0's daemon may not be there to unlist that. */
+	if (pair->state == PAIR_ALONE && !pair->offer.major && pair->granted) {
 		withdraw(pair);
-		/* It can remove its place as often as it likes. */
+		/* It can come and go as often as it likes. */
 		put_off(pair);
 	}
 	if (pair->state == PAIR_ALONE && pair->listed)
 		join(pair);
 	if (pair->state == PAIR_ALONE && !pair->listed) {
 		withdraw(pair);
+		if (!pair->former)
+			hall_xen_leave(&pair->nodes);
 		spin_lock(&gone_lock);
 		list_move_tail(&pair->list, &gone_pairs);
 		spin_unlock(&gone_lock);

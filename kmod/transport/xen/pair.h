@@ -3,7 +3,7 @@
  * Pairs: this domain, and one other that it may share memory with.
  *
  * Each of the two grants the other a slice of its own memory, as long as dom0
- * allows the pair. Each maps the other's slice whole, once, when it finds an offer
+ * allows the pair and the other has a module. Each maps the other's slice whole, once, when it finds an offer
  * of it, and has the other arrive. The pair has an event channel: the domain with
  * the lower number makes it, and says its port in its offer.
  *
@@ -11,7 +11,10 @@
  * before departs, its slice is unmapped once no channel to it is left, and only then
  * the new one's is mapped. This domain's own slice stays as it is: mailboxes state
  * the generations of both sides. That an offer is gone means that the peer has left; where
- * its place is gone, too, so is the domain, and it is granted nothing any more.
+ * its version is gone, too, so is its module, and it is granted nothing any more.
+ *
+ * A program's call may keep a channel for as long as it likes. The pair becomes a former
+ * one then: it waits for that alone, and a new pair with new memory takes its place.
  *
  * No third domain can see the memory of a pair. A peer that breaks the rules ends
  * this pair alone.
@@ -32,13 +35,15 @@ enum pair_state {
 };
 
 struct pair {
-	struct list_head list;		/* xen_pairs, later the pairs that have left */
+	struct list_head list;		/* xen_pairs, xen_former or the pairs that have left */
 	refcount_t refs;		/* the lists, and each peer */
 	domid_t domid;
 	bool server;			/* the event channel is ours to make */
 	bool listed;			/* dom0 lists it */
 	bool found;			/* in the list that is being read */
 	bool ended;			/* for good: it is not listed any more */
+	bool former;			/* another one may have its nodes and its place */
+	bool announced;			/* the peer can see that there is a module here */
 	int changed;			/* what it offers, as a watch said; xchg() */
 	void (*look_soon)(void);
 	struct xen_nodes nodes;
@@ -46,6 +51,7 @@ struct pair {
 	struct xen_known known;
 	enum pair_state state;
 	unsigned long joined_at;	/* jiffies */
+	unsigned long left_at;		/* jiffies */
 	unsigned long try_at;		/* jiffies; nothing is tried before */
 	unsigned int pause;		/* jiffies; until then, as chosen last */
 	bool complained;		/* of what was tried last */
@@ -68,6 +74,7 @@ struct pair {
 /* Serialises everything in this folder but what says otherwise. */
 extern struct mutex xen_mutex;
 extern struct list_head xen_pairs;
+extern struct list_head xen_former;	/* one for each domain at most */
 extern struct in6_addr xen_address[HALLWAY_ADDRESSES_MAX];
 extern unsigned int xen_addresses;
 
@@ -85,7 +92,8 @@ bool hall_xen_pair_check(struct pair *pair);
 /*
  * Brings the pair on by what XenStore said last; called now and then, too, for what
  * is to be tried again. True: look again soon. A pair that dom0 no longer lists is
- * ended, leaves the list, and *gone is set: dom0 may list the domain again.
+ * ended, and leaves the list. A pair that a program's call keeps from that becomes a former
+ * one. *gone is set for both: dom0 may list the domain.
  */
 bool hall_xen_pair_advance(struct pair *pair, bool *gone);
 /*

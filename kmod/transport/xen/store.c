@@ -14,16 +14,6 @@ bool hall_xen_takes_event(struct xenbus_watch *watch, const char *path,
 	return !watch->nr_pending;
 }
 
-int hall_xen_read_domid(void)
-{
-	unsigned int domid;
-	int n = xenbus_scanf(XBT_NIL, "domid", "", "%u", &domid);
-
-	if (n < 0)
-		return n;
-	return n == 1 && domid < DOMID_FIRST_RESERVED ? (int)domid : -EINVAL;
-}
-
 void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer)
 {
 	snprintf(nodes->peer, sizeof(nodes->peer), HALL_XEN_FOLDER "/%u", peer);
@@ -80,15 +70,34 @@ static int read_uuid(const char *folder, const char *node, u8 *into)
 	return err;
 }
 
-/* 0 is in *number if there is no such node, or none in it. */
-static int read_number(const char *folder, const char *node, u32 *number)
+/* -ENOENT: there is no such node, or no number in it. */
+static int scan_number(const char *folder, const char *node, u32 *number)
 {
 	int n = xenbus_scanf(XBT_NIL, folder, node, "%u", number);
 
 	if (n == 1)
 		return 0;
-	*number = 0;
-	return is_absent(n) || n == -ERANGE ? 0 : n;
+	return is_absent(n) || n == -ERANGE ? -ENOENT : n;
+}
+
+/* 0 is in *number if there is no such node, or none in it. */
+static int read_number(const char *folder, const char *node, u32 *number)
+{
+	int err = scan_number(folder, node, number);
+
+	if (err)
+		*number = 0;
+	return err == -ENOENT ? 0 : err;
+}
+
+int hall_xen_read_domid(void)
+{
+	u32 domid;
+	int err = scan_number("domid", "", &domid);
+
+	if (err)
+		return err;
+	return domid < DOMID_FIRST_RESERVED ? (int)domid : -ENOENT;
 }
 
 int hall_xen_read_key(const struct xen_nodes *nodes, u8 *key)
@@ -134,17 +143,17 @@ int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer)
 	u32 generation = 0;
 	int err = read_number(nodes->from, "generation", &found.generation);
 
-	if (!err && found.generation) {
+	if (!err)
 		err = read_number(nodes->from, "major", &found.major);
-		if (!err)
-			err = read_number(nodes->from, "gref", &found.gref);
+	if (!err && found.generation) {
+		err = read_number(nodes->from, "gref", &found.gref);
 		if (!err)
 			err = read_number(nodes->from, "pages", &found.pages);
 		if (!err)
 			err = read_number(nodes->from, "port", &found.port);
 		if (!err)
 			err = read_number(nodes->from, "generation", &generation);
-	} else if (!err) {
+	} else if (!err && !found.major) {
 		err = read_place(nodes, &found.possible);
 	}
 	if (err)
@@ -162,10 +171,15 @@ static int write_number(const struct xen_nodes *nodes, const char *node,
 	return xenbus_printf(XBT_NIL, nodes->to, node, "%u", number);
 }
 
+int hall_xen_announce(const struct xen_nodes *nodes)
+{
+	return write_number(nodes, "major", HALLWAY_MAJOR);
+}
+
 int hall_xen_write_offer(const struct xen_nodes *nodes,
 			 const struct xen_offer *offer)
 {
-	int err = write_number(nodes, "major", offer->major);
+	int err = hall_xen_announce(nodes);
 
 	if (!err)
 		err = write_number(nodes, "gref", offer->gref);
@@ -182,4 +196,9 @@ void hall_xen_remove_offer(const struct xen_nodes *nodes)
 {
 	/* It may be gone already, with all that dom0 has made. */
 	xenbus_rm(XBT_NIL, nodes->to, "generation");
+}
+
+void hall_xen_leave(const struct xen_nodes *nodes)
+{
+	xenbus_rm(XBT_NIL, nodes->to, "major");
 }

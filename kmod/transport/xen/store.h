@@ -10,7 +10,9 @@
  * and P may share memory; the key, 16 bytes in the form of a UUID, is written last. A
  * domain that is given the number P later is another one, and has another key.
  * to/P is what N offers P: its slice, and the event channel if it is N that makes
- * it. The generation is written last and removed first: without it there is no offer.
+ * it. The major version says that N has a module: it is written before anything is
+ * offered, and removed last. The generation is written last and removed first: without
+ * it there is no offer.
  *
  * A peer can write anything: everything here is bounded, and is a claim.
  *
@@ -29,7 +31,7 @@
 struct xen_offer {
 	bool possible;			/* dom0 has made its place: the domain is there */
 	u32 generation;			/* 0: there is no offer */
-	u32 major;			/* HALLWAY_MAJOR of its module */
+	u32 major;			/* HALLWAY_MAJOR of its module; 0: it has none */
 	u32 gref;			/* the first of consecutive references */
 	u32 pages;
 	u32 port;			/* 0: the other side makes the channel */
@@ -59,7 +61,10 @@ struct xen_nodes {
 bool hall_xen_takes_event(struct xenbus_watch *watch, const char *path,
 			  const char *token);
 
-/* This domain's number, which changes as it is restored; or a negative error. */
+/*
+ * This domain's number, which changes as it is restored; or a negative error. -ENOENT:
+ * XenStore does not say. All others: it gave no answer.
+ */
 int hall_xen_read_domid(void);
 void hall_xen_name_nodes(struct xen_nodes *nodes, domid_t own, domid_t peer);
 
@@ -75,9 +80,13 @@ int hall_xen_list(void (*fn)(domid_t domid));
 int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known);
 int hall_xen_read_key(const struct xen_nodes *nodes, u8 *key);
 int hall_xen_read_offer(const struct xen_nodes *nodes, struct xen_offer *offer);
-/* 0 or a negative error. */
+/* This domain has a module. 0 or a negative error. */
+int hall_xen_announce(const struct xen_nodes *nodes);
+/* Announces this domain, too. 0 or a negative error. */
 int hall_xen_write_offer(const struct xen_nodes *nodes,
 			 const struct xen_offer *offer);
 void hall_xen_remove_offer(const struct xen_nodes *nodes);
+/* After that. This domain has no module any more. */
+void hall_xen_leave(const struct xen_nodes *nodes);
 
 #endif /* HALL_XEN_STORE_H */

@@ -31,7 +31,7 @@
 #define AGAIN		msecs_to_jiffies(10)
 /* At least between two looks: a peer can change its offer without end. */
 #define REST		msecs_to_jiffies(20)
-/* A guest has that many peers at most; each costs a slice. */
+/* A guest has that many pairs at most; each costs a slice. */
 #define PAIRS_MAX	64
 
 static void control(struct work_struct *work);
@@ -40,11 +40,12 @@ static DECLARE_DELAYED_WORK(control_work, control);
 static bool started;
 static int own_domid;			/* negative: XenStore did not say */
 static bool ending;			/* no pair is listed any more */
+static bool ended;			/* and none is left */
 static int list_changed;		/* dom0's, as a watch said; xchg() */
 static bool short_of_memory;		/* for a pair of that list */
 static unsigned long rested;		/* jiffies: the work item does not run before */
 static unsigned long listen;		/* jiffies: the next look at heartbeats */
-static DECLARE_WAIT_QUEUE_HEAD(idle);	/* woken when the last pair is gone */
+static DECLARE_WAIT_QUEUE_HEAD(idle);	/* woken when it has ended */
 
 static void look_soon(void)
 {
@@ -83,6 +84,8 @@ static void list_one(domid_t domid)
 
 	if (domid == own_domid)
 		return;
+	list_for_each_entry(pair, &xen_former, list)
+		count++;
 	list_for_each_entry(pair, &xen_pairs, list) {
 		count++;
 		if (pair->domid == domid) {
@@ -91,7 +94,7 @@ static void list_one(domid_t domid)
 			return;
 		}
 	}
-	if (count == PAIRS_MAX) {
+	if (count >= PAIRS_MAX) {
 		pr_warn_once("more than %u domains may share memory with this one: the others stay on TCP\n",
 			     PAIRS_MAX);
 		return;
@@ -114,8 +117,9 @@ static bool read_list(void)
 		pair->found = false;
 	if (!ending && own_domid < 0)
 		own_domid = hall_xen_read_domid();
-	if (!ending && (own_domid == -ENOMEM ||
-			(own_domid >= 0 && hall_xen_list(list_one))))
+	if (!ending && own_domid < 0 && own_domid != -ENOENT)
+		return false;
+	if (!ending && own_domid >= 0 && hall_xen_list(list_one))
 		return false;
 	list_for_each_entry(pair, &xen_pairs, list) {
 		if (pair->found)
@@ -148,6 +152,11 @@ static bool read_store(void)
 	return all;
 }
 
+static bool has_pairs(void)
+{
+	return !list_empty(&xen_pairs) || !list_empty(&xen_former);
+}
+
 static void control(struct work_struct *work)
 {
 	/* Departures want the mutex, and memory may wait for a disk behind their peers. */
@@ -169,6 +178,8 @@ static void control(struct work_struct *work)
 		}
 		again |= hall_xen_pair_advance(pair, &gone);
 	}
+	list_for_each_entry_safe(pair, next, &xen_former, list)
+		again |= hall_xen_pair_advance(pair, &gone);
 	if (gone)
 		read_list_soon();
 	if (listens)
@@ -176,10 +187,12 @@ static void control(struct work_struct *work)
 	delay = max((long)(listen - jiffies), 0L);
 	if (again)
 		delay = min_t(long, delay, AGAIN);
-	if (!list_empty(&xen_pairs) || !all)
+	if (has_pairs() || !all)
 		queue_delayed_work(hall_control_queue, &control_work, delay);
-	if (list_empty(&xen_pairs))
+	if (ending && !has_pairs()) {
+		WRITE_ONCE(ended, true);
 		wake_up_all(&idle);
+	}
 	WRITE_ONCE(rested, jiffies + REST);
 	mutex_unlock(&xen_mutex);
 	memalloc_noio_restore(noio);
@@ -243,6 +256,8 @@ static int freeze(struct device *dev)
 	/* Without an event of dom0's: this domain is saved, and goes on, again and again. */
 	hall_xen_pairs_free();
 	list_for_each_entry(pair, &xen_pairs, list)
+		hall_xen_pair_suspend(pair);
+	list_for_each_entry(pair, &xen_former, list)
 		hall_xen_pair_suspend(pair);
 	return 0;
 }
@@ -320,7 +335,7 @@ static void xen_uninit(void)
 	mutex_unlock(&xen_mutex);
 	read_list_soon();
 	/* No pair is added. As long as programs like: their calls may be in a page fault. */
-	wait_event(idle, list_empty_careful(&xen_pairs));
+	wait_event(idle, READ_ONCE(ended));
 	hall_xen_pairs_free();
 	cancel_delayed_work_sync(&control_work);
 	unregister_device();

@@ -261,16 +261,19 @@ fn shared_memory(xen: &Xen, pair: &DomainPair) -> String {
     if let Some(why) = &pair.refused {
         return format!("none: {why}");
     }
-    let lacking = pair.domains.iter();
-    let lacking = lacking.filter(|number| !pair.offering.contains(number));
-    let names: Vec<String> = lacking.map(|number| name_domain(xen, *number)).collect();
-    if names.is_empty() {
-        return "each offers the other a slice".into();
+    let lacking = |having: &[u32]| {
+        let domains = pair.domains.iter();
+        let lacking = domains.filter(|number| !having.contains(number));
+        let names: Vec<String> = lacking.map(|number| name_domain(xen, *number)).collect();
+        (!names.is_empty()).then(|| names.join(" and "))
+    };
+    if let Some(names) = lacking(&pair.announced) {
+        return format!("none: no module is loaded in {names}");
     }
-    format!(
-        "{} offers none: is its module loaded? Its log says more",
-        names.join(" and ")
-    )
+    if let Some(names) = lacking(&pair.offering) {
+        return format!("none: {names} offers none; its log says why");
+    }
+    "each offers the other a slice".into()
 }
 
 /// Shows the VMs of the configuration, and what they lack.

@@ -56,7 +56,7 @@ fn dom0_shows_the_pairs_of_its_domains() {
     let ended = hallwayd.hallway("top").output().unwrap();
     let text = String::from_utf8(ended.stdout).unwrap();
     for part in [
-        "dom-1 dom-2  dom-1 offers none",
+        "dom-1 dom-2  none: dom-1 offers none",
         "dom-1 dom-3  none: no group of both",
         "the domains of Xen: no answer\n",
     ] {

@@ -208,6 +208,9 @@ pub struct DomainPair {
     pub domains: [u32; 2],
     /// Why they may not share memory.
     pub refused: Option<String>,
+    /// Numbers of those that have announced their module to the other one. Both do before
+    /// memory is offered.
+    pub announced: Vec<u32>,
     /// Numbers of those that offer the other one memory. Both do where memory is shared.
     pub offering: Vec<u32>,
 }

@@ -77,6 +77,8 @@ impl Rules {
 #[derive(Default)]
 struct Seen {
     domains: BTreeMap<u32, Domain>,
+    /// Each announcement of a module: from, to.
+    announced: BTreeSet<(u32, u32)>,
     /// Each offer of memory: from, to.
     offers: BTreeSet<(u32, u32)>,
 }
@@ -91,12 +93,16 @@ impl Seen {
         let mut pairs = Vec::new();
         for (&one, domain) in &self.domains {
             for (&other, peer) in self.domains.range(one + 1..) {
-                let offers = [(one, other), (other, one)];
-                let offering = offers.iter().filter(|offer| self.offers.contains(offer));
+                let of_pair = |set: &BTreeSet<(u32, u32)>| {
+                    let both = [(one, other), (other, one)];
+                    let found = both.iter().filter(|from_to| set.contains(from_to));
+                    found.map(|(from, _)| *from).collect()
+                };
                 pairs.push(control::DomainPair {
                     domains: [one, other],
                     refused: rules.refusal(&domain.uuid, &peer.uuid).map(Into::into),
-                    offering: offering.map(|(from, _)| *from).collect(),
+                    announced: of_pair(&self.announced),
+                    offering: of_pair(&self.offers),
                 });
             }
         }
@@ -200,19 +206,28 @@ impl Domains {
             self.store.watch(&offers(*number), &number.to_string())?;
         }
         let both = |(from, to): &(u32, u32)| found.contains_key(from) && found.contains_key(to);
+        self.seen.announced.retain(both);
         self.seen.offers.retain(both);
         self.seen.domains = found;
         Ok(())
     }
 
-    /// Reads which peers a domain offers memory to: all that is read of a guest.
+    /// Reads which peers a domain has announced itself to, and offers memory to: all that is read
+    /// of a guest.
     fn read_offers(&mut self, number: u32) -> Result<()> {
+        self.seen.announced.retain(|(from, _)| *from != number);
         self.seen.offers.retain(|(from, _)| *from != number);
         for &other in self.seen.domains.keys() {
-            let node = format!("{}/{other}/generation", offers(number));
-            let generation = self.store.read(&node)?;
-            let generation = generation.and_then(|text| text.parse::<u32>().ok());
-            if generation.is_some_and(|generation| generation != 0) {
+            let mut has_number = |node: &str| -> Result<bool> {
+                let node = format!("{}/{other}/{node}", offers(number));
+                let found = self.store.read(&node)?;
+                let found = found.and_then(|text| text.parse::<u32>().ok());
+                Ok(found.is_some_and(|found| found != 0))
+            };
+            if has_number("major")? {
+                self.seen.announced.insert((number, other));
+            }
+            if has_number("generation")? {
                 self.seen.offers.insert((number, other));
             }
         }
@@ -605,31 +620,34 @@ mod tests {
             shown: Shown::default(),
         };
         domains.look_at_all().unwrap();
-        let offer = |from: u32, to: u32, text: &str| {
-            let node = format!("{ROOT}/{from}/hallway/to/{to}/generation");
+        let write = |from: u32, to: u32, name: &str, text: &str| {
+            let node = format!("{ROOT}/{from}/hallway/to/{to}/{name}");
             tree.lock().unwrap().insert(node, (text.into(), Vec::new()));
         };
+        let offer = |from, to, text: &str| write(from, to, "generation", text);
+        write(5, 3, "major", "1");
         offer(3, 5, "7");
         // A guest writes anything, also where it has no peer.
         offer(5, 3, "18446744073709551616");
         offer(5, 9, "7");
-        let pairs = |domains: &Domains| -> Vec<(Vec<u32>, bool)> {
+        let pairs = |domains: &Domains| -> Vec<(Vec<u32>, Vec<u32>, bool)> {
             let shown = domains.seen.show(&domains.rules);
             let pairs = shown.pairs.into_iter();
             pairs
-                .map(|pair| (pair.offering, pair.refused.is_some()))
+                .map(|pair| (pair.announced, pair.offering, pair.refused.is_some()))
                 .collect()
         };
         domains.read_offers(3).unwrap();
         domains.read_offers(5).unwrap();
-        let expected = vec![(vec![3], false), (vec![], true), (vec![], true)];
+        let refused = (vec![], vec![], true);
+        let expected = [(vec![5], vec![3], false), refused.clone(), refused.clone()];
         assert_eq!(pairs(&domains), expected);
         offer(5, 3, "8");
         domains.read_offers(5).unwrap();
-        assert_eq!(pairs(&domains)[0], (vec![3, 5], false));
+        assert_eq!(pairs(&domains)[0], (vec![5], vec![3, 5], false));
         domains.store.remove("/local/domain/5").unwrap();
         domains.look_at_all().unwrap();
-        assert_eq!(pairs(&domains), [(vec![], true)]);
+        assert_eq!(pairs(&domains), [refused]);
     }
 
     #[test]

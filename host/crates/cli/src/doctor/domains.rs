@@ -33,11 +33,17 @@ pub fn judge(xen: &Xen, found: &mut Findings) {
         };
         let mut allowed = own().filter(|pair| pair.refused.is_none()).peekable();
         if allowed.peek().is_some() {
-            if !allowed.any(|pair| pair.offering.contains(&number)) {
+            if !allowed.any(|pair| pair.announced.contains(&number)) {
                 found.add(
-                    format!("{name}: offers no other domain memory"),
+                    format!("{name}: has no module loaded"),
                     "install hallway-guest in it, and if it has no network device, name hallway in \
                      /etc/modules-load.d/hallway.conf there; hallway doctor in it says more",
+                );
+            }
+            if is_refusing(xen, number) {
+                found.add(
+                    format!("{name}: offers memory to no domain with a module"),
+                    "its log (dmesg) says why: it tries again by itself",
                 );
             }
         } else if let Some(why) = own().find_map(|pair| pair.refused.as_ref()) {
@@ -50,6 +56,15 @@ pub fn judge(xen: &Xen, found: &mut Findings) {
     }
 }
 
+/// Whether a domain and others know of each other, and it offers none of them memory.
+fn is_refusing(xen: &Xen, number: u32) -> bool {
+    let mut known = xen.pairs.iter().filter(|pair| {
+        pair.domains.contains(&number)
+            && pair.domains.iter().all(|one| pair.announced.contains(one))
+    });
+    known.clone().next().is_some() && !known.any(|pair| pair.offering.contains(&number))
+}
+
 #[cfg(test)]
 mod tests {
     use hallway_control::{Domain, DomainPair};
@@ -57,7 +72,7 @@ mod tests {
     use super::*;
 
     /// The findings about three domains: the third may share memory with none.
-    fn said(offering: &[u32]) -> Vec<String> {
+    fn said(announced: &[u32], offering: &[u32]) -> Vec<String> {
         let domain = |number: u32| Domain {
             number,
             name: format!("vm{number}"),
@@ -66,6 +81,7 @@ mod tests {
         let refused = |domains| DomainPair {
             domains,
             refused: Some("the configuration has no group of both".into()),
+            announced: vec![],
             offering: vec![],
         };
         let xen = Xen {
@@ -75,6 +91,7 @@ mod tests {
                 DomainPair {
                     domains: [1, 2],
                     refused: None,
+                    announced: announced.into(),
                     offering: offering.into(),
                 },
                 refused([1, 3]),
@@ -90,8 +107,10 @@ mod tests {
     fn each_domain_says_what_it_lacks() {
         let alone = "vm3: may share memory with no other domain: \
                      the configuration has no group of both";
-        assert_eq!(said(&[1, 2]), [alone]);
-        assert_eq!(said(&[1]), ["vm2: offers no other domain memory", alone]);
+        assert_eq!(said(&[1, 2], &[1, 2]), [alone]);
+        assert_eq!(said(&[1], &[]), ["vm2: has no module loaded", alone]);
+        let refusing = "vm2: offers memory to no domain with a module";
+        assert_eq!(said(&[1, 2], &[1]), [refusing, alone]);
     }
 
     #[test]

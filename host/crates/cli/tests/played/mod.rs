@@ -146,8 +146,9 @@ pub fn xen() -> Xen {
         name: format!("dom-{number}"),
         uuid: format!("u-{number}"),
     };
-    let pair = |domains, refused: Option<&str>, offering| DomainPair {
+    let pair = |domains: [u32; 2], refused: Option<&str>, offering| DomainPair {
         domains,
+        announced: domains.into(),
         refused: refused.map(String::from),
         offering,
     };
