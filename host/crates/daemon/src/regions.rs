@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 use hallway_control as control;
-use hallway_membership::{printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT};
+use hallway_membership::{
+    check_memory, printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT,
+};
 use nix::fcntl::{fallocate, FallocateFlags};
 use tracing::{info, warn};
 
@@ -106,10 +108,16 @@ impl Regions {
 
     /// Refuses a configuration with which a daemon could not open these regions again.
     pub fn check(&self, config: &Config) -> Result<()> {
+        let mut more = 0u64;
         for spec in config.regions() {
-            if let Some(served) = self.get(&spec.name) {
-                check_same(&spec.name, served.region.geometry(), spec.geometry)?;
+            let name = &spec.name;
+            if let Some(served) = self.get(name) {
+                check_same(name, served.region.geometry(), spec.geometry)?;
+                continue;
             }
+            more = more.saturating_add(spec.geometry.size());
+            check_memory(more)
+                .with_context(|| format!("region {name}, with new ones before it"))?;
         }
         Ok(())
     }

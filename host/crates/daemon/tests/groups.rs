@@ -124,6 +124,36 @@ fn a_reload_that_would_change_a_region_in_use_is_refused() {
 }
 
 #[test]
+fn a_reload_with_a_region_that_has_no_room_is_refused() {
+    let daemon = Daemon::configured(&[], Some(GROUP));
+    let path = daemon.dir.join("hallwayd.toml");
+    // Each is smaller than what the host has, and all are not.
+    let table = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = table
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        << 10;
+    let size = (total / 2).next_power_of_two() / 4;
+    let more = (1..=8).map(|n| {
+        let group = GROUP.replace("web", &format!("web{n}"));
+        group.replace("16M", &size.to_string())
+    });
+    let config: String = std::iter::once(GROUP.into()).chain(more).collect();
+    std::fs::write(&path, config).unwrap();
+    let Answer::Error { message } = ask(&daemon.run(), Query::Reload).unwrap() else {
+        panic!("the next daemon would not start");
+    };
+    assert!(
+        message.contains("bytes of memory are available"),
+        "{message}"
+    );
+    assert_eq!(daemon.status().regions.len(), 1);
+}
+
+#[test]
 fn without_a_connection_a_reload_keeps_the_socket() {
     let daemon = Daemon::configured(&[], Some(GROUP));
     let made = |daemon: &Daemon| {

@@ -637,9 +637,12 @@ fn take_memory(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error
     })
 }
 
-/// Refuses to take more memory than is available: the kernel would kill processes
+/// Refuses to take more memory than is available, in bytes: the kernel would kill processes
 /// before it refuses.
-fn check_memory(size: u64) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn check_memory(size: u64) -> Result<(), Error> {
     let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = table.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     let number = line.and_then(|line| line.split_whitespace().next());
