@@ -18,7 +18,7 @@ use hallway_control::{is_vm_name, VM_NAMES};
 use hallway_cpus::{Limits, Rules};
 use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
-use hallway_outsource::orders::Policy;
+use hallway_outsource::orders::{check_family, Policy};
 use nix::unistd::{Gid, Group as UserGroup, Uid, User};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
@@ -944,8 +944,10 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Helper>, Fault> {
         listen: None,
         task: Task::Outsource(Policy {
             source: list(&raw.source, |text| {
-                text.parse()
-                    .map_err(|_| format!("{text:?} is no address: write 10.0.0.5 or fd00::5"))
+                let address = text
+                    .parse()
+                    .map_err(|_| format!("{text:?} is no address: write 10.0.0.5 or fd00::5"))?;
+                check_family(address).map_err(|why| format!("{text:?}: {why}"))
             })?,
             connect: list(&raw.connect, |text| {
                 text.parse()

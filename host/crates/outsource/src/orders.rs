@@ -122,6 +122,14 @@ fn split_address(text: &str) -> Result<(IpAddr, &str), String> {
     Ok((parse(&text[..at], "IP address")?, &text[at..]))
 }
 
+/// Refuses an IPv4 address that is written as one of IPv6.
+pub fn check_family(address: IpAddr) -> Result<IpAddr, String> {
+    match (address, address.to_canonical()) {
+        (IpAddr::V6(_), IpAddr::V4(plain)) => Err(format!("an IPv4 address is written as {plain}")),
+        _ => Ok(address),
+    }
+}
+
 fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (parse(first, "port")?, parse(last, "port")?);
@@ -154,9 +162,7 @@ impl FromStr for Rule {
             return Err(format!("{text:?}: the prefix is too long"));
         }
         // No destination matches such a rule: each is looked up as what it is.
-        if let (IpAddr::V6(_), IpAddr::V4(plain)) = (address, address.to_canonical()) {
-            return Err(format!("{text:?}: an IPv4 address is written as {plain}"));
-        }
+        check_family(address).map_err(|why| format!("{text:?}: {why}"))?;
         Ok(Self {
             allow,
             protocol,
@@ -204,6 +210,9 @@ impl FromStr for Publish {
         let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         if address.is_some_and(|address: SocketAddr| address.port() == 0) {
             return Err(format!("{text:?}: a port of the host must be named"));
+        }
+        if let Some(address) = address {
+            check_family(address.ip()).map_err(|why| format!("{text:?}: {why}"))?;
         }
         Ok(Self {
             protocol,
@@ -305,6 +314,7 @@ mod tests {
             "tcp/0",
             "tcp/80=10.0.0.5",
             "tcp/80=10.0.0.5:0",
+            "tcp/80=[::ffff:10.0.0.5]:80",
             "80",
         ] {
             assert!(text.parse::<Publish>().is_err(), "{text}");

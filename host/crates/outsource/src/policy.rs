@@ -87,7 +87,10 @@ fn matches(rule: &Rule, protocol: Protocol, to: SocketAddr, is_own: impl Fn() ->
     }
     match find_special(to.ip()) {
         Some((network, prefix)) if rule.allow => {
-            rule.prefix >= *prefix && is_within(rule.address, *network, *prefix)
+            let is_named = rule.prefix == longest(to.ip()) || to.ip().is_loopback();
+            rule.prefix >= *prefix
+                && is_within(rule.address, *network, *prefix)
+                && (is_named || !is_own())
         }
         None if rule.allow && rule.prefix < longest(to.ip()) => !is_own(),
         _ => true,
@@ -97,7 +100,7 @@ fn matches(rule: &Rule, protocol: Protocol, to: SocketAddr, is_own: impl Fn() ->
 /// Decides about a connection, or about datagrams to an end. An error names the rule, or says
 /// that there is none.
 /// `is_own` says whether an address is the host's: only a rule for it alone allows it,
-/// since what listens there may trust all that comes from the host.
+/// since what listens there may trust all that comes from the host. 127.0.0.0/8 is one address.
 pub fn check_connect(
     policy: &Policy,
     protocol: Protocol,
@@ -155,8 +158,9 @@ pub fn find_published(
     if local.ip().is_loopback() {
         return None;
     }
-    let takes_v6 = flags & SOCKET_IPV6 != 0;
-    let takes_v4 = !takes_v6 || flags & SOCKET_V6ONLY == 0;
+    // One of IPv6 that is bound to an address has the family of that: IPv4 if it is mapped.
+    let takes_v6 = flags & SOCKET_IPV6 != 0 && local.is_ipv6();
+    let takes_v4 = !takes_v6 || flags & SOCKET_V6ONLY == 0 && local.ip().is_unspecified();
     let is_it = |one: &&Publish| one.protocol == protocol && one.port == local.port();
     let published = policy.publish.iter().filter(is_it);
     published.map(|one| one.address).find_map(|address| {
@@ -298,6 +302,14 @@ mod tests {
         assert!(allows(&["10.9.0.0/31"], "10.9.0.0:22"));
         assert!(allows(&["0.0.0.0/0", "10.9.0.1:80"], "10.9.0.1:80"));
         assert!(!allows(&["0.0.0.0/0", "10.9.0.1:80"], "10.9.0.1:22"));
+        // Those in networks that must be named, too; but 127.0.0.0/8 is one.
+        let allows = |rule: &str, to: &str| {
+            let (policy, to) = (policy(&[rule], &[]), to.parse().unwrap());
+            check_connect(&policy, Protocol::Tcp, to, |_| true).is_ok()
+        };
+        assert!(!allows("169.254.0.0/16", "169.254.20.10:53"));
+        assert!(allows("169.254.20.10", "169.254.20.10:53"));
+        assert!(allows("127.0.0.0/8", "127.0.0.2:1"));
     }
 
     #[test]
@@ -339,6 +351,10 @@ mod tests {
         );
         assert_eq!(find("0.0.0.0:90", 0), at("0.0.0.0:90", true));
         assert_eq!(find("[::]:90", SOCKET_IPV6), at("[::]:90", false));
+        // An address has one family: that of a mapped one is IPv4.
+        assert_eq!(find("10.1.0.5:90", SOCKET_IPV6), at("0.0.0.0:90", true));
+        assert_eq!(find("[fd01::5]:90", SOCKET_IPV6), at("[::]:90", true));
+        assert_eq!(find("[fd01::5]:80", SOCKET_IPV6), at("[fd00::5]:81", true));
         let any = "0.0.0.0:80".parse().unwrap();
         assert_eq!(
             find_published(&policy, Protocol::Udp, any, 0),
