@@ -341,8 +341,10 @@ impl Helpers {
             Some(Task::Outsource(policy)) => policy.clone(),
             _ => Policy::default(),
         };
+        // Rules that deny count for published ports, too.
+        let denied = policy.connect.iter().filter(|rule| !rule.allow);
         let drained = Task::Outsource(Policy {
-            connect: Vec::new(),
+            connect: denied.copied().collect(),
             sockets: 0,
             ..policy
         });
