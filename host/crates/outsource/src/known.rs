@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// What is known of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub struct Known {
     pub is_allowed: bool,
     /// The host's address to which it has sent, and from which answers go.
     pub at: Option<IpAddr>,
-    /// The policy may be another one since.
+    /// The policy may be another one since, or the host's addresses may.
     is_outdated: bool,
 }
 
@@ -20,10 +21,14 @@ pub struct Known {
 pub struct Ends {
     /// The most in each half.
     half: usize,
+    /// When those that are allowed were last outdated.
+    checked: Instant,
     new: HashMap<SocketAddr, Known>,
     old: HashMap<SocketAddr, Known>,
 }
 
+/// How long one is allowed without another look: its address may become the host's.
+const FRESH: Duration = Duration::from_secs(5);
 /// The most in each half of those of a socket without a published port.
 const HALF: usize = 512;
 /// The most in each half of those of a socket with one.
@@ -45,6 +50,7 @@ impl Ends {
     pub fn new(is_published: bool, sockets: u32) -> Self {
         Self {
             half: count_half(is_published, sockets),
+            checked: Instant::now(),
             new: HashMap::new(),
             old: HashMap::new(),
         }
@@ -62,6 +68,11 @@ impl Ends {
 
     /// Whether the policy allows it, if that is known of the policy as it is.
     pub fn is_allowed(&mut self, end: SocketAddr) -> Option<bool> {
+        if self.checked.elapsed() > FRESH {
+            self.checked = Instant::now();
+            self.all()
+                .for_each(|known| known.is_outdated |= known.is_allowed);
+        }
         let known = self.get(end)?;
         (!known.is_outdated).then_some(known.is_allowed)
     }
@@ -96,9 +107,11 @@ impl Ends {
     /// The policy is another one. Answers that are on their way still arrive.
     pub fn outdate(&mut self, is_published: bool, sockets: u32) {
         self.half = count_half(is_published, sockets);
-        for known in self.new.values_mut().chain(self.old.values_mut()) {
-            known.is_outdated = true;
-        }
+        self.all().for_each(|known| known.is_outdated = true);
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Known> {
+        self.new.values_mut().chain(self.old.values_mut())
     }
 }
 
@@ -141,6 +154,19 @@ mod tests {
             assert!(ends.new.len() <= 32 && ends.old.len() <= 32);
         }
         assert!(ends.get(end(9985)).is_some());
+    }
+
+    #[test]
+    fn what_is_allowed_is_looked_up_again_after_a_while() {
+        let mut ends = Ends::new(false, 512);
+        ends.insert(end(1), true);
+        ends.insert(end(2), false);
+        assert_eq!(ends.is_allowed(end(1)), Some(true));
+        ends.checked -= FRESH;
+        assert_eq!(ends.is_allowed(end(1)), None);
+        assert_eq!(ends.is_allowed(end(2)), Some(false));
+        ends.insert(end(1), true);
+        assert_eq!(ends.is_allowed(end(1)), Some(true));
     }
 
     #[test]
