@@ -108,17 +108,11 @@ impl Guest<'_> {
     }
 
     fn connect(&mut self, offer: &Offer) -> Result<(), i32> {
-        let to = offer.remote;
-        if let Err(cause) = policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own) {
-            return Err(self.refuse(cause, &format!("connection to {to}")));
-        }
+        let (to, wanted) = (offer.remote, offer.local.ip());
+        let route = self.find_route(to, wanted)?;
         if !self.has_place() {
             return Err(self.refuse("limit of sockets", "connection"));
         }
-        let wanted = offer.local.ip();
-        let source = policy::choose_source(self.policy, wanted, to.is_ipv4())
-            .inspect_err(|_| self.counts.refuse("source address".into(), "connection"))
-            .map_err(|errno| errno as i32)?;
         // It could have all those of the namespace, which are for others, too.
         if offer.local.port() != 0 {
             self.counts.corrupt("an OFFER from a port of its choice");
@@ -128,7 +122,6 @@ impl Guest<'_> {
             self.counts.corrupt("an OFFER without a ring");
             return Err(libc::EINVAL);
         };
-        let route = Route { source, to };
         let others = self.count_others();
         let Some((to_guest, handle)) = self.peer.make_ring(RING_STREAM, others) else {
             return Err(self.refuse("memory", "connection"));
@@ -147,7 +140,8 @@ impl Guest<'_> {
             self.counts.delayed += 1;
             self.rate.waiting.push_back(Waiting {
                 tag: self.table.tag(own),
-                route,
+                to,
+                wanted,
                 since: Instant::now(),
             });
         }

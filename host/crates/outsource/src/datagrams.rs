@@ -64,7 +64,7 @@ pub struct Datagrams {
     /// They are there from the first datagram on.
     sockets: Sockets,
     /// Own endpoint.
-    own: u32,
+    pub own: u32,
     /// Endpoint of the guest.
     pub its: u32,
     /// Tag of the own events.
@@ -270,10 +270,22 @@ impl Datagrams {
             Ok(()) => Sent::Done,
             Err(Errno::EAGAIN) => Sent::Later,
             Err(errno) if net::is_short(errno) => Sent::Done,
+            // The host has no such family. The guest may have another way.
+            Err(Errno::EAFNOSUPPORT) => {
+                self.ends.borrow_mut().insert(head.address, false);
+                let what = format!("datagram to {}", head.address);
+                turn.counts
+                    .refuse("address families of the host".into(), &what);
+                self.send_back(head, runs, turn.peer)
+            }
             Err(errno) => {
                 let error = Error {
                     errno: errno as u32,
                     origin: libc::SO_EE_ORIGIN_LOCAL,
+                    info: match errno {
+                        Errno::EMSGSIZE => self.take_mtu(head.address.is_ipv4(), turn.peer),
+                        _ => 0,
+                    },
                     ..Error::default()
                 };
                 self.report(head.address, error, turn.peer);
@@ -321,6 +333,24 @@ impl Datagrams {
             Err(_) => {}
         }
         result.map(drop)
+    }
+
+    /// The MTU for which a datagram was too long, as the kernel says; 0: it does not. What else
+    /// it reports before goes to the guest.
+    fn take_mtu(&mut self, is_v4: bool, peer: &mut Peer) -> u32 {
+        for _ in 0..TURN {
+            let socket = self.sockets[usize::from(!is_v4)].as_ref();
+            match socket.and_then(|socket| udp::receive_error(&socket.fd)) {
+                Some((_, error)) if error.origin == libc::SO_EE_ORIGIN_LOCAL => {
+                    if error.errno == Errno::EMSGSIZE as u32 {
+                        return error.info;
+                    }
+                }
+                Some((address, error)) => self.report(address, error, peer),
+                None => break,
+            }
+        }
+        0
     }
 
     /// Has the guest send it natively.
@@ -464,9 +494,21 @@ impl Datagrams {
         true
     }
 
-    /// Whether the guest has closed it, and it is at that port of the host yet.
-    pub fn has_ended_at(&mut self, at: (SocketAddr, bool)) -> bool {
-        self.published.is_some_and(|one| one.at == at)
+    /// Closes sockets whose source is another one by this policy: the next datagram opens others.
+    /// Answers that are on their way to them are lost. True: one was closed.
+    pub fn forget_sources(&mut self, before: &Policy, now: &Policy) -> bool {
+        let mut is_closed = false;
+        for is_v4 in [true, false] {
+            let [before, now] = [before, now].map(|policy| find_source(policy, is_v4));
+            let place = &mut self.sockets[usize::from(!is_v4)];
+            is_closed |= before != now && place.take().is_some();
+        }
+        is_closed
+    }
+
+    /// Whether the guest has closed it, and it has that port of the host yet, at any address.
+    pub fn has_ended_at(&mut self, port: u16) -> bool {
+        self.published.is_some_and(|one| one.at.0.port() == port)
             && self.from_guest.as_mut().is_some_and(Receiver::is_ended)
     }
 
@@ -545,14 +587,20 @@ fn meet(ends: &mut Ends, from: SocketAddr, at: Option<IpAddr>, turn: &mut Turn<'
     is_allowed
 }
 
-/// Opens a socket, and watches it.
-fn open(is_v4: bool, tag: u64, turn: &Turn<'_>) -> Result<Socket, Errno> {
+/// The address from which datagrams go out. The unspecified one: the kernel chooses.
+fn find_source(policy: &Policy, is_v4: bool) -> IpAddr {
     let any = match is_v4 {
         true => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         false => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let source = policy::choose_source(turn.policy, any, is_v4)?;
-    let fd = udp::open(SocketAddr::new(source.unwrap_or(any), 0), false)?;
+    let source = policy::choose_source(policy, any, is_v4);
+    source.ok().flatten().unwrap_or(any)
+}
+
+/// Opens a socket, and watches it.
+fn open(is_v4: bool, tag: u64, turn: &Turn<'_>) -> Result<Socket, Errno> {
+    let from = find_source(turn.policy, is_v4);
+    let fd = udp::open(SocketAddr::new(from, 0), false)?;
     turn.poller.watch_input(&fd, tag)?;
     Ok(Socket::new(fd))
 }
@@ -573,16 +621,19 @@ impl Socket {
 pub fn open_published(published: &Published) -> Result<Sockets, Errno> {
     let (at, is_v6_only) = published.at;
     let is_shared = published.flags & message::SOCKET_REUSEPORT != 0;
-    let open = |at: SocketAddr| Ok(Some(Socket::new(udp::open(at, is_shared)?)));
+    let open = |at| udp::open(at, is_shared).map(|fd| Some(Socket::new(fd)));
     if at.is_ipv4() {
         return Ok([open(at)?, None]);
     }
-    // One that is bound to an address of IPv6 has no IPv4, whatever its options are.
-    let v4 = match is_v6_only || !published.local.ip().is_unspecified() {
+    let v4 = match is_v6_only {
         true => None,
         false => open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port()))?,
     };
-    Ok([v4, open(at)?])
+    match open(at) {
+        // The host has no IPv6.
+        Err(Errno::EAFNOSUPPORT) if v4.is_some() => Ok([v4, None]),
+        v6 => Ok([v4, v6?]),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! System calls on sockets of the host. None of them blocks.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
@@ -110,14 +110,21 @@ pub fn start_connect(route: &Route, prepare: impl FnOnce(&OwnedFd)) -> Result<Tc
     }
 }
 
-/// Listens at `at`.
+/// Listens at `at`. The unspecified address of IPv6 means both families where `is_v6_only` is
+/// false: IPv4 alone on a host without IPv6.
 pub fn start_listen(
     at: SocketAddr,
     is_v6_only: bool,
     is_port_shared: bool,
     backlog: u32,
 ) -> Result<OwnedFd, Errno> {
-    let socket = open(at.is_ipv4())?;
+    let socket = match open(at.is_ipv4()) {
+        Err(Errno::EAFNOSUPPORT) if at.ip().is_unspecified() && !is_v6_only && at.is_ipv6() => {
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
+            return start_listen(any, true, is_port_shared, backlog);
+        }
+        result => result?,
+    };
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     if is_port_shared {
         setsockopt(&socket, sockopt::ReusePort, &true)?;

@@ -8,9 +8,9 @@
 //! that is too early is lost. Connections that arrive too early wait in the host's backlog.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::net::Route;
 use crate::orders::Policy;
 
 /// How long a connect waits for its turn at most.
@@ -21,7 +21,9 @@ pub struct Waiting {
     /// Tag of its events.
     pub tag: u64,
     /// Where it goes.
-    pub route: Route,
+    pub to: SocketAddr,
+    /// The address from which the guest wants it to go out.
+    pub wanted: IpAddr,
     /// When it came.
     pub since: Instant,
 }
@@ -99,6 +101,8 @@ pub struct Rate {
     inward: Bucket,
     /// The first is the next.
     pub waiting: VecDeque<Waiting>,
+    /// A datagram has got the last token: the next one is for a connect that waits.
+    was_met: bool,
     /// A connection waits for its turn in the backlog of a listener, as far as is known: it
     /// may be gone, and its listener as well.
     is_awaited: bool,
@@ -109,12 +113,19 @@ pub struct Rate {
 impl Rate {
     /// Whether a connect may start now. If so, the next one has to be later.
     pub fn may_start(&mut self, policy: &Policy, now: Instant) -> bool {
-        self.outward.take(policy.outward(), now)
+        let may = self.outward.take(policy.outward(), now);
+        self.was_met &= !may;
+        may
     }
 
-    /// Whether a datagram may go to another end now.
+    /// Whether a datagram may go to another end now. Connects that wait get every other token:
+    /// datagrams without end can not have all.
     pub fn may_meet(&mut self, policy: &Policy) -> bool {
-        self.outward.take(policy.outward(), Instant::now())
+        if self.was_met && !self.waiting.is_empty() {
+            return false;
+        }
+        self.was_met = self.outward.take(policy.outward(), Instant::now());
+        self.was_met
     }
 
     /// Whether a connection that has arrived may be taken now. If so, and one is, then
@@ -186,6 +197,28 @@ mod tests {
         assert_eq!(missing, Duration::from_millis(60));
         let none = Limit { rate: 0, burst: 0 };
         assert!(bucket.take(none, start));
+    }
+
+    #[test]
+    fn connects_that_wait_get_every_other_token() {
+        let policy = Policy {
+            rate: 1,
+            burst: 5,
+            ..Policy::default()
+        };
+        let mut rate = Rate::default();
+        rate.waiting.push_back(Waiting {
+            tag: 1,
+            to: ([10, 0, 0, 1], 80).into(),
+            wanted: IpAddr::from([0; 4]),
+            since: Instant::now(),
+        });
+        assert!(rate.may_meet(&policy) && !rate.may_meet(&policy));
+        assert!(rate.may_start(&policy, Instant::now()));
+        assert!(rate.may_meet(&policy) && !rate.may_meet(&policy));
+        rate.waiting.clear();
+        assert!(rate.may_meet(&policy) && rate.may_meet(&policy));
+        assert!(!rate.may_meet(&policy));
     }
 
     #[test]

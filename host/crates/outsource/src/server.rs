@@ -95,9 +95,10 @@ impl Program for Outsourcer {
 
     fn change_policy(&mut self, side: Side<'_, Policy>, before: &Policy) {
         let (now, old) = (&side.policy, &before.publish);
-        let is_other = now.publish != *old || now.listeners > before.listeners;
+        let is_other =
+            now.publish != *old || now.listeners > before.listeners || now.sockets > before.sockets;
         let mut guest = self.guest(side);
-        guest.check_datagrams();
+        guest.check_datagrams(before);
         guest.check_listeners();
         if is_other {
             guest.ask_for_listeners();

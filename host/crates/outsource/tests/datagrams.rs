@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ use common::{guest_slice, own_slice, policy, Conn, Host, Vm, PATIENCE, SIZE};
 use hallway_abi::{datagram, message as abi};
 use hallway_endpoint::message::{Message, Other, CARRIER};
 use hallway_outsource::orders::{Order, Policy};
-use hallway_outsource::record::{Head, HEAD};
+use hallway_outsource::record::{Error, Head, HEAD};
 use hallway_shm::Mapping;
 
 /// An address that no rule of the policy names.
@@ -116,6 +116,27 @@ fn what_the_policy_refuses_comes_back() {
     let (head, back) = receive(&mut vm, &mut conn);
     let expected = Head::new(datagram::DATAGRAM_RETURNED, to, 5).write();
     assert_eq!((&head[..24], &back[..]), (&expected[..24], &b"hello"[..]));
+}
+
+#[test]
+fn datagrams_leave_from_the_source_of_the_policy_as_it_is() {
+    let mut policy = policy(&[]);
+    let host = Host::start(policy.clone());
+    let mut vm = host.join(21);
+    let mut conn = vm.open_datagrams().unwrap();
+    let (server, address) = server();
+    for source in ["127.0.0.1", "127.0.0.3", "127.0.0.4"] {
+        policy.source = match source {
+            "127.0.0.1" => Vec::new(),
+            other => vec![other.parse().unwrap()],
+        };
+        let policy = policy.clone();
+        host.order(&Order::Policy { policy }, &[]);
+        host.report();
+        send(&mut vm, &mut conn, address, b"1");
+        let (_, from) = server.recv_from(&mut [0; 9]).unwrap();
+        assert_eq!(from.ip().to_string(), source);
+    }
 }
 
 #[test]
@@ -272,9 +293,18 @@ fn a_datagram_that_is_too_long_is_one_error() {
     );
     write(&mut vm, &mut conn, &record(&head, &[0; 65527]));
     let (head, _) = receive(&mut vm, &mut conn);
-    let expected = Head::new(datagram::DATAGRAM_ERROR, address, 0).write();
-    assert_eq!(head[..24], expected[..24]);
-    assert_eq!(head[32], libc::EMSGSIZE as u8);
+    let mtu = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+    let error = Error {
+        errno: libc::EMSGSIZE as u32,
+        origin: libc::SO_EE_ORIGIN_LOCAL,
+        info: mtu.trim().parse::<u32>().unwrap().min(65535),
+        ..Error::default()
+    };
+    let expected = Head {
+        error,
+        ..Head::new(datagram::DATAGRAM_ERROR, address, 0)
+    };
+    assert_eq!(head, expected.write());
     // The next record is the answer to a good one.
     send(&mut vm, &mut conn, address, b"1");
     let (_, from) = server.recv_from(&mut [0; 9]).unwrap();
@@ -402,6 +432,50 @@ fn a_published_socket_of_both_families_has_clients_of_both() {
 }
 
 #[test]
+fn a_host_without_ipv6_has_ports_of_ipv4_and_the_guest_sends_the_rest() {
+    let (port, mut policy) = published();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let tcp = tcp.unwrap().port();
+    policy.publish.push(format!("tcp/{tcp}").parse().unwrap());
+    policy.connect.push("2001:db8::/32".parse().unwrap());
+    let host = Host::spawn_without_ipv6().begin(policy);
+    let mut vm = host.join(21);
+    let any = |port: u16| format!("[::]:{port}").parse().unwrap();
+    let mut conn = vm.open_datagrams_with(any(port), abi::SOCKET_IPV6).unwrap();
+    let client = client("127.0.0.1");
+    client.send_to(b"1", ("127.0.0.1", port)).unwrap();
+    assert_eq!(receive(&mut vm, &mut conn).1, b"1");
+    let own = vm.next_endpoint();
+    vm.listen_at(own, any(tcp), abi::SOCKET_IPV6, 5).unwrap();
+    let _client = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
+    vm.wait_offer(own);
+
+    let mut conn = vm.open_datagrams().unwrap();
+    let to = "[2001:db8::1]:53".parse().unwrap();
+    for _ in 0..2 {
+        send(&mut vm, &mut conn, to, b"query");
+        let (head, payload) = receive(&mut vm, &mut conn);
+        let expected = Head::new(datagram::DATAGRAM_RETURNED, to, 5).write();
+        assert_eq!((&head, &payload[..]), (&expected.to_vec(), &b"query"[..]));
+    }
+    let refused = host.report().refused;
+    assert_eq!(refused, [("address families of the host".to_string(), 1)]);
+}
+
+/// As Java binds them.
+#[test]
+fn a_published_socket_at_a_mapped_address_has_clients_of_ipv4() {
+    let (port, policy) = published();
+    let host = Host::start(policy);
+    let mut vm = host.join(21);
+    let local = SocketAddr::from(([10, 0, 0, 5], port));
+    let mut conn = vm.open_datagrams_with(local, abi::SOCKET_IPV6).unwrap();
+    let client = client("127.0.0.1");
+    client.send_to(b"1", ("127.0.0.1", port)).unwrap();
+    assert_eq!(receive(&mut vm, &mut conn).1, b"1");
+}
+
+#[test]
 fn any_socket_that_shares_a_port_answers() {
     let (port, policy) = published();
     let host = Host::start(policy);
@@ -518,34 +592,38 @@ fn what_is_not_published_or_taken_is_refused() {
     host.wait_report(|report| (report.datagrams, report.listeners) == (0, 0));
 }
 
+/// The next socket may have another family.
 #[test]
 fn a_port_is_free_for_the_next_socket_once_the_guest_has_closed_one() {
-    let (port, policy) = published();
-    let host = Host::start(policy);
-    let mut vm = host.join(21);
-    let any = SocketAddr::from(([0, 0, 0, 0], port));
-    let client = client("127.0.0.1");
-    let mut conn = vm.open_datagrams_at(any).unwrap();
-    client.send_to(b"ask", ("127.0.0.1", port)).unwrap();
-    receive(&mut vm, &mut conn);
-    let to = client.local_addr().unwrap();
-    for number in 0..200_u8 {
-        let raw = record(&Head::new(datagram::DATAGRAM_DATA, to, 1), &[number]);
-        write(&mut vm, &mut conn, &raw);
+    for (next, flags) in [("0.0.0.0", 0), ("[::]", abi::SOCKET_IPV6)] {
+        let (port, policy) = published();
+        let host = Host::start(policy);
+        let mut vm = host.join(21);
+        let any = SocketAddr::from(([0, 0, 0, 0], port));
+        let client = client("127.0.0.1");
+        let mut conn = vm.open_datagrams_at(any).unwrap();
+        client.send_to(b"ask", ("127.0.0.1", port)).unwrap();
+        receive(&mut vm, &mut conn);
+        let to = client.local_addr().unwrap();
+        for number in 0..200_u8 {
+            let raw = record(&Head::new(datagram::DATAGRAM_DATA, to, 1), &[number]);
+            write(&mut vm, &mut conn, &raw);
+        }
+        conn.tx.end();
+        // All is there when the doorbell of this one comes.
+        let next = format!("{next}:{port}").parse().unwrap();
+        vm.open_datagrams_with(next, flags).unwrap();
+        let done = vm.wait_other(abi::DONE, conn.own);
+        assert_eq!((done.reason, done.position), (0, conn.tx.position()));
+        for number in 0..200_u8 {
+            let mut buffer = [0; 9];
+            assert_eq!(client.recv(&mut buffer).unwrap(), 1);
+            assert_eq!(buffer[0], number);
+        }
+        assert_eq!(host.report().listeners, 2);
+        vm.send_done(&conn, 0);
+        host.wait_report(|report| report.listeners == 1);
     }
-    conn.tx.end();
-    // All is there when the doorbell of this one comes.
-    vm.open_datagrams_at(any).unwrap();
-    let done = vm.wait_other(abi::DONE, conn.own);
-    assert_eq!((done.reason, done.position), (0, conn.tx.position()));
-    for number in 0..200_u8 {
-        let mut buffer = [0; 9];
-        assert_eq!(client.recv(&mut buffer).unwrap(), 1);
-        assert_eq!(buffer[0], number);
-    }
-    assert_eq!(host.report().listeners, 2);
-    vm.send_done(&conn, 0);
-    host.wait_report(|report| report.listeners == 1);
 }
 
 #[test]

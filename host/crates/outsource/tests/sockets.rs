@@ -611,6 +611,13 @@ fn the_guest_is_asked_for_listeners_once_others_are_published() {
     vm.wait_message(is_question);
     vm.connect(server().1).unwrap();
     assert!(!vm.has_message(is_question));
+    // Sockets of UDP that found no place are natively published.
+    change(Policy {
+        listeners: 11,
+        sockets: 1000,
+        ..policy(&[port])
+    });
+    vm.wait_message(is_question);
     assert_eq!(host.report().corrupt, 0);
     drop(client);
 }
@@ -707,6 +714,27 @@ fn a_connect_that_waits_is_native_if_the_policy_forbids_it_meanwhile() {
     let refused = Err(libc::EACCES as u64);
     assert_eq!(wait_answer(&mut vm), (begun[1], refused));
     assert_eq!(host.report().sockets, 1);
+}
+
+#[test]
+fn a_connect_that_waits_leaves_from_the_source_of_the_policy_of_its_turn() {
+    let (listener, address) = server();
+    let from = |source: &str| Policy {
+        rate: 2,
+        burst: 1,
+        source: vec![source.parse().unwrap()],
+        ..policy(&[])
+    };
+    let host = Host::start(from("127.0.0.3"));
+    let mut vm = host.join(21);
+    let begun = begin(&mut vm, address, 2);
+    assert_eq!(wait_answer(&mut vm), (begun[0], Ok(())));
+    let policy = from("127.0.0.4");
+    host.order(&Order::Policy { policy }, &[]);
+    assert_eq!(wait_answer(&mut vm), (begun[1], Ok(())));
+    for source in ["127.0.0.3", "127.0.0.4"] {
+        assert_eq!(listener.accept().unwrap().1.ip().to_string(), source);
+    }
 }
 
 #[test]

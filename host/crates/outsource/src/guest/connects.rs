@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connects that wait for their turn.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use super::Guest;
+use crate::net::{self, Route};
 use crate::orders::Protocol;
+use crate::policy;
 use crate::rate::PATIENCE;
-use crate::{net, policy};
 
 /// Connects that one turn starts or ends at most.
 const TURN: usize = 32;
@@ -15,6 +17,16 @@ impl Guest<'_> {
     /// Whether a connect may start now. If so, the next one has to be later.
     pub fn may_start(&mut self) -> bool {
         self.rate.waiting.is_empty() && self.rate.may_start(self.policy, Instant::now())
+    }
+
+    /// Where a connection goes out, if the policy allows it. The error is the guest's.
+    pub fn find_route(&mut self, to: SocketAddr, wanted: IpAddr) -> Result<Route, i32> {
+        policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own)
+            .map_err(|cause| self.refuse(cause, &format!("connection to {to}")))?;
+        let source = policy::choose_source(self.policy, wanted, to.is_ipv4())
+            .inspect_err(|_| self.counts.refuse("source address".into(), "connection"))
+            .map_err(|errno| errno as i32)?;
+        Ok(Route { source, to })
     }
 
     /// Starts the connects whose turn it is, and ends those that have waited for too
@@ -33,18 +45,16 @@ impl Guest<'_> {
             let (Some(waiting), Some(own)) = (self.rate.waiting.pop_front(), own) else {
                 continue;
             };
-            let to = waiting.route.to;
+            let to = waiting.to;
             if is_late {
                 self.counts.refuse("rate".into(), "connection");
                 self.end_connect(own, libc::ETIMEDOUT);
-            } else if let Err(cause) =
-                policy::check_connect(self.policy, Protocol::Tcp, to, net::is_own)
-            {
-                // The policy has become another one.
-                let errno = self.refuse(cause, "connection");
-                self.end_connect(own, errno);
-            } else {
-                self.start(own, &waiting.route);
+                continue;
+            }
+            // The policy may have become another one.
+            match self.find_route(to, waiting.wanted) {
+                Ok(route) => self.start(own, &route),
+                Err(errno) => self.end_connect(own, errno),
             }
         }
     }

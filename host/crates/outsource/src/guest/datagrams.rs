@@ -88,9 +88,8 @@ impl Guest<'_> {
         if !matches!(result, Err(Errno::EADDRINUSE)) {
             return result;
         }
-        let ended = self
-            .table
-            .find_datagrams(|one| one.has_ended_at(published.at));
+        let port = published.at.0.port();
+        let ended = self.table.find_datagrams(|one| one.has_ended_at(port));
         for own in ended {
             for _ in 0..LAST_TURNS {
                 if !self.pump_datagrams(own) {
@@ -135,19 +134,27 @@ impl Guest<'_> {
     }
 
     /// The policy is another one: closes the sockets whose ports it does not publish any
-    /// more, or elsewhere. What the others know of it is outdated.
-    pub fn check_datagrams(&mut self) {
+    /// more, or elsewhere, and has those open others whose source is another one. What they know
+    /// of it is outdated.
+    pub fn check_datagrams(&mut self, before: &Policy) {
+        let mut ready = Vec::new();
         for datagrams in self.table.datagrams() {
             let is_published = datagrams.published.is_some();
             let alike = count_alike(self.policy, is_published);
             datagrams.ends.borrow_mut().outdate(is_published, alike);
             let Some(Published { local, flags, at }) = datagrams.published else {
+                if datagrams.forget_sources(before, self.policy) {
+                    ready.push(datagrams.own);
+                }
                 continue;
             };
             let now = policy::find_published(self.policy, Protocol::Udp, local, flags);
             if now != Some(at) {
                 datagrams.close(libc::EACCES, self.peer);
             }
+        }
+        for own in ready {
+            self.table.push(Queue::Ready, own);
         }
     }
 

@@ -23,11 +23,16 @@ use hallway_abi::ring;
 use hallway_endpoint::member::{Member, Slice};
 use hallway_outsource::orders::{Order, Policy, Report, CONTROL_FD};
 use hallway_shm::sealed_memory;
+use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{
     recv, sendmsg, setsockopt, socketpair, sockopt, AddressFamily, ControlMessage, MsgFlags,
     SockFlag, SockType,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 
 pub const SIZE: u64 = 32 << 20;
@@ -94,7 +99,11 @@ fn eventfd() -> OwnedFd {
 
 impl Host {
     pub fn start(policy: Policy) -> Self {
-        let host = Self::spawn();
+        Self::spawn().begin(policy)
+    }
+
+    /// Gives the program its first order.
+    pub fn begin(self, policy: Policy) -> Self {
         let own = own_slice();
         let start = Order::Start {
             size: SIZE,
@@ -105,14 +114,37 @@ impl Host {
             slice_size: own.size,
             policy,
         };
-        let fds = [host.region.as_raw_fd(), host.doorbell.as_raw_fd()];
-        host.order(&start, &fds);
-        host
+        let fds = [self.region.as_raw_fd(), self.doorbell.as_raw_fd()];
+        self.order(&start, &fds);
+        self
     }
 
     /// The program, without any order.
     pub fn spawn() -> Self {
         Self::spawn_from(Command::new(env!("CARGO_BIN_EXE_hallway-outsource")))
+    }
+
+    /// The program on a host without IPv6, and without any order.
+    pub fn spawn_without_ipv6() -> Self {
+        let condition = SeccompCondition::new(
+            0,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::Eq,
+            libc::AF_INET6 as u64,
+        );
+        let rule = SeccompRule::new(vec![condition.unwrap()]).unwrap();
+        let filter = SeccompFilter::new(
+            [(libc::SYS_socket, vec![rule])].into(),
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::EAFNOSUPPORT as u32),
+            std::env::consts::ARCH.try_into().unwrap(),
+        );
+        let filter: BpfProgram = filter.unwrap().try_into().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hallway-outsource"));
+        let apply = move || seccompiler::apply_filter(&filter).map_err(std::io::Error::other);
+        // SAFETY: without an error the closure makes system calls only.
+        unsafe { command.pre_exec(apply) };
+        Self::spawn_from(command)
     }
 
     /// The program as a command has it, without any order.
