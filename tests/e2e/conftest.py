@@ -30,7 +30,7 @@ from hallway_tests import outsourced as outsourcing
 from hallway_tests.cpus import Cpus
 from hallway_tests.hostend import HostEnd
 from hallway_tests.outsourced import Outsourced
-from hallway_tests.pair import LEAKS, Pair, booted
+from hallway_tests.pair import Pair, booted
 
 # Groups that are about connections and members, not about what QEMU does with devices.
 CONNECTIONS = (
@@ -38,14 +38,16 @@ CONNECTIONS = (
     *("e2e-tunnel-host", "e2e-cpus"),
 )
 
+# Groups in whose guests the debug kernel looks for leaks (test_leaks.py).
+LEAKS = ("e2e-streams", "e2e-peers", "e2e-outsourcing", "e2e-tunnels")
+
 Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Pair:
     """Return the pair of VMs of this group."""
-    options = {"qemu": _qemu(request.node), "kmemleak": _group(request.node) in LEAKS}
-    return site(lambda logs: booted(kernel, share, logs, slow, **options))
+    return site(lambda logs: booted(kernel, share, logs, slow, **_options(request.node)))
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def outsourced(
     request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float
 ) -> Outsourced:
     """Return a VM of a configuration with an outsourcer."""
-    return site(lambda logs: outsourcing.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
+    return site(lambda logs: outsourcing.booted(kernel, share, logs, slow, **_options(request.node)))
 
 
 @pytest.fixture
@@ -66,6 +68,10 @@ def host_end(request: pytest.FixtureRequest, site: Site, kernel: str, share: Pat
 def cpus(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Cpus:
     """Return two VMs of a configuration whose CPUs hallwayd schedules."""
     return site(lambda logs: scheduling.booted(kernel, share, logs, slow, qemu=_qemu(request.node)))
+
+
+def _options(item: pytest.Item) -> dict[str, Any]:
+    return {"qemu": _qemu(item), "kmemleak": _group(item) in LEAKS}
 
 
 def _qemu(item: pytest.Item) -> str | None:

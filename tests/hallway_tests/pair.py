@@ -27,8 +27,6 @@ from .guests import (
 )
 from .suite import check, wait_for
 
-# Groups whose guests are searched for leaks in the end: see e2e/test_leaks.py.
-LEAKS = ("e2e-streams", "e2e-peers")
 TINY = "tiny"  # a second region, with slots for the host and one VM
 
 
