@@ -112,11 +112,22 @@ static void ring_slot(struct region *region, u32 slot)
 	ivshmem_doorbell_ring(doorbell, READ_ONCE(reply->doorbell[slot]));
 }
 
+/* Has hallwayd changed nothing of the rule since? It may write others at any moment. */
+static bool is_same(struct hallway_reply *reply, u32 ranges, u32 i,
+		    const struct hallway_ports *ports)
+{
+	virt_rmb();
+	return READ_ONCE(reply->tunnel_ranges) == ranges &&
+	       READ_ONCE(reply->tunnel_ports[i].first) == ports->first &&
+	       READ_ONCE(reply->tunnel_ports[i].last) == ports->last;
+}
+
 bool ivshmem_admits(struct hall_member *member, u32 port)
 {
 	struct region *region = region_of(member);
 	struct doorbell *doorbell = READ_ONCE(region->doorbell);
 	struct hallway_reply *reply;
+	struct hallway_ports ports;
 	u32 ranges, i;
 
 	/* Its device may have gone. */
@@ -126,11 +137,13 @@ bool ivshmem_admits(struct hall_member *member, u32 port)
 	ranges = READ_ONCE(reply->tunnel_ranges);
 	if (!ranges)
 		return true;
-	ranges = min_t(u32, ranges - 1, HALLWAY_TUNNEL_RANGES);
-	for (i = 0; i < ranges; i++)
-		if (port >= READ_ONCE(reply->tunnel_ports[i].first) &&
-		    port <= READ_ONCE(reply->tunnel_ports[i].last))
-			return true;
+	for (i = 0; i < min_t(u32, ranges - 1, HALLWAY_TUNNEL_RANGES); i++) {
+		virt_rmb();
+		ports.first = READ_ONCE(reply->tunnel_ports[i].first);
+		ports.last = READ_ONCE(reply->tunnel_ports[i].last);
+		if (port >= ports.first && port <= ports.last)
+			return is_same(reply, ranges, i, &ports);
+	}
 	return false;
 }
 

@@ -121,20 +121,35 @@ impl Page {
         (serial != 0 && self.serial(entry) == serial).then_some(request)
     }
 
-    /// A guest that looks meanwhile finds no port allowed that is not.
+    /// A guest that looks while they change finds no port allowed; one that reads a rule looks
+    /// again whether it is still the same.
     fn write_tunnels(&self, entry: usize, tunnels: Option<&[(u32, u32)]>) {
         let base = Self::reply(entry);
         let count = base + offset_of!(abi::Reply, tunnel_ranges);
-        let ranges = tunnels.unwrap_or_default();
-        self.mapping.write_u32(count, 1);
-        for (number, (first, last)) in ranges.iter().enumerate() {
-            let at = base + offset_of!(abi::Reply, tunnel_ports) + number * size_of::<abi::Ports>();
-            self.mapping
-                .write_u32(at + offset_of!(abi::Ports, first), *first);
-            self.mapping
-                .write_u32(at + offset_of!(abi::Ports, last), *last);
-        }
         let all = tunnels.map_or(0, |ranges| 1 + ranges.len() as u32);
+        let at = |number: usize| {
+            let range = offset_of!(abi::Reply, tunnel_ports) + number * size_of::<abi::Ports>();
+            let (first, last) = (offset_of!(abi::Ports, first), offset_of!(abi::Ports, last));
+            (base + range + first, base + range + last)
+        };
+        let ranges = || tunnels.unwrap_or_default().iter().enumerate();
+        let is_there = |(number, &(first, last)): (usize, &(u32, u32))| {
+            let (at_first, at_last) = at(number);
+            (
+                self.mapping.read_u32(at_first),
+                self.mapping.read_u32(at_last),
+            ) == (first, last)
+        };
+        // A request that meets a change is refused, and other fields change often.
+        if self.mapping.read_u32(count) == all && ranges().all(is_there) {
+            return;
+        }
+        self.mapping.write_u32(count, 1);
+        for (number, &(first, last)) in ranges() {
+            let (at_first, at_last) = at(number);
+            self.mapping.write_u32(at_first, first);
+            self.mapping.write_u32(at_last, last);
+        }
         self.mapping.write_u32(count, all);
     }
 
@@ -370,5 +385,48 @@ mod tests {
         assert_eq!(guest.read_u32(base + 148), 6);
         assert_eq!(guest.read_u16(base + 128 + 64 + 126), 0x1234);
         assert_eq!(guest.read_u32(base + 128 + 60), 0x4000_0007);
+    }
+
+    /// As doorbells change with each VM that comes, a guest would refuse requests now and then.
+    #[test]
+    fn rules_that_stay_are_not_written_again() {
+        let fd = hallway_shm::sealed_memory("page", abi::PAGE_SIZE).unwrap();
+        let (page, guest) = (Page::new(&fd).unwrap(), Mapping::new(&fd, 4096).unwrap());
+        page.format();
+        let reply = |tunnels: &[(u32, u32)], doorbell| Reply {
+            serial: 3,
+            status: 2,
+            slot: 5,
+            generation: 9,
+            outsourcer: 6,
+            tunnels: Some(tunnels.to_vec()),
+            peer_cid: 0,
+            doorbells: [doorbell; abi::SLOTS_MAX],
+        };
+        let ranges = Page::reply(0) + offset_of!(abi::Reply, tunnel_ranges);
+        let rules = [(5000, 5000), (6000, 6999)];
+        page.write(0, &reply(&rules, 1));
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let guest = Mapping::new(&fd, 4096).unwrap();
+                let mut seen = std::collections::BTreeSet::new();
+                while !is_done.load(Ordering::Relaxed) {
+                    seen.insert(guest.read_u32(ranges));
+                }
+                seen
+            });
+            (0..200_000).for_each(|number| page.write(0, &reply(&rules, number as u16)));
+            is_done.store(true, Ordering::Relaxed);
+            looks.join().unwrap()
+        });
+        assert_eq!(seen, [3].into());
+        page.write(0, &reply(&rules[..1], 1));
+        assert_eq!(guest.read_u32(ranges), 2);
+        page.write(0, &reply(&[(5000, 5001)], 1));
+        assert_eq!(
+            guest.read_u32(Page::reply(0) + offset_of!(abi::Reply, tunnel_ports) + 4),
+            5001
+        );
     }
 }
