@@ -472,7 +472,8 @@ static void on_accept(struct hall_tunnel *tunnel)
 	spin_lock_bh(&channel->lock);
 	accept = channel->accept;
 	spin_unlock_bh(&channel->lock);
-	if (accept.carrier != HALL_TUNNEL_CARRIER || channel->receiver)
+	/* Without an endpoint the channel is closed, and its memory may be gone. */
+	if (accept.carrier != HALL_TUNNEL_CARRIER || channel->receiver || !channel->endpoint)
 		return;
 	WRITE_ONCE(channel->receiver, accept.from);
 	/* What was written since the peer looked rang no doorbell. */

@@ -20,21 +20,30 @@
 #define LOOKS_MAX	16
 
 /*
+ * May something be written to the peer's memory? Without a channel there may be none, and
+ * that of a peer that departs may be another's in a moment. lock_sock()
+ */
+static bool may_arm(const struct hall_tunnel *tunnel)
+{
+	struct hall_member *member = tunnel->channel.member;
+
+	return tunnel->mapped && !READ_ONCE(member->departed) &&
+	       member->transport->intact(member);
+}
+
+/*
  * For the byte after those that the caller has seen, as each waiter does: the ring has
  * one event. Bytes that came since then rang no doorbell. True: look again.
  */
 static bool arm_bytes(struct hall_tunnel *tunnel, u32 seen)
 {
-	struct hall_member *member = tunnel->channel.member;
-	bool ready = false;
+	bool ready;
 
-	/* The memory of a peer that departs may be another's in a moment. */
-	if (READ_ONCE(member->departed) || !member->transport->intact(member))
+	if (!may_arm(tunnel))
 		return false;
 	spin_lock_bh(&tunnel->channel.lock);
-	if (tunnel->mapped)
-		ready = hall_ring_arm_head(&tunnel->rx, seen + 1) ||
-			READ_ONCE(tunnel->rx.shared->end);
+	ready = hall_ring_arm_head(&tunnel->rx, seen + 1) ||
+		READ_ONCE(tunnel->rx.shared->end);
 	spin_unlock_bh(&tunnel->channel.lock);
 	return ready;
 }
@@ -157,7 +166,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	}
 	spin_lock_bh(&tunnel->channel.lock);
 	/* The next arrival is an edge, whether the program reads this one or not. */
-	if (*ready && tunnel->mapped)
+	if (*ready && may_arm(tunnel))
 		hall_tunnel_arm_edge(tunnel, false);
 	filled = !*ready && tunnel->mapped &&
 		 hall_ring_should_wake_writer(&tunnel->rx);
