@@ -9,9 +9,12 @@
 #include "outsource.h"
 
 #include <linux/jhash.h>
+#include <linux/mutex.h>
+#include <linux/sched.h>
 #include <net/ipv6.h>
 
 #include "../compat/cork.h"
+#include "../compat/file.h"
 #include "../obs/counters.h"
 
 /* Memory of datagrams of one socket that wait to be sent. */
@@ -29,6 +32,9 @@ struct returned {
  * else waits behind it.
  */
 static struct workqueue_struct *queue;
+
+/* Sends for sockets that are closed: one at a time. */
+static DEFINE_MUTEX(closed_mutex);
 
 #define SENDS	512	/* at once; kernels have other defaults each */
 
@@ -193,8 +199,40 @@ static void send_natively(struct sock *sk, struct sk_buff *skb)
 	/* It would become a part of the one that the program is making. */
 	if (READ_ONCE(udp_sk(sk)->pending) || hall_udp_is_corked(sk))
 		return;
+	/* The program has disconnected it: it has no port any more. */
+	if (!READ_ONCE(inet_sk(sk)->inet_sport))
+		return;
 	/* A datagram that finds no way is lost. */
 	sk->sk_prot->sendmsg(sk, &msg, skb->len);
+}
+
+/*
+ * A send that finds the buffer full follows a pointer that close() clears. So an open socket
+ * is held open; to one that is closed nothing else sends, and its buffer is looked at before.
+ */
+static bool is_full(const struct sock *sk)
+{
+	return sk_wmem_alloc_get(sk) >= READ_ONCE(sk->sk_sndbuf);
+}
+
+/* The file of an open socket, held. NULL: it is closed. */
+static struct file *hold_open(struct sock *sk)
+{
+	struct file *file;
+	bool is_open;
+
+	for (;;) {
+		read_lock_bh(&sk->sk_callback_lock);
+		is_open = sk->sk_socket;
+		file = is_open ? sk->sk_socket->file : NULL;
+		if (file && !hall_try_get_file(file))
+			file = NULL;
+		read_unlock_bh(&sk->sk_callback_lock);
+		if (file || !is_open)
+			return file;
+		/* It is being closed. */
+		schedule_timeout_uninterruptible(1);
+	}
 }
 
 static void send_returned(struct work_struct *work)
@@ -204,6 +242,7 @@ static void send_returned(struct work_struct *work)
 	struct hall_out *out = datagrams->out;
 	struct sk_buff_head batch;
 	struct sk_buff *skb;
+	struct file *file;
 
 	/* What comes back meanwhile has another turn. */
 	__skb_queue_head_init(&batch);
@@ -211,10 +250,18 @@ static void send_returned(struct work_struct *work)
 	skb_queue_splice_init(&datagrams->returned, &batch);
 	datagrams->returned_bytes = 0;
 	spin_unlock_bh(&out->channel.lock);
+	file = hold_open(out->sk);
+	if (!file)
+		mutex_lock(&closed_mutex);
 	while ((skb = __skb_dequeue(&batch))) {
-		send_natively(out->sk, skb);
+		if (file || !is_full(out->sk))
+			send_natively(out->sk, skb);
 		kfree_skb(skb);
 	}
+	if (file)
+		fput(file);
+	else
+		mutex_unlock(&closed_mutex);
 	hall_out_put(out);
 }
 
