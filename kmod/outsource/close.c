@@ -106,6 +106,16 @@ int hall_out_shutdown(struct socket *sock, int how)
 	return hall_tables_of(sock->sk)->native->shutdown(sock, how);
 }
 
+/* Another thread's connect() may have decided, or be about to. */
+static noinline void await_connect(struct sock *sk)
+{
+	/* It sleeps without an object. */
+	hall_out_enter();
+	lock_sock(sk);
+	release_sock(sk);
+	hall_out_leave();
+}
+
 int hall_watched_shutdown(struct socket *sock, int how)
 {
 	const struct hall_tables *tables = hall_tables_of(sock->sk);
@@ -113,9 +123,7 @@ int hall_watched_shutdown(struct socket *sock, int how)
 	/* That ends a listener. */
 	if (how == SHUT_RD || how == SHUT_RDWR)
 		hall_listener_forget(sock->sk);
-	/* Another thread's connect() may have decided, or be about to. */
-	lock_sock(sock->sk);
-	release_sock(sock->sk);
+	await_connect(sock->sk);
 	if (READ_ONCE(sock->ops) == &tables->stream)
 		return hall_out_shutdown(sock, how);
 	return tables->native->shutdown(sock, how);

@@ -23,8 +23,8 @@
 #include <net/transp_v6.h>
 #include <net/udp.h>
 
-/* A protocol number for experiments (RFC 3692). */
-#define MARKER_PROTOCOL	253
+/* No program can have a socket of it: it is beyond IPPROTO_MAX. */
+#define MARKER_PROTOCOL	0xffff
 /* Entries of one list that are looked at. */
 #define LOOK_MAX	16
 
@@ -89,18 +89,26 @@ bool hall_is_native(const struct socket *sock)
 		       sizeof(*sock->ops));
 }
 
-/* A socket is being made; its proto is a copy of ours. */
+/*
+ * A socket is being made; its proto is a copy of ours. UDP's own init() allocates memory
+ * in newer kernels.
+ */
 static int init_sock(struct sock *sk)
 {
 	struct hall_tables *tables = container_of(sk->sk_prot, struct hall_tables,
 						  prot);
+	bool may_sleep = sk->sk_type == SOCK_DGRAM;
 	int err;
 
+	if (may_sleep)
+		hall_out_enter();
 	sk->sk_prot = tables->native_prot;
 	sk->sk_prot_creator = tables->native_prot;
 	err = tables->native_prot->init(sk);
 	if (!err && !sk->sk_kern_sock && sk->sk_socket)
 		smp_store_release(&sk->sk_socket->ops, &tables->watched);
+	if (may_sleep)
+		hall_out_leave();
 	return err;
 }
 
@@ -187,7 +195,7 @@ static void fill_tables(struct hall_tables *tables, const struct hook *hook)
 	tables->prot = *hook->native;
 	/*
 	 * The owner stays native's: while the module goes, no reference to it can be
-	 * had, and no socket could be made. init_sock() does not sleep.
+	 * had, and no socket could be made.
 	 */
 	tables->prot.init = init_sock;
 	tables->watched = *tables->native;
@@ -233,6 +241,16 @@ static struct proto *find_udpv6(void)
 	return prot;
 }
 
+/* Where the guest was booted without IPv6, its lists are empty. */
+static bool has_family(const struct hook *hook)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	return hook->add != add_v6 || ipv6_mod_enabled();
+#else
+	return true;
+#endif
+}
+
 int hall_hook_init(void)
 {
 	unsigned int n;
@@ -241,7 +259,7 @@ int hall_hook_init(void)
 	if (hooks[UDP6].add && !hooks[UDP6].native)
 		hooks[UDP6].native = find_udpv6();
 	for (n = 0; n < HOOKS; n++) {
-		if (!hooks[n].native || hooks[n].entry)
+		if (!hooks[n].native || hooks[n].entry || !has_family(&hooks[n]))
 			continue;
 		err = set_hook(&hooks[n]);
 		if (err)

@@ -67,6 +67,7 @@ LEAVING = (
     *("hall_setsockopt", "hall_getsockopt", "hall_ioctl"),
     *("hall_ops_sendmsg", "hall_ops_recvmsg"),
     *("hall_watched_connect", "hall_watched_accept", "hall_watched_setsockopt"),
+    *("hall_watched_shutdown", "hall_datagram_release"),
     *("hall_out_sendmsg", "hall_out_recvmsg", "hall_out_setsockopt", "hall_out_getsockopt"),
     *("hall_out_poll", "hall_out_ioctl", "hall_datagram_poll"),
 )
