@@ -110,6 +110,27 @@ static bool has_sock_ops(struct sock *sk)
 #endif
 }
 
+/* IPsec policies of the guest: to encrypt, or to drop. Whom they concern is not looked at. */
+static bool has_ipsec_policies(void)
+{
+#ifdef CONFIG_XFRM
+	const struct netns_xfrm *xfrm = &init_net.xfrm;
+	unsigned int dir;
+
+	for (dir = XFRM_POLICY_IN; dir <= XFRM_POLICY_OUT; dir++)
+		if (READ_ONCE(xfrm->policy_count[dir]) ||
+		    READ_ONCE(xfrm->policy_default[dir]) == XFRM_USERPOLICY_BLOCK)
+			return true;
+#endif
+	return false;
+}
+
+/* The host's packets pass no rule of this guest. */
+static bool rules_apply(struct sock *sk, bool v4)
+{
+	return hall_filters_apply(sk, v4) || has_ipsec_policies();
+}
+
 /* Is there nothing about the socket that the host's one could not have? */
 static bool is_plain(const struct sock *sk)
 {
@@ -181,9 +202,8 @@ u32 hall_outsource_check_connect(struct socket *sock,
 		return HALLWAY_REASON_BOUND;
 	if (!is_plain_tcp(sk))
 		return HALLWAY_REASON_OPTION;
-	/* The host's packets pass no rule of this guest. */
 	if (hall_filters_apply_connect(sk) ||
-	    hall_filters_apply(sk, ipv6_addr_v4mapped(&remote)))
+	    rules_apply(sk, ipv6_addr_v4mapped(&remote)))
 		return HALLWAY_REASON_FILTERED;
 	return HALLWAY_REASON_NONE;
 }
@@ -197,13 +217,13 @@ bool hall_outsource_may_send(struct sock *sk, const struct in6_addr *remote)
 	       !(v4 && sk->sk_family == AF_INET6 && ipv6_only_sock(sk)) &&
 	       is_plain_udp(sk) && hall_address_leads_out(remote) &&
 	       !is_member(remote) && !hall_filters_apply_connect(sk) &&
-	       !hall_filters_apply_sendmsg(sk) && !hall_filters_apply(sk, v4);
+	       !hall_filters_apply_sendmsg(sk) && !rules_apply(sk, v4);
 }
 
 bool hall_outsource_may_answer(struct sock *sk, bool v4)
 {
 	return is_plain_udp(sk) && !hall_filters_apply_sendmsg(sk) &&
-	       !hall_filters_apply(sk, v4);
+	       !rules_apply(sk, v4);
 }
 
 bool hall_outsource_may_publish(struct sock *sk)
@@ -211,8 +231,7 @@ bool hall_outsource_may_publish(struct sock *sk)
 	bool plain = sk->sk_type == SOCK_DGRAM ? is_plain_udp(sk) : is_plain_tcp(sk);
 
 	if (!READ_ONCE(hall_outsourcing) || !plain ||
-	    hall_filters_apply(sk, true) ||
-	    hall_filters_apply(sk, false))
+	    rules_apply(sk, true) || rules_apply(sk, false))
 		return false;
 #if IS_ENABLED(CONFIG_IPV6)
 	if (sk->sk_family == AF_INET6)

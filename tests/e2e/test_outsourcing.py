@@ -215,6 +215,27 @@ def test_guest_rules(outsourced: Outsourced) -> None:
     assert delta.of(vm)["outsource_connections"] == 1
 
 
+@pytest.mark.kernel("6.1", "6.12")  # the debug kernel has no xfrm_user
+def test_guest_ipsec(outsourced: Outsourced) -> None:
+    """No connection passes by IPsec policies of the guest."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(CLIENT, "/tmp/client.py")
+    client = f"python3 -B /tmp/client.py {OUTSIDE} 7005 100000"
+    with served(OUTSIDE, 7005, "outside"):
+        vm.run("ip xfrm policy add dst 192.0.2.0/24 dir out action block")
+        try:
+            secured = json.loads(vm.run(client, timeout=120).out)
+        finally:
+            vm.run("ip xfrm policy flush")
+        assert not delta.of(vm)["outsource_calls"]
+        free = json.loads(vm.run(client, timeout=120).out)
+    assert secured["good"], secured
+    assert free["good"], free
+    assert delta.of(vm)["outsource_connections"] == 1
+
+
 def test_published(outsourced: Outsourced) -> None:
     """One listener in the guest serves a client on the host, one by the NIC, and one in the guest."""
     vm = outsourced.vm
