@@ -85,6 +85,60 @@ def test_datagrams(outsourced: Outsourced, own: str, peer: str, how: str) -> Non
     assert moved["rx_bytes_outsourced"] > BYTES
 
 
+# Datagrams to a neighbour that does not answer fill the buffer of a closed socket.
+FULL = """
+import socket, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+for number in range(8):
+    sock.sendto(bytes(1400), (sys.argv[1], 9))
+"""
+NOBODY = "10.77.0.250"
+
+
+def test_returned_to_closed_and_full(outsourced: Outsourced) -> None:
+    """What comes back to a socket that is closed, and for which there is no space, is lost; the rest goes."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(FULL, "/tmp/full.py")
+    pid = outsourced.outsourcer()
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        vm.run(f"python3 -B /tmp/full.py {NOBODY}")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: delta.of(vm)["outsource_returned"], "some are sent", 20 * outsourced.slow)
+    rmmod(vm)
+
+
+# Gives the port back that the kernel has chosen, by connect() to AF_UNSPEC.
+DISCONNECTING = """
+import ctypes, socket, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.settimeout(20)
+to = sys.argv[1], int(sys.argv[2])
+for turn in range(3):
+    sock.sendto(b"%d" % turn, to)
+    assert sock.recvfrom(100)[0].endswith(b"\n%d" % turn)
+    assert not ctypes.CDLL(None).connect(sock.fileno(), bytes(16), 16)
+"""
+
+
+def test_disconnected(outsourced: Outsourced) -> None:
+    """A socket that is disconnected gets another port, there and on the host, and answers again."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(DISCONNECTING, "/tmp/disconnecting.py")
+    with served(OUTSIDE, 7020, "outside"):
+        vm.run(f"python3 -B /tmp/disconnecting.py {OUTSIDE} 7020", timeout=120)
+    moved = delta.of(vm)
+    assert (moved["outsource_datagram_sockets"], moved["outsource_returned"]) == (3, 0)
+    assert moved["rx_bytes_outsourced"]
+
+
 def test_not_allowed(outsourced: Outsourced) -> None:
     """The first datagram comes back; it and the others go by the guest's own stack."""
     vm = outsourced.vm
