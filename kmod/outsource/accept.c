@@ -231,6 +231,9 @@ static int graft_sock(struct sock *listener, struct socket *fresh)
 	lock_sock(sk);
 	sock->sk = NULL;
 	sock_graft(sk, fresh);
+	/* As accept() does natively. */
+	if (test_bit(SOCK_SUPPORT_ZC, &sock->flags))
+		set_bit(SOCK_SUPPORT_ZC, &fresh->flags);
 	hall_options_inherit(sk, listener);
 	release_sock(sk);
 	/* It has no sk, so its release is native's. */

@@ -17,7 +17,8 @@
 /* Is it too late to send? */
 static bool is_closed_for_sending(const struct hall_out *out)
 {
-	return READ_ONCE(out->sk->sk_err) || out->ended ||
+	/* Another thread may have given it up, and connected the socket anew. */
+	return READ_ONCE(out->closed) || READ_ONCE(out->sk->sk_err) || out->ended ||
 	       (READ_ONCE(out->sk->sk_shutdown) & SEND_SHUTDOWN);
 }
 
