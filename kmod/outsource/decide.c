@@ -110,7 +110,7 @@ static bool has_sock_ops(struct sock *sk)
 #endif
 }
 
-/* IPsec policies of the guest: to encrypt, or to drop. Whom they concern is not looked at. */
+/* IPsec policies of the guest: to encrypt, or to drop, wherever to. */
 static bool has_ipsec_policies(void)
 {
 #ifdef CONFIG_XFRM

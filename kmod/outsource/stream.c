@@ -17,7 +17,7 @@
 /* Is it too late to send? */
 static bool is_closed_for_sending(const struct hall_out *out)
 {
-	/* Another thread may have given it up, and connected the socket anew. */
+	/* Another thread may have given it up, and connected the socket again. */
 	return READ_ONCE(out->closed) || READ_ONCE(out->sk->sk_err) || out->ended ||
 	       (READ_ONCE(out->sk->sk_shutdown) & SEND_SHUTDOWN);
 }

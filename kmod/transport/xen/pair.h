@@ -3,9 +3,9 @@
  * Pairs: this domain, and one other that it may share memory with.
  *
  * Each of the two grants the other a slice of its own memory, as long as dom0
- * allows the pair and the other has a module. Each maps the other's slice whole, once, when it finds an offer
- * of it, and has the other arrive. The pair has an event channel: the domain with
- * the lower number makes it, and says its port in its offer.
+ * allows the pair and the other has a module. Each maps the other's slice whole, once,
+ * when it finds an offer of it, and has the other arrive. The pair has an event channel:
+ * the domain with the lower number makes it, and says its port in its offer.
  *
  * An offer of another generation is of another peer in the same place: the one of
  * before departs, its slice is unmapped once no channel to it is left, and only then
