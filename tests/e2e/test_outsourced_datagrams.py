@@ -121,7 +121,7 @@ sock.settimeout(20)
 to = sys.argv[1], int(sys.argv[2])
 for turn in range(3):
     sock.sendto(b"%d" % turn, to)
-    assert sock.recvfrom(100)[0].endswith(b"\n%d" % turn)
+    assert sock.recvfrom(100)[0].endswith(b"\\n%d" % turn)
     assert not ctypes.CDLL(None).connect(sock.fileno(), bytes(16), 16)
 """
 
