@@ -85,16 +85,22 @@ static void no_answer(void)
 	CHECK(own_domid == 5 && members == 2);
 }
 
-/* A domain that has no module is granted nothing; it sees that there is one here. */
-static void domain_without_a_module(void)
+/* What says that there is a module here. */
+static bool is_announced(const struct peer *peer)
 {
 	char path[64];
 
+	snprintf(path, sizeof(path), "/local/domain/%u/hallway/to/%u/major", own, peer->domid);
+	return find_node(path) >= 0;
+}
+
+/* A domain that has no module is granted nothing; it sees that there is one here. */
+static void domain_without_a_module(void)
+{
 	list_peer(&peers[0]);
 	write_node(FROM, &peers[0], "", "");
 	settle();
-	snprintf(path, sizeof(path), "/local/domain/%u/hallway/to/%u/major", own, peers[0].domid);
-	CHECK(!count_granted(&peers[0]) && find_node(path) >= 0);
+	CHECK(!count_granted(&peers[0]) && is_announced(&peers[0]));
 	offer(&peers[0], PAGES);
 	settle();
 	CHECK(count_granted(&peers[0]) == PAGES && count_mapped() == PAGES);
@@ -103,7 +109,7 @@ static void domain_without_a_module(void)
 	settle();
 	CHECK(!count_granted(&peers[0]) && !count_mapped());
 	end();
-	CHECK(find_node(path) < 0);
+	CHECK(!is_announced(&peers[0]));
 	begin();
 }
 
@@ -186,6 +192,23 @@ static void storms(void)
 	}
 }
 
+/* Peers keep what they have granted: it is there again in a moment. */
+static void suspended_and_here_again(void)
+{
+	unsigned int i;
+
+	join_all();
+	suspend(false);
+	CHECK(!members);
+	for (i = 0; i < 1000; i++) {
+		handle_watches();
+		pass(1);
+		CHECK(is_announced(&peers[0]) && is_announced(&peers[1]));
+	}
+	pass(10000);
+	CHECK(members == 2);
+}
+
 /* Its departure waits for a work item of its own. */
 static void suspended_before_a_departure(void)
 {
@@ -250,6 +273,46 @@ static void calls_that_stay(void)
 	CHECK(members == 1 && count_mapped() == PAGES && count_granted(&peers[0]) == PAGES);
 }
 
+/* dom0 says nothing meanwhile. */
+static void calls_that_stay_again_and_again(void)
+{
+	unsigned int i, n, watched = 0;
+
+	list_peer(&peers[0]);
+	for (i = 0; i < 10; i++) {
+		offer(&peers[0], PAGES);
+		settle();
+		pass(10000);
+		settle();
+		CHECK(members == 1);
+		use_ring(0);
+		remove_node_from(&peers[0], "generation");
+		settle();
+		pass(10000);
+		close_rings();
+		settle();
+	}
+	for (n = 0; n < WATCHES; n++)
+		watched += !!watches[n];
+	CHECK(watched <= 3, "%u", watched);
+}
+
+/* Nothing says that there is a module once it has gone. */
+static void unloaded_while_a_call_stays(void)
+{
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+	ending = true;
+	read_list_soon();
+	pass(10000);
+	CHECK(!members && count_mapped() == PAGES);
+	end();
+	CHECK(!is_announced(&peers[0]));
+	begin();
+}
+
 /* The peer uses the memory of former rings for new ones. */
 static void call_that_stays_where_the_peer_has_not_left(void)
 {
@@ -280,6 +343,11 @@ static void suspended_while_a_call_stays(void)
 	CHECK(!members && count_mapped() == PAGES);
 	suspend(true);
 	CHECK(!count_mapped());
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	pass(10000);
+	CHECK(is_announced(&peers[0]));
 	close_rings();
 	pass(10000);
 }
@@ -315,9 +383,12 @@ int main(void)
 	PLAY(no_place_for_offers);
 	PLAY(large_slices);
 	PLAY(storms);
+	PLAY(suspended_and_here_again);
 	PLAY(suspended_before_a_departure);
 	PLAY(suspended_within_a_departure);
 	PLAY(calls_that_stay);
+	PLAY(calls_that_stay_again_and_again);
+	PLAY(unloaded_while_a_call_stays);
 	PLAY(call_that_stays_where_the_peer_has_not_left);
 	PLAY(suspended_while_a_call_stays);
 	PLAY(unbound_channels);

@@ -348,7 +348,7 @@ static void join(struct pair *pair)
 	 * The peer has the slice of before, and uses its memory for new rings: a call that
 	 * reads a former ring would find their bytes.
 	 */
-	if (former && former->occupant == pair->offer.generation)
+	if (former && former->occupant && former->occupant == pair->offer.generation)
 		return;
 	if (!pair->granted) {
 		if (!pair->offer.possible) {
@@ -420,10 +420,12 @@ static void begin_leaving(struct pair *pair)
 /* One for each domain: a former pair keeps two slices. */
 static bool may_become_former(struct pair *pair)
 {
-	return pair->state == PAIR_LEAVING && !pair->former &&
-	       time_after(jiffies, pair->left_at + PATIENCE) &&
-	       !hall_peer_at(&pair->own, 0) && !hall_peer_lingers(&pair->own, 0) &&
-	       !find_former(pair->domid);
+	if (pair->state != PAIR_LEAVING || pair->former)
+		return false;
+	/* The time counts once its streams have been detached. */
+	if (hall_peer_at(&pair->own, 0) || hall_peer_lingers(&pair->own, 0))
+		pair->left_at = jiffies;
+	return time_after(jiffies, pair->left_at + PATIENCE) && !find_former(pair->domid);
 }
 
 /* What it shares stays as it is. */
@@ -435,6 +437,22 @@ static void become_former(struct pair *pair)
 	hall_xen_remove_offer(&pair->nodes);
 	close_channel(pair);
 	list_move_tail(&pair->list, &xen_former);
+}
+
+/*
+ * Has another pair the same nodes, or will it in a moment? One that has ended comes back if
+ * dom0 lists it, as after a suspension.
+ */
+static bool is_followed(const struct pair *pair)
+{
+	const struct pair *other;
+
+	if (!pair->former)
+		return pair->ended;
+	list_for_each_entry(other, &xen_pairs, list)
+		if (other->domid == pair->domid)
+			return true;
+	return false;
 }
 
 void hall_xen_pair_suspend(struct pair *pair)
@@ -475,7 +493,7 @@ bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 		join(pair);
 	if (pair->state == PAIR_ALONE && !pair->listed) {
 		withdraw(pair);
-		if (!pair->former)
+		if (!is_followed(pair))
 			hall_xen_leave(&pair->nodes);
 		spin_lock(&gone_lock);
 		list_move_tail(&pair->list, &gone_pairs);
@@ -531,6 +549,8 @@ static void note_change(struct xenbus_watch *watch, const char *path,
 
 	WRITE_ONCE(pair->changed, true);
 	pair->look_soon();
+	/* This pair, too: a former one would stay until dom0 has another event. */
+	hall_xen_pairs_free();
 }
 
 struct pair *hall_xen_pair_create(domid_t own, domid_t domid,

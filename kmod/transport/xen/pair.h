@@ -51,7 +51,7 @@ struct pair {
 	struct xen_known known;
 	enum pair_state state;
 	unsigned long joined_at;	/* jiffies */
-	unsigned long left_at;		/* jiffies */
+	unsigned long left_at;		/* jiffies: its streams were detached */
 	unsigned long try_at;		/* jiffies; nothing is tried before */
 	unsigned int pause;		/* jiffies; until then, as chosen last */
 	bool complained;		/* of what was tried last */
