@@ -958,6 +958,7 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Helper>, Fault> {
                     format!("{why}: write tcp/8080, udp/53, or tcp/80=10.0.0.5:8080")
                 })
             })?,
+            is_draining: false,
             sockets: number(&raw.sockets, OUTSOURCED_SOCKETS, SOCKETS_MAX)?,
             listeners: number(&raw.listeners, OUTSOURCED_LISTENERS, SOCKETS_MAX)?,
             rate,

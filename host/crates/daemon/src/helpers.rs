@@ -341,10 +341,8 @@ impl Helpers {
             Some(Task::Outsource(policy)) => policy.clone(),
             _ => Policy::default(),
         };
-        // Rules that deny count for published ports, too.
-        let denied = policy.connect.iter().filter(|rule| !rule.allow);
         let drained = Task::Outsource(Policy {
-            connect: denied.copied().collect(),
+            is_draining: true,
             sockets: 0,
             ..policy
         });

@@ -776,12 +776,14 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
             other => panic!("{other:?}"),
         }
     }
-    // While it drains it gets no more, and the rule that denies counts on; the policy comes back
-    // once nothing asks any more.
+    // While it drains it gets no more, and rules count for answers; the policy comes back once
+    // nothing asks any more.
     let policies = || {
         let orders = said(&daemon).into_iter();
         let policy = |one: (_, _, _, Order)| match one.3 {
-            Order::Policy { policy } => Some((policy.sockets, policy.connect.len())),
+            Order::Policy { policy } => {
+                Some((policy.is_draining, policy.sockets, policy.connect.len()))
+            }
             _ => None,
         };
         orders.filter_map(policy).collect::<Vec<_>>()
@@ -791,9 +793,9 @@ fn its_report_is_shown_and_live_connections_keep_the_vm_from_migrating() {
     // What it reported before does not count.
     assert_eq!(drain(), draining(1));
     until("it reports again", || drain() == draining(3));
-    until("it is drained", || policies() == [(0, 1)]);
+    until("it is drained", || policies() == [(true, 0, 2)]);
     until("it has its policy again", || {
-        policies() == [(0, 1), (100, 2)]
+        policies() == [(true, 0, 2), (false, 100, 2)]
     });
     assert_eq!(release(true), Answer::Release(Release::Unplugging));
     until("its region is out", || {

@@ -232,7 +232,10 @@ impl Datagrams {
         let was_met = before.is_some_and(|known| known.is_allowed);
         let allowed = match to.port() {
             0 => Err("port 0".into()),
-            _ => policy::check_connect(turn.policy, Protocol::Udp, to, net::is_own),
+            // What was allowed before stays so where the host has too little to find out.
+            _ => policy::check_connect(turn.policy, Protocol::Udp, to, |ip| {
+                net::find_own(ip).unwrap_or(!was_met)
+            }),
         };
         // An end that was allowed before another policy came costs no token again.
         if allowed.is_ok() && !was_met && !turn.rate.may_meet(turn.policy) {
@@ -335,22 +338,23 @@ impl Datagrams {
         result.map(drop)
     }
 
-    /// The MTU for which a datagram was too long, as the kernel says; 0: it does not. What else
-    /// it reports before goes to the guest.
+    /// The MTU for which the last datagram was too long, as the kernel says; 0: it does not. What
+    /// else it reports goes to the guest.
     fn take_mtu(&mut self, is_v4: bool, peer: &mut Peer) -> u32 {
+        let mut mtu = 0;
         for _ in 0..TURN {
             let socket = self.sockets[usize::from(!is_v4)].as_ref();
             match socket.and_then(|socket| udp::receive_error(&socket.fd)) {
                 Some((_, error)) if error.origin == libc::SO_EE_ORIGIN_LOCAL => {
                     if error.errno == Errno::EMSGSIZE as u32 {
-                        return error.info;
+                        mtu = error.info;
                     }
                 }
                 Some((address, error)) => self.report(address, error, peer),
                 None => break,
             }
         }
-        0
+        mtu
     }
 
     /// Has the guest send it natively.

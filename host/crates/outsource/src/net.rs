@@ -81,17 +81,23 @@ fn may_bind(ip: IpAddr) -> Result<bool, Errno> {
     }
 }
 
-/// Whether an address is one of the network namespace's own. True as well where that cannot be
-/// found out, as without descriptors. False as well where its sysctl `ip_nonlocal_bind`
+/// Whether an address is one of the network namespace's own. Nothing: that cannot be found
+/// out, as without descriptors. False as well where its sysctl `ip_nonlocal_bind`
 /// lets programs have any address: nothing shows it there.
-pub fn is_own(ip: IpAddr) -> bool {
+pub fn find_own(ip: IpAddr) -> Option<bool> {
     // No machine has an address for documents.
     let others = if ip.is_ipv4() {
         IpAddr::from([192, 0, 2, 77])
     } else {
         IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 77])
     };
-    may_bind(ip).unwrap_or(true) && !may_bind(others).unwrap_or(false)
+    let may = may_bind(ip).ok()?;
+    Some(may && !may_bind(others).unwrap_or(false))
+}
+
+/// The same; true where it cannot be found out.
+pub fn is_own(ip: IpAddr) -> bool {
+    find_own(ip).unwrap_or(true)
 }
 
 /// Starts a connection. It is there once the socket is writable without an error. It ends

@@ -23,6 +23,8 @@ pub struct Policy {
     pub connect: Vec<Rule>,
     /// Ports of the guest that the host publishes.
     pub publish: Vec<Publish>,
+    /// The guest is to end its connections, and gets no others; rules about answers stay.
+    pub is_draining: bool,
     /// Connections that the guest may have at a time.
     pub sockets: u32,
     /// Listeners, and UDP sockets with a published port, that the guest may have at a time.

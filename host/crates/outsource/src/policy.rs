@@ -107,6 +107,9 @@ pub fn check_connect(
     to: SocketAddr,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Result<(), String> {
+    if policy.is_draining {
+        return Err("draining".into());
+    }
     let known = OnceCell::new();
     let is_own = || *known.get_or_init(|| is_own(to.ip()));
     let mut rules = policy.connect.iter();
@@ -254,6 +257,25 @@ mod tests {
         ] {
             let answer = check_answer(&policy, to.parse().unwrap());
             assert_eq!(answer.is_ok(), is_allowed, "{to}");
+        }
+    }
+
+    #[test]
+    fn a_vm_that_is_drained_answers_and_connects_nowhere() {
+        let policy = Policy {
+            is_draining: true,
+            ..policy(&["10.1.0.0/16", "!10.0.0.0/8", "0.0.0.0/0"], &[])
+        };
+        for (to, is_answered) in [
+            ("10.1.0.1:5", true),
+            ("10.2.0.1:5", false),
+            ("1.2.3.4:5", true),
+        ] {
+            let to = to.parse().unwrap();
+            assert_eq!(check_answer(&policy, to).is_ok(), is_answered, "{to}");
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                assert!(check_connect(&policy, protocol, to, |_| false).is_err());
+            }
         }
     }
 
