@@ -210,6 +210,7 @@ pub struct DomainPair {
     pub refused: Option<String>,
     /// Numbers of those that have announced their module to the other one. Both do before
     /// memory is offered.
+    #[serde(default)]
     pub announced: Vec<u32>,
     /// Numbers of those that offer the other one memory. Both do where memory is shared.
     pub offering: Vec<u32>,

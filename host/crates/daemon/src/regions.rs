@@ -115,6 +115,10 @@ impl Regions {
                 check_same(name, served.region.geometry(), spec.geometry)?;
                 continue;
             }
+            // Its file may be on a disk.
+            if config.is_by_hand(name) {
+                continue;
+            }
             more = more.saturating_add(spec.geometry.size());
             check_memory(more)
                 .with_context(|| format!("region {name}, with new ones before it"))?;

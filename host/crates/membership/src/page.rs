@@ -407,15 +407,18 @@ mod tests {
         let rules = [(5000, 5000), (6000, 6999)];
         page.write(0, &reply(&rules, 1));
         let is_done = std::sync::atomic::AtomicBool::new(false);
+        let begins = std::sync::Barrier::new(2);
         let seen = std::thread::scope(|scope| {
             let looks = scope.spawn(|| {
                 let guest = Mapping::new(&fd, 4096).unwrap();
-                let mut seen = std::collections::BTreeSet::new();
+                let mut seen = std::collections::BTreeSet::from([guest.read_u32(ranges)]);
+                begins.wait();
                 while !is_done.load(Ordering::Relaxed) {
                     seen.insert(guest.read_u32(ranges));
                 }
                 seen
             });
+            begins.wait();
             (0..200_000).for_each(|number| page.write(0, &reply(&rules, number as u16)));
             is_done.store(true, Ordering::Relaxed);
             looks.join().unwrap()
