@@ -95,7 +95,7 @@ pub fn find_own(ip: IpAddr) -> Option<bool> {
     Some(may && !may_bind(others).unwrap_or(false))
 }
 
-/// The same; true where it cannot be found out.
+/// Whether an address is one of the network namespace's own, or may be.
 pub fn is_own(ip: IpAddr) -> bool {
     find_own(ip).unwrap_or(true)
 }
