@@ -286,7 +286,9 @@ impl Datagrams {
                     errno: errno as u32,
                     origin: libc::SO_EE_ORIGIN_LOCAL,
                     info: match errno {
-                        Errno::EMSGSIZE => self.take_mtu(head.address.is_ipv4(), turn.peer),
+                        Errno::EMSGSIZE => {
+                            self.report_errors(usize::from(!head.address.is_ipv4()), turn.peer)
+                        }
                         _ => 0,
                     },
                     ..Error::default()
@@ -338,25 +340,6 @@ impl Datagrams {
         result.map(drop)
     }
 
-    /// The MTU for which the last datagram was too long, as the kernel says; 0: it does not. What
-    /// else it reports goes to the guest.
-    fn take_mtu(&mut self, is_v4: bool, peer: &mut Peer) -> u32 {
-        let mut mtu = 0;
-        for _ in 0..TURN {
-            let socket = self.sockets[usize::from(!is_v4)].as_ref();
-            match socket.and_then(|socket| udp::receive_error(&socket.fd)) {
-                Some((_, error)) if error.origin == libc::SO_EE_ORIGIN_LOCAL => {
-                    if error.errno == Errno::EMSGSIZE as u32 {
-                        mtu = error.info;
-                    }
-                }
-                Some((address, error)) => self.report(address, error, peer),
-                None => break,
-            }
-        }
-        mtu
-    }
-
     /// Has the guest send it natively.
     fn send_back(&mut self, head: &Head, runs: &Runs, peer: &mut Peer) -> Sent {
         let Some(to) = &mut self.to_guest else {
@@ -405,23 +388,35 @@ impl Datagrams {
         }
     }
 
+    /// Reports what the kernel says of datagrams that were sent. Returns the MTU for which the last
+    /// one was too long; 0: none was, or the kernel does not say it.
+    fn report_errors(&mut self, number: usize, peer: &mut Peer) -> u32 {
+        let mut mtu = 0;
+        for _ in 0..TURN {
+            let Some(socket) = &mut self.sockets[number] else {
+                break;
+            };
+            if !socket.has_errors {
+                break;
+            }
+            match udp::receive_error(&socket.fd) {
+                // The call that sent it has given that one, with the port that it has not.
+                Some((_, error)) if error.origin == libc::SO_EE_ORIGIN_LOCAL => {
+                    if error.errno == Errno::EMSGSIZE as u32 {
+                        mtu = error.info;
+                    }
+                }
+                Some((address, error)) => self.report(address, error, peer),
+                None => socket.has_errors = false,
+            }
+        }
+        mtu
+    }
+
     fn pump_to_guest(&mut self, turn: &mut Turn<'_>) -> bool {
         let mut has_more = false;
         for number in 0..self.sockets.len() {
-            for _ in 0..TURN {
-                let Some(socket) = &mut self.sockets[number] else {
-                    break;
-                };
-                if !socket.has_errors {
-                    break;
-                }
-                match udp::receive_error(&socket.fd) {
-                    // The call that sent it has given that one, with the port that it has not.
-                    Some((_, error)) if error.origin == libc::SO_EE_ORIGIN_LOCAL => {}
-                    Some((address, error)) => self.report(address, error, turn.peer),
-                    None => socket.has_errors = false,
-                }
-            }
+            self.report_errors(number, turn.peer);
             let mut left = TURN;
             let end = turn.counts.received + TURN_BYTES as u64;
             while left > 0 && turn.counts.received < end && self.receive(number, turn) {
@@ -498,8 +493,8 @@ impl Datagrams {
         true
     }
 
-    /// Closes sockets whose source is another one by this policy: the next datagram opens others.
-    /// Answers that are on their way to them are lost. True: one was closed.
+    /// Closes each socket that has another source address by the new policy. The next datagram
+    /// opens a new socket. Answers on their way to the old one are lost. True: one was closed.
     pub fn forget_sources(&mut self, before: &Policy, now: &Policy) -> bool {
         let mut is_closed = false;
         for is_v4 in [true, false] {

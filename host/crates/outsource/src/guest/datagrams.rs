@@ -133,9 +133,9 @@ impl Guest<'_> {
         }
     }
 
-    /// The policy is another one: closes the sockets whose ports it does not publish any
-    /// more, or elsewhere, and has those open others whose source is another one. What they know
-    /// of it is outdated.
+    /// The policy has changed. Closes each socket with a port that is no longer published, or is
+    /// published elsewhere. A socket without one is opened again if its source address has changed.
+    /// Verdicts about ends are outdated.
     pub fn check_datagrams(&mut self, before: &Policy) {
         let mut ready = Vec::new();
         for datagrams in self.table.datagrams() {
