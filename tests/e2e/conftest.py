@@ -38,7 +38,7 @@ CONNECTIONS = (
     *("e2e-tunnel-host", "e2e-cpus"),
 )
 
-# Groups in whose guests the debug kernel looks for leaks (test_leaks.py).
+# On the debug kernel, the guests of these groups are searched for leaks (test_leaks.py).
 LEAKS = ("e2e-streams", "e2e-peers", "e2e-outsourcing", "e2e-tunnels")
 
 Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]

@@ -196,44 +196,37 @@ def test_refused_in_fault(outsourced: Outsourced) -> None:
     assert delta.of(vm)["outsource_refused"] == 1
 
 
-@pytest.mark.slow_on("6.1")
-def test_guest_rules(outsourced: Outsourced) -> None:
-    """A connection to which packet rules of the guest apply stays native."""
+def _stays_native(outsourced: Outsourced, ruled: str) -> None:
+    """Fail unless the connection of a client is native in that command, and outsourced without it."""
     vm = outsourced.vm
     outsourced.load()
     delta = Delta(vm)
     vm.put(CLIENT, "/tmp/client.py")
     client = f"python3 -B /tmp/client.py {OUTSIDE} 7005 100000"
-    call = f"    subprocess.run({client.split()}, check=True)"
-    vm.put(f"import nft, subprocess\nwith nft.counting(9):\n{call}", "/tmp/ruled.py")
     with served(OUTSIDE, 7005, "outside"):
-        ruled = json.loads(vm.run("PYTHONPATH=/hallway/tests python3 -B /tmp/ruled.py", timeout=120).out)
+        native = json.loads(vm.run(ruled.format(client=client), timeout=120).out)
         assert not delta.of(vm)["outsource_calls"]
         free = json.loads(vm.run(client, timeout=120).out)
-    assert ruled["good"], ruled
+    assert native["good"], native
     assert free["good"], free
     assert delta.of(vm)["outsource_connections"] == 1
+
+
+@pytest.mark.slow_on("6.1")
+def test_guest_rules(outsourced: Outsourced) -> None:
+    """A connection to which packet rules of the guest apply stays native."""
+    program = (
+        "import nft, subprocess, sys\nwith nft.counting(9):\n    subprocess.run(sys.argv[1:], check=True)"
+    )
+    outsourced.vm.put(program, "/tmp/ruled.py")
+    _stays_native(outsourced, "PYTHONPATH=/hallway/tests python3 -B /tmp/ruled.py {client}")
 
 
 @pytest.mark.kernel("6.1", "6.12")  # the debug kernel has no xfrm_user
 def test_guest_ipsec(outsourced: Outsourced) -> None:
     """No connection passes by IPsec policies of the guest."""
-    vm = outsourced.vm
-    outsourced.load()
-    delta = Delta(vm)
-    vm.put(CLIENT, "/tmp/client.py")
-    client = f"python3 -B /tmp/client.py {OUTSIDE} 7005 100000"
-    with served(OUTSIDE, 7005, "outside"):
-        vm.run("ip xfrm policy add dst 192.0.2.0/24 dir out action block")
-        try:
-            secured = json.loads(vm.run(client, timeout=120).out)
-        finally:
-            vm.run("ip xfrm policy flush")
-        assert not delta.of(vm)["outsource_calls"]
-        free = json.loads(vm.run(client, timeout=120).out)
-    assert secured["good"], secured
-    assert free["good"], free
-    assert delta.of(vm)["outsource_connections"] == 1
+    policy = "ip xfrm policy add dst 192.0.2.0/24 dir out action block"
+    _stays_native(outsourced, f"{policy} && {{client}}; code=$?; ip xfrm policy flush; exit $code")
 
 
 def test_published(outsourced: Outsourced) -> None:
