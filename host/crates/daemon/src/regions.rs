@@ -113,15 +113,12 @@ impl Regions {
             let name = &spec.name;
             if let Some(served) = self.get(name) {
                 check_same(name, served.region.geometry(), spec.geometry)?;
-                continue;
+            } else if !config.is_by_hand(name) {
+                // The file of one that is plugged in by hand may be on a disk.
+                more = more.saturating_add(spec.geometry.size());
+                check_memory(more)
+                    .with_context(|| format!("region {name}, with new ones before it"))?;
             }
-            // Its file may be on a disk.
-            if config.is_by_hand(name) {
-                continue;
-            }
-            more = more.saturating_add(spec.geometry.size());
-            check_memory(more)
-                .with_context(|| format!("region {name}, with new ones before it"))?;
         }
         Ok(())
     }
