@@ -13,10 +13,7 @@ pytestmark = [pytest.mark.last, pytest.mark.kernel("debug")]
 
 @pytest.mark.parametrize(
     "group",
-    [
-        pytest.param(one, marks=pytest.mark.xdist_group(one))
-        for one in ("e2e-streams", "e2e-peers", "e2e-tunnels")
-    ],
+    [pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in ("e2e-peers", "e2e-tunnels")],
 )
 def test_no_leaks(pair: Pair, group: str) -> None:
     """The modules, unloaded, have leaked nothing in the guests of this group."""
