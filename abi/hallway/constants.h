@@ -8,7 +8,7 @@
 /* Another major version is refused. */
 #define HALLWAY_MAJOR 3
 /* Another minor version is served; features have bits. */
-#define HALLWAY_MINOR 3
+#define HALLWAY_MINOR 4
 /* "HALLWAY1", of a formatted region. */
 #define HALLWAY_REGION_MAGIC 0x315941574c4c4148ULL
 /* "HALLSICE", of a slice that its member has formatted. */
@@ -43,6 +43,8 @@
 #define HALLWAY_PAGE_ENTRIES 8
 /* The first minor version in which the private page has the CIDs of peers. */
 #define HALLWAY_MINOR_PEERS 3
+/* The first minor version in which the private page has keys of regions. */
+#define HALLWAY_MINOR_KEYS 4
 /* Peer id of the daemon's doorbell. */
 #define HALLWAY_DAEMON_ID 1
 /* hallway_request.command: No request. */

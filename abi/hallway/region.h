@@ -212,7 +212,12 @@ struct hallway_page {
 	struct hallway_wanted wanted;
 	struct hallway_cpu_order cpu_order;
 	struct hallway_cpu_report cpu_report;
-	__u8 reserved2[112];
+	/*
+	 * By entry: how the key of its region begins; written before the reply. From minor
+	 * version HALLWAY_MINOR_KEYS on.
+	 */
+	__u8 region_key[HALLWAY_PAGE_ENTRIES][8];
+	__u8 reserved2[48];
 };
 
 HALLWAY_ASSERT_SIZE(struct hallway_member, 128);
@@ -243,5 +248,6 @@ HALLWAY_ASSERT_OFFSET(struct hallway_page, wanted, 3936);
 HALLWAY_ASSERT_SIZE(struct hallway_cpu_report, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, cpu_order, 3952);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, cpu_report, 3960);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, region_key, 3984);
 
 #endif /* HALLWAY_ABI_REGION_H */

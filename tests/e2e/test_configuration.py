@@ -372,6 +372,32 @@ def test_cid_claimed(configured: Configured) -> None:
         configured.unload()
 
 
+@pytest.mark.slow
+def test_key_overwritten(configured: Configured) -> None:
+    """A member that writes over a region's key keeps others out meanwhile: it chooses no key for tokens."""
+    hostile, _, victim = configured.vms
+    configured.unload()
+    _load(configured, *configured.vms)
+    with _regions_that_stay(configured):
+        with _on_rings(configured, hostile, victim):
+            pass
+        region = configured.site.daemon.memory(f"pair.{hostile.name}.{victim.name}")
+        victim.run("dmesg -C")
+
+        def refused() -> bool:
+            said = victim.run("dmesg").out
+            if "no longer a member" not in said:
+                table.overwrite_place(region, victim)
+            assert "joined region" not in said.partition("no longer a member")[2], said
+            return "a member has written over the head" in said
+
+        with table.overwriting_key(region):
+            wait_for(refused, "the victim does not join", 60 * configured.slow)
+        with _on_rings(configured, hostile, victim):
+            pass
+        configured.unload()
+
+
 def _claim(configured: Configured, hostile: VM, claimed: VM) -> None:
     """Have the hostile one's entry name another VM while the victim takes in the table."""
     victim = configured.vms[2]

@@ -13,7 +13,7 @@ from hallway_lab.vm import VM
 
 from .suite import repeated
 
-SLOTS, CHANGE = 56, 60  # in the header
+KEY, SLOTS, CHANGE = 40, 56, 60  # in the header
 MEMBERS, MEMBER = 128, 128  # where the table begins, bytes of an entry
 GENERATION, STATE = 16, 20  # in an entry, behind the UUID
 
@@ -53,6 +53,18 @@ def claiming(region: Path, claimant: VM, claimed: VM) -> Iterator[None]:
 
         def write() -> None:
             memory[place : place + 16] = uuid.UUID(claimed.uuid).bytes
+
+        with repeated(write):
+            yield
+
+
+@contextlib.contextmanager
+def overwriting_key(region: Path) -> Iterator[None]:
+    """Have the region say, over and over, that it has a key of this member's choice."""
+    with mapped(region) as memory:
+
+        def write() -> None:
+            memory[KEY : KEY + 16] = b"chosen by a peer"
 
         with repeated(write):
             yield

@@ -51,6 +51,15 @@ u32 ivshmem_page_read_peer(const struct hallway_reply *reply)
 		       READ_ONCE(reply->peer_cid) : 0;
 }
 
+bool ivshmem_page_has_key(const struct doorbell *doorbell, unsigned int entry,
+			  const u8 *key)
+{
+	const struct hallway_page *page = doorbell->page;
+
+	return READ_ONCE(page->entry[entry].reply.minor) < HALLWAY_MINOR_KEYS ||
+	       !memcmp(page->region_key[entry], key, sizeof(page->region_key[entry]));
+}
+
 /*
  * Nothing waits for the reply, and a request that takes the entry before this one
  * was read says the same.

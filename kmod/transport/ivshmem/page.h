@@ -20,6 +20,9 @@ u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
  * several, or the daemon is too old to say.
  */
 u32 ivshmem_page_read_peer(const struct hallway_reply *reply);
+/* Is it the key of the region that the reply in this entry is about? An older daemon says none. */
+bool ivshmem_page_has_key(const struct doorbell *doorbell, unsigned int entry,
+			  const u8 *key);
 /*
  * Says once that this guest takes part, so that the daemon plugs in its regions.
  * entry: a free one, or HALLWAY_PAGE_ENTRIES.

@@ -20,7 +20,7 @@
 #include "../shared/bounds.h"
 #include "../transports.h"
 
-#define ANSWER_DUE	10	/* looks until a missing answer is reported */
+#define ANSWER_DUE	(5 * HZ)	/* then a missing answer is reported */
 /*
  * Members can have this guest lose its place in the table, not find it there, or
  * believe that another one is free, as often as they like.
@@ -36,7 +36,11 @@ static struct region *region_of(struct hall_member *member)
 	return container_of(hall_peer_of(member)->own, struct region, own);
 }
 
-/* For each request to join: a member may overwrite them, and hallwayd restores them. */
+/*
+ * For each request to join: a member may overwrite them, and hallwayd restores them. Its word
+ * in the private page shows whether the key is the region's. A member that could give two of
+ * its regions one key would bring the tokens of one VM to another: see ../../channel/token.c.
+ */
 static void read_names(struct region *region)
 {
 	memcpy(region->uuid, region->shared->uuid, sizeof(region->uuid));
@@ -273,6 +277,19 @@ static void add_peer(struct region *region, u32 slot,
 	ivshmem_doorbell_look(region->doorbell);
 }
 
+/* A region of two has one other member: hallwayd's word, whatever the table says. */
+static bool has_room_for(struct region *region, u32 slot)
+{
+	u32 other;
+
+	if (!region->peer_cid || !slot)
+		return true;
+	for (other = 1; other < region->slots; other++)
+		if (other != slot && hall_peer_at(&region->own, other))
+			return false;
+	return true;
+}
+
 static void scan_slot(struct region *region, u32 slot)
 {
 	struct hall_peer *peer = hall_peer_at(&region->own, slot);
@@ -287,8 +304,12 @@ static void scan_slot(struct region *region, u32 slot)
 		hall_peer_depart(peer, HALLWAY_REASON_PEER_LEFT);
 		peer = NULL;
 	}
-	if (!peer && present && slice_valid(region, &entry))
+	if (peer || !present || !slice_valid(region, &entry))
+		return;
+	if (has_room_for(region, slot))
 		add_peer(region, slot, &entry);
+	else
+		region->incomplete = true;
 }
 
 static void scan_table(struct region *region, u32 change)
@@ -337,6 +358,21 @@ unsigned int ivshmem_region_find_entry(void)
 	return find_first_zero_bit(&used, HALLWAY_PAGE_ENTRIES);
 }
 
+/*
+ * Has another device this region, or the memory of one that says so? Each would take the
+ * other's place, and the place of one that is being left is in use still.
+ */
+static bool is_asked_for(const struct region *region)
+{
+	const struct region *other;
+
+	list_for_each_entry(other, &ivshmem_regions, list)
+		if (other != region && other->state != REGION_IDLE &&
+		    !memcmp(other->uuid, region->uuid, sizeof(other->uuid)))
+			return true;
+	return false;
+}
+
 void ivshmem_region_ask(struct region *region)
 {
 	if (region->removed || time_before(jiffies, region->ask_at))
@@ -352,7 +388,10 @@ void ivshmem_region_ask(struct region *region)
 		return;
 	}
 	read_names(region);
-	region->unanswered = 0;
+	if (is_asked_for(region))
+		return;
+	region->asked_at = jiffies;
+	region->reminded = false;
 	region->change = virt_load_acquire(&region->shared->change);
 	region->state = REGION_ASKED;
 	ivshmem_doorbell_rearm(region->doorbell);
@@ -405,6 +444,11 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 	struct hallway_member entry;
 	struct hall_slice slice;
 
+	if (!ivshmem_page_has_key(region->doorbell, region->entry, region->key)) {
+		pr_err_ratelimited("a member has written over the head of region %pUb: asking again\n",
+				   region->uuid);
+		goto again;
+	}
 	if (slot >= region->slots)
 		goto invalid;
 	read_entry(region, slot, &entry);
@@ -418,9 +462,7 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 	if (hall_own_slice_open(&region->own, &slice, ivshmem_address,
 				ivshmem_addresses)) {
 		pr_err_ratelimited("no memory to join a region: asking again\n");
-		region->ask_at = jiffies + ASK_AGAIN;
-		region->state = REGION_IDLE;
-		return;
+		goto again;
 	}
 	region->state = REGION_JOINED;
 	region->reported = HALLWAY_STATUS_OK;
@@ -431,6 +473,7 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 invalid:
 	/* A member may have overwritten the table, which hallwayd writes again. */
 	pr_err_ratelimited("hallwayd gave this VM an impossible slot or slice: asking again\n");
+again:
 	region->ask_at = jiffies + ASK_AGAIN;
 	region->state = REGION_IDLE;
 }
@@ -442,8 +485,11 @@ void ivshmem_region_take_answer(struct region *region)
 	u32 status;
 
 	if (virt_load_acquire(&reply->serial) != region->serial) {
-		if (++region->unanswered == ANSWER_DUE)
+		if (!region->reminded &&
+		    time_after(jiffies, region->asked_at + ANSWER_DUE)) {
+			region->reminded = true;
 			pr_warn("hallwayd does not answer: start it, and this guest joins; connections stay on TCP\n");
+		}
 		return;
 	}
 	status = READ_ONCE(reply->status);

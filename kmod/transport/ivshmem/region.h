@@ -34,7 +34,8 @@ struct region {
 	enum region_state state;
 	bool removed;			/* its device goes: it does not join again */
 	unsigned long ask_at;		/* jiffies; it does not ask before */
-	unsigned int unanswered;	/* looks at a reply that did not come */
+	unsigned long asked_at;		/* jiffies */
+	bool reminded;			/* the log says that no answer came */
 	u32 reported;			/* the last refusal, or 0 */
 	struct hall_own_slice own;	/* open while JOINED or LEAVING */
 	/* Valid but in REGION_IDLE. */

@@ -7,7 +7,7 @@ pub mod region {
     /// Another major version is refused.
     pub const MAJOR: u16 = 3;
     /// Another minor version is served; features have bits.
-    pub const MINOR: u16 = 3;
+    pub const MINOR: u16 = 4;
     /// "HALLWAY1", of a formatted region.
     pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
     /// "HALLSICE", of a slice that its member has formatted.
@@ -42,6 +42,8 @@ pub mod region {
     pub const PAGE_ENTRIES: usize = 8;
     /// The first minor version in which the private page has the CIDs of peers.
     pub const MINOR_PEERS: u16 = 3;
+    /// The first minor version in which the private page has keys of regions.
+    pub const MINOR_KEYS: u16 = 4;
     /// Peer id of the daemon's doorbell.
     pub const DAEMON_ID: u16 = 1;
     /// hallway_request.command: No request.

@@ -267,8 +267,10 @@ pub struct Page {
     pub cpu_order: CpuOrder,
     /// Written by the guest.
     pub cpu_report: CpuReport,
+    /// Written by the daemon: how the key of each entry's region begins.
+    pub region_key: [[u8; 8]; PAGE_ENTRIES],
     /// Zero.
-    pub reserved2: [u8; 112],
+    pub reserved2: [u8; 48],
 }
 
 const _: () = {
@@ -300,4 +302,5 @@ const _: () = {
     assert!(size_of::<CpuReport>() == 24);
     assert!(offset_of!(Page, cpu_order) == 3952);
     assert!(offset_of!(Page, cpu_report) == 3960);
+    assert!(offset_of!(Page, region_key) == 3984);
 };

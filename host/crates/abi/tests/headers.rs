@@ -43,7 +43,8 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_cpu_order", region::CpuOrder: online reserved);
     layout!("hallway_cpu_report", region::CpuReport: seq order status online present reserved);
     layout!("hallway_page", region::Page:
-        magic major minor reserved entry home candidates wanted cpu_order cpu_report reserved2);
+        magic major minor reserved entry home candidates wanted cpu_order cpu_report region_key
+        reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end reserved3 reserved4 options reserved5);

@@ -714,11 +714,16 @@ impl Connections {
 
     /// Writes the replies that follow from the picture. Returns the connections
     /// that are to be rung: those with a new reply, and the members of regions
-    /// whose header has `changed`.
-    pub fn write_replies(&mut self, changed: &[String], config: &Config) -> BTreeSet<u64> {
+    /// whose header has `changed`. `key`: how that of a region begins.
+    pub fn write_replies(
+        &mut self,
+        changed: &[String],
+        config: &Config,
+        key: impl Fn(&str) -> [u8; 8],
+    ) -> BTreeSet<u64> {
         let mut rings = BTreeSet::new();
         for number in self.numbers() {
-            let replies = self.replies(&self.all[&number], config);
+            let replies = self.replies(&self.all[&number], config, &key);
             let Some(connection) = self.all.get_mut(&number) else {
                 continue;
             };
@@ -736,7 +741,12 @@ impl Connections {
         rings
     }
 
-    fn replies(&self, connection: &Connection, config: &Config) -> [Reply; abi::PAGE_ENTRIES] {
+    fn replies(
+        &self,
+        connection: &Connection,
+        config: &Config,
+        key: impl Fn(&str) -> [u8; 8],
+    ) -> [Reply; abi::PAGE_ENTRIES] {
         connection.entries.each_ref().map(|entry| {
             let mut doorbells = [0; abi::SLOTS_MAX];
             let region = entry.region.as_deref();
@@ -767,6 +777,7 @@ impl Connections {
                     .zip(connection.uuid)
                     .and_then(|(region, vm)| config.only_peer(region, vm))
                     .map_or(0, |peer| cid(&peer.0)),
+                region_key: region.map_or([0; 8], &key),
                 doorbells,
             }
         })

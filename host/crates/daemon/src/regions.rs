@@ -138,6 +138,13 @@ impl Regions {
         self.served.iter_mut().find(|served| served.name == name)
     }
 
+    /// How a region's key begins, whatever members have written over it; zeros: there is none.
+    pub fn key(&self, name: &str) -> [u8; 8] {
+        let key = self.get(name).map(|served| served.region.header.key);
+        key.and_then(|key| key.first_chunk().copied())
+            .unwrap_or_default()
+    }
+
     /// The region with that UUID.
     pub fn of_uuid(&self, uuid: Uuid) -> Option<&Served> {
         self.iter().find(|served| served.region.header.uuid == uuid)

@@ -11,6 +11,7 @@ mod ticks;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::mem::offset_of;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -173,6 +174,23 @@ fn a_scribbled_header_is_put_back() {
         memory.read_bytes::<8320>(0) == copy
     });
     assert!(daemon.status().regions[0].repairs > 0);
+}
+
+/// A member may write another key into the region: guests compare it with this one.
+#[test]
+fn the_page_has_the_key_that_the_daemon_gave() {
+    let daemon = Daemon::new();
+    let (region, memory) = (daemon.region(), region_memory(&daemon));
+    let at = offset_of!(abi::Region, key);
+    let key: [u8; 8] = memory.read_bytes(at);
+    let mut qemu = Qemu::new(&daemon);
+    for entry in [0, 7] {
+        assert_ne!(qemu.region_key(entry), key);
+        memory.write_bytes(at, &[0x55; 16]);
+        qemu.ask(entry, abi::COMMAND_JOIN, region, abi::MAJOR);
+        assert_eq!(qemu.reply(entry), abi::STATUS_OK);
+        assert_eq!(qemu.region_key(entry), key);
+    }
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub struct Reply {
     pub tunnels: Option<Vec<(u32, u32)>>,
     /// CID of the one other member that the region has; 0: it may have several.
     pub peer_cid: u32,
+    /// How the region's key begins: a member can write the one in the region.
+    pub region_key: [u8; 8],
     /// The peer id that rings each slot; 0: none.
     pub doorbells: [u16; abi::SLOTS_MAX],
 }
@@ -172,6 +174,9 @@ impl Page {
         self.write_tunnels(entry, reply.tunnels.as_deref());
         let peer = at(offset_of!(abi::Reply, peer_cid));
         self.mapping.write_u32(peer, reply.peer_cid);
+        let key = offset_of!(abi::Page, region_key) + entry * size_of_val(&reply.region_key);
+        self.mapping
+            .write_u64(key, u64::from_le_bytes(reply.region_key));
         for (slot, id) in reply.doorbells.iter().enumerate() {
             self.mapping
                 .write_u16(at(offset_of!(abi::Reply, doorbell)) + slot * 2, *id);
@@ -377,6 +382,7 @@ mod tests {
                 outsourcer: 6,
                 tunnels: Some(vec![(5000, 5000), (6000, 6999)]),
                 peer_cid: 0x4000_0007,
+                region_key: *b"12345678",
                 doorbells,
             },
         );
@@ -385,6 +391,7 @@ mod tests {
         assert_eq!(guest.read_u32(base + 148), 6);
         assert_eq!(guest.read_u16(base + 128 + 64 + 126), 0x1234);
         assert_eq!(guest.read_u32(base + 128 + 60), 0x4000_0007);
+        assert_eq!(guest.read_u64(3984 + 56).to_le_bytes(), *b"12345678");
     }
 
     /// As doorbells change with each VM that comes, a guest would refuse requests now and then.
@@ -401,6 +408,7 @@ mod tests {
             outsourcer: 6,
             tunnels: Some(tunnels.to_vec()),
             peer_cid: 0,
+            region_key: [0; 8],
             doorbells: [doorbell; abi::SLOTS_MAX],
         };
         let ranges = Page::reply(0) + offset_of!(abi::Reply, tunnel_ranges);

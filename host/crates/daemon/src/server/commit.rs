@@ -37,9 +37,10 @@ impl Server {
             connections,
             config,
             cpus,
+            regions,
             ..
         } = &mut self.picture;
-        rings.extend(connections.write_replies(&changed, config));
+        rings.extend(connections.write_replies(&changed, config, |name| regions.key(name)));
         rings.extend(connections.write_cpu_orders(|one| cpus.order(one.uuid, config)));
         self.picture.connections.ring(&rings);
         self.picture.plug_regions();

@@ -514,6 +514,12 @@ impl Qemu {
         self.page().read_u32(at)
     }
 
+    /// How the key of its region begins, by the page.
+    pub fn region_key(&self, entry: usize) -> [u8; 8] {
+        let keys = offset_of!(abi::Page, region_key);
+        self.page().read_bytes(keys + 8 * entry)
+    }
+
     pub fn join(&mut self, region: Uuid) -> u32 {
         self.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
         self.reply(0)
