@@ -75,14 +75,10 @@ void hall_candidates_meet(const struct in6_addr *address)
 
 static bool is_wanted(struct candidate *candidate)
 {
-	bool member;
-
 	if (!READ_ONCE(candidate->met))
 		return false;
-	rcu_read_lock();
-	member = hall_members_find(&candidate->address);
-	rcu_read_unlock();
-	if (!member && time_before(jiffies, READ_ONCE(candidate->met_at) + WANTED))
+	if (!hall_members_hold(&candidate->address) &&
+	    time_before(jiffies, READ_ONCE(candidate->met_at) + WANTED))
 		return true;
 	WRITE_ONCE(candidate->met, false);
 	return false;

@@ -26,6 +26,8 @@ extern struct hall_discovery_handler hall_discovery_handler;
 
 /* The member that publishes the address, or NULL. Under rcu_read_lock(). */
 struct hall_member *hall_members_find(const struct in6_addr *address);
+/* Has the address a holder that no connection has given reason to doubt lately? Any context. */
+bool hall_members_hold(const struct in6_addr *address);
 /*
  * The member is not the other end of a connection to that address. True: another
  * one, which publishes the address as well, is to be tried. Process context; waits

@@ -7,7 +7,8 @@
  * away by publishing it, too. A holder that is not the other end of a connection to
  * the address goes behind the others: hall_members_doubt(). So a member that
  * publishes another's address learns of a few connections to it, and no more. Their
- * tokens keep all bytes from it.
+ * tokens keep all bytes from it. While a first holder is doubted, memory to share with the
+ * address is asked for as if it had none: hall_members_hold().
  */
 #include "discovery.h"
 
@@ -33,7 +34,9 @@ struct address {
 	struct hall_member *member;
 	struct in6_addr address;
 	bool listed;			/* in the newest publication */
-	bool doubted;			/* it went behind the others, */
+	bool moved;			/* it went behind the others, */
+	unsigned long moved_at;		/* jiffies */
+	bool doubted;			/* the other end of a connection was not there, */
 	unsigned long doubted_at;	/* jiffies */
 	struct rcu_head rcu;
 };
@@ -74,6 +77,19 @@ struct hall_member *hall_members_find(const struct in6_addr *address)
 	return entry ? entry->member : NULL;
 }
 
+bool hall_members_hold(const struct in6_addr *address)
+{
+	struct address *entry;
+	bool holds;
+
+	rcu_read_lock();
+	entry = find_entry(address, NULL);
+	holds = entry && !(READ_ONCE(entry->doubted) &&
+			   time_before(jiffies, READ_ONCE(entry->doubted_at) + DOUBT));
+	rcu_read_unlock();
+	return holds;
+}
+
 /* The entry of a first holder that others follow: the new one is the last. */
 static void move_behind(struct address *entry)
 {
@@ -82,8 +98,8 @@ static void move_behind(struct address *entry)
 	if (!copy)
 		return;
 	*copy = *entry;
-	copy->doubted = true;
-	copy->doubted_at = jiffies;
+	copy->moved = true;
+	copy->moved_at = jiffies;
 	list_add_tail(&copy->list, &entry->member->addresses);
 	hlist_add_tail_rcu(&copy->hash, bucket_of(&copy->address));
 	list_del(&entry->list);
@@ -101,9 +117,13 @@ bool hall_members_doubt(struct hall_member *member,
 	if (!mutex_trylock(&mutex))
 		return false;
 	first = find_entry(address, NULL);
-	if (first && first->member == member && find_entry(address, member) &&
-	    !(first->doubted && time_before(jiffies, first->doubted_at + DOUBT)))
-		move_behind(first);
+	if (first && first->member == member) {
+		WRITE_ONCE(first->doubted_at, jiffies);
+		WRITE_ONCE(first->doubted, true);
+		if (find_entry(address, member) &&
+		    !(first->moved && time_before(jiffies, first->moved_at + DOUBT)))
+			move_behind(first);
+	}
 	first = find_entry(address, NULL);
 	another = first && first->member != member;
 	mutex_unlock(&mutex);

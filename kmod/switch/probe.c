@@ -35,8 +35,8 @@ static void on_state_change(void *data, const struct sock *csk,
 		member = hall_members_find(&remote);
 		if (member)
 			hall_attach(sk, member);
-		else
-			hall_candidates_meet(&remote);
+		/* The member may publish another's address. */
+		hall_candidates_meet(&remote);
 		rcu_read_unlock();
 		return;
 	}

@@ -210,8 +210,13 @@ static void flush_cork(struct hall_sock *hs)
 /* The member is not the connection's other end, or hides it: is another one? */
 static void doubt_member(struct hall_sock *hs)
 {
-	if (!hs->detached && hall_members_doubt(hs->channel.member, &hs->remote))
+	if (hs->detached)
+		return;
+	if (hall_members_doubt(hs->channel.member, &hs->remote))
 		hall_sock_request_detach(hs, HALLWAY_REASON_NO_MATCH);
+	rcu_read_lock();
+	hall_candidates_meet(&hs->remote);
+	rcu_read_unlock();
 }
 
 static void on_accept(struct hall_sock *hs)

@@ -35,7 +35,8 @@ static struct vm {
 	struct hall_member *member;	/* NULL: not here */
 	bool publishes[ADDRESSES];
 	unsigned int place[ADDRESSES];	/* in the row of those that publish it */
-	unsigned long doubted[ADDRESSES]; /* jiffies; 0: never */
+	/* jiffies; 0: never */
+	unsigned long moved[ADDRESSES], doubted[ADDRESSES];
 } vms[MEMBERS];
 static unsigned int places;
 
@@ -162,6 +163,7 @@ static bool take_list(struct vm *vm, const bool *list)
 			continue;
 		conflicts += !!holder(number, vm);
 		vm->place[number] = ++places;
+		vm->moved[number] = 0;
 		vm->doubted[number] = 0;
 	}
 	return news;
@@ -188,11 +190,13 @@ static void is_doubted(struct vm *vm, u32 number)
 	struct in6_addr address = numbered(number);
 	bool another;
 
-	if (holder(number, NULL) == vm && holder(number, vm) &&
-	    (!vm->doubted[number] ||
-	     shim_jiffies >= vm->doubted[number] + 10 * HZ)) {
-		vm->place[number] = ++places;
+	if (holder(number, NULL) == vm)
 		vm->doubted[number] = shim_jiffies;
+	if (holder(number, NULL) == vm && holder(number, vm) &&
+	    (!vm->moved[number] ||
+	     shim_jiffies >= vm->moved[number] + 10 * HZ)) {
+		vm->place[number] = ++places;
+		vm->moved[number] = shim_jiffies;
 		doubts++;
 	}
 	another = holder(number, NULL) && holder(number, NULL) != vm;
@@ -333,6 +337,9 @@ static void look(void)
 		member = hall_members_find(&address);
 		vm = holder(number, NULL);
 		MUST(member == (vm ? vm->member : NULL));
+		MUST(hall_members_hold(&address) ==
+		     (vm && (!vm->doubted[number] ||
+			     shim_jiffies >= vm->doubted[number] + 10 * HZ)));
 	}
 	MUST(hall_counters.value[HALL_ADDRESS_CONFLICTS] == conflicts);
 	look_at_cids();
