@@ -21,6 +21,8 @@
 
 #define DRAIN_RETRY	msecs_to_jiffies(10)
 #define ADDRESS_TRIES	100
+/* Between two publications that are taken: a peer may change its addresses without end. */
+#define ADDRESS_PAUSE	(HZ / 20)
 
 struct hall_peer *hall_peer_at(struct hall_own_slice *own, u32 mailbox)
 {
@@ -137,6 +139,7 @@ struct hall_peer *hall_peer_create(struct hall_own_slice *own,
 	peer->own = own;
 	peer->slice = *slice;
 	peer->address_seq = ~0;
+	peer->addresses_at = jiffies;
 	INIT_DELAYED_WORK(&peer->detach, detach);
 	INIT_DELAYED_WORK(&peer->drain, drain);
 	return peer;
@@ -234,10 +237,13 @@ static void read_addresses(struct hall_peer *peer)
 	if (virt_load_acquire(&peer->slice.header->address_seq) ==
 	    peer->address_seq)
 		return;
+	if (time_before(jiffies, peer->addresses_at))
+		return;
 	address = kmalloc_array(HALLWAY_ADDRESSES_MAX, sizeof(*address),
 				GFP_KERNEL);
 	if (!address)
 		return;
+	peer->addresses_at = jiffies + ADDRESS_PAUSE;
 	if (copy_addresses(peer, address, &count)) {
 		for (i = 0; i < count; i++)
 			if (hall_address_travels(&address[i]))

@@ -61,6 +61,7 @@ struct hall_peer {
 	struct hall_own_slice *own;
 	struct hall_slice slice;	/* the peer's */
 	u32 address_seq;		/* as taken last; ~0: none */
+	unsigned long addresses_at;	/* jiffies; they are not taken before */
 	/* Heartbeat, as seen last; see heartbeat.c. */
 	u32 heartbeat;
 	unsigned int missed;		/* looks that found it unchanged */
