@@ -113,6 +113,7 @@ void hall_rx_await_tcp(struct hall_sock *hs)
 void hall_sock_wake(struct hall_sock *hs)
 {
 	struct hall_channel *channel = &hs->channel;
+	struct hall_rx_ring *ring = &hs->rx.ring;
 	bool readable = false, writable, look = false;
 	struct sock *sk = READ_ONCE(hs->sk);
 
@@ -121,13 +122,19 @@ void hall_sock_wake(struct hall_sock *hs)
 		return;
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
-		hall_ring_disarm_rx(&hs->rx.ring);
-		readable = hall_ring_count_used(&hs->rx.ring) || hs->rx.ring.broken;
+		/*
+		 * A reader may have taken the bytes before the doorbell came. For others
+		 * that wait nothing is armed now: woken, they look, and arm it again.
+		 */
+		readable = ring->armed;
+		hall_ring_disarm_rx(ring);
+		readable &= !ring->armed;
+		readable |= hall_ring_count_used(ring) || ring->broken;
 		/* For waiters that neither poll nor read before the next edge. */
 		if (hall_sock_wants_edges(sk, true) || sock_flag(sk, SOCK_FASYNC))
-			hall_ring_arm_edge(&hs->rx.ring);
+			hall_ring_arm_edge(ring);
 		/* A mark may have come: the work item looks. */
-		look = READ_ONCE(hs->rx.ring.shared->end);
+		look = READ_ONCE(ring->shared->end);
 	}
 	writable = hs->tx.state == HALL_TX_RING;
 	if (writable)

@@ -6,13 +6,14 @@ import os
 import signal
 
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta, autopsy
+from hallway_tests.guests import AT_ONCE, Delta, autopsy, jobs_end
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e-streams")
 
 TRIPS = 300  # round trips
+TAKEN = 100  # bytes that a reader takes before their doorbell comes
 SLEEPERS = 40  # threads; their endpoints share a word of the mailbox
 CHANGES = 100  # of addresses
 JIFFY = 4000  # us; in each the interrupt is masked at most once
@@ -59,6 +60,21 @@ def test_doorbells_merge(pair: Pair) -> None:
     # Some readers may not have slept yet, and need no doorbell.
     assert moved["doorbells_sent"] < 5, moved
     assert moved["doorbells_merged"] > SLEEPERS / 2, moved
+    pair.check_counters(delta, stopped=True)
+
+
+def test_bytes_taken_first(pair: Pair) -> None:
+    """A reader that is faster than the doorbell has used it up: the next byte wakes it all the same."""
+    pair.load(**AT_ONCE, spin_us=2000)
+    a, b = pair.both
+    delta = Delta(a, b)
+    hearer = b.spawn(f"python3 -B /hallway/guest/taken.py hear 4905 {TAKEN}")
+    wait_for(lambda: b.run("ss -Hltn sport = :4905").out, "port 4905 is open", 60 * pair.slow)
+    sayer = a.spawn(f"python3 -B /hallway/guest/taken.py say 4905 {b.ip4} {TAKEN}")
+    jobs_end(hearer, sayer)
+    moved = delta.of(b)
+    assert moved["rx_bytes_ring"] > TAKEN, "most bytes went by TCP"
+    assert not moved["watchdog_wakes"], moved
     pair.check_counters(delta, stopped=True)
 
 
