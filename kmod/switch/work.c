@@ -38,6 +38,9 @@
 /* For which the bytes of a departed peer wait for memory of TCP's. */
 #define REQUEUE		(10 * HZ)
 
+/* For which a socket whose peer has left bytes in the ring waits for the peer's RST. */
+#define RESET		HZ
+
 static void copy_answer(struct hall_sock *hs, const struct hall_answer *answer,
 			struct hall_answer *copy)
 {
@@ -290,11 +293,11 @@ static void on_demote(struct hall_sock *hs)
 }
 
 /*
- * Returns an errno to reset the socket with, or 0. The reader leaves bytes in
- * the ring if it closed its socket, where TCP would send an RST, or if it can't
- * go on: later bytes must not take their place, not after the end mark either.
+ * The reader leaves bytes in the ring if it closed its socket, where TCP sends an RST, or if
+ * it can't go on: later bytes must not take their place, not after the end mark either. That
+ * RST comes behind what the reader has sent over TCP before; DONE may overtake both.
  */
-static int on_done(struct hall_sock *hs)
+static void on_done(struct hall_sock *hs)
 {
 	struct hall_answer answer;
 	bool possible;
@@ -302,7 +305,7 @@ static int on_done(struct hall_sock *hs)
 
 	copy_answer(hs, &hs->channel.done, &answer);
 	if (!hs->tx.memory.ring || answer.carrier != hs->tx.offered)
-		return 0;
+		return;
 	/* First: if the peer has truncated the ring, no byte is lost: we resend. */
 	if (hs->tx.state == HALL_TX_RING)
 		hall_tx_demote(hs, answer.reason);
@@ -313,8 +316,24 @@ static int on_done(struct hall_sock *hs)
 		hall_sock_break(hs);
 	hall_tx_release(hs);
 	if (!lost || !hs->sk)
+		return;
+	hs->lost_error = hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
+	hs->reset_by = jiffies;
+	if (possible && answer.reason != HALLWAY_REASON_CORRUPT)
+		hs->reset_by += RESET;
+}
+
+/* The errno of a reset that is due, or 0; *later: jiffies until it is, if that is sooner. */
+static int check_lost(struct hall_sock *hs, unsigned long *later)
+{
+	long left = hs->reset_by - jiffies;
+
+	if (!hs->lost_error || hs->sk->sk_state == TCP_CLOSE)
 		return 0;
-	return hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
+	if (left <= 0)
+		return hs->lost_error;
+	*later = min_not_zero(*later, (unsigned long)left);
+	return 0;
 }
 
 /*
@@ -507,7 +526,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 	if (events & BIT(HALL_EVENT_DEMOTE))
 		on_demote(hs);
 	if (events & BIT(HALL_EVENT_DONE))
-		err = on_done(hs);
+		on_done(hs);
 	if (events & BIT(HALL_EVENT_DETACH))
 		on_detach(hs);
 	if (events & BIT(HALL_EVENT_SPARE))
@@ -535,6 +554,7 @@ void hall_switch_run_work(struct hall_sock *hs)
 		err = ETIMEDOUT;
 	if (!finished)
 		later = min_not_zero(later, back_off_looks(hs));
+	err = err ?: check_lost(hs, &later);
 	hall_sock_close_channel(hs);
 	hall_sock_unlock(hs);
 	hall_call_end(hs, &call);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta, Stream, autopsy
+from hallway_tests.guests import AT_ONCE, Delta, Stream, autopsy, connections, jobs_end
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 
@@ -39,6 +39,29 @@ def test_each_call(pair: Pair) -> None:
         stream.finish(60 * pair.slow)
         pair.check_counters(delta)
         pair.check_through_rings(delta, 0.5)
+
+
+def test_early_answer(pair: Pair) -> None:
+    """A server answers and closes, with bytes unread in a ring: the answer is read, and then the reset."""
+    pair.load(**AT_ONCE)
+    a, b = pair.both
+    hearer = b.spawn("python3 -B /hallway/guest/early.py hear 4906")
+    wait_for(lambda: b.run("ss -Hltn sport = :4906").out, "port 4906 is open", 60 * pair.slow)
+    sayer = a.spawn(f"python3 -B /hallway/guest/early.py say 4906 {b.ip4}")
+    wait_for(lambda: any(one["tx"]["carrier"] % 2 for one in connections(a)), "it sends by a ring")
+    delta = Delta(a, b)
+    # What the server sends over TCP comes long after its word about the ring.
+    b.run("tc qdisc add dev eth0 root netem delay 100ms")
+    try:
+        a.run("touch /tmp/send; until [ -e /tmp/sent ]; do sleep 0.01; done", timeout=60 * pair.slow)
+        b.run("touch /tmp/answer")
+        jobs_end(hearer)
+        said = sayer.wait(60 * pair.slow)
+    finally:
+        b.run("tc qdisc del dev eth0 root; rm -f /tmp/answer")
+        a.run("rm -f /tmp/send /tmp/sent")
+    assert said.out == "no ECONNRESET\n", f"{said.out}{said.err}"
+    assert delta.of(a)["tx_bytes_ring"] >= 20_000, "the request went by TCP"
 
 
 def _enough(moved: dict[str, int], least: float) -> bool:
