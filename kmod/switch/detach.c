@@ -105,8 +105,11 @@ int hall_detach_sync(struct hall_sock *hs, u32 reason)
 	struct sock *sk = hs->sk;
 
 	lock_sock(sk);
+	/* A peer that takes its time, or the program at the other end, must not hold this one. */
 	if (!hall_sock_has_ring(hs))
 		hall_detach(hs, reason);
+	else if (!hs->detached)
+		hall_detach_now(hs, reason);
 	release_sock(sk);
 	if (READ_ONCE(hs->detached))
 		return 0;

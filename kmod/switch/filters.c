@@ -42,6 +42,37 @@ static bool is_rule_set(const struct nf_hook_ops *ops)
 	return false;
 }
 
+/* RCU */
+static bool have_rules(const struct nf_hook_entries *entries)
+{
+	struct nf_hook_ops **ops;
+	unsigned int i;
+
+	if (!entries)
+		return false;
+	ops = nf_hook_entries_get_hook_ops(entries);
+	for (i = 0; i < entries->num_hook_entries; i++)
+		if (is_rule_set(READ_ONCE(ops[i])))
+			return true;
+	return false;
+}
+
+/* Those of nftables' family netdev, or of a chain at ingress. RCU */
+static bool has_device_rules(const struct net_device *dev)
+{
+	bool ruled = false;
+
+	if (!dev)
+		return false;
+#ifdef CONFIG_NETFILTER_INGRESS
+	ruled |= have_rules(rcu_dereference(dev->nf_hooks_ingress));
+#endif
+#ifdef CONFIG_NETFILTER_EGRESS
+	ruled |= have_rules(rcu_dereference(dev->nf_hooks_egress));
+#endif
+	return ruled;
+}
+
 static bool has_rules(const struct sock *sk, bool v4)
 {
 	static const u8 passed[] = { NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN,
@@ -49,20 +80,18 @@ static bool has_rules(const struct sock *sk, bool v4)
 	struct netns_nf *nf = &sock_net(sk)->nf;
 	struct nf_hook_entries __rcu **hooks = v4 ? nf->hooks_ipv4 :
 						    nf->hooks_ipv6;
-	const struct nf_hook_entries *entries;
-	struct nf_hook_ops **ops;
+	const struct dst_entry *dst;
 	bool ruled = false;
-	unsigned int i, j;
+	unsigned int i;
 
 	rcu_read_lock();
-	for (i = 0; i < ARRAY_SIZE(passed); i++) {
-		entries = rcu_dereference(hooks[passed[i]]);
-		if (!entries)
-			continue;
-		ops = nf_hook_entries_get_hook_ops(entries);
-		for (j = 0; j < entries->num_hook_entries; j++)
-			ruled |= is_rule_set(READ_ONCE(ops[j]));
-	}
+	for (i = 0; i < ARRAY_SIZE(passed); i++)
+		ruled |= have_rules(rcu_dereference(hooks[passed[i]]));
+	/* By which packets leave, and by which the last one came. */
+	dst = rcu_dereference(sk->sk_dst_cache);
+	ruled |= has_device_rules(dst ? dst->dev : NULL) ||
+		 has_device_rules(dev_get_by_index_rcu(sock_net(sk),
+						       READ_ONCE(sk->sk_rx_dst_ifindex)));
 	rcu_read_unlock();
 	return ruled;
 }

@@ -6,12 +6,13 @@ import contextlib
 import socket
 import struct
 
-NETLINK_NETFILTER, NFTABLES, IPV4 = 12, 10, 2
+NETLINK_NETFILTER, NFTABLES = 12, 10
+IPV4, DEVICE = 2, 5
 REQUEST, ACK, CREATE, DUMP = 1, 4, 0x400, 0x300
 BATCH_BEGIN, BATCH_END = 16, 17
 NEW_TABLE, DEL_TABLE, NEW_CHAIN, NEW_RULE, GET_RULE = 0, 2, 3, 6, 7
 ERROR, DONE = 2, 3
-LOCAL_OUT = 3
+LOCAL_OUT, INGRESS = 3, 0
 TABLE = b"row\0"
 
 
@@ -32,14 +33,14 @@ def _message(kind, flags, family, resource, *attributes):
     return struct.pack("IHHII", 16 + len(payload), kind, REQUEST | flags, 0, 0) + payload
 
 
-def _ask(*requests, flags=ACK, batch=True):
+def _ask(*requests, flags=ACK, batch=True, family=IPV4):
     """Make requests, of which the last one is answered; return the answers."""
     messages = [
-        _message(NFTABLES << 8 | command, extra, IPV4, 0, *attributes)
+        _message(NFTABLES << 8 | command, extra, family, 0, *attributes)
         for command, extra, *attributes in requests[:-1]
     ]
     command, extra, *attributes = requests[-1]
-    messages.append(_message(NFTABLES << 8 | command, extra | flags, IPV4, 0, *attributes))
+    messages.append(_message(NFTABLES << 8 | command, extra | flags, family, 0, *attributes))
     if batch:
         messages.insert(0, _message(BATCH_BEGIN, 0, 0, NFTABLES))
         messages.append(_message(BATCH_END, 0, 0, NFTABLES))
@@ -95,3 +96,15 @@ def counting(port, drop=False):
         yield counted
     finally:
         _ask((DEL_TABLE, 0, _attribute(1, TABLE)))
+
+
+@contextlib.contextmanager
+def watching(device):
+    """Have a chain at a device see what arrives there."""
+    hook = _number(1, INGRESS) + _number(2, 0) + _attribute(3, device.encode() + b"\0")
+    chain = _attribute(1, TABLE), _attribute(3, b"in\0"), _attribute(4, hook), _attribute(7, b"filter\0")
+    _ask((NEW_TABLE, CREATE, _attribute(1, TABLE)), (NEW_CHAIN, CREATE, *chain), family=DEVICE)
+    try:
+        yield
+    finally:
+        _ask((DEL_TABLE, 0, _attribute(1, TABLE)), family=DEVICE)

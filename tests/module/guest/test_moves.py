@@ -246,6 +246,36 @@ def test_off_while_locked():
         exchange(a, b)
 
 
+def test_option_while_locked():
+    """An option that needs TCP waits for no program at the other end, however long that is in a fault."""
+    with pair() as (a, b):
+        with contextlib.closing(Unpaged()) as memory:
+            writer = Sleeper(memory.send, a, 100).asleep("send")
+            began = time.monotonic()
+            b.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
+            with pytest.raises(BlockingIOError):
+                b.recv(1, socket.MSG_DONTWAIT)
+            took = time.monotonic() - began
+        assert writer.result() == 100, "send() returned another count"
+        assert take(b, 100) == bytes(100), "other bytes came than were sent"
+        assert took < 0.5, f"the calls took {took:.2f} s"
+
+
+def test_device_rules():
+    """Rules at a device see packets, too: while there are some, connections by it stay on TCP."""
+    with pair() as (a, b):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(nft.watching("lo"))
+            except OSError as error:
+                pytest.skip(f"this kernel has none: {error}")
+            wait_for(lambda: not any(one["tx"]["carrier"] % 2 for one in shown(a, b)), "both ends are on TCP")
+            a.sendall(b"seen")
+            assert take(b, 4) == b"seen", "other bytes came than were sent"
+        promote(a, b)
+        exchange(a, b)
+
+
 def test_off_while_many_locked():
     """More of those than work items run at once: a connection that is not locked leaves all the same."""
     with contextlib.ExitStack() as stack:
