@@ -697,6 +697,7 @@ static noinline int receive_message(struct hall_sock *hs, struct msghdr *msg,
 	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
 	__kernel_size_t controllen = msg->msg_controllen;
 	u32 reason = hall_sock_needs_packets(hs->sk);
+	unsigned int truncated = msg->msg_flags & MSG_CTRUNC;
 	void *control = msg->msg_control;
 	struct hall_call call;
 	int ret;
@@ -712,17 +713,18 @@ static noinline int receive_message(struct hall_sock *hs, struct msghdr *msg,
 	hall_call_begin(hs, &call);
 	ret = receive_from_both(hs, msg, len, target, empty,
 				flags HALL_RECVMSG_PASS);
-	hall_call_end(hs, &call);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = count_unread(hs);
 		if (inq) {
 			/* TCP has put its own count there, once for each piece. */
 			msg->msg_control = control;
 			msg->msg_controllen = controllen;
+			msg->msg_flags = (msg->msg_flags & ~MSG_CTRUNC) | truncated;
 			put_cmsg(msg, SOL_TCP, TCP_CM_INQ, sizeof(msg->msg_inq),
 				 &msg->msg_inq);
 		}
 	}
+	hall_call_end(hs, &call);
 	return ret;
 }
 

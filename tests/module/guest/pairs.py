@@ -216,6 +216,7 @@ def pattern(count, start=0):
 CALLS = {
     "poll": 7,
     "recv": 45,
+    "recvmsg": 47,
     "setsockopt": 54,
     "send": 44,
     "select": 270,

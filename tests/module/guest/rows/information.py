@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 
-from pairs import KINDS, PATIENCE, pattern, take, wait_for
+from pairs import KINDS, PATIENCE, Sleeper, pattern, take, wait_for
 from row import outcome, row
 
 from .data import arrived, unacknowledged, unsent, waiting
@@ -103,21 +103,31 @@ def siocoutq(link):
 
 @row("TCP_INQ")
 def inq(link):
-    """Each recvmsg() says what is left, once."""
+    """Each recvmsg() says what is left, once, also of bytes that came in two pieces."""
     a, b = link.pair()
     b.setsockopt(socket.IPPROTO_TCP, TCP_INQ, 1)
-    a.sendall(pattern(1000))
-    arrived(b, 1000)
 
     def left(count, flags=0):
-        got, control, said, _ = b.recvmsg(count, 512, flags)
+        # Room for the one message that there is.
+        got, control, said, _ = b.recvmsg(count, socket.CMSG_SPACE(4), flags)
         return len(got), [(level, kind, struct.unpack("i", data)) for level, kind, data in control], said
 
-    seen = [left(300), left(100, socket.MSG_PEEK)]
+    def left_of_two():
+        reader = Sleeper(left, 2000, socket.MSG_WAITALL).asleep("recvmsg")
+        a.sendall(pattern(1000))
+        wait_for(lambda: not unacknowledged(a), "the first piece is there")
+        a.sendall(pattern(1000))
+        return reader.result()
+
+    seen = [left_of_two()]
+    a.sendall(pattern(1000))
+    arrived(b, 1000)
+    seen += [left(300), left(100, socket.MSG_PEEK)]
     link.cross()
     a.sendall(pattern(1000))
     arrived(b, 1700)
     seen += [left(1000, socket.MSG_WAITALL), left(700)]
+    seen.append(left_of_two())
     a.shutdown(socket.SHUT_WR)
     poll = select.poll()
     poll.register(b, select.POLLRDHUP)
