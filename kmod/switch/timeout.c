@@ -18,6 +18,7 @@
 
 #include <hallway/reason.h>
 
+#include "../compat/rto.h"
 #include "../sock/stream.h"
 
 /*
@@ -35,7 +36,8 @@ static unsigned long find_unread_since(const struct sock *sk)
 static unsigned long find_patience(const struct sock *sk)
 {
 	unsigned int times = READ_ONCE(sock_net(sk)->ipv4.sysctl_tcp_retries2);
-	unsigned int doubles = ilog2(TCP_RTO_MAX / TCP_RTO_MIN);
+	unsigned int longest = HALL_RTO_MAX(sk);
+	unsigned int doubles = ilog2(longest / TCP_RTO_MIN);
 	u32 user = READ_ONCE(inet_csk(sk)->icsk_user_timeout);
 
 	if (user)
@@ -43,7 +45,7 @@ static unsigned long find_patience(const struct sock *sk)
 	if (times <= doubles)
 		return ((2UL << times) - 1) * TCP_RTO_MIN;
 	return ((2UL << doubles) - 1) * TCP_RTO_MIN +
-	       (times - doubles) * TCP_RTO_MAX;
+	       (times - doubles) * longest;
 }
 
 bool hall_check_timeout(struct hall_sock *hs, unsigned long *left)
