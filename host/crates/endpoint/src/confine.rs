@@ -37,7 +37,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_mremap,
     libc::SYS_munmap,
     libc::SYS_nanosleep,
-    libc::SYS_read,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_restart_syscall,
@@ -45,9 +44,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_yield,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
-    libc::SYS_shutdown,
     libc::SYS_sigaltstack,
     libc::SYS_write,
     libc::SYS_writev,
@@ -73,7 +69,8 @@ const FCNTLS: &[libc::c_int] = &[
 
 /// A call about a descriptor that the program made itself or was sent: not the standard ones, nor
 /// that of its orders. These may be Unix sockets, to which bind() and connect() give paths, and
-/// hallwayd has the same standard error, which must not become non-blocking.
+/// hallwayd has the same standard error: it must not become non-blocking, nor be shut down, and
+/// the journal behind it must get no descriptors. On a terminal nothing is to be read.
 pub fn own_descriptor() -> Result<SeccompCondition> {
     argument(0, SeccompCmpOp::Gt, CONTROL_FD as u64)
 }
@@ -85,6 +82,20 @@ fn fcntls() -> Result<Vec<SeccompRule>> {
         Ok(SeccompRule::new(vec![is_other, is_it])?)
     };
     FCNTLS.iter().map(rule).collect()
+}
+
+/// Calls about sockets, and their descriptors. The report goes by the descriptor of the orders.
+fn transfers() -> Result<Rules> {
+    let mut rules = Rules::new();
+    for call in [libc::SYS_read, libc::SYS_sendmsg, libc::SYS_shutdown] {
+        rules.insert(call, vec![SeccompRule::new(vec![own_descriptor()?])?]);
+    }
+    let from_orders_on = argument(0, SeccompCmpOp::Ge, CONTROL_FD as u64)?;
+    rules.insert(
+        libc::SYS_sendto,
+        vec![SeccompRule::new(vec![from_orders_on])?],
+    );
+    Ok(rules)
 }
 
 /// Signals to the program itself alone: others may have the same user.
@@ -118,6 +129,7 @@ fn mappings() -> Result<Vec<SeccompRule>> {
 
 fn program(own: Rules) -> Result<BpfProgram> {
     let mut rules: Rules = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    rules.extend(transfers()?);
     rules.insert(libc::SYS_fcntl, fcntls()?);
     rules.insert(libc::SYS_tgkill, signals()?);
     rules.insert(libc::SYS_mmap, mappings()?);

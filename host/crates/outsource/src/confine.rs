@@ -111,6 +111,11 @@ mod tests {
                 refused.push(is_refused(libc::fcntl(fd, libc::F_SETOWN, 1).into()));
                 let flags = libc::O_NONBLOCK;
                 refused.push(is_refused(libc::fcntl(2, libc::F_SETFL, flags).into()));
+                refused.push(is_refused(libc::shutdown(2, libc::SHUT_RDWR).into()));
+                let nothing = std::mem::zeroed::<libc::msghdr>();
+                refused.push(is_refused(libc::sendmsg(2, &raw const nothing, 0) as i64));
+                let mut byte = 0_u8;
+                refused.push(is_refused(libc::read(2, (&raw mut byte).cast(), 1) as i64));
                 refused.push(is_refused(libc::syscall(libc::SYS_tgkill, 1, 1, 0)));
                 assert_eq!(
                     libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0),
@@ -147,6 +152,6 @@ mod tests {
             refused
         };
         let refused = std::thread::spawn(confined).join().unwrap();
-        assert_eq!(refused, [true; 7]);
+        assert_eq!(refused, [true; 10]);
     }
 }
