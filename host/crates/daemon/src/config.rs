@@ -429,7 +429,8 @@ impl Config {
             *own = limit(given)?;
         }
         if let (Some(host), Some(vm)) = (self.host_limit, self.vm_limit) {
-            if let Some(raw) = raw.limits.vm.as_ref().filter(|_| vm > host) {
+            let given = raw.limits.vm.as_ref().or(raw.limits.host.as_ref());
+            if let Some(raw) = given.filter(|_| vm > host) {
                 return Err(fault(raw, "limits.vm is more than limits.host"));
             }
         }
@@ -453,6 +454,12 @@ impl Config {
             let own = number.checked_sub(before).map(|own| &raw.group[own]);
             let at = own.map_or(0, |group| group.span().start);
             self.fits(number).map_err(|what| Fault { at, what })?;
+        }
+        // The limit may be this file's, and VMs those of files before.
+        if let Some(given) = &raw.limits.vm {
+            for vm in &self.vms {
+                self.check_size(vm).map_err(|what| fault(given, what))?;
+            }
         }
         Ok(())
     }
@@ -533,14 +540,7 @@ impl Config {
             );
             return Err(fault(whole, what));
         }
-        let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
-        let sum = sum + vm.helpers_size();
-        if self.vm_limit.is_some_and(|limit| sum > limit) {
-            let what = format!(
-                "the regions of {name} have {sum} bytes together, more than limits.vm allows"
-            );
-            return Err(fault(whole, what));
-        }
+        self.check_size(&vm).map_err(|what| fault(whole, what))?;
         let shared: u64 = self.regions().iter().map(|one| one.geometry.size()).sum();
         let sum = shared + self.helpers_size() + vm.helpers_size();
         if vm.count_helpers() > 0 && self.host_limit.is_some_and(|limit| sum > limit) {
@@ -551,6 +551,20 @@ impl Config {
             return Err(fault(whole, what));
         }
         Ok(vm)
+    }
+
+    /// Refuses a VM whose regions are larger together than `limits.vm`.
+    fn check_size(&self, vm: &VmConfig) -> Result<(), String> {
+        let regions = self.shared_of(vm);
+        let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();
+        let sum = sum + vm.helpers_size();
+        if self.vm_limit.is_some_and(|limit| sum > limit) {
+            let name = &vm.name;
+            return Err(format!(
+                "the regions of {name} have {sum} bytes together, more than limits.vm allows"
+            ));
+        }
+        Ok(())
     }
 
     /// Refuses a VM that is in two groups of pairs with another, if those differ.
@@ -1384,6 +1398,17 @@ mod tests {
         let said = error("b.toml", limits.into());
         assert!(
             said.contains("b.toml:2: another file has this limit"),
+            "{said}"
+        );
+        let limits = "[limits]\nvm = \"8M\"\n";
+        let other = group.replace("\"g\"", "\"h\"");
+        let both = vm("c", 3).replace("[\"g\"]", "[\"g\", \"h\"]");
+        std::fs::remove_file(dir.join("a.toml")).unwrap();
+        std::fs::write(&path, format!("{group}{other}{both}")).unwrap();
+        assert_eq!(Config::load(&path).unwrap().vms.len(), 1);
+        let said = error("b.toml", limits.into());
+        assert!(
+            said.contains("b.toml:2: the regions of c have 16777216 bytes together"),
             "{said}"
         );
         std::fs::remove_dir_all(&dir).unwrap();

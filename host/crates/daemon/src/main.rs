@@ -87,7 +87,12 @@ fn exec_again() -> Result<()> {
     let path = CString::new(path.into_os_string().into_vec())?;
     let words = std::env::args_os().map(|word| CString::new(word.into_vec()));
     let words = words.collect::<Result<Vec<_>, _>>()?;
-    hallway_unix::wait_for_closes();
+    if let sockets @ 1.. = hallway_unix::wait_for_closes() {
+        tracing::warn!(
+            sockets,
+            "stay open: their peers have sent descriptors that cannot be closed in a moment"
+        );
+    }
     execv(&path, &words).context("cannot start again")?;
     Ok(())
 }
@@ -127,9 +132,7 @@ fn serve(options: &Options) -> Result<()> {
     let is_by_hand = |spec: &RegionSpec| config.is_by_hand(&spec.name);
     if !options.regions().is_empty() || config.regions().iter().any(is_by_hand) {
         make(&options.region_dir, "--region-dir")?;
-        // In a sticky directory no other user replaces a file of ours.
-        let harm = "have the VMs' memory";
-        run::check_dir(&options.region_dir, "--region-dir", harm, 0o1000)?;
+        run::check_region_dir(&options.region_dir)?;
     }
     let beside = socket.parent().filter(|dir| *dir != Path::new(""));
     let beside = beside.unwrap_or(Path::new("."));

@@ -125,6 +125,12 @@ pub fn check_dir(path: &Path, option: &str, harm: &str, enough: u32) -> Result<(
     Ok(())
 }
 
+/// The same of the directory for files of regions. In a sticky one no other user replaces a
+/// file of ours.
+pub fn check_region_dir(path: &Path) -> Result<()> {
+    check_dir(path, "--region-dir", "have the VMs' memory", 0o1000)
+}
+
 /// Removes what a daemon and its holder leave behind. `socket` is the one for QEMUs, if
 /// it is theirs.
 pub fn clean(run: &RunDir, socket: Option<&Path>, files: &[PathBuf], made: &[PathBuf]) {

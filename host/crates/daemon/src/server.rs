@@ -43,7 +43,9 @@ use crate::notify;
 use crate::options::Options;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
+use crate::regionspec::RegionSpec;
 use crate::requests;
+use crate::run;
 
 /// Seconds that a guest may be given for each region: its monitor does nothing else in this time.
 const RELEASE_MAX: u64 = 3600;
@@ -138,7 +140,10 @@ impl Server {
                         continue;
                     }
                     info!(signal = signal.ssi_signo, "a signal ends it");
-                    self.stopping.get_or_insert(Stop::Handover);
+                    // Also if it was about to read its configuration again.
+                    if self.stopping != Some(Stop::Clean) {
+                        self.stopping = Some(Stop::Handover);
+                    }
                 }
             }
             Source::Holder => {
@@ -250,8 +255,7 @@ impl Server {
             warn!("{why}");
             return Err(why.into());
         }
-        let regions = &self.picture.regions;
-        if let Err(error) = Config::of(&self.options).and_then(|config| regions.check(&config)) {
+        if let Err(error) = Config::of(&self.options).and_then(|config| self.check(&config)) {
             let why = format!("the configuration stays as it was: {error:#}");
             error!("{why}");
             return Err(why);
@@ -264,6 +268,17 @@ impl Server {
         info!("reads the configuration again");
         notify::tell_reloading();
         self.stopping.get_or_insert(Stop::Reload);
+        Ok(())
+    }
+
+    /// Refuses a configuration with which the next daemon would not start.
+    fn check(&self, config: &Config) -> Result<()> {
+        self.picture.regions.check(config)?;
+        let is_by_hand = |spec: &RegionSpec| config.is_by_hand(&spec.name);
+        let dir = &self.options.region_dir;
+        if dir.exists() && config.regions().iter().any(is_by_hand) {
+            run::check_region_dir(dir)?;
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `hallwayd --stop`: ends daemon and holder, and removes what they leave behind.
 
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ fn left(options: &Options, config: &Config) -> Vec<PathBuf> {
 pub fn stop(options: &Options, config: &Config) -> Result<()> {
     let path = options.run_dir();
     if !path.is_dir() {
-        println!("nothing runs for {}", path.display());
+        writeln!(io::stdout(), "nothing runs for {}", path.display())?;
         return Ok(());
     }
     check_socket_path(&control::socket(&path), "--run-dir")?;
@@ -43,7 +44,7 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
         let taken = RunDir::try_take(&path);
         // A clean end may remove the directory, too.
         if asked && !path.is_dir() {
-            println!("stopped");
+            writeln!(io::stdout(), "stopped")?;
             return Ok(());
         }
         match taken? {
@@ -72,14 +73,15 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
             &left(options, config),
             &[options.region_dir.clone(), path.clone()],
         );
-        println!(
+        writeln!(
+            io::stdout(),
             "{}",
             if asked {
                 "stopped"
             } else {
                 "nothing ran; removed what was left"
             }
-        );
+        )?;
         return Ok(());
     };
     let mut kept = holder.list()?;
@@ -94,6 +96,6 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
         // There is no list of files: look for them.
         Ok(None) | Err(_) => clean(&run, Some(&options.socket()), &left(options, config), &[]),
     }
-    println!("stopped");
+    writeln!(io::stdout(), "stopped")?;
     Ok(())
 }

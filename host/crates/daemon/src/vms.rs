@@ -210,12 +210,17 @@ impl Vms {
             one.uuid
                 .is_some_and(|uuid| !self.is_genuine(one, uuid, connections))
         };
-        let mut effects = Vec::new();
-        for one in connections.iter().filter(is_impostor) {
-            warn!(vm = %one.label(), "is another VM than it said, by its QEMU's monitor");
-            effects.push(Effect::Disown(one.number));
+        let impostors: Vec<_> = connections.iter().filter(is_impostor).collect();
+        // There may be many: one line is for all of them.
+        if let [first, others @ ..] = &impostors[..] {
+            warn!(
+                vm = %first.label(),
+                others = others.len(),
+                "is another VM than it said, by its QEMU's monitor"
+            );
         }
-        effects
+        let disown = |one: &&Connection| Effect::Disown(one.number);
+        impostors.iter().map(disown).collect()
     }
 
     /// A guest that migrated or was reset leaves a page that nothing reads or

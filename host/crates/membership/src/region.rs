@@ -387,9 +387,11 @@ impl Region {
         } else {
             read_header(&file, path, meta.len(), geometry)?
         };
-        // What others did to a file that is in use is for `mend`.
-        if !is_known || meta.len() == geometry.size {
+        // What others did to a file that is in use is for `mend`: it is served all the same.
+        if !is_known {
             take_memory(&file, path, geometry)?;
+        } else if meta.len() == geometry.size {
+            let _ = take_memory(&file, path, geometry);
         }
         let memory = Shared::File(file.try_clone().map_err(io)?);
         Ok((file, memory, header))

@@ -225,12 +225,16 @@ impl Monitor {
         }
     }
 
-    /// Takes the events that came, without waiting. An error: QEMU is gone.
-    pub fn take_events(&mut self) -> Result<Vec<Event>> {
-        while let Some(line) = self.line(Instant::now())? {
+    /// Takes the events that came, without waiting, and says whether there may be more: a
+    /// QEMU may send lines without end. An error: QEMU is gone.
+    pub fn take_events(&mut self) -> Result<(Vec<Event>, bool)> {
+        for _ in 0..EVENTS_MAX {
+            let Some(line) = self.line(Instant::now())? else {
+                return Ok((self.events.drain(..).collect(), false));
+            };
             self.keep_event(&line);
         }
-        Ok(self.events.drain(..).collect())
+        Ok((self.events.drain(..).collect(), true))
     }
 
     /// Forgets the events about a device.

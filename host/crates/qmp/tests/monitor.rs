@@ -101,6 +101,7 @@ fn answers_are_found_among_events_and_old_answers() {
     let left: Vec<&str> = monitor
         .take_events()
         .unwrap()
+        .0
         .into_iter()
         .map(|event| event.name)
         .collect();
@@ -131,6 +132,20 @@ fn a_qemu_that_dies_is_noticed() {
     assert!(monitor.take_events().is_err());
 }
 
+/// Where it says so without end, other work is done all the same.
+#[test]
+fn events_are_taken_a_part_at_a_time() {
+    let answer = |_: &str, _: &Value| {
+        let without_end = (0..1000).map(|_| json!({"event": "RTC_CHANGE"}));
+        done().into_iter().chain(without_end).collect()
+    };
+    let qemu = Qemu::new(GREETING, Box::new(answer));
+    let mut monitor = connect(&qemu);
+    monitor.execute("stop", Value::Null).unwrap();
+    let (events, has_more) = monitor.take_events().unwrap();
+    assert!(events.is_empty() && has_more);
+}
+
 #[test]
 fn a_migration_that_goes_on_pushes_no_event_out() {
     let migration = |status| json!({"event": "MIGRATION", "data": {"status": status}});
@@ -143,7 +158,7 @@ fn a_migration_that_goes_on_pushes_no_event_out() {
     let qemu = Qemu::new(GREETING, Box::new(answer));
     let mut monitor = connect(&qemu);
     monitor.execute("stop", Value::Null).unwrap();
-    let events = monitor.take_events().unwrap();
+    let (events, _) = monitor.take_events().unwrap();
     let names: Vec<_> = events.iter().map(|event| event.name).collect();
     assert_eq!(names, ["RESET", "MIGRATION"]);
 }

@@ -10,18 +10,19 @@
 //! - Before that, [`receive`] looks before it takes, and a [`Stream`] or [`hang_up`] has what
 //!   is unread closed by a thread of its own.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::sys::signal::{
     sigaction, SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal,
 };
@@ -36,15 +37,15 @@ use nix::unistd::gettid;
 
 /// The option of Linux 6.16.
 pub const SO_PASSRIGHTS: libc::c_int = 83;
-/// Sockets in the queue to be closed. [`hang_up`] waits while it is full, 10 ms or so.
-const CLOSES: usize = 256;
 /// Sockets that are not closed yet.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+static WAITING: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
 /// Empty packets that a socket may have at most: each takes 768 bytes of what is allowed to
 /// its sender (net.core.wmem_max).
 const EMPTY_MAX: usize = 4096;
-/// How long one close may wait. A signal ends it.
+/// How long the close of one descriptor may wait. A signal ends it.
 const LINGER: Duration = Duration::from_millis(10);
+/// How long [`wait_for_closes`] waits.
+const CLOSES: Duration = Duration::from_secs(2);
 
 /// Has a socket, and those that it accepts, refuse descriptors where the kernel can.
 pub fn refuse_descriptors(socket: &impl AsFd) {
@@ -187,28 +188,45 @@ pub fn hang_up(socket: OwnedFd) {
 }
 
 /// Waits until all that was hung up is closed: what a program has open as it executes
-/// another one is closed in the thread that does.
-pub fn wait_for_closes() {
-    while WAITING.load(Ordering::Acquire) > 0 {
+/// another one is closed in the thread that does. A peer may have sent more than can be closed
+/// in a moment: the rest stays open in that program. Returns how many sockets do.
+pub fn wait_for_closes() -> usize {
+    let deadline = Instant::now() + CLOSES;
+    loop {
+        let waiting = waiting();
+        if waiting.is_empty() || Instant::now() >= deadline {
+            for fd in &*waiting {
+                // SAFETY: what is in the set is open: it is taken out before it is closed.
+                let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+                let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()));
+            }
+            return waiting.len();
+        }
+        drop(waiting);
         std::thread::sleep(LINGER);
     }
 }
 
+fn waiting() -> MutexGuard<'static, BTreeSet<RawFd>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Has a thread close a socket.
 fn close_elsewhere(socket: OwnedFd) {
-    static THREAD: OnceLock<Option<SyncSender<OwnedFd>>> = OnceLock::new();
+    static THREAD: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
     let start = || {
-        let (sender, sockets) = sync_channel(CLOSES);
+        // It holds no more than there are descriptors: a full one would make the caller wait.
+        let (sender, sockets) = channel();
         let thread = std::thread::Builder::new().name("closes".into());
         thread.spawn(move || close_all(&sockets)).ok()?;
         Some(sender)
     };
-    WAITING.fetch_add(1, Ordering::AcqRel);
+    waiting().insert(socket.as_raw_fd());
     match THREAD.get_or_init(start) {
         // The thread lives as long as this end of its queue.
         Some(sender) => drop(sender.send(socket)),
         None => {
-            WAITING.fetch_sub(1, Ordering::AcqRel);
+            waiting().remove(&socket.as_raw_fd());
             // There is no thread: a lost descriptor is better than a wait for the peer.
             std::mem::forget(socket);
         }
@@ -231,8 +249,9 @@ fn close_all(sockets: &Receiver<OwnedFd>) {
                 Err(_) => break,
             }
         }
+        // First: another socket may have the number then.
+        waiting().remove(&socket.as_raw_fd());
         drop(socket);
-        WAITING.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

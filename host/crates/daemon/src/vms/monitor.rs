@@ -236,8 +236,11 @@ impl Thread {
                     return error;
                 }
             }
-            if let Err(error) = self.hear(monitor) {
-                return error;
+            match self.hear(monitor) {
+                Err(error) => return error,
+                // More has come: jobs take turns with that.
+                Ok(true) => continue,
+                Ok(false) => {}
             }
             let mut fds = [
                 PollFd::new(monitor.as_fd(), PollFlags::POLLIN),
@@ -303,32 +306,30 @@ impl Thread {
     }
 
     /// Sends news of what happened unasked: another client took a device out, reset
-    /// the guest or let it run; or the guest let a device go late.
-    fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<()> {
-        loop {
-            let events = monitor.take_events()?;
-            if events.is_empty() {
-                return Ok(());
+    /// the guest or let it run; or the guest let a device go late. True: more may have come; a
+    /// QEMU that says something without end gets its turn, and no more.
+    fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<bool> {
+        let (events, has_more) = monitor.take_events()?;
+        let is_more_likely = has_more || !events.is_empty();
+        for event in events {
+            // The event may be an old one. More may come before the answer.
+            if event.name == "RESUME" && monitor.status()?.running {
+                self.send(News::Runs);
             }
-            for event in events {
-                // The event may be an old one. More may come before the answer.
-                if event.name == "RESUME" && monitor.status()?.running {
-                    self.send(News::Runs);
-                }
-                if event.name == "RESET" {
-                    self.send(News::Reset);
-                }
-                if event.stays {
-                    self.send(News::Stays);
-                }
-                let gone = event.device.filter(|id| id.starts_with(PREFIX));
-                if let ("DEVICE_DELETED", Some(id)) = (event.name, gone) {
-                    // It may be of a device that had this id before.
-                    if !monitor.has_device(&id)? {
-                        self.send(News::Gone(id, false));
-                    }
+            if event.name == "RESET" {
+                self.send(News::Reset);
+            }
+            if event.stays {
+                self.send(News::Stays);
+            }
+            let gone = event.device.filter(|id| id.starts_with(PREFIX));
+            if let ("DEVICE_DELETED", Some(id)) = (event.name, gone) {
+                // It may be of a device that had this id before.
+                if !monitor.has_device(&id)? {
+                    self.send(News::Gone(id, false));
                 }
             }
         }
+        Ok(is_more_likely)
     }
 }

@@ -393,11 +393,12 @@ impl Vm {
         }
     }
 
-    /// Has its thread plug a region out, once at a time: a hostile QEMU may say without
-    /// end that a device went.
+    /// Has its thread plug a region out, once at a time, and not too many: a hostile QEMU may
+    /// say without end that a device went, and that another one did.
     fn ask_unplug(&mut self, region: &str) {
         if let Some(monitor) = &self.monitor {
-            if self.unplugging.insert(region.into()) {
+            let has_room = self.unplugging.len() < PLUGS_MAX;
+            if has_room && self.unplugging.insert(region.into()) {
                 monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
             }
         }
@@ -442,11 +443,12 @@ impl Vm {
         is_here && !self.is_migrating() && !self.is_released()
     }
 
-    /// Whether a region is to be plugged in, and was not refused just now.
+    /// Whether a region is to be plugged in, and was not refused just now. A guest that has not
+    /// let it go has it still, and may let it go at any moment.
     pub fn lacks(&self, region: &str) -> bool {
         match self.plugs.get(region) {
             None => true,
-            Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
+            Some(Plug::Failed(at, _)) => at.elapsed() >= TRY_AGAIN,
             Some(_) => false,
         }
     }
