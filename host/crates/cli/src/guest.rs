@@ -254,11 +254,15 @@ pub fn tunnels(json: bool) -> Result<()> {
         });
     }
     if !loaded {
-        println!("{TUNNELS_UNLOADED} (until then no VM is reached by AF_VSOCK)");
+        writeln!(
+            io::stdout(),
+            "{TUNNELS_UNLOADED} (until then no VM is reached by AF_VSOCK)"
+        )?;
     } else if !enabled {
-        println!(
+        writeln!(
+            io::stdout(),
             "tunnels are off: run hallway tunnels on (until then no VM is reached by AF_VSOCK)"
-        );
+        )?;
     }
     let mut table = Table::new(&["cid", "name", "tunnels", "transport"]);
     for vm in vms {
@@ -300,7 +304,10 @@ pub fn connections(json: bool) -> Result<()> {
         return print_json(&connections);
     }
     if connections.is_empty() {
-        println!("no connections to members, and none that the host executes");
+        writeln!(
+            io::stdout(),
+            "no connections to members, and none that the host executes"
+        )?;
         return Ok(());
     }
     let heading = [
@@ -354,13 +361,14 @@ fn row(connection: &Connection) -> Vec<String> {
 /// Switches the module.
 pub fn switch(on: bool) -> Result<()> {
     client()?.set_promotion(on)?;
-    println!(
+    writeln!(
+        io::stdout(),
         "hallway is {}",
         if on {
             "on"
         } else {
             "off: all connections go by plain TCP"
         }
-    );
+    )?;
     Ok(())
 }

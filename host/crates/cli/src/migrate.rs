@@ -17,6 +17,11 @@ const LOOK: Duration = Duration::from_millis(200);
 /// its VMs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Shows how it goes. What goes on does so whether that is read or not.
+fn say(vm: &str, line: &str) {
+    let _ = writeln!(io::stderr(), "hallway: {vm}: {line}");
+}
+
 /// Waits until a VM has no outsourced connections, but not longer than `limit`.
 /// Meanwhile it gets no others.
 pub fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
@@ -31,7 +36,7 @@ pub fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
             break;
         }
         if said.replace(left) != Some(left) {
-            eprintln!("hallway: {vm}: {left} outsourced connections have not ended");
+            say(vm, &format!("{left} outsourced connections have not ended"));
         }
         sleep(LOOK);
     }
@@ -73,7 +78,7 @@ pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64
             ),
         };
         if line != said {
-            eprintln!("hallway: {vm}: {line}");
+            say(vm, &line);
             said = line;
         }
         // Where hallwayd ended, QEMU goes on migrating, and the next hallwayd follows it.

@@ -86,7 +86,7 @@ pub fn listen(kind: Kind, port: &str) -> Result<()> {
 pub fn perf(options: &Perf) -> Result<()> {
     if let Some(port) = &options.serve {
         let listener = options.kind.listen(port)?;
-        println!("serving");
+        writeln!(io::stdout(), "serving")?;
         loop {
             let socket = take(&listener)?;
             std::thread::spawn(move || answer(socket));
@@ -108,13 +108,14 @@ pub fn perf(options: &Perf) -> Result<()> {
         }
         trips.sort();
         let at = |part: usize| trips[(trips.len() - 1) * part / 100].as_secs_f64() * 1e6;
-        println!(
+        writeln!(
+            io::stdout(),
             "{} round trips of {} bytes: median {:.1} us, 99 of 100 within {:.1} us",
             trips.len(),
             options.size,
             at(50),
             at(99)
-        );
+        )?;
         return Ok(());
     }
     socket.write_all(&[COUNT])?;
@@ -133,12 +134,13 @@ pub fn perf(options: &Perf) -> Result<()> {
         "{received} bytes arrived of {sent} messages of {} bytes",
         options.size
     );
-    println!(
+    writeln!(
+        io::stdout(),
         "{sent} messages of {} bytes in {seconds:.2} s: {:.0} messages/s, {:.1} MB/s",
         options.size,
         sent as f64 / seconds,
         received as f64 / seconds / 1e6
-    );
+    )?;
     Ok(())
 }
 
