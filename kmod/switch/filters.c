@@ -42,8 +42,15 @@ static bool is_rule_set(const struct nf_hook_ops *ops)
 	return false;
 }
 
+/* A flowtable is there for what is forwarded alone. */
+static bool is_device_rule_set(const struct nf_hook_ops *ops)
+{
+	return ops->hook_ops_type == NF_HOOK_OP_NF_TABLES;
+}
+
 /* RCU */
-static bool have_rules(const struct nf_hook_entries *entries)
+static bool have_rules(const struct nf_hook_entries *entries,
+		       bool (*are_rules)(const struct nf_hook_ops *ops))
 {
 	struct nf_hook_ops **ops;
 	unsigned int i;
@@ -52,7 +59,7 @@ static bool have_rules(const struct nf_hook_entries *entries)
 		return false;
 	ops = nf_hook_entries_get_hook_ops(entries);
 	for (i = 0; i < entries->num_hook_entries; i++)
-		if (is_rule_set(READ_ONCE(ops[i])))
+		if (are_rules(READ_ONCE(ops[i])))
 			return true;
 	return false;
 }
@@ -65,10 +72,10 @@ static bool has_device_rules(const struct net_device *dev)
 	if (!dev)
 		return false;
 #ifdef CONFIG_NETFILTER_INGRESS
-	ruled |= have_rules(rcu_dereference(dev->nf_hooks_ingress));
+	ruled |= have_rules(rcu_dereference(dev->nf_hooks_ingress), is_device_rule_set);
 #endif
 #ifdef CONFIG_NETFILTER_EGRESS
-	ruled |= have_rules(rcu_dereference(dev->nf_hooks_egress));
+	ruled |= have_rules(rcu_dereference(dev->nf_hooks_egress), is_device_rule_set);
 #endif
 	return ruled;
 }
@@ -86,7 +93,7 @@ static bool has_rules(const struct sock *sk, bool v4)
 
 	rcu_read_lock();
 	for (i = 0; i < ARRAY_SIZE(passed); i++)
-		ruled |= have_rules(rcu_dereference(hooks[passed[i]]));
+		ruled |= have_rules(rcu_dereference(hooks[passed[i]]), is_rule_set);
 	/* By which packets leave, and by which the last one came. */
 	dst = rcu_dereference(sk->sk_dst_cache);
 	ruled |= has_device_rules(dst ? dst->dev : NULL) ||

@@ -319,7 +319,8 @@ static void on_done(struct hall_sock *hs)
 		return;
 	hs->lost_error = hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
 	hs->reset_by = jiffies;
-	if (possible && answer.reason != HALLWAY_REASON_CORRUPT)
+	/* Others send their RST when they can: until then no byte may follow. */
+	if (possible && answer.reason == HALLWAY_REASON_CLOSED)
 		hs->reset_by += RESET;
 }
 

@@ -368,6 +368,7 @@ static bool is_asked_for(const struct region *region)
 
 	list_for_each_entry(other, &ivshmem_regions, list)
 		if (other != region && other->state != REGION_IDLE &&
+		    other->state != REGION_FULL && other->state != REGION_REFUSED &&
 		    !memcmp(other->uuid, region->uuid, sizeof(other->uuid)))
 			return true;
 	return false;

@@ -61,12 +61,21 @@ pub fn release(monitor: &mut Monitor, limit: Duration, send: &dyn Fn(News)) -> R
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {
                 let why = error.to_string();
-                send(News::Held(id, why.clone()));
+                send(not_unplugged(monitor, id, why.clone())?);
                 return Ok(Release::Failed { why });
             }
         }
     }
     Ok(Release::Out)
+}
+
+/// The news of a device that was not unplugged: its guest has it still, or it has gone and left its
+/// memory behind.
+pub fn not_unplugged(monitor: &mut Monitor, id: String, why: String) -> Result<News> {
+    Ok(match monitor.has_device(&id)? {
+        true => News::Held(id, why),
+        false => News::Failed(id, why),
+    })
 }
 
 /// Follows a migration to its end.

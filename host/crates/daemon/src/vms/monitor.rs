@@ -261,7 +261,7 @@ impl Thread {
             Job::Unplug(id) => match monitor.unplug(&id, LET_GO) {
                 Ok(()) => News::Gone(id, true),
                 Err(error) if error.is_final() => return Err(error),
-                Err(error) => News::Held(id, error.to_string()),
+                Err(error) => migrate::not_unplugged(monitor, id, error.to_string())?,
             },
             Job::Vcpus => match monitor.vcpus() {
                 Ok(threads) => News::Vcpus(threads),

@@ -273,7 +273,7 @@ impl Vm {
             info!(vm = self.name, "was reset");
         }
         for plug in self.plugs.values_mut() {
-            if matches!(plug, Plug::Asked | Plug::In(..)) {
+            if matches!(plug, Plug::Asked | Plug::In(..) | Plug::Held(..)) {
                 *plug = Plug::Stale;
             }
         }
@@ -290,9 +290,10 @@ impl Vm {
         }
     }
 
-    /// QEMU refused a device.
+    /// QEMU refused a device, or kept the memory of one that has gone.
     pub fn hear_failed(&mut self, id: &str, why: String) {
         if let Some(region) = id.strip_prefix(PREFIX) {
+            self.unplugging.remove(region);
             if self.lines.may() {
                 warn!(vm = self.name, region, "{why}");
             }
@@ -395,13 +396,20 @@ impl Vm {
 
     /// Has its thread plug a region out, once at a time, and not too many: a hostile QEMU may
     /// say without end that a device went, and that another one did.
-    fn ask_unplug(&mut self, region: &str) {
-        if let Some(monitor) = &self.monitor {
-            let has_room = self.unplugging.len() < PLUGS_MAX;
-            if has_room && self.unplugging.insert(region.into()) {
-                monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
-            }
+    /// False: there are too many.
+    fn ask_unplug(&mut self, region: &str) -> bool {
+        let Some(monitor) = &self.monitor else {
+            return true;
+        };
+        if self.unplugging.contains(region) {
+            return true;
         }
+        if self.unplugging.len() >= PLUGS_MAX {
+            return false;
+        }
+        self.unplugging.insert(region.into());
+        monitor.ask(Job::Unplug(format!("{PREFIX}{region}")));
+        true
     }
 
     // -- Ring memory -------------------------------------------------------------
@@ -415,8 +423,9 @@ impl Vm {
         }
         let stale = self.plugs.iter().filter(|(_, plug)| **plug == Plug::Stale);
         for region in stale.map(|(region, _)| region.clone()).collect::<Vec<_>>() {
-            self.ask_unplug(&region);
-            self.plugs.insert(region, Plug::Leaving);
+            if self.ask_unplug(&region) {
+                self.plugs.insert(region, Plug::Leaving);
+            }
         }
     }
 
@@ -484,8 +493,7 @@ impl Vm {
             Some(Plug::Failed(at, _) | Plug::Held(at, _)) => at.elapsed() >= TRY_AGAIN,
             Some(Plug::Asked | Plug::In(..) | Plug::Stale) => true,
         };
-        if due && self.reachable().is_some() {
-            self.ask_unplug(region);
+        if due && self.reachable().is_some() && self.ask_unplug(region) {
             self.plugs.insert(region.into(), Plug::Leaving);
         }
         false
