@@ -1,7 +1,7 @@
 """A server that answers early, and closes with a part of the request unread.
 
 early.py hear PORT               answers once /tmp/answer exists
-early.py say PORT HOST           sends a little, and much once /tmp/send exists; prints what it reads, and the end
+early.py say PORT HOST           sends a little, much once /tmp/send exists; prints what it reads, and the end
 """
 
 import errno
