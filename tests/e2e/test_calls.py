@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta, Stream, autopsy, connections, jobs_end
+from hallway_tests.guests import AT_ONCE, Delta, Stream, autopsy, connections, jobs_end, wait_listening
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 
@@ -46,7 +46,7 @@ def test_early_answer(pair: Pair) -> None:
     pair.load(**AT_ONCE)
     a, b = pair.both
     hearer = b.spawn("python3 -B /hallway/guest/early.py hear 4906")
-    wait_for(lambda: b.run("ss -Hltn sport = :4906").out, "port 4906 is open", 60 * pair.slow)
+    wait_listening(b, 4906, 60 * pair.slow)
     sayer = a.spawn(f"python3 -B /hallway/guest/early.py say 4906 {b.ip4}")
     wait_for(lambda: any(one["tx"]["carrier"] % 2 for one in connections(a)), "it sends by a ring")
     delta = Delta(a, b)

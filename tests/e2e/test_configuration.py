@@ -385,11 +385,9 @@ def test_key_overwritten(configured: Configured) -> None:
         victim.run("dmesg -C")
 
         def refused() -> bool:
-            said = victim.run("dmesg").out
-            if "no longer a member" not in said:
-                table.overwrite_place(region, victim)
-            assert "joined region" not in said.partition("no longer a member")[2], said
-            return "a member has written over the head" in said
+            said = _hear_after_loss(victim, region)
+            assert "joined region" not in said, said
+            return "a member has overwritten the header" in said
 
         with table.overwriting_key(region):
             wait_for(refused, "the victim does not join", 60 * configured.slow)
@@ -398,20 +396,26 @@ def test_key_overwritten(configured: Configured) -> None:
         configured.unload()
 
 
+def _hear_after_loss(victim: VM, region: Path) -> str:
+    """Have the victim lose its place in the table, unless it has; return what its kernel says after that."""
+    _, lost, after = victim.run("dmesg").out.partition("no longer a member")
+    if not lost:
+        table.overwrite_place(region, victim)
+    return after
+
+
 def _claim(configured: Configured, hostile: VM, claimed: VM) -> None:
     """Have the hostile one's entry name another VM while the victim takes in the table."""
     victim = configured.vms[2]
     region = configured.site.daemon.memory(f"pair.{hostile.name}.{victim.name}")
     victim.run("dmesg -C")
 
-    def again() -> bool:
-        said = victim.run("dmesg").out
-        if "no longer a member" not in said:
-            table.overwrite_place(region, victim)
-        return "joined region" in said.partition("no longer a member")[2]
-
     with table.claiming(region, hostile, claimed):
-        wait_for(again, "the victim has joined again", 60 * configured.slow)
+        wait_for(
+            lambda: "joined region" in _hear_after_loss(victim, region),
+            "the victim has joined again",
+            60 * configured.slow,
+        )
 
         wait_for(lambda: len(_others(victim)) == 2, "it knows all members again", 60 * configured.slow)
 

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta, autopsy, jobs_end
+from hallway_tests.guests import AT_ONCE, Delta, autopsy, jobs_end, wait_listening
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 
@@ -26,7 +26,7 @@ def test_doorbell_storm(pair: Pair) -> None:
     a, b = pair.both
     delta = Delta(a, b)
     hearer = b.spawn("python3 -B /hallway/guest/fault.py hear 4903")
-    wait_for(lambda: b.run("ss -Hltn sport = :4903").out, "port 4903 is open", 60 * pair.slow)
+    wait_listening(b, 4903, 60 * pair.slow)
     said = a.run(f"python3 -B /hallway/guest/rtt.py 4903 {b.ip4} {TRIPS}").out
     total, fast = map(int, said.split())
     moved = delta.of(a)
@@ -43,7 +43,7 @@ def test_doorbells_merge(pair: Pair) -> None:
     a, b = pair.both
     delta = Delta(a, b)
     hearer = b.spawn(f"python3 -B /hallway/guest/sleepers.py hear 4904 {SLEEPERS}")
-    wait_for(lambda: b.run("ss -Hltn sport = :4904").out, "port 4904 is open", 60 * pair.slow)
+    wait_listening(b, 4904, 60 * pair.slow)
     sayer = a.spawn(f"python3 -B /hallway/guest/sleepers.py say 4904 {b.ip4} {SLEEPERS}")
     pair.wait_on_rings(SLEEPERS)
     a.run("touch /tmp/say; until [ -e /tmp/said ]; do sleep 0.01; done", timeout=60 * pair.slow)
@@ -64,12 +64,12 @@ def test_doorbells_merge(pair: Pair) -> None:
 
 
 def test_bytes_taken_first(pair: Pair) -> None:
-    """A reader that is faster than the doorbell has used it up: the next byte wakes it all the same."""
+    """A reader takes bytes before their doorbell comes: the next byte still wakes it."""
     pair.load(**AT_ONCE, spin_us=2000)
     a, b = pair.both
     delta = Delta(a, b)
     hearer = b.spawn(f"python3 -B /hallway/guest/taken.py hear 4905 {TAKEN}")
-    wait_for(lambda: b.run("ss -Hltn sport = :4905").out, "port 4905 is open", 60 * pair.slow)
+    wait_listening(b, 4905, 60 * pair.slow)
     sayer = a.spawn(f"python3 -B /hallway/guest/taken.py say 4905 {b.ip4} {TAKEN}")
     jobs_end(hearer, sayer)
     moved = delta.of(b)

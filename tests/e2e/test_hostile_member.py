@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from hallway_tests.guests import AT_ONCE, Delta, Stream, connections, rmmod
+from hallway_tests.guests import AT_ONCE, Delta, Stream, connections, rmmod, wait_listening
 from hallway_tests.pair import Pair
 from hallway_tests.streams import CALM
 from hallway_tests.suite import repeated, wait_for
@@ -140,7 +140,7 @@ def test_marks_of_others(pair: Pair) -> None:
     a, b = pair.both
     delta = Delta(a, b)
     hearer = b.spawn("python3 -B /hallway/guest/fault.py hear 4905")
-    wait_for(lambda: b.run("ss -Hltn sport = :4905").out, "port 4905 is open", 60 * pair.slow)
+    wait_listening(b, 4905, 60 * pair.slow)
     with _mapped(pair.site.daemon.region.path) as region, _marked(region.memory, *_slots(pair)):
         a.run(f"python3 -B /hallway/guest/rtt.py 4905 {b.ip4} {TRIPS}", timeout=60 * pair.slow)
     hearer.kill(9)

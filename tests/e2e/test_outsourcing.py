@@ -23,7 +23,7 @@ from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod, status
+from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod, status, wait_listening
 from hallway_tests.outsourced import ECHO, PUBLISH, TALKER, Outsourced, is_published, wait_published, waits
 from hallway_tests.suite import wait_for
 
@@ -237,7 +237,7 @@ def test_published(outsourced: Outsourced) -> None:
     vm.put(SERVER, "/tmp/server.py")
     vm.put(CLIENT, "/tmp/client.py")
     job = vm.spawn("exec python3 -B /tmp/server.py 0.0.0.0 8080")
-    wait_for(lambda: vm.run("ss -Hltn sport = :8080").out, "port 8080 is open")
+    wait_listening(vm, 8080)
     for netns, address in (("outside", HOST), (None, vm.ip4)):
         words = [*isolate.on_host(netns), "python3", "-B", "-c", CLIENT, address, "8080", "1000000"]
         said = json.loads(run(words))
@@ -272,7 +272,7 @@ def test_older_listeners(outsourced: Outsourced) -> None:
     vm.put(SERVER, "/tmp/server.py")
     for port, how in ((8080, "poll"), (8081, "")):
         jobs.append(vm.spawn(f"exec python3 -B /tmp/server.py 0.0.0.0 {port} {how}"))
-        wait_for(lambda: vm.run(f"ss -Hltn sport = :{port}").out, f"port {port} is open")  # noqa: B023
+        wait_listening(vm, port)
     vm.put(CLIENT, "/tmp/client.py")
     outsourced.load()
     delta = Delta(vm)
@@ -550,7 +550,7 @@ def test_newly_published(outsourced: Outsourced) -> None:
     outsourced.load()
     vm.put(ECHO, "/tmp/echo.py")
     jobs = [vm.spawn(f"exec python3 -B /tmp/echo.py 0.0.0.0 {port}") for port in (8080, 8082)]
-    wait_for(lambda: vm.run("ss -Hltn sport = :8082").out, "port 8082 is open")
+    wait_listening(vm, 8082)
     wait_published(8080)
     assert not is_published(8082)
     before, delta = outsourced.outsourcer(), Delta(vm)
@@ -638,7 +638,7 @@ def test_limits(outsourced: Outsourced) -> None:
         assert said["good"] and said["own"][0] == vm.ip4
         # No process without privileges may have such a port.
         server = vm.spawn("exec python3 -B /tmp/echo.py 0.0.0.0 80")
-        wait_for(lambda: vm.run("ss -Hltn sport = :80").out, "port 80 is open")
+        wait_listening(vm, 80)
         wait_for(lambda: refused() == [1, 1], "the host counts them", 60)
         with socket.create_connection((vm.ip4, 80), 60) as client:
             client.sendall(b"natively")

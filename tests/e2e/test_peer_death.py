@@ -13,7 +13,17 @@ from hallway_tests.doomed import (
     say_last_words,
     stopped_qemu,
 )
-from hallway_tests.guests import AT_ONCE, Delta, Stream, insmod, members, odd, rmmod, wait_members
+from hallway_tests.guests import (
+    AT_ONCE,
+    Delta,
+    Stream,
+    insmod,
+    members,
+    odd,
+    rmmod,
+    wait_listening,
+    wait_members,
+)
 from hallway_tests.pair import TINY, Pair, connections_with, count_on_rings
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
@@ -65,7 +75,7 @@ def test_peer_killed_without_memory(pair: Pair) -> None:
     pair.load(**AT_ONCE, **rings)
     a, third = pair.a, pair.third()
     hearer = a.spawn("python3 -B /hallway/guest/unread.py hear 4902")
-    wait_for(lambda: a.run("ss -Hltn sport = :4902").out, "port 4902 is open", 60 * pair.slow)
+    wait_listening(a, 4902, 60 * pair.slow)
     limits = a.run("cat /proc/sys/net/ipv4/tcp_mem").out.strip()
     with pair.site.join(third):
         insmod(third, **AT_ONCE, **rings)
@@ -158,7 +168,7 @@ def test_place_overwritten(pair: Pair) -> None:
 def _send_in_fault(pair: Pair, peer: VM) -> tuple[Job, Job]:
     """Have the first VM send to a peer, by rings, from memory that stays paged out; return both programs."""
     hearer = peer.spawn("python3 -B /hallway/guest/fault.py hear 4901")
-    wait_for(lambda: peer.run("ss -Hltn sport = :4901").out, "port 4901 is open", 60 * pair.slow)
+    wait_listening(peer, 4901, 60 * pair.slow)
     sender = pair.a.spawn(f"python3 -B /hallway/guest/fault.py say 4901 {peer.ip4}")
     wait_for(lambda: count_on_rings(pair.a, peer) == 1, "it is on rings", 20 * pair.slow)
     pair.a.run("touch /tmp/fault")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from hallway_lab.hosts import Host
-from hallway_tests.guests import Delta, Stream, connections, jobs_end
+from hallway_tests.guests import Delta, Stream, connections, jobs_end, wait_listening
 from hallway_tests.record import Outcome
 from hallway_tests.suite import check, wait_for
 from hallway_tests.two_hosts import Hosts
@@ -28,7 +28,7 @@ class Load:
         stays, moves = hosts.both
         # The probe is first: under this load a program starts slowly.
         self.probe = [moves.spawn("exec python3 -B /root/guest/pauses.py echo 4700")]
-        wait_for(lambda: moves.run("ss -Hltn sport = :4700").out, "port 4700 is open", 60)
+        wait_listening(moves, 4700, 60)
         ask = f"exec python3 -B /root/guest/pauses.py ask {moves.ip4} 4700 /tmp/pauses"
         self.probe.append(stays.spawn(f": > /tmp/pauses; {ask}"))
         self.stream = Stream(stays, moves, conns=STREAMS, stall=60)

@@ -16,7 +16,7 @@ from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE, route_outside, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
-from hallway_tests.guests import connections, rmmod, settle_in
+from hallway_tests.guests import connections, rmmod, settle_in, wait_listening
 from hallway_tests.outsourced import ECHO, TALKER, Outsourced, is_published, wait_published
 from hallway_tests.record import Outcome
 from hallway_tests.suite import check, wait_for
@@ -50,7 +50,7 @@ class Load:
         vm.put(TALKER, "/tmp/talker.py")
         vm.run("rm -f /tmp/outwards /tmp/native")
         self._jobs = [vm.spawn(f"exec python3 -B /tmp/echo.py 0.0.0.0 {PORT} poll")]
-        wait_for(lambda: vm.run(f"ss -Hltn sport = :{PORT}").out, f"port {PORT} is open", 60)
+        wait_listening(vm, PORT, 60)
         for address, port, file in ((OUTSIDE, AWAY, "outwards"), ("127.0.0.1", PORT, "native")):
             self._jobs.append(vm.spawn(f"exec python3 -B /tmp/talker.py {address} {port} /tmp/{file}"))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hallway_lab.vm import VM, Job, Result
 
-from .guests import Stream, autopsy, connections, members
+from .guests import Stream, autopsy, connections, members, wait_listening
 from .pair import Pair, connections_with, count_on_rings
 from .streams import TELLING
 from .suite import check, wait_for
@@ -38,7 +38,7 @@ class Doomed:
         self.pair, self.victim = pair, victim
         self._before = {vm.name: pair.member(vm)["channels"] for vm in pair.both}
         self._heard = pair.a.spawn("python3 -B /hallway/guest/last_words.py hear 4900")
-        wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "port 4900 is open", 60 * pair.slow)
+        wait_listening(pair.a, 4900, 60 * pair.slow)
         self._streams = Stream(victim, pair.a, conns=6, both=TELLING)
         victim.spawn(f"python3 -B /hallway/guest/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
         with autopsy(pair.a, victim):
@@ -104,7 +104,7 @@ def prepare_last_words(pair: Pair) -> tuple[Job, Job]:
     Return the reader and the writer.
     """
     heard = pair.a.spawn("python3 -B /hallway/guest/last_words.py hear 4900")
-    wait_for(lambda: pair.a.run("ss -Hltn sport = :4900").out, "port 4900 is open", 20 * pair.slow)
+    wait_listening(pair.a, 4900, 20 * pair.slow)
     said = pair.b.spawn(f"python3 -B /hallway/guest/last_words.py say 4900 {pair.a.ip4} {LAST_WORDS}")
     pair.wait_on_rings(3)
     say_last_words(pair.b, pair.slow)

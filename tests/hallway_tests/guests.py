@@ -227,6 +227,11 @@ def healthy(*vms: VM) -> None:
             raise GuestLost(f"{vm.name}'s kernel complained ({vm.log}): {health}")
 
 
+def wait_listening(vm: VM, port: int, timeout: float = 20) -> None:
+    """Wait until a program of the guest listens at a port of TCP."""
+    wait_for(lambda: vm.run(f"ss -Hltn sport = :{port}").out, f"port {port} is open", timeout)
+
+
 def no_leaks(*vms: VM) -> None:
     """Fail if the debug kernel finds memory that nothing points to; the module is unloaded."""
     for vm in vms:

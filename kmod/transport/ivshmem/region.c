@@ -37,9 +37,9 @@ static struct region *region_of(struct hall_member *member)
 }
 
 /*
- * For each request to join: a member may overwrite them, and hallwayd restores them. Its word
- * in the private page shows whether the key is the region's. A member that could give two of
- * its regions one key would bring the tokens of one VM to another: see ../../channel/token.c.
+ * For each request to join: a member may overwrite them, and hallwayd restores them. hallwayd
+ * also writes how the key begins into the private page. Otherwise a member could give two
+ * regions one key, and pass tokens from a VM to another: see ../../channel/token.c.
  */
 static void read_names(struct region *region)
 {
@@ -359,8 +359,8 @@ unsigned int ivshmem_region_find_entry(void)
 }
 
 /*
- * Has another device this region, or the memory of one that says so? Each would take the
- * other's place, and the place of one that is being left is in use still.
+ * Does another device have a region of this UUID in use? Each of the two would take the
+ * other's place. A place that is being left is still in use.
  */
 static bool is_asked_for(const struct region *region)
 {
@@ -446,7 +446,7 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 	struct hall_slice slice;
 
 	if (!ivshmem_page_has_key(region->doorbell, region->entry, region->key)) {
-		pr_err_ratelimited("a member has written over the head of region %pUb: asking again\n",
+		pr_err_ratelimited("a member has overwritten the header of region %pUb: asking again\n",
 				   region->uuid);
 		goto again;
 	}
