@@ -4,8 +4,8 @@
  *
  * Only the two ends of a TCP connection know both numbers: with a proxy or a NAT
  * between them, or a forged address, tokens differ. The key belongs to the
- * region, and no two have the same: a member of two can't show the token that it
- * got in one to a member of the other. The hash is directional: each end has a
+ * region, and no two regions have the same: a token of one is worth nothing in
+ * another, also to a VM that is a member of both. The hash is directional: each end has a
  * token of its own, even where both ends are in one kernel.
  *
  * tcp_sock keeps no initial sequence number. The peer's is rcv_nxt minus

@@ -134,7 +134,7 @@ struct hall_sock {
 	unsigned long backoff;		/* jiffies until the try after that */
 	unsigned long active_since;	/* jiffies; in use without a pause */
 	u64 active_bytes;		/* moved over TCP until then */
-	int lost_error;			/* the peer has left bytes in our ring; or 0: */
+	int lost_error;			/* errno: the peer has left bytes in our ring; or 0 */
 	unsigned long reset_by;		/* jiffies; the peer's RST is due by then */
 	unsigned long demote_by;	/* jiffies; the peer's end mark is due */
 	unsigned long give_up_at;	/* jiffies, or 0; see switch/timeout.c */

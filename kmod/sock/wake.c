@@ -123,8 +123,8 @@ void hall_sock_wake(struct hall_sock *hs)
 	spin_lock_bh(&channel->lock);
 	if (hs->rx.state == HALL_RX_MAPPED) {
 		/*
-		 * A reader may have taken the bytes before the doorbell came. For others
-		 * that wait nothing is armed now: woken, they look, and arm it again.
+		 * Another reader may have taken the bytes before the doorbell came. No
+		 * doorbell is armed then: all sleepers are woken, look, and arm it again.
 		 */
 		readable = ring->armed;
 		hall_ring_disarm_rx(ring);

@@ -105,7 +105,7 @@ int hall_detach_sync(struct hall_sock *hs, u32 reason)
 	struct sock *sk = hs->sk;
 
 	lock_sock(sk);
-	/* A peer that takes its time, or the program at the other end, must not hold this one. */
+	/* At once if that is possible: a program at the other end can delay its peer's answer. */
 	if (!hall_sock_has_ring(hs))
 		hall_detach(hs, reason);
 	else if (!hs->detached)

@@ -42,7 +42,7 @@ static bool is_rule_set(const struct nf_hook_ops *ops)
 	return false;
 }
 
-/* A flowtable is there for what is forwarded alone. */
+/* Not a flowtable: that is for forwarded packets only. */
 static bool is_device_rule_set(const struct nf_hook_ops *ops)
 {
 	return ops->hook_ops_type == NF_HOOK_OP_NF_TABLES;
@@ -64,7 +64,7 @@ static bool have_rules(const struct nf_hook_entries *entries,
 	return false;
 }
 
-/* Those of nftables' family netdev, or of a chain at ingress. RCU */
+/* Rules of nftables' family netdev, or of a chain at ingress. RCU */
 static bool has_device_rules(const struct net_device *dev)
 {
 	bool ruled = false;
@@ -94,7 +94,7 @@ static bool has_rules(const struct sock *sk, bool v4)
 	rcu_read_lock();
 	for (i = 0; i < ARRAY_SIZE(passed); i++)
 		ruled |= have_rules(rcu_dereference(hooks[passed[i]]), is_rule_set);
-	/* By which packets leave, and by which the last one came. */
+	/* The device of outgoing packets, and that of the last incoming one. */
 	dst = rcu_dereference(sk->sk_dst_cache);
 	ruled |= has_device_rules(dst ? dst->dev : NULL) ||
 		 has_device_rules(dev_get_by_index_rcu(sock_net(sk),

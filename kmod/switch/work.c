@@ -38,7 +38,7 @@
 /* For which the bytes of a departed peer wait for memory of TCP's. */
 #define REQUEUE		(10 * HZ)
 
-/* For which a socket whose peer has left bytes in the ring waits for the peer's RST. */
+/* How long a socket waits for the RST of a peer that has left bytes in the ring. */
 #define RESET		HZ
 
 static void copy_answer(struct hall_sock *hs, const struct hall_answer *answer,
@@ -319,7 +319,7 @@ static void on_done(struct hall_sock *hs)
 		return;
 	hs->lost_error = hs->sk->sk_state == TCP_CLOSE_WAIT ? EPIPE : ECONNRESET;
 	hs->reset_by = jiffies;
-	/* Others send their RST when they can: until then no byte may follow. */
+	/* For other reasons the RST may come later, and no byte may follow the lost ones. */
 	if (possible && answer.reason == HALLWAY_REASON_CLOSED)
 		hs->reset_by += RESET;
 }

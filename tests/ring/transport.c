@@ -775,7 +775,7 @@ static void copies_bounded(void)
 
 /* Addresses */
 
-/* Those of a peer that has published others a while ago. */
+/* Reads them once the pause after the last publication is over. */
 static void read_later(void)
 {
 	shim_pass(HZ / 20);

@@ -1,6 +1,6 @@
 """A reader that takes bytes before their doorbell comes, and then waits for the next ones by epoll.
 
-taken.py hear PORT TRIPS          the reader; fails where a byte that has come wakes it not
+taken.py hear PORT TRIPS          the reader; fails if a byte comes and does not wake it
 taken.py say PORT HOST TRIPS      sends the bytes, one at a time
 """
 

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// its VMs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Shows how it goes. What goes on does so whether that is read or not.
+/// Shows progress. An error is ignored: the migration goes on, even if nothing reads this.
 fn say(vm: &str, line: &str) {
     let _ = writeln!(io::stderr(), "hallway: {vm}: {line}");
 }

@@ -553,7 +553,7 @@ impl Config {
         Ok(vm)
     }
 
-    /// Refuses a VM whose regions are larger together than `limits.vm`.
+    /// Refuses a VM if its regions together are larger than `limits.vm`.
     fn check_size(&self, vm: &VmConfig) -> Result<(), String> {
         let regions = self.shared_of(vm);
         let sum: u64 = regions.iter().map(|(_, geometry)| geometry.size()).sum();

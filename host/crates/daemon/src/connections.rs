@@ -713,8 +713,8 @@ impl Connections {
     }
 
     /// Writes the replies that follow from the picture. Returns the connections
-    /// that are to be rung: those with a new reply, and the members of regions
-    /// whose header has `changed`. `key`: how that of a region begins.
+    /// that are to be rung: those with a new reply, and the members of regions with a
+    /// `changed` header. `key` returns the first bytes of a region's key.
     pub fn write_replies(
         &mut self,
         changed: &[String],

@@ -132,7 +132,7 @@ fn a_qemu_that_dies_is_noticed() {
     assert!(monitor.take_events().is_err());
 }
 
-/// Where it says so without end, other work is done all the same.
+/// Events without end leave their reader time for other work.
 #[test]
 fn events_are_taken_a_part_at_a_time() {
     let answer = |_: &str, _: &Value| {

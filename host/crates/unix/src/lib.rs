@@ -189,7 +189,7 @@ pub fn hang_up(socket: OwnedFd) {
 
 /// Waits until all that was hung up is closed: what a program has open as it executes
 /// another one is closed in the thread that does. A peer may have sent more than can be closed
-/// in a moment: the rest stays open in that program. Returns how many sockets do.
+/// in a moment: the rest stays open in that program. Returns the number of these sockets.
 pub fn wait_for_closes() -> usize {
     let deadline = Instant::now() + CLOSES;
     loop {
@@ -215,7 +215,7 @@ fn waiting() -> MutexGuard<'static, BTreeSet<RawFd>> {
 fn close_elsewhere(socket: OwnedFd) {
     static THREAD: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
     let start = || {
-        // It holds no more than there are descriptors: a full one would make the caller wait.
+        // Without a limit, so that no caller waits: descriptors limit its length.
         let (sender, sockets) = channel();
         let thread = std::thread::Builder::new().name("closes".into());
         thread.spawn(move || close_all(&sockets)).ok()?;
@@ -249,7 +249,7 @@ fn close_all(sockets: &Receiver<OwnedFd>) {
                 Err(_) => break,
             }
         }
-        // First: another socket may have the number then.
+        // Before the close: after it another socket may get the number.
         waiting().remove(&socket.as_raw_fd());
         drop(socket);
     }

@@ -306,8 +306,8 @@ impl Thread {
     }
 
     /// Sends news of what happened unasked: another client took a device out, reset
-    /// the guest or let it run; or the guest let a device go late. True: more may have come; a
-    /// QEMU that says something without end gets its turn, and no more.
+    /// the guest or let it run; or the guest let a device go late. True: more may have come.
+    /// One call takes a limited number of events, for a QEMU may send them without end.
     fn hear(&self, monitor: &mut Monitor) -> hallway_qmp::Result<bool> {
         let (events, has_more) = monitor.take_events()?;
         let is_more_likely = has_more || !events.is_empty();
