@@ -40,7 +40,7 @@ def test_upgrade(pair: Pair) -> None:
             assert moved["tx_bytes_ring"] > 10 * moved["tx_bytes_tcp"], f"{vm.name} left its rings"
 
     def replace_module(vm: VM, file: str) -> None:
-        rmmod(vm)
+        rmmod(vm, 60 * pair.slow)
         insmod(vm, file=file, **AT_ONCE)
         wait_members(*pair.both)
         stream.check_running(f"with another module in {vm.name}")

@@ -51,7 +51,7 @@ class Pair:
         """Unload the module from both VMs."""
         for vm in self.both:
             if loaded(vm):
-                rmmod(vm)
+                rmmod(vm, 60 * self.slow)
 
     def load(self, **params: object) -> None:
         """(Re)load the module in both VMs and wait until each serves the other."""
