@@ -46,11 +46,12 @@ def one_way(
 
     Each write has less than `most` bytes; `pause` seconds pass after it.
     """
-    sink.put(SINK, "/tmp/sink.py")
-    source.put(SOURCE, "/tmp/source.py")
-    into = sink.spawn(f"python3 -B /tmp/sink.py {port}")
+    # A copy for each port: a slow guest may still be reading the one of the other connection.
+    sink.put(SINK, f"/tmp/sink-{port}.py")
+    source.put(SOURCE, f"/tmp/source-{port}.py")
+    into = sink.spawn(f"python3 -B /tmp/sink-{port}.py {port}")
     wait_for(lambda: sink.run(f"ss -Hltn sport = :{port}").out, "the sink listens", patience)
-    out = source.spawn(f"exec python3 -B /tmp/source.py {sink.ip4} {most} {pause} {port}")
+    out = source.spawn(f"exec python3 -B /tmp/source-{port}.py {sink.ip4} {most} {pause} {port}")
     yield
     out.kill()
     sent, received = (job.wait(patience) for job in (out, into))
