@@ -723,6 +723,12 @@ impl Config {
         group.is_some_and(|group| vms.any(|vm| vm.groups.contains(&group)))
     }
 
+    /// Whether some region is a file: one of the command line, or one that is plugged in by hand.
+    pub fn has_files(&self, options: &Options) -> bool {
+        let mut regions = self.regions().into_iter();
+        !options.regions().is_empty() || regions.any(|spec| self.is_by_hand(&spec.name))
+    }
+
     /// Names and geometries of the regions that a VM shares with its groups.
     pub fn shared_of(&self, vm: &VmConfig) -> Vec<(&str, Geometry)> {
         let groups = vm.groups.iter().map(|at| &self.groups[*at]);

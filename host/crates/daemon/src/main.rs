@@ -58,7 +58,6 @@ use crate::domains::{Domains, Rules};
 use crate::journal::Prioritised;
 use crate::keeper::Holder;
 use crate::options::Options;
-use crate::regionspec::RegionSpec;
 use crate::run::RunDir;
 use crate::server::{End, Server};
 
@@ -129,8 +128,7 @@ fn serve(options: &Options) -> Result<()> {
         askers.let_through(&path)?;
     }
     askers.check(&path, "its members cannot ask: chmod o+x it")?;
-    let is_by_hand = |spec: &RegionSpec| config.is_by_hand(&spec.name);
-    if !options.regions().is_empty() || config.regions().iter().any(is_by_hand) {
+    if config.has_files(options) {
         make(&options.region_dir, "--region-dir")?;
         run::check_region_dir(&options.region_dir)?;
     }

@@ -43,7 +43,6 @@ use crate::notify;
 use crate::options::Options;
 use crate::picture::Picture;
 use crate::poller::{Poller, Source};
-use crate::regionspec::RegionSpec;
 use crate::requests;
 use crate::run;
 
@@ -274,9 +273,8 @@ impl Server {
     /// Refuses a configuration with which the next daemon would not start.
     fn check(&self, config: &Config) -> Result<()> {
         self.picture.regions.check(config)?;
-        let is_by_hand = |spec: &RegionSpec| config.is_by_hand(&spec.name);
         let dir = &self.options.region_dir;
-        if dir.exists() && config.regions().iter().any(is_by_hand) {
+        if dir.exists() && config.has_files(&self.options) {
             run::check_region_dir(dir)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ mod common;
 mod qemu;
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -151,6 +151,39 @@ fn a_reload_with_a_region_that_has_no_room_is_refused() {
         "{message}"
     );
     assert_eq!(daemon.status().regions.len(), 1);
+}
+
+#[test]
+fn a_reload_with_which_the_next_daemon_refused_its_directory_is_refused() {
+    let daemon = Daemon::configured(&["default:16M:4"], Some(GROUP));
+    let region = daemon.region();
+    let mem = daemon.region_file().parent().unwrap().to_owned();
+    // Any user could put another file in the place of a region's.
+    std::fs::set_permissions(&mem, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let Answer::Error { message } = ask(&daemon.run(), Query::Reload).unwrap() else {
+        panic!("the next daemon would not start");
+    };
+    assert!(message.contains("--region-dir"), "{message}");
+    assert_eq!(daemon.region(), region);
+    std::fs::set_permissions(&mem, std::fs::Permissions::from_mode(0o755)).unwrap();
+    daemon.reload();
+    assert_eq!(daemon.region(), region);
+}
+
+#[test]
+fn a_signal_that_ends_the_daemon_is_not_lost_beside_one_that_reloads_it() {
+    let mut daemon = Daemon::configured(&[], Some(GROUP));
+    // It finds both at once.
+    for signal in [
+        Signal::SIGSTOP,
+        Signal::SIGHUP,
+        Signal::SIGTERM,
+        Signal::SIGCONT,
+    ] {
+        daemon.signal(signal);
+    }
+    until("it ends", || daemon.child.try_wait().unwrap().is_some());
+    assert!(daemon.log().contains("reads the configuration again"));
 }
 
 #[test]
