@@ -114,10 +114,14 @@ def loaded(outsourced: Outsourced) -> Iterator[Load]:
 
 
 def keeps_outsourcer() -> bool:
-    """Tell whether the holder has the memory of an outsourcer's region, and its process."""
+    """Tell whether the holder has the memory of an outsourcer's region, its process, and its doorbell."""
     folder = Path(f"/proc/{_find_holder()}/fd")
     names = [os.readlink(one) for one in folder.iterdir()]
-    return all(any(word in name for name in names) for word in ("memfd:hallway-out.", "pidfd"))
+    # Two doorbells are QEMU's.
+    doorbells = sum("eventfd" in name for name in names)
+    return doorbells == 3 and all(
+        any(word in name for name in names) for word in ("memfd:hallway-out.", "pidfd")
+    )
 
 
 def held(outsourced: Outsourced) -> dict[str, int]:
