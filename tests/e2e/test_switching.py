@@ -82,16 +82,22 @@ def _switch(pair: Pair, rng: random.Random, situations: Sequence[str], **params:
 
     def enough() -> bool:
         stream.check_running("early")
-        return not _find_missed(pair, delta, situations) and all(
+        moved = [delta.of(vm) for vm in pair.both]
+        return not find_missed(moved) and all(
             m["tx_promoted"] + m["tx_demoted"] >= times and m["rx_promoted"] + m["rx_demoted"] >= times
-            for m in (delta.of(vm) for vm in pair.both)
+            for m in moved
         )
 
+    def find_missed(moved: list[dict[str, int]]) -> list[str]:
+        # The 50 switches on the debug kernel meet each in one of the VMs.
+        met = min if pair.slow == 1 else max
+        return [name for name in situations if not met(m[name] for m in moved)]
+
     try:
-        wait_for(enough, f"{times} switches", 60 * pair.slow)
+        wait_for(enough, f"{times} switches, in all situations", 60 * pair.slow)
     except AssertionError as error:
-        said: list[object] = [f"not met: {_find_missed(pair, delta, situations)}"]
-        said += [delta.of(vm) for vm in pair.both]
+        moved = [delta.of(vm) for vm in pair.both]
+        said: list[object] = [f"not met: {find_missed(moved)}", *moved]
         said += [j.poll() for j in (stream.client, stream.server, *toggles)]
         raise AssertionError(f"{error} {said}") from error
     finally:
@@ -104,13 +110,6 @@ def _switch(pair: Pair, rng: random.Random, situations: Sequence[str], **params:
     try:
         stream.finish(60 * pair.slow)
     except AssertionError as error:
-        moved = "".join(f"\n{vm.name}: {delta.of(vm)}" for vm in pair.both)
-        raise AssertionError(f"{error}{moved}") from error
+        lines = "".join(f"\n{vm.name}: {delta.of(vm)}" for vm in pair.both)
+        raise AssertionError(f"{error}{lines}") from error
     pair.check_counters(delta)
-
-
-def _find_missed(pair: Pair, delta: Delta, situations: Sequence[str]) -> list[str]:
-    a, b = (delta.of(vm) for vm in pair.both)
-    # The 50 switches on the debug kernel meet each in one of the VMs.
-    met = min if pair.slow == 1 else max
-    return [name for name in situations if not met(a[name], b[name])]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from hallway_lab.vm import VM
 
-from .guests import Delta, Stream, loaded
-from .suite import check, wait_for
+from .guests import Delta, Stream, loaded, wait_listening
+from .suite import check
 
 # Options of a stream that leaves most of the guests' CPU to others.
 CALM = "--calm --biggest 4000"
@@ -50,7 +50,7 @@ def one_way(
     sink.put(SINK, f"/tmp/sink-{port}.py")
     source.put(SOURCE, f"/tmp/source-{port}.py")
     into = sink.spawn(f"python3 -B /tmp/sink-{port}.py {port}")
-    wait_for(lambda: sink.run(f"ss -Hltn sport = :{port}").out, "the sink listens", patience)
+    wait_listening(sink, port, patience)
     out = source.spawn(f"exec python3 -B /tmp/source-{port}.py {sink.ip4} {most} {pause} {port}")
     yield
     out.kill()
