@@ -106,6 +106,8 @@
 #define HALLWAY_MARK_TRUNCATED (1ULL << 62)
 /* In end of a truncated ring: the low bits of the position. */
 #define HALLWAY_MARK_POSITION 0x3fffffffffffffffULL
+/* In grown, alone: the writer has no memory for a larger area now. */
+#define HALLWAY_MARK_SHORT (1ULL << 62)
 /* In start: the TCP sequence number. */
 #define HALLWAY_MARK_SEQ 0xffffffffULL
 /* index in hallway_options.value: SO_KEEPALIVE */
@@ -186,6 +188,11 @@
  * address and port.
  */
 #define HALLWAY_SOCKET_REUSEPORT 4
+/*
+ * In features of an OFFER: its writer knows rings of outsourced sockets that
+ * grow.
+ */
+#define HALLWAY_FEATURE_GROWTH 1
 /* Bytes of a handle. */
 #define HALLWAY_HANDLE_SIZE 48
 

@@ -79,7 +79,7 @@ struct hallway_message {
 			__u16 local_port;
 			__u16 remote_port;
 			__u16 kind;	/* HALLWAY_KIND_* */
-			__u16 features;	/* none yet: 0 */
+			__u16 features;	/* HALLWAY_FEATURE_* */
 			__u32 ring_size;	/* bytes of data */
 			__u32 reserved;
 			struct hallway_handle handle;

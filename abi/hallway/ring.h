@@ -21,11 +21,17 @@
  * takes the bytes below a position, and the sender resends all others over TCP,
  * from start's number on. Both sides write end by a compare-and-exchange from 0
  * that locks the bus.
+ *
+ * A ring of kind SOCKET may grow, once, if both sides know how: from the position in
+ * grown on, byte p lies at byte p % area_size of the area, other memory of the sender's.
+ * Positions go on, and so does all else in the head. The data here serves no more once
+ * it is read.
  */
 #ifndef HALLWAY_ABI_RING_H
 #define HALLWAY_ABI_RING_H
 
 #include "constants.h"
+#include "message.h"
 #include "types.h"
 
 /*
@@ -63,8 +69,12 @@ struct hallway_ring {
 	__u64 start;		/* 0, or HALLWAY_MARK_SET | sequence number */
 	/* 0, SET, SET | RESET, or TRUNCATED | the low bits of the first position not taken. */
 	__u64 end;
-	__u8 reserved3[32];
-	__u8 reserved4[64];
+	/* 0, SHORT, or SET | the low bits of the first position in the area. Sender's. */
+	__u64 grown;
+	__u32 area_size;	/* bytes, a power of two above size; written before grown */
+	__u32 reserved3;
+	struct hallway_handle area;	/* the same */
+	__u8 reserved4[32];
 	struct hallway_options options;	/* of kind SOCKET, in the guest's ring */
 	__u8 reserved5[3176];
 	__u8 data[];
@@ -74,6 +84,8 @@ HALLWAY_ASSERT_SIZE(struct hallway_ring, HALLWAY_RING_HEADER);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, tail, 64);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, magic, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, start, 144);
+HALLWAY_ASSERT_OFFSET(struct hallway_ring, grown, 160);
+HALLWAY_ASSERT_OFFSET(struct hallway_ring, area, 176);
 HALLWAY_ASSERT_SIZE(struct hallway_options, 664);
 HALLWAY_ASSERT_OFFSET(struct hallway_options, value, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_ring, options, 256);

@@ -294,6 +294,8 @@ bool hall_datagram_take_refusal(struct hall_out *out)
 	/* Our own ring, as we know it: the peer can write its indexes. */
 	struct hall_rx_ring rx = {
 		.shared = out->memory.ring,
+		.data = out->tx.data,
+		.data_size = out->tx.size,
 		.size = out->tx.size,
 		.head = out->tx.head,
 		.tail = out->tx.tail,

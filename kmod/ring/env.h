@@ -34,6 +34,8 @@ typedef uint64_t u64;
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 #define virt_load_acquire(p)	__atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define virt_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define smp_load_acquire(p)	virt_load_acquire(p)
+#define smp_store_release(p, v)	virt_store_release(p, v)
 /* A locked instruction rather than a fence: ThreadSanitizer follows it. */
 static inline void virt_mb(void)
 {
@@ -53,6 +55,7 @@ static inline u64 virt_cmpxchg(__u64 *word, u64 old, u64 new)
 }
 
 #define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))
+#define max_t(type, a, b)	((type)(a) > (type)(b) ? (type)(a) : (type)(b))
 
 #endif /* __KERNEL__ */
 

@@ -34,6 +34,15 @@
  * barrier. A receiver that wins says in the same word which bytes it takes. A
  * sender that loses has sent no byte over TCP since start, and it alone writes
  * the ring's data, so it can resend the truncated rest.
+ *
+ * Growth
+ *
+ *   F  grown is stored with release after the area that it tells of, and before any
+ *      head above it. The receiver loads it after head (A): a byte that lies in the
+ *      area is never looked for in the data before.
+ *
+ * The sender writes no byte of the former data any more, so the receiver may read there
+ * for as long as it likes. Both lie in the sender's memory until the ring is freed.
  */
 #include "ring.h"
 
@@ -52,13 +61,16 @@ bool hall_ring_is_valid_size(u64 size)
 void hall_ring_init_tx(struct hall_tx_ring *tx, struct hallway_ring *shared,
 		       u32 size, u32 carrier)
 {
-	*tx = (struct hall_tx_ring){ .shared = shared, .size = size };
+	*tx = (struct hall_tx_ring){
+		.shared = shared, .data = shared->data, .size = size,
+	};
 	WRITE_ONCE(shared->head, 0);
 	WRITE_ONCE(shared->tail, 0);
 	WRITE_ONCE(shared->head_event, 0);
 	WRITE_ONCE(shared->tail_event, 0);
 	WRITE_ONCE(shared->start, 0);
 	WRITE_ONCE(shared->end, 0);
+	WRITE_ONCE(shared->grown, 0);
 	WRITE_ONCE(shared->size, size);
 	WRITE_ONCE(shared->carrier, carrier);
 	WRITE_ONCE(shared->magic, HALLWAY_RING_MAGIC);
@@ -67,7 +79,9 @@ void hall_ring_init_tx(struct hall_tx_ring *tx, struct hallway_ring *shared,
 bool hall_ring_init_rx(struct hall_rx_ring *rx, struct hallway_ring *shared,
 		       u32 size, u32 carrier)
 {
-	*rx = (struct hall_rx_ring){ .shared = shared, .size = size };
+	*rx = (struct hall_rx_ring){
+		.shared = shared, .data = shared->data, .data_size = size, .size = size,
+	};
 	return READ_ONCE(shared->magic) == HALLWAY_RING_MAGIC &&
 	       READ_ONCE(shared->size) == size &&
 	       READ_ONCE(shared->carrier) == carrier;
@@ -96,25 +110,39 @@ u32 hall_ring_count_unread(struct hall_tx_ring *tx)
 
 u32 hall_ring_count_space(struct hall_tx_ring *tx)
 {
-	u32 unread = hall_ring_count_unread(tx);
-
-	return tx->broken ? 0 : tx->size - unread;
+	hall_ring_count_unread(tx);
+	return tx->broken ? 0 : hall_ring_get_known_space(tx);
 }
 
 struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 offset,
 				       u32 max)
 {
 	u32 at = (tx->head + offset) & (tx->size - 1);
-	u32 space = tx->broken ? 0 : tx->size - (u32)(tx->head - tx->tail);
+	u32 space = tx->broken ? 0 : hall_ring_get_known_space(tx);
 
 	/* The copy of tail may be old: look again only if it is too small. */
 	if (space < offset + max)
 		space = hall_ring_count_space(tx);
 	space -= min_t(u32, space, offset);
 	return (struct hall_span){
-		.data = tx->shared->data + at,
+		.data = tx->data + at,
 		.len = min_t(u32, min_t(u32, space, max), tx->size - at),
 	};
+}
+
+void hall_ring_grow(struct hall_tx_ring *tx, u8 *data, u32 size,
+		    const struct hallway_handle *handle)
+{
+	u64 mark = HALLWAY_MARK_SET | (tx->head & HALLWAY_MARK_POSITION);
+
+	tx->data = data;
+	tx->size = size;
+	tx->grown_at = tx->head;
+	/* There is space, so nobody of this end need wait. */
+	tx->armed = false;
+	tx->shared->area = *handle;
+	WRITE_ONCE(tx->shared->area_size, size);
+	virt_store_release(&tx->shared->grown, mark);		/* F */
 }
 
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
@@ -190,7 +218,7 @@ struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
 	u32 at = (tx->truncated + offset) & (tx->size - 1);
 
 	return (struct hall_span){
-		.data = tx->shared->data + at,
+		.data = tx->data + at,
 		.len = min_t(u32, tx->head - tx->truncated - offset, tx->size - at),
 	};
 }
@@ -210,15 +238,42 @@ bool hall_ring_finish(struct hall_tx_ring *tx, u64 position, u32 *lost)
 	return !tx->broken;
 }
 
+/* Take up the area if there is one. False: an impossible one. */
+static bool take_area(struct hall_rx_ring *rx)
+{
+	u64 mark = virt_load_acquire(&rx->shared->grown);	/* F */
+	u64 ahead = (mark - rx->head) & HALLWAY_MARK_POSITION;
+	u32 size;
+
+	rx->is_short = mark == HALLWAY_MARK_SHORT;
+	if (!mark || rx->is_short)
+		return true;
+	size = READ_ONCE(rx->shared->area_size);
+	if ((mark & ~HALLWAY_MARK_POSITION) != HALLWAY_MARK_SET ||
+	    ahead > rx->data_size - (rx->head - rx->tail) ||
+	    !hall_ring_is_valid_size(size) || size <= rx->data_size)
+		return false;
+	rx->grown_at = rx->head + ahead;
+	rx->size = size;
+	smp_store_release(&rx->grown, true);
+	return true;
+}
+
 u32 hall_ring_count_used(struct hall_rx_ring *rx)
 {
-	u64 head;
+	u64 head, first = rx->tail;
 
 	if (rx->broken)
 		return 0;
 	if (!rx->ended) {
 		head = virt_load_acquire(&rx->shared->head);	/* A */
-		if (head - rx->head > rx->size - (rx->head - rx->tail)) {
+		if (rx->may_grow && !rx->grown && !take_area(rx)) {
+			rx->broken = true;
+			return 0;
+		}
+		if (rx->grown)
+			first = max_t(u64, first, rx->grown_at);
+		if (head - rx->head > first + rx->size - rx->head) {
 			rx->broken = true;
 			return 0;
 		}
@@ -227,18 +282,34 @@ u32 hall_ring_count_used(struct hall_rx_ring *rx)
 	return rx->head - rx->tail;
 }
 
+u32 hall_ring_find_most(struct hall_rx_ring *rx)
+{
+	/* It may have grown, or be short, since the last look. */
+	hall_ring_count_used(rx);
+	return rx->may_grow && !rx->grown && !rx->is_short ? HALLWAY_RING_MAX : rx->size;
+}
+
 struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
 				       u32 max)
 {
-	u32 at = (rx->tail + offset) & (rx->size - 1);
-	u32 used = rx->head - rx->tail;
+	u64 position = rx->tail + offset;
+	u32 used = rx->head - rx->tail, size = rx->data_size, at;
+	u8 *data = rx->data;
 
-	if (offset >= used)
-		return (struct hall_span){ .data = rx->shared->data, .len = 0 };
+	max = offset < used ? min_t(u32, used - offset, max) : 0;
+	/* Others may look for an area meanwhile, and find one above what is used. */
+	if (smp_load_acquire(&rx->grown)) {
+		if (position < rx->grown_at) {
+			max = min_t(u64, rx->grown_at - position, max);
+		} else {
+			data = rx->area;
+			size = rx->size;
+		}
+	}
+	at = position & (size - 1);
 	return (struct hall_span){
-		.data = rx->shared->data + at,
-		.len = min_t(u32, min_t(u32, used - offset, max),
-			     rx->size - at),
+		.data = data + at,
+		.len = data ? min_t(u32, max, size - at) : 0,
 	};
 }
 

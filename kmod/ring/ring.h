@@ -15,8 +15,10 @@
 /* The sender's end. Private memory: the peer can't reach it. */
 struct hall_tx_ring {
 	struct hallway_ring *shared;
-	u32 size;		/* bytes of data, a power of two */
+	u8 *data;		/* where the bytes from head on lie */
+	u32 size;		/* bytes of that, a power of two */
 	bool broken;		/* sticky: the peer wrote an impossible index */
+	u64 grown_at;		/* the bytes from here on lie at data; 0: all */
 	u64 head;		/* ours; the shared one is a copy */
 	u64 tail;		/* the peer's, as last seen and found possible */
 	u64 truncated;		/* the position at which the peer has truncated it */
@@ -27,7 +29,14 @@ struct hall_tx_ring {
 /* The receiver's end. */
 struct hall_rx_ring {
 	struct hallway_ring *shared;
-	u32 size;
+	u8 *data;		/* where the bytes below grown_at lie, or all */
+	u32 data_size;		/* bytes of that, a power of two */
+	u32 size;		/* the same, or bytes of the area */
+	bool may_grow;		/* both sides know how; the owner sets it */
+	bool grown;		/* grown_at and size are final; release, acquire */
+	bool is_short;		/* the writer had no memory to grow */
+	u64 grown_at;
+	u8 *area;		/* the owner maps it, and sets this, before it reads; or NULL */
 	bool broken;
 	bool started;		/* the start mark was seen; start_seq is valid */
 	bool ended;		/* the end mark was seen, or set by us: head is final */
@@ -104,6 +113,14 @@ u32 hall_ring_count_unread(struct hall_tx_ring *tx);
 /* Sender: a free run, offset bytes ahead, at most max bytes; len 0 if there is none. */
 struct hall_span hall_ring_get_tx_span(struct hall_tx_ring *tx, u32 offset,
 				       u32 max);
+/* Sender: free bytes, by what is known of the peer's index. */
+static inline u32 hall_ring_get_known_space(const struct hall_tx_ring *tx)
+{
+	u64 first = max_t(u64, READ_ONCE(tx->tail), tx->grown_at);
+
+	return tx->size - (u32)(READ_ONCE(tx->head) - first);
+}
+
 /*
  * Sender: n free bytes that do not wrap, by what is known of the peer's index; len 0 if
  * there are not as many. Beside others, as hall_ring_publish().
@@ -112,10 +129,10 @@ static inline struct hall_span
 hall_ring_get_known_span(const struct hall_tx_ring *tx, u32 n)
 {
 	u32 at = tx->head & (tx->size - 1);
-	u32 space = tx->size - (u32)(tx->head - READ_ONCE(tx->tail));
+	u32 space = hall_ring_get_known_space(tx);
 
 	return (struct hall_span){
-		.data = tx->shared->data + at,
+		.data = tx->data + at,
 		.len = space < n || tx->size - at < n || tx->broken ? 0 : n,
 	};
 }
@@ -126,6 +143,12 @@ hall_ring_get_known_span(const struct hall_tx_ring *tx, u32 n)
  * is no older than the tail that they have loaded.
  */
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
+/*
+ * Sender: the bytes from head on go to data, of size bytes, more than it had. Once, if the
+ * receiver knows how. handle: what the receiver maps data by.
+ */
+void hall_ring_grow(struct hall_tx_ring *tx, u8 *data, u32 size,
+		    const struct hallway_handle *handle);
 /*
  * Sender: ask for a doorbell once want bytes are free, unless least are free
  * now. True: they are, or the ring is broken: do not sleep. want is well above
@@ -149,7 +172,7 @@ u32 hall_ring_set_end(struct hall_tx_ring *tx);
 void hall_ring_set_reset(struct hall_tx_ring *tx);
 /* Sender: has the receiver truncated the ring, as far as can be seen now? Any context. */
 bool hall_ring_is_truncated(const struct hall_tx_ring *tx);
-/* Sender: a run of the truncated bytes, offset bytes ahead. */
+/* Sender: a run of the truncated bytes, offset bytes ahead. The ring has not grown. */
 struct hall_span hall_ring_get_truncated(const struct hall_tx_ring *tx,
 					 u32 offset);
 void hall_ring_drop_truncated(struct hall_tx_ring *tx);
@@ -161,7 +184,15 @@ bool hall_ring_finish(struct hall_tx_ring *tx, u64 position, u32 *lost);
 
 /* Receiver: bytes to read, 0 also if broken. */
 u32 hall_ring_count_used(struct hall_rx_ring *rx);
-/* Receiver: a run of unread bytes, offset bytes ahead, at most max bytes. */
+/*
+ * Receiver: the most bytes that can be unread at a time. While the ring may grow that is
+ * more than it holds: its sender has it grow once it is full, or says that it can't, and rings.
+ */
+u32 hall_ring_find_most(struct hall_rx_ring *rx);
+/*
+ * Receiver: a run of unread bytes, offset bytes ahead, at most max bytes. Of a ring that
+ * has grown the owner has mapped the area before: without it the run has no bytes.
+ */
 struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
 				       u32 max);
 /* Receiver: n bytes are taken. True: ring the doorbell. */

@@ -135,24 +135,28 @@ int hall_memory_alloc(struct hall_member *peer, size_t size,
 	return 0;
 }
 
-int hall_memory_alloc_ring(struct hall_member *peer, u32 *bytes,
-			   struct hall_memory *memory)
+int hall_memory_alloc_large(struct hall_member *peer, size_t header, u32 *bytes,
+			    struct hall_memory *memory)
 {
 	long left = hall_memory_count_left(peer);
 	long kept = (atomic_long_read(&peer->held) + left) / 2;
-	int err;
 
-	for (;; kept /= 2) {
-		size_t size = HALLWAY_RING_HEADER + *bytes;
-		bool is_short = *bytes <= HALL_RING_SHORT;
+	for (; *bytes > HALL_RING_SHORT; kept /= 2) {
+		size_t size = header + *bytes;
 
-		err = is_short || left - (long)size >= kept ?
-			      hall_memory_alloc(peer, size, memory) :
-			      -ENOMEM;
-		if (!err || is_short)
-			return err;
+		if (left - (long)size >= kept && !hall_memory_alloc(peer, size, memory))
+			return 0;
 		*bytes = max(*bytes / RING_STEP, HALL_RING_SHORT);
 	}
+	return -ENOMEM;
+}
+
+int hall_memory_alloc_ring(struct hall_member *peer, u32 *bytes,
+			   struct hall_memory *memory)
+{
+	if (!hall_memory_alloc_large(peer, HALLWAY_RING_HEADER, bytes, memory))
+		return 0;
+	return hall_memory_alloc(peer, HALLWAY_RING_HEADER + *bytes, memory);
 }
 
 void hall_memory_free(struct hall_member *peer, struct hall_memory *memory)

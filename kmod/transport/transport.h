@@ -23,8 +23,8 @@ struct hall_transport;
 
 /* Ring memory that this side owns. */
 struct hall_memory {
-	struct hallway_ring *ring;	/* NULL: none */
-	size_t size;			/* bytes, the ring's header included */
+	struct hallway_ring *ring;	/* or the area of one that has grown; NULL: none */
+	size_t size;			/* bytes, a ring's header included */
 	struct hallway_handle handle;	/* what the peer maps it by */
 };
 
@@ -55,6 +55,7 @@ struct hall_member {
 	bool departed;			/* set once; new channels are refused */
 	bool outsourcer;		/* the host says so; set before it arrives */
 	bool vouched;			/* cid is the host's word, not its own; the same */
+	bool growth;			/* an outsourcer that knows rings that grow; set once */
 	u32 slot;
 	u32 generation;
 	u32 cid;			/* abi/hallway/tunnel.h; 0: none */
@@ -275,10 +276,14 @@ int hall_memory_alloc(struct hall_member *peer, size_t size,
 /* Bytes of a ring where memory is short. */
 #define HALL_RING_SHORT		(16u << 10)
 /*
- * The same for a ring of *bytes at most, a power of two; *bytes becomes its size. For
- * rings that keep their size for life: large ones leave half of the quota for smaller
- * ones, so that there is a ring for many.
+ * The same for *bytes of data at most, a power of two, with `header` bytes before them;
+ * *bytes becomes the size, which is above HALL_RING_SHORT, or that with -ENOMEM. For rings
+ * that keep it for life: large ones leave half of the quota for smaller ones, so that there
+ * is a ring for many.
  */
+int hall_memory_alloc_large(struct hall_member *peer, size_t header, u32 *bytes,
+			    struct hall_memory *memory);
+/* The same for a ring, which may be short. */
 int hall_memory_alloc_ring(struct hall_member *peer, u32 *bytes,
 			   struct hall_memory *memory);
 /* Any context. */

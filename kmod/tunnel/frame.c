@@ -22,7 +22,7 @@ u32 hall_letter_size(u32 length)
 /* The header of the next message, or NULL. */
 static const void *find_header(const struct hall_rx_ring *rx, u32 unread, u32 size)
 {
-	return size <= unread ? rx->shared->data + (rx->tail & (rx->size - 1)) : NULL;
+	return size <= unread ? rx->data + (rx->tail & (rx->size - 1)) : NULL;
 }
 
 s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread,

@@ -197,7 +197,8 @@ void hall_tunnel_copy_rest(struct hall_tunnel *tunnel, struct sock *sk)
 	}
 	/* A ring of ours, that ends where it is filled. */
 	rx->shared = rest;
-	rx->size = size;
+	rx->data = rest->data;
+	rx->data_size = rx->size = size;
 	rx->ended = true;
 }
 

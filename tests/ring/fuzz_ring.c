@@ -20,6 +20,8 @@ static struct hall_rx_ring rx;
 static u32 copied, arrived;		/* as TCP has it: not the peer's to forge */
 static bool interrupts;			/* the peer also writes within calls */
 static bool tx_broken, rx_broken, rx_started, rx_ended;
+static bool may_grow;			/* indexes stand where those of such a ring can */
+static u8 *tx_area, *rx_area;		/* to the byte, too */
 
 /* The peer */
 
@@ -86,6 +88,13 @@ static void overwrite(void)
 	case 18:
 		memset(shared, value, HALLWAY_RING_HEADER);
 		break;
+	case 19: case 20:
+		shared->grown = byte() & 3 ? HALLWAY_MARK_SET | (value & HALLWAY_MARK_POSITION) :
+					     value;
+		break;
+	case 21:
+		shared->area_size = byte() & 3 ? size << (byte() & 3) : value;
+		break;
 	}
 }
 
@@ -97,15 +106,30 @@ static void hook(void)
 
 /* What holds after every call */
 
+static u64 rx_first(void)
+{
+	return rx.grown && rx.grown_at > rx.tail ? rx.grown_at : rx.tail;
+}
+
 static void check(void)
 {
-	MUST(tx.shared == shared && tx.size == size);
-	MUST(tx.head - tx.tail <= size);
+	MUST(tx.shared == shared && (tx_area ? tx.size > size : tx.size == size));
+	MUST(tx.data == (tx_area ? tx_area : shared->data));
+	MUST(tx_area || tx.head - tx.tail <= size);
+	MUST(hall_ring_get_known_space(&tx) <= tx.size);
 	MUST(tx.broken || !tx_broken);
 	tx_broken = tx.broken;
 
-	MUST(rx.shared == shared && rx.size == size);
-	MUST(rx.head - rx.tail <= size);
+	MUST(rx.shared == shared && rx.data == shared->data && rx.data_size == size);
+	MUST(rx.grown ? rx.size > size && hall_ring_is_valid_size(rx.size) :
+			rx.size == size);
+	MUST(rx.may_grow || !rx.grown);
+	MUST(rx.head - rx.tail <= (rx.grown ? (u64)size + rx.size : size));
+	MUST(!rx.grown || rx.head <= rx_first() + rx.size);
+	MUST(!rx.grown || rx.tail >= rx.grown_at || rx.grown_at - rx.tail <= size);
+	/* The owner maps the area before it reads. */
+	if (rx.grown && !rx_area)
+		rx.area = rx_area = malloc(rx.size);
 	MUST(rx.broken || !rx_broken);
 	MUST(rx.started || !rx_started);
 	MUST(rx.ended || !rx_ended);
@@ -117,8 +141,16 @@ static void check(void)
 static void check_span(struct hall_span span, u32 max)
 {
 	MUST(span.len <= max);
-	MUST(span.data >= shared->data);
-	MUST(span.data + span.len <= shared->data + size);
+	if (!span.len)
+		return;
+	if (tx_area && span.data >= tx_area && span.data < tx_area + tx.size) {
+		MUST(span.data + span.len <= tx_area + tx.size);
+	} else if (rx_area && span.data >= rx_area && span.data < rx_area + rx.size) {
+		MUST(span.data + span.len <= rx_area + rx.size);
+	} else {
+		MUST(span.data >= shared->data);
+		MUST(span.data + span.len <= shared->data + size);
+	}
 }
 
 /* The sender's calls */
@@ -141,8 +173,9 @@ static void call_space(void)
 {
 	u32 space = hall_ring_count_space(&tx);
 
-	MUST(space <= size);
-	MUST(space == (tx.broken ? 0 : size - (u32)(tx.head - tx.tail)));
+	MUST(space <= tx.size);
+	MUST(space == (tx.broken ? 0 : hall_ring_get_known_space(&tx)));
+	MUST(tx_area || space == (tx.broken ? 0 : size - (u32)(tx.head - tx.tail)));
 }
 
 static void call_unread(void)
@@ -160,7 +193,7 @@ static void tx_write(void)
 	check();
 	check_span(span, max);
 	MUST(!was || !span.len);
-	MUST(span.len <= size - (u32)(tx.head - tx.tail));
+	MUST(span.len <= hall_ring_get_known_space(&tx));
 	memset(span.data, 0x5a, span.len);
 	n = span.len ? number(2) % (span.len + 1) : 0;
 	hall_ring_publish(&tx, n);
@@ -169,16 +202,29 @@ static void tx_write(void)
 		MUST(shared->head == tx.head);
 }
 
+/* An honest caller maps handle and size of memory that is there. */
+static void tx_grow(void)
+{
+	static const struct hallway_handle handle;
+	u32 larger = size << (1 + (byte() & 1));
+
+	if (tx_area || !may_grow)
+		return;
+	tx_area = malloc(larger);
+	hall_ring_grow(&tx, tx_area, larger, &handle);
+	MUST(hall_ring_get_known_space(&tx) == larger && tx.grown_at == tx.head);
+}
+
 static void tx_arm(void)
 {
-	u32 least = 1 + number(2) % size;
-	u32 want = least + number(2) % (size - least + 1);
+	u32 least = 1 + number(2) % tx.size;
+	u32 want = least + number(2) % (tx.size - least + 1);
 
 	if (hall_ring_arm_tail(&tx, least, want)) {
-		MUST(tx.broken || size - (tx.head - tx.tail) >= least);
+		MUST(tx.broken || hall_ring_get_known_space(&tx) >= least);
 		MUST(!tx.armed);
 	} else {
-		MUST(!tx.broken && size - (tx.head - tx.tail) < least);
+		MUST(!tx.broken && hall_ring_get_known_space(&tx) < least);
 		MUST(tx.armed);
 	}
 	hall_ring_disarm_tx(&tx);
@@ -194,7 +240,7 @@ static void tx_done(void)
 	MUST(hall_ring_finish(&tx, position, &lost) == (!was && possible));
 	MUST(tx.broken == (was || !possible));
 	MUST(tx.tail == (possible ? position : before));
-	MUST(lost == tx.head - tx.tail && lost <= size);
+	MUST(lost == tx.head - tx.tail && (tx_area || lost <= size));
 }
 
 /* A truncation lies in what was not taken, or is none; what is left lies in the ring. */
@@ -209,6 +255,9 @@ static void tx_end(void)
 	MUST(left == (truncated && !was ? tx.head - tx.tail - taken : 0));
 	if (!end)
 		MUST(shared->end == HALLWAY_MARK_SET);
+	/* There is no TCP beneath a ring that grows, to resend anything. */
+	if (tx_area)
+		return;
 	for (ahead = 0; ahead < left; ahead += span.len) {
 		span = hall_ring_get_truncated(&tx, ahead);
 		check_span(span, left - ahead);
@@ -244,12 +293,13 @@ static void rx_truncate(bool unread)
 static void rx_look(void)
 {
 	u64 tail = rx.tail, before = rx.head, head = shared->head;
-	bool possible = rx.ended || head - before <= size - (before - tail);
+	bool known = rx.grown || !rx.may_grow;
+	bool possible = rx.ended || head - before <= rx_first() + rx.size - before;
 	bool was = rx.broken;
 	u32 used = hall_ring_count_used(&rx);
 
-	MUST(used == (rx.broken ? 0 : rx.head - rx.tail));
-	if (!interrupts)
+	MUST(used == (rx.broken ? 0 : rx.head - rx.tail) && rx.tail == tail);
+	if (!interrupts && known)
 		MUST(rx.broken == (was || !possible));
 	if (rx.broken)
 		MUST(rx.head == before);
@@ -329,7 +379,7 @@ static void rx_where(void)
 	case HALL_RX_RING:
 		/* Not one byte of the ring before TCP is drained to it. */
 		MUST(rx.started && (s32)(rx.start_seq - from) <= 0);
-		MUST(n == rx.head - rx.tail && n && n <= size);
+		MUST(n == rx.head - rx.tail && n);
 		MUST(rx.ended || (s32)(to - rx.start_seq) <= 0);
 		rx_take(n, false);
 		break;
@@ -361,7 +411,11 @@ static void begin(void)
 	       shared->carrier == 1;
 	MUST(hall_ring_init_rx(&fresh, shared, size, 1) == good);
 	MUST(!fresh.head && !fresh.tail && fresh.size == size && !fresh.broken);
+	free(tx_area);
+	free(rx_area);
+	tx_area = rx_area = NULL;
 	rx = fresh;
+	rx.may_grow = may_grow = byte() & 1;
 	tx_broken = rx_broken = rx_started = rx_ended = false;
 }
 
@@ -380,6 +434,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 	if (byte() & 1) {
 		tx.head = tx.tail = rx.head = rx.tail = number(8);
 		shared->head = shared->tail = tx.head;
+		rx.may_grow = may_grow = false;
 	}
 	while (left) {
 		u8 what = byte();
@@ -414,10 +469,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 			rx_look();
 			break;
 		case 8:
-			rx_take(size, false);
+			rx_take(rx.size, false);
 			break;
 		case 9:
-			rx_take(size, true);
+			if (what & 0x10)
+				tx_grow();
+			else
+				rx_take(rx.size, true);
 			break;
 		case 10:
 			rx_arm();
@@ -449,6 +507,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 		}
 		check();
 	}
+	free(tx_area);
+	free(rx_area);
+	tx_area = rx_area = NULL;
 	free(shared);
 	return 0;
 }

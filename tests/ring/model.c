@@ -19,7 +19,7 @@
 
 #define TCP_QUEUE	(1u << 14)	/* that the sender may fill */
 #define TCP_MAX		(1u << 15)	/* with what it resends of a ring */
-#define REQUEUED_MAX	(1u << 16)
+#define REQUEUED_MAX	(1u << 17)
 
 enum tx_state { TX_TCP, TX_OFFERED, TX_RING, TX_DRAINING };
 
@@ -40,7 +40,8 @@ static struct {
 	u64 streams, bytes_tcp, bytes_ring, promoted, demoted, full, empty, wrapped;
 	u64 left_in_tcp, left_in_ring, under_reader, under_writer;
 	u64 reader_slept, writer_slept, woken_for_nothing, requeued, declined;
-	u64 grown, shrunk, truncated, resent, closed_early, fin_in_ring, fin_read_first;
+	u64 larger, smaller, grown, grown_full, read_across;
+	u64 truncated, resent, closed_early, fin_in_ring, fin_read_first;
 	u64 in_midst, seq_wrapped;
 } counted;
 
@@ -65,7 +66,9 @@ static struct {
 		enum tx_state state;
 		u64 wrote;
 		u32 carrier, size, least, want;
+		bool may_grow;
 		struct hallway_ring *memory;
+		u8 *area;
 		struct hall_tx_ring ring;
 		struct mail mail;
 	} tx;
@@ -111,6 +114,8 @@ static void tx_free(void)
 	memset(w.tx.memory, 0xdd, HALLWAY_RING_HEADER + w.tx.size);
 	free(w.tx.memory);
 	w.tx.memory = NULL;
+	free(w.tx.area);
+	w.tx.area = NULL;
 	w.tx.state = TX_TCP;
 }
 
@@ -120,14 +125,28 @@ static void tx_offer(void)
 	u32 before = w.tx.size;
 
 	w.tx.size = HALLWAY_RING_MIN << below(3);
-	counted.grown += before && w.tx.size > before;
-	counted.shrunk += w.tx.size < before;
+	counted.larger += before && w.tx.size > before;
+	counted.smaller += w.tx.size < before;
+	w.tx.may_grow = chance(2);
 	w.tx.memory = aligned_alloc(4096, HALLWAY_RING_HEADER + w.tx.size);
 	memset(w.tx.memory, 0xcc, HALLWAY_RING_HEADER + w.tx.size);
 	w.tx.carrier += 2;
 	hall_ring_init_tx(&w.tx.ring, w.tx.memory, w.tx.size, w.tx.carrier);
 	w.tx.state = TX_OFFERED;
 	w.rx.mail.offer = true;
+}
+
+/* The handle names no memory here: the receiver looks at what the sender has. */
+static void tx_grow(void)
+{
+	static const struct hallway_handle handle;
+	u32 size = w.tx.size << (1 + below(2)), unread = hall_ring_count_unread(&w.tx.ring);
+
+	w.tx.area = aligned_alloc(4096, size);
+	memset(w.tx.area, 0xcc, size);
+	hall_ring_grow(&w.tx.ring, w.tx.area, size, &handle);
+	counted.grown++;
+	counted.grown_full += unread == w.tx.size;
 }
 
 static void tx_start(void)
@@ -229,7 +248,7 @@ static void tx_tcp(void)
 /* True: the writer sleeps. */
 static bool tx_full(void)
 {
-	u32 size = w.tx.size;
+	u32 size = w.tx.ring.size;
 
 	counted.full++;
 	w.tx.least = 1 + below(size / 2);
@@ -241,9 +260,10 @@ static bool tx_full(void)
 
 static void tx_ring(void)
 {
-	u32 want = chance(4) ? w.tx.size : 1 + below(3000), n;
+	u32 want = chance(4) ? w.tx.ring.size : 1 + below(3000), n;
 	u64 left = w.total - w.tx.wrote;
 	struct hall_span span;
+	u8 *data;
 
 	if (!left) {
 		/* All bytes are published: the end mark, then the FIN. */
@@ -254,6 +274,9 @@ static void tx_ring(void)
 	}
 	if (want > left)
 		want = left;
+	if (w.tx.may_grow && !w.tx.area &&
+	    (hall_ring_count_space(&w.tx.ring) < want || chance(20)))
+		tx_grow();
 	span = hall_ring_get_tx_span(&w.tx.ring, 0, want);
 	CHECK(!w.tx.ring.broken);
 	CHECK(span.len <= want);
@@ -261,9 +284,9 @@ static void tx_ring(void)
 		tx_full();
 		return;
 	}
-	CHECK(span.data >= w.tx.memory->data &&
-	      span.data + span.len <= w.tx.memory->data + w.tx.size);
-	counted.wrapped += span.data + span.len == w.tx.memory->data + w.tx.size;
+	data = w.tx.area ? w.tx.area : w.tx.memory->data;
+	CHECK(span.data >= data && span.data + span.len <= data + w.tx.ring.size);
+	counted.wrapped += span.data + span.len == data + w.tx.ring.size;
 	for (n = 0; n < span.len; n++)
 		span.data[n] = stream_byte(w.tx.wrote++);
 	counted.bytes_ring += span.len;
@@ -352,6 +375,7 @@ static void rx_mail(void)
 	}
 	w.rx.memory = w.tx.memory;
 	CHECK(hall_ring_init_rx(&w.rx.ring, w.rx.memory, w.tx.size, w.tx.carrier));
+	w.rx.ring.may_grow = w.tx.may_grow;
 	w.rx.mapped = true;
 	w.rx.asked = false;
 	w.tx.mail.accept = true;
@@ -376,6 +400,11 @@ static void rx_ring(u32 n)
 	u32 some = chance(3) ? n : 1 + below(n), i;
 	struct hall_span span;
 
+	/* What is counted may lie in the area. */
+	if (w.rx.ring.grown)
+		w.rx.ring.area = w.tx.area;
+	counted.read_across += w.rx.ring.grown && w.rx.ring.tail < w.rx.ring.grown_at &&
+			       w.rx.ring.tail + n > w.rx.ring.grown_at;
 	/* A look ahead takes nothing. */
 	if (chance(4)) {
 		u32 offset = below(n);
@@ -404,6 +433,8 @@ static void rx_requeue(void)
 	struct hall_span span;
 	u32 n = hall_ring_count_used(&w.rx.ring);
 
+	if (w.rx.ring.grown)
+		w.rx.ring.area = w.tx.area;
 	CHECK(w.rx.requeued_at == w.rx.requeued_end);
 	CHECK(n <= REQUEUED_MAX);
 	w.rx.requeued_at = w.rx.requeued_end = 0;
@@ -537,7 +568,7 @@ static void receiver_step(void)
 	} else if (w.rx.mapped && !w.rx.asked && w.tx.state >= TX_RING && chance(60)) {
 		w.rx.asked = true;
 		w.tx.mail.demote = true;
-	} else if (w.rx.mapped && w.rx.ring.started && chance(150)) {
+	} else if (w.rx.mapped && w.rx.ring.started && !w.tx.may_grow && chance(150)) {
 		/* The program can't wait for the end mark. */
 		if (chance(2))
 			hall_ring_truncate(&w.rx.ring);
@@ -588,6 +619,7 @@ static void check_sleepers(void)
 	struct hallway_ring *ring = w.rx.memory;
 	u32 copied = copied_seq(), arrived = w.isn + (u32)w.arrived;
 	bool lost = false;
+	u64 first;
 
 	if (w.rx.asleep && !w.rx.doorbell && !w.rx.tcp_event) {
 		if (!w.rx.mapped || !ring->start)
@@ -600,7 +632,10 @@ static void check_sleepers(void)
 		      (unsigned long long)w.rx.read);
 	}
 	if (w.tx.asleep && !w.tx.doorbell) {
-		lost = w.tx.size - (w.tx.ring.head - w.tx.memory->tail) >= w.tx.want;
+		first = w.tx.memory->tail;
+		if (first < w.tx.ring.grown_at)
+			first = w.tx.ring.grown_at;
+		lost = w.tx.ring.size - (w.tx.ring.head - first) >= w.tx.want;
 		CHECK(!lost, "lost wake-up of the writer at byte %llu",
 		      (unsigned long long)w.tx.wrote);
 	}
@@ -629,6 +664,7 @@ static void stream(u64 seed)
 	counted.seq_wrapped += w.isn + (u32)w.sent < w.isn;
 	counted.streams++;
 	free(w.tx.memory);
+	free(w.tx.area);
 }
 
 #define SHOW(what) do { \
@@ -673,8 +709,11 @@ int main(int argc, char **argv)
 	SHOW(woken_for_nothing);
 	SHOW(requeued);
 	SHOW(declined);
+	SHOW(larger);
+	SHOW(smaller);
 	SHOW(grown);
-	SHOW(shrunk);
+	SHOW(grown_full);
+	SHOW(read_across);
 	SHOW(truncated);
 	SHOW(resent);
 	SHOW(closed_early);

@@ -100,6 +100,8 @@ pub mod ring {
     pub const MARK_TRUNCATED: u64 = 1 << 62;
     /// In end of a truncated ring: the low bits of the position.
     pub const MARK_POSITION: u64 = 0x3fff_ffff_ffff_ffff;
+    /// In grown, alone: the writer has no memory for a larger area now.
+    pub const MARK_SHORT: u64 = 1 << 62;
     /// In start: the TCP sequence number.
     pub const MARK_SEQ: u64 = 0xffff_ffff;
     /// index in hallway_options.value: SO_KEEPALIVE
@@ -166,6 +168,8 @@ pub mod message {
     pub const SOCKET_V6ONLY: u32 = 2;
     /// In flags of a LISTENER: other listeners of the guest may have the same address and port.
     pub const SOCKET_REUSEPORT: u32 = 4;
+    /// In features of an OFFER: its writer knows rings of outsourced sockets that grow.
+    pub const FEATURE_GROWTH: u16 = 1;
     /// Bytes of a handle.
     pub const HANDLE_SIZE: usize = 48;
 }

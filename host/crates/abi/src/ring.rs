@@ -3,6 +3,7 @@
 
 use std::mem::{offset_of, size_of};
 
+use crate::constants::message::HANDLE_SIZE;
 pub use crate::constants::ring::*;
 
 /// Options of a socket that the outsourcer executes, in the head of the guest's ring.
@@ -51,10 +52,16 @@ pub struct Ring {
     pub start: u64,
     /// 0, or [`MARK_SET`].
     pub end: u64,
+    /// 0, [`MARK_SHORT`], or [`MARK_SET`] and the first position in the area.
+    pub grown: u64,
+    /// Bytes of the area, a power of two.
+    pub area_size: u32,
     /// Zero.
-    pub reserved3: [u8; 32],
+    pub reserved3: u32,
+    /// Handle of the area.
+    pub area: [u8; HANDLE_SIZE],
     /// Zero.
-    pub reserved4: [u8; 64],
+    pub reserved4: [u8; 32],
     /// Options of a socket, in the guest's ring of kind SOCKET.
     pub options: Options,
     /// Zero.
@@ -66,6 +73,8 @@ const _: () = {
     assert!(offset_of!(Ring, tail) == 64);
     assert!(offset_of!(Ring, magic) == 128);
     assert!(offset_of!(Ring, start) == 144);
+    assert!(offset_of!(Ring, grown) == 160);
+    assert!(offset_of!(Ring, area) == 176);
     assert!(size_of::<Options>() == 664);
     assert!(offset_of!(Options, value) == 24);
     assert!(offset_of!(Ring, options) == 256);

@@ -47,7 +47,7 @@ fn expectations() -> Vec<(String, u64)> {
         reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
-        start end reserved3 reserved4 options reserved5);
+        start end grown area_size reserved3 area reserved4 options reserved5);
     layout!("hallway_options", ring::Options: changed asked answered info_size unacked value info);
     layout!("hallway_datagram", datagram::Datagram:
         length port address tos hops discover origin icmp_type icmp_code segment error info

@@ -11,6 +11,9 @@
 //! the end mark is the sender's FIN. A receiver may truncate where nothing will be read any
 //! more: the sender then need not wait for DONE to know.
 //!
+//! A ring may grow once: its later bytes lie in an area, other memory of the sender's.
+//! Positions go on.
+//!
 //! # Bytes
 //!
 //! An end hands out [`Runs`]: addresses and lengths of at most two runs of bytes. The
@@ -43,6 +46,9 @@ const SIZE: usize = offset_of!(abi::Ring, size);
 const CARRIER: usize = offset_of!(abi::Ring, carrier);
 const START: usize = offset_of!(abi::Ring, start);
 const END: usize = offset_of!(abi::Ring, end);
+const GROWN: usize = offset_of!(abi::Ring, grown);
+const AREA_SIZE: usize = offset_of!(abi::Ring, area_size);
+const AREA: usize = offset_of!(abi::Ring, area);
 
 /// At most two runs of bytes in a ring, in order: the second one begins where the data
 /// begins. A run without bytes is the last.
@@ -98,30 +104,48 @@ impl Runs {
     }
 }
 
-/// Where a ring lies, and how large it is: checked once, and never read again.
+/// Where bytes of a ring lie, and how many: checked once, and never read again.
+#[derive(Clone, Copy)]
+struct Data {
+    at: usize,
+    size: u32,
+}
+
+/// Where a ring lies. The data is that which comes with the head.
 struct Geometry {
     memory: std::rc::Rc<hallway_shm::Mapping>,
     at: usize,
-    size: u32,
+    data: Data,
 }
 
 impl Geometry {
     /// Panics outside the mapping, or with an impossible size: the caller has checked
     /// what a peer named.
     fn new(memory: std::rc::Rc<hallway_shm::Mapping>, at: usize, size: u32) -> Self {
-        assert!(is_valid_size(size), "{size} is no size of a ring");
-        assert!(at % 8 == 0, "misaligned ring at {at}");
-        memory.address(at, memory_size(size));
-        Self { memory, at, size }
+        memory.address(at, abi::RING_HEADER);
+        let mut geometry = Self {
+            memory,
+            at,
+            data: Data { at, size },
+        };
+        geometry.data = geometry.data(at + abi::RING_HEADER, size);
+        geometry
     }
 
-    fn runs(&self, position: u64, length: u32) -> Runs {
-        let at = position as u32 & (self.size - 1);
-        let first = length.min(self.size - at);
-        let data = self.at + abi::RING_HEADER;
+    /// Data at another place of the mapping. Panics as `new` does.
+    fn data(&self, at: usize, size: u32) -> Data {
+        assert!(is_valid_size(size), "{size} is no size of a ring");
+        assert!(at % 8 == 0, "misaligned data at {at}");
+        self.memory.address(at, size as usize);
+        Data { at, size }
+    }
+
+    fn runs(&self, data: Data, position: u64, length: u32) -> Runs {
+        let at = position as u32 & (data.size - 1);
+        let first = length.min(data.size - at);
         let run = |at: u32, length: u32| {
             let length = length as usize;
-            (self.memory.address(data + at as usize, length), length)
+            (self.memory.address(data.at + at as usize, length), length)
         };
         Runs([run(at, first), run(0, length - first)])
     }

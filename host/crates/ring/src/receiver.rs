@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The receiver's end.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{fence, Ordering};
 
@@ -8,12 +9,17 @@ use hallway_abi::ring as abi;
 use hallway_shm::Mapping;
 
 use crate::{
-    passes, Geometry, Runs, CARRIER, END, HEAD, HEAD_EVENT, MAGIC, SIZE, START, TAIL, TAIL_EVENT,
+    is_valid_size, passes, Data, Geometry, Runs, AREA, AREA_SIZE, CARRIER, END, GROWN, HEAD,
+    HEAD_EVENT, MAGIC, SIZE, START, TAIL, TAIL_EVENT,
 };
 
 /// The end that reads bytes.
 pub struct Receiver {
     pub(crate) ring: Geometry,
+    /// Where the peer's slice is in the mapping, and where in the slice an area may lie.
+    slice: Option<(usize, Range<u64>)>,
+    /// The area, and the first position in it.
+    area: Option<(Data, u64)>,
     tail: u64,
     /// The peer's, as last seen and found possible.
     head: u64,
@@ -38,6 +44,8 @@ impl Receiver {
             && memory.read_u64(at + START) == abi::MARK_SET;
         is_good.then_some(Self {
             ring,
+            slice: None,
+            area: None,
             tail: 0,
             head: 0,
             ended: false,
@@ -45,6 +53,12 @@ impl Receiver {
             broken: false,
             answered: 0,
         })
+    }
+
+    /// The peer may have the ring grow, by an area that lies in `places` of its slice, which
+    /// begins at `slice` in the mapping.
+    pub fn allow_growth(&mut self, slice: usize, places: Range<u64>) {
+        self.slice = Some((slice, places));
     }
 
     /// Number of bytes read since the ring was made.
@@ -94,8 +108,17 @@ impl Receiver {
         // The mark first: the head that is read after it is the last one.
         let end = memory.read_u64(at + END);
         let head = memory.read_u64(at + HEAD);
+        // After head: a byte that lies in the area is never looked for elsewhere.
+        if !self.take_area() {
+            self.broken = true;
+            return;
+        }
+        let (first, size) = match self.area {
+            Some((area, grown_at)) => (self.tail.max(grown_at), area.size),
+            None => (self.tail, self.ring.data.size),
+        };
         let used = head.wrapping_sub(self.head);
-        let most = u64::from(self.ring.size) - (self.head - self.tail);
+        let most = first + u64::from(size) - self.head;
         if (end != 0 && end & !abi::MARK_RESET != abi::MARK_SET) || used > most {
             self.broken = true;
             return;
@@ -103,6 +126,35 @@ impl Receiver {
         self.head = head;
         self.ended = end != 0;
         self.reset = end & abi::MARK_RESET != 0;
+    }
+
+    /// Takes up the area, if there is one. False: an impossible one.
+    fn take_area(&mut self) -> bool {
+        let (Some((slice, places)), None) = (&self.slice, self.area) else {
+            return true;
+        };
+        let (memory, at) = (&self.ring.memory, self.ring.at);
+        let mark = memory.read_u64(at + GROWN);
+        if mark == 0 || mark == abi::MARK_SHORT {
+            return true;
+        }
+        let size = memory.read_u32(at + AREA_SIZE);
+        let (offset, length) = (memory.read_u64(at + AREA), memory.read_u64(at + AREA + 8));
+        let ahead = mark.wrapping_sub(self.head) & abi::MARK_POSITION;
+        let unused = u64::from(self.ring.data.size) - (self.head - self.tail);
+        let is_good = mark & !abi::MARK_POSITION == abi::MARK_SET
+            && ahead <= unused
+            && is_valid_size(size)
+            && size > self.ring.data.size
+            && length == u64::from(size)
+            && offset % 4096 == 0
+            && places.contains(&offset)
+            && length <= places.end - offset;
+        if is_good {
+            let data = self.ring.data(slice + offset as usize, size);
+            self.area = Some((data, self.head + ahead));
+        }
+        is_good
     }
 
     /// Counts the unread bytes; 0 also of a broken ring.
@@ -114,11 +166,21 @@ impl Receiver {
         (self.head - self.tail) as u32
     }
 
-    /// The unread bytes, at most `max`. The addresses are good as long as the mapping;
-    /// see the crate's head.
+    /// The unread bytes, at most `max`, or fewer where the area begins. The addresses are
+    /// good as long as the mapping; see the crate's head.
     pub fn used_runs(&mut self, max: u32) -> Runs {
         let length = self.count_used().min(max);
-        self.ring.runs(self.tail, length)
+        match self.area {
+            Some((area, grown_at)) if self.tail >= grown_at => {
+                self.ring.runs(area, self.tail, length)
+            }
+            Some((_, grown_at)) => {
+                let before = (grown_at - self.tail) as u32;
+                self.ring
+                    .runs(self.ring.data, self.tail, length.min(before))
+            }
+            None => self.ring.runs(self.ring.data, self.tail, length),
+        }
     }
 
     /// Gives the first `count` unread bytes back. True: ring the peer.

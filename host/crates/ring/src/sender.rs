@@ -8,12 +8,19 @@ use hallway_abi::ring as abi;
 use hallway_shm::Mapping;
 
 use crate::{
-    passes, Geometry, Runs, CARRIER, END, HEAD, HEAD_EVENT, MAGIC, SIZE, START, TAIL, TAIL_EVENT,
+    passes, Data, Geometry, Runs, AREA, AREA_SIZE, CARRIER, END, GROWN, HEAD, HEAD_EVENT, MAGIC,
+    SIZE, START, TAIL, TAIL_EVENT,
 };
 
 /// The end that writes bytes.
 pub struct Sender {
     ring: Geometry,
+    /// Where the next bytes go.
+    data: Data,
+    /// The bytes from here on lie there.
+    grown_at: u64,
+    /// The peer knows that there was no memory to grow.
+    short: bool,
     head: u64,
     /// The peer's, as last seen and found possible.
     tail: u64,
@@ -34,7 +41,10 @@ impl Sender {
         ring.memory.write_u64(at + START, abi::MARK_SET);
         ring.memory.write_u32(at + MAGIC, abi::RING_MAGIC);
         Self {
+            data: ring.data,
             ring,
+            grown_at: 0,
+            short: false,
             head: 0,
             tail: 0,
             ended: false,
@@ -44,7 +54,37 @@ impl Sender {
 
     /// Bytes of data that the ring holds.
     pub fn size(&self) -> u32 {
-        self.ring.size
+        self.data.size
+    }
+
+    /// Has the next bytes go to the area of `size` bytes at `at`, more than the ring had.
+    /// The memory is the caller's, as the ring's is, until that is freed; `handle` is what the
+    /// peer finds it by: offset in the slice, and size. Once, if the peer knows how. Panics
+    /// outside the mapping.
+    pub fn grow(&mut self, at: usize, size: u32, handle: (u64, u64)) {
+        if self.broken || self.ended {
+            return;
+        }
+        let data = self.ring.data(at, size);
+        assert!(size > self.data.size, "it has {} bytes", self.data.size);
+        (self.data, self.grown_at) = (data, self.head);
+        let (memory, ring) = (&self.ring.memory, self.ring.at);
+        memory.write_u64(ring + AREA, handle.0);
+        memory.write_u64(ring + AREA + 8, handle.1);
+        memory.write_u32(ring + AREA_SIZE, size);
+        let mark = abi::MARK_SET | self.head & abi::MARK_POSITION;
+        memory.write_u64(ring + GROWN, mark);
+    }
+
+    /// Says that there is no memory for it to grow now. True: ring the peer, which may wait
+    /// for more bytes than it holds.
+    pub fn set_short(&mut self) -> bool {
+        if self.broken || self.ended || std::mem::replace(&mut self.short, true) {
+            return false;
+        }
+        let at = self.ring.at + GROWN;
+        self.ring.memory.write_u64(at, abi::MARK_SHORT);
+        true
     }
 
     /// Number of bytes written since the ring was made.
@@ -80,14 +120,14 @@ impl Sender {
         if self.broken {
             return 0;
         }
-        self.ring.size - (self.head - self.tail) as u32
+        self.data.size - (self.head - self.tail.max(self.grown_at)) as u32
     }
 
     /// The free bytes, at most `max`, to be filled from the first one on. The addresses
     /// are good as long as the mapping; see the crate's head.
     pub fn free_runs(&mut self, max: u32) -> Runs {
         let length = self.count_space().min(max);
-        self.ring.runs(self.head, length)
+        self.ring.runs(self.data, self.head, length)
     }
 
     /// Publishes the first `count` of the free bytes. True: ring the peer.
@@ -97,8 +137,9 @@ impl Sender {
             return false;
         }
         let old = self.head;
+        let taken = old - self.tail.max(self.grown_at);
         assert!(
-            u64::from(count) <= u64::from(self.ring.size) - (old - self.tail),
+            u64::from(count) <= u64::from(self.data.size) - taken,
             "no space for {count} bytes"
         );
         self.head += u64::from(count);
@@ -114,10 +155,10 @@ impl Sender {
         if self.count_space() >= least || self.broken {
             return true;
         }
-        let want = want.clamp(least, self.ring.size);
+        let want = want.clamp(least, self.data.size);
         // As many are free when tail passes this position.
         let event = (self.head + u64::from(want))
-            .wrapping_sub(u64::from(self.ring.size))
+            .wrapping_sub(u64::from(self.data.size))
             .wrapping_sub(1);
         self.ring.memory.write_u64(self.ring.at + TAIL_EVENT, event);
         fence(Ordering::SeqCst);

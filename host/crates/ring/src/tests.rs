@@ -207,6 +207,116 @@ fn only_a_ring_with_a_start_mark_is_taken_up() {
     }
 }
 
+const AREA_AT: usize = 16384;
+
+/// Ends of a ring of which the last half of the memory may be an area.
+fn growing_ends() -> (Sender, Receiver, Rc<Mapping>) {
+    let (sender, mut receiver, memory) = ends();
+    receiver.allow_growth(4096, 8192..LENGTH as u64 - 4096);
+    (sender, receiver, memory)
+}
+
+/// What the peer finds it by: it counts from its slice.
+const AREA_HANDLE: (u64, u64) = (AREA_AT as u64 - 4096, 16384);
+
+#[test]
+fn a_ring_grows_in_the_midst_of_its_bytes() {
+    for (before, taken) in [(0, 0), (100, 0), (3000, 1234), (4096, 0), (4096, 4096)] {
+        let (mut sender, mut receiver, _) = growing_ends();
+        let bytes: Vec<u8> = (0..70_000).map(|n| (n % 251) as u8).collect();
+        let mut sent = write(&mut sender, &bytes[..before]).0;
+        let mut back = read(&mut receiver, taken).0;
+        sender.grow(AREA_AT, 16384, AREA_HANDLE);
+        assert_eq!((sender.size(), sender.count_space()), (16384, 16384));
+        while back.len() < bytes.len() {
+            sent += write(&mut sender, &bytes[sent..(sent + 9001).min(bytes.len())]).0;
+            assert_eq!(receiver.count_used() as usize, sent - back.len());
+            back.extend(read(&mut receiver, 7777).0);
+            assert!(!sender.is_broken() && !receiver.is_broken());
+        }
+        assert!(back == bytes);
+        assert_eq!(receiver.position(), 70_000);
+        assert_eq!(sender.finish(70_000), Some(0));
+    }
+}
+
+#[test]
+fn a_writer_in_an_area_is_woken_by_its_space() {
+    let (mut sender, mut receiver, _) = growing_ends();
+    write(&mut sender, &[1; 4096]);
+    sender.grow(AREA_AT, 16384, AREA_HANDLE);
+    assert_eq!(write(&mut sender, &[2; 16384]).0, 16384);
+    assert!(!sender.arm(1, 8192));
+    // What was in the ring before frees nothing there.
+    assert!(!read(&mut receiver, 4096).1);
+    assert_eq!(sender.count_space(), 0);
+    assert!(!read(&mut receiver, 8191).1);
+    assert!(read(&mut receiver, 1).1);
+    assert_eq!(sender.count_space(), 8192);
+}
+
+#[test]
+fn an_impossible_area_breaks_the_ring() {
+    let good = abi::MARK_SET | 3000;
+    for (mark, size, offset, length) in [
+        (good | abi::MARK_TRUNCATED, 16384, 12288, 16384),
+        (good & !abi::MARK_SET, 16384, 12288, 16384),
+        // Before what is read, and further than there is space.
+        (abi::MARK_SET | 2999, 16384, 12288, 16384),
+        (abi::MARK_SET | 4097, 16384, 12288, 16384),
+        (good, 4096, 12288, 4096),
+        (good, 12288, 12288, 12288),
+        (good, 1 << 31, 12288, 1 << 31),
+        (good, 16384, 12288, 8192),
+        (good, 16384, 4096, 16384),
+        (good, 16384, 12289, 16384),
+        (good, 16384, LENGTH as u64 - 16384, 16384),
+        (good, 16384, u64::MAX - 4095, 16384),
+    ] {
+        let (mut sender, mut receiver, memory) = growing_ends();
+        write(&mut sender, &[7; 3000]);
+        assert_eq!(receiver.count_used(), 3000);
+        memory.write_u64(AT + AREA, offset);
+        memory.write_u64(AT + AREA + 8, length);
+        memory.write_u32(AT + AREA_SIZE, size);
+        memory.write_u64(AT + GROWN, mark);
+        assert_eq!(
+            receiver.count_used(),
+            0,
+            "{mark:x} {size} {offset} {length}"
+        );
+        assert!(receiver.is_broken());
+    }
+}
+
+#[test]
+fn what_an_area_can_not_hold_breaks_the_ring() {
+    let (mut sender, mut receiver, memory) = growing_ends();
+    write(&mut sender, &[7; 3000]);
+    sender.grow(AREA_AT, 16384, AREA_HANDLE);
+    memory.write_u64(AT + HEAD, 3000 + 16384);
+    assert_eq!(receiver.count_used(), 3000 + 16384);
+    memory.write_u64(AT + HEAD, 3000 + 16385);
+    assert!(receiver.count_used() == 0 && receiver.is_broken());
+}
+
+#[test]
+fn a_ring_that_may_not_grow_has_no_area() {
+    let (mut sender, mut receiver, memory) = ends();
+    memory.write_u64(AT + GROWN, u64::MAX);
+    write(&mut sender, b"bytes");
+    assert_eq!(read(&mut receiver, 9).0, b"bytes");
+    // Without memory it says so once, and may grow later.
+    let (mut sender, mut receiver, memory) = growing_ends();
+    assert!(sender.set_short() && !sender.set_short());
+    assert_eq!(memory.read_u64(AT + GROWN), abi::MARK_SHORT);
+    write(&mut sender, b"bytes");
+    assert_eq!(read(&mut receiver, 9).0, b"bytes");
+    sender.grow(AREA_AT, 16384, AREA_HANDLE);
+    write(&mut sender, &[1; 9000]);
+    assert_eq!(read(&mut receiver, 10_000).0, [1; 9000]);
+}
+
 #[test]
 fn two_threads_move_megabytes() {
     const TOTAL: usize = 8 << 20;
