@@ -199,6 +199,7 @@ void hall_channel_call(struct hall_channel *channel, u32 carrier,
 {
 	struct hallway_message message = { .offer = {
 		.call = *call,
+		.features = HALLWAY_FEATURE_GROWTH,
 		.ring_size = bytes,
 		.handle = *handle,
 	} };

@@ -39,13 +39,16 @@ enum hall_counter {
 	HALL_RX_TRUNCATIONS,
 	/* Rings ended because nothing was sent through them. */
 	HALL_RINGS_IDLE,
-	/* Rings that replaced smaller ones, which had been full. */
+	/* Rings that became larger, because they had been full. */
 	HALL_RINGS_GROWN,
 	/*
 	 * Rings ended for smaller ones, because other connections need memory.
 	 */
 	HALL_RINGS_SHRUNK,
-	/* Rings, or larger rings, that got no memory or no endpoint number. */
+	/*
+	 * Rings, or larger ones, of TCP connections that got no memory or no
+	 * endpoint number.
+	 */
 	HALL_RINGS_REFUSED,
 	/* Offers sent. */
 	HALL_OFFERS,

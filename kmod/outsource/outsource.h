@@ -75,6 +75,7 @@ struct hall_out {
 
 	struct hall_tx_ring tx;
 	struct hall_memory memory;	/* of tx; channel.lock to free it */
+	struct hall_memory area;	/* of tx that has grown; the same */
 	bool ended;			/* our end mark is set */
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
@@ -207,6 +208,8 @@ void hall_out_unlock(struct hall_out *out);
 int hall_out_offer(struct hall_out *out, const struct sock *sk,
 		   const struct hallway_call *call);
 int hall_out_map(struct hall_out *out, const struct hallway_message *offer);
+/* Makes the ring larger if it has not space for these bytes. False: it stays as it is. */
+bool hall_out_grow(struct hall_out *out, size_t bytes);
 void hall_out_free_tx(struct hall_out *out);
 void hall_out_unmap(struct hall_out *out);
 /* Sets the end mark: FIN. The caller rings. */

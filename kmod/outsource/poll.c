@@ -19,7 +19,7 @@ static bool is_readable(struct hall_out *out, u32 target, bool *eof)
 	*eof = false;
 	if (out->mapped) {
 		*eof = READ_ONCE(rx->shared->end);
-		target = min(target, rx->size);
+		target = min(target, hall_ring_find_most(rx));
 		/* For the next byte, as each reader does: the ring has one event. */
 		if (!*eof && !hall_ring_arm_next(rx, target))
 			return false;

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The two rings of an outsourced socket: made, mapped, ended, and looked at. */
+/*
+ * The two rings of an outsourced socket: made, mapped, ended, and looked at.
+ *
+ * Many connections are idle, or carry little at a time. So a ring of a connection is
+ * short, and grows once its writer has more than it can hold: see growth in ring/ring.c.
+ * With an outsourcer that does not know that, or has not said so yet, it is large from the
+ * first.
+ */
 #include "outsource.h"
 
 #include "../obs/counters.h"
 
-/* Bytes of the ring that the guest writes, at most. */
+/* Bytes of the ring that the guest writes, once it has grown. */
 #define RING_BYTES		(256 << 10)
 /* Of a UDP socket: the longest datagram fits, and another. */
 #define DATAGRAM_RING_BYTES	(128 << 10)
@@ -17,7 +24,7 @@ static int alloc_ring(struct hall_channel *channel, u32 *bytes,
 		return hall_memory_alloc(channel->member,
 					 HALLWAY_RING_HEADER + *bytes, memory);
 	}
-	*bytes = RING_BYTES;
+	*bytes = READ_ONCE(channel->member->growth) ? HALL_RING_SHORT : RING_BYTES;
 	return hall_memory_alloc_ring(channel->member, bytes, memory);
 }
 
@@ -70,6 +77,8 @@ int hall_out_map(struct hall_out *out, const struct hallway_message *offer)
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}
+	rx.may_grow = channel->kind == &hall_out_socket &&
+		      offer->offer.features & HALLWAY_FEATURE_GROWTH;
 	memcpy(&out->local, offer->offer.local, sizeof(out->local));
 	memcpy(&out->remote, offer->offer.remote, sizeof(out->remote));
 	out->local_port = offer->offer.local_port;
@@ -83,14 +92,43 @@ int hall_out_map(struct hall_out *out, const struct hallway_message *offer)
 	return 0;
 }
 
+bool hall_out_grow(struct hall_out *out, size_t bytes)
+{
+	struct hall_channel *channel = &out->channel;
+	struct hall_memory area;
+	u32 size = RING_BYTES, space;
+
+	if (out->area.ring || out->tx.size > HALL_RING_SHORT ||
+	    !READ_ONCE(channel->member->growth))
+		return false;
+	spin_lock_bh(&channel->lock);
+	space = hall_ring_count_space(&out->tx);
+	spin_unlock_bh(&channel->lock);
+	if (space >= bytes || out->tx.broken ||
+	    hall_memory_alloc_large(channel->member, 0, &size, &area))
+		return false;
+	hall_count(HALL_RINGS_GROWN);
+	spin_lock_bh(&channel->lock);
+	out->area = area;
+	hall_ring_grow(&out->tx, (u8 *)area.ring, size, &area.handle);
+	spin_unlock_bh(&channel->lock);
+	/* Others may have found it full, when memory was short. */
+	out->sk->sk_write_space(out->sk);
+	return true;
+}
+
 void hall_out_free_tx(struct hall_out *out)
 {
-	struct hall_memory memory;
+	struct hall_memory memory, area;
 
 	spin_lock_bh(&out->channel.lock);
 	memory = out->memory;
+	area = out->area;
 	out->memory.ring = NULL;
+	out->area.ring = NULL;
 	spin_unlock_bh(&out->channel.lock);
+	if (area.ring)
+		hall_memory_free(out->channel.member, &area);
 	if (memory.ring)
 		hall_memory_free(out->channel.member, &memory);
 	/* No question is answered any more. */
@@ -109,15 +147,39 @@ void hall_out_end(struct hall_out *out)
 
 void hall_out_unmap(struct hall_out *out)
 {
-	struct hallway_ring *ring = NULL;
+	struct hall_member *member = out->channel.member;
+	struct hallway_ring *ring = NULL, *area = NULL;
 
 	spin_lock_bh(&out->channel.lock);
-	if (out->mapped)
+	if (out->mapped) {
 		ring = out->rx.shared;
+		area = (struct hallway_ring *)out->rx.area;
+	}
 	out->mapped = false;
 	spin_unlock_bh(&out->channel.lock);
+	if (area)
+		member->transport->unmap(member, area);
 	if (ring)
-		out->channel.member->transport->unmap(out->channel.member, ring);
+		member->transport->unmap(member, ring);
+}
+
+/* Of a ring that has grown: what is counted can be read then. Mutex. */
+static void map_area(struct hall_out *out)
+{
+	struct hall_member *member = out->channel.member;
+	struct hallway_handle handle;
+	struct hallway_ring *area;
+
+	if (!out->mapped || !smp_load_acquire(&out->rx.grown) || out->rx.area)
+		return;
+	handle = out->rx.shared->area;
+	/* The peer may write it meanwhile: all that counts is what map() is given. */
+	barrier_data(&handle);
+	area = member->transport->map(member, &handle, out->rx.size);
+	spin_lock_bh(&out->channel.lock);
+	out->rx.area = (u8 *)area;
+	out->rx.broken |= !area;
+	spin_unlock_bh(&out->channel.lock);
 }
 
 void hall_out_finish_rx(struct hall_out *out, u32 reason)
@@ -170,6 +232,9 @@ u32 hall_out_count_unread(struct hall_out *out, bool *eof)
 	spin_lock_bh(&out->channel.lock);
 	source = hall_ring_find_source(&out->rx, 0, 0, &n);
 	spin_unlock_bh(&out->channel.lock);
+	map_area(out);
+	if (out->rx.broken)
+		source = HALL_RX_CORRUPT;
 	switch (source) {
 	case HALL_RX_RING:
 		*eof = out->rx.ended;

@@ -22,19 +22,30 @@ static bool is_closed_for_sending(const struct hall_out *out)
 	       (READ_ONCE(out->sk->sk_shutdown) & SEND_SHUTDOWN);
 }
 
+static struct hall_span get_space(struct hall_out *out, size_t max)
+{
+	struct hall_span span;
+
+	spin_lock_bh(&out->channel.lock);
+	span = hall_ring_get_tx_span(&out->tx, 0, min_t(size_t, max, out->tx.size));
+	spin_unlock_bh(&out->channel.lock);
+	return span;
+}
+
 /* Bytes, 0 if the ring is full, -EFAULT, -EPIPE. */
 static int write_ring(struct hall_out *out, struct msghdr *msg)
 {
+	size_t left = msg_data_left(msg), copied;
+	/* With less than that left, poll() would wait where a larger ring has space. */
+	size_t need = left + HALL_RING_LEAST_SPACE(out->tx.size);
 	struct hall_span span;
-	size_t copied;
 	bool ringing;
 
 	if (is_closed_for_sending(out) || !out->memory.ring)
 		return -EPIPE;
-	spin_lock_bh(&out->channel.lock);
-	span = hall_ring_get_tx_span(&out->tx, 0, min_t(size_t, msg_data_left(msg),
-							out->tx.size));
-	spin_unlock_bh(&out->channel.lock);
+	span = get_space(out, left);
+	if (hall_ring_get_known_space(&out->tx) < need && hall_out_grow(out, need))
+		span = get_space(out, left);
 	if (out->tx.broken) {
 		hall_count(HALL_CORRUPT_RINGS);
 		hall_out_finish_rx(out, ECONNRESET);

@@ -87,6 +87,105 @@ def test_connect(outsourced: Outsourced, own: str, peer: str) -> None:
     assert moved["rx_bytes_outsourced"] == 3_000_032
 
 
+def test_ring_grows(outsourced: Outsourced) -> None:
+    """Once the outsourcer is known to know how, a ring grows where a program sends much, and only there."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(CLIENT, "/tmp/client.py")
+    with served(OUTSIDE, 7042, "outside"):
+        # The first ring is large: the outsourcer has not said anything yet.
+        for size, grown in ((300_000, 0), (5_000, 0), (300_000, 1)):
+            delta = Delta(vm)
+            said = json.loads(vm.run(f"python3 -B /tmp/client.py {OUTSIDE} 7042 {size}", timeout=120).out)
+            moved = delta.of(vm)
+            assert said["good"]
+            assert (moved["tx_bytes_outsourced"], moved["rings_grown"]) == (size, grown)
+
+
+# Sends the first part, and the second one when it is asked for.
+IN_PARTS = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+sock = listener.accept()[0]
+sock.sendall(bytes(60_000))
+sock.recv(1)
+sock.sendall(bytes(40_000))
+sock.recv(1)
+"""
+# Writes parts of which four fill a short ring, each when poll() says that there is space.
+POLLED = """
+import os, select, socket, sys, time
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+poller = select.poll()
+poller.register(sock, select.POLLOUT)
+while not os.path.exists("/tmp/write"):
+    time.sleep(0.05)
+for _ in range(20):
+    assert poller.poll(60_000)
+    sock.send(bytes(4096), socket.MSG_DONTWAIT)
+open("/tmp/written", "w").close()
+sock.shutdown(socket.SHUT_WR)
+while sock.recv(65536):
+    pass
+"""
+PATIENT = """
+import array, fcntl, json, select, socket, sys, termios
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 100_000)
+poller, unread = select.poll(), array.array("i", [0])
+poller.register(sock, select.POLLIN)
+early = poller.poll(1000)
+sock.sendall(b"1")
+late = poller.poll(60_000)
+fcntl.ioctl(sock, termios.FIONREAD, unread)
+print(json.dumps([len(early), len(late), unread[0]]))
+"""
+
+
+@pytest.mark.slow_on("6.1")
+def test_polled_ring_grows(outsourced: Outsourced) -> None:
+    """So does the ring of a program that polls before each write, and writes little, before it is full."""
+    vm = outsourced.vm
+    outsourced.load()
+    vm.put(CLIENT, "/tmp/client.py")
+    vm.put(POLLED, "/tmp/polled.py")
+    vm.run("rm -f /tmp/write /tmp/written")
+    pid = outsourced.outsourcer()
+    assert pid
+    with served(OUTSIDE, 7043, "outside"):
+        # The outsourcer says that it knows such rings.
+        vm.run(f"python3 -B /tmp/client.py {OUTSIDE} 7043 1", timeout=120)
+        delta = Delta(vm)
+        job = vm.spawn(f"python3 -B /tmp/polled.py {OUTSIDE} 7043")
+        wait_for(lambda: delta.of(vm)["outsource_connections"], "it is connected", 60)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            vm.run("touch /tmp/write")
+            wait_for(lambda: not vm.run("test -e /tmp/written", check=False).code, "it has written", 30)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        done = job.wait(60)
+        assert not done.code, done
+    moved = delta.of(vm)
+    assert moved["tx_bytes_outsourced"] == 20 * 4096
+    assert moved["rings_grown"] == 1
+
+
+@pytest.mark.slow_on("6.1")
+def test_lowat_above_short_ring(outsourced: Outsourced) -> None:
+    """A poller waits for more bytes than a ring holds before it has grown."""
+    vm = outsourced.vm
+    outsourced.load()
+    delta = Delta(vm)
+    vm.put(PATIENT, "/tmp/patient.py")
+    with served(OUTSIDE, 7041, "outside", IN_PARTS):
+        said = json.loads(vm.run(f"python3 -B /tmp/patient.py {OUTSIDE} 7041", timeout=120).out)
+    assert said == [0, 1, 100_000]
+    moved = delta.of(vm)
+    assert moved["outsource_connections"] == 1
+    assert moved["rings_grown"] == 0  # the guest's own
+
+
 @pytest.mark.slow_on("6.1")
 def test_not_allowed(outsourced: Outsourced) -> None:
     """What no rule allows goes by the guest's own stack, and its program notices nothing."""
@@ -665,7 +764,7 @@ while True:
 def test_arrivals_without_memory(outsourced: Outsourced) -> None:
     """Connections for which the guest has no ring memory are reset, and leave nothing behind."""
     vm = outsourced.vm
-    # That is for two rings of 64 KiB, and four of 16 KiB.
+    # A ring takes 20 KiB, and a ninth is for other members.
     outsourced.load(memory_bytes=256 << 10)
     delta = Delta(vm)
     vm.put(KEEPER, "/tmp/keeper.py")
@@ -678,7 +777,7 @@ def test_arrivals_without_memory(outsourced: Outsourced) -> None:
         def ended() -> list[socket.socket]:
             return select.select(clients, [], [], 0)[0]
 
-        wait_for(lambda: len(ended()) == 14, "those without memory are reset", 60 * outsourced.slow)
+        wait_for(lambda: len(ended()) == 9, "those without memory are reset", 60 * outsourced.slow)
         for client in ended():
             with contextlib.suppress(ConnectionError):
                 assert not client.recv(1)
@@ -686,7 +785,7 @@ def test_arrivals_without_memory(outsourced: Outsourced) -> None:
             lambda: outsourced.channels() > 1, "the host sees those that were accepted", 20 * outsourced.slow
         )
     wait_for(lambda: outsourced.channels() == 1, "the others are free", 20 * outsourced.slow)
-    assert delta.of(vm)["outsource_arrivals"] == 6
+    assert delta.of(vm)["outsource_arrivals"] == 11
     job.kill()
 
 

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use anyhow::{ensure, Context, Result};
+use hallway_abi::message::FEATURE_GROWTH;
 use hallway_abi::{region as abi, ring};
 use hallway_ring::{memory_size, Receiver, Sender};
 use hallway_shm::Mapping;
@@ -15,7 +16,7 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 
 use crate::mailbox::{mailbox_at, slice_overhead, Inbox, Outbox};
 use crate::memory::{is_within, Memory};
-use crate::message::{Handle, Message, CARRIER};
+use crate::message::{Handle, Message, Offer, CARRIER};
 
 /// Bytes of data of the ring to the guest that a connection has.
 pub const RING_STREAM: u32 = 256 << 10;
@@ -23,6 +24,7 @@ pub const RING_STREAM: u32 = 256 << 10;
 pub const RING_DATAGRAMS: u32 = 128 << 10;
 /// Bytes of data of that ring where memory is short.
 const RING_SMALL: u32 = 64 << 10;
+/// Bytes of data of the shortest ring.
 const RING_MIN: u32 = 16 << 10;
 
 /// A part of the region. Its numbers are the daemon's, and checked.
@@ -142,6 +144,7 @@ impl Member {
             rings: Memory::new(overhead, self.own.size),
             doorbell: File::from(doorbell),
             is_due: false,
+            grows: false,
         })
     }
 }
@@ -161,6 +164,8 @@ pub struct Peer {
     doorbell: File,
     /// The doorbell is to be written.
     is_due: bool,
+    /// It knows rings that grow.
+    pub grows: bool,
 }
 
 impl Peer {
@@ -225,13 +230,47 @@ impl Peer {
     /// large one leaves enough for `others` that may follow, but at least half of the memory
     /// is for large ones.
     pub fn make_ring(&mut self, most: u32, others: u32) -> Option<(Sender, Handle)> {
-        let kept = u64::from(others) * memory_size(RING_MIN) as u64;
-        let kept = kept.min(self.rings_size / 2);
-        [most, RING_SMALL, RING_MIN].into_iter().find_map(|size| {
+        let sizes = [most, RING_SMALL, RING_MIN];
+        let kept = self.count_kept(others);
+        sizes.into_iter().find_map(|size| {
             let needed = memory_size(size) as u64 + kept;
             let is_good = size == RING_MIN || self.rings.count_free() >= needed;
             is_good.then(|| self.make_ring_of(size)).flatten()
         })
+    }
+
+    /// Makes a ring of a connection: a short one at first, if the peer knows rings that grow.
+    pub fn make_stream_ring(&mut self, others: u32) -> Option<(Sender, Handle)> {
+        match self.grows {
+            true => self.make_ring_of(RING_MIN),
+            false => self.make_ring(RING_STREAM, others),
+        }
+    }
+
+    /// Bytes that a large ring leaves for others.
+    fn count_kept(&self, others: u32) -> u64 {
+        let kept = u64::from(others) * memory_size(RING_MIN) as u64;
+        kept.min(self.rings_size / 2)
+    }
+
+    /// Has a short ring of a connection grow, as [`Peer::make_ring`] would make it. Returns the
+    /// memory that it has besides. Nothing: there is none, or the ring is not short.
+    pub fn grow_ring(&mut self, ring: &mut Sender, others: u32) -> Option<Handle> {
+        if ring.size() > RING_MIN || ring.is_ended() || ring.is_broken() {
+            return None;
+        }
+        let kept = self.count_kept(others);
+        let (size, offset) = [RING_STREAM, RING_SMALL].into_iter().find_map(|size| {
+            let is_good = self.rings.count_free() >= u64::from(size) + kept;
+            let offset = is_good.then(|| self.rings.alloc(size.into())).flatten()?;
+            Some((size, offset))
+        })?;
+        let handle = Handle {
+            offset,
+            size: size.into(),
+        };
+        ring.grow((self.base + offset) as usize, size, (offset, handle.size));
+        Some(handle)
     }
 
     /// Makes a ring of this many bytes of data.
@@ -263,5 +302,14 @@ impl Peer {
         }
         let at = (self.slice.offset + handle.offset) as usize;
         Receiver::take_up(self.memory.clone(), at, size, CARRIER)
+    }
+
+    /// The same for a ring of a connection: if its writer knows how, it may grow.
+    pub fn take_up_stream(&self, offer: &Offer) -> Option<Receiver> {
+        let mut ring = self.take_up(offer.handle, offer.ring_size)?;
+        if offer.features & FEATURE_GROWTH != 0 {
+            ring.allow_growth(self.slice.offset as usize, self.overhead..self.slice.size);
+        }
+        Some(ring)
     }
 }

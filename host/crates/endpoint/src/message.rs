@@ -45,6 +45,8 @@ pub struct Offer {
     pub carrier: u32,
     /// `KIND_*`.
     pub kind: u16,
+    /// `FEATURE_*`.
+    pub features: u16,
     /// This answers the OFFER of that endpoint, or 0.
     pub answers: u32,
     /// The guest's LISTENER at which a connection arrived, or 0.
@@ -72,6 +74,7 @@ impl Default for Offer {
             to: 0,
             carrier: CARRIER,
             kind: 0,
+            features: 0,
             answers: 0,
             listener: 0,
             flags: 0,
@@ -191,6 +194,7 @@ impl Message {
             to,
             carrier,
             kind,
+            features: u16_at(raw, offset_of!(abi::Offer, features)),
             // In the same place of both.
             answers: u32_at(raw, CALL + offset_of!(abi::Call, answers)),
             listener: call(offset_of!(abi::Call, listener)),
@@ -260,6 +264,8 @@ impl Offer {
         );
         let kind = self.kind.to_le_bytes();
         put(raw, offset_of!(abi::Offer, kind), &kind);
+        let features = self.features.to_le_bytes();
+        put(raw, offset_of!(abi::Offer, features), &features);
         let size = self.ring_size.to_le_bytes();
         put(raw, offset_of!(abi::Offer, ring_size), &size);
         put(raw, HANDLE, &self.handle.offset.to_le_bytes());
@@ -278,6 +284,7 @@ mod tests {
             to: 0,
             carrier: 1,
             kind: abi::KIND_SOCKET,
+            features: abi::FEATURE_GROWTH,
             answers: 2,
             listener: 3,
             flags: 4,

@@ -20,7 +20,6 @@ use crate::policy;
 use crate::rate::Waiting;
 use crate::stream::{Stage, Stream};
 use crate::table::Entry;
-use hallway_endpoint::member::RING_STREAM;
 use hallway_endpoint::message::{Message, Offer, Other, CARRIER};
 use hallway_endpoint::table::Queue;
 
@@ -64,6 +63,7 @@ impl Guest<'_> {
             self.counts.corrupt("an OFFER of or to no endpoint");
             return;
         }
+        self.peer.grows |= offer.features & abi::FEATURE_GROWTH != 0;
         let result = match offer.kind {
             abi::KIND_SOCKET if offer.carrier != CARRIER => Err(libc::EINVAL),
             abi::KIND_SOCKET if offer.answers != 0 => self.take_answer(offer),
@@ -118,12 +118,12 @@ impl Guest<'_> {
             self.counts.corrupt("an OFFER from a port of its choice");
             return Err(libc::EINVAL);
         }
-        let Some(from_guest) = self.peer.take_up(offer.handle, offer.ring_size) else {
+        let Some(from_guest) = self.peer.take_up_stream(offer) else {
             self.counts.corrupt("an OFFER without a ring");
             return Err(libc::EINVAL);
         };
         let others = self.count_others();
-        let Some((to_guest, handle)) = self.peer.make_ring(RING_STREAM, others) else {
+        let Some((to_guest, handle)) = self.peer.make_stream_ring(others) else {
             return Err(self.refuse("memory", "connection"));
         };
         let stream = Stream {
@@ -178,17 +178,22 @@ impl Guest<'_> {
         self.table.count_listeners() + self.table.published
     }
 
-    /// Sockets with a ring that the guest may have besides those that it has and the next one:
-    /// one that is closing has none, and leaves its place to one that needs it.
-    pub fn count_others(&self) -> u32 {
-        let taken = self.table.count_sockets() - self.table.count_closing() + 1;
+    /// Sockets with a ring that the guest may have besides those that it has: one that is
+    /// closing has none, and leaves its place to one that needs it.
+    pub fn count_places(&self) -> u32 {
+        let taken = self.table.count_sockets() - self.table.count_closing();
         self.policy.sockets.saturating_sub(taken)
+    }
+
+    /// The same besides the next one, too.
+    pub fn count_others(&self) -> u32 {
+        self.count_places().saturating_sub(1)
     }
 
     /// Takes a connection up, and watches its socket. Returns its endpoint.
     pub fn insert_stream(&mut self, stream: Stream) -> Result<u32, Errno> {
         let handle = stream.handle;
-        let Some((own, _)) = self.table.insert(Entry::Stream(stream)) else {
+        let Some((own, _)) = self.table.insert(Entry::Stream(Box::new(stream))) else {
             self.peer.free_ring(handle);
             return Err(Errno::ENOBUFS);
         };
@@ -251,6 +256,7 @@ impl Guest<'_> {
         let mut offer = Offer {
             from: own,
             kind: abi::KIND_SOCKET,
+            features: abi::FEATURE_GROWTH,
             answers,
             listener,
             remote,
@@ -275,7 +281,7 @@ impl Guest<'_> {
         };
         stream.stage = Stage::Open;
         stream.its = offer.from;
-        stream.from_guest = self.peer.take_up(offer.handle, offer.ring_size);
+        stream.from_guest = self.peer.take_up_stream(offer);
         let result = if stream.from_guest.is_some() {
             self.table.push(Queue::Ready, own);
             Ok(())

@@ -71,10 +71,11 @@ impl Guest<'_> {
         self.take_waiting();
         let mut may_accept = false;
         for own in self.table.take(Queue::Ready) {
+            let others = self.count_places();
             match self.table.get(own) {
                 Some(Entry::Listener(_)) => may_accept = true,
                 Some(Entry::Stream(stream)) => {
-                    let queue = match stream.pump(self.peer, self.counts) {
+                    let queue = match stream.pump(others, self.peer, self.counts) {
                         true => Queue::Ready,
                         false => Queue::Dry,
                     };

@@ -56,6 +56,8 @@ pub struct Stream {
     pub to_guest: Option<Sender>,
     /// Memory of the own ring.
     pub handle: Handle,
+    /// Its other memory, once it has grown.
+    pub area: Option<Handle>,
     /// The socket may have bytes.
     pub is_readable: bool,
     /// The socket may have space.
@@ -102,6 +104,25 @@ fn ring(its: u32, count: usize, peer: &mut Peer) {
     }
 }
 
+/// Has the own ring grow, which is full while the network may have more. False: it stays as
+/// it is, and a guest that may wait for more than it holds knows.
+fn grow(
+    bytes: &mut Sender,
+    area: &mut Option<Handle>,
+    its: u32,
+    others: u32,
+    peer: &mut Peer,
+) -> bool {
+    if !peer.grows || area.is_some() {
+        return false;
+    }
+    *area = peer.grow_ring(bytes, others);
+    if area.is_none() && bytes.set_short() {
+        peer.set_pending(its);
+    }
+    area.is_some()
+}
+
 impl Stream {
     /// One that has the own ring, and neither a socket nor the guest's ring yet.
     pub fn new(stage: Stage, remote: SocketAddr, to_guest: Sender, handle: Handle) -> Self {
@@ -114,6 +135,7 @@ impl Stream {
             from_guest: None,
             to_guest: Some(to_guest),
             handle,
+            area: None,
             is_readable: false,
             is_writable: false,
             has_error: false,
@@ -125,8 +147,9 @@ impl Stream {
         }
     }
 
-    /// Moves bytes both ways. True: there may be more.
-    pub fn pump(&mut self, peer: &mut Peer, counts: &mut Counts) -> bool {
+    /// Moves bytes both ways. `others`: sockets that the guest may have besides. True: there may
+    /// be more.
+    pub fn pump(&mut self, others: u32, peer: &mut Peer, counts: &mut Counts) -> bool {
         if self.stage != Stage::Open || self.socket.is_none() {
             return false;
         }
@@ -140,7 +163,7 @@ impl Stream {
             .and_then(|()| self.pump_to_network(peer, counts))
             .and_then(|more| self.take_error().map(|()| more));
         self.answer_question(peer);
-        let moved = sent.and_then(|more| Ok(self.pump_to_guest(peer, counts)? || more));
+        let moved = sent.and_then(|more| Ok(self.pump_to_guest(others, peer, counts)? || more));
         match moved {
             Ok(more) => {
                 self.finish_sent(peer);
@@ -271,7 +294,12 @@ impl Stream {
         }
     }
 
-    fn pump_to_guest(&mut self, peer: &mut Peer, counts: &mut Counts) -> Result<bool, Failure> {
+    fn pump_to_guest(
+        &mut self,
+        others: u32,
+        peer: &mut Peer,
+        counts: &mut Counts,
+    ) -> Result<bool, Failure> {
         let Some(socket) = &self.socket else {
             return Ok(false);
         };
@@ -285,6 +313,9 @@ impl Stream {
                         return Err(Failure::Corrupt);
                     }
                     if runs.is_empty() {
+                        if grow(ring, &mut self.area, self.its, others, peer) {
+                            continue;
+                        }
                         break;
                     }
                     space = runs.len();
@@ -414,7 +445,7 @@ impl Stream {
         };
         let was_broken = ring.is_broken();
         let left = ring.finish(done.position);
-        peer.free_ring(self.handle);
+        self.free_memory(peer);
         if left.is_none() && !was_broken {
             counts.corrupt("the position of a DONE");
         }
@@ -428,7 +459,14 @@ impl Stream {
     /// Frees the own ring, which the guest does not take or does not know.
     pub fn drop_ring(&mut self, peer: &mut Peer) {
         if self.to_guest.take().is_some() {
-            peer.free_ring(self.handle);
+            self.free_memory(peer);
+        }
+    }
+
+    fn free_memory(&mut self, peer: &mut Peer) {
+        peer.free_ring(self.handle);
+        if let Some(area) = self.area.take() {
+            peer.free_ring(area);
         }
     }
 

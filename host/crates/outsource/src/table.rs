@@ -15,7 +15,7 @@ pub const QUESTION: u32 = LAST;
 /// What an endpoint stands for.
 pub enum Entry {
     /// A connection.
-    Stream(Stream),
+    Stream(Box<Stream>),
     /// A listener.
     Listener(Listener),
     /// A UDP socket.

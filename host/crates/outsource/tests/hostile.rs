@@ -112,6 +112,7 @@ fn random_message(random: &mut Random, address: SocketAddr, port: u16) -> Messag
         to: if random.below(20) == 0 { 1 } else { 0 },
         carrier: if random.below(20) == 0 { 3 } else { 1 },
         kind,
+        features: random.below(4) as u16,
         answers: if random.below(2) == 0 {
             0
         } else {

@@ -10,7 +10,6 @@ use crate::orders::Protocol;
 use crate::policy;
 use crate::stream::{Stage, Stream};
 use crate::table::QUESTION;
-use hallway_endpoint::member::RING_STREAM;
 use hallway_endpoint::message::{Message, Offer};
 use hallway_endpoint::table::Queue;
 
@@ -54,7 +53,7 @@ impl Guest<'_> {
         if !self.rate.may_arrive(self.policy) {
             return false;
         }
-        let Some((ring, handle)) = self.peer.make_ring(RING_STREAM, others) else {
+        let Some((ring, handle)) = self.peer.make_stream_ring(others) else {
             return false;
         };
         let (socket, remote) = match net::accept(socket) {
@@ -120,6 +119,7 @@ impl Guest<'_> {
         self.peer.send(&Message::Offer(Offer {
             from: QUESTION,
             kind: abi::KIND_LISTENER,
+            features: abi::FEATURE_GROWTH,
             ..Offer::default()
         }));
     }

@@ -19,6 +19,8 @@ pub struct Vm {
     doorbell: OwnedFd,
     messages: VecDeque<Message>,
     next: u32,
+    /// `FEATURE_*` of its OFFERs.
+    pub features: u16,
 }
 
 /// The guest's end of a connection.
@@ -45,6 +47,7 @@ impl Vm {
             doorbell,
             messages: VecDeque::new(),
             next: 0,
+            features: 0,
         }
     }
 
@@ -109,7 +112,8 @@ impl Vm {
 
     /// Connects from an address; the error is the errno.
     pub fn connect_from(&mut self, local: SocketAddr, remote: SocketAddr) -> Result<Conn, u64> {
-        self.call(abi::KIND_SOCKET, (local, 0), remote, 65536)
+        let size = if self.features == 0 { 65536 } else { 16384 };
+        self.call(abi::KIND_SOCKET, (local, 0), remote, size)
     }
 
     fn call(
@@ -123,6 +127,7 @@ impl Vm {
         let (tx, handle) = self.peer.make_ring_of(size).unwrap();
         self.offer(Offer {
             kind,
+            features: self.features,
             local,
             flags,
             ..Self::socket_offer(own, remote, &tx, handle)
@@ -167,7 +172,7 @@ impl Vm {
     /// Takes the ring of an OFFER up.
     pub fn conn(&mut self, own: u32, tx: Sender, handle: Handle, offer: Offer) -> Conn {
         assert_eq!((offer.to, offer.carrier), (0, CARRIER));
-        let rx = self.peer.take_up(offer.handle, offer.ring_size).unwrap();
+        let rx = self.peer.take_up_stream(&offer).unwrap();
         Conn {
             own,
             its: offer.from,
