@@ -16,14 +16,16 @@ import socket
 import stat
 import struct
 import termios
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hallway_lab import isolate
 from hallway_lab.outsourcing import HOST, HOST6, OUTSIDE, OUTSIDE6, serving
 from hallway_lab.sh import run
 from hallway_lab.vm import VM
-from hallway_tests.guests import Delta, connections, healthy, loaded, rmmod, status, wait_listening
+from hallway_tests.guests import Delta, connections, counters, healthy, loaded, rmmod, status, wait_listening
 from hallway_tests.outsourced import ECHO, PUBLISH, TALKER, Outsourced, is_published, wait_published, waits
 from hallway_tests.suite import wait_for
 
@@ -100,6 +102,62 @@ def test_ring_grows(outsourced: Outsourced) -> None:
             moved = delta.of(vm)
             assert said["good"]
             assert (moved["tx_bytes_outsourced"], moved["rings_grown"]) == (size, grown)
+
+
+CROWDED = 800
+SHORT_RING = (4 + 16) << 10  # bytes, with its head
+# Answers the first byte of each connection, and keeps it.
+HOST_OF_CROWD = """
+import socket, sys
+listener, kept = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=1000), []
+while True:
+    kept.append(listener.accept()[0])
+    kept[-1].sendall(kept[-1].recv(1))
+"""
+IDLE_CROWD = f"""
+import socket, sys
+kept = []
+for _ in range({CROWDED}):
+    kept.append(socket.create_connection((sys.argv[1], int(sys.argv[2])), 60))
+    kept[-1].sendall(b"1")
+    assert kept[-1].recv(1) == b"1"
+open("/tmp/crowded", "w").close()
+kept[0].recv(1)
+"""
+
+
+@pytest.mark.slow_on("6.1")
+def test_idle_crowd(outsourced: Outsourced) -> None:
+    """Each of many connections takes 20 KiB of each side, and wakes neither while it is idle."""
+    vm = outsourced.vm
+    # A ninth is for other members.
+    outsourced.load(memory_bytes=CROWDED * SHORT_RING * 9 // 8 + SHORT_RING)
+    vm.put(CLIENT, "/tmp/client.py")
+    vm.put(IDLE_CROWD, "/tmp/crowd.py")
+    vm.run("rm -f /tmp/crowded")
+    pid = outsourced.outsourcer()
+    assert pid
+
+    def moved() -> tuple[list[str], list[int]]:
+        """CPU time of the outsourcer, and doorbells of the guest."""
+        ticks = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+        now = counters(vm)
+        return ticks, [now[name] for name in ("doorbells_sent", "doorbells_received")]
+
+    with served(OUTSIDE, 7044, "outside"), served(OUTSIDE, 7045, "outside", HOST_OF_CROWD):
+        # The outsourcer says that it knows rings that grow.
+        vm.run(f"python3 -B /tmp/client.py {OUTSIDE} 7044 1", timeout=120)
+        delta = Delta(vm)
+        job = vm.spawn(f"exec python3 -B /tmp/crowd.py {OUTSIDE} 7045")
+        wait_for(lambda: not vm.run("test -e /tmp/crowded", check=False).code, "all are there", 120)
+        assert delta.of(vm)["outsource_connections"] == CROWDED
+        before, begin = moved(), time.monotonic()
+        wait_for(lambda: time.monotonic() > begin + 5, "some time passes")
+        ticks, doorbells = moved()
+        assert doorbells == before[1]
+        # It says that it lives, and what it carries.
+        assert sum(map(int, ticks)) - sum(map(int, before[0])) <= 10, "a fiftieth of a CPU"
+        job.kill()
 
 
 # Sends the first part, and the second one when it is asked for.
