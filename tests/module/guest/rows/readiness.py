@@ -344,7 +344,8 @@ def notsent_lowat(link):
         right = True
         while not full(a, poll):
             right &= unsent(a) < 2048
-            piece = pattern(4000, len(sent))
+            # The buffers of a host hold megabytes: small pieces take long to fill them.
+            piece = pattern(4000 if len(sent) < 200_000 else 64_000, len(sent))
             sent.extend(piece[: a.send(piece, socket.MSG_DONTWAIT)])
         return right
 
