@@ -10,6 +10,8 @@
 #include <net/ipv6.h>
 #include <net/tcp_states.h>
 
+#include "../sock/spin.h"
+
 static DEFINE_SPINLOCK(lock);		/* BH; writers of the hash */
 static DEFINE_HASHTABLE(by_sock, 10);
 static atomic_t existing = ATOMIC_INIT(0);
@@ -315,5 +317,6 @@ struct hall_out *hall_out_new(const struct hall_channel_kind *kind,
 	INIT_WORK(&out->work, run_work);
 	mutex_init(&out->mutex);
 	init_waitqueue_head(&out->answers);
+	out->spin_credit = HALL_SPIN_CREDIT;
 	return out;
 }

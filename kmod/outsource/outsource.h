@@ -20,8 +20,8 @@
  * Locks, outermost first:
  *   mutex         all of a hall_out, unless it says otherwise; no thread waits for
  *                 the host or for bytes while it holds it
- *   channel.lock  the rings' private ends, and whether rings are there: poll() and
- *                 the doorbell run without the mutex
+ *   channel.lock  the rings' private ends, and whether rings are there: poll(), the
+ *                 doorbell and readers that spin run without the mutex
  */
 #ifndef HALL_OUTSOURCE_H
 #define HALL_OUTSOURCE_H
@@ -80,6 +80,7 @@ struct hall_out {
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
 	u64 tx_bytes, rx_bytes;		/* that programs have sent and received */
+	unsigned int spin_credit;	/* see sock/spin.c; no lock */
 	u32 asked;			/* number of the last question: options.c */
 	wait_queue_head_t answers;	/* sleepers that have asked */
 	int passed[HALLWAY_OPTION_MAX + 1];	/* options, as they were passed */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * sendmsg() and recvmsg() of an outsourced socket. Each look and each copy is under
- * the mutex, each wait is not.
+ * sendmsg() and recvmsg() of an outsourced socket. Each copy is under the mutex, each
+ * wait is not, be it spinning.
  */
 #include "outsource.h"
 
@@ -9,6 +9,7 @@
 #include <net/tcp.h>
 
 #include "../obs/counters.h"
+#include "../sock/spin.h"
 #include "../sock/wake.h"
 
 /* A ring is writable for a call that waits while it has this space. */
@@ -275,6 +276,38 @@ static bool arm_bytes(struct hall_out *out, u32 seen)
 	       (READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN);
 }
 
+static bool has_news(void *reader)
+{
+	struct hall_out *out = reader;
+	bool news = true;
+
+	if (READ_ONCE(out->sk->sk_err) ||
+	    READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN)
+		return true;
+	spin_lock_bh(&out->channel.lock);
+	if (out->mapped)
+		news = hall_ring_count_used(&out->rx) || out->rx.broken ||
+		       READ_ONCE(out->rx.shared->end);
+	spin_unlock_bh(&out->channel.lock);
+	return news;
+}
+
+/* Without the mutex: another thread's send does not wait for it. */
+static bool spin_for_bytes(struct hall_out *out)
+{
+	if (!out->channel.member->transport->remote)
+		return false;
+	/*
+	 * The last read left the doorbell armed, for signals that a program may ask for. A
+	 * waiter that has armed it was queued before it took the lock.
+	 */
+	spin_lock_bh(&out->channel.lock);
+	if (out->mapped && !hall_sock_may_want_edges(out->sk))
+		hall_ring_mute_rx(&out->rx);
+	spin_unlock_bh(&out->channel.lock);
+	return hall_sock_spin(out->sk, &out->spin_credit, has_news, out);
+}
+
 static int wait_for_bytes(struct hall_out *out, long *timeo, u32 seen)
 {
 	DEFINE_WAIT_FUNC(wait, woken_wake_function);
@@ -329,6 +362,8 @@ static int receive_all(struct hall_out *out, struct msghdr *msg, size_t len,
 		}
 		if (n != -EAGAIN)
 			return got ?: n;
+		if (timeo && got < target && !skip && spin_for_bytes(out))
+			continue;
 		/* For edge-triggered pollers too, which wait for the next byte. */
 		if (arm_bytes(out, skip))
 			continue;

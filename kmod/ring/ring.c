@@ -357,6 +357,12 @@ void hall_ring_arm_edge(struct hall_rx_ring *rx)
 	hall_ring_arm_next(rx, ~0u);
 }
 
+void hall_ring_mute_rx(struct hall_rx_ring *rx)
+{
+	rx->armed = false;
+	WRITE_ONCE(rx->shared->head_event, rx->head - 1);
+}
+
 bool hall_ring_is_rx_due(struct hall_rx_ring *rx)
 {
 	hall_ring_count_used(rx);

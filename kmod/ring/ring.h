@@ -209,6 +209,8 @@ void hall_ring_truncate_unread(struct hall_rx_ring *rx);
 /* Receiver: as for the sender. */
 bool hall_ring_is_rx_due(struct hall_rx_ring *rx);
 void hall_ring_disarm_rx(struct hall_rx_ring *rx);
+/* Receiver: have no doorbell rung until it is armed again. */
+void hall_ring_mute_rx(struct hall_rx_ring *rx);
 /* Receiver: have the doorbell rung for the next byte, though there may be unread ones. */
 void hall_ring_arm_edge(struct hall_rx_ring *rx);
 /* Receiver: the same, unless target bytes are unread. True: they are, or it is broken. */

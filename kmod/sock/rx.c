@@ -206,14 +206,6 @@ static int read_ring(struct hall_sock *hs, struct msghdr *msg, size_t len,
 	return n;
 }
 
-/* May something wait for edges? */
-static bool has_edges(const struct hall_sock *hs)
-{
-	return waitqueue_active(sk_sleep(hs->sk)) ||
-	       !hall_callbacks_are_native(hs->sk) ||
-	       sock_flag(hs->sk, SOCK_FASYNC);
-}
-
 /* True: bytes have come. channel.lock. */
 static bool arm_edges(struct hall_sock *hs, bool drained)
 {
@@ -236,7 +228,7 @@ static void rearm_edges(struct hall_sock *hs, bool drained)
 {
 	bool more;
 
-	if (!has_edges(hs))
+	if (!hall_sock_may_want_edges(hs->sk))
 		return;
 	spin_lock_bh(&hs->channel.lock);
 	more = arm_edges(hs, drained);
@@ -333,7 +325,7 @@ static noinline int receive_small(struct sock *sk, struct msghdr *msg,
 	n = copy_small(hs, msg, len, waits);
 	if (n > 0) {
 		ringing = hall_ring_consume(&hs->rx.ring, n);
-		more = has_edges(hs) && arm_edges(hs, n < len);
+		more = hall_sock_may_want_edges(hs->sk) && arm_edges(hs, n < len);
 	}
 	spin_unlock(&hs->channel.lock);
 	if (n > 0) {

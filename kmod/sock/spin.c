@@ -20,14 +20,14 @@ MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sl
 bool hall_sock_spin(struct sock *sk, unsigned int *credit,
 		    bool (*ready)(void *reader), void *reader)
 {
-	unsigned int budget = READ_ONCE(spin_us);
+	unsigned int budget = READ_ONCE(spin_us), left = READ_ONCE(*credit);
 	bool hit = false;
 	u64 until;
 
 	if (!budget)
 		return false;
-	if (*credit > HALL_SPIN_CREDIT) {
-		(*credit)--;		/* waiting for the next try */
+	if (left > HALL_SPIN_CREDIT) {
+		WRITE_ONCE(*credit, left - 1);	/* waiting for the next try */
 		return false;
 	}
 	hall_count(HALL_RX_SPINS);
@@ -40,9 +40,9 @@ bool hall_sock_spin(struct sock *sk, unsigned int *credit,
 		 !waitqueue_active(&sk->sk_lock.wq) && local_clock() < until);
 	if (hit) {
 		hall_count(HALL_RX_SPIN_HITS);
-		*credit = HALL_SPIN_CREDIT;
-	} else if (!(*credit)--) {
-		*credit = HALL_SPIN_CREDIT + SPIN_RETRY;
+		WRITE_ONCE(*credit, HALL_SPIN_CREDIT);
+	} else {
+		WRITE_ONCE(*credit, left ? left - 1 : HALL_SPIN_CREDIT + SPIN_RETRY);
 	}
 	return hit;
 }

@@ -10,7 +10,8 @@
 
 /*
  * Spins until ready(reader), for at most spin_us, and not at all if that has not paid
- * lately. True: ready. lock_sock(); ends where another thread waits for the lock.
+ * lately. True: ready. Ends where a thread waits for lock_sock(). Several readers may share
+ * a credit: each keeps it in its bounds.
  */
 bool hall_sock_spin(struct sock *sk, unsigned int *credit,
 		    bool (*ready)(void *reader), void *reader);

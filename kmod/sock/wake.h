@@ -3,6 +3,7 @@
 #ifndef HALL_WAKE_H
 #define HALL_WAKE_H
 
+#include "callbacks.h"
 #include "sock.h"
 
 /* Runs the work item: now, or after a delay in jiffies. Any context. */
@@ -33,6 +34,12 @@ void hall_sock_wake(struct hall_sock *hs);
  * its entries alone. Any context.
  */
 bool hall_sock_wants_edges(struct sock *sk, bool unpolled);
+/* May something wait for an edge at all? Quick; the caller has the socket's file. */
+static inline bool hall_sock_may_want_edges(const struct sock *sk)
+{
+	return waitqueue_active(sk_sleep((struct sock *)sk)) ||
+	       !hall_callbacks_are_native(sk) || sock_flag(sk, SOCK_FASYNC);
+}
 
 /* A reader waits for more bytes than the ring ever holds. Any context. */
 void hall_rx_report_small(struct hall_sock *hs);

@@ -104,6 +104,30 @@ def test_ring_grows(outsourced: Outsourced) -> None:
             assert (moved["tx_bytes_outsourced"], moved["rings_grown"]) == (size, grown)
 
 
+# Sends a byte for each that comes back.
+PINGER = """
+import socket, sys
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+for count in range(int(sys.argv[3])):
+    sock.sendall(bytes([count % 256]))
+    assert sock.recv(1) == bytes([count % 256])
+"""
+
+
+def test_spinning(outsourced: Outsourced) -> None:
+    """A reader looks for bytes before it sleeps, and so does the outsourcer: no doorbell has to ring."""
+    vm = outsourced.vm
+    outsourced.load(spin_us=100_000)
+    vm.put(PINGER, "/tmp/pinger.py")
+    delta = Delta(vm)
+    with outsourced.configured("spin-us = 1000"), served(OUTSIDE, 7043, "outside", ECHO):
+        vm.run(f"python3 -B /tmp/pinger.py {OUTSIDE} 7043 200", timeout=60 * outsourced.slow)
+    moved = delta.of(vm)
+    assert moved["rx_bytes_outsourced"] >= 200
+    assert moved["rx_spin_hits"] >= 100
+    assert max(moved["doorbells_sent"], moved["doorbells_received"]) < 100
+
+
 CROWDED = 800
 SHORT_RING = (4 + 16) << 10  # bytes, with its head
 # Answers the first byte of each connection, and keeps it.

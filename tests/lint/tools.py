@@ -150,7 +150,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/obs/trace.h", "OPEN_ENDED_LINE"): "as in the kernel's include/trace/events",
     ("kmod/obs/trace.h", "PARENTHESIS_ALIGNMENT"): "the same",
     ("kmod/sock/sock.h", "CONST_STRUCT"): "a copy of its own for each socket",
-    ("kmod/sock/rx.c", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
+    ("kmod/sock/wake.h", "WAITQUEUE_ACTIVE"): "a hint alone; the poller looks after it is queued",
     ("kmod/sock/wake.c", "WAITQUEUE_ACTIVE"): "the same: a later sleeper polls then",
     ("kmod/sock/spin.c", "WAITQUEUE_ACTIVE"): "a hint alone: the reader ends its spin",
     ("kmod/switch/switch.c", "MSLEEP"): "longer is fine",

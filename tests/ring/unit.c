@@ -264,6 +264,24 @@ static void armed_reader(void)
 	}
 }
 
+/* No step rings, whatever was armed before, until it is armed again. */
+static void muted_reader(void)
+{
+	u32 there, want, step;
+
+	for EACH(p, positions) for (there = 0; there < 6; there++)
+	for (want = there + 1; want < 12; want++) for (step = 1; step < 5; step++) {
+		fresh(4096, positions[i_p]);
+		hall_ring_publish(&tx, there);
+		CHECK(!hall_ring_arm_head(&rx, want));
+		hall_ring_mute_rx(&rx);
+		CHECK(!hall_ring_publish(&tx, step), "%u there, step %u", there, step);
+		CHECK(!hall_ring_is_rx_due(&rx));
+		CHECK(!hall_ring_arm_head(&rx, there + step + 1));
+		CHECK(hall_ring_publish(&tx, 1));
+	}
+}
+
 static void armed_writer(void)
 {
 	static const u32 wants[] = { 1, 2, 5, 2048, 4095, 4096 };
@@ -910,6 +928,7 @@ int main(void)
 	TEST(offsets);
 	TEST(events);
 	TEST(armed_reader);
+	TEST(muted_reader);
 	TEST(armed_writer);
 	TEST(writer_woken);
 	TEST(arming_races);

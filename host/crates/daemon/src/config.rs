@@ -48,6 +48,7 @@ const OUTSOURCED_SOCKETS: u32 = 1024;
 const OUTSOURCED_LISTENERS: u32 = 32;
 /// A higher rate is none.
 const RATE_MAX: u32 = 1_000_000;
+const SPIN_US_MAX: u32 = 1000;
 /// Most CPUs that a VM may be given.
 const CPUS_MAX: u32 = 256;
 /// The longest time that the scheduler may wait for something.
@@ -332,6 +333,7 @@ struct RawOutsource {
     burst: Option<Spanned<u32>>,
     arrival_rate: Option<Spanned<u32>>,
     arrival_burst: Option<Spanned<u32>>,
+    spin_us: Option<Spanned<u32>>,
     memory: Option<Spanned<String>>,
 }
 
@@ -985,6 +987,7 @@ fn vm_outsource(vm: &RawVm) -> Result<Option<Helper>, Fault> {
             burst,
             arrival_rate,
             arrival_burst,
+            spin_us: number(&raw.spin_us, 0, SPIN_US_MAX)?,
         }),
     }))
 }
@@ -1580,6 +1583,7 @@ mod tests {
             (out("rate = 0"), 11, "from 1 to 1000000"),
             (out("burst = 5"), 11, "goes with rate"),
             (out("arrival-burst = 5"), 11, "goes with arrival-rate"),
+            (out("spin-us = 2000"), 11, "from 1 to 1000"),
             (out("memory = \"5M\""), 11, "power of two"),
             (out("memory = \"2M\""), 11, "less than 2 MiB"),
             (out("net = \"x\""), 11, "expected one of"),

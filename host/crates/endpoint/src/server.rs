@@ -4,12 +4,13 @@
 //! In each round the events are noted first. Then each socket that has work gets one
 //! turn, which is bounded. Those that run dry ask for a doorbell and are looked at
 //! again; only if none has work the program sleeps. One doorbell tells the guest of
-//! all that a round did.
+//! all that a round did. A program may spin: it goes on with rounds for some time, and looks
+//! at what has run dry in each of them, before that asks.
 
 use std::io::IsTerminal;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use hallway_abi::region::ENDPOINTS_MAX;
@@ -73,12 +74,17 @@ pub trait Program {
         tag: u64,
         flags: EpollFlags,
     );
-    /// Gives all that has work a turn.
-    fn work(&mut self, side: Side<'_, Self::Policy>);
+    /// Gives all that has work a turn. `is_spinning`: it is called again at once, so what has
+    /// no work need not ask for a doorbell.
+    fn work(&mut self, side: Side<'_, Self::Policy>, is_spinning: bool);
     /// Whether something has work.
     fn has_work(&self) -> bool;
     /// Milliseconds until there is work without an event; nothing: there is none.
     fn timeout(&self, policy: &Self::Policy) -> Option<u16>;
+    /// How long it looks for more work, after it had some, before it sleeps.
+    fn spin_time(&self, _: &Self::Policy) -> Duration {
+        Duration::ZERO
+    }
     /// Comes twice a second: what found no descriptor or memory may try again. There may be
     /// no guest.
     fn beat(&mut self, side: Option<Side<'_, Self::Policy>>, poller: &Poller);
@@ -155,9 +161,16 @@ impl<W: Program> Server<W> {
     /// Serves until SIGTERM. Without its first order it serves nothing, and ends with
     /// hallwayd: no other process knows of it then.
     pub fn run(mut self) -> Result<()> {
+        let mut spin_end = None;
         while self.control.is_some() || self.member.is_some() {
-            let timeout = self.timeout();
-            for (tag, flags) in self.poller.wait(timeout)? {
+            let timeout = match spin_end {
+                Some(_) => Some(0),
+                None => self.timeout(),
+            };
+            let events = self.poller.wait(timeout)?;
+            let mut is_busy = self.program.has_work();
+            for (tag, flags) in events {
+                is_busy |= tag != TIMER;
                 match tag {
                     CONTROL => self.take_orders()?,
                     TIMER => self.beat(),
@@ -172,8 +185,17 @@ impl<W: Program> Server<W> {
                     }
                 }
             }
+            let time = self.program.spin_time(&self.policy);
+            let goes_on = || is_busy || spin_end.is_some_and(|end| Instant::now() < end);
+            let is_spinning = !time.is_zero() && self.peer.is_some() && goes_on();
             if let (program, Some(side), _) = self.split() {
-                program.work(side);
+                program.work(side, is_spinning);
+            }
+            if !is_spinning {
+                spin_end = None;
+            } else if is_busy {
+                // Work takes time, too: the spin begins after it.
+                spin_end = Some(Instant::now() + time);
             }
         }
         Ok(())

@@ -143,7 +143,7 @@ impl Program for Host {
         }
     }
 
-    fn work(&mut self, side: Side<'_, Policy>) {
+    fn work(&mut self, side: Side<'_, Policy>, _: bool) {
         self.guest(side).work();
     }
 

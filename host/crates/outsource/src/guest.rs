@@ -17,6 +17,10 @@ use hallway_endpoint::member::Peer;
 use hallway_endpoint::poller::Poller;
 use hallway_endpoint::table::Queue;
 
+/// Connections that are looked at in each round while the program spins. Others ask for a
+/// doorbell at once.
+const WATCHED: usize = 64;
+
 /// What the work for a guest needs. It is put together for each turn.
 pub struct Guest<'a> {
     /// The guest as a member.
@@ -65,8 +69,8 @@ impl Guest<'_> {
         self.table.push(Queue::Ready, own);
     }
 
-    /// Gives each entry that has work a turn.
-    pub fn work(&mut self) {
+    /// Gives each entry that has work a turn. `is_spinning`: it is called again at once.
+    pub fn work(&mut self, is_spinning: bool) {
         self.start_waiting();
         self.take_waiting();
         let mut may_accept = false;
@@ -99,14 +103,19 @@ impl Guest<'_> {
         if may_accept {
             self.accept_in_turn();
         }
-        for own in self.table.take(Queue::Dry) {
-            let has_news = match self.table.get(own) {
-                Some(Entry::Stream(stream)) => stream.arm(),
-                Some(Entry::Datagrams(datagrams)) => datagrams.arm(),
-                _ => false,
+        for (count, own) in self.table.take(Queue::Dry).into_iter().enumerate() {
+            let is_watched = is_spinning && count < WATCHED;
+            let queue = match self.table.get(own) {
+                Some(Entry::Stream(stream)) if is_watched => match stream.has_news() {
+                    true => Some(Queue::Ready),
+                    false => Some(Queue::Dry),
+                },
+                Some(Entry::Stream(stream)) => stream.arm().then_some(Queue::Ready),
+                Some(Entry::Datagrams(datagrams)) => datagrams.arm().then_some(Queue::Ready),
+                _ => None,
             };
-            if has_news {
-                self.table.push(Queue::Ready, own);
+            if let Some(queue) = queue {
+                self.table.push(queue, own);
             }
         }
         if std::mem::take(&mut self.table.is_freed) {

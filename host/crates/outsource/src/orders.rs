@@ -38,6 +38,8 @@ pub struct Policy {
     pub arrival_rate: u32,
     /// Those that may arrive at once, after none has for a while.
     pub arrival_burst: u32,
+    /// Microseconds that the program looks for more work before it sleeps.
+    pub spin_us: u32,
 }
 
 /// A rule about connections: `10.0.0.0/8:443`, `[fd00::]/8:80-90`, `!10.0.0.1`, `!udp/::/0`.

@@ -2,6 +2,7 @@
 //! The program: what each order, doorbell and event means for what it executes.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use anyhow::Result;
 use hallway_endpoint::message::Message;
@@ -70,8 +71,12 @@ impl Program for Outsourcer {
         }
     }
 
-    fn work(&mut self, side: Side<'_, Policy>) {
-        self.guest(side).work();
+    fn work(&mut self, side: Side<'_, Policy>, is_spinning: bool) {
+        self.guest(side).work(is_spinning);
+    }
+
+    fn spin_time(&self, policy: &Policy) -> Duration {
+        Duration::from_micros(policy.spin_us.into())
     }
 
     fn has_work(&self) -> bool {

@@ -104,6 +104,11 @@ fn ring(its: u32, count: usize, peer: &mut Peer) {
     }
 }
 
+/// Free bytes of the own ring that are worth a wake-up: not each byte that the guest reads.
+fn worth_moving(ring: &Sender) -> u32 {
+    ring.size() / 4
+}
+
 /// Has the own ring grow, which is full while the network may have more. False: it stays as
 /// it is, and a guest that may wait for more than it holds knows.
 fn grow(
@@ -477,19 +482,31 @@ impl Stream {
 
     /// Asks for doorbells of what it waits for. True: there is something already.
     pub fn arm(&mut self) -> bool {
+        self.finds_news(Receiver::arm, |ring| ring.arm(1, worth_moving(ring)))
+    }
+
+    /// Whether there is something of what it waits for, now.
+    pub fn has_news(&mut self) -> bool {
+        self.finds_news(Receiver::has_news, |ring| {
+            ring.count_space() >= worth_moving(ring) || ring.is_broken()
+        })
+    }
+
+    /// Whether one of these finds something: bytes to send, or space for bytes that have come.
+    fn finds_news(
+        &mut self,
+        has_bytes: impl Fn(&mut Receiver) -> bool,
+        has_space: impl Fn(&mut Sender) -> bool,
+    ) -> bool {
         if self.stage != Stage::Open || self.has_sent_all() || self.socket.is_none() {
             return false;
         }
         let mut has_news = false;
         if self.is_writable && !self.is_sent {
-            has_news |= self.from_guest.as_mut().is_some_and(Receiver::arm);
+            has_news |= self.from_guest.as_mut().is_some_and(has_bytes);
         }
         if self.is_readable && !self.is_received {
-            // Not for each byte that the guest reads.
-            has_news |= match &mut self.to_guest {
-                Some(ring) => ring.arm(1, ring.size() / 4),
-                None => true,
-            };
+            has_news |= self.to_guest.as_mut().is_none_or(has_space);
         }
         has_news
     }

@@ -214,7 +214,8 @@ impl Receiver {
         self.has_news()
     }
 
-    fn has_news(&mut self) -> bool {
+    /// Whether there are bytes, or none follows, or the ring is broken.
+    pub fn has_news(&mut self) -> bool {
         self.count_used() > 0 || self.ended || self.broken
     }
 }
