@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hallway_lab import domains
+from hallway_lab import domains, xen
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
@@ -51,6 +51,10 @@ class Domains(Group):
 
     kind = "xen"
     stand: Stand
+
+    def prepare(self, kernel: str) -> None:
+        """Fetch Xen, and pack what boots on it."""
+        xen.prepare(kernel)
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:

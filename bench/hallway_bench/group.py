@@ -22,6 +22,9 @@ class Group(ABC):
         self.seconds = seconds
         self._servers = programs.Servers()
 
+    def prepare(self, kernel: str) -> None:  # noqa: B027 (most need nothing)
+        """Get ready what these need and others do not, while there is a network."""
+
     @abstractmethod
     def standing(self, kernel: str) -> AbstractContextManager[Any]:
         """Boot the VMs, and give the stand that switches them."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import isolate, measure, passt, summary, xen
+from hallway_lab import isolate, measure, summary
 from hallway_lab.measure import describe
 from hallway_lab.results import Record, Store
 from hallway_lab.sample import Row, Samples, sample
@@ -30,6 +30,7 @@ from .outside import Outside
 from .scenarios import Scenarios
 from .siblings import Siblings
 from .splits import Splits
+from .tiers import Tiers
 from .tunnels import Tunnels
 from .within import Within
 
@@ -85,6 +86,7 @@ def _bench(options: argparse.Namespace) -> int:
         Splits(seconds),
         Outside(seconds),
         Siblings(seconds),
+        Tiers(seconds),
         Domains(seconds),
         Within(seconds),
         Native(seconds),
@@ -94,12 +96,8 @@ def _bench(options: argparse.Namespace) -> int:
     names = {row.key: f"{group.kind} {row.key}" for group, rows in groups for row in rows}
     wanted = measure.chosen(options, [row for _, rows in groups for row in rows], lambda row: names[row.key])
     needed = [group for group, rows in groups if any(row in wanted for row in rows)]
-    if any(isinstance(group, Outside) for group in needed):
-        passt.prepare()
-    if any(isinstance(group, Domains) for group in needed):
-        xen.prepare(options.kernel)
-    if any(isinstance(group, Native) for group in needed):
-        native.make_ready()
+    for group in needed:
+        group.prepare(options.kernel)
     if all(isinstance(group, Native) for group in needed):
         isolate.cut_off()
     else:

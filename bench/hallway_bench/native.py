@@ -43,6 +43,18 @@ class Native(OneKernel):
         super().__init__(seconds)
         self.program = str(paths.out("bench", PROGRAM))
 
+    def prepare(self, kernel: str) -> None:
+        """Build the kernel, and what runs on it."""
+        prepare.run_steps(
+            [
+                prepare.Step(f"kernel {KERNEL}", lambda: kernels.kernel(KERNEL)),
+                prepare.module_step(KERNEL),
+                prepare.Step("calls within the kernel", _build_module),
+                prepare.host_step(),
+            ]
+        )
+        compile_program(PROGRAM)
+
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the kernel with the module."""
@@ -79,19 +91,6 @@ class Native(OneKernel):
         yield self.make_row(where, f"{text}: round trip of 1 B, asleep", "asleep", 1, TARGET)
         for size, words in SIZES:
             yield self.make_row(where, f"{text}: stream, writes of {words}", "stream", size, TARGET)
-
-
-def make_ready() -> None:
-    """Prepare what the kernel needs."""
-    prepare.run_steps(
-        [
-            prepare.Step(f"kernel {KERNEL}", lambda: kernels.kernel(KERNEL)),
-            prepare.module_step(KERNEL),
-            prepare.Step("calls within the kernel", _build_module),
-            prepare.host_step(),
-        ]
-    )
-    compile_program(PROGRAM)
 
 
 def describe(facts: dict[str, Any]) -> str:

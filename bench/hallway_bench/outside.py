@@ -36,6 +36,7 @@ WRITES = (
 )
 
 
+SPIN_US = 50
 # What each row is faster than passt by.
 OF_PASST = 2.0
 # What Fig. 6 of the paper says, of a guest on KVM and up to four NICs of 1 Gb/s: by size, out of it or not.
@@ -66,6 +67,11 @@ class Outside(Group):
     def __init__(self, seconds: int) -> None:
         super().__init__(seconds)
         self._started: set[tuple[str, str]] = set()
+        self._spin_us = 0  # of the outsourcer
+
+    def prepare(self, kernel: str) -> None:
+        """Install passt."""
+        passt.prepare()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -82,7 +88,8 @@ class Outside(Group):
         return [
             *(self._stream(False, size, text, target) for size, text, target, _ in WRITES),
             *(self._stream(True, size, text, target) for size, text, _, target in WRITES),
-            self._round_trip(),
+            self._round_trip("", "asleep", 0, 2.0),
+            self._round_trip("-spin", "guest and outsourcer spin", SPIN_US, 20.0),
             self._connections(False),
             self._connections(True),
         ]
@@ -102,9 +109,17 @@ class Outside(Group):
             paper=PAPER.get((size, not inward), ""),
         )
 
-    def _round_trip(self) -> Row:
-        title, words = "round trip of 1 B, asleep", f"1 {self.seconds}"
-        return self._row("pingpong", False, "", title, "µs, p50", words, read_trips, 2.0, lower=True)
+    def _round_trip(self, key: str, text: str, spin_us: int, target: float) -> Row:
+        title, words = f"round trip of 1 B, {text}", f"1 {self.seconds}"
+        return self._row(
+            "pingpong", False, key, title, "µs, p50", words, read_trips, target, lower=True, spin_us=spin_us
+        )
+
+    def _configure(self, spin_us: int) -> None:
+        """Have the outsourcer look for work that long before it sleeps."""
+        if spin_us != self._spin_us:
+            self.stand.configure(RULES + f"\nspin-us = {spin_us}" * bool(spin_us))
+            self._spin_us = spin_us
 
     def _connections(self, inward: bool) -> Row:
         return self._row(
@@ -141,8 +156,13 @@ class Outside(Group):
         lower: bool = False,
         carries: bool = True,
         paper: str = "",
+        spin_us: int | None = None,
     ) -> Row:
-        """Describe a row: inward, the client is outside, and the VM's server is published."""
+        """Describe a row: inward, the client is outside, and the VM's server is published.
+
+        spin_us: for how long the guest's readers spin, and the outsourcer; None: the module's default, and it
+        does not.
+        """
         return Row(
             key=f"outsource-{program}-{'in' if inward else 'out'}{suffix}",
             title=f"{'outside → VM' if inward else 'VM → outside'}: {text}",
@@ -152,7 +172,9 @@ class Outside(Group):
             paper=paper,
             run=lambda: measure(self._call(program, inward, words)),
             lower_is_better=lower,
+            spin_us=spin_us,
             carries=carries,
+            settle=lambda _: self._configure(spin_us or 0),
             beside=(
                 ("passt", lambda: measure(self._by_passt(program, inward, words))),
                 ("native", lambda: measure(self._native(program, inward, words))),

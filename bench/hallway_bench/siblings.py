@@ -70,6 +70,7 @@ class Siblings(Group):
             paper=paper,
             run=lambda: measure(self._call(program, words)),
             lower_is_better=program == "pingpong",
+            spin_us=0 if program == "pingpong" else None,
             beside=(("native", lambda: measure(self._native(program, words))),),
         )
 

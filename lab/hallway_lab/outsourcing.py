@@ -11,18 +11,20 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from . import isolate, paths
-from .measure import Direction, Traffic
+from .measure import SPIN, Direction, Traffic
 from .sh import LabError, run
 from .topology import Daemon, Site
 from .vm import VM
 
 NUMBER, SIBLING = 11, 12
 NETNS = "outside"
+# Where the host's own network namespace is mounted.
+OWN = Path("/run/netns/own")
 # Ends of the wire: of the host, and outside.
 WIRE = "wan"
 HOST, OUTSIDE = "10.78.0.1", "10.78.0.2"
@@ -99,21 +101,20 @@ def running(
     vm: VM,
     rules: str = "",
     beside: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-    sibling: VM | None = None,
+    siblings: Mapping[VM, str] | None = None,
 ) -> Iterator[None]:
     """Run what `describe` returned, without the module; rules: more of its [vm.outsource].
 
-    `beside` runs from before the VM boots, when the network outside is there. A sibling is another VM of
-    that site, with an outsourcer of its own, which publishes nothing.
+    `beside` runs from before the VM boots, when the network outside is there. Siblings are other VMs of
+    that site, with outsourcers and rules of their own.
     """
-    own = Path("/run/netns/own")
     with outside(), contextlib.ExitStack() as stack:
-        own.touch()
-        run(["mount", "--bind", "/proc/self/ns/net", own])
-        stack.callback(run, ["umount", own], check=False)
+        OWN.touch()
+        run(["mount", "--bind", "/proc/self/ns/net", OWN])
+        stack.callback(run, ["umount", OWN], check=False)
         assert site.daemon.config
-        vms = {vm: rules} | ({sibling: ""} if sibling else {})
-        entries = [CONFIG.format(vm=one, netns=own, rules=more) for one, more in vms.items()]
+        vms = {vm: rules} | dict(siblings or {})
+        entries = [CONFIG.format(vm=one, netns=OWN, rules=more) for one, more in vms.items()]
         site.daemon.config.write_text("".join(entries))
         site.daemon.start()
         stack.callback(site.daemon.kill, 15)
@@ -156,6 +157,7 @@ class Stand:
         self.site, self.client, self.folder = site, vm, folder
         self.server = server  # the VM that the client calls, if it calls one: it has published ports
         self.on = True
+        self.spin_default = int(vm.get(SPIN))
         self._servers = servers
 
     def serve(self, words: list[str], port: int, netns: str | None = NETNS) -> None:
@@ -170,7 +172,19 @@ class Stand:
         self.on = on
 
     def spin(self, microseconds: int | None = None) -> None:
-        """Readers of outsourced sockets do not spin."""
+        """Set how long readers in the guests spin before they sleep; None is the default."""
+        value = self.spin_default if microseconds is None else microseconds
+        for vm in (self.client, self.server):
+            if vm:
+                vm.run(f"echo {value} > {SPIN}")
+
+    def configure(self, rules: str) -> None:
+        """Have hallwayd serve the client's VM by other rules: its outsourcer, and connections, stay."""
+        config, daemon = self.site.daemon.config, self.site.daemon
+        assert config and not self.server
+        config.write_text(CONFIG.format(vm=self.client, netns=OWN, rules=rules))
+        daemon.kill(15)
+        daemon.start()
 
     @contextlib.contextmanager
     def meter(self) -> Iterator[Traffic]:
@@ -219,15 +233,15 @@ def standing(
 
 
 @contextlib.contextmanager
-def standing_pair(kernel: str, rules: str = "") -> Iterator[Stand]:
-    """Boot a VM as `standing` does, and a sibling that calls it: the stand's client."""
+def standing_pair(kernel: str, rules: str, of_client: str = "", **options: object) -> Iterator[Stand]:
+    """Boot a VM as `standing` does, and a sibling that calls it: the client, with rules of its own."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(contextlib.ExitStack())
-        site, server = describe(folder, kernel, share=paths.out("share", kernel))
-        monitor = Path(f"/run/vm{SIBLING}.qmp")
-        client = site.vm(SIBLING, kernel, monitor=monitor, share=paths.out("share", kernel))
-        stack.enter_context(running(site, server, rules, sibling=client))
+        options["share"] = paths.out("share", kernel)
+        site, server = describe(folder, kernel, **options)
+        client = site.vm(SIBLING, kernel, monitor=Path(f"/run/vm{SIBLING}.qmp"), **options)
+        stack.enter_context(running(site, server, rules, siblings={client: of_client}))
         for vm in (server, client):
             _load(vm)
         yield Stand(site, client, folder, servers, server)
