@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .suite import Suite, lay_out
 
 # asyncio's tests that open connections.
@@ -28,18 +30,18 @@ def prepare(kernel: str) -> None:
     lay_out(kernel)
 
 
-def _suite(name: str, *modules: str, limit: float = 60, rings: bool = True) -> Suite:
+def _suite(name: str, *modules: str, **options: Any) -> Suite:
     command = f"unit.py cpython {' '.join(f'test.{one}' for one in modules)}"
-    return Suite(f"CPython {name}", command, limit, rings=rings)
+    return Suite(f"CPython {name}", command, **options)
 
 
 SUITES = (
-    _suite("socket", "test_socket"),
+    _suite("socket", "test_socket", outsourced=True),
     _suite("selectors", "test_selectors", "test_select", "test_poll", "test_epoll"),
     _suite("socketserver", "test_socketserver"),
-    _suite("httplib", "test_httplib"),
+    _suite("httplib", "test_httplib", outsourced=True),
     _suite("httpservers", "test_httpservers"),
-    _suite("urllib", "test_urllib2_localnet"),
+    _suite("urllib", "test_urllib2_localnet", outsourced=True),
     _suite("ftplib", "test_ftplib"),
     _suite("poplib", "test_poplib"),
     _suite("smtplib", "test_smtplib", "test_smtpd"),
@@ -47,9 +49,14 @@ SUITES = (
     _suite("telnetlib", "test_telnetlib", rings=False),  # it sends nothing over what it opens
     _suite("asyncore", "test_asyncore", "test_asynchat"),
     _suite("xmlrpc", "test_xmlrpc", "test_docxmlrpc"),
-    _suite("ssl", "test_ssl", limit=120),
+    _suite("ssl", "test_ssl", limit=120, outsourced=True),
     _suite("logging", "test_logging.SocketHandlerTest", "test_logging.ConfigDictTest"),
-    _suite("asyncio", *(f"test_asyncio.test_{one}" for one in ASYNCIO), limit=120),
+    _suite(
+        "asyncio",
+        *(f"test_asyncio.test_{one}" for one in ASYNCIO),
+        limit=120,
+        outsourced=True,
+    ),
     _suite(
         "multiprocessing",
         *(f"test_multiprocessing_fork.{one}" for one in MULTIPROCESSING),

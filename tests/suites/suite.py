@@ -25,6 +25,7 @@ class Suite:
     whole: float = 1500  # and for all of them
     setup: str = ""  # a command of the guest that goes before
     rings: bool = True  # bytes of its connections can go through one
+    outsourced: bool = False  # it runs so, too: its connections over loopback get both ends in the host
 
     @property
     def key(self) -> str:

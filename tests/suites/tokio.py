@@ -70,5 +70,6 @@ SUITES = (
         f"libtest.py {' '.join(f'/root/tokio/{one}' for one in PROGRAMS)}",
         120,
         setup="{ test -d /root/tokio || cp -r /hallway/suites/tokio /root/; }",
+        outsourced=True,
     ),
 )

@@ -37,7 +37,8 @@ TWISTED = {
 
 def _twisted(name: str, modules: tuple[str, ...]) -> Suite:
     words = " ".join(f"twisted.{one}" for one in modules)
-    return Suite(f"Twisted {name}", f"unit.py plain {words}", 120, setup=UNPACK)
+    outsourced = name.startswith("tcp")
+    return Suite(f"Twisted {name}", f"unit.py plain {words}", 120, setup=UNPACK, outsourced=outsourced)
 
 
 def prepare(kernel: str) -> None:

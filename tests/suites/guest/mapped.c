@@ -4,7 +4,9 @@
  *
  * Listeners at the loopback address get a port that the host publishes, and connects to
  * such a port go to the host's address. So the host executes both ends. The program sees
- * loopback addresses all the time. Ports that are not published stay on loopback.
+ * loopback addresses all the time. Ports that are not published stay on loopback, and so do
+ * connects of bound sockets: they are native, and a client that came to the host from an
+ * address of the guest would be reset.
  *
  * MAPPED_V4, MAPPED_V6: the host's addresses; MAPPED_FIRST, MAPPED_LAST: published ports.
  */
@@ -12,6 +14,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,13 +149,27 @@ int bind(int fd, const struct sockaddr *address, socklen_t len)
 	return err;
 }
 
+/* Is it bound, and not connected yet? */
+static bool is_bound(int fd)
+{
+	struct sockaddr_storage own;
+	struct tcp_info info = {};
+	socklen_t len = sizeof(own), info_len = sizeof(info);
+	struct in6_addr ip;
+	unsigned int port;
+
+	return !syscall(SYS_getsockname, fd, &own, &len) && read_address(&own, &ip, &port) &&
+	       port && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_len) &&
+	       info.tcpi_state == TCP_CLOSE;
+}
+
 int connect(int fd, const struct sockaddr *address, socklen_t len)
 {
 	struct sockaddr_storage to;
 	unsigned int port;
 	int family;
 
-	if (!take(fd, address, len, &to, &family, &port) || !is_published(port))
+	if (!take(fd, address, len, &to, &family, &port) || !is_published(port) || is_bound(fd))
 		return syscall(SYS_connect, fd, address, len);
 	write_address(&to, &host[family], port);
 	return syscall(SYS_connect, fd, &to, len);
