@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,16 +35,22 @@ netns = "/run/netns/{{host}}"
 publish = ["tcp/{PORT}"]
 """
 ADDRESSES = {"here": "10.77.0.201", "there": "10.77.0.202"}
-# Says how its connection ends.
+# Talks until its connection ends, and says how.
 CLIENT = """
 import socket, sys
 sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
-sock.sendall(b"hello")
-assert sock.recv(5, socket.MSG_WAITALL) == b"hello"
-print("talks", flush=True)
 sock.settimeout(None)
+data = bytes(range(256)) * 40
 try:
-    print(sock.recv(1) or "end")
+    for count in range(1 << 30):
+        sock.sendall(data)
+        got = sock.recv(len(data), socket.MSG_WAITALL)
+        if len(got) < len(data):
+            print("the end after", len(got), "bytes")
+            break
+        assert got == data, "other bytes came than were sent"
+        if count == 10:
+            print("talks", flush=True)
 except OSError as error:
     print(type(error).__name__)
 """
@@ -89,13 +96,32 @@ def client(host: Host) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_listeners_follow(two_hosts: Hosts) -> None:
+def count_descriptors(host: Host) -> int:
+    """Return how many hallwayd has open."""
+    return len(os.listdir(f"/proc/{host.daemon.status()['pid']}/fd"))
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_listeners_follow(two_hosts: Hosts, times: int) -> None:
     """What is connected keeps the VM, or is reset if so asked; its port is published where it goes."""
-    here, there, vm = two_hosts.here, two_hosts.there, two_hosts.moves
+    vm, places = two_hosts.moves, (two_hosts.here, two_hosts.there)
     vm.put(ECHO, "/root/echo.py")
     server = vm.spawn(f"exec python3 -B /root/echo.py 0.0.0.0 {PORT}")
-    wait_for(lambda: is_published(here), "the port is published", 30 * two_hosts.slow)
-    delta = Delta(vm)
+    wait_for(lambda: is_published(two_hosts.here), "the port is published", 30 * two_hosts.slow)
+    delta, descriptors = Delta(vm), []
+    for number in range(times):
+        _migrate_connected(two_hosts, *(places if number % 2 == 0 else places[::-1]))
+        descriptors.append([count_descriptors(host) for host in places])
+    with client(places[times % 2]):
+        assert delta.of(vm)["outsource_arrivals"] == times + 1
+    assert descriptors[1::2] == descriptors[1:2] * (times // 2)
+    server.kill()
+    two_hosts.healthy()
+
+
+def _migrate_connected(two_hosts: Hosts, here: Host, there: Host) -> None:
+    """Migrate the VM while a client talks to it: refused at first, then the client is reset."""
+    vm = two_hosts.moves
     with client(here) as connected:
         wait_for(lambda: count_sockets(here, vm) == 1, "the host knows of it")
         stays = call(*two_hosts.hallway("migrate", vm.name, "unix:/run/nowhere"))
@@ -106,7 +132,3 @@ def test_listeners_follow(two_hosts: Hosts) -> None:
         assert connected.communicate(timeout=60)[0] == "ConnectionResetError\n"
     wait_for(lambda: is_published(there), "the port is published there", 30 * two_hosts.slow)
     assert not is_published(here)
-    with client(there):
-        assert delta.of(vm)["outsource_arrivals"] == 2
-    server.kill()
-    two_hosts.healthy()
