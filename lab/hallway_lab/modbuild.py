@@ -52,7 +52,9 @@ def build_module(folder: Path, target: Kernel, *make_args: str, label: str = "")
 
 def revision() -> str:
     """Return the commit that last changed the module's sources, and whether they were changed since."""
-    commit = run(["git", "log", "-1", "--format=%h", "--", *SOURCES], cwd=paths.REPO).strip()
+    # Without a number of digits git takes as many as this clone needs: records of another would not be found.
+    words = ["git", "log", "-1", "--format=%h", "--abbrev=12", "--", *SOURCES]
+    commit = run(words, cwd=paths.REPO).strip()
     changed = run(["git", "status", "--porcelain", "--", *SOURCES], cwd=paths.REPO)
     return f"{commit}-dirty" if changed else commit
 
