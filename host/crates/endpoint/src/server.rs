@@ -4,8 +4,8 @@
 //! In each round the events are noted first. Then each socket that has work gets one
 //! turn, which is bounded. Those that run dry ask for a doorbell and are looked at
 //! again; only if none has work the program sleeps. One doorbell tells the guest of
-//! all that a round did. A program may spin: it goes on with rounds for some time, and looks
-//! at what has run dry in each of them, before that asks.
+//! all that a round did. A program may spin: for some time it makes further rounds, in which
+//! it looks at the sockets that have run dry, before these ask for a doorbell.
 
 use std::io::IsTerminal;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};

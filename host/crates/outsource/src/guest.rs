@@ -17,8 +17,8 @@ use hallway_endpoint::member::Peer;
 use hallway_endpoint::poller::Poller;
 use hallway_endpoint::table::Queue;
 
-/// Connections that are looked at in each round while the program spins. Others ask for a
-/// doorbell at once.
+/// Connections that are looked at in each round while the program spins: those that ran dry
+/// last. Others ask for a doorbell at once.
 const WATCHED: usize = 64;
 
 /// What the work for a guest needs. It is put together for each turn.
@@ -103,8 +103,10 @@ impl Guest<'_> {
         if may_accept {
             self.accept_in_turn();
         }
-        for (count, own) in self.table.take(Queue::Dry).into_iter().enumerate() {
-            let is_watched = is_spinning && count < WATCHED;
+        let dry = self.table.take(Queue::Dry);
+        let first = dry.len().saturating_sub(WATCHED);
+        for (at, own) in dry.into_iter().enumerate() {
+            let is_watched = is_spinning && at >= first;
             let queue = match self.table.get(own) {
                 Some(Entry::Stream(stream)) if is_watched => match stream.has_news() {
                     true => Some(Queue::Ready),
