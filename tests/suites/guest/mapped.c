@@ -4,9 +4,9 @@
  *
  * Listeners at the loopback address get a port that the host publishes, and connects to
  * such a port go to the host's address. So the host executes both ends. The program sees
- * loopback addresses all the time. Ports that are not published stay on loopback, and so do
- * connects of bound sockets: they are native, and a client that came to the host from an
- * address of the guest would be reset.
+ * loopback addresses all the time. Ports that are not published stay on loopback. A connect
+ * of a bound socket stays there, too: it is native, and would reach the host from an address
+ * of the guest. The guest resets such a connection.
  *
  * MAPPED_V4, MAPPED_V6: the host's addresses; MAPPED_FIRST, MAPPED_LAST: published ports.
  */
