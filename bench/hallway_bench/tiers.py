@@ -29,10 +29,10 @@ IMAGE, MEMORY_MIB = "programs", 1024
 DATABASE = 3306
 USERS = (4, 64)
 PAGE = 4 << 10
-NAME, WORD = "lab", "word"
-# Its driver of MariaDB, which the image lacks, and where it looks for one.
+NAME, PASSWORD = "lab", "lab"
+# The driver by which Apache httpd asks MariaDB, which the image lacks, and the folder where it has to be.
 DRIVER, DRIVERS = "libaprutil1-dbd-mysql", "usr/lib/x86_64-linux-gnu/apr-util-1"
-MODULES = ("mpm_event", "dbd", "authn_core", "authn_dbd", "auth_basic", "authz_core", "authz_user")
+MODULES = ("mpm_event", "dir", "dbd", "authn_core", "authn_dbd", "auth_basic", "authz_core", "authz_user")
 APACHE = """
 ServerRoot /etc/apache2
 ServerName tiers
@@ -43,12 +43,13 @@ ErrorLog /run/apache-tiers.log
 DocumentRoot /srv/tiers
 KeepAlive On
 MaxKeepAliveRequests 0
+DirectoryIndex index.html
 DBDriver mysql
 """
 SITE = """
 Listen {port}
 <VirtualHost *:{port}>
-    DBDParams "host={address} port=3306 user=lab pass=lab dbname=lab"
+    DBDParams "host={address} port={database} user=lab pass=lab dbname=lab"
     <Location />
         AuthType Basic
         AuthName tiers
@@ -117,7 +118,7 @@ class Tiers(Group):
         on = self.stand.on
         port = LOCAL if count == 1 else BY_HOST if on else BY_NIC
         address = HOST if on else self.stand.client.ip4
-        secret = base64.b64encode(f"{NAME}:{WORD}".encode()).decode()
+        secret = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
         words = ["wrk", "-t", "1", "-c", str(users), "-d", str(self.seconds), "--timeout", "20"]
         words += ["-H", f"Authorization: Basic {secret}", f"http://{address}:{port}/"]
         said = run([*isolate.on_host(NETNS), *words], timeout=self.seconds + 60)
@@ -132,7 +133,7 @@ def _serve_database(vm: VM) -> None:
     vm.run("mkdir -p /run/mysqld && chown mysql /run/mysqld")
     words = "exec mariadbd --user=mysql --bind-address=0.0.0.0 --skip-name-resolve"
     programs.serve(vm, words, DATABASE, timeout=120)
-    digest = base64.b64encode(hashlib.sha1(WORD.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha1(PASSWORD.encode()).digest()).decode()
     vm.run("mariadb", stdin=SQL.format(name=NAME, digest=digest), timeout=120)
 
 
@@ -141,7 +142,6 @@ def _serve_pages(vm: VM, sites: dict[int, str]) -> None:
     vm.run(f"cp /hallway/driver/* /{DRIVERS}/; mkdir -p /srv/tiers")
     vm.run(f"head -c {PAGE // 2} /dev/urandom | od -An -tx1 -v | tr -d ' \\n' >/srv/tiers/index.html")
     modules = (f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n" for name in MODULES)
-    directory = "LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so\nDirectoryIndex index.html\n"
-    tiers = (SITE.format(port=port, address=address) for port, address in sites.items())
-    vm.put("".join([*modules, directory, APACHE, *tiers]), "/etc/apache2/tiers.conf")
+    tiers = (SITE.format(port=port, address=address, database=DATABASE) for port, address in sites.items())
+    vm.put("".join([*modules, APACHE, *tiers]), "/etc/apache2/tiers.conf")
     programs.serve(vm, "exec apache2 -f /etc/apache2/tiers.conf -DFOREGROUND", LOCAL, timeout=60)
