@@ -95,6 +95,12 @@ def describe(folder: Path, kernel: str, **options: object) -> tuple[Site, VM]:
     return site, site.vm(NUMBER, kernel, monitor=Path(f"/run/vm{NUMBER}.qmp"), **options)
 
 
+def describe_pair(folder: Path, kernel: str, **options: object) -> tuple[Site, VM, VM]:
+    """Describe the same, and a sibling of that VM."""
+    site, vm = describe(folder, kernel, **options)
+    return site, vm, site.vm(SIBLING, kernel, monitor=Path(f"/run/vm{SIBLING}.qmp"), **options)
+
+
 @contextlib.contextmanager
 def running(
     site: Site,
@@ -239,8 +245,7 @@ def standing_pair(kernel: str, rules: str, of_client: str = "", **options: objec
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(contextlib.ExitStack())
         options["share"] = paths.out("share", kernel)
-        site, server = describe(folder, kernel, **options)
-        client = site.vm(SIBLING, kernel, monitor=Path(f"/run/vm{SIBLING}.qmp"), **options)
+        site, server, client = describe_pair(folder, kernel, **options)
         stack.enter_context(running(site, server, rules, siblings={client: of_client}))
         for vm in (server, client):
             _load(vm)

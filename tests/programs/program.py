@@ -15,16 +15,21 @@ from hallway_lab import programs
 from hallway_lab.sh import LabError
 from hallway_lab.vm import VM
 
+IMAGE, MEMORY_MIB = "programs", 2048  # of the VMs
 MIB = 1 << 20
 SIZES = {"large": 32 * MIB, "small": MIB}
 LARGE, SMALL = SIZES["large"], SIZES["small"]
 
 
 class Vms:
-    """Two VMs: the client calls, the server answers."""
+    """Two VMs: the client calls, the server answers.
 
-    def __init__(self, client: VM, server: VM) -> None:
+    Each has an address at which the other reaches it: its own, or that of a host that publishes its ports.
+    """
+
+    def __init__(self, client: VM, server: VM, host: str = "") -> None:
         self.client, self.server = client, server
+        self.client_address, self.server_address = host or client.ip4, host or server.ip4
         self._digests: dict[tuple[VM, str], str] = {}
         for vm in (client, server):
             vm.run("mkdir -p /data && mount -t tmpfs -o mode=755 tmpfs /data && mkdir -m 1777 /data/incoming")

@@ -20,10 +20,8 @@ from hallway_tests.suite import wait_for
 
 from . import browser, databases, files, runtimes, shells, streams, web
 from .judge import CARRIERS, SWITCHING, use
-from .program import Program, Vms
+from .program import IMAGE, MEMORY_MIB, Program, Vms
 
-IMAGE = "programs"
-MEMORY_MIB = 2048
 # Kim et al., "Inter-domain Socket Communications Supporting High Performance and
 # Full Binary Compatibility on Xen", VEE 2008, Table 1.
 XWAY = {

@@ -15,7 +15,7 @@ LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
 ServerName {name}
 User www-data
 Group www-data
-Listen 8080
+Listen {port}
 PidFile /run/apache-lab.pid
 ErrorLog /run/apache-lab.log
 DocumentRoot /data
@@ -35,14 +35,15 @@ http {{
   client_body_temp_path /data/nginx;
   proxy_temp_path /data/nginx-proxy;
   server {{
-    listen 8000{tls};
-    listen [::]:8000{tls};
+    listen {port}{tls};
+    listen [::]:{port}{tls};
     root /data;
     {directives}
   }}
 }}
 """
-NGINX_PORT = 8000
+NGINX_PORT, APACHE_PORT = PORTS = (8000, 8080)
+ORIGIN_PORT = 8001  # of the proxy's origin, on the client
 
 
 def _fetch(vms: Vms, url: str, words: str = "") -> None:
@@ -61,7 +62,7 @@ def nginx(
     @contextlib.contextmanager
     def serve(vms: Vms) -> Iterator[None]:
         vms.server.run(before)
-        vms.server.put(NGINX.format(directives=directives, tls=tls), "/etc/nginx/lab.conf")
+        vms.server.put(NGINX.format(port=NGINX_PORT, directives=directives, tls=tls), "/etc/nginx/lab.conf")
         with vms.serving("nginx -c /etc/nginx/lab.conf -g 'daemon off;'", NGINX_PORT):
             yield
 
@@ -69,7 +70,7 @@ def nginx(
 
 
 def _url(vms: Vms, path: str = "/large") -> str:
-    return f"http://{vms.server.ip4}:{NGINX_PORT}{path}"
+    return f"http://{vms.server_address}:{NGINX_PORT}{path}"
 
 
 def _wget(vms: Vms) -> Payload:
@@ -92,7 +93,7 @@ def _fetched(vms: Vms) -> Payload:
 
 def _http2(vms: Vms) -> Payload:
     """Several streams in one connection, both ways."""
-    base = f"https://{vms.server.ip4}:{NGINX_PORT}"
+    base = f"https://{vms.server_address}:{NGINX_PORT}"
     each = " ".join(f"-o /tmp/got.{n} {base}/large" for n in range(3))
     said = vms.call(f"curl -sSf -k --http2 -Z --parallel-max 3 -w '%{{http_version}}\\n' {each}")
     if said.split() != ["2"] * 3:
@@ -107,9 +108,9 @@ def _http2(vms: Vms) -> Payload:
 @contextlib.contextmanager
 def _proxied(vms: Vms) -> Iterator[None]:
     """The proxy's origin is on the client: both of its connections leave the VM."""
-    origin = f"python3 -m http.server -d /data {NGINX_PORT + 1}"
-    to = f"location / {{ proxy_pass http://{vms.client.ip4}:{NGINX_PORT + 1}; proxy_http_version 1.1; }}"
-    with vms.serving(origin, NGINX_PORT + 1, vms.client), nginx(to)(vms):
+    origin = f"python3 -m http.server -d /data {ORIGIN_PORT}"
+    to = f"location / {{ proxy_pass http://{vms.client_address}:{ORIGIN_PORT}; proxy_http_version 1.1; }}"
+    with vms.serving(origin, ORIGIN_PORT, vms.client), nginx(to)(vms):
         yield
 
 
@@ -135,9 +136,10 @@ AIO = "sendfile off; aio threads; output_buffers 2 128k;"  # Debian's nginx cann
 def _apache(mpm: str, sendfile: bool) -> Callable[[Vms], AbstractContextManager[None]]:
     @contextlib.contextmanager
     def serve(vms: Vms) -> Iterator[None]:
-        words = APACHE.format(mpm=mpm, name=vms.server.name, sendfile="On" if sendfile else "Off")
+        sendfiles = "On" if sendfile else "Off"
+        words = APACHE.format(mpm=mpm, name=vms.server.name, port=APACHE_PORT, sendfile=sendfiles)
         vms.server.put(words, "/etc/apache2/lab.conf")
-        with vms.serving("apache2 -f /etc/apache2/lab.conf -DFOREGROUND", 8080):
+        with vms.serving("apache2 -f /etc/apache2/lab.conf -DFOREGROUND", APACHE_PORT):
             yield
 
     return serve
@@ -145,7 +147,7 @@ def _apache(mpm: str, sendfile: bool) -> Callable[[Vms], AbstractContextManager[
 
 def _many(vms: Vms) -> Payload:
     """A large file, then many small ones at once."""
-    base = f"http://{vms.server.ip4}:8080"
+    base = f"http://{vms.server_address}:{APACHE_PORT}"
     _fetch(vms, f"{base}/large")
     each = " ".join(f"-o /tmp/got.{n} {base}/small" for n in range(PARALLEL))
     vms.call(f"curl -sSf -Z --parallel-immediate --parallel-max {PARALLEL} {each}")
