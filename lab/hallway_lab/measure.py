@@ -16,7 +16,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -166,9 +166,7 @@ class Stand:
 
     def spin(self, microseconds: int | None = None) -> None:
         """Set how long receivers spin before they sleep; None is the default."""
-        value = self.spin_default if microseconds is None else microseconds
-        for vm in self.vms:
-            vm.run(f"echo {value} > {SPIN}")
+        set_spin(self.vms, self.spin_default if microseconds is None else microseconds)
 
     @contextlib.contextmanager
     def meter(self) -> Iterator[Traffic]:
@@ -215,6 +213,12 @@ class Mesh(Stand):
     def _ways(self, counted: list[dict[str, int]]) -> tuple[Direction, Direction]:
         total = {name: sum(one[name] for one in counted) for name in COUNTED}
         return direction(total, total), Direction(0, 0, 0, 0, 0)
+
+
+def set_spin(vms: Iterable[VM], microseconds: int) -> None:
+    """Set how long readers in these guests spin."""
+    for vm in vms:
+        vm.run(f"echo {microseconds} > {SPIN}")
 
 
 def facts(vm: VM) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from . import isolate, paths
-from .measure import SPIN, Direction, Traffic
+from .measure import SPIN, Direction, Traffic, set_spin
 from .sh import LabError, run
 from .topology import Daemon, Site
 from .vm import VM
@@ -165,6 +165,7 @@ class Stand:
         self.on = True
         self.spin_default = int(vm.get(SPIN))
         self._servers = servers
+        self._vms = [vm, server] if server else [vm]
 
     def serve(self, words: list[str], port: int, netns: str | None = NETNS) -> None:
         """Run a server outside, or on the host, until the stand's end."""
@@ -172,17 +173,13 @@ class Stand:
 
     def switch(self, on: bool) -> None:
         """Turn outsourcing on or off: without it, bytes go by the NIC."""
-        for vm in (self.client, self.server):
-            if vm:
-                vm.run(f"hallway outsource {'on' if on else 'off'}")
+        for vm in self._vms:
+            vm.run(f"hallway outsource {'on' if on else 'off'}")
         self.on = on
 
     def spin(self, microseconds: int | None = None) -> None:
         """Set how long readers in the guests spin before they sleep; None is the default."""
-        value = self.spin_default if microseconds is None else microseconds
-        for vm in (self.client, self.server):
-            if vm:
-                vm.run(f"echo {value} > {SPIN}")
+        set_spin(self._vms, self.spin_default if microseconds is None else microseconds)
 
     def configure(self, rules: str) -> None:
         """Have hallwayd serve the client's VM by other rules: its outsourcer, and connections, stay."""
