@@ -11,6 +11,13 @@ use std::time::{Duration, Instant};
 use common::{policy, Conn, Host, Vm, PATIENCE};
 use hallway_outsource::orders::Policy;
 
+fn start(spin_us: u32) -> Host {
+    Host::start(Policy {
+        spin_us,
+        ..policy(&[])
+    })
+}
+
 fn connect(host: &Host) -> (Vm, Conn, TcpStream) {
     let mut vm = host.join(21);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -22,10 +29,7 @@ fn connect(host: &Host) -> (Vm, Conn, TcpStream) {
 
 #[test]
 fn bytes_of_the_guest_are_found_without_a_doorbell() {
-    let host = Host::start(Policy {
-        spin_us: u32::MAX,
-        ..policy(&[])
-    });
+    let host = start(u32::MAX);
     let (mut vm, mut conn, mut stream) = connect(&host);
     for round in 0..100 {
         // No doorbell: `flush` would write it.
@@ -38,10 +42,7 @@ fn bytes_of_the_guest_are_found_without_a_doorbell() {
 
 #[test]
 fn space_that_the_guest_makes_is_found_without_a_doorbell() {
-    let host = Host::start(Policy {
-        spin_us: u32::MAX,
-        ..policy(&[])
-    });
+    let host = start(u32::MAX);
     let (mut vm, mut conn, mut stream) = connect(&host);
     let bytes = common::pattern(3 << 20, 1);
     let sent = bytes.clone();
@@ -61,10 +62,7 @@ fn space_that_the_guest_makes_is_found_without_a_doorbell() {
 /// Each pause ends the spin at another place, or not at all.
 #[test]
 fn no_byte_is_lost_where_spinning_ends() {
-    let host = Host::start(Policy {
-        spin_us: 50,
-        ..policy(&[])
-    });
+    let host = start(50);
     let (mut vm, mut conn, mut stream) = connect(&host);
     for round in 0..2000_u64 {
         let byte = [round as u8];
