@@ -24,7 +24,7 @@ CARRIER = "outsourced"
 
 @dataclass
 class Outsourced:
-    """Two VMs whose programs reach each other by published ports of the host alone."""
+    """Two VMs. Programs of one reach the other by published ports of the host alone."""
 
     vms: Vms
 
