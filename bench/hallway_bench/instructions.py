@@ -3,7 +3,8 @@
 Times depend on what else the machine does; counts do not. One guest with one CPU runs
 `calls` over loopback: on TCP with Hallway off, on rings, and on sockets that Hallway
 leaves alone. Then two such guests run `both`, on TCP and on rings, and what both ends
-take is added up; receivers do not spin. A count is that of the third shortest of 24
+take is added up; receivers do not spin. One guest runs it with its other end outside, by
+its NIC and outsourced: only the guest counts. A count is that of the third shortest of 24
 rounds: ticks of the timer, and the guest's agent, only add to a round, and do so in more
 rounds on a busy machine. `baseline.json` holds the counts of the last revision that
 changed them, and for sockets on TCP their ratio to TCP without Hallway: a check fails
@@ -20,7 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hallway_lab import accel, measure, paths, topology
+from hallway_lab import accel, isolate, measure, outsourcing, paths, topology
+from hallway_lab.outsourcing import HOST, NETNS, OUTSIDE
 from hallway_lab.programs import serve
 from hallway_lab.sh import LabError, run, say, step
 from hallway_lab.vm import VM
@@ -52,11 +54,21 @@ TEXTS = {
     "both-trip-1": "two VMs: round trip of 1 B, asleep",
     "both-write-1k": "two VMs: stream, per write(1 KiB)",
     "both-write-64": "two VMs: stream, per write(64)",
+    "both-connect": "two VMs: connect, accept, close",
+    "out-trip-1": "VM → outside: round trip of 1 B, asleep",
+    "out-write-1k": "VM → outside: stream, per write(1 KiB)",
+    "out-write-64": "VM → outside: stream, per write(64)",
+    "out-connect": "VM → outside: connect, close",
+    "in-trip-1": "outside → VM: round trip of 1 B, asleep",
+    "in-write-1k": "outside → VM: stream, per write(1 KiB)",
+    "in-write-64": "outside → VM: stream, per write(64)",
+    "in-connect": "outside → VM: accept, close",
 }
 # Rows that repeat on sockets that stay on TCP, which gathers small writes as timers come.
 STEADY_ON_TCP = ("read-64", "read-eagain", "write-read-1k")
 # As schedulers of guest and host have it: how often a reader sleeps.
-UNSTEADY = ("stream-64-asleep", "both-trip-1", "both-write-1k", "both-write-64")
+UNSTEADY = ("stream-64-asleep", "both-trip-1", "both-write-1k", "both-write-64", "both-connect")
+CARRIERS = ("tcp", "ring", "outsourced", "attached", "unserved")
 PORT = 7010
 
 
@@ -154,7 +166,7 @@ def count(plugin: Path) -> dict[str, Call]:
     """Boot guests and count; keys are CARRIER/NAME. The module and the programs are in their share."""
     if accel.name() != "tcg":
         raise LabError("instructions are counted under TCG alone: set HALLWAY_ACCEL=tcg")
-    return count_one(plugin) | count_both(plugin)
+    return count_one(plugin) | count_both(plugin) | count_outsourced(plugin)
 
 
 def count_both(plugin: Path) -> dict[str, Call]:
@@ -182,6 +194,44 @@ def count_both(plugin: Path) -> dict[str, Call]:
         if client.ring_share() < 0.9:
             raise LabError("too few of the bytes went through rings")
         site.judge()
+    return found
+
+
+def count_outsourced(plugin: Path) -> dict[str, Call]:
+    """Count in a guest whose other end is outside of it."""
+    folder = paths.out("bench", "counts", "x").parent
+    both = str(paths.out("bench", "both"))
+    found: dict[str, Call] = {}
+    with (
+        outsourcing.standing(
+            KERNEL, f'publish = ["tcp/{PORT}"]', extra=["-plugin", f"{plugin},folder={folder}"]
+        ) as stand,
+        step("counting instructions of a guest that talks with the outside"),
+    ):
+        vm = stand.client
+        vm.run("cp /hallway/both /tmp")
+        stand.spin(0)
+        guest = Guest(vm, folder)
+        for carrier, port in (("tcp", PORT + 1), ("outsourced", PORT + 2)):
+            stand.switch(carrier == "outsourced")
+            stand.serve([both, "-s", str(port)], port)
+            with stand.meter() as traffic:
+                out = guest.counted(vm.run(f"/tmp/both -c {OUTSIDE} {port}", timeout=300).out)
+                serving = serve(vm, f"/tmp/both -s {PORT}", PORT)
+                address = HOST if stand.on else vm.ip4
+                run([*isolate.on_host(NETNS), both, "-c", address, str(PORT)], timeout=300)
+                into = guest.counted(serving.wait().out)
+            for way, calls in (("out", out), ("in", into)):
+                names = {name: name.replace("both", way) for name in calls}
+                found.update({f"{carrier}/{names[name]}": call for name, call in calls.items()})
+            for direction in (traffic.up, traffic.down):
+                share = direction.sent_ring / (direction.sent_ring + direction.sent_tcp)
+                if (share > 0.5) != stand.on:
+                    raise LabError(f"{carrier}: {share:.0%} of the bytes were outsourced")
+            say(f"{carrier}: counted")
+        health = vm.verdict()
+        if not health.ok:
+            raise LabError(f"the guest's kernel complained ({vm.log}): {health}")
     return found
 
 
@@ -223,19 +273,19 @@ def count_one(plugin: Path) -> dict[str, Call]:
 
 def show(found: dict[str, Call]) -> Iterator[str]:
     """Yield a table of what was counted."""
-    yield f"{'instructions, both ends of the call':44}{'TCP':>9}{'ring':>9}{'attached':>10}{'unserved':>10}"
+    yield f"{'instructions, both ends of the call':44}" + "".join(f"{name:>11}" for name in CARRIERS)
     for name, text in TEXTS.items():
         cells = []
         tcp = found[f"tcp/{name}"].instructions
-        for carrier in ("tcp", "ring", "attached", "unserved"):
+        for carrier in CARRIERS:
             call = found.get(f"{carrier}/{name}")
             if not call:
                 cells.append("")
-            elif carrier in ("tcp", "ring"):
-                cells.append(f"{call.instructions:.0f}")
-            else:
+            elif carrier in ("attached", "unserved"):
                 cells.append(f"{call.instructions / tcp:.3f} ×")
-        yield f"{text:44}{cells[0]:>9}{cells[1]:>9}{cells[2]:>10}{cells[3]:>10}"
+            else:
+                cells.append(f"{call.instructions:.0f}")
+        yield f"{text:44}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def write_functions(found: dict[str, Call]) -> Path:

@@ -74,32 +74,46 @@ static void meet(int fd, int asks)
 	printf("%d %s %d\n", slot, name, count); \
 } while (0)
 
-static void measure_all(int fd, int asks)
+/* The server closes first: no port of the client's is left in TIME_WAIT. */
+static void call_once(const struct place *to)
 {
+	int fd = connect_to(to);
+
+	if (read(fd, buffer, 1) != 0)
+		errx(1, "no end of the stream");
+	close(fd);
+}
+
+/* to: of a client. */
+static void measure_all(int fd, int listener, const struct place *to)
+{
+	int asks = !!to;
+
 	measure(0, "both-trip-1", 128, (put(fd, 1), get(fd, 1)),
 		for (int i = 0; i < 128; i++) (get(fd, 1), put(fd, 1)));
 	measure(1, "both-write-1k", 1024, put(fd, 1024), get(fd, 1024 * 1024));
 	measure(2, "both-write-64", 8192, put(fd, 64), get(fd, 8192 * 64));
+	measure(3, "both-connect", 64, call_once(to),
+		for (int i = 0; i < 64; i++) close(accept_one(listener)));
 }
 
 int main(int argc, char **argv)
 {
 	struct place to;
-	int fd, asks;
+	int fd, listener = -1;
 
 	if (argc == 3 && !strcmp(argv[1], "-s")) {
-		asks = 0;
-		fd = accept_one(listen_at(argv[2]));
+		listener = listen_at(argv[2]);
+		fd = accept_one(listener);
 	} else if (argc == 4 && !strcmp(argv[1], "-c")) {
-		asks = 1;
 		to = place_of(argv[2], atoi(argv[3]));
 		fd = connect_to(&to);
 	} else {
 		errx(2, "-s PORT | -c ADDRESS PORT");
 	}
 	memset(buffer, 'h', sizeof(buffer));
-	warm_up(fd, asks);
-	measure_all(fd, asks);
+	warm_up(fd, listener < 0);
+	measure_all(fd, listener, listener < 0 ? &to : NULL);
 	mark(MARK_END, 0);
 	return 0;
 }
