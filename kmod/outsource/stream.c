@@ -276,7 +276,8 @@ static bool arm_bytes(struct hall_out *out, u32 seen)
 	       (READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN);
 }
 
-static bool has_news(void *reader)
+/* A spin's look: while it goes on, no doorbell is needed. */
+static bool look_for_bytes(void *reader)
 {
 	struct hall_out *out = reader;
 	bool news = true;
@@ -285,9 +286,16 @@ static bool has_news(void *reader)
 	    READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN)
 		return true;
 	spin_lock_bh(&out->channel.lock);
-	if (out->mapped)
+	if (out->mapped) {
 		news = hall_ring_count_used(&out->rx) || out->rx.broken ||
 		       READ_ONCE(out->rx.shared->end);
+		/*
+		 * The last read left the doorbell armed, for signals that a program may
+		 * ask for. A waiter that has armed it was queued before it took the lock.
+		 */
+		if (!news && out->rx.armed && !hall_sock_may_want_edges(out->sk))
+			hall_ring_mute_rx(&out->rx);
+	}
 	spin_unlock_bh(&out->channel.lock);
 	return news;
 }
@@ -295,17 +303,8 @@ static bool has_news(void *reader)
 /* Without the mutex: another thread's send does not wait for it. */
 static bool spin_for_bytes(struct hall_out *out)
 {
-	if (!out->channel.member->transport->remote)
-		return false;
-	/*
-	 * The last read left the doorbell armed, for signals that a program may ask for. A
-	 * waiter that has armed it was queued before it took the lock.
-	 */
-	spin_lock_bh(&out->channel.lock);
-	if (out->mapped && !hall_sock_may_want_edges(out->sk))
-		hall_ring_mute_rx(&out->rx);
-	spin_unlock_bh(&out->channel.lock);
-	return hall_sock_spin(out->sk, &out->spin_credit, has_news, out);
+	return out->channel.member->transport->remote &&
+	       hall_sock_spin(out->sk, &out->spin_credit, look_for_bytes, out);
 }
 
 static int wait_for_bytes(struct hall_out *out, long *timeo, u32 seen)
