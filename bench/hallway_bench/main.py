@@ -44,7 +44,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=2, help="seconds of each run (default: 2)")
     parser.add_argument("--kernel", default="6.1", choices=["6.1", "6.12"])
     parser.add_argument(
-        "--check", action="store_true", help="count instructions alone; fail if one is 3 % over the baseline"
+        "--check", action="store_true", help="count instructions alone; fail if one is 3 %% over the baseline"
     )
     parser.add_argument("--accept", action="store_true", help="count them, and make them the baseline")
     parser.add_argument(
