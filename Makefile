@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
 # What `make test-all` runs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What every suite has: options, kernels, and the fixtures that they imply."""
 
 from __future__ import annotations

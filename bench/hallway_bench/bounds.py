@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What no carrier can beat: copies, wake-ups, and a word that CPUs share; see `programs/bounds.c`."""
 
 from __future__ import annotations

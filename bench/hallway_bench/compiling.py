@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The benchmark's own programs in C, compiled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks between two domains of Xen.
 
 The rows are those of figures in two papers, with what these say beside: Figures 12 and 16 of "Inter-domain

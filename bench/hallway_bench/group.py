@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Scenarios that share VMs."""
 
 from __future__ import annotations

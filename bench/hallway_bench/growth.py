@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Growth of connections, of VMs, of CPUs: the sum that they move, the slowest requests, and fairness.
 
 Each connection has one request in flight, see `programs/crowd.c`. A thousand of them are

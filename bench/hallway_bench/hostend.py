@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks of tunnels between a VM and its host, and over TCP by the VM's NIC.
 
 Figures 5 and 6 of "IDTS: Inter-domain Tunnel Scheduling" (see docs/tunnels.md) are of this kind. On the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Instructions of guests for each call, counted by a plugin of QEMU's.
 
 Times depend on what else the machine does; counts do not. One guest with one CPU runs

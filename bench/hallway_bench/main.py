@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs every scenario several times, TCP and Hallway by turns, and reports.
 
 A round runs each scenario once with Hallway off and once with it on. Every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks within one kernel that is not emulated: what a call costs at the machine's own speed.
 
 The kernel is one of User Mode Linux, with one CPU (see onekernel.py). Calls are made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Scenarios within one kernel: both ends of each connection are in it, and `programs/native.c` runs them.
 
 The module's loopback transport carries connections to 127.0.0.1. Beside TCP and rings: AF_UNIX and pipes.

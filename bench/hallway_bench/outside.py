@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks between one VM and peers outside of it, with outsourcing on and off.
 
 The first figures of "Fast Networking with Socket-Outsourcing" (Eiraku et al., SAC 2009) are of this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Plots of the benchmarks, one SVG each: throughput, latency, connections, growth.
 
 Each sample is a dot, the line or bar is the median, the shade or whisker

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What remains of benchmarks: a folder with a page, and a table of all samples and a plot for each kind.
 
 `make bench` writes out/benchmarks, of whatever was measured with the sources of now. `make

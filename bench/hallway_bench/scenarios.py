@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What is measured, by which program, and which ratio is promised.
 
 The targets are those of two VMs under TCG with one CPU each; with another

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks between two VMs with an outsourcer each: their sockets meet in the host's own stack.
 
 This is Fig. 7 of "Fast Networking with Socket-Outsourcing" (Eiraku et al., SAC 2009). With outsourcing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks of one VM that sends messages to two others at once by tunnels, and over TCP.
 
 Figure 7 of "IDTS: Inter-domain Tunnel Scheduling" (see docs/tunnels.md) is of this kind: two programs send,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks of two tiers: Apache httpd asks MariaDB for each page that a client outside fetches.
 
 This is Fig. 8 of "Fast Networking with Socket-Outsourcing" (Eiraku et al., SAC 2009): there an application

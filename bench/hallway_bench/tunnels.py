@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks of tunnels: programs over AF_VSOCK between two VMs, and over TCP.
 
 With Hallway off each row is TCP's, with TCP_NODELAY: a message that waits for the next

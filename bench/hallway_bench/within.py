@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Scenarios within one VM, beside what programs of one VM use: AF_UNIX, pipes, and TCP joined by a sockmap.
 
 There the module's loopback transport carries connections. SMC's loopback would be another contender:

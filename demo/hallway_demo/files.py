@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Rows that carry a large file, checked by SHA-256 at both ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs every row several times, with Hallway off and on by turns, and prints the table.
 
 Every other round begins with on: a machine that becomes slower or faster

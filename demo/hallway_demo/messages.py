@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Messages over TCP, each after its length, and over SOCK_SEQPACKET: their rate, and their round trip.
 
 The same for datagrams, over UDP and over SOCK_DGRAM of AF_VSOCK, of which few are on their way at once.

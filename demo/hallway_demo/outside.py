@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Rows of the demo's table between one VM and peers outside of it, with outsourcing and tunnels on and off.
 
 Off, all bytes pass the VM's NIC, and clients call the VM by its own address.

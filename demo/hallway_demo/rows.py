@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Rows of the demo's table between two VMs: which programs run, and how.
 
 A row starts what it needs when it is first run, so that a broken program

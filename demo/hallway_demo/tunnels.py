@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Rows of the demo's table over AF_VSOCK: the same program over TCP, and over a tunnel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a run of a program did to the guests: the time of their CPUs, and how often a ring made it wait."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The lab: stock kernels, a small Debian guest, QEMU and a private network.
 
 Everything that the demo, the tests and the benchmarks need from the outside

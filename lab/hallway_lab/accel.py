@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """KVM where a stock guest really boots with it, else TCG.
 
 /dev/kvm may open, and even run instructions, and yet hang a stock kernel

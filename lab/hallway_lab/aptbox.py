@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Packages fetched and unpacked, never installed.
 
 Kernels, their headers and a newer QEMU come from suites that the machine may

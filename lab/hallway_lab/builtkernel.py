@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A kernel that the lab builds itself: Debian's kernel source, and a small configuration.
 
 The configuration starts from nothing (allnoconfig), and a fragment names what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The kernel within a bzImage: a guest under emulation takes seconds to unpack it."""
 
 from __future__ import annotations

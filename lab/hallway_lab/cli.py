@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """`./lab/run`: the lab from the command line.
 
 Each subcommand is one step of what demo and tests do, so that a person can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The debug kernel: Debian's kernel source, a small configuration, all checkers.
 
 A distribution's own debug configuration takes an hour to build, because it

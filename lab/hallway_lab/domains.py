@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Measuring between two domains of Xen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Which QEMU runs which guest.
 
 The distribution's QEMU 7.2 runs 6.1 guests well but crashes 6.12 guests at

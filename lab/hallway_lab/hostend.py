@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM and its host as the two ends of tunnels: on the host programs have Unix sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Several hosts, and VMs that migrate between them.
 
 A host is a network namespace with its own bridge and its own hallwayd; wires

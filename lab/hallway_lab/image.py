@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guests' root disk and their initramfs.
 
 A Debian 12 root filesystem serves every kernel: it is made once, by mmdebstrap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A private world for everything a run starts: processes, mounts, network.
 
 A run that begins goes on as PID 1 of a new PID namespace. When that process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A kernel as the lab uses it: what to boot, and what to build modules against."""
 
 from __future__ import annotations

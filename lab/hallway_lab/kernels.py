@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Stock Debian kernels with their headers, unpacked into the cache.
 
 The host never runs or installs them: their packages are found through the

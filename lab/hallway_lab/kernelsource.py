@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Debian's kernel source: its package, and as much of it as is asked for."""
 
 from __future__ import annotations

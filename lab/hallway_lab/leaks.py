@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Memory that a guest's debug kernel has lost."""
 
 from __future__ import annotations

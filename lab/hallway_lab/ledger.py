@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Did the bytes of a row go through rings, and did both VMs count the same?
 
 The share of ring bytes is judged from 64 KiB on: fewer bytes may all be a

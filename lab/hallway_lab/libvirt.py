@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """libvirt in the lab: libvirtds of its own, each of which is a host's, and a VM that they run.
 
 A daemon finds private folders in place of the machine's, and a name of its own,

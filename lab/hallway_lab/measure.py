@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Measuring between two VMs: Hallway on or off, and which carrier had how many bytes.
 
 The module of each guest counts the bytes of its attached connections by

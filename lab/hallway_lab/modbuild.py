@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guest module, built out of the source tree for one kernel.
 
 Each kernel gets its own copy of kmod/ and abi/, so builds for two kernels do

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A disk that one guest's kernel serves and another's uses, by NVMe over TCP."""
 
 from __future__ import annotations

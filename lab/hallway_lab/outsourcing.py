@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM whose sockets the host executes, and a network outside of its host.
 
 The outsourcer works in the host's own network namespace, one wire away from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """passt: a NIC of a VM whose packets a process of the host turns into calls of its own sockets.
 
 It is another way out of a VM without a bridge, to be compared with.

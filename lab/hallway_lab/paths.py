@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Where the lab keeps things: one cache folder, one output folder, one /run.
 
 Downloads and everything derived from them alone live in the cache, keyed by

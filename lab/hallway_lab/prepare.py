@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Everything that a run needs, fetched and built before anything runs side by side.
 
 A run names what it uses as steps; `run_steps` takes each step once, in order,

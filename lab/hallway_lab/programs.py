@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Unmodified programs that demo and benchmarks run between two VMs.
 
 Each function runs one program once and returns the number that the program

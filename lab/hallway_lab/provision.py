@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Distribution packages that the lab needs on the host.
 
 Quick when nothing is missing, and plain about what it installs otherwise. It

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """reaper.py PROGRAM ...: run it, and wait for all that it leaves behind.
 
 A daemon whose children fork away counts on a first process that waits for them,

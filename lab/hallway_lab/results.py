@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """One store of results, and one writer of tables.
 
 A record says how one thing fared on one kernel: a row of the demo or of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Samples of programs between two VMs, with Hallway off and on by turns."""
 
 from __future__ import annotations

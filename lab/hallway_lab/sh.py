@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Running programs and telling the person what goes on.
 
 One place decides how a failed command is reported: its command line, its exit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The kinds of results, their tables, and the pages of docs/ that hold them.
 
 A page of docs/ holds records of one revision of the module, which is in a commit: a

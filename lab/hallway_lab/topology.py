@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Several VMs on one host: the daemon, its VMs, and the memory they share.
 
 This is the arrangement that demo, tests, benchmarks and `make lab` share. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tunnels between VMs that are measured: their module, and CIDs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A kernel of User Mode Linux that runs: a process of this machine, on one CPU of it.
 
 Its root is this machine's, which it can only read, so its programs are this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A kernel of User Mode Linux: it runs as a process of this machine, at this machine's speed.
 
 It is built from the newest source of Debian, of an own architecture (ARCH=um):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Python programs and libraries of fixed versions, in the cache.
 
 Each set of requirements is a virtual environment of its own, made once.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a guest's serial log says about its kernel's health.
 
 A test does not pass if the kernel complained during it. The patterns are those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """One virtual machine: its command line, its life, and commands inside it.
 
 Commands reach the guest through the guest agent over virtio-serial, never

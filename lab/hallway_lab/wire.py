@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """JSON over a Unix socket: QEMU's monitor (QMP) and the guest agent (QGA).
 
 Both speak one JSON object per line. The agent's side of the socket survives

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Xen on one QEMU: the hypervisor, dom0, and the domains that dom0 starts.
 
 dom0 is a VM of the lab like any other: it has the lab's root disk with Xen's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guests of the end-to-end tests.
 
 A group of tests (xdist_group) shares its guests; each group runs in one worker:

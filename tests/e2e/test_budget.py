@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Ring memory is a budget: large rings for streams in bulk, and little memory for many connections."""
 
 from __future__ import annotations

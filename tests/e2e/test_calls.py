@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Each call that sends or receives, between two VMs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """VMs that hallwayd's configuration names: it plugs their regions in by itself."""
 
 from __future__ import annotations

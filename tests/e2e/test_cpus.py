@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """CPUs for VMs that send: hallwayd says how many are online, and the guest's module parks the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """hallwayd: what it refuses, what guests learn from it, and what its death costs."""
 
 from __future__ import annotations

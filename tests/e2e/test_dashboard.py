@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """packaging/grafana.json: each panel's query has an answer of Prometheus.
 
 Debian has no Grafana, so nothing here draws the panels.

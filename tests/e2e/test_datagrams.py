@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """SOCK_DGRAM of AF_VSOCK between two VMs: all programs share one ring each way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Command lines of the documents, run as they are written, on the host and in a guest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Doorbells that come too often."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A member writes where it must not: the host does it in the member's place, in the region's file.
 
 All members share the region's memory. The worst that one of them can do is to write

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Users of sockets in the guests' kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """On the debug kernel, memory that nothing points to is found once all other tests have run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Two VMs as virt-install defines them: `hallway enable` is all that they need on the host."""
 
 from __future__ import annotations

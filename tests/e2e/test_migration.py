@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM migrates between two hosts while it streams with one that stays."""
 
 from __future__ import annotations

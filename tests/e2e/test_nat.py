@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections through NAT, and sockets that claim addresses of another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM with an outsourcer on each of two hosts migrates between them."""
 
 from __future__ import annotations

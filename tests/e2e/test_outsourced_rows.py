@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The rows of docs/compatibility.md, outsourced: a program sees what it sees natively."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """connect() and accept() of outsourced sockets while nothing answers: timeouts, signals, O_NONBLOCK."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Sockets of a guest that the host executes: unmodified programs, to a server and from a client outside."""
 
 from __future__ import annotations

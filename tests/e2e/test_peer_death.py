@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A peer dies: its own connections end as TCP's do, others continue, and nothing is held for it."""
 
 from __future__ import annotations

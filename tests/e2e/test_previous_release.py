@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A host, then its guests, are upgraded from the previous release while a stream runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Other people's programs: two of those that tests/programs runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections get onto rings: new and old, IPv4 and IPv6, one and many, and again after `hallway off`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A guest that is set up wrong says what to do about it, and plain TCP carries its connections.
 
 So does `hallway doctor` in it.

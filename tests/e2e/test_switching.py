@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Carriers change at random times under load; the stream program checks every byte."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The host as an end of tunnels: a guest's programs over AF_VSOCK, and the host's by Unix sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tunnels: AF_VSOCK between two VMs, through rings."""
 
 from __future__ import annotations

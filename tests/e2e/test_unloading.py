@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Hallway is switched off, and its module unloaded, under streams and under calls that sleep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A peer's machine stands still for a while."""
 
 from __future__ import annotations

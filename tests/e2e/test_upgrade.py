@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Daemon and modules are replaced by those of another minor version, under streams."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A stream between two VMs that no fault may disturb, and a third VM, which faults happen to."""
 
 from __future__ import annotations

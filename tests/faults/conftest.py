@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guests of the faults, and how often each fault happens."""
 
 from __future__ import annotations

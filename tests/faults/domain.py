@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM that libvirt runs, with the configuration and the hook of docs/migration.md, and one that stays."""
 
 from __future__ import annotations

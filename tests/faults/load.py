@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Busy connections between a VM that migrates and one that stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """hallwayd is killed, and started again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM that libvirt runs is saved, restored and migrated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """How soon every member knows that another one came or left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """More connections than a region has memory for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM under the load of several programs migrates, is saved and restored, or stands still."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM's outsourcer, its guest, its module or hallwayd ends under load, while the host executes sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A peer's machine stops, dies, panics, sleeps or is reset."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A member's devices are unplugged and plugged in again, from outside and from inside."""
 
 from __future__ import annotations

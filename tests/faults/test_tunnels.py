@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM's QEMU, its region, its module or its switch ends tunnels under load."""
 
 from __future__ import annotations

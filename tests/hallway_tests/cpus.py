@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Two VMs with two CPUs each, of which hallwayd says how many are online."""
 
 from __future__ import annotations

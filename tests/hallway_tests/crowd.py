@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Many idle connections and some busy ones share too little ring memory."""
 
 from __future__ import annotations

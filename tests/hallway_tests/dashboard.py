@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Prometheus, which scrapes hallwayd's metrics by a proxy before the socket of `hallway metrics`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The command lines of the documents, and which test runs each of them.
 
 A command line stands in a block that is marked `sh`. documents.toml names for each the

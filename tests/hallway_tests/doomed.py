@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Peers that die or stop, and how the connections with them end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """`tests/run`: what happens before pytest runs the tests.
 
 pytest is asked first which tests it would run. What they need is fetched and

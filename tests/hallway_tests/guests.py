@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Guests as tests see them: the module, its counters, streams between them."""
 
 from __future__ import annotations

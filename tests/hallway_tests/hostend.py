@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Two VMs and the host as ends of tunnels: their modules, and programs of the host by Unix sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A guest whose kernel starts another one (kexec); its QEMU notices nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The library for programs, installed in a folder, and its example in each language."""
 
 from __future__ import annotations

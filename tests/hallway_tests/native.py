@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What tests within a kernel of User Mode Linux need, fetched and built while there is a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What tests need before they run: fetched and built once, before anything runs side by side.
 
 A test with a kernel needs guests of that kernel. `pytest.mark.needs` names what

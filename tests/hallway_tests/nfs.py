@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A folder that one guest's kernel serves and another's mounts, by NFS 4.2."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A VM with an outsourcer, as tests have it: its module, its host, and what the host says of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The packages, built once for the tests that install them, and roots to install them in."""
 
 from __future__ import annotations

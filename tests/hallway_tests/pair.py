@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A pair of VMs: a daemon with one region, and two guests with the module."""
 
 from __future__ import annotations

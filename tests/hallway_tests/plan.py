@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Which tests run where: in what order, in which worker, and what is to be prepared before.
 
 Tests of one group stay together, in one worker. Groups that took long in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Results of tests: what a test measured goes to the store of results, and to the end of the run.
 
 A test that takes the fixture `outcome` becomes a record: its verdict is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a recording of the demo needs, fetched and built while there is a network."""
 
 from __future__ import annotations

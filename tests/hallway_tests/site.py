@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Sites: the guests that the tests of one group share.
 
 Tests of a group (`pytest.mark.xdist_group`) on one kernel run one after the

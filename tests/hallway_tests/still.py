@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A QEMU with a doorbell and stopped vCPUs: a test writes the requests of the guest's module."""
 
 from __future__ import annotations

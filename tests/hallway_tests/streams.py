@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Streams for particular situations: one way, with small buffers, without a ring."""
 
 from __future__ import annotations

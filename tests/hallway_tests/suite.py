@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What each test may use: failures, and waiting without sleeping for long."""
 
 from __future__ import annotations

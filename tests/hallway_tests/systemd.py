@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A systemd of a test's own: in a root and namespaces of its own, it starts the project's units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A region's member table, as each of its members can write it: `abi/hallway/region.h`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a person is shown of failures: how to repeat them, where the guests' logs are, what was not run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tunnels in guests: the module, and programs over AF_VSOCK."""
 
 from __future__ import annotations

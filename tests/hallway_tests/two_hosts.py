@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Two hosts, a VM that stays on the first of them, and one that migrates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The verdict on a guest's log, put to the test: what it must see, and what it must not."""
 
 from __future__ import annotations

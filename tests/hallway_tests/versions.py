@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Daemon and module of the next minor version of the ABI, and of the previous release."""
 
 from __future__ import annotations

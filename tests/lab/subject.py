@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A run of the lab, to be ended: `subject.py PLACE` says where it is, and stays there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Two runs that start side by side on an empty cache fetch packages one after the other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What `tests/run` tells of failures and of guests that are lost; and that nothing outlives it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The host's side without a guest: which users may connect, and the unit for systemd."""
 
 from __future__ import annotations

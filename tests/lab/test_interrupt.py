@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """However a run of the lab ends, nothing of it is left: no process, no network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """`hallway enable` and hallwayd beside a real libvirt; the domain's CPUs stand still."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The packages, installed by apt into a copy of this machine's root, which is a chroot."""
 
 from __future__ import annotations

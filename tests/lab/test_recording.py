@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The demo as a recording of a terminal."""
 
 from __future__ import annotations

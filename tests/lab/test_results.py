@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The store of results, its tables, and what may be on the page of docs/."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The packages for distributions with rpm, installed by rpm into a copy of this machine's root.
 
 Debian's rpm knows of no package, so what these require is looked at, and not looked for.

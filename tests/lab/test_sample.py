@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What samples of two carriers say."""
 
 from __future__ import annotations

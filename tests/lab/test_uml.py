@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A kernel of User Mode Linux, as the benchmarks at native speed have it."""
 
 from __future__ import annotations

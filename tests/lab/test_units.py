@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The units of hosts, started by a systemd with all that confines them."""
 
 from __future__ import annotations

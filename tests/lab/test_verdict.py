@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What counts as a complaint of a guest's kernel."""
 
 from __future__ import annotations

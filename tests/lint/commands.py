@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The command lines of the documents: each has a test or a reason, and is one that its program takes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Subjects of commits: `git log --oneline` is read by people."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """docs/compatibility.md, made from what the tests of tests/module/guest/rows declare.
 
 `make generate` writes it. That the rows tell the

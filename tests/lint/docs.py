@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the documents name is there: files, and what `make help` lists."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Files that are generated are what their sources make of them."""
 
 from __future__ import annotations

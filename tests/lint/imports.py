@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Imports point one way: between the host's crates, within each, in the lab, and in the tests."""
 
 from __future__ import annotations

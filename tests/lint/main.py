@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """All checks, one after the other, each with its verdict and its time.
 
 A check returns its findings as lines; none means that it passed. A check that
@@ -51,6 +52,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("ruff check", tools.ruff_check),
     ("ruff format", tools.ruff_format),
     ("licenses: reuse lint", tools.reuse),
+    ("licenses: each source names its own", tools.licensed),
     ("shellcheck", tools.shellcheck),
     ("checkpatch", tools.checkpatch),
     ("module on 6.1: W=1, sparse", lambda: module.sparse("6.1")),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The module, built with all warnings, in build folders of its own.
 
 The checks compile everything again with other flags; in the folders of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Each mutant can be put in: a fault that no longer fits its source tests nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Rules of the module's C code that keep its rooms apart and its memory sound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Our files, and C without its comments."""
 
 from __future__ import annotations

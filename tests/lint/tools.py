@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tools of others, and the settings they run with here."""
 
 from __future__ import annotations
@@ -99,11 +100,26 @@ def ruff_format() -> list[str]:
 # -- licenses ------------------------------------------------------------------
 
 REUSE = "6.2.0"
+# Files with such names, and scripts. Fragments of a kernel's configuration are no sources.
+SOURCES = (
+    *(".py", ".rs", ".c", ".h", ".go", ".pml", ".sh"),
+    *(".toml", ".conf", ".service", ".yaml", ".ini", ".spec"),
+)
 
 
 def reuse() -> list[str]:
     """Each file says under which license it is, in the form of reuse.software."""
     return _said([venv("reuse", f"reuse=={REUSE}") / "bin/reuse", "lint", "--lines"])
+
+
+def licensed() -> list[str]:
+    """Return the sources that do not say it themselves: REUSE.toml is for what has no comments."""
+    found = []
+    for path in source.files():
+        head = path.read_bytes()[:400]
+        if (path.suffix in SOURCES or head.startswith(b"#!")) and b"SPDX-License-Identifier" not in head:
+            found.append(f"{source.name(path)}: no line SPDX-License-Identifier at its beginning")
+    return found
 
 
 # -- shell ---------------------------------------------------------------------

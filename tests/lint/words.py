@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The words of comments, documents and messages: plain technical English."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tests that run in a guest: collected here, run by pytest there, and reported here.
 
 `guest/` is collected as it lies, once for each kernel; its fixtures and tests

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A guest that runs pytest: which tests it runs, and what it says of them.
 
 The chosen tests of a group run in one pytest in the guest. pytest-reportlog

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guest of the module tests, after all that ran in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """MariaDB, PostgreSQL and Redis."""
 
 from __future__ import annotations

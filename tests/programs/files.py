@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """File servers: FTP, Samba, and the kernel's NFS and CIFS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Whether a program passes: its content is right, and its bytes went through rings.
 
 Steady: rings carry SHARE of what the program moves, each way. Switching: all

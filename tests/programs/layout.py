@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What programs need in a guest besides packages."""
 
 from __future__ import annotations

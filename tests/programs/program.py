@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What every program finds: two VMs, files that the other side wants, servers for a while.
 
 The folder /data is a tmpfs in both VMs. It has random bytes of each VM's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Servers and clients in Java, Go and JavaScript, whose runtimes have network code of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Web servers and their clients in two VMs: the host executes the sockets of both."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Every program, on steady rings and while its carriers switch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Web servers, Apache httpd and nginx, and their clients, wget and curl."""
 
 from __future__ import annotations

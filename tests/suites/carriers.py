@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The carriers that a suite runs over: TCP alone, rings, both by turns, and sockets of the host.
 
 Each run of a suite loads the module and unloads it, so that its counters are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Is an outcome over rings another than over TCP? The answer names each test.
 
 A test with another outcome is run again alone, several times on each carrier.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guest of a suite, and how often a test that ended otherwise is run again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """CPython's own tests, from Debian's package of them, in the guests' image."""
 
 from __future__ import annotations

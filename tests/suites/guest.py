@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A guest that runs suites: all of one, or single tests of it several times."""
 
 from __future__ import annotations

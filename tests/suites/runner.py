@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs a suite over TCP and on a carrier, and compares."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The kernel's own tests of its network, from Debian's source of the kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """stress-ng's stressors of sockets, which check what they read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a suite is: tests of another project, and the program in the guest that runs them."""
 
 from __future__ import annotations

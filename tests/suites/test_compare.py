@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The comparison of outcomes, and the guest's programs that write them."""
 
 from __future__ import annotations

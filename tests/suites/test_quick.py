@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A suite that takes two minutes, for runs that have no hours."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Every suite: no test ends otherwise on rings, while carriers switch, or outsourced, than over TCP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """tokio's own tests that open connections, from its crate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """trio's and Twisted's tests that open connections, from their wheels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the runners of other languages build while there is a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The library for programs: each language's example with another one's, over TCP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """C, Rust and Spin: what has a runner of its own is one test here, with what it counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The domains that the tests of this folder share: Xen, dom0 with hallwayd, and two of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections between two domains of Xen get onto rings in granted memory, and off again."""
 
 from __future__ import annotations

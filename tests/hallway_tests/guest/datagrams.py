@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Datagrams of AF_VSOCK between two guests.
 
 datagrams.py echo PORT                      echo each datagram to its sender

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 # disk.sh DEVICE: writes to a disk and reads it back until /tmp/nbd/stop
 # exists. Prints the number of rounds; fails if it reads other bytes.
 rounds=0

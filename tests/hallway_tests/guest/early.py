@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A server that answers early, and closes with a part of the request unread.
 
 early.py hear PORT               answers once /tmp/answer exists

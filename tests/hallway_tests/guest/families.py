@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections of other families that the kernel carries over TCP: what is sent comes back.
 
 families.py answer FAMILY ADDRESS PORT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A connection whose sender is in a page fault, inside its call, until it is killed.
 
 fault.py hear PORT           sends back what it receives

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A socket that claims to be one end of another connection.
 
     forge.py LOCAL PORT REMOTE PORT

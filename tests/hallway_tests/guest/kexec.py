@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """kexec.py KERNEL INITRD: start that kernel with this one's command line, at once, as `kexec -e` does.
 
 It too takes the interfaces down first: Linux' virtio_net loops for ever in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Print on the console when the module learns of an address, or that it is gone.
 
 knows.py ADDRESS came|went

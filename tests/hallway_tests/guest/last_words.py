@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Three connections of which one end is about to die, and the errors that the other end gets.
 
     last_words.py hear PORT           the survivor

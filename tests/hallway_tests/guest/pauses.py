@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """pauses.py echo PORT | ask HOST PORT FILE: for how long a stream stands still.
 
 `ask` sends a byte and waits until it comes back, without end. Each long round trip

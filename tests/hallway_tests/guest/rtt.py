@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Plays ping-pong with `fault.py hear`: rtt.py PORT HOST COUNT.
 
 It prints the time of all round trips, and what a tenth of them do not exceed, in microseconds.

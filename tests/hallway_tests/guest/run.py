@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A program of this folder, by its name: `python3 -B run.py tunnel WORDS`.
 
 The host has compiled it (`guests.share`). A guest under emulation takes longer to compile a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """session.py HOST STOP: an ssh session that gets back each block it sends, until the file STOP exists."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections on whose other ends threads are asleep, each in recv().
 
 sleepers.py hear PORT COUNT         sends back what it receives

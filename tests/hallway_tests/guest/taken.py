@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A reader that takes bytes before their doorbell comes, and then waits for the next ones by epoll.
 
 taken.py hear PORT TRIPS          the reader; fails if a byte comes and does not wake it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Sockets of AF_VSOCK between two guests, or within one: a server, and what clients see of it.
 
     tunnel.py serve PORT                      serve both types at a port, until killed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A connection whose reader leaves bytes unread until its peer is dead.
 
 unread.py hear PORT          the reader: sends back what it gets, up to "w"; reads the

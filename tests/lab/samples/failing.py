@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A test that fails, and one that is never chosen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tests that need what cannot be made."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A test whose guest panics, and one after it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tests whose guests do not boot, or are lost; the guests are not real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A test that waits, with processes beside it, until its run is ended."""
 
 from __future__ import annotations

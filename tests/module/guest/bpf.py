@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """BPF maps and small programs, by the system call alone: no compiler, no library."""
 
 from __future__ import annotations

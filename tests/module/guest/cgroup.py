@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A cgroup of the test's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the module tests have in the guest that runs them; tests/module/conftest.py is the host's part."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The module's netlink family, without a process for each question: rows ask it often.
 
 The numbers come from the ABI's headers, which lie in the shared folder.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A connection as the rows of docs/compatibility.md get it, and how it changes its carrier under them.
 
 A row makes the same calls on each of four connections:

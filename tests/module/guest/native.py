@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """System calls that Python's library lacks, by way of the C library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """A packet filter's counter, by netlink alone: nftables' program is not in the guest."""
 
 from __future__ import annotations

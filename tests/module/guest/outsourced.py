@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The rows of docs/compatibility.md on sockets that the host executes: what e2e/test_outsourced_rows.py runs.
 
 One end of a row's connection calls the host at a published port, the other accepts there: both are sockets

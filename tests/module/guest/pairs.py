@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections within this guest, and what the module says of them."""
 
 from __future__ import annotations

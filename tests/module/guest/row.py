@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a row of docs/compatibility.md is: a test, and what it declares of itself.
 
 A row's test makes its calls on a link and returns what a program saw of them:

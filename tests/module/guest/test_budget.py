@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Ring memory is a budget: what a connection gets of it, and when it is demoted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What a program sees of a connection on rings: the same as of TCP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Every row of docs/compatibility.md on every carrier: a program must see the same.
 
 Each row is made on TCP with Hallway off, on rings, and across a switch in both

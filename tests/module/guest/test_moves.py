@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Connections that move between TCP and rings, and a module that comes and goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the module says to users that are no administrators."""
 
 from __future__ import annotations

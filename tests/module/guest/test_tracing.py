@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tracepoints say which direction of which connection is promoted or demoted, and why."""
 
 from __future__ import annotations

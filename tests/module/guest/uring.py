@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """io_uring and the older asynchronous I/O, by system calls alone."""
 
 from __future__ import annotations

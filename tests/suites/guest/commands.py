@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs commands, each of which is a test, or several if it speaks TAP.
 
     commands.py FILE

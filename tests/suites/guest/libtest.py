@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs Rust's test programs: tokio's.
 
     libtest.py PROGRAM...

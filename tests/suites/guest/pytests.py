@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs modules of pytest: trio's tests.
 
 pytests.py MODULE...

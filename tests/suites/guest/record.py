@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The outcome of each test, written down at once: one line of JSON each.
 
 A test is written down when it begins and when it ends. So a test that hangs, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs a command while the kernel stamps all that arrives.
 
     stamped.py COMMAND...

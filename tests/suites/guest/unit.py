@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs modules of unittest: CPython's own tests, and Twisted's.
 
     unit.py cpython|plain MODULE...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """The rows of docs/compatibility.md, a file for each group."""
 
 from row import DIFFERENCES, ROWS

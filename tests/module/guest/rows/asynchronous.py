@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Bytes in and out while the program does something else: io_uring, AIO."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Other users of the socket."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What differs between the carriers, and how."""
 
 from __future__ import annotations

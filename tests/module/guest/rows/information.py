@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the kernel says of a connection."""
 
 from __future__ import annotations

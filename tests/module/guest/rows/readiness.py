@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Which waiters are notified, and when."""
 
 from __future__ import annotations

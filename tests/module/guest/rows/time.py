@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 """Waits that end, and connections that do."""
 
 from __future__ import annotations
