@@ -5,7 +5,8 @@
 //! begins with [`ALIAS`]:
 //!
 //! - the doorbell, with `master=on`, without which QEMU would not migrate, and the role
-//!   without which libvirt would not;
+//!   without which libvirt would not. On a machine with PCI Express it has a slot of the root
+//!   complex: without one, libvirt adds a bridge and a port for it, which nothing takes out again;
 //! - on a machine with PCI Express some root ports, each with room for ring memory: the
 //!   guest's firmware gives a port no more than it asks for.
 
@@ -20,6 +21,9 @@ use roxmltree::{Document, Node};
 pub const ALIAS: &str = "ua-hallway";
 /// libvirt's namespace for words of QEMU.
 const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
+
+/// The slot of q35's own devices.
+const CHIPSET: u32 = 0x1f;
 
 /// What a domain is to get.
 pub struct Wanted<'a> {
@@ -47,16 +51,17 @@ pub fn enable(xml: &str, wanted: &Wanted) -> Result<Enabled> {
     let domain = document.root_element();
     check(&domain)?;
     let devices = child(&domain, "devices").context("the domain has no devices")?;
-    let count = if has_root_ports(&devices)? {
-        wanted.ports
-    } else {
-        0
-    };
+    let has_ports = has_root_ports(&devices)?;
+    let count = if has_ports { wanted.ports } else { 0 };
     let ports: Vec<_> = (0..count).map(|at| format!("{ALIAS}-port{at}")).collect();
+    let slot = find_slot(&devices).filter(|_| has_ports);
+    let place = slot.map_or(String::new(), |slot| {
+        format!("\n      <address type='pci' bus='0x00' slot='{slot:#04x}' function='0x0'/>")
+    });
 
     let mut added = format!(
         "  <shmem name='hallway' role='master'>\n      <model type='ivshmem-doorbell'/>\n      \
-         <server path='{}'/>\n      <msi vectors='1'/>\n      <alias name='{ALIAS}'/>\n    \
+         <server path='{}'/>\n      <msi vectors='1'/>\n      <alias name='{ALIAS}'/>{place}\n    \
          </shmem>\n  ",
         wanted.socket.display()
     );
@@ -171,6 +176,22 @@ fn has_root_ports(devices: &Node) -> Result<bool> {
     }
 }
 
+/// A slot of the first bus that no device has. libvirt places its own from the other end.
+fn find_slot(devices: &Node) -> Option<u32> {
+    let number = |node: &Node, name| {
+        let text = node.attribute(name).unwrap_or("0x0");
+        u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    };
+    let places = devices.descendants().filter(|node| {
+        node.has_tag_name("address")
+            && node.attribute("type") == Some("pci")
+            && number(node, "domain") == Some(0)
+            && number(node, "bus") == Some(0)
+    });
+    let used: Vec<_> = places.filter_map(|node| number(&node, "slot")).collect();
+    (1..CHIPSET).rev().find(|slot| !used.contains(slot))
+}
+
 /// Refuses domains for which Hallway cannot work.
 fn check(domain: &Node) -> Result<()> {
     let kind = domain.attribute("type").unwrap_or_default();
@@ -242,6 +263,27 @@ mod tests {
             let back = disable(&after.xml).unwrap();
             assert_eq!(words(&back), words(before));
         }
+    }
+
+    #[test]
+    fn the_doorbell_has_a_slot_that_is_free() {
+        let place = |xml: &str| {
+            let after = enable(xml, &wanted()).unwrap().xml;
+            let document = Document::parse(&after).unwrap();
+            let ours = document.descendants().find(|node| {
+                node.has_tag_name("shmem") && node.attribute("name") == Some("hallway")
+            });
+            child(&ours.unwrap(), "address").map(|node| node.attribute("slot").unwrap().to_string())
+        };
+        let q35 = PC.replace("pci-root", "pcie-root");
+        let taken = "<disk><address type='pci' domain='0x0000' bus='0x00' slot='0x1e'/></disk>\
+            <disk><address type='pci' domain='0x0000' bus='0x01' slot='0x1d'/></disk></devices>";
+        assert_eq!(place(PC), None);
+        assert_eq!(place(&q35).as_deref(), Some("0x1e"));
+        assert_eq!(
+            place(&q35.replace("</devices>", taken)).as_deref(),
+            Some("0x1d")
+        );
     }
 
     #[test]
