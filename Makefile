@@ -151,7 +151,6 @@ install-host: ## the same, alone
 		host/hallwayd.toml packaging/grafana.json \
 		$(addprefix host/systemd/,outsource.conf status.conf xen.conf)
 	$(call install-docs,hallway-host)
-	install -D -m 644 -t $(DESTDIR)/etc/apparmor.d/abstractions host/apparmor/hallway-qemu host/apparmor/hallway-qemu-by-hand
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
 		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)
 	install -D -m 644 host/systemd/tmpfiles.conf $(DESTDIR)/usr/lib/tmpfiles.d/hallway.conf

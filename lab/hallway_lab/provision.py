@@ -22,7 +22,7 @@ PACKAGES = {
     "building the module": "make gcc libc6-dev libelf-dev libssl-dev flex bison bc",
     "building the daemon's way to libvirt": "libvirt-dev pkg-config",
     "checks": "clang libclang-rt-14-dev sparse spin shellcheck perl python3-venv python3-yaml",
-    "checks of the host's files": "apparmor systemd",
+    "checks of the host's files": "systemd",
     "shells": "tmux",
     "the static program": "golang-go",
     "peers outside of the VMs": "curl iperf3",

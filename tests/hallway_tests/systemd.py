@@ -14,7 +14,7 @@ from pathlib import Path
 from hallway_lab import provision
 from hallway_lab.sh import LabError, run
 
-from . import still
+from . import hello, still
 from .packages import Root
 from .suite import wait_for
 
@@ -98,9 +98,9 @@ class Systemd:
         user = ("--property=User=nobody", "--property=SupplementaryGroups=kvm")
         self.run("systemd-run", "--unit=qemu", *user, "--property=RuntimeDirectory=vms", *words)
         (qemu,) = self.pids("system.slice/qemu.service")
-        wait_for(lambda: still.memory(qemu, "hallway-page"), "hallwayd serves it")
-        still.say_hello(qemu, vm)
-        wait_for(lambda: still.memory(qemu, f"hallway-{region}"), "its region is plugged in")
+        wait_for(lambda: hello.memory(qemu, "hallway-page"), "hallwayd serves it")
+        hello.say_hello(qemu, vm)
+        wait_for(lambda: hello.memory(qemu, f"hallway-{region}"), "its region is plugged in")
 
 
 def _remove(cgroup: Path) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hallway_lab.paths import REPO
 from hallway_lab.prepare import build_host
-from hallway_tests import packages, still
+from hallway_tests import hello, packages, still
 from hallway_tests.suite import wait_for
 
 NOBODY, SOMEBODY = 65534, 65533
@@ -33,8 +33,6 @@ OUTSOURCE = REPO / "host/systemd/outsource.conf"
 TMPFILES = REPO / "host/systemd/tmpfiles.conf"
 METRICS = REPO / "host/systemd/hallway-metrics.service"
 OF_GUEST = REPO / "host/systemd/hallway-metrics-guest.service"
-RULES = REPO / "host/apparmor/hallway-qemu"
-BY_HAND = REPO / "host/apparmor/hallway-qemu-by-hand"
 
 
 def _qemu(run: Path, region: Path, gid: int) -> subprocess.CompletedProcess[str]:
@@ -380,13 +378,13 @@ def test_handed_over() -> None:
         with _daemon(run, *words), subprocess.Popen(command, cwd="/", **nobody) as qemu:
             try:
                 wait_for(lambda: _machine(run)["connected"], "the monitor answers", 20)
-                still.say_hello(qemu.pid, vm)
+                hello.say_hello(qemu.pid, vm)
                 wait_for(
                     lambda: any(plug["plugged"] for plug in _machine(run)["plugs"]),
                     "plugged in",
                     20,
                 )
-                memory = still.memory(qemu.pid, "hallway-web")
+                memory = hello.memory(qemu.pid, "hallway-web")
                 maps = Path(f"/proc/{qemu.pid}/maps").read_text()
                 assert memory and re.search("rw-s .*memfd:hallway-web", maps), maps
                 assert os.stat(memory[0]).st_blocks * 512 == 8 << 20, "it has not all its memory"
@@ -467,45 +465,6 @@ def test_qemu_args(machine: str) -> None:
                 check=False,
             )
         assert ended.returncode == 0 and "VM status: paused" in ended.stdout, str(ended)
-
-
-def test_apparmor() -> None:
-    """AppArmor's parser takes the rules for libvirt's QEMUs, which a profile includes."""
-    rules = RULES.read_text() + BY_HAND.read_text()
-    profile = f"profile hallway_test flags=(attach_disconnected) {{\n{rules}}}\n"
-    words = ["apparmor_parser", "--skip-kernel-load", "--skip-cache"]
-    said = subprocess.run(words, input=profile, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    # Nothing that one domain could have of another comes with the package.
-    given = [line.strip() for line in RULES.read_text().splitlines() if not line.strip().startswith("#")]
-    assert given == ["/run/hallway/hallwayd.sock rw,"]
-
-
-@pytest.mark.parametrize("before", ["", "# a site's\n  /srv/x r,\n", "  /srv/x r,"])
-def test_apparmor_site(before: str) -> None:
-    """The package adds its line to a site's rules once, on a line of its own, and takes it out again."""
-    with tempfile.TemporaryDirectory() as scratch:
-        site = Path(scratch, "etc/apparmor.d/local/abstractions/libvirt-qemu")
-        site.parent.mkdir(parents=True)
-        if before:
-            site.write_text(before)
-        for _ in range(2):
-            subprocess.run(
-                ["sh", REPO / "debian/hallway-host.postinst", "configure"],
-                env={**os.environ, "DPKG_ROOT": scratch},
-                check=True,
-            )
-        added = "include <abstractions/hallway-qemu>"
-        assert site.read_text().splitlines() == [*before.splitlines(), added]
-        with site.open("a") as file:
-            file.write("include <abstractions/hallway-qemu-by-hand>\n")
-        Path(scratch, "hallwayd").symlink_to("/bin/true")
-        subprocess.run(
-            ["sh", REPO / "debian/hallway-host.prerm", "remove"],
-            env={"DPKG_ROOT": scratch, "PATH": f"{scratch}:{os.environ['PATH']}"},
-            check=True,
-        )
-        assert site.read_text().splitlines() == before.splitlines()
 
 
 def test_host_leaves() -> None:

@@ -134,10 +134,7 @@ def test_ansible_refuses(root: Root) -> None:
 
 
 def test_host_package(root: Root) -> None:
-    """Programs and a good configuration are there; libvirt's profile gets its rules once."""
-    site = root.path / "etc/apparmor.d/local/abstractions/libvirt-qemu"
-    site.parent.mkdir(parents=True, exist_ok=True)
-    site.write_text("# of the site\n")
+    """Programs and a good configuration are there, and go again."""
     root.install("hallway-host")
     assert root.run("hallway", "--version").startswith("hallway ")
     assert (root.path / "usr/share/man/man1/hallway-doctor.1.gz").exists()
@@ -171,14 +168,8 @@ def test_host_package(root: Root) -> None:
         dropin = (root.path / "usr/share/doc/hallway-host" / name).read_text()
         assert "/usr/sbin/hallwayd" in dropin and "/usr/local" not in dropin
     assert "/run/hallway-tunnels" in (root.path / "usr/lib/tmpfiles.d/hallway.conf").read_text()
-    include = "include <abstractions/hallway-qemu>"
-    assert site.read_text().splitlines() == ["# of the site", include]
-    (deb,) = DEBS.glob("hallway-host_*.deb")
-    root.run("apt-get", "install", "-y", "--reinstall", f"/tmp/{deb.name}")
-    assert site.read_text().count(include) == 1
     (root.path / "etc/hallway/hallwayd.d/web.toml").write_text('[[group]]\nname = "web"\n')
     root.run("apt-get", "remove", "-y", "hallway-host")
-    assert site.read_text() == "# of the site\n"
     assert not (root.path / "usr/sbin/hallwayd").exists()
     assert (root.path / "etc/hallway/hallwayd.toml").exists(), "it is removed by purge alone"
     root.run("dpkg", "--purge", "hallway-host")

@@ -82,10 +82,6 @@ pub fn host(run_dir: &Path) -> Result<()> {
             },
         ),
     }
-    // Xen's toolstack starts no QEMU that is libvirt's.
-    if domain.is_none() {
-        apparmor(&mut found);
-    }
     found.report("all is well, as far as the host can see: hallway doctor in a guest sees the rest")
 }
 
@@ -184,48 +180,6 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
                 "it is paused, hangs, or has no CPU: its connections go by TCP until it responds",
             );
         }
-    }
-}
-
-/// What a site adds to the rules for libvirt's QEMUs.
-const SITE: &str = "/etc/apparmor.d/local/abstractions/libvirt-qemu";
-/// Our rules, where the package has them.
-const RULES: &str = "/etc/apparmor.d/abstractions/hallway-qemu";
-/// The same in one line.
-const RULE: &str = "/run/hallway/hallwayd.sock rw,";
-
-/// Whether AppArmor confines QEMUs without our rules.
-fn apparmor(found: &mut Findings) {
-    let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
-    let confines = enabled.is_ok_and(|enabled| enabled.trim() == "Y")
-        && Path::new("/etc/apparmor.d/libvirt").is_dir();
-    if confines {
-        let has_rules = Path::new(RULES).exists();
-        judge_rules(std::fs::read_to_string(SITE), has_rules, found);
-    }
-}
-
-/// Judges what a site adds to the rules for libvirt's QEMUs.
-fn judge_rules(rules: io::Result<String>, has_rules: bool, found: &mut Findings) {
-    let include = "include <abstractions/hallway-qemu>";
-    // "#include" is one, too.
-    let allows = |line: &str| {
-        let is_comment = line.trim_start().starts_with('#') && !line.contains("#include");
-        let is_it = line.contains("<abstractions/hallway-qemu>") || line.contains("/run/hallway/");
-        is_it && !is_comment
-    };
-    // The parser refuses a file that includes one that is not there.
-    let line = if has_rules { include } else { RULE };
-    match rules {
-        Ok(rules) if rules.lines().any(allows) => {}
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.add(
-            format!("{SITE} cannot be read: AppArmor may know of Hallway, or not"),
-            AS_ROOT,
-        ),
-        _ => found.add(
-            "AppArmor confines libvirt's QEMUs, and knows nothing of Hallway",
-            format!("add the line  {line}  to {SITE}"),
-        ),
     }
 }
 
@@ -433,49 +387,6 @@ mod tests {
             "0000:01:00.0",
             &format!("{BAR0}{NONE}{start} 0x000000ffffffffff 0x000000000014220c\n"),
         )
-    }
-
-    #[test]
-    fn rules_that_may_not_be_read_are_distinguished_from_rules_that_lack() {
-        let denied = || Err(io::ErrorKind::PermissionDenied.into());
-        let none = || Err(io::ErrorKind::NotFound.into());
-        for (rules, part) in [
-            (Ok("include <abstractions/hallway-qemu>\n".into()), None),
-            (Ok("  /run/hallway/hallwayd.sock rw,\n".into()), None),
-            (Ok("#include <abstractions/hallway-qemu>\n".into()), None),
-            (
-                Ok("include if exists <abstractions/hallway-qemu>\n".into()),
-                None,
-            ),
-            (
-                Ok("# /run/hallway/hallwayd.sock rw,\n/x r,\n".into()),
-                Some("knows nothing"),
-            ),
-            (none(), Some("knows nothing")),
-            (denied(), Some("cannot be read")),
-        ] {
-            let mut found = Findings::default();
-            judge_rules(rules, true, &mut found);
-            let what = found.found.first().map(|one| one.what.as_str());
-            assert_eq!(what.is_some(), part.is_some(), "{what:?}");
-            assert!(part.is_none_or(|part| what.is_some_and(|what| what.contains(part))));
-        }
-    }
-
-    #[test]
-    fn rules_that_are_not_there_are_not_included() {
-        for (has_rules, part) in [
-            (true, "include <abstractions/"),
-            (false, "/hallwayd.sock rw,"),
-        ] {
-            let mut found = Findings::default();
-            judge_rules(Ok(String::new()), has_rules, &mut found);
-            assert!(
-                found.found[0].remedy.contains(part),
-                "{}",
-                found.found[0].remedy
-            );
-        }
     }
 
     #[test]
