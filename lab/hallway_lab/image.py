@@ -47,17 +47,29 @@ PROGRAMS = (
     *("libhiredis0.14", "libmemcached11", "libmemcachedutil2", "libpcre2-posix3"),  # for proftpd
 )
 
+# What the lab itself needs in a guest.
+FEW = (
+    *("mount", "procps", "kmod", "iproute2", "qemu-guest-agent", "openssh-server", "openssh-client"),
+    "python3-minimal",
+)
+LIBVIRT = (
+    *("systemd-sysv", "dbus", "udev", "polkitd", "apparmor", "libvirt-daemon-system", "qemu-system-x86"),
+    "virtinst",
+)
+
 
 @dataclass(frozen=True)
 class Kind:
     """What a root disk holds besides what all of them do, and its size.
 
     Packages `beside` conflict with others: each is but unpacked, to /opt/NAME.
+    With systemd most of what the others have would start services.
     """
 
     packages: tuple[str, ...]
     size: str
     beside: tuple[str, ...] = ()
+    common: tuple[str, ...] = PACKAGES
 
 
 KINDS = {
@@ -65,6 +77,7 @@ KINDS = {
     "suites": Kind(("libpython3.11-testsuite", "stress-ng", "iptables", "nftables"), "3G"),
     "programs": Kind(PROGRAMS, "6G", beside=("proftpd-core",)),
     "xen": Kind(("xen-system-amd64",), "2G"),  # of dom0
+    "libvirt": Kind(LIBVIRT, "3G", common=FEW),  # of a host of VMs: see virthost.py
 }
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
@@ -82,7 +95,7 @@ def ssh_key() -> Path:
 def root_image(kind: str = "basic") -> Path:
     """Return the root disk of a kind (ext4, without partitions), building it if need be."""
     private, what = ssh_key(), KINDS[kind]
-    packages = (*PACKAGES, *what.packages)
+    packages = (*what.common, *what.packages)
     made_of = (packages, source_lines("stable"), EXCLUDE, what.size, private, inspect.getsource(_customise))
     with paths.lock(f"image-{kind}"):
         image = paths.cache("images", f"root-{kind}-{paths.key(*made_of, *what.beside)}.ext4")

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Hallway on a host as its users have it: systemd starts all, and AppArmor confines libvirt and QEMU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from hallway_lab.emulator import FAST
+from hallway_lab.paths import REPO
+from hallway_tests import confined as hosts
+from hallway_tests.confined import NAMES, PATIENCE, SITE, Confined
+from hallway_tests.suite import wait_for
+
+from .conftest import Site
+
+pytestmark = [
+    *(pytest.mark.xdist_group("e2e-confined"), pytest.mark.kernel("6.1"), pytest.mark.timeout(1800)),
+    pytest.mark.needs("image libvirt", f"qemu {FAST}", "hallway_tests.packages:prepare"),
+]
+
+# Such a group has memory before its members talk.
+SHARED = ("--shared", "8M", "--slots", "3")
+
+
+@pytest.fixture
+def confined(site: Site, kernel: str) -> Confined:
+    """Return the host."""
+    return site(lambda logs: hosts.booted(kernel, logs))
+
+
+@pytest.fixture
+def enabled(confined: Confined) -> Iterator[Confined]:
+    """Have both domains enabled for a test."""
+    said = confined.host.call("hallway", "enable", *SHARED, *NAMES)
+    for name in NAMES:
+        assert f"{name}: enabled in group default; ready for its next start" in said, said
+    yield confined
+    confined.sweep()
+    confined.host.call("hallway", "disable", *NAMES)
+
+
+def _check_confined(confined: Confined) -> None:
+    """QEMU and libvirtd are confined, and QEMU has a user of its own."""
+    for name in NAMES:
+        pid = confined.qemu(name)
+        assert confined.label(pid) == f"libvirt-{confined.uuid(name)} (enforce)"
+        assert confined.user(pid) == "libvirt-qemu"
+    daemon = int(confined.host.call("systemctl", "show", "--value", "--property=MainPID", "libvirtd"))
+    assert confined.label(daemon) == "libvirtd (enforce)"
+
+
+def test_joined(enabled: Confined) -> None:
+    """Two domains get ring memory by two commands, and AppArmor denies nothing."""
+    before = enabled.denials()
+    for name in NAMES:
+        enabled.begin(name)
+    _check_confined(enabled)
+    for name in NAMES:
+        enabled.join(name)
+    assert enabled.denials() == before
+    assert "all is well" in enabled.doctor(), enabled.doctor()
+
+
+def test_disabled(confined: Confined) -> None:
+    """What was enabled and disabled is for libvirt as it was before."""
+    before = {name: confined.xml(name) for name in NAMES}
+    confined.host.call("hallway", "enable", *SHARED, *NAMES)
+    assert all("ivshmem-doorbell" in confined.xml(name) for name in NAMES)
+    confined.host.call("hallway", "disable", *NAMES)
+    assert {name: confined.xml(name) for name in NAMES} == before
+
+
+def test_by_hand(enabled: Confined) -> None:
+    """A domain opens a region's file with the rules of docs/install.md, and not without them."""
+    name = NAMES[0]
+    enabled.host.run(
+        "mkdir /dev/shm/hallway; truncate -s 1M /dev/shm/hallway/r; chmod 666 /dev/shm/hallway/r"
+    )
+    add = "object_add memory-backend-file,id=r,share=on,size=1M,mem-path=/dev/shm/hallway/r"
+    enabled.begin(name)
+    before = enabled.denials()
+    assert "Permission denied" in enabled.monitor(name, add)
+    assert any("/dev/shm/hallway/r" in line for line in enabled.denials()[len(before) :])
+    enabled.host.virsh("destroy", name)
+    enabled.host.put(_rules(), SITE)
+    try:
+        enabled.begin(name)
+        assert not enabled.monitor(name, add).strip()
+    finally:
+        enabled.host.run(f"rm -r {SITE} /dev/shm/hallway")
+
+
+def _rules() -> str:
+    text = (REPO / "docs/install.md").read_text()
+    blocks = re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S)
+    return next(block for block in blocks if block.endswith(".qmp rw,\n"))
+
+
+def test_rebooted(enabled: Confined) -> None:
+    """After a reboot of the host its domains start by themselves, and get ring memory again."""
+    for name in NAMES:
+        enabled.host.virsh("autostart", name)
+    enabled.host.reboot()
+    for name in NAMES:
+        wait_for(lambda: enabled.state(name) == "running", f"{name} runs", PATIENCE)  # noqa: B023
+        enabled.host.virsh("suspend", name)
+        enabled.join(name)
+    _check_confined(enabled)
+    assert not enabled.denials()
+    for name in NAMES:
+        enabled.host.virsh("autostart", "--disable", name)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A host as its users have it, in a VM: libvirt and QEMU under their own users, and AppArmor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hallway_lab import paths
+from hallway_lab.virthost import VirtHost
+from hallway_lab.vm import VMError
+
+from . import hello
+from .guests import healthy
+from .packages import DEBS
+from .suite import wait_for
+
+NAMES = ("web1", "web2")
+PATIENCE = 120  # seconds
+# As virt-install makes them. Their disks are empty, and their CPUs are stopped.
+INSTALL = (
+    *("virt-install", "--print-xml", "--import", "--osinfo", "debian11", "--virt-type", "qemu"),
+    *("--memory", "128", "--network", "none", "--graphics", "vnc"),
+)
+SITE = "/etc/apparmor.d/local/abstractions/libvirt-qemu"
+
+
+@dataclass
+class Confined:
+    """The host, with what tests do to it and ask of it."""
+
+    host: VirtHost
+
+    def define(self, name: str) -> None:
+        """Have libvirt know a domain."""
+        disk = f"/var/lib/libvirt/images/{name}.img"
+        self.host.call("truncate", "--size=16M", disk)
+        xml = self.host.call(*INSTALL, "--name", name, "--disk", disk)
+        self.host.put(xml, f"/root/{name}.xml")
+        self.host.virsh("define", f"/root/{name}.xml")
+
+    def xml(self, name: str) -> str:
+        """Return what libvirt has of a domain for its next start."""
+        return self.host.virsh("dumpxml", "--inactive", name)
+
+    def uuid(self, name: str) -> str:
+        """Return the UUID of a domain."""
+        return self.host.virsh("domuuid", name).strip()
+
+    def state(self, name: str) -> str:
+        """Return libvirt's word for what a domain does."""
+        return self.host.virsh("domstate", name).strip()
+
+    def qemu(self, name: str) -> int:
+        """Return the process of a domain that runs."""
+        return int(self.host.get(f"/run/libvirt/qemu/{name}.pid"))
+
+    def label(self, pid: int) -> str:
+        """Return AppArmor's profile of a process, and its mode."""
+        return self.host.get(f"/proc/{pid}/attr/apparmor/current").strip()
+
+    def user(self, pid: int) -> str:
+        """Return the user of a process."""
+        return self.host.call("stat", "-c", "%U", f"/proc/{pid}").strip()
+
+    def begin(self, name: str) -> None:
+        """Start a domain with stopped CPUs."""
+        self.host.virsh("start", "--paused", name)
+
+    def join(self, name: str) -> None:
+        """Do what the module in a domain does when it starts, and wait for its ring memory."""
+        pid = self.qemu(name)
+        self.host.call("python3", "/hallway/hello.py", pid, self.uuid(name))
+        wait_for(lambda: self._has_memory(name), f"{name} has ring memory", PATIENCE)
+        assert "ivshmem-plain" in self.monitor(name, "info qtree"), f"{name}: no device"
+
+    def _has_memory(self, name: str) -> bool:
+        return any(plug["plugged"] for plug in self.machine(name)["plugs"])
+
+    def monitor(self, name: str, command: str) -> str:
+        """Have QEMU's monitor do something; return what it says."""
+        return self.host.virsh("qemu-monitor-command", name, "--hmp", command)
+
+    def machine(self, name: str) -> dict[str, Any]:
+        """Return what hallwayd says of a domain."""
+        machines = json.loads(self.host.call("hallway", "status", "--json"))["machines"]
+        return next(machine for machine in machines if machine["name"] == name)
+
+    def denials(self) -> list[str]:
+        """Return what AppArmor has denied to QEMUs, and to Hallway, since the boot."""
+        said = self.host.call("journalctl", "--boot", "--dmesg", "--output=cat", "--no-pager")
+        lines = [line for line in said.splitlines() if 'apparmor="DENIED"' in line]
+        return [line for line in lines if re.search(r'"libvirt-[0-9a-f]|hallway', line)]
+
+    def doctor(self) -> str:
+        """Return what the doctor says."""
+        return self.host.run("hallway doctor", timeout=PATIENCE, check=False).out
+
+    def healthy(self) -> None:
+        """Fail if the host's kernel complained."""
+        healthy(self.host)
+
+    def sweep(self) -> None:
+        """End the domains that a failed test has left running."""
+        for name in NAMES:
+            with contextlib.suppress(VMError):
+                self.host.virsh("destroy", name)
+
+
+def lay_out(kernel: str) -> Path:
+    """Lay out what the host sees: the package, and the guest's request."""
+    folder = paths.out("confined", kernel, "x").parent
+    for old in folder.iterdir():
+        old.unlink()
+    (package,) = DEBS.glob("hallway-host_*.deb")
+    for source in (package, Path(hello.__file__)):
+        shutil.copy(source, folder)
+    return folder
+
+
+@contextlib.contextmanager
+def booted(kernel: str, logs: Path) -> Iterator[Confined]:
+    """Boot the host, with the package installed and two domains enabled."""
+    host = VirtHost(kernel, lay_out(kernel))
+    host.log, host.qemu_log = logs / "virthost.log", logs / "virthost.qemu.log"
+    with host:
+        confined = Confined(host)
+        host.run("apt-get install -y --no-install-recommends /hallway/hallway-host_*.deb", timeout=300)
+        for name in NAMES:
+            confined.define(name)
+        yield confined
