@@ -2,10 +2,10 @@
 """Benchmarks of tunnels: programs over AF_VSOCK between two VMs, and over TCP.
 
 With Hallway off each row is TCP's, with TCP_NODELAY: a message that waits for the next
-one is none. Beside messages (SOCK_SEQPACKET): bytes over a tunnel (SOCK_STREAM), messages
-over AF_UNIX between two programs of one VM, and TCP that Hallway carries. The round trip
-over the size of a message is Figure 4 of "IDTS: Inter-domain Tunnel Scheduling" (see
-docs/tunnels.md).
+one is none. In rows that say so, TCP may gather messages. Beside messages (SOCK_SEQPACKET):
+bytes over a tunnel (SOCK_STREAM), messages over AF_UNIX between two programs of one VM, and
+TCP that Hallway carries. The round trip over the size of a message is Figure 4 of "IDTS:
+Inter-domain Tunnel Scheduling" (see docs/tunnels.md).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KINDS = {"tcp": (0, "--tcp"), "vsock": (100, "--vsock"), "packet": (200, "--vsoc
 PACKETS_PORT = STREAM_PORT + KINDS["packet"][0]
 # size of messages, its name, target
 MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
+GATHERED = 3.0  # target where TCP gathers messages
 TRIPS = ((1, "1 B"), (64, "64 B"), (1 << 10, "1 KB"), (4 << 10, "4 KB"), (16 << 10, "16 KB"))
 OF_STREAM = 0.7  # messages carry this part of what bytes do, at least
 RATE = 1000  # connections a second, at least
@@ -54,6 +55,7 @@ class Tunnels(Group):
         """All scenarios, in the report's order."""
         return [
             *(self._messages(size, text, target) for size, text, target in MESSAGES),
+            *(self._messages(size, text, GATHERED, gathers=True) for size, text, _ in MESSAGES),
             *(self._round_trip("sleep", size, text, 0, 4.0) for size, text in TRIPS),
             self._round_trip("spin", 1, "1 B", None, 30.0),
             self._connections(),
@@ -71,25 +73,26 @@ class Tunnels(Group):
         stream = samples.beside.get(STREAM)
         return bool(stream) and median >= OF_STREAM * figure("", *stream).median
 
-    def _messages(self, size: int, text: str, target: float) -> Row:
+    def _messages(self, size: int, text: str, target: float, *, gathers: bool = False) -> Row:
         words = f"{size} {self.seconds}"
 
         def run(kind: str) -> Run:
-            said = self._ask("stream", kind, words)
+            said = self._ask("stream", kind, words, gathers=gathers)
             return Run(said["megabytes_per_second"] * 1e6 / size, up=int(said["bytes"]))
 
+        beside = (
+            (STREAM, lambda: run("vsock")),
+            (UNIX, lambda: run("unix")),
+            (RINGS, self._on_rings(run)),
+        )
         return Row(
-            f"tunnel-packets-{size}",
-            f"messages of {text}",
+            f"tunnel-{'gathered' if gathers else 'packets'}-{size}",
+            f"messages of {text}{', TCP gathers' * gathers}",
             "1/s",
             self._switched(run),
             f"stream -c packet:CID PORT {words}",
             target,
-            beside=(
-                (STREAM, lambda: run("vsock")),
-                (UNIX, lambda: run("unix")),
-                (RINGS, self._on_rings(run)),
-            ),
+            beside=() if gathers else beside,
         )
 
     def _round_trip(self, key: str, size: int, text: str, spin_us: int | None, target: float) -> Row:
@@ -139,14 +142,14 @@ class Tunnels(Group):
 
         return go
 
-    def _ask(self, program: str, kind: str, words: str) -> dict[str, float]:
-        """Run a client against a server of that kind; return what it said."""
+    def _ask(self, program: str, kind: str, words: str, *, gathers: bool = False) -> dict[str, float]:
+        """Run a client against a server of that kind; return what it said. `gathers`: TCP may."""
         more, sockets = KINDS[kind]
         port = PORTS[program] + more
         vm = self.stand.client if kind == "unix" else self.stand.server
         self._servers.need(vm, f"/hallway/{program} -s {kind}:{port}", port, sockets)
-        prompt = "nodelay" if program == "stream" else "tcp"
-        where = {"tcp": f"{prompt}:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
+        tcp = "nodelay" if program == "stream" and not gathers else "tcp"
+        where = {"tcp": f"{tcp}:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
         command = f"/hallway/{program} -c {where} {port} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
 
