@@ -89,8 +89,13 @@ class Systemd:
 
     def holders(self) -> list[int]:
         """Return the processes that keep what QEMUs have connected to."""
-        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in self.pids(HALLWAYD)}
-        return [pid for pid, its in words.items() if b"--holder" in its]
+        found = []
+        for pid in self.pids(HALLWAYD):
+            # It may have ended since.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"--holder" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    found.append(pid)
+        return found
 
     def start_qemu(self, vm: uuid.UUID, *, region: str) -> None:
         """Start a QEMU of another user, have its guest's module start, and wait for its region."""
