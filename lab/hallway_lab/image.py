@@ -210,9 +210,7 @@ def _pack_modules(kernel: Kernel, image: Path) -> None:
 def initramfs(kernel: Kernel, *, domain: bool = False) -> Path:
     """Return an initramfs for `kernel`, of a VM or of a domain of Xen: busybox, boot modules, our init."""
     scripts = [paths.LAB / "guest/initramfs", paths.LAB / "guest/init"]
-    busybox = Path(shutil.which("busybox") or "/bin/busybox")
-    if not busybox.exists():
-        raise LabError("busybox-static is not installed: run `./lab/run setup`")
+    busybox = _busybox()
     modules = kernels.module_order(kernel, DOMAIN_MODULES if domain else BOOT_MODULES)
     name = paths.key(kernel.version, *scripts, busybox, *modules)
     stem = f"initramfs-{'domain-' if domain else ''}{kernel.name}"
@@ -221,16 +219,24 @@ def initramfs(kernel: Kernel, *, domain: bool = False) -> Path:
         if not image.exists():
             for old in image.parent.glob(f"{stem}-*.cpio"):
                 old.unlink()
-            _build_initramfs(image, scripts, busybox, modules)
+            build_initramfs(image, scripts, modules)
         return image
 
 
-def _build_initramfs(image: Path, scripts: list[Path], busybox: Path, modules: list[Path]) -> None:
+def _busybox() -> Path:
+    busybox = Path(shutil.which("busybox") or "/bin/busybox")
+    if not busybox.exists():
+        raise LabError("busybox-static is not installed: run `./lab/run setup`")
+    return busybox
+
+
+def build_initramfs(image: Path, scripts: list[Path], modules: list[Path]) -> None:
+    """Build one of busybox, scripts (init, and lab-init if there are two), and modules in their order."""
     with paths.workshop(image) as tree:
         for folder in ("bin", "dev", "proc", "sys", "new", "modules"):
             (tree / folder).mkdir()
-        shutil.copy(busybox, tree / "bin/busybox")
-        for script, name in zip(scripts, ("init", "lab-init"), strict=True):
+        shutil.copy(_busybox(), tree / "bin/busybox")
+        for script, name in zip(scripts, ("init", "lab-init"), strict=False):
             shutil.copy(script, tree / name)
             (tree / name).chmod(0o755)
         for number, module in enumerate(modules):

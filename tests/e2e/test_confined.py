@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hallway_lab.emulator import FAST
 from hallway_lab.paths import REPO
 from hallway_tests import confined as hosts
-from hallway_tests.confined import NAMES, PATIENCE, SITE, Confined
+from hallway_tests.confined import BRIDGE, GUESTS, NAMES, PATIENCE, SITE, Confined
 from hallway_tests.suite import wait_for
 
 from .conftest import Site
@@ -22,12 +23,13 @@ pytestmark = [
 
 # Such a group has memory before its members talk.
 SHARED = ("--shared", "8M", "--slots", "3")
+ENOUGH = 50_000  # bytes: the guests are emulated twice
 
 
 @pytest.fixture
-def confined(site: Site, kernel: str) -> Confined:
+def confined(site: Site, kernel: str, share: Path) -> Confined:
     """Return the host."""
-    return site(lambda logs: hosts.booted(kernel, logs))
+    return site(lambda logs: hosts.booted(kernel, share, logs))
 
 
 @pytest.fixture
@@ -63,6 +65,33 @@ def test_joined(enabled: Confined) -> None:
     assert "all is well" in enabled.doctor(), enabled.doctor()
 
 
+@pytest.mark.slow
+def test_promoted(confined: Confined) -> None:
+    """Guests that boot have promoted connections by the package and the two commands of README.md."""
+    confined.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
+    before = confined.denials()
+    addresses = ("10.9.0.1", "10.9.0.2")
+    for name, own, peer in zip(GUESTS, addresses, reversed(addresses), strict=True):
+        confined.define_guest(name, own, peer)
+    said = confined.host.call("hallway", "enable", *GUESTS)
+    assert said.count("enabled in group default; ready for its next start") == len(GUESTS), said
+    for name in GUESTS:
+        confined.host.virsh("start", name)
+    wait_for(lambda: _both_carried(confined), "rings carry bytes both ways", 400, 5)
+    assert confined.denials() == before
+    assert "all is well" in confined.doctor(), confined.doctor()
+    for name in GUESTS:
+        confined.host.virsh("destroy", name)
+    confined.host.call("hallway", "disable", *GUESTS)
+    for name in GUESTS:
+        confined.host.virsh("undefine", name)
+
+
+def _both_carried(confined: Confined) -> bool:
+    moved = confined.carried()
+    return len(moved) == len(GUESTS) and all(min(one) > ENOUGH for one in moved)
+
+
 def test_disabled(confined: Confined) -> None:
     """What was enabled and disabled is for libvirt as it was before."""
     before = {name: confined.xml(name) for name in NAMES}
@@ -84,12 +113,14 @@ def test_by_hand(enabled: Confined) -> None:
     assert "Permission denied" in enabled.monitor(name, add)
     assert any("/dev/shm/hallway/r" in line for line in enabled.denials()[len(before) :])
     enabled.host.virsh("destroy", name)
-    enabled.host.put(_rules(), SITE)
+    site = enabled.host.get(SITE)
+    enabled.host.put(site + _rules(), SITE)
     try:
         enabled.begin(name)
         assert not enabled.monitor(name, add).strip()
     finally:
-        enabled.host.run(f"rm -r {SITE} /dev/shm/hallway")
+        enabled.host.put(site, SITE)
+        enabled.host.run("rm -r /dev/shm/hallway")
 
 
 def _rules() -> str:

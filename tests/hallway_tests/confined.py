@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import paths
+from hallway_lab import image, kernels, paths
 from hallway_lab.virthost import VirtHost
 from hallway_lab.vm import VMError
 
@@ -21,13 +21,19 @@ from .guests import healthy
 from .packages import DEBS
 from .suite import wait_for
 
-NAMES = ("web1", "web2")
+NAMES = ("web1", "web2")  # of domains whose CPUs are stopped
+GUESTS = ("app1", "app2")  # of domains that run
 PATIENCE = 120  # seconds
-# As virt-install makes them. Their disks are empty, and their CPUs are stopped.
+# As virt-install makes them.
 INSTALL = (
     *("virt-install", "--print-xml", "--import", "--osinfo", "debian11", "--virt-type", "qemu"),
-    *("--memory", "128", "--network", "none", "--graphics", "vnc"),
+    *("--memory", "192", "--vcpus", "1,maxvcpus=2", "--graphics", "vnc"),
 )
+BRIDGE = "lan"
+IMAGES = "/var/lib/libvirt/images"
+# What a guest needs to reach the other one.
+MODULES = ["virtio_pci", "virtio_net"]
+INIT = Path(__file__).with_name("guest") / "confined-init"
 SITE = "/etc/apparmor.d/local/abstractions/libvirt-qemu"
 
 
@@ -37,11 +43,26 @@ class Confined:
 
     host: VirtHost
 
-    def define(self, name: str) -> None:
-        """Have libvirt know a domain."""
-        disk = f"/var/lib/libvirt/images/{name}.img"
+    def define_stopped(self, name: str) -> None:
+        """Have libvirt know a domain with an empty disk."""
+        disk = f"{IMAGES}/{name}.img"
         self.host.call("truncate", "--size=16M", disk)
-        xml = self.host.call(*INSTALL, "--name", name, "--disk", disk)
+        self._define(name, "--disk", disk, "--network", "none")
+
+    def define_guest(self, name: str, own: str, peer: str) -> None:
+        """Have libvirt know a domain that sends to a peer, by these addresses."""
+        self.host.run(f"cp /hallway/vmlinuz /hallway/guest.cpio {IMAGES}")
+        boot = f"kernel={IMAGES}/vmlinuz,initrd={IMAGES}/guest.cpio"
+        words = f"console=ttyS0 net.ifnames=0 no_timer_check own={own} peer={peer}"
+        serial = f"file,path=/var/log/libvirt/qemu/{name}-serial.log"
+        self._define(
+            name,
+            *("--boot", f"{boot},kernel_args='{words}'", "--serial", serial),
+            *("--disk", "none", "--network", f"bridge={BRIDGE},model=virtio"),
+        )
+
+    def _define(self, name: str, *words: str) -> None:
+        xml = self.host.call(*INSTALL, "--name", name, *words)
         self.host.put(xml, f"/root/{name}.xml")
         self.host.virsh("define", f"/root/{name}.xml")
 
@@ -92,6 +113,12 @@ class Confined:
         machines = json.loads(self.host.call("hallway", "status", "--json"))["machines"]
         return next(machine for machine in machines if machine["name"] == name)
 
+    def carried(self) -> list[tuple[int, int]]:
+        """Return what each guest sent and received through rings, in bytes."""
+        regions = json.loads(self.host.call("hallway", "status", "--json"))["regions"]
+        members = [member for region in regions for member in region["members"] if not member["host"]]
+        return [(member["tx_bytes"], member["rx_bytes"]) for member in members]
+
     def denials(self) -> list[str]:
         """Return what AppArmor has denied to QEMUs, and to Hallway, since the boot."""
         said = self.host.call("journalctl", "--boot", "--dmesg", "--output=cat", "--no-pager")
@@ -108,30 +135,34 @@ class Confined:
 
     def sweep(self) -> None:
         """End the domains that a failed test has left running."""
-        for name in NAMES:
+        for name in (*NAMES, *GUESTS):
             with contextlib.suppress(VMError):
                 self.host.virsh("destroy", name)
 
 
-def lay_out(kernel: str) -> Path:
-    """Lay out what the host sees: the package, and the guest's request."""
+def lay_out(kernel: str, module: Path) -> Path:
+    """Lay out what the host sees: the package, a guest's request, and what a guest boots."""
     folder = paths.out("confined", kernel, "x").parent
     for old in folder.iterdir():
         old.unlink()
     (package,) = DEBS.glob("hallway-host_*.deb")
     for source in (package, Path(hello.__file__)):
         shutil.copy(source, folder)
+    chosen = kernels.kernel(kernel)
+    shutil.copy(chosen.vmlinuz, folder / "vmlinuz")
+    modules = [*kernels.module_order(chosen, MODULES), module]
+    image.build_initramfs(folder / "guest.cpio", [INIT], modules)
     return folder
 
 
 @contextlib.contextmanager
-def booted(kernel: str, logs: Path) -> Iterator[Confined]:
-    """Boot the host, with the package installed and two domains enabled."""
-    host = VirtHost(kernel, lay_out(kernel))
+def booted(kernel: str, share: Path, logs: Path) -> Iterator[Confined]:
+    """Boot the host, with the package installed; libvirt knows two domains."""
+    host = VirtHost(kernel, lay_out(kernel, share / "hallway.ko"))
     host.log, host.qemu_log = logs / "virthost.log", logs / "virthost.qemu.log"
     with host:
         confined = Confined(host)
         host.run("apt-get install -y --no-install-recommends /hallway/hallway-host_*.deb", timeout=300)
         for name in NAMES:
-            confined.define(name)
+            confined.define_stopped(name)
         yield confined
