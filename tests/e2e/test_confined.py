@@ -101,6 +101,7 @@ def test_disabled(confined: Confined) -> None:
     assert {name: confined.xml(name) for name in NAMES} == before
 
 
+@pytest.mark.slow
 def test_by_hand(enabled: Confined) -> None:
     """A domain opens a region's file with the rules of docs/install.md, and not without them."""
     name = NAMES[0]
@@ -129,6 +130,7 @@ def _rules() -> str:
     return next(block for block in blocks if block.endswith(".qmp rw,\n"))
 
 
+@pytest.mark.slow
 def test_rebooted(enabled: Confined) -> None:
     """After a reboot of the host its domains start by themselves, and get ring memory again."""
     for name in NAMES:
