@@ -35,12 +35,13 @@ def confined(site: Site, kernel: str, share: Path) -> Confined:
 @pytest.fixture
 def enabled(confined: Confined) -> Iterator[Confined]:
     """Have both domains enabled for a test."""
-    said = confined.host.call("hallway", "enable", *SHARED, *NAMES)
-    for name in NAMES:
-        assert f"{name}: enabled in group default; ready for its next start" in said, said
-    yield confined
-    confined.sweep()
-    confined.host.call("hallway", "disable", *NAMES)
+    try:
+        said = confined.host.call("hallway", "enable", *SHARED, *NAMES)
+        for name in NAMES:
+            assert f"{name}: enabled in group default; ready for its next start" in said, said
+        yield confined
+    finally:
+        confined.sweep()
 
 
 def _check_confined(confined: Confined) -> None:
@@ -67,24 +68,23 @@ def test_joined(enabled: Confined) -> None:
 
 @pytest.mark.slow
 def test_promoted(confined: Confined) -> None:
-    """Guests that boot have promoted connections by the package and the two commands of README.md."""
+    """Guests with the module have promoted connections by the two commands of README.md."""
     confined.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
     before = confined.denials()
     addresses = ("10.9.0.1", "10.9.0.2")
-    for name, own, peer in zip(GUESTS, addresses, reversed(addresses), strict=True):
-        confined.define_guest(name, own, peer)
-    said = confined.host.call("hallway", "enable", *GUESTS)
-    assert said.count("enabled in group default; ready for its next start") == len(GUESTS), said
-    for name in GUESTS:
-        confined.host.virsh("start", name)
-    wait_for(lambda: _both_carried(confined), "rings carry bytes both ways", 400, 5)
-    assert confined.denials() == before
-    assert "all is well" in confined.doctor(), confined.doctor()
-    for name in GUESTS:
-        confined.host.virsh("destroy", name)
-    confined.host.call("hallway", "disable", *GUESTS)
-    for name in GUESTS:
-        confined.host.virsh("undefine", name)
+    try:
+        for name, own, peer in zip(GUESTS, addresses, reversed(addresses), strict=True):
+            confined.define_guest(name, own, peer)
+        said = confined.host.call("hallway", "enable", *GUESTS)
+        assert said.count("enabled in group default; ready for its next start") == len(GUESTS), said
+        for name in GUESTS:
+            confined.host.virsh("start", name)
+        wait_for(lambda: _both_carried(confined), "rings carry bytes both ways", 400, 5)
+        assert confined.denials() == before
+        assert "all is well" in confined.doctor(), confined.doctor()
+    finally:
+        confined.sweep()
+        confined.host.run(f"ip link del {BRIDGE}")
 
 
 def _both_carried(confined: Confined) -> bool:
@@ -94,29 +94,28 @@ def _both_carried(confined: Confined) -> bool:
 
 def test_disabled(confined: Confined) -> None:
     """What was enabled and disabled is for libvirt as it was before."""
-    before = {name: confined.xml(name) for name in NAMES}
-    confined.host.call("hallway", "enable", *SHARED, *NAMES)
-    assert all("ivshmem-doorbell" in confined.xml(name) for name in NAMES)
-    confined.host.call("hallway", "disable", *NAMES)
-    assert {name: confined.xml(name) for name in NAMES} == before
+    try:
+        confined.host.call("hallway", "enable", *SHARED, *NAMES)
+        assert all("ivshmem-doorbell" in confined.xml(name) for name in NAMES)
+        confined.host.call("hallway", "disable", *NAMES)
+        assert {name: confined.xml(name) for name in NAMES} == confined.defined
+    finally:
+        confined.sweep()
 
 
 @pytest.mark.slow
 def test_by_hand(enabled: Confined) -> None:
     """A domain opens a region's file with the rules of docs/install.md, and not without them."""
-    name = NAMES[0]
-    enabled.host.run(
-        "mkdir /dev/shm/hallway; truncate -s 1M /dev/shm/hallway/r; chmod 666 /dev/shm/hallway/r"
-    )
-    add = "object_add memory-backend-file,id=r,share=on,size=1M,mem-path=/dev/shm/hallway/r"
-    enabled.begin(name)
-    before = enabled.denials()
-    assert "Permission denied" in enabled.monitor(name, add)
-    assert any("/dev/shm/hallway/r" in line for line in enabled.denials()[len(before) :])
-    enabled.host.virsh("destroy", name)
-    site = enabled.host.get(SITE)
-    enabled.host.put(site + _rules(), SITE)
+    name, file = NAMES[0], "/dev/shm/hallway/r"
+    add = f"object_add memory-backend-file,id=r,share=on,size=1M,mem-path={file}"
+    site, before = enabled.host.get(SITE), enabled.denials()
     try:
+        enabled.host.run(f"mkdir -p /dev/shm/hallway; truncate -s 1M {file}; chmod 666 {file}")
+        enabled.begin(name)
+        assert "Permission denied" in enabled.monitor(name, add)
+        assert any(file in line for line in enabled.denials()[len(before) :])
+        enabled.host.virsh("destroy", name)
+        enabled.host.put(site + _rules(), SITE)
         enabled.begin(name)
         assert not enabled.monitor(name, add).strip()
     finally:

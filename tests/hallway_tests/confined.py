@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,14 @@ class Confined:
     """The host, with what tests do to it and ask of it."""
 
     host: VirtHost
+    defined: dict[str, str] = field(default_factory=dict)  # their XML before Hallway changed it
 
     def define_stopped(self, name: str) -> None:
         """Have libvirt know a domain with an empty disk."""
         disk = f"{IMAGES}/{name}.img"
         self.host.call("truncate", "--size=16M", disk)
         self._define(name, "--disk", disk, "--network", "none")
+        self.defined[name] = self.xml(name)
 
     def define_guest(self, name: str, own: str, peer: str) -> None:
         """Have libvirt know a domain that sends to a peer, by these addresses."""
@@ -116,8 +118,9 @@ class Confined:
     def carried(self) -> list[tuple[int, int]]:
         """Return what each guest sent and received through rings, in bytes."""
         regions = json.loads(self.host.call("hallway", "status", "--json"))["regions"]
-        members = [member for region in regions for member in region["members"] if not member["host"]]
-        return [(member["tx_bytes"], member["rx_bytes"]) for member in members]
+        members = [member for region in regions for member in region["members"]]
+        alive = [one for one in members if not one["host"] and one["liveness"] == "alive"]
+        return [(member["tx_bytes"], member["rx_bytes"]) for member in alive]
 
     def denials(self) -> list[str]:
         """Return what AppArmor has denied to QEMUs, and to Hallway, since the boot."""
@@ -134,10 +137,14 @@ class Confined:
         healthy(self.host)
 
     def sweep(self) -> None:
-        """End the domains that a failed test has left running."""
+        """Have all domains stopped and disabled, and those of guests gone."""
         for name in (*NAMES, *GUESTS):
+            for words in (["virsh", "destroy", name], ["hallway", "disable", name]):
+                with contextlib.suppress(VMError):
+                    self.host.call(*words)
+        for name in GUESTS:
             with contextlib.suppress(VMError):
-                self.host.virsh("destroy", name)
+                self.host.virsh("undefine", name)
 
 
 def lay_out(kernel: str, module: Path) -> Path:
