@@ -274,7 +274,7 @@ def count_one(plugin: Path) -> dict[str, Call]:
 
 def show(found: dict[str, Call]) -> Iterator[str]:
     """Yield a table of what was counted."""
-    yield f"{'instructions, both ends of the call':44}" + "".join(f"{name:>11}" for name in CARRIERS)
+    yield f"{'instructions of guests':44}" + "".join(f"{name:>11}" for name in CARRIERS)
     for name, text in TEXTS.items():
         cells = []
         tcp = found[f"tcp/{name}"].instructions

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * The same operations as both their ends see them, each end between two marks of
- * ../plugin/instructions.c: their sum is what an operation costs two VMs.
+ * ../plugin/instructions.c: their sum is what an operation costs two VMs. Where one end
+ * is outside of any VM, the other one alone counts.
  *
  *   both -s PORT
  *   both -c ADDRESS PORT

@@ -276,7 +276,7 @@ static bool arm_bytes(struct hall_out *out, u32 seen)
 	       (READ_ONCE(out->sk->sk_shutdown) & RCV_SHUTDOWN);
 }
 
-/* A spin's look: while it goes on, no doorbell is needed. */
+/* The look of a spinning reader, which needs no doorbell. */
 static bool look_for_bytes(void *reader)
 {
 	struct hall_out *out = reader;

@@ -63,7 +63,8 @@ class Kind:
     """What a root disk holds besides what all of them do, and its size.
 
     Packages `beside` conflict with others: each is but unpacked, to /opt/NAME.
-    With systemd most of what the others have would start services.
+    `common`: what all others have, too. An image with systemd has few of these: most
+    would start services.
     """
 
     packages: tuple[str, ...]

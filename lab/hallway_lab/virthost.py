@@ -2,9 +2,9 @@
 """A host of VMs that is itself a VM: systemd, libvirt and AppArmor of Debian, as users have them.
 
 `libvirt.py` runs a libvirtd on the machine itself, as root and unconfined: its guests are as fast as
-others. Here nothing is left out or configured: systemd starts all, libvirtd and QEMU have users and
-profiles of their own, and Hallway comes as a package. In exchange, the VMs of this host are emulated
-twice.
+others. Here libvirt and AppArmor have Debian's configuration: systemd starts all, libvirtd and QEMU
+have users and profiles of their own, and Hallway comes as a package. In exchange, the VMs of this
+host are emulated twice.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def say_hello(pid: int, vm: uuid.UUID) -> None:
         deadline = time.monotonic() + PATIENCE
         while struct.unpack_from("<II", page, REPLY) != (1, 0):
             if time.monotonic() > deadline:
-                raise SystemExit(f"hallwayd does not answer QEMU {pid}")
+                raise TimeoutError(f"hallwayd does not answer QEMU {pid}")
             time.sleep(0.05)
 
 
