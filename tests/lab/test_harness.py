@@ -43,7 +43,7 @@ def test_failure(sample: Sample) -> None:
     """A failure tells file, line, values, and the command that repeats it alone, which does."""
     failed = sample("failing")
     assert failed.returncode == 1
-    assert "lab/samples/failing.py:12: in test_fails" in failed.stdout
+    assert "lab/samples/failing.py:13: in test_fails" in failed.stdout
     assert "{'came': 3} != {'came': 4}" in failed.stdout
     repeat = re.search(r"^tests/run (\S+) --seed (\d+)$", failed.stdout, re.M)
     assert repeat, failed.stdout
