@@ -19,6 +19,8 @@ from .conftest import Site
 pytestmark = [
     *(pytest.mark.xdist_group("e2e-confined"), pytest.mark.kernel("6.1"), pytest.mark.timeout(1800)),
     pytest.mark.needs("image libvirt", f"qemu {FAST}", "hallway_tests.packages:prepare"),
+    # Beside other guests on few CPUs, VMs that are emulated twice are too slow.
+    pytest.mark.slow,
 ]
 
 # Such a group has memory before its members talk.
@@ -66,7 +68,6 @@ def test_joined(enabled: Confined) -> None:
     assert "all is well" in enabled.doctor(), enabled.doctor()
 
 
-@pytest.mark.slow
 def test_promoted(confined: Confined) -> None:
     """Guests with the module have promoted connections by the two commands of README.md."""
     confined.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
@@ -103,7 +104,6 @@ def test_disabled(confined: Confined) -> None:
         confined.sweep()
 
 
-@pytest.mark.slow
 def test_by_hand(enabled: Confined) -> None:
     """A domain opens a region's file with the rules of docs/install.md, and not without them."""
     name, file = NAMES[0], "/dev/shm/hallway/r"
@@ -129,7 +129,6 @@ def _rules() -> str:
     return next(block for block in blocks if block.endswith(".qmp rw,\n"))
 
 
-@pytest.mark.slow
 def test_rebooted(enabled: Confined) -> None:
     """After a reboot of the host its domains start by themselves, and get ring memory again."""
     for name in NAMES:
