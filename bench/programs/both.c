@@ -75,16 +75,6 @@ static void meet(int fd, int asks)
 	printf("%d %s %d\n", slot, name, count); \
 } while (0)
 
-/* The server closes first: no port of the client's is left in TIME_WAIT. */
-static void call_once(const struct place *to)
-{
-	int fd = connect_to(to);
-
-	if (read(fd, buffer, 1) != 0)
-		errx(1, "no end of the stream");
-	close(fd);
-}
-
 /* to: of a client. */
 static void measure_all(int fd, int listener, const struct place *to)
 {
@@ -94,7 +84,7 @@ static void measure_all(int fd, int listener, const struct place *to)
 		for (int i = 0; i < 128; i++) (get(fd, 1), put(fd, 1)));
 	measure(1, "both-write-1k", 1024, put(fd, 1024), get(fd, 1024 * 1024));
 	measure(2, "both-write-64", 8192, put(fd, 64), get(fd, 8192 * 64));
-	measure(3, "both-connect", 64, call_once(to),
+	measure(3, "both-connect", 64, connect_to_end(to),
 		for (int i = 0; i < 64; i++) close(accept_one(listener)));
 }
 

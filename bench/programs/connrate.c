@@ -28,14 +28,9 @@ static void call(const char *address, int port, double seconds)
 	struct place to = place_of(address, port);
 	uint64_t begin = now(), end = begin + (uint64_t)(seconds * 1e9), t;
 	unsigned long count = 0;
-	char byte;
 
 	do {
-		int fd = connect_to(&to);
-
-		if (read(fd, &byte, 1) != 0)
-			errx(1, "connection %lu: no end of the stream", count);
-		close(fd);
+		connect_to_end(&to);
 		count++;
 		t = now();
 	} while (t < end);
