@@ -207,7 +207,7 @@ def count_outsourced(plugin: Path) -> dict[str, Call]:
         outsourcing.standing(
             KERNEL, f'publish = ["tcp/{PORT}"]', extra=["-plugin", f"{plugin},folder={folder}"]
         ) as stand,
-        step("counting instructions of a guest that talks with the outside"),
+        step("counting instructions of a guest with its other end outside"),
     ):
         vm = stand.client
         vm.run("cp /hallway/both /tmp")
@@ -230,9 +230,7 @@ def count_outsourced(plugin: Path) -> dict[str, Call]:
                 if (share > 0.5) != stand.on:
                     raise LabError(f"{carrier}: {share:.0%} of the bytes were outsourced")
             say(f"{carrier}: counted")
-        health = vm.verdict()
-        if not health.ok:
-            raise LabError(f"the guest's kernel complained ({vm.log}): {health}")
+        _judge(vm)
     return found
 
 
@@ -266,10 +264,14 @@ def count_one(plugin: Path) -> dict[str, Call]:
             take("attached", "stream", "connect")
         with guest.module(""):
             take("unserved", "stream", "connect")
-        health = vm.verdict()
-        if not health.ok:
-            raise LabError(f"the guest's kernel complained ({vm.log}): {health}")
+        _judge(vm)
     return found
+
+
+def _judge(vm: VM) -> None:
+    health = vm.verdict()
+    if not health.ok:
+        raise LabError(f"the guest's kernel complained ({vm.log}): {health}")
 
 
 def show(found: dict[str, Call]) -> Iterator[str]:
