@@ -23,9 +23,13 @@ from .aptbox import AptBox, source_lines
 from .kernel import Kernel
 from .sh import LabError, run, say, step
 
+# What the lab itself needs in a guest.
+FEW = (
+    *("mount", "procps", "kmod", "iproute2", "qemu-guest-agent", "openssh-server", "openssh-client"),
+    "python3-minimal",
+)
 PACKAGES = (
-    *("mount", "procps", "kmod", "iproute2", "iputils-ping", "ethtool", "busybox-static", "strace"),
-    *("qemu-guest-agent", "openssh-server", "openssh-client", "python3-minimal", "python3"),
+    *(*FEW, "python3", "iputils-ping", "ethtool", "busybox-static", "strace"),
     *("iperf3", "sockperf", "nginx-light", "wget", "curl", "redis-server", "redis-tools"),
     *("socat", "netcat-openbsd", "nbd-client", "nbd-server", "nfs-kernel-server", "nfs-common"),
     *("open-iscsi", "tgt", "diod"),
@@ -47,11 +51,6 @@ PROGRAMS = (
     *("libhiredis0.14", "libmemcached11", "libmemcachedutil2", "libpcre2-posix3"),  # for proftpd
 )
 
-# What the lab itself needs in a guest.
-FEW = (
-    *("mount", "procps", "kmod", "iproute2", "qemu-guest-agent", "openssh-server", "openssh-client"),
-    "python3-minimal",
-)
 LIBVIRT = (
     *("systemd-sysv", "dbus", "udev", "polkitd", "apparmor", "libvirt-daemon-system", "qemu-system-x86"),
     "virtinst",
