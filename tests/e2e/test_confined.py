@@ -83,6 +83,8 @@ def test_promoted(confined: Confined) -> None:
         wait_for(lambda: _both_carried(confined), "rings carry bytes both ways", 400, 5)
         assert confined.denials() == before
         assert "all is well" in confined.doctor(), confined.doctor()
+        for name in GUESTS:
+            confined.judge_guest(name)
     finally:
         confined.sweep()
         confined.host.run(f"ip link del {BRIDGE}")
@@ -131,14 +133,16 @@ def _rules() -> str:
 
 def test_rebooted(enabled: Confined) -> None:
     """After a reboot of the host its domains start by themselves, and get ring memory again."""
-    for name in NAMES:
-        enabled.host.virsh("autostart", name)
-    enabled.host.reboot()
-    for name in NAMES:
-        wait_for(lambda: enabled.state(name) == "running", f"{name} runs", PATIENCE)  # noqa: B023
-        enabled.host.virsh("suspend", name)
-        enabled.join(name)
-    _check_confined(enabled)
-    assert not enabled.denials()
-    for name in NAMES:
-        enabled.host.virsh("autostart", "--disable", name)
+    try:
+        for name in NAMES:
+            enabled.host.virsh("autostart", name)
+        enabled.host.reboot()
+        for name in NAMES:
+            wait_for(lambda: enabled.state(name) == "running", f"{name} runs", PATIENCE)  # noqa: B023
+            enabled.host.virsh("suspend", name)
+            enabled.join(name)
+        _check_confined(enabled)
+        assert not enabled.denials()
+    finally:
+        for name in NAMES:
+            enabled.host.virsh("autostart", "--disable", name)

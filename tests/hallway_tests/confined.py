@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import image, kernels, paths
+from hallway_lab import image, kernels, paths, verdict
 from hallway_lab.virthost import VirtHost
 from hallway_lab.vm import VMError
 
 from . import hello
 from .guests import healthy
 from .packages import DEBS
-from .suite import wait_for
+from .suite import GuestLost, wait_for
 
 NAMES = ("web1", "web2")  # of domains whose CPUs are stopped
 GUESTS = ("app1", "app2")  # of domains that run
@@ -35,6 +35,10 @@ IMAGES = "/var/lib/libvirt/images"
 MODULES = ["virtio_pci", "virtio_net"]
 INIT = Path(__file__).with_name("guest") / "confined-init"
 SITE = "/etc/apparmor.d/local/abstractions/libvirt-qemu"
+
+
+def _serial_log(name: str) -> str:
+    return f"/var/log/libvirt/qemu/{name}-serial.log"
 
 
 @dataclass
@@ -56,12 +60,19 @@ class Confined:
         self.host.run(f"cp /hallway/vmlinuz /hallway/guest.cpio {IMAGES}")
         boot = f"kernel={IMAGES}/vmlinuz,initrd={IMAGES}/guest.cpio"
         words = f"console=ttyS0 net.ifnames=0 no_timer_check own={own} peer={peer}"
-        serial = f"file,path=/var/log/libvirt/qemu/{name}-serial.log"
+        serial = f"file,path={_serial_log(name)}"
         self._define(
             name,
             *("--boot", f"{boot},kernel_args='{words}'", "--serial", serial),
             *("--disk", "none", "--network", f"bridge={BRIDGE},model=virtio"),
         )
+
+    def judge_guest(self, name: str) -> None:
+        """Fail if a guest's kernel complained."""
+        said = self.host.get(_serial_log(name))
+        health = verdict.scan(said)
+        if not (said.strip() and health.ok):
+            raise GuestLost(f"{name}'s kernel complained, or said nothing: {health}")
 
     def _define(self, name: str, *words: str) -> None:
         xml = self.host.call(*INSTALL, "--name", name, *words)
