@@ -121,13 +121,15 @@ def test_spinning(outsourced: Outsourced) -> None:
     vm = outsourced.vm
     outsourced.load(spin_us=100_000)
     vm.put(PINGER, "/tmp/pinger.py")
-    delta = Delta(vm)
+    delta, trips = Delta(vm), 200
     with outsourced.configured("spin-us = 1000"), served(OUTSIDE, 7043, "outside", ECHO):
-        vm.run(f"python3 -B /tmp/pinger.py {OUTSIDE} 7043 200", timeout=60 * outsourced.slow)
+        vm.run(f"python3 -B /tmp/pinger.py {OUTSIDE} 7043 {trips}", timeout=60 * outsourced.slow)
     moved = delta.of(vm)
-    assert moved["rx_bytes_outsourced"] >= 200
-    assert moved["rx_spin_hits"] >= 100
-    assert max(moved["doorbells_sent"], moved["doorbells_received"]) < 100
+    assert moved["rx_bytes_outsourced"] >= trips
+    assert moved["rx_spin_hits"] >= trips / 2
+    # Asleep, each trip needs one of each. On a busy host the outsourcer's millisecond is often too short.
+    assert moved["doorbells_received"] < trips / 2
+    assert moved["doorbells_sent"] < trips
 
 
 CROWDED = 800
