@@ -116,7 +116,7 @@ def loaded(hosts: Hosts, outcome: Outcome) -> Iterator[Load]:
     """Load both VMs in the block; afterwards no counter is odd, and as much is held as before."""
     # Heartbeats tell the daemons how many channels there are.
     wait_for(lambda: not _channels(hosts), "no channel of an earlier test is left")
-    before, delta = _held(hosts), Delta(*hosts.both)
+    before, delta = held_by_both(hosts), Delta(*hosts.both)
     load = Load(hosts)
     yield load
     load.check_running("at last")
@@ -124,7 +124,7 @@ def loaded(hosts: Hosts, outcome: Outcome) -> Iterator[Load]:
     load.finish()
     hosts.check_counters(delta)
     load.kill()
-    wait_for(lambda: _held(hosts) == before, f"as much is held as before: {before}", 60)
+    wait_for(lambda: held_by_both(hosts) == before, f"as much is held as before: {before}", 60)
 
 
 def _channels(hosts: Hosts) -> int:
@@ -132,5 +132,6 @@ def _channels(hosts: Hosts) -> int:
     return sum(member["channels"] for region in regions for member in region["members"])
 
 
-def _held(hosts: Hosts) -> list[dict[str, object]]:
+def held_by_both(hosts: Hosts) -> list[dict[str, object]]:
+    """Return what the VMs, and the daemons of both hosts, hold."""
     return [held(host.daemon, *hosts.both) for host in (hosts.here, hosts.there)]

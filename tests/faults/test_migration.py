@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 from hallway_lab.hosts import Host, Move, migrate, restore, save
 from hallway_lab.vm import VM, Job
+from hallway_tests import tunnels
 from hallway_tests.doomed import ended_as_tcp
-from hallway_tests.guests import AT_ONCE, Delta, Stream, healthy, members, odd, rmmod
+from hallway_tests.guests import AT_ONCE, Delta, Stream, healthy, members, odd, rmmod, wait_members
 from hallway_tests.record import Outcome
 from hallway_tests.streams import TELLING
 from hallway_tests.suite import check, wait_for
+from hallway_tests.tunnels import cid
 from hallway_tests.two_hosts import Hosts
 
-from .load import BOTH_WAYS, STREAMS, Load, loaded
+from .load import BOTH_WAYS, STREAMS, Load, held_by_both, loaded
+from .talker import Talker
 
 pytestmark = [
     *(pytest.mark.record("faults"), pytest.mark.kernel("6.1"), pytest.mark.two_hosts),
@@ -26,6 +29,7 @@ pytestmark = [
 ]
 
 STILL = 5  # seconds that a VM is away
+TUNNEL = "python3 -B /root/guest/run.py tunnel"  # these VMs have no shared folder
 
 
 @pytest.mark.fault("hallway migrate there, or back", rounds=40)
@@ -81,6 +85,44 @@ def test_migrates_without(hosts: Hosts, outcome: Outcome, rounds: Iterator[int])
     moves.run("insmod /root/hallway.ko " + " ".join(f"{name}={value}" for name, value in AT_ONCE.items()))
     hosts.here.plug(moves)
     healthy(*hosts.both)
+
+
+@pytest.mark.fault("hallway migrate there and back, with tunnels")
+@pytest.mark.kernel("6.1", "6.12")
+def test_tunnels_migrate(hosts: Hosts, outcome: Outcome, rounds: Iterator[int]) -> None:
+    """A VM migrates: its tunnels are reset, and come again on its first host, by the same CID."""
+    before, known = held_by_both(hosts), cid(hosts.moves)
+    with _tunnels(hosts):
+        talkers = [Talker(vm, to, TUNNEL) for vm, to in (hosts.both, hosts.both[::-1])]
+        for number in rounds:
+            failed = [talker.counted()["failed"] for talker in talkers]
+            hosts.migrate(hosts.there)
+            for talker, count in zip(talkers, failed, strict=True):
+                talker.wait_failed(count)
+            hosts.migrate(hosts.here)
+            with outcome.timed("tunnels again after"):
+                wait_members(*hosts.both)
+                for talker in talkers:
+                    talker.wait_progress(f"in round {number}")
+            check(cid(hosts.moves) == known, f"its CID was {known}, and is {cid(hosts.moves)}")
+        for talker in talkers:
+            talker.end()
+    wait_for(lambda: held_by_both(hosts) == before, f"as much is held as before: {before}", 60)
+    healthy(*hosts.both)
+
+
+@contextlib.contextmanager
+def _tunnels(hosts: Hosts) -> Iterator[None]:
+    """Have both VMs serve tunnels in the block."""
+    for vm in hosts.both:
+        tunnels.load(vm, folder="/root")
+    servers = [tunnels.Talk(vm, f"serve {tunnels.PORT}", TUNNEL) for vm in hosts.both]
+    for server in servers:
+        assert server.hear() == "ready"
+    yield
+    for server in servers:
+        server.end()
+    tunnels.unload(*hosts.both)
 
 
 @pytest.mark.fault("is saved to a file, and restored", rounds=3)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,57 +11,22 @@ from typing import Any
 import pytest
 from hallway_lab.vm import VM
 from hallway_tests import tunnels
-from hallway_tests.guests import members, wait_members
+from hallway_tests.guests import AT_ONCE, insmod, members, settle_in, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.record import Outcome
 from hallway_tests.suite import check, wait_for
-from hallway_tests.tunnels import PORT, PROGRAM, cid, served
+from hallway_tests.tunnels import PORT, cid, served
 
 from .bystander import MAY_STAND_STILL, bystander, victim, wait_missed
+from .talker import Talker
 
 pytestmark = [
     pytest.mark.record("faults"),
-    pytest.mark.kernel("6.1"),
+    pytest.mark.kernel("6.1", "6.12"),
     pytest.mark.xdist_group("faults-tunnels"),
 ]
 
-CONNS = 4  # of each talker: as many of each type
-ENOUGH = 10  # messages of a talker that show that bytes flow
-STALL = 60  # seconds for which they may stand still
 AWAY = 5  # seconds for which a QEMU stands still
-
-
-class Talker:
-    """Connections of one VM to another one that follow each other, with messages of which each is checked."""
-
-    def __init__(self, vm: VM, to: VM) -> None:
-        self._vm, self._file = vm, f"/tmp/talk-to-{to.name}"
-        vm.run(f"rm -f {self._file}")
-        self.job = vm.spawn(f"exec {PROGRAM} talk {cid(to)} {PORT} {CONNS} {self._file}")
-        self.wait_progress("at the start")
-
-    def counted(self) -> dict[str, int]:
-        """Return how many messages came back, how many connections failed, and how many bytes were others."""
-        said = self._vm.run(f"cat {self._file} 2>/dev/null", check=False, first=True).out
-        return json.loads(said) if said else {"echoed": 0, "failed": 0, "wrong": 0}
-
-    def wait_progress(self, when: str) -> None:
-        """Wait until more messages are echoed."""
-        before = self.counted()["echoed"]
-        wait_for(
-            lambda: self.counted()["echoed"] >= before + ENOUGH, f"{self._vm.name} goes on {when}", STALL
-        )
-        wrong = self.counted()["wrong"]
-        check(not wrong, f"{self._vm.name}: {wrong} messages are not what was sent")
-
-    def wait_failed(self, before: int) -> None:
-        """Wait until each connection has failed since."""
-        wait_for(lambda: self.counted()["failed"] >= before + CONNS, f"{self._vm.name} learns of it", STALL)
-
-    def end(self) -> None:
-        """Kill it."""
-        self.job.kill(9)
-        self.job.wait()
 
 
 @contextlib.contextmanager
@@ -108,6 +72,38 @@ def test_tunnels_qemu_killed(pair: Pair, outcome: Outcome, rounds: Iterator[int]
                     talker.wait_failed(before)
                 talker.end()
                 wait_missed(pair, third)
+
+
+@pytest.mark.fault("reset of a guest with tunnels, which boots again in its QEMU")
+def test_tunnels_guest_reset(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> None:
+    """A guest is reset: so are its tunnels, which come again by the same CID. Listeners elsewhere stay."""
+    with talking(pair, outcome), victim(pair, reboots=True) as third:
+        tunnels.load(third)
+        talker, known = Talker(pair.a, third), cid(third)
+        _talk_both_ways(pair, third, talker)
+        for _ in rounds:
+            before = talker.counted()["failed"]
+            with outcome.timed("tunnels again after"):
+                third.reset()
+                third.wait_boot()
+                settle_in(third)
+                # The firmware has put the region where guests map it uncached.
+                third.unplug("ring0")
+                insmod(third, **AT_ONCE)
+                third.plug(pair.site.daemon.region)
+                wait_members(*pair.both, third)
+                tunnels.load(third)
+                talker.wait_failed(before)
+                check(cid(third) == known, f"its CID was {known}, and is {cid(third)}")
+                _talk_both_ways(pair, third, talker)
+        talker.end()
+
+
+def _talk_both_ways(pair: Pair, third: VM, talker: Talker) -> None:
+    server = tunnels.Talk(third, f"serve {PORT}")
+    assert server.hear() == "ready"
+    Talker(third, pair.a)
+    talker.wait_progress("with a guest that has booted")
 
 
 @pytest.mark.fault("device_del and device_add of a region with tunnels")

@@ -49,10 +49,10 @@ def prepare_ncat(kernel: str) -> None:
     programs.unpack_ncat(share_folder(kernel))
 
 
-def load(vm: VM, *, prepare: str = "modprobe vsock", **params: object) -> None:
+def load(vm: VM, *, prepare: str = "modprobe vsock", folder: str = "/hallway", **params: object) -> None:
     """Load the module of tunnels, after the core of AF_VSOCK."""
     words = " ".join(f"{name}={value}" for name, value in params.items())
-    vm.run(f"{prepare} && insmod /hallway/hallway_vsock.ko {words}", first=True)
+    vm.run(f"{prepare} && insmod {folder}/hallway_vsock.ko {words}", first=True)
 
 
 def send_to_closed(vm: VM, kind: str, cid: int, port: int, tries: int, timeout: float) -> int:

@@ -195,7 +195,7 @@ def booted(kernel: str, share: Path, logs: Path, slow: float, more: str = "") ->
                 here.plug(vm)
                 settle_in(vm)
                 # A guest with the shared folder mounted cannot migrate.
-                vm.run("cp -r /hallway/guest /hallway/hallway.ko /root")
+                vm.run("cp -r /hallway/guest /hallway/hallway.ko /hallway/hallway_vsock.ko /root")
                 insmod(vm, **AT_ONCE)
                 vm.run("umount /hallway")
             wait_members(stays, moves)
