@@ -189,8 +189,8 @@
  */
 #define HALLWAY_SOCKET_REUSEPORT 4
 /*
- * In features of an OFFER: its writer knows rings of outsourced sockets that
- * grow.
+ * In features of an OFFER: its writer knows rings of outsourced sockets and
+ * tunnels that grow.
  */
 #define HALLWAY_FEATURE_GROWTH 1
 /* Bytes of a handle. */

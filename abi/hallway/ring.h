@@ -22,7 +22,7 @@
  * from start's number on. Both sides write end by a compare-and-exchange from 0
  * that locks the bus.
  *
- * A ring of kind SOCKET may grow, once, if both sides know how: from the position in
+ * A ring of kind SOCKET or TUNNEL may grow, once, if both sides know how: from the position in
  * grown on, byte p lies at byte p % area_size of the area, other memory of the sender's.
  * Positions go on, and so does all else in the head. The data here serves no more once
  * it is read.

@@ -215,6 +215,7 @@ void hall_channel_tunnel(struct hall_channel *channel, u32 carrier,
 	static const struct in6_addr none;
 	struct hallway_message message = { .offer = {
 		.tunnel = *tunnel,
+		.features = HALLWAY_FEATURE_GROWTH,
 		.ring_size = memory->size - HALLWAY_RING_HEADER,
 		.handle = memory->handle,
 	} };
@@ -327,6 +328,8 @@ static void receive_offer(struct hall_member *member,
 	struct hall_channel *channel;
 	u32 reason;
 
+	if (message->offer.features & HALLWAY_FEATURE_GROWTH)
+		WRITE_ONCE(member->growth, true);
 	rcu_read_lock();
 	kind = find_kind(message->offer.kind);
 	/* A module that is being unloaded gets no more channels. */

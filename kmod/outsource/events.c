@@ -201,12 +201,6 @@ static void on_decline(struct hall_out *out)
 	hall_out_take_refusal(out, error);
 }
 
-static void note_features(struct hall_member *member, const struct hallway_message *offer)
-{
-	if (offer->offer.features & HALLWAY_FEATURE_GROWTH)
-		WRITE_ONCE(member->growth, true);
-}
-
 /* The OFFER of the outsourcer's ring answers a connect(), or is a connection's. */
 static struct hall_channel *meet_offer(struct hall_member *member,
 				       const struct hallway_message *offer)
@@ -215,7 +209,6 @@ static struct hall_channel *meet_offer(struct hall_member *member,
 
 	if (!member->outsourcer)
 		return NULL;
-	note_features(member, offer);
 	if (!offer->offer.call.answers)
 		return offer->offer.kind == HALLWAY_KIND_SOCKET ?
 			       hall_listener_meet(member, offer) : NULL;
@@ -234,10 +227,8 @@ static struct hall_channel *meet_offer(struct hall_member *member,
 static struct hall_channel *meet_question(struct hall_member *member,
 					  const struct hallway_message *offer)
 {
-	if (member->outsourcer) {
-		note_features(member, offer);
+	if (member->outsourcer)
 		hall_publish_by_policy();
-	}
 	return NULL;
 }
 

@@ -145,6 +145,15 @@ void hall_ring_grow(struct hall_tx_ring *tx, u8 *data, u32 size,
 	virt_store_release(&tx->shared->grown, mark);		/* F */
 }
 
+bool hall_ring_report_short(struct hall_tx_ring *tx)
+{
+	if (tx->is_short)
+		return false;
+	tx->is_short = true;
+	virt_store_release(&tx->shared->grown, HALLWAY_MARK_SHORT);	/* F */
+	return true;
+}
+
 bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
 {
 	u64 old = tx->head, new = old + n;

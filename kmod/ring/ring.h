@@ -19,6 +19,7 @@ struct hall_tx_ring {
 	u32 size;		/* bytes of that, a power of two */
 	bool broken;		/* sticky: the peer wrote an impossible index */
 	u64 grown_at;		/* the bytes from here on lie at data; 0: all */
+	bool is_short;		/* a SHORT mark says that there is no memory to grow */
 	u64 head;		/* ours; the shared one is a copy */
 	u64 tail;		/* the peer's, as last seen and found possible */
 	u64 truncated;		/* the position at which the peer has truncated it */
@@ -149,6 +150,11 @@ bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
  */
 void hall_ring_grow(struct hall_tx_ring *tx, u8 *data, u32 size,
 		    const struct hallway_handle *handle);
+/*
+ * Sender: there is no memory for the ring to grow now. True: ring the doorbell, as the
+ * receiver may wait for more bytes than the ring holds.
+ */
+bool hall_ring_report_short(struct hall_tx_ring *tx);
 /*
  * Sender: ask for a doorbell once want bytes are free, unless least are free
  * now. True: they are, or the ring is broken: do not sleep. want is well above

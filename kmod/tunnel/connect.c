@@ -53,7 +53,7 @@ int hall_tunnel_connect(struct vsock_sock *vsk)
 	err = hall_tunnel_open(tunnel);
 	if (!err && !READ_ONCE(hall_tunnels_enabled))
 		err = -ENODEV;
-	err = err ?: hall_tunnel_alloc(tunnel, vsk->buffer_size, false);
+	err = err ?: hall_tunnel_alloc(tunnel, vsk->buffer_size);
 	if (err) {
 		hall_tunnel_cancel(vsk);
 		return err;
@@ -101,7 +101,7 @@ static u32 answer(struct hall_tunnel *tunnel, struct sock *child,
 		return HALLWAY_REASON_NO_MATCH;
 	if (hall_tunnel_map(tunnel, offer))
 		return HALLWAY_REASON_CORRUPT;
-	if (hall_tunnel_alloc(tunnel, vchild->buffer_size, false))
+	if (hall_tunnel_alloc(tunnel, vchild->buffer_size))
 		return HALLWAY_REASON_NO_MEMORY;
 	tunnel->state = HALL_TUNNEL_CONNECTED;
 	/* For the socket. */

@@ -59,26 +59,26 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 		.length = len,
 		.flags = msg->msg_flags & MSG_EOR ? HALLWAY_FRAME_EOR : 0,
 	};
+	u32 size = hall_frame_size(min_t(size_t, len, HALLWAY_RING_MAX)), space;
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-	u32 space;
 
 	if (!tunnel)
 		return 0;
 	tunnel->need = 0;
-	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
+	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), size, &space);
 	if (tunnel->error)
 		return 0;
-	if (len > tunnel->tx.size || hall_frame_size(len) > tunnel->tx.size) {
+	if (size > tunnel->tx.size) {
 		tunnel->error = -EMSGSIZE;
 		return 0;
 	}
-	if (space < hall_frame_size(len)) {
-		tunnel->need = hall_frame_size(len);
+	if (space < size) {
+		tunnel->need = size;
 		return 0;
 	}
 	tunnel->error = hall_frame_write(&tunnel->tx, &frame, &msg->msg_iter);
 	if (tunnel->error)
 		return 0;
-	hall_tunnel_publish(tunnel, hall_frame_size(len), len);
+	hall_tunnel_publish(tunnel, size, len);
 	return len;
 }

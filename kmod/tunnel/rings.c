@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The two rings of a tunnel: made, mapped, ended, and looked at. */
+/*
+ * The two rings of a tunnel: made, mapped, ended, and looked at.
+ *
+ * Most tunnels of a VM are idle, or carry little at a time. So a ring is short, and grows once
+ * its writer has more than it can hold: see growth in ring/ring.c. To a peer that does not know
+ * that, or has not said so yet, it is as large as its program has it from the first.
+ */
 #include "tunnel.h"
 
 #include <linux/log2.h>
@@ -14,21 +20,48 @@ int hall_tunnel_open(struct hall_tunnel *tunnel)
 	return err && READ_ONCE(tunnel->channel.member->departed) ? -EHOSTUNREACH : err;
 }
 
-int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool first)
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
 {
 	u32 size = roundup_pow_of_two(clamp_t(u64, bytes, HALLWAY_RING_MIN,
 					      HALLWAY_RING_MAX));
 	struct hall_member *member = tunnel->channel.member;
 
-	if ((!first || hall_memory_alloc(member, HALLWAY_RING_HEADER + size,
-					 &tunnel->memory)) &&
+	if (!tunnel->trunk && READ_ONCE(member->growth)) {
+		tunnel->most = size;
+		size = min(size, HALL_RING_SHORT);
+	}
+	/* A trunk is there before others of this peer. */
+	if ((!tunnel->trunk || hall_memory_alloc(member, HALLWAY_RING_HEADER + size,
+						 &tunnel->memory)) &&
 	    hall_memory_alloc_ring(member, &size, &tunnel->memory)) {
 		tunnel->memory.ring = NULL;
 		return -ENOMEM;
 	}
 	hall_ring_init_tx(&tunnel->tx, tunnel->memory.ring, size, HALL_TUNNEL_CARRIER);
 	hall_ring_set_start(&tunnel->tx, 0);
+	/* By our OFFER the reader could take it for one that grows. */
+	if (tunnel->most <= size)
+		hall_ring_report_short(&tunnel->tx);
 	return 0;
+}
+
+bool hall_tunnel_grow(struct hall_tunnel *tunnel, u32 bytes)
+{
+	struct hall_tx_ring *tx = &tunnel->tx;
+	u32 size = tunnel->most;
+
+	if (tx->size >= size || tunnel->area.ring || hall_ring_count_space(tx) >= bytes ||
+	    tx->broken)
+		return false;
+	if (hall_memory_alloc_large(tunnel->channel.member, 0, &size, &tunnel->area)) {
+		tunnel->area.ring = NULL;
+		if (hall_ring_report_short(tx))
+			hall_channel_notify_receiver(&tunnel->channel);
+		return false;
+	}
+	hall_count(HALL_RINGS_GROWN);
+	hall_ring_grow(tx, (u8 *)tunnel->area.ring, size, &tunnel->area.handle);
+	return true;
 }
 
 static void uncharge(struct hall_tunnel *tunnel)
@@ -56,6 +89,7 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}
+	rx.may_grow = !tunnel->trunk && offer->offer.features & HALLWAY_FEATURE_GROWTH;
 	tunnel->charged = HALLWAY_RING_HEADER + size;
 	WRITE_ONCE(channel->sender, offer->from);
 	WRITE_ONCE(channel->receiver, offer->from);
@@ -87,8 +121,11 @@ bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason)
 
 void hall_tunnel_free_tx(struct hall_tunnel *tunnel)
 {
+	if (tunnel->area.ring)
+		hall_memory_free(tunnel->channel.member, &tunnel->area);
 	if (tunnel->memory.ring)
 		hall_memory_free(tunnel->channel.member, &tunnel->memory);
+	tunnel->area.ring = NULL;
 	tunnel->memory.ring = NULL;
 }
 
@@ -96,12 +133,15 @@ void hall_tunnel_unmap(struct hall_tunnel *tunnel)
 {
 	struct hall_member *member = tunnel->channel.member;
 	struct hallway_ring *ring = tunnel->rx.shared;
+	struct hallway_ring *area = (struct hallway_ring *)tunnel->rx.area;
 
 	if (!tunnel->mapped)
 		return;
 	spin_lock_bh(&tunnel->channel.lock);
 	tunnel->mapped = false;
 	spin_unlock_bh(&tunnel->channel.lock);
+	if (area)
+		member->transport->unmap(member, area);
 	member->transport->unmap(member, ring);
 	if (!tunnel->rest)
 		uncharge(tunnel);
@@ -199,6 +239,7 @@ void hall_tunnel_copy_rest(struct hall_tunnel *tunnel, struct sock *sk)
 	rx->shared = rest;
 	rx->data = rest->data;
 	rx->data_size = rx->size = size;
+	rx->may_grow = rx->grown = false;
 	rx->ended = true;
 }
 
@@ -258,15 +299,35 @@ bool hall_tunnel_is_intact(struct hall_tunnel *tunnel, struct sock *sk)
 	return false;
 }
 
-int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space)
+int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 bytes, u32 *space)
 {
 	if (!tunnel->memory.ring || hall_ring_is_truncated(&tunnel->tx))
 		return -EPIPE;
+	hall_tunnel_grow(tunnel, bytes);
 	*space = hall_ring_count_space(&tunnel->tx);
 	if (!tunnel->tx.broken)
 		return 0;
 	hall_tunnel_corrupt(tunnel, sk);
 	return -ECONNRESET;
+}
+
+/* Of a ring that has grown: what is counted can be read then. False: there is none. */
+static bool map_area(struct hall_tunnel *tunnel)
+{
+	struct hall_member *member = tunnel->channel.member;
+	struct hall_rx_ring *rx = &tunnel->rx;
+	struct hallway_handle handle;
+
+	if (!tunnel->mapped || !smp_load_acquire(&rx->grown) || rx->area)
+		return true;
+	if (!hall_member_charge(member, rx->size))
+		return false;
+	tunnel->charged += rx->size;
+	handle = rx->shared->area;
+	/* The peer may write it meanwhile: all that counts is what map() is given. */
+	barrier_data(&handle);
+	rx->area = (u8 *)member->transport->map(member, &handle, rx->size);
+	return rx->area;
 }
 
 static enum hall_rx_source find_source(struct hall_tunnel *tunnel, u32 *n)
@@ -294,7 +355,7 @@ u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk)
 	if (!tunnel->mapped && !tunnel->rest)
 		return 0;
 	source = find_source(tunnel, &n);
-	if (source == HALL_RX_CORRUPT) {
+	if (source == HALL_RX_CORRUPT || !map_area(tunnel)) {
 		hall_tunnel_corrupt(tunnel, sk);
 		return 0;
 	}

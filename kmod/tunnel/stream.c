@@ -33,7 +33,8 @@ ssize_t hall_tunnel_stream_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 
 	if (!tunnel)
 		return 0;
-	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), &space);
+	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk),
+					       min_t(size_t, len, HALLWAY_RING_MAX), &space);
 	if (tunnel->error)
 		return 0;
 	n = hall_frame_copy_in(&tunnel->tx, 0, &msg->msg_iter, min_t(size_t, len, space));

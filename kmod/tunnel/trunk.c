@@ -335,7 +335,7 @@ static void drop_trunk(u32 cid)
 /* opening, mutex: once it has a number the peer may say anything of it. */
 static int set_up(struct hall_tunnel *tunnel, u32 cid)
 {
-	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES, true) ?:
+	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES) ?:
 		  xa_err(xa_store(&written, cid, tunnel, GFP_KERNEL));
 
 	if (err) {

@@ -62,7 +62,9 @@ struct hall_tunnel {
 	bool held;			/* the member: see hall_channel_hold() */
 
 	struct hall_tx_ring tx;
-	struct hall_memory memory;	/* of tx */
+	struct hall_memory memory;	/* of tx, */
+	struct hall_memory area;	/* and of tx that has grown; ring is NULL: it has not */
+	u32 most;			/* bytes that tx may grow to; 0: it does not */
 	bool ended;			/* our end mark is set */
 	u32 need;			/* free bytes that the message at hand needs */
 	int error;			/* of the enqueuing: the core takes none there */
@@ -70,7 +72,7 @@ struct hall_tunnel {
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
 	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
-	size_t charged;			/* bytes of the member's, for one of them */
+	size_t charged;			/* bytes of the member's, for rx or rest */
 	bool fin;			/* the peer has set its end mark, */
 	bool fin_reported;		/* and pollers know, or soon will */
 	bool failed;			/* reset: ECONNRESET once all is read */
@@ -120,10 +122,10 @@ void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
 /* Takes an endpoint number: before memory. 0; -EHOSTUNREACH: it departed; -EUSERS: none is free. */
 int hall_tunnel_open(struct hall_tunnel *tunnel);
 /*
- * Makes our ring, of this size if memory allows, or a smaller one; first: before others of
- * this peer. 0 or -ENOMEM.
+ * Makes our ring. Of a trunk: of this size if memory allows, or smaller. Else it is short if
+ * the peer knows rings that grow, and grows to this size. 0 or -ENOMEM.
  */
-int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool first);
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes);
 /* Maps the peer's ring. 0 or -EPROTO. */
 int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
 /*
@@ -152,8 +154,16 @@ void hall_tunnel_close_channel(struct hall_tunnel *tunnel);
  * corrupt. sk may be NULL.
  */
 u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk);
-/* Free bytes of our ring. 0, or -EPIPE, or -ECONNRESET: it was corrupt, and is failed. */
-int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 *space);
+/*
+ * Free bytes of our ring, which grows if that is less than bytes. 0, or -EPIPE, or
+ * -ECONNRESET: it was corrupt, and is failed.
+ */
+int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 bytes, u32 *space);
+/*
+ * Has our ring grow if it has less space than bytes. False: it has not grown. If memory is
+ * short, a mark says so to the peer. A program waits for space: lock_sock().
+ */
+bool hall_tunnel_grow(struct hall_tunnel *tunnel, u32 bytes);
 /* n bytes of our ring are written, `payload` of them the program's. Any context. */
 void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
 /* The tunnel is reset. sk may be NULL. */

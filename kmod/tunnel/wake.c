@@ -141,6 +141,18 @@ void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload)
 	this_cpu_add(channel->member->bytes->rx, payload);
 }
 
+/* Bytes that can be unread at a time. */
+static u32 find_most(struct hall_tunnel *tunnel)
+{
+	u32 most = tunnel->rx.size;
+
+	spin_lock_bh(&tunnel->channel.lock);
+	if (tunnel->mapped)
+		most = hall_ring_find_most(&tunnel->rx);
+	spin_unlock_bh(&tunnel->channel.lock);
+	return most;
+}
+
 int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
@@ -157,7 +169,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	if (sk->sk_type == SOCK_SEQPACKET)
 		target = 1;
 	/* The writer may poll, and less space is none for it. */
-	target = min_t(size_t, target, HALL_RING_FILLS(tunnel->rx.size));
+	target = min_t(size_t, target, HALL_RING_FILLS(find_most(tunnel)));
 	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
 	/* A writer that is that quick is as good as one that has written all. */
 	for (looks = 0; n && !*ready && arm_bytes(tunnel, n); looks++) {
@@ -176,10 +188,20 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	return 0;
 }
 
+/* Is there space, after the ring has grown if need be? If not, the doorbell is armed. */
+static bool await_space(struct hall_tunnel *tunnel, u32 least)
+{
+	u32 want;
+
+	hall_tunnel_grow(tunnel, least);
+	want = max(least, HALL_RING_WAKE_SPACE(tunnel->tx.size));
+	return hall_ring_arm_tail(&tunnel->tx, least, want);
+}
+
 s64 hall_tunnel_has_space(struct vsock_sock *vsk)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-	u32 least, want;
+	u32 least;
 
 	/* The core looks at peer_shutdown. */
 	if (!tunnel || !tunnel->memory.ring)
@@ -188,8 +210,7 @@ s64 hall_tunnel_has_space(struct vsock_sock *vsk)
 	/* DONE is on its way: hall_tunnel_find_space() says so. */
 	if (hall_ring_is_truncated(&tunnel->tx))
 		return least;
-	want = max(least, HALL_RING_WAKE_SPACE(tunnel->tx.size));
-	return hall_ring_arm_tail(&tunnel->tx, least, want);
+	return await_space(tunnel, least);
 }
 
 ssize_t hall_tunnel_count_unsent(struct vsock_sock *vsk)
@@ -198,21 +219,20 @@ ssize_t hall_tunnel_count_unsent(struct vsock_sock *vsk)
 
 	if (!tunnel || !tunnel->memory.ring)
 		return 0;
-	return tunnel->tx.size - hall_ring_count_space(&tunnel->tx);
+	return hall_ring_count_unread(&tunnel->tx);
 }
 
 int hall_tunnel_poll_out(struct vsock_sock *vsk, size_t target, bool *space)
 {
 	struct hall_tunnel *tunnel = hall_tunnel_of(vsk);
-	u32 least, want;
+	u32 least;
 
 	/* It fails at once. */
 	*space = true;
 	if (!tunnel->memory.ring || (vsk->peer_shutdown & RCV_SHUTDOWN))
 		return 0;
 	least = max(tunnel->need, HALL_RING_LEAST_SPACE(tunnel->tx.size));
-	want = max(least, HALL_RING_WAKE_SPACE(tunnel->tx.size));
-	*space = hall_ring_arm_tail(&tunnel->tx, least, want);
+	*space = await_space(tunnel, least);
 	return 0;
 }
 

@@ -33,6 +33,7 @@ DIFFERENT = {
     "packet not_blocking": "6.12's own, on a busy machine, polls as writable where a send has no space",
     "packet peeked": "6.1's own refuses MSG_PEEK",
     "stream lowat_of_most": "6.12's own leaves the writer asleep",
+    "stream lowat_above_ring": "a kernel's own leaves both asleep",
 }
 
 
@@ -94,6 +95,7 @@ def test_each_call(pair: Pair) -> None:
     with tunnels.tunnels(pair), served(b):
         seen = run(a, f"rows {cid(b)} {PORT}", 300 * pair.slow)
         assert seen["stream lowat_of_most"] == [True, True]
+        assert seen["stream lowat_above_ring"] == "woken"
         b.run("modprobe vsock_loopback")
         try:
             stock = run(b, f"rows 1 {PORT}", 300 * pair.slow)
@@ -351,6 +353,29 @@ def test_hang_ups(pair: Pair) -> None:
     with tunnels.tunnels(pair), served(pair.b):
         words = f"hangups {cid(pair.b)} {PORT} {HANG_UPS}"
         assert run(pair.a, words, 300 * pair.slow) == HANG_UPS
+
+
+@pytest.mark.slow_on("6.12")
+def test_idle(pair: Pair) -> None:
+    """A thousand idle tunnels fit into 32 MiB of each VM, and one that sends much has a larger ring."""
+    pair.load(memory_bytes=32 << 20)
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        # With the first OFFER each VM says that it knows rings that grow.
+        first = run(a, f"echo stream {cid(b)} {PORT} 100 1", 60 * pair.slow)
+        assert not first["wrong"]
+        listener = Talk(b, "hear stream 7 1000")
+        assert listener.hear() == "ready"
+        delta = Delta(a, b)
+        idle = Talk(a, f"try stream {cid(b)} 7 1000")
+        assert json.loads(idle.hear(60 * pair.slow)) == ["none"] * 1000
+        assert not any(delta.of(vm)["rings_grown"] for vm in (a, b))
+        for kind in KINDS:
+            busy = run(a, f"echo {kind} {cid(b)} {PORT} 2000000 1", 60 * pair.slow)
+            assert not busy["wrong"], busy["wrong"]
+        assert min(delta.of(vm)["rings_grown"] for vm in (a, b)) >= len(KINDS)
+        idle.end()
+        listener.end()
 
 
 @pytest.mark.slow_on("6.12")

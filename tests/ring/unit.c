@@ -917,6 +917,24 @@ static void mailbox_indexes(void)
 	}
 }
 
+/* A reader waits for no more than a ring holds whose writer can't have it grow. */
+static void short_of_memory(void)
+{
+	static u8 area[8192];
+	struct hallway_handle handle = { };
+
+	for EACH(p, positions) {
+		fresh(4096, positions[i_p]);
+		rx.may_grow = true;
+		CHECK(hall_ring_find_most(&rx) == HALLWAY_RING_MAX);
+		CHECK(hall_ring_report_short(&tx));
+		CHECK(!hall_ring_report_short(&tx), "said once");
+		CHECK(hall_ring_find_most(&rx) == 4096);
+		hall_ring_grow(&tx, area, sizeof(area), &handle);
+		CHECK(hall_ring_find_most(&rx) == sizeof(area) && !rx.broken);
+	}
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -947,6 +965,7 @@ int main(void)
 	TEST(last_word);
 	TEST(marks_once);
 	TEST(looks_race);
+	TEST(short_of_memory);
 	TEST(ranges);
 	TEST(mailbox_indexes);
 	free(shared);

@@ -51,6 +51,7 @@ CONNECTING = 30
 SOON = 20  # seconds, for what comes at once
 MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
+MANY = 30_000  # bytes that no small end holds
 BUFFER = 256 << 10  # bytes that an end holds at most, if its program says nothing
 SMALL = 4096  # bytes of a ring where there are many
 
@@ -143,6 +144,15 @@ def _flood(sock: socket.socket) -> None:
     sock.sendall(bytes(3 * BUFFER))
 
 
+def _wait(sock: socket.socket) -> None:
+    """Say whether poll() found the bytes that it waited for, or all that can be there."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, MANY)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    sock.sendall(b"woken" if poll.poll(SOON * 1000) else b"asleep")
+    _until_closed(sock)
+
+
 def _close(sock: socket.socket) -> None:
     pass
 
@@ -156,6 +166,7 @@ SERVICES = {
     "mute": _mute,
     "busy": _busy,
     "flood": _flood,
+    "wait": _wait,
     "close": _close,
 }
 
@@ -467,6 +478,19 @@ def lowat_of_most(caller: Caller) -> object:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, BUFFER - BUFFER // 16)
         # Where it does not come, as with stock's own, it never does.
         return full, bool(poll.poll(SOON * 1000 / 4))
+
+
+@row
+def lowat_above_ring(caller: Caller) -> object:
+    """poll() for more than the writer's end holds gets it as well."""
+    if caller.kind == "packet":
+        return None
+    with caller.socket() as sock:
+        sock.setsockopt(socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, SMALL)
+        sock.connect((caller.cid, caller.port))
+        sock.sendall(b"wait".ljust(NAME))
+        sock.sendall(bytes(MANY))
+        return sock.recv(NAME).decode()
 
 
 @row
