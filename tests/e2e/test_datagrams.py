@@ -26,7 +26,7 @@ FLOOD = 3000
 RCVBUF = 200_000
 STARVED = 40  # programs that get no CPU
 SHARES = 8  # programs that send at once
-LEAST_SHARE = 0.5  # of an equal one
+LEAST_SHARE = 0.8  # of an equal one
 
 
 def _talk(vm: VM, words: str) -> Talk:
