@@ -55,6 +55,7 @@ static inline u64 virt_cmpxchg(__u64 *word, u64 old, u64 new)
 	return found;
 }
 
+#define noinline
 #define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 #define max_t(type, a, b)	((type)(a) > (type)(b) ? (type)(a) : (type)(b))
 

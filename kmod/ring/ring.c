@@ -268,27 +268,39 @@ static bool take_area(struct hall_rx_ring *rx)
 	return true;
 }
 
+/* first: the byte for which the sender has had no space before. */
+static u32 take_head(struct hall_rx_ring *rx, u64 head, u64 first)
+{
+	if (head - rx->head > first + rx->size - rx->head) {
+		rx->broken = true;
+		return 0;
+	}
+	rx->head = head;
+	return head - rx->tail;
+}
+
+/* Not inline: it would make other rings slower, which are those of small messages. */
+static noinline u32 take_head_or_area(struct hall_rx_ring *rx, u64 head)
+{
+	if (!rx->grown && !take_area(rx)) {
+		rx->broken = true;
+		return 0;
+	}
+	return take_head(rx, head, rx->grown ? max_t(u64, rx->tail, rx->grown_at) : rx->tail);
+}
+
 u32 hall_ring_count_used(struct hall_rx_ring *rx)
 {
-	u64 head, first = rx->tail;
+	u64 head;
 
 	if (rx->broken)
 		return 0;
-	if (!rx->ended) {
-		head = virt_load_acquire(&rx->shared->head);	/* A */
-		if (rx->may_grow && !rx->grown && !take_area(rx)) {
-			rx->broken = true;
-			return 0;
-		}
-		if (rx->grown)
-			first = max_t(u64, first, rx->grown_at);
-		if (head - rx->head > first + rx->size - rx->head) {
-			rx->broken = true;
-			return 0;
-		}
-		rx->head = head;
-	}
-	return rx->head - rx->tail;
+	if (rx->ended)
+		return rx->head - rx->tail;
+	head = virt_load_acquire(&rx->shared->head);	/* A */
+	if (rx->may_grow)
+		return take_head_or_area(rx, head);
+	return take_head(rx, head, rx->tail);
 }
 
 u32 hall_ring_find_most(struct hall_rx_ring *rx)
