@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hallway_lab import hostend
 from hallway_lab.vm import VM
 from hallway_tests import tunnels
 from hallway_tests.guests import Delta, insmod, odd, wait_members
@@ -27,6 +29,7 @@ RCVBUF = 200_000
 STARVED = 40  # programs that get no CPU
 SHARES = 8  # programs that send at once
 LEAST_SHARE = 0.8  # of an equal one
+COPIED_BYTES = 150_000  # two of the longest datagrams, and the rest
 
 
 def _talk(vm: VM, words: str) -> Talk:
@@ -92,6 +95,99 @@ def test_one_does_not_read(pair: Pair) -> None:
         assert moved["tunnel_datagrams_dropped"] == FLOOD - kept
         assert not odd(moved)
         deaf.end()
+
+
+@pytest.mark.slow_on("6.12")
+def test_commands(pair: Pair) -> None:
+    """The commands cat and listen: all senders are heard, and the first one gets the answers."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        listener, to = _bound(b, f"listen --datagrams {PORT}"), f"{b.name}:{PORT}"
+        delta = Delta(*pair.both)
+        first = Talk(a, f"cat --datagrams {to}", "hallway")
+        first.say("question")
+        assert listener.hear() == "question"
+        a.run(f"echo another | hallway cat --datagrams {to}", timeout=60 * pair.slow)
+        assert listener.hear() == "another"
+        listener.say("answer")
+        assert first.hear() == "answer"
+        for vm, sent, length in ((a, 2, len("question\nanother\n")), (b, 1, len("answer\n"))):
+            moved = delta.of(vm)
+            assert moved["tunnel_datagrams_sent"] == sent
+            assert moved["tx_bytes_tunnel"] == length
+            assert not odd(moved)
+        for program in (first, listener):
+            program.end()
+        said = a.run(f"hallway cat --datagrams {hostend.CID}:{PORT}", check=False)
+        assert said.code == 1 and "there are no datagrams with the host" in said.err, said
+
+        copier = b.spawn(f"exec hallway listen --datagrams {PORT} >/tmp/got </dev/null")
+        _wait_bound(b)
+        delta = Delta(*pair.both)
+        a.run(f"head -c {COPIED_BYTES} /dev/urandom >/tmp/sent")
+        a.run(f"hallway cat --datagrams {to} </tmp/sent", timeout=60 * pair.slow)
+        wait_for(lambda: int(b.run("stat -c %s /tmp/got").out) == COPIED_BYTES, "all arrives")
+        sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
+        assert sums[0] == sums[1]
+        assert delta.of(a)["tunnel_datagrams_sent"] == delta.of(b)["tunnel_datagrams_received"] == 3
+        assert delta.of(a)["tx_bytes_tunnel"] == delta.of(b)["rx_bytes_tunnel"] == COPIED_BYTES
+        assert copier.poll() is None
+        copier.kill(15)
+        copier.wait()
+
+
+def _wait_bound(vm: VM) -> None:
+    wait_for(lambda: f":{PORT} " in vm.run("ss -Hl --vsock").out, "it has its port")
+
+
+def _bound(vm: VM, words: str) -> Talk:
+    """Start a command that receives datagrams at PORT."""
+    talk = Talk(vm, words, "hallway")
+    _wait_bound(vm)
+    return talk
+
+
+@pytest.mark.slow_on("6.12")
+def test_perf(pair: Pair) -> None:
+    """The command perf counts what arrives, and what is lost as its server stands still."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair):
+        server = _bound(b, f"perf --datagrams --serve {PORT}")
+        for more, done in (
+            ("", r"(\d+) messages of 100 bytes .* messages/s, .* MB/s, (\d+) lost"),
+            ("--round-trip", r"(\d+) round trips of 100 bytes: .* us, (\d+) lost"),
+        ):
+            delta = Delta(*pair.both)
+            server.job.kill(signal.SIGSTOP)
+            words = f"perf --datagrams --seconds 3 --size 100 {more} {b.name}:{PORT}"
+            client = a.spawn(f"exec hallway {words}")
+            # Of round trips the first one is over, and was lost.
+            enough = "tunnel_datagrams_received" if more else "tunnel_datagrams_dropped"
+            wait_for(lambda: delta.of(b)[enough] > 1, "the server gets no more")  # noqa: B023
+            server.job.kill(signal.SIGCONT)
+            said = client.wait(60 * pair.slow)
+            found = re.fullmatch(done, said.out.strip())
+            assert found, said
+            count, lost = map(int, found.groups())
+            there, here = delta.of(b), delta.of(a)
+            assert lost
+            if more:
+                assert here["tunnel_datagrams_sent"] == count + lost
+                assert there["tunnel_datagrams_received"] == count + lost
+                # Late answers find no socket.
+                assert here["tunnel_datagrams_received"] == count
+            else:
+                # Questions for the count may be lost, too, but not the last one.
+                questions = here["tunnel_datagrams_sent"] - count
+                assert 0 <= there["tunnel_datagrams_dropped"] - lost < questions
+                assert sum(_moved(delta, b)) == here["tunnel_datagrams_sent"]
+            for moved in (there, here):
+                assert not odd(moved)
+        said = a.run(f"hallway perf --datagrams --seconds 1 --round-trip {b.name}:9", check=False)
+        assert said.code == 1 and "no message came back, " in said.err, said
+        server.end()
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def tunnels(pair: Pair, **params: object) -> Iterator[None]:
         unload(*pair.both)
     finally:
         for vm in pair.both:
-            programs = "pkill -KILL -f '[/]hallway/guest/run.py'; pkill -KILL -x 'socat|ncat'"
+            programs = "pkill -KILL -f '[/]hallway/guest/run.py'; pkill -KILL -x 'socat|ncat|hallway'"
             vm.run(programs, check=False)
         unload(*pair.both)
 

@@ -40,7 +40,7 @@ BELOW = {
     "libvirt": {"control", "membership"},
     "tunnel": {"netlink"},
     "capi": {"tunnel"},
-    "cli": {"control", "netlink", "tunnel", "unix"},
+    "cli": {"abi", "control", "netlink", "tunnel", "unix"},
 }
 
 # The daemon's modules: each may use those before it. A component owns its data

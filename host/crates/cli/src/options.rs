@@ -179,6 +179,9 @@ pub enum Command {
         json: bool,
     },
     /// Connect to a program of a VM by AF_VSOCK, or of the host; copy input and output
+    ///
+    /// With --datagrams, each read of the input is a datagram: a line of a terminal, at most 65536
+    /// bytes of a file. The command ends half a second after its input.
     Cat {
         /// What for
         #[command(flatten)]
@@ -187,6 +190,9 @@ pub enum Command {
         to: String,
     },
     /// Listen for one connection by AF_VSOCK; copy input and output
+    ///
+    /// With --datagrams, all that is sent to the port is copied to the output. The input goes to
+    /// the first sender. The command ends when it is killed.
     Listen {
         /// What for
         #[command(flatten)]
@@ -249,6 +255,9 @@ pub struct Kind {
     /// Messages (SOCK_SEQPACKET), not bytes (SOCK_STREAM)
     #[arg(long)]
     pub packets: bool,
+    /// Datagrams (SOCK_DGRAM), each of which arrives whole or is lost; see docs/tunnels.md
+    #[arg(long, conflicts_with = "packets")]
+    pub datagrams: bool,
 }
 
 /// What `hallway perf` measures.

@@ -23,7 +23,8 @@ fn new(kind: SockType) -> Result<OwnedFd> {
     })
 }
 
-/// Connects to a port of a VM, `SOCK_STREAM` or `SOCK_SEQPACKET`. It waits for 2 s at most.
+/// Connects to a port of a VM. It waits for 2 s at most. With `SOCK_DGRAM` it only sets where
+/// datagrams go.
 ///
 /// # Errors
 /// Those of `socket()` and `connect()`: ECONNRESET where nothing listens, EHOSTUNREACH where no VM
@@ -39,14 +40,17 @@ pub fn connect(kind: SockType, cid: u32, port: u32) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens at a port for connections from VMs.
+/// Listens at a port for connections from VMs, or receives there, with `SOCK_DGRAM`.
 ///
 /// # Errors
 /// Those of `socket()`, `bind()` and `listen()`: EADDRINUSE, EACCES for a port below 1024.
 pub fn listen(kind: SockType, port: u32) -> Result<OwnedFd> {
     let socket = new(kind)?;
     bind(socket.as_raw_fd(), &VsockAddr::new(ANY, port))
-        .and_then(|()| wait(&socket, Backlog::new(BACKLOG)?))
+        .and_then(|()| match kind {
+            SockType::Datagram => Ok(()),
+            _ => wait(&socket, Backlog::new(BACKLOG)?),
+        })
         .map_err(|errno| Error::call(format!("port {port} of tunnels"), errno))?;
     Ok(socket)
 }
