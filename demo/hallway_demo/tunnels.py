@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from .watch import Watch
 PORT = 7100
 SIZE = 16 * MIB
 SECONDS = 2
+LENGTH = 64  # bytes of a message of `hallway perf`
 FILE, GOT, MESSAGES = "/tmp/tunnel", "/tmp/got", "/tmp/messages.py"
 
 
@@ -28,6 +30,9 @@ class Tunnels:
 
     stand: Stand
     watch: Watch
+
+    def __init__(self) -> None:
+        self._servers = programs.Servers()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -62,6 +67,23 @@ class Tunnels:
                 "Python, datagrams of 64 B, UDP",
                 trip,
                 self._trip("udp", "vsock-datagram"),
+                lower_is_better=True,
+            ),
+            Row(
+                "tunnel-perf-packet", "iperf3 → hallway perf, packets of 64 B", "messages/s", self._perf_rate
+            ),
+            Row(
+                "tunnel-perf-trip",
+                "sockperf → hallway perf, packets of 64 B",
+                trip,
+                self._perf_trip("tcp", "--packets", PORT + 2),
+                lower_is_better=True,
+            ),
+            Row(
+                "tunnel-perf-datagram",
+                "sockperf → hallway perf, datagrams of 64 B, UDP",
+                trip,
+                self._perf_trip("udp", "--datagrams", PORT + 3),
                 lower_is_better=True,
             ),
         ]
@@ -133,3 +155,45 @@ class Tunnels:
             return Run(self._messages(f"trip 64 {SECONDS}", off, on)[0])
 
         return trip
+
+    @cached_property
+    def _iperf3_server(self) -> object:
+        return programs.iperf3_server(self.stand)
+
+    def _perf_rate(self) -> Run:
+        """Messages a second; those of TCP are writes, which it may gather."""
+        if not self.stand.on:
+            assert self._iperf3_server
+            with self.watch.around():
+                run = programs.iperf3(self.stand.client, self.stand.server.ip4, str(LENGTH), SECONDS)
+            return Run(run.value * 1e6 / LENGTH)
+        count, rate = self._perf("--packets", PORT + 2, r"(\d+) messages .* s: (\d+) messages/s")
+        return Run(rate, up=int(count) * LENGTH)
+
+    @cached_property
+    def _sockperf_servers(self) -> object:
+        return [programs.sockperf_server(self.stand, protocol) for protocol in programs.SOCKPERF]
+
+    def _perf_trip(self, protocol: str, kind: str, port: int) -> Callable[[], Run]:
+        def trip() -> Run:
+            if not self.stand.on:
+                assert self._sockperf_servers
+                with self.watch.around():
+                    run = programs.sockperf(self.stand, SECONDS, LENGTH, protocol)
+                return Run(2 * run.value)
+            pattern = r"(\d+) round trips .* median ([\d.]+) us"
+            count, median = self._perf(f"{kind} --round-trip", port, pattern)
+            return Run(median, up=int(count) * LENGTH, down=int(count) * LENGTH)
+
+        return trip
+
+    def _perf(self, words: str, port: int, pattern: str) -> list[float]:
+        kind = words.split()[0]
+        self._servers.need(self.stand.server, f"hallway perf {kind} --serve {port}", port, sockets="--vsock")
+        command = f"hallway perf {words} --size {LENGTH} --seconds {SECONDS} {self._cid}:{port}"
+        with self.watch.around():
+            said = self.stand.client.run(command, timeout=SECONDS + 60).out
+        found = re.match(pattern, said)
+        if not found:
+            raise LabError(f"`{command}` printed {said}")
+        return [float(word) for word in found.groups()]

@@ -61,6 +61,9 @@ def build_rawstream() -> Path:
 LIBRARIES = "/hallway/ncat/usr/lib/x86_64-linux-gnu:/hallway/ncat/lib/x86_64-linux-gnu"
 NCAT = f"env LD_LIBRARY_PATH={LIBRARIES} /hallway/ncat/usr/bin/ncat"
 
+# Its option for each protocol.
+SOCKPERF = {"tcp": "--tcp", "udp": ""}
+
 
 def unpack_ncat(share: Path) -> None:
     """Lay out ncat, of Nmap, in a folder that guests share: their image has another netcat."""
@@ -114,15 +117,16 @@ def iperf3(client: VM, address: str, write: str, seconds: int) -> Run:
     return Run(received["bits_per_second"] / 8e6, up=sent["bytes"])
 
 
-def sockperf_server(stand: Stand) -> Job:
+def sockperf_server(stand: Stand, protocol: str = "tcp") -> Job:
     """Start sockperf's server."""
-    return serve(stand.server, f"sockperf server --tcp -i {stand.server.ip4} -p 11111", 11111)
+    command = f"sockperf server {SOCKPERF[protocol]} -i {stand.server.ip4} -p 11111"
+    return serve(stand.server, command, 11111, sockets=f"--{protocol}")
 
 
-def sockperf(stand: Stand, seconds: int) -> Run:
-    """Median of the latency in microseconds: half a round trip of 14 bytes."""
-    size = 14
-    command = f"sockperf ping-pong --tcp -i {stand.server.ip4} -p 11111 -m {size} -t {seconds}"
+def sockperf(stand: Stand, seconds: int, size: int = 14, protocol: str = "tcp") -> Run:
+    """Median of the latency in microseconds: half a round trip of `size` bytes."""
+    address = f"{SOCKPERF[protocol]} -i {stand.server.ip4} -p 11111"
+    command = f"sockperf ping-pong {address} -m {size} -t {seconds}"
     said = stand.client.run(command, timeout=seconds + 45).out
     said = re.sub(r"\x1b\[[0-9;]*m", "", said)
     p50 = re.search(r"percentile 50\.000\s*=\s*([\d.]+)", said)
