@@ -37,23 +37,28 @@ class Run:
     more: Mapping[str, float] = field(default_factory=dict)
 
 
-def build_rawstream() -> Path:
-    """Build the static Go program."""
+def build_go(source: Path, target: Path, **env: str) -> None:
+    """Build a static Go program; `env` adds to the settings of go."""
     go = shutil.which("go") or shutil.which("/usr/lib/go/bin/go")
     if not go:
         raise LabError("go is not installed: run `./lab/run setup`")
-    target = paths.out("demo", "rawstream")
-    env = {
+    settings = {
         "CGO_ENABLED": "0",
         "GOCACHE": str(paths.cache("go-build")),
-        "GOFLAGS": "-mod=mod",
+        "GOFLAGS": "-trimpath",
         "GOPROXY": "off",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
         "XDG_CONFIG_HOME": str(paths.cache("go-config")),  # where go keeps its telemetry
     }
-    with paths.lock("rawstream"), step("building the static Go program"):
-        run([go, "build", "-trimpath", "-o", target, "."], cwd=paths.REPO / "demo/go", env=env)
+    with paths.lock(target.name), step(f"building the static Go program {target.name}"):
+        run([go, "build", "-o", target, "."], cwd=source, env=settings | env)
+
+
+def build_rawstream() -> Path:
+    """Build the demo's Go program."""
+    target = paths.out("demo", "rawstream")
+    build_go(paths.REPO / "demo/go", target)
     return target
 
 
