@@ -11,8 +11,9 @@ from pathlib import Path
 
 from hallway_lab import kernelsource
 from hallway_lab.sh import LabError, run
+from hallway_tests.products import cached
 
-from .suite import Suite, cached, lay_out
+from .suite import Suite, lay_out
 
 TESTING = "tools/testing/selftests"
 PARTS = (f"{TESTING}/net/*", f"{TESTING}/*.h", "tools/include/linux/*", "tools/include/uapi/*")

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hallway_lab import paths
-from hallway_lab.sh import run, step
+from hallway_lab.sh import run
 
 HERE = Path(__file__).resolve().parent
 IMAGE = "suites"  # of the guests; lab/hallway_lab/image.py lists the Debian packages in it
@@ -45,19 +44,3 @@ def lay_out(kernel: str, *products: Path) -> None:
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
         else:
             shutil.copy2(path, folder / path.name)
-
-
-def cached(name: str, made_of: tuple[object, ...], make: Callable[[Path], Path]) -> Path:
-    """Return what `make` makes in a scratch folder; older products of that name are removed."""
-    folder = paths.cache("suites", f"{name}-{paths.key(*made_of)}")
-    with paths.lock(f"suites-{name}"):
-        if not folder.exists():
-            with step(f"making {name} for the suites"), paths.workshop(folder) as scratch:
-                product = make(scratch)
-                (scratch / "made").mkdir()
-                product.rename(scratch / "made" / product.name)
-                (scratch / "made").rename(folder)
-        for old in folder.parent.glob(f"{name}-*"):
-            if old != folder:
-                shutil.rmtree(old)
-    return next(folder.iterdir())

@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 from hallway_lab.sh import LabError, run
+from hallway_tests.products import cached
 
-from .suite import Suite, cached, lay_out
+from .suite import Suite, lay_out
 
 VERSION = "1.54.1"
 PROGRAMS = (

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hallway_lab.sh import run
 from hallway_lab.venv import venv
+from hallway_tests.products import cached
 
-from .suite import HERE, Suite, cached, lay_out
+from .suite import HERE, Suite, lay_out
 
 PIP = "26.1"
 REQUIREMENTS = HERE / "wheels.txt"
