@@ -8,7 +8,7 @@ A group of tests (xdist_group) shares its guests; each group runs in one worker:
     e2e-setup       a pair of VMs, and a guest that is set up wrong (test_setup_errors.py)
     e2e-configured  three VMs that hallwayd's configuration names (test_configuration.py)
     e2e-outsourcing a VM with an outsourcer, and a network outside (test_outsourcing.py)
-    e2e-tunnels     a pair of VMs: AF_VSOCK between them (test_tunnels.py)
+    e2e-tunnels     a pair of VMs: AF_VSOCK between them (test_tunnels.py, test_tunnel_programs.py)
     e2e-tunnel-host two VMs, and the host as an end of tunnels (test_tunnel_host.py)
     e2e-cpus        two VMs with two CPUs each, of which hallwayd says how many are online (test_cpus.py)
     e2e-confined    a host as its users have it, in a VM (test_confined.py)

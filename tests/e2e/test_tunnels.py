@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hallway_lab.programs import NCAT
 from hallway_lab.vm import VM
 from hallway_tests import library, tunnels, vsocktest
 from hallway_tests.guests import REPO, Delta, insmod, loaded, odd, rmmod, status, wait_members
@@ -37,12 +36,6 @@ DIFFERENT = {
 }
 
 
-def _check(pair: Pair, delta: Delta) -> None:
-    for vm in pair.both:
-        assert not odd(delta.of(vm))
-        assert not delta.of(vm)["tunnel_resets"]
-
-
 def test_each_byte(pair: Pair) -> None:
     """Streams and packets come back, byte for byte and message for message, and all went through rings."""
     pair.load()
@@ -56,7 +49,7 @@ def test_each_byte(pair: Pair) -> None:
             assert a["tx_bytes_tunnel"] == b["rx_bytes_tunnel"] == said["sent"]
             assert b["tx_bytes_tunnel"] == a["rx_bytes_tunnel"] == said["sent"] - 16
             assert a["tunnel_connections"] == b["tunnel_arrivals"] == 1
-            _check(pair, delta)
+            tunnels.check(pair, delta)
             delta = Delta(*pair.both)
 
 
@@ -72,7 +65,7 @@ def test_many_at_once(pair: Pair) -> None:
             said = run(pair.a, words, 300 * pair.slow)
             assert not said["wrong"], said["wrong"]
         assert delta.of(pair.b)["tunnel_arrivals"] == 100
-        _check(pair, delta)
+        tunnels.check(pair, delta)
 
 
 @pytest.mark.slow_on("6.12")
@@ -85,7 +78,7 @@ def test_trips(pair: Pair, kind: str) -> None:
         assert run(pair.a, f"trips {kind} {cid(pair.b)} {PORT} {TRIPS}", 300 * pair.slow) == TRIPS
         a, b = delta.of(pair.a), delta.of(pair.b)
         assert a["rx_bytes_tunnel"] == b["tx_bytes_tunnel"] == TRIPS
-        _check(pair, delta)
+        tunnels.check(pair, delta)
 
 
 def test_each_call(pair: Pair) -> None:
@@ -135,7 +128,7 @@ def test_closed_both_ways(pair: Pair, kind: str) -> None:
         lost = tunnels.send_to_closed(pair.a, kind, cid(pair.b), 7300, CLOSES, 200 * pair.slow)
         assert not lost, f"{lost} sends went nowhere"
         assert delta.of(pair.a)["rx_bytes_tunnel"] == CLOSES
-        _check(pair, delta)
+        tunnels.check(pair, delta)
         job.kill(15)
         job.wait()
 
@@ -169,48 +162,6 @@ def test_kernels_own(pair: Pair) -> None:
     assert not [name for name in names if f"| {name} |" not in document]
 
 
-SOCAT_SERVER = "socat VSOCK-LISTEN:7100 SYSTEM:'cat >/tmp/got; echo done'"
-
-
-@pytest.mark.slow_on("6.12")
-def test_socat(pair: Pair) -> None:
-    """socat carries a file to socat, unchanged, and an answer back."""
-    pair.load()
-    _copy(pair, f"socat -t 60 - VSOCK-CONNECT:{cid(pair.b)}:7100", SOCAT_SERVER, "done")
-
-
-@pytest.mark.slow_on("6.12")
-@pytest.mark.needs("hallway_tests.tunnels:prepare_ncat")
-def test_ncat(pair: Pair) -> None:
-    """ncat carries a file to socat, with an answer back, and to ncat."""
-    pair.load()
-    _copy(pair, f"{NCAT} --vsock {cid(pair.b)} 7100", SOCAT_SERVER, "done")
-    _copy(
-        pair,
-        f"{NCAT} --vsock --send-only {cid(pair.b)} 7100",
-        f"{NCAT} --vsock -l 7100 --recv-only >/tmp/got",
-        "",
-    )
-
-
-def _copy(pair: Pair, client: str, server: str, answer: str) -> None:
-    """Have programs copy a file from the first VM to the second one."""
-    a, b = pair.both
-    a.run(f"head -c {COPIED_BYTES} /dev/urandom >/tmp/sent")
-    b.run("rm -f /tmp/got")
-    with tunnels.tunnels(pair):
-        delta = Delta(*pair.both)
-        job = b.spawn(f"exec {server}")
-        wait_for(lambda: ":7100 " in b.run("ss -Hl --vsock").out, "it listens")
-        said = a.run(f"{client} </tmp/sent", timeout=120 * pair.slow)
-        assert said.out.strip() == answer, said
-        job.wait(60 * pair.slow)
-        assert delta.of(a)["tx_bytes_tunnel"] == delta.of(b)["rx_bytes_tunnel"] == COPIED_BYTES
-        _check(pair, delta)
-    sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
-    assert sums[0] == sums[1]
-
-
 @pytest.mark.slow_on("6.12")
 @pytest.mark.kernel("6.1")
 @pytest.mark.needs("hallway_tests.library:prepare")
@@ -241,7 +192,7 @@ def test_library(pair: Pair) -> None:
                 assert delta.of(b)["tunnel_refusals"] == (at != port)
                 sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
                 assert sums[0] == sums[1], (listener, sender, at)
-                _check(pair, delta)
+                tunnels.check(pair, delta)
 
 
 @pytest.mark.slow_on("6.12")
@@ -324,7 +275,7 @@ def test_listener_in_fault(pair: Pair) -> None:
             program.say("on")
         assert [keeper.hear(), callers.hear()] == [str(CALLERS)] * 2
         assert delta.of(b)["tunnel_arrivals"] == 4 + CALLERS
-        _check(pair, delta)
+        tunnels.check(pair, delta)
         callers.end()
         assert keeper.hear() == str(CALLERS)
         keeper.end()

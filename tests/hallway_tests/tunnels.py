@@ -12,7 +12,7 @@ from typing import Any
 from hallway_lab import programs
 from hallway_lab.vm import VM, Job
 
-from .guests import share_folder, status
+from .guests import Delta, odd, share_folder, status
 from .pair import Pair
 from .suite import wait_for
 
@@ -88,6 +88,13 @@ def tunnels(pair: Pair, **params: object) -> Iterator[None]:
             programs = "pkill -KILL -f '[/]hallway/guest/run.py'; pkill -KILL -x 'socat|ncat|hallway'"
             vm.run(programs, check=False)
         unload(*pair.both)
+
+
+def check(pair: Pair, delta: Delta) -> None:
+    """Fail on corruption, on a sleeper that only the watchdog woke, and on a reset."""
+    for vm in pair.both:
+        assert not odd(delta.of(vm))
+        assert not delta.of(vm)["tunnel_resets"]
 
 
 def cid(vm: VM) -> int:
