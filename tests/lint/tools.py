@@ -58,7 +58,11 @@ def _cargo(component: str) -> None:
 def rustfmt() -> list[str]:
     """Rust is formatted by rustfmt with its defaults."""
     _cargo("cargo-fmt")
-    return _said(["cargo", "fmt", "--all", "--check"], REPO / "host")
+    return [
+        line
+        for folder in ("host", "tests/helpers/echo-rust")
+        for line in _said(["cargo", "fmt", "--all", "--check"], REPO / folder)
+    ]
 
 
 def clippy() -> list[str]:
