@@ -52,7 +52,7 @@ MODULES = (
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),
     *("vms/bridge", "vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
-    *("pairs", "helpers/cgroups", "helpers/listen", "helpers/process", "helpers"),
+    *("pairs", "cgroup", "helpers/cgroups", "helpers/listen", "helpers/process", "helpers"),
     *("cpus", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )

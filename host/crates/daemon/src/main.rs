@@ -16,6 +16,7 @@
 //! | [`stop`] | `hallwayd --stop` |
 
 mod access;
+mod cgroup;
 mod clients;
 mod config;
 mod connections;

@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 use rustix::fs::{access, getxattr, Access};
 use tracing::{debug, error, info, warn};
 
+use crate::cgroup::{self, UNIFIED};
 use crate::regionspec::{OUTSOURCED, TUNNELED};
 
 /// Attributes of a cgroup that is delegated. Only root can read the second one, which alone
@@ -62,7 +63,8 @@ impl Cgroups {
             return true;
         };
         let wanted = Path::new(&own.name).join(name);
-        find_name(&pid.to_string()).is_some_and(|its| Path::new(&its) == wanted)
+        let name = cgroup::find_name(Path::new("/proc"), &pid.to_string(), UNIFIED);
+        name.is_some_and(|its| Path::new(&its) == wanted)
     }
 
     /// Where a process writes `0` to be in the cgroup with this name. Nothing: it is to stay
@@ -106,24 +108,10 @@ fn remove_others(own: &Path, names: &[String]) {
     }
 }
 
-/// The name of a process's cgroup.
-fn find_name(pid: &str) -> Option<String> {
-    let all = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mut all = all.lines();
-    Some(all.find_map(|line| line.strip_prefix("0::/"))?.into())
-}
-
 /// The cgroup of this process.
 fn find_own() -> Option<Cgroup> {
-    let name = find_name("self")?;
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let mut mounts = mounts.lines().map(|line| line.split(' ').skip(1));
-    let path = mounts.find_map(|mut parts| {
-        let path = Path::new(parts.next()?).join(&name);
-        // Another mount may hide it.
-        let is_there = parts.next() == Some("cgroup2") && path.join("cgroup.procs").exists();
-        is_there.then_some(path)
-    })?;
+    let name = cgroup::find_name(Path::new("/proc"), "self", UNIFIED)?;
+    let path = cgroup::find_path(Path::new("/proc"), &name, UNIFIED)?;
     Some(Cgroup { name, path })
 }
 
