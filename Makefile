@@ -149,7 +149,7 @@ install-host: ## the same, alone
 		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
 		host/hallwayd.toml packaging/grafana.json \
-		$(addprefix host/systemd/,outsource.conf status.conf xen.conf)
+		$(addprefix host/systemd/,outsource.conf status.conf weight.conf xen.conf)
 	$(call install-docs,hallway-host)
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
 		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""CPUs for VMs that send: hallwayd says how many are online, and the guest's module parks the others."""
+"""CPUs for VMs that send: the guest's module parks others, or the VM's cgroup gets more weight."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 
 import pytest
 from hallway_lab.measure import direction
 from hallway_lab.vm import VM
-from hallway_tests.cpus import PRESENT, STILL, Cpus, obey, online, order, report
+from hallway_tests.cpus import PRESENT, RULES, STILL, WEIGHT, Cpus, apart, obey, online, order, report
 from hallway_tests.guests import Delta, Stream, autopsy, connections, counters, odd
 from hallway_tests.streams import one_way
 from hallway_tests.suite import wait_for
@@ -102,6 +103,51 @@ def test_daemon_killed(cpus: Cpus) -> None:
             assert "before hallwayd started" in cpus.shown(a)["why"]
         cpus.wait_given(a, 1)
         assert counters(a)["cpus_parked"] == 2
+
+
+def test_weight(cpus: Cpus) -> None:
+    """With `mechanism = "weight"` a sender's cgroup gets weight; however hallwayd ends, it loses it again."""
+    a, b = cpus.both
+    with apart(a) as file, contextlib.ExitStack() as stack:
+        base = int(file.read_text())
+
+        def wait_weight(wanted: int) -> None:
+            wait_for(lambda: int(file.read_text()) == wanted, f"the weight is {wanted}", 60 * cpus.slow)
+
+        stack.callback(cpus.configure)
+        cpus.configure(RULES, WEIGHT)
+        stack.enter_context(cpus.loaded())
+        wait_for(lambda: cpus.shown(a)["given"] == 1, "it begins", 30 * cpus.slow)
+        assert cpus.shown(a)["why"] == "begins with the least"
+        # The other one is with all that this run has started.
+        assert f"beside QEMU's {b.pid}: start each QEMU" in cpus.shown(b)["problem"]
+        assert "in a cgroup of its own" in cpus.say("cpus")
+        with _sending(cpus):
+            wait_weight(2 * base)
+            wait_for(lambda: cpus.shown(a)["weight"] == 2 * base, "that is shown", 30 * cpus.slow)
+            shown = cpus.shown(a)
+            assert (shown["given"], shown["why"]) == (2, "sends on 2 connections, CPUs busy")
+            assert not shown["problem"]
+            # Nothing is parked.
+            assert online(a) == PRESENT
+            cpus.site.daemon.kill()
+            assert int(file.read_text()) == 2 * base
+            cpus.site.daemon.start()
+            wait_for(lambda: cpus.shown(a)["given"] == 2, "the next one goes on", 30 * cpus.slow)
+            assert "before hallwayd started" in cpus.shown(a)["why"]
+            assert int(file.read_text()) == 2 * base
+        wait_weight(base)
+        wait_for(lambda: cpus.shown(a)["given"] == 1, "that is shown", 30 * cpus.slow)
+        assert not counters(a)["cpus_parked"]
+        with _sending(cpus):
+            wait_weight(2 * base)
+            cpus.site.daemon.kill(signal.SIGTERM)
+            assert int(file.read_text()) == base
+            cpus.site.daemon.start()
+            wait_weight(2 * base)
+            # Killed, and the next one is not to give weight.
+            cpus.configure()
+            wait_weight(base)
 
 
 @pytest.mark.last  # QEMUs do not connect to the next hallwayd

@@ -8,11 +8,13 @@ import json
 import mmap
 import os
 import struct
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hallway_lab import topology
 from hallway_lab.topology import Daemon, Site
 from hallway_lab.vm import VM
@@ -53,6 +55,7 @@ LIMITS = """
 min = {min}
 max = {max}
 """
+WEIGHT = LIMITS.format(min=1, max=PRESENT) + 'mechanism = "weight"\n'
 # Of the private page: abi/hallway/region.h.
 ORDER, REPORT, PAGE = 3952, 3960, 4096
 STATUS = ("done", "working", "failed", "refused", "invalid")
@@ -128,6 +131,33 @@ class Cpus:
         for vm in self.both:
             if loaded(vm):
                 rmmod(vm, 120 * self.slow)
+
+
+def _hierarchy() -> tuple[Path, str, str]:
+    """Return where cgroups with a weight are, the controller that names them, and the file."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, options, *_ = line.split()
+        root = Path(place)
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return root, "cpu", "cpu.shares"
+        if kind == "cgroup2" and "cpu" in (root / "cgroup.subtree_control").read_text().split():
+            return root, "", "cpu.weight"
+    pytest.skip("no hierarchy of cgroups has the cpu controller here")
+
+
+@contextlib.contextmanager
+def apart(vm: VM) -> Iterator[Path]:
+    """Have a VM's QEMU in a cgroup of its own for the length of the block; yield the file with the weight."""
+    root, controller, name = _hierarchy()
+    lines = [line.split(":", 2) for line in Path(f"/proc/{vm.pid}/cgroup").read_text().splitlines()]
+    (home,) = [root / path[1:] for _, names, path in lines if controller in names.split(",")]
+    cgroup = Path(tempfile.mkdtemp(prefix="hallway-test-", dir=root))
+    try:
+        (cgroup / "cgroup.procs").write_text(str(vm.pid))
+        yield cgroup / name
+    finally:
+        (home / "cgroup.procs").write_text(str(vm.pid))
+        cgroup.rmdir()
 
 
 def online(vm: VM) -> int:

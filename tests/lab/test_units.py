@@ -149,6 +149,21 @@ def test_nftables(booted: Systemd) -> None:
     assert _counted(booted) == 1
 
 
+@pytest.mark.parametrize("booted", [("weight",)], ids=["weight"], indirect=True)
+def test_weight(booted: Systemd) -> None:
+    """With weight.conf hallwayd can write the cgroups of libvirt's slice, and no others."""
+    booted.start("hallwayd")
+    pid = booted.run("systemctl", "show", "--property=MainPID", "--value", "hallwayd").strip()
+
+    def make(cgroup: str) -> None:
+        booted.run("nsenter", f"--target={pid}", "--mount", "mkdir", f"/sys/fs/cgroup/{cgroup}/test")
+
+    make("machine.slice")
+    for cgroup in ("system.slice", "."):
+        with pytest.raises(LabError, match="Read-only file system"):
+            make(cgroup)
+
+
 @pytest.mark.parametrize("booted", [("status",)], ids=["status"], indirect=True)
 def test_metrics(booted: Systemd) -> None:
     """With status.conf the unit for metrics is answered by hallwayd."""

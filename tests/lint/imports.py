@@ -53,7 +53,7 @@ MODULES = (
     *("regions/served", "regions"),
     *("vms/bridge", "vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
     *("pairs", "cgroup", "helpers/cgroups", "helpers/listen", "helpers/process", "helpers"),
-    *("cpus", "picture", "requests", "clients"),
+    *("cpus/weight", "cpus", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )
 

@@ -50,7 +50,8 @@ pub fn cpus(run_dir: &Path, json: bool) -> Result<()> {
         return Ok(());
     }
     let mut table = Table::new(&[
-        "vm", "given", "online", "least", "most", "sends on", "busy", "waiting", "since", "why",
+        "vm", "given", "online", "weight", "least", "most", "sends on", "busy", "waiting", "since",
+        "why",
     ]);
     for (name, cpus) in &all {
         table.row(cpus_row(name, cpus));
@@ -75,6 +76,7 @@ fn cpus_row(name: &str, cpus: &Cpus) -> Vec<String> {
         name.into(),
         number(cpus.given),
         number(cpus.online),
+        number(cpus.weight),
         cpus.min.to_string(),
         cpus.max.to_string(),
         cpus.senders.to_string(),

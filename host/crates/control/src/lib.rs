@@ -295,11 +295,13 @@ pub struct Vm {
 /// The CPUs of a VM, as they were a second ago or two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpus {
-    /// How many are online at least.
+    /// How they are given: `park` or `weight`.
+    pub mechanism: String,
+    /// How many it is given at least.
     pub min: u32,
-    /// How many are online at most.
+    /// How many it is given at most.
     pub max: u32,
-    /// How many its guest is to have online; nothing: its guest is not known.
+    /// How many it is given; nothing: its guest or its cgroup is not known.
     pub given: Option<u32>,
     /// The reason for this number.
     pub why: String,
@@ -307,6 +309,8 @@ pub struct Cpus {
     pub since_seconds: u64,
     /// How many are online, as its guest says.
     pub online: Option<u32>,
+    /// The weight of its cgroup; nothing: it parks, or that is not known.
+    pub weight: Option<u32>,
     /// Connections and tunnels on which it sends, as its guest says.
     pub senders: u32,
     /// Share of the time that its CPUs that are online ran, in percent; nothing: not measured.

@@ -13,4 +13,6 @@ mod meter;
 mod policy;
 
 pub use meter::{idle_cpus, Idle, Meter};
-pub use policy::{Answer, Change, Host, Limits, Look, Rules, Sample, Scheduler, Usage, Vm, Why};
+pub use policy::{
+    Answer, Change, Host, Limits, Look, Mechanism, Rules, Sample, Scheduler, Usage, Vm, Why,
+};

@@ -50,9 +50,21 @@ impl Default for Rules {
     }
 }
 
-/// How many CPUs a VM may have online.
+/// How a VM gets another CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mechanism {
+    /// Its guest brings one online that was parked.
+    #[default]
+    Park,
+    /// It gets the weight of one more, where VMs wait for CPUs of the host.
+    Weight,
+}
+
+/// How many CPUs a VM may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
+    /// How it gets them.
+    pub mechanism: Mechanism,
     /// The least number.
     pub min: u32,
     /// The greatest number.
@@ -132,7 +144,7 @@ pub enum Why {
     Idle,
     /// VMs wait for CPUs of the host.
     Contended,
-    /// Its guest did not carry the order out.
+    /// The order was not carried out.
     Refused,
 }
 
@@ -148,7 +160,7 @@ impl fmt::Display for Why {
             Self::Fewer(count) => write!(f, "sends on {count} connections"),
             Self::Idle => f.write_str("CPUs idle"),
             Self::Contended => f.write_str("VMs wait for CPUs of the host"),
-            Self::Refused => f.write_str("its guest did not carry the order out"),
+            Self::Refused => f.write_str("the order was not carried out"),
         }
     }
 }
@@ -342,17 +354,24 @@ impl Vm {
         let most = self.limits.max.min(present).max(self.limits.min);
         let wanted = self.senders.clamp(self.limits.min, most);
         let cpus = sample.busiest(self.given);
-        let busy = cpus.iter().all(|one| one.run >= rules.busy);
+        let parks = self.parks();
+        // What weight is for is the time for which they wait.
+        let need = |one: &Usage| one.run + if parks { 0.0 } else { one.delay };
+        let busy = cpus.iter().all(|one| need(one) >= rules.busy);
         let run: f64 = cpus.iter().map(|one| one.run).sum();
         let delay: f64 = cpus.iter().map(|one| one.delay).sum();
         let delayed = delay > 0.0 && delay > rules.contended * (run + delay);
         let could_do_without =
             self.given > self.limits.min && run + delay < LOOSE * f64::from(self.given - 1);
         self.wants
-            .note(wanted > self.given && busy && !delayed, now);
+            .note(wanted > self.given && busy && !(parks && delayed), now);
         self.fewer.note(wanted < self.given, now);
         self.loose.note(could_do_without, now);
         self.delayed.note(delayed, now);
+    }
+
+    fn parks(&self) -> bool {
+        self.limits.mechanism == Mechanism::Park
     }
 
     fn may_change(&self, rules: &Rules, now: Duration) -> bool {
@@ -392,6 +411,9 @@ impl Vm {
 /// CPUs of the host; what was given last goes first. At most one VM gets or loses a CPU in a
 /// step. A VM waits until its guest has carried out the order before; an order that is not
 /// carried out is taken back.
+///
+/// Weight is given where CPUs are contended, and takes none of the host's that are idle. So
+/// neither of the two counts for it.
 #[derive(Debug)]
 pub struct Scheduler {
     rules: Rules,
@@ -455,7 +477,7 @@ impl Scheduler {
         let mut all = self.vms.values();
         if all.any(|vm| vm.delayed.lasts(rules.give_back, now)) {
             let given = self.vms.iter_mut();
-            let given = given.filter(|(_, vm)| vm.may_shrink(rules, now));
+            let given = given.filter(|(_, vm)| vm.parks() && vm.may_shrink(rules, now));
             if let Some((number, vm)) = given.max_by_key(|(_, vm)| vm.grants.last().copied()) {
                 vm.returns.begin(now);
                 let change = vm.change(*number, vm.given - 1, Why::Contended, now);
@@ -474,11 +496,9 @@ impl Scheduler {
         if shrinks.is_some() {
             return shrinks;
         }
-        if !self.idle.lasts(rules.grow, now) {
-            return None;
-        }
+        let is_idle = self.idle.lasts(rules.grow, now);
         let wants = self.vms.iter_mut();
-        let wants = wants.filter(|(_, vm)| vm.is_to_grow(rules, now));
+        let wants = wants.filter(|(_, vm)| (is_idle || !vm.parks()) && vm.is_to_grow(rules, now));
         let (number, vm) = wants.min_by_key(|(_, vm)| vm.wants.0)?;
         // Another one gets a CPU if one is still idle then.
         self.idle = Since::default();
@@ -500,6 +520,8 @@ mod tests {
         vms: BTreeMap<usize, (u32, Vec<Usage>)>,
         idle: f64,
         answer: Answer,
+        /// Of VMs that enter.
+        mechanism: Mechanism,
         changes: Vec<(u64, Change)>,
     }
 
@@ -516,6 +538,7 @@ mod tests {
                 vms: BTreeMap::new(),
                 idle: 2.0,
                 answer: Answer::Done,
+                mechanism: Mechanism::Park,
                 changes: Vec::new(),
             };
             for vm in 0..count {
@@ -526,7 +549,11 @@ mod tests {
         }
 
         fn enter(&mut self, vm: usize, ordered: u32) {
-            let limits = Limits { min: 1, max: 4 };
+            let limits = Limits {
+                mechanism: self.mechanism,
+                min: 1,
+                max: 4,
+            };
             let now = Duration::from_secs(self.now);
             self.scheduler.enter(vm, limits, ordered, now);
         }
@@ -713,6 +740,26 @@ mod tests {
         // 10, 20, 40, ... 600 s.
         let changes = played.changes.len();
         assert!((10..30).contains(&changes), "{changes}");
+    }
+
+    #[test]
+    fn weight_is_given_where_vms_wait_for_the_host() {
+        let mut played = Played::new(1);
+        played.mechanism = Mechanism::Weight;
+        played.enter(1, 0);
+        played.idle = 0.0;
+        for vm in [0, 1] {
+            played.load(vm, 2, 0.4, 0.5);
+        }
+        played.pass(MINUTE / 2);
+        assert_eq!([0, 1].map(|vm| played.given(vm)), [1, 2]);
+        assert_eq!(played.why(1), Why::Sends(2));
+        // It is for that: it stays, however long they wait, and goes without need.
+        played.pass(MINUTE);
+        assert_eq!([0, 1].map(|vm| played.given(vm)), [1, 2]);
+        played.load(1, 0, 0.0, 0.0);
+        played.pass(MINUTE);
+        assert_eq!((played.given(1), played.why(1)), (1, Why::Idle));
     }
 
     #[test]

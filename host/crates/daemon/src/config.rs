@@ -15,7 +15,7 @@ use anyhow::{bail, Context, Result};
 use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES, TUNNEL_RANGES};
 use hallway_abi::tunnel::HOST_UUID;
 use hallway_control::{is_vm_name, VM_NAMES};
-use hallway_cpus::{Limits, Rules};
+use hallway_cpus::{Limits, Mechanism, Rules};
 use hallway_host::Policy as TunnelPolicy;
 use hallway_membership::{is_own, Error, Geometry, Uuid};
 use hallway_outsource::orders::{check_family, Policy};
@@ -133,7 +133,7 @@ pub struct VmConfig {
     pub outsource: Option<Helper>,
     /// The helper that is the host's end of its tunnels, if there is one.
     pub tunnels: Option<Helper>,
-    /// How many CPUs it may have online, if `hallwayd` says how many.
+    /// How many CPUs it may be given, if `hallwayd` says how many.
     pub cpus: Option<Limits>,
 }
 
@@ -288,8 +288,16 @@ struct RawVm {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawMechanism {
+    Park,
+    Weight,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawCpus {
+    mechanism: Option<RawMechanism>,
     min: Option<Spanned<u32>>,
     max: Spanned<u32>,
 }
@@ -1075,7 +1083,15 @@ fn vm_cpus(vm: &RawVm) -> Result<Option<Limits>, Fault> {
         let what = format!("max is more than min, which is {min}, and at most {CPUS_MAX}");
         return Err(fault(&raw.max, what));
     }
-    Ok(Some(Limits { min, max }))
+    let mechanism = match raw.mechanism {
+        None | Some(RawMechanism::Park) => Mechanism::Park,
+        Some(RawMechanism::Weight) => Mechanism::Weight,
+    };
+    Ok(Some(Limits {
+        mechanism,
+        min,
+        max,
+    }))
 }
 
 /// Reads `[cpus]`.
@@ -1593,7 +1609,12 @@ mod tests {
             (cpus("min = 0\nmax = 2"), 11, "from 1 to 256"),
             (cpus("max = 300"), 11, "at most 256"),
             (cpus("max = \"2\""), 11, "a whole number"),
-            (cpus("cpus = 2"), 11, "expected `min` or `max`"),
+            (cpus("cpus = 2"), 11, "expected one of `mechanism`"),
+            (
+                cpus("mechanism = \"plug\"\nmax = 2"),
+                11,
+                "`park` or `weight`",
+            ),
             (vm("[vm.cpus]\nmax = 2"), 9, "needs a monitor"),
             ("[cpus]\nbusy = 101\n".into(), 2, "from 0 to 100"),
             ("[cpus]\nshrink = 0\n".into(), 2, "from 1 to 86400"),
@@ -1612,9 +1633,19 @@ mod tests {
         let config = parse(
             "[cpus]\nbusy = 50\nidle = 0\ngive-back = 7\n[[vm]]\nname = \"v\"\n\
              uuid = \"8d5c6c5e-0000-4000-8000-000000000001\"\nmonitor = \"/m\"\n\
-             [vm.cpus]\nmax = 3\n",
+             [vm.cpus]\nmax = 3\n[[vm]]\nname = \"w\"\n\
+             uuid = \"8d5c6c5e-0000-4000-8000-000000000002\"\nmonitor = \"/n\"\n\
+             [vm.cpus]\nmechanism = \"weight\"\nmin = 2\nmax = 4\n",
         );
-        assert_eq!(config.vms[0].cpus, Some(Limits { min: 1, max: 3 }));
+        let limits = |mechanism, min, max| {
+            Some(Limits {
+                mechanism,
+                min,
+                max,
+            })
+        };
+        assert_eq!(config.vms[0].cpus, limits(Mechanism::Park, 1, 3));
+        assert_eq!(config.vms[1].cpus, limits(Mechanism::Weight, 2, 4));
         let rules = Rules {
             busy: 0.5,
             idle: 0.0,

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs of VMs: which are to be online, for those that the configuration names.
+//! CPUs of VMs: how many each is given, of those that the configuration names.
 //!
 //! Once a second the threads of their vCPUs and the host are measured, and the policy of
 //! `hallway_cpus` decides. The order is in the private page of a guest, whose module parks
 //! the other CPUs. It stays there while no daemon runs, and the next one goes on with it.
+//! With `mechanism = "weight"`, the weight of a cgroup is written instead: [`weight`].
+
+mod weight;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +14,17 @@ use std::time::{Duration, Instant};
 
 use hallway_abi::region as abi;
 use hallway_control as control;
-use hallway_cpus::{idle_cpus, Answer, Change, Host, Idle, Look, Meter, Sample, Scheduler};
+use hallway_cpus::{
+    idle_cpus, Answer, Change, Host, Idle, Limits, Look, Mechanism, Meter, Sample, Scheduler,
+};
 use hallway_membership::{CpuReport, Uuid};
 use tracing::info;
 
+use self::weight::Weight;
 use crate::config::Config;
 use crate::connections::{Connection, Connections};
 use crate::effect::Effect;
+use crate::keeper::SavedWeight;
 use crate::regions::Regions;
 use crate::vms::Vms;
 
@@ -31,6 +38,8 @@ pub struct Cpus {
     started: Instant,
     /// The daemon ends for good: all CPUs come back.
     over: bool,
+    /// The weights that the holder knows of.
+    saved: Vec<SavedWeight>,
 }
 
 /// A VM of the configuration whose CPUs are scheduled.
@@ -39,16 +48,22 @@ struct Watched {
     limits: control::Cpus,
     meter: Meter,
     report: Option<CpuReport>,
+    /// That of its cgroup, if it is given weight.
+    weight: Option<Weight>,
     sample: Option<Sample>,
     /// Why it could not be measured.
     problem: Option<String>,
 }
 
 impl Cpus {
-    /// Begins with nothing but the configuration.
-    pub fn new(config: &Config) -> Self {
-        let watched = |limits: hallway_cpus::Limits| Watched {
+    /// Begins with the configuration, and weights that a daemon before this one may have raised.
+    pub fn new(config: &Config, weights: Vec<SavedWeight>) -> Self {
+        let watched = |limits: Limits| Watched {
             limits: control::Cpus {
+                mechanism: match limits.mechanism {
+                    Mechanism::Park => "park".into(),
+                    Mechanism::Weight => "weight".into(),
+                },
                 min: limits.min,
                 max: limits.max,
                 ..control::Cpus::default()
@@ -56,14 +71,25 @@ impl Cpus {
             ..Watched::default()
         };
         let all = config.vms.iter().enumerate();
+        let mut all: BTreeMap<usize, Watched> = all
+            .filter_map(|(number, vm)| Some((number, watched(vm.cpus?))))
+            .collect();
+        for saved in weights.clone() {
+            let number = config.vm_of(saved.vm);
+            let number = number.filter(|number| has(config, *number, Mechanism::Weight));
+            let weight = Weight::recover(saved);
+            match number.and_then(|number| all.get_mut(&number)) {
+                Some(watched) => watched.weight = Some(weight),
+                None => weight.restore(),
+            }
+        }
         Self {
             scheduler: Scheduler::new(config.cpus.clone().unwrap_or_default()),
-            all: all
-                .filter_map(|(number, vm)| Some((number, watched(vm.cpus?))))
-                .collect(),
+            all,
             idle: None,
             started: Instant::now(),
             over: false,
+            saved: weights,
         }
     }
 
@@ -74,7 +100,7 @@ impl Cpus {
             return Some(0);
         }
         let number = config.vm_of(uuid?);
-        match number.filter(|number| self.all.contains_key(number)) {
+        match number.filter(|number| has(config, *number, Mechanism::Park)) {
             None => Some(0),
             Some(number) => self.scheduler.get(number).map(|vm| vm.given()),
         }
@@ -83,6 +109,44 @@ impl Cpus {
     /// All CPUs come back.
     pub fn end(&mut self) {
         self.over = true;
+        self.restore_weights();
+    }
+
+    /// Gives cgroups back the weights that they had.
+    pub fn restore_weights(&mut self) {
+        self.all.values_mut().for_each(Watched::restore_weight);
+    }
+
+    /// Writes weights of VMs that were given something else. The holder has to know of them.
+    pub fn write_weights(&mut self) {
+        if self.is_unsaved() {
+            return;
+        }
+        for (number, watched) in &mut self.all {
+            let vm = self.scheduler.get(*number);
+            if let (Some(vm), Some(weight)) = (vm, &mut watched.weight) {
+                if let Err(error) = weight.set(vm.given(), watched.limits.min) {
+                    watched.problem = Some(format!("{error:#}"));
+                }
+            }
+        }
+    }
+
+    /// Weights of cgroups, for a later daemon.
+    pub fn weights(&self) -> Vec<SavedWeight> {
+        let all = self.all.values();
+        let all = all.filter_map(|watched| Some(watched.weight.as_ref()?.saved().clone()));
+        all.collect()
+    }
+
+    /// Whether a later daemon would not know of each of them.
+    pub fn is_unsaved(&self) -> bool {
+        self.weights() != self.saved
+    }
+
+    /// The holder has them.
+    pub fn on_saved(&mut self) {
+        self.saved = self.weights();
     }
 
     /// Measures, and decides.
@@ -104,21 +168,42 @@ impl Cpus {
             let (Some(limits), Some(guest)) = (vm.cpus, connections.of_guest(vm.uuid)) else {
                 self.scheduler.forget(*number);
                 watched.report = None;
+                watched.problem = None;
+                watched.restore_weight();
                 continue;
             };
-            if self.scheduler.get(*number).is_none() {
-                let ordered = guest.page.cpu_order();
-                self.scheduler.enter(*number, limits, ordered, now);
+            let senders = count_senders(guest, regions);
+            let vcpus = vms.vcpus(*number);
+            let is_measured = watched.measure(vcpus, senders, now);
+            if !is_measured {
+                effects.push(Effect::AskVcpus(*number));
             }
             watched.report = guest.page.cpu_report();
-            let senders = count_senders(guest, regions);
-            if !watched.measure(vms.vcpus(*number), senders, now) {
-                effects.push(Effect::AskVcpus(*number));
+            let ordered = match limits.mechanism {
+                Mechanism::Park => guest.page.cpu_order(),
+                Mechanism::Weight => {
+                    if let Some((qemu, threads)) = vcpus.filter(|_| is_measured) {
+                        watched.find_weight(vm.uuid, qemu, threads);
+                    }
+                    let weight = watched.weight.as_ref();
+                    let Some(given) = weight.and_then(|weight| weight.given(limits.min)) else {
+                        self.scheduler.forget(*number);
+                        continue;
+                    };
+                    given
+                }
+            };
+            if self.scheduler.get(*number).is_none() {
+                self.scheduler.enter(*number, limits, ordered, now);
             }
             let given = self.scheduler.get(*number).map_or(0, |vm| vm.given());
             let look = Look {
                 sample: watched.sample.clone(),
-                answer: answer(watched.report, given),
+                answer: match &watched.weight {
+                    None => answer(watched.report, given),
+                    Some(weight) if weight.is_of(given, limits.min) => Answer::Done,
+                    Some(_) => Answer::Working,
+                },
             };
             looks.insert(*number, look);
         }
@@ -140,9 +225,9 @@ impl Cpus {
     pub fn status(&self, number: usize) -> Option<control::Cpus> {
         let watched = self.all.get(&number)?;
         let Some(vm) = self.scheduler.get(number) else {
-            let problem = "its guest is not known: its module, hallway, must run";
+            let unknown = || "its guest is not known: its module, hallway, must run".into();
             return Some(control::Cpus {
-                problem: Some(problem.into()),
+                problem: Some(watched.problem.clone().unwrap_or_else(unknown)),
                 ..watched.limits.clone()
             });
         };
@@ -161,6 +246,7 @@ impl Cpus {
                 .saturating_sub(vm.changed())
                 .as_secs(),
             online: watched.report.map(|report| report.online),
+            weight: watched.weight.as_ref().and_then(Weight::now),
             senders: vm.senders(),
             busy_percent: mean(|one| one.run),
             waiting_percent: mean(|one| one.delay),
@@ -191,7 +277,32 @@ impl Watched {
         }
     }
 
+    /// Finds the weight of its cgroup, or why that is left alone.
+    fn find_weight(&mut self, vm: Uuid, qemu: i32, threads: &[i32]) {
+        match Weight::find(Path::new(PROC), vm, qemu, threads) {
+            Ok(found) => {
+                self.weight = Some(match self.weight.take() {
+                    Some(before) => found.follow(before),
+                    None => found,
+                });
+            }
+            Err(error) => {
+                self.problem = Some(format!("{error:#}"));
+                self.restore_weight();
+            }
+        }
+    }
+
+    fn restore_weight(&mut self) {
+        if let Some(weight) = self.weight.take() {
+            weight.restore();
+        }
+    }
+
     fn find_problem(&self, vm: &hallway_cpus::Vm) -> Option<String> {
+        if self.weight.is_some() {
+            return self.problem.clone();
+        }
         let Some(report) = self.report else {
             return Some("its module says nothing of CPUs: it does not run, or is older".into());
         };
@@ -215,6 +326,13 @@ impl Watched {
                 })
             })
     }
+}
+
+/// Whether a VM of the configuration gets CPUs in this way.
+fn has(config: &Config, vm: usize, mechanism: Mechanism) -> bool {
+    config.vms[vm]
+        .cpus
+        .is_some_and(|limits| limits.mechanism == mechanism)
 }
 
 /// What a report says of an order.

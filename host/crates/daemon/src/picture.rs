@@ -8,7 +8,7 @@
 //! | [`Vms`] | the VMs of the configuration: monitors, ring memory, migrations |
 //! | [`Pairs`] | which two VMs have a region of their own |
 //! | [`Helpers`] | the processes that each share a region with one VM |
-//! | [`Cpus`] | how many CPUs VMs are to have online |
+//! | [`Cpus`] | how many CPUs VMs are given |
 //!
 //! Each may read those above it in this table, and changes itself alone. What is
 //! to happen to another follows from what it returns: [`Effect`]s, for which

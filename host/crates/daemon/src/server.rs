@@ -9,7 +9,8 @@
 //! 3. Regions get their headers. Helpers are started, and learn of their guests.
 //! 4. Pages get their candidates, their replies, and how many CPUs are to be online.
 //! 5. Doorbells ring.
-//! 6. Monitors are asked for the memory that VMs lack.
+//! 6. Cgroups of VMs get their weights.
+//! 7. Monitors are asked for the memory that VMs lack.
 //!
 //! At whatever instant the daemon dies, the next one has a state at least as new
 //! as what any guest has seen, and carries the same picture outward again. Each
@@ -312,6 +313,10 @@ impl Server {
         let is_reload = self.stopping == Some(Stop::Reload);
         let is_handover = is_reload || self.stopping == Some(Stop::Handover) && connections > 0;
         if is_handover {
+            if !is_reload {
+                // Nothing would lower them.
+                self.picture.cpus.restore_weights();
+            }
             // Of a helper that was just started the holder may not know all.
             self.commit();
         } else {

@@ -135,7 +135,7 @@ fn vms(registry: &mut Registry, status: &Status) {
     let given = gauges(
         registry,
         "vm_cpus",
-        "CPUs that a VM with [vm.cpus] is to have online",
+        "CPUs that a VM with [vm.cpus] is given",
     );
     let released = gauges(
         registry,

@@ -52,6 +52,22 @@ pub struct State {
     /// VMs that have released their ring memory. A state of an older daemon has none.
     #[serde(default)]
     pub releases: Vec<SavedRelease>,
+    /// Weights of cgroups that may have been raised. A state of an older daemon has none.
+    #[serde(default)]
+    pub weights: Vec<SavedWeight>,
+}
+
+/// The weight of the cgroup of a VM's QEMU, as the state has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedWeight {
+    /// UUID of the VM.
+    pub vm: Uuid,
+    /// Process of its QEMU.
+    pub qemu: i32,
+    /// The file that has the weight.
+    pub file: PathBuf,
+    /// The weight without what was given.
+    pub base: u32,
 }
 
 /// A release of ring memory that is not over, in the state.
@@ -175,6 +191,7 @@ impl State {
             doorbells: Vec::new(),
             helpers: Vec::new(),
             releases: Vec::new(),
+            weights: Vec::new(),
         }
     }
 
@@ -247,6 +264,7 @@ mod tests {
         old["bells"] = serde_json::json!([]);
         old["outsourcers"] = serde_json::json!([]);
         old["releases"] = serde_json::json!([]);
+        old["weights"] = serde_json::json!([]);
         assert_eq!(serde_json::to_value(&state).unwrap(), old);
         for (key, said) in [
             ("major", "speak ABI version 1"),

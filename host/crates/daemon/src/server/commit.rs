@@ -19,6 +19,7 @@ impl Server {
         if picture.connections.is_unsaved()
             || picture.regions.is_unsaved()
             || picture.vms.is_unsaved()
+            || picture.cpus.is_unsaved()
             || self.keeper.is_behind()
         {
             self.save();
@@ -43,6 +44,7 @@ impl Server {
         rings.extend(connections.write_replies(&changed, config, |name| regions.key(name)));
         rings.extend(connections.write_cpu_orders(|one| cpus.order(one.uuid, config)));
         self.picture.connections.ring(&rings);
+        self.picture.cpus.write_weights();
         self.picture.plug_regions();
     }
 
@@ -66,6 +68,7 @@ impl Server {
         state.doorbells = connections.saved_doorbells();
         state.helpers = self.picture.helpers.saved(&self.picture.config);
         state.releases = self.picture.vms.releases();
+        state.weights = self.picture.cpus.weights();
         let regions = &mut self.picture.regions;
         connections.keep(self.keeper.holder())?;
         regions.keep(self.keeper.holder())?;
@@ -75,6 +78,7 @@ impl Server {
         regions.on_saved(self.keeper.holder());
         self.picture.helpers.on_saved();
         self.picture.vms.on_saved();
+        self.picture.cpus.on_saved();
         Ok(())
     }
 

@@ -90,7 +90,7 @@ impl Server {
                 vms: Vms::start(&config, &releases)?,
                 pairs: Pairs::recover(&regions, &config),
                 helpers,
-                cpus: Cpus::new(&config),
+                cpus: Cpus::new(&config, std::mem::take(&mut state.weights)),
                 config,
                 connections,
                 regions,
