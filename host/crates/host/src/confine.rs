@@ -2,7 +2,7 @@
 //! The system calls that this program needs besides those of each one.
 
 use anyhow::Result;
-use hallway_endpoint::confine::{argument, Rules, SeccompCmpOp, SeccompRule};
+use hallway_endpoint::confine::{argument, own_descriptor, Rules, SeccompCmpOp, SeccompRule};
 
 /// Unix sockets with connections alone.
 fn sockets() -> Result<Vec<SeccompRule>> {
@@ -18,13 +18,19 @@ fn sockets() -> Result<Vec<SeccompRule>> {
         .collect()
 }
 
-/// Whether a socket takes descriptors.
+/// Whether a socket takes descriptors, and how long messages may be.
 fn options() -> Result<Vec<SeccompRule>> {
-    let option = hallway_unix::SO_PASSRIGHTS as u64;
-    Ok(vec![SeccompRule::new(vec![
-        argument(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
-        argument(2, SeccompCmpOp::Eq, option)?,
-    ])?])
+    let rule = |option: libc::c_int| {
+        Ok(SeccompRule::new(vec![
+            own_descriptor()?,
+            argument(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
+            argument(2, SeccompCmpOp::Eq, option as u64)?,
+        ])?)
+    };
+    [hallway_unix::SO_PASSRIGHTS, libc::SO_SNDBUF]
+        .map(rule)
+        .into_iter()
+        .collect()
 }
 
 /// Gives up all others, for ever.
@@ -41,13 +47,13 @@ pub fn confine() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
+    use nix::sys::socket::{setsockopt, socketpair, sockopt, AddressFamily, SockFlag, SockType};
 
     /// On a thread of its own, which the filter goes with.
     #[test]
     fn what_it_does_not_need_is_refused() {
         let confined = || {
-            let (left, other) = socketpair(
+            let (other, left) = socketpair(
                 AddressFamily::Unix,
                 SockType::Stream,
                 None,
@@ -67,14 +73,16 @@ mod tests {
                 (libc::AF_NETLINK, libc::SOCK_RAW),
             ];
             assert!(crate::unix::is_closed(&left));
+            assert_eq!(setsockopt(&left, sockopt::SndBuf, &4096), Ok(()));
             let mut refused: Vec<bool> = others
                 .into_iter()
                 .map(|(family, kind)| socket(family, kind) < 0)
                 .collect();
             refused.push(std::fs::File::open("/etc/passwd").is_err());
+            refused.push(setsockopt(&left, sockopt::RcvBuf, &4096).is_err());
             refused
         };
         let refused = std::thread::spawn(confined).join().unwrap();
-        assert_eq!(refused, [true; 5]);
+        assert_eq!(refused, [true; 6]);
     }
 }

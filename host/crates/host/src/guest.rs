@@ -8,7 +8,7 @@ use hallway_endpoint::table::{Queue, Table};
 use nix::sys::epoll::EpollFlags;
 
 use crate::pipe::{Pipe, Stage};
-use crate::Policy;
+use crate::{unix, Policy};
 
 /// What the work for a guest needs. It is put together for each turn.
 pub struct Guest<'a> {
@@ -99,6 +99,9 @@ impl Guest<'_> {
         let (own, tag) = self.table.insert(pipe)?;
         let pipe = self.table.get(own)?;
         pipe.own = own;
+        if let (Some(socket), true) = (&pipe.socket, pipe.is_packets) {
+            unix::fit_messages(socket);
+        }
         let is_watched = match &pipe.socket {
             Some(socket) => self.poller.watch_edges(socket, tag).is_ok(),
             None => false,

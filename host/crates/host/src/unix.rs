@@ -4,13 +4,14 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use hallway_endpoint::member::RING_STREAM;
 use hallway_endpoint::socket::count;
 use hallway_unix::refuse_descriptors;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
-    accept4, connect, recv, send, shutdown, socket, AddressFamily, MsgFlags, Shutdown, SockFlag,
-    SockType, UnixAddr,
+    accept4, connect, recv, send, setsockopt, shutdown, socket, sockopt, AddressFamily, MsgFlags,
+    Shutdown, SockFlag, SockType, UnixAddr,
 };
 
 const FLAGS: SockFlag = SockFlag::SOCK_NONBLOCK.union(SockFlag::SOCK_CLOEXEC);
@@ -32,6 +33,12 @@ pub fn accept(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
     let fd = accept4(listener.as_raw_fd(), FLAGS)?;
     // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Has a socket take each message that a ring of the usual size holds, where the host allows it
+/// (`net.core.wmem_max`). Where it fails, long ones are refused.
+pub fn fit_messages(socket: &OwnedFd) {
+    let _ = setsockopt(socket, sockopt::SndBuf, &(RING_STREAM as usize));
 }
 
 /// Copies bytes that have arrived, and leaves them there.
