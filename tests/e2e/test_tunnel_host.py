@@ -8,12 +8,13 @@ import fcntl
 import json
 import socket
 import struct
+import subprocess
 import termios
 from pathlib import Path
 
 import pytest
-from hallway_lab.hostend import CID, PATH
-from hallway_tests import hostend, tunnels
+from hallway_lab.hostend import CID, PATH, listened
+from hallway_tests import hostend, library, tunnels
 from hallway_tests.guest import tunnel
 from hallway_tests.guests import Delta, odd
 from hallway_tests.hostend import Caller, HostEnd, reach, serve
@@ -129,6 +130,52 @@ def test_commands(host_end: HostEnd) -> None:
         said = a.run("hallway cat host:7100 </tmp/sent | sha256sum", timeout=120 * host_end.slow).out
         assert said == sums[0]
         assert "no VM nobody" in a.run("hallway cat nobody:1 2>&1", check=False).out
+
+
+@pytest.mark.needs("hallway_tests.library:prepare")
+def test_library_on_host(host_end: HostEnd, tmp_path: Path) -> None:
+    """The library's examples carry messages between the host and a guest, both ways, by rings."""
+    vm, patience = host_end.vm, 60 * host_end.slow
+    lines, at = library.lines(), f"unix://{PATH}:7400"
+    sent, answer = "".join(f"{line}\n" for line in lines), f"{len(lines)} messages"
+    sizes = [sum(map(len, lines)), len(answer)]
+    vm.put(sent, "/tmp/sent")
+    host, guest = library.example("python", library.folder()), library.example("c", "/hallway/library")
+    with host_end.loaded():
+        delta = Delta(vm)
+        vm.run(">/tmp/said")
+        job = vm.spawn(f"exec {guest} listen 7400 >/tmp/got 2>/tmp/said")
+        wait_for(lambda: "listening" in vm.get("/tmp/said"), "it listens")
+        words = [*host.split(), "send", at]
+        done = subprocess.run(
+            words, input=sent, capture_output=True, text=True, timeout=patience, check=False
+        )
+        assert (done.stdout.strip(), done.stderr.strip()) == (answer, f"connected to {at}")
+        assert not job.wait(patience).code
+        assert not vm.run("cmp /tmp/sent /tmp/got").out
+        moved = delta.of(vm)
+        assert [moved["rx_bytes_tunnel"], moved["tx_bytes_tunnel"]] == sizes
+
+        delta = Delta(vm)
+        # The host end is of another user, and connects to the listener.
+        words = [*host.split(), "listen", at]
+        with (
+            (tmp_path / "got").open("w") as got,
+            subprocess.Popen(words, stdout=got, stderr=subprocess.PIPE, text=True, umask=0) as listener,
+        ):
+            try:
+                assert listener.stderr is not None
+                assert listener.stderr.readline() == f"listening at {at}\n"
+                said = vm.run(f"{guest} send vsock://{CID}:7400 </tmp/sent", timeout=patience)
+                assert listener.wait(patience) == 0
+            finally:
+                listener.kill()
+        assert (said.out.strip(), said.err.strip()) == (answer, f"connected to vsock://{CID}:7400")
+        assert (tmp_path / "got").read_text() == sent
+        moved = delta.of(vm)
+        assert [moved["tx_bytes_tunnel"], moved["rx_bytes_tunnel"]] == sizes
+        assert not listened(7400).exists()
+        assert not odd(moved)
 
 
 def test_ports(host_end: HostEnd) -> None:

@@ -10,15 +10,19 @@ Addresses to connect to:
     vsock://vm2:5000           a tunnel to the VM of this name, or CID
     tcp://host.example:5000    TCP
     vm2:5000                   a tunnel, if a VM of this host has that name or CID; else TCP
+    unix:///run/vm1.sock:5000  on the host: a tunnel to the guest whose host end has this path
     A,B                        the first one of these that connects
 
 Addresses to listen at:
 
     5000                       tunnels from VMs of this host
+    unix:///run/vm1.sock:5000  on the host: tunnels from that guest to port 5000 of the host
     tcp://192.0.2.1:5000       TCP at that address
     tcp://[::]:5000            TCP at each address
 
 VMs choose their names themselves: where it matters which peer this is, give a CID, or tcp://.
+The path of a host end is the socket of [vm.tunnels] in hallwayd's configuration. Its user has to be
+allowed to connect to the file vm1.sock_5000 that a listener makes, and removes when it is closed.
 A message has 1 to MESSAGE_MAX bytes and arrives whole. TCP is neither encrypted nor authenticated.
 
 This is libhallway: hallway.h says which errors there are. Each is an OSError with that errno, so
@@ -144,7 +148,7 @@ class Connection(_Object):
 
     @property
     def peer(self) -> str:
-        """The other end: vsock://CID:PORT or tcp://ADDRESS:PORT."""
+        """The other end: vsock://CID:PORT, unix:///PATH:PORT or tcp://ADDRESS:PORT."""
         return str(_library.hallway_peer(self._open()), "utf-8")
 
     def send(self, message: bytes) -> None:
@@ -192,7 +196,7 @@ class Listener(_Object):
 
     @property
     def address(self) -> str:
-        """Where it listens: PORT or tcp://ADDRESS:PORT. Port 0 of TCP has become one."""
+        """Where it listens: PORT, unix:///PATH:PORT or tcp://ADDRESS:PORT. Port 0 of TCP has become one."""
         return str(_library.hallway_listener_address(self._open()), "utf-8")
 
     def accept(self) -> Connection:

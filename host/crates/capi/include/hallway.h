@@ -8,13 +8,20 @@
  *   tcp://host.example:5000    TCP
  *   vm2:5000                   a tunnel, if a VM of this host has that name or
  *                              CID; else TCP
+ *   unix:///run/vm1.sock:5000  on the host: a tunnel to the guest whose host end
+ *                              has this path
  *   A,B                        the first one of these that connects
  * Addresses to listen at:
  *   5000                       tunnels from VMs of this host
+ *   unix:///run/vm1.sock:5000  on the host: tunnels from that guest to port 5000
+ *                              of the host
  *   tcp://192.0.2.1:5000       TCP at that address
  *   tcp://[::]:5000            TCP at each address
  * A port is a number, or a name in /etc/hallway.services. VMs choose their names
- * themselves: where it matters which peer this is, give a CID, or tcp://.
+ * themselves: where it matters which peer this is, give a CID, or tcp://. The path
+ * of a host end is the socket of [vm.tunnels] in hallwayd's configuration. Its user
+ * has to be allowed to connect to the file vm1.sock_5000 that a listener makes, and
+ * removes when it is closed (docs/tunnels.md).
  *
  * A message has 1 to HALLWAY_MESSAGE_MAX bytes and arrives whole. By TCP its
  * length goes before it, 4 bytes, little-endian; nothing else is added. TCP is
@@ -50,13 +57,14 @@ struct hallway_listener;
 
 /*
  * Connect to the first address of a list that can be reached. It waits for each
- * one: 2 s for a tunnel, 10 s for each address of a host by TCP, and the
- * resolver's time. Free the result by hallway_close().
+ * one: 2 s for a tunnel, as long before that for a host end, 10 s for each address
+ * of a host by TCP, and the resolver's time. Free the result by hallway_close().
  *
  * NULL with the last address' errno, and the texts of all: EINVAL, it is no
  * address; ENODEV, no module hallway is loaded; EHOSTUNREACH, no VM or host has
  * that name, or CID; ENOTUNIQ, several VMs have; ECONNRESET and ECONNREFUSED,
- * nothing listens, by a tunnel and by TCP; others of socket() and connect().
+ * nothing listens, by a tunnel and by TCP; ENOENT and ECONNREFUSED, there is no
+ * host end; EBADMSG, it is none; others of socket() and connect().
  */
 struct hallway_connection *hallway_connect(const char *to);
 
@@ -107,8 +115,9 @@ ssize_t hallway_recv(struct hallway_connection *connection, const void **message
 int hallway_fd(const struct hallway_connection *connection);
 
 /*
- * Return the other end: vsock://CID:PORT or tcp://ADDRESS:PORT. The connection
- * owns the text.
+ * Return the other end: vsock://CID:PORT, unix:///PATH:PORT or tcp://ADDRESS:PORT.
+ * The host end does not give the port of a guest that has connected: it is the
+ * listener's then. The connection owns the text.
  */
 const char *hallway_peer(const struct hallway_connection *connection);
 
@@ -139,8 +148,8 @@ struct hallway_connection *hallway_accept(const struct hallway_listener *listene
 int hallway_listener_fd(const struct hallway_listener *listener);
 
 /*
- * Return where it listens: PORT or tcp://ADDRESS:PORT. Port 0 of TCP has become
- * one. The listener owns the text.
+ * Return where it listens: PORT, unix:///PATH:PORT or tcp://ADDRESS:PORT. Port 0 of
+ * TCP has become one. The listener owns the text.
  */
 const char *hallway_listener_address(const struct hallway_listener *listener);
 

@@ -87,6 +87,11 @@ pub(crate) enum Endpoint {
         cid: u32,
         port: u32,
     },
+    /// A tunnel between the host and a guest, by the guest's host end.
+    HostEnd {
+        path: String,
+        port: u32,
+    },
     Tcp {
         host: String,
         port: u16,
@@ -102,6 +107,13 @@ pub(crate) fn endpoint(
 ) -> Result<Endpoint> {
     if let Some(to) = address.strip_prefix("tcp://") {
         return tcp(to, None);
+    }
+    if let Some(to) = address.strip_prefix("unix://") {
+        let (path, port) = path_and_port(to)?;
+        return Ok(Endpoint::HostEnd {
+            path: path.into(),
+            port,
+        });
     }
     if let Some(to) = address.strip_prefix("vsock://") {
         return match parse(to)? {
@@ -140,6 +152,19 @@ pub(crate) fn host_and_port(to: &str) -> Result<(String, u16)> {
         None if host.contains(':') => Err(invalid(format!("{to:?}: write [ADDRESS]:PORT"))),
         _ => Ok((bare.unwrap_or(host).to_string(), port)),
     }
+}
+
+/// Path of a host end, and port.
+pub(crate) fn path_and_port(to: &str) -> Result<(&str, u32)> {
+    let (path, port) = to
+        .rsplit_once(':')
+        .filter(|(path, _)| path.starts_with('/'))
+        .ok_or_else(|| {
+            invalid(format!(
+                "{to:?}: write unix:///PATH:PORT, with the path `socket` of [vm.tunnels]"
+            ))
+        })?;
+    Ok((path, self::port(port)?))
 }
 
 /// What the module knows of VMs.
@@ -258,6 +283,19 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_is_reached_by_its_host_end() {
+        let host_end = |path: &str, port| {
+            let path = path.into();
+            Ok(Endpoint::HostEnd { path, port })
+        };
+        assert_eq!(
+            to("unix:///run/vm1.sock:5000"),
+            host_end("/run/vm1.sock", 5000)
+        );
+        assert_eq!(to("unix:///run/a:b:70000"), host_end("/run/a:b", 70000));
+    }
+
+    #[test]
     fn others_are_reached_by_tcp() {
         assert_eq!(to("tcp://vm2:5000"), host("vm2", 5000));
         assert_eq!(to("tcp://7:5000"), host("7", 5000));
@@ -293,6 +331,10 @@ mod tests {
             ("host.example:70000", Errno::EINVAL),
             ("tcp://2001:db8::1:5000", Errno::EINVAL),
             ("tcp://host:", Errno::EINVAL),
+            ("unix://run/vm1.sock:5000", Errno::EINVAL),
+            ("unix:///run/vm1.sock", Errno::EINVAL),
+            ("unix:///run/vm1.sock:", Errno::EINVAL),
+            ("unix://", Errno::EINVAL),
             ("", Errno::EINVAL),
         ];
         for (address, errno) in wrong {

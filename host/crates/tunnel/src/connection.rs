@@ -10,12 +10,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg, OFlag};
 use nix::sys::socket::{
-    recv, send, sendmsg, shutdown, MsgFlags, Shutdown, SockType, SockaddrStorage,
+    recv, send, sendmsg, setsockopt, shutdown, sockopt, MsgFlags, Shutdown, SockType,
+    SockaddrStorage,
 };
 
 use crate::address::{endpoint, invalid, members, Endpoint};
 use crate::error::{Error, Result};
-use crate::vsock;
+use crate::{host_end, vsock};
 
 /// Bytes of a message at most: what a tunnel's ring of 256 KiB holds. Where a VM is short of
 /// memory its rings are smaller, but 16 KiB: then a longer message than they hold gives EMSGSIZE.
@@ -51,19 +52,22 @@ pub struct Receiver {
     buffer: Vec<u8>,
     /// Bytes in the buffer, of a message that is not complete.
     got: usize,
+    /// A reset was found. What the peer has sent before it comes first.
+    is_reset: bool,
 }
 
 impl Connection {
     /// Connects to the first address of a list that can be reached: see [the crate](crate).
     ///
-    /// It waits for each one: 2 s for a tunnel, 10 s for each address of a host by TCP, and the
-    /// resolver's time.
+    /// It waits for each one: 2 s for a tunnel, as long before that for a host end, 10 s for each
+    /// address of a host by TCP, and the resolver's time.
     ///
     /// # Errors
     /// The last address' number, and the texts of all. EINVAL: it is no address. ENODEV: no module
     /// `hallway` is loaded. EHOSTUNREACH: no VM or host has that name. ENOTUNIQ: several VMs have.
-    /// ECONNRESET and ECONNREFUSED: nothing listens, by a tunnel and by TCP. Those of
-    /// `socket()` and `connect()`.
+    /// ECONNRESET and ECONNREFUSED: nothing listens, by a tunnel and by TCP. ENOENT and
+    /// ECONNREFUSED: there is no host end. EBADMSG: it is none. Those of `socket()` and
+    /// `connect()`.
     pub fn connect(to: &str) -> Result<Self> {
         let mut texts = Vec::new();
         let mut last = Errno::EINVAL;
@@ -91,6 +95,7 @@ impl Connection {
             stream,
             buffer: Vec::new(),
             got: 0,
+            is_reset: false,
         };
         Self {
             sender,
@@ -99,7 +104,8 @@ impl Connection {
         }
     }
 
-    /// The other end: `vsock://CID:PORT` or `tcp://ADDRESS:PORT`.
+    /// The other end: `vsock://CID:PORT`, `unix:///PATH:PORT` or `tcp://ADDRESS:PORT`. The host
+    /// end does not give the port of a guest that has connected: it is the listener's then.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -246,14 +252,22 @@ impl Receiver {
     }
 
     fn recv_packet(&mut self) -> Result<std::ops::Range<usize>> {
-        let buffer = &mut self.buffer[..MESSAGE_MAX];
+        let (fd, buffer) = (self.socket.as_raw_fd(), &mut self.buffer[..MESSAGE_MAX]);
         // It says how long the message is, not the part of it that the buffer has.
-        match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC).map_err(receiving)? {
-            count if count > MESSAGE_MAX => {
+        let mut received = recv(fd, buffer, MsgFlags::MSG_TRUNC);
+        if received == Err(Errno::ECONNRESET) {
+            // A Unix socket says it once, and before what the host end has sent.
+            self.is_reset = true;
+            received = recv(fd, buffer, MsgFlags::MSG_TRUNC);
+        }
+        match received {
+            Ok(0) | Err(_) if self.is_reset => Err(receiving(Errno::ECONNRESET)),
+            Ok(count) if count > MESSAGE_MAX => {
                 let text = format!("a message of {count} bytes came: {MESSAGE_MAX} are the most");
                 Err(Error::new(Errno::EMSGSIZE, text))
             }
-            count => Ok(0..count),
+            Ok(count) => Ok(0..count),
+            Err(errno) => Err(receiving(errno)),
         }
     }
 
@@ -318,6 +332,14 @@ pub(crate) fn over_tcp(socket: TcpStream, peer: SocketAddr) -> Result<Connection
     ))
 }
 
+/// A connection over a tunnel between the host and a guest.
+pub(crate) fn over_host_end(socket: OwnedFd, peer: String) -> Result<Connection> {
+    // It takes the longest message where the host allows that (net.core.wmem_max).
+    setsockopt(&socket, sockopt::SndBuf, &MESSAGE_MAX)
+        .map_err(|errno| Error::call("SO_SNDBUF", errno))?;
+    Ok(Connection::new(socket, false, peer))
+}
+
 /// A connection over a tunnel.
 pub(crate) fn over_tunnel(socket: OwnedFd, cid: u32, port: u32) -> Connection {
     Connection::new(socket, false, format!("vsock://{cid}:{port}"))
@@ -328,6 +350,10 @@ fn connect_one(address: &str) -> Result<Connection> {
         Endpoint::Tunnel { cid, port } => {
             let socket = vsock::connect(SockType::SeqPacket, cid, port)?;
             Ok(over_tunnel(socket, cid, port))
+        }
+        Endpoint::HostEnd { path, port } => {
+            let socket = host_end::connect(&path, port)?;
+            over_host_end(socket, host_end::name(&path, port))
         }
         Endpoint::Tcp {
             host,

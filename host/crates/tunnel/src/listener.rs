@@ -4,35 +4,50 @@
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::sys::socket::{getpeername, getsockname, SockType, VsockAddr};
 
-use crate::address::{host_and_port, invalid, port};
-use crate::connection::{over_tcp, over_tunnel, set_nonblocking, Connection};
+use crate::address::{host_and_port, invalid, path_and_port, port};
+use crate::connection::{over_host_end, over_tcp, over_tunnel, set_nonblocking, Connection};
 use crate::error::{Error, Result};
-use crate::vsock;
+use crate::{host_end, vsock};
 
 /// A listener at one address, of tunnels or of TCP.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    stream: bool,
+    carrier: Carrier,
     address: String,
+}
+
+/// What connections of a listener go by.
+#[derive(Debug)]
+enum Carrier {
+    Tunnels,
+    /// Tunnels from one guest, whose host end connects to this file.
+    HostEnd(PathBuf),
+    Tcp,
 }
 
 impl Listener {
     /// Listens at an address: see [the crate](crate).
     ///
     /// # Errors
-    /// EINVAL: it is no such address. EADDRNOTAVAIL: it is not one of this host. EADDRINUSE, EACCES for a tunnel's port below 1024, and all
-    /// others of `socket()`, `bind()` and `listen()`.
+    /// EINVAL: it is no such address. EADDRNOTAVAIL: it is not one of this host. EADDRINUSE,
+    /// EACCES for a tunnel's port below 1024, and all others of `socket()`, `bind()` and
+    /// `listen()`.
     pub fn bind(at: &str) -> Result<Self> {
         if let Some(place) = at.strip_prefix("tcp://") {
             return Self::bind_tcp(at, place);
         }
+        if let Some(place) = at.strip_prefix("unix://") {
+            return Self::bind_host_end(place);
+        }
         if at.contains(':') {
-            let text = format!("{at:?}: write PORT for tunnels, or tcp://ADDRESS:PORT");
+            let text =
+                format!("{at:?}: write PORT for tunnels, unix:///PATH:PORT, or tcp://ADDRESS:PORT");
             return Err(invalid(text));
         }
         let socket = vsock::listen(SockType::SeqPacket, port(at)?)?;
@@ -40,8 +55,18 @@ impl Listener {
             .map_err(|errno| Error::call(format!("port {at} of tunnels"), errno))?;
         Ok(Self {
             socket,
-            stream: false,
+            carrier: Carrier::Tunnels,
             address: bound.port().to_string(),
+        })
+    }
+
+    fn bind_host_end(place: &str) -> Result<Self> {
+        let (path, port) = path_and_port(place)?;
+        let (socket, file) = host_end::listen(path, port)?;
+        Ok(Self {
+            socket,
+            carrier: Carrier::HostEnd(file),
+            address: host_end::name(path, port),
         })
     }
 
@@ -52,12 +77,13 @@ impl Listener {
         let address = format!("tcp://{}", socket.local_addr().map_err(failed)?);
         Ok(Self {
             socket: socket.into(),
-            stream: true,
+            carrier: Carrier::Tcp,
             address,
         })
     }
 
-    /// Where it listens: `PORT` or `tcp://ADDRESS:PORT`. Port 0 of TCP has become one.
+    /// Where it listens: `PORT`, `unix:///PATH:PORT` or `tcp://ADDRESS:PORT`. Port 0 of TCP has
+    /// become one.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -86,16 +112,30 @@ impl Listener {
     }
 
     fn connection(&self, socket: OwnedFd) -> Result<Connection> {
-        if self.stream {
-            let socket = TcpStream::from(socket);
-            let peer = socket
-                .peer_addr()
-                .map_err(|error| Error::io("accepting", &error, Errno::ENOTCONN))?;
-            return over_tcp(socket, peer);
+        match &self.carrier {
+            Carrier::Tunnels => {
+                let peer: VsockAddr = getpeername(socket.as_raw_fd())
+                    .map_err(|errno| Error::call("accepting", errno))?;
+                Ok(over_tunnel(socket, peer.cid(), peer.port()))
+            }
+            Carrier::HostEnd(_) => over_host_end(socket, self.address.clone()),
+            Carrier::Tcp => {
+                let socket = TcpStream::from(socket);
+                let peer = socket
+                    .peer_addr()
+                    .map_err(|error| Error::io("accepting", &error, Errno::ENOTCONN))?;
+                over_tcp(socket, peer)
+            }
         }
-        let peer: VsockAddr =
-            getpeername(socket.as_raw_fd()).map_err(|errno| Error::call("accepting", errno))?;
-        Ok(over_tunnel(socket, peer.cid(), peer.port()))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Carrier::HostEnd(file) = &self.carrier {
+            // Where it fails, the next listener replaces the file.
+            let _ = std::fs::remove_file(file);
+        }
     }
 }
 

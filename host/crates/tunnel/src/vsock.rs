@@ -11,7 +11,7 @@ use nix::sys::socket::{
 use crate::error::{Error, Result};
 
 /// Connections that wait at most to be accepted.
-const BACKLOG: i32 = 128;
+pub(crate) const BACKLOG: i32 = 128;
 const ANY: u32 = u32::MAX; // VMADDR_CID_ANY
 
 fn new(kind: SockType) -> Result<OwnedFd> {

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages over sockets of TCP. Packets of tunnels have their test between two VMs (tests/e2e).
+//! Messages over sockets of TCP, and over Unix sockets of a host end. Packets of tunnels have their
+//! tests with VMs (tests/e2e).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use hallway_tunnel::{Connection, Listener, MESSAGE_MAX};
-use nix::libc::{EBADMSG, ECONNREFUSED, ECONNRESET, EINVAL, EMSGSIZE, EPIPE};
+use nix::libc::{
+    EADDRINUSE, EBADMSG, ECONNREFUSED, ECONNRESET, EINVAL, EMSGSIZE, ENOENT, EPIPE, ETIMEDOUT,
+};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::{
+    accept, bind, connect, getsockopt, listen, recv, send, setsockopt, socket, sockopt,
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 
 const LENGTHS: [usize; 8] = [1, 2, 3, 4, 5, 1000, 65536, MESSAGE_MAX];
 
@@ -35,6 +46,96 @@ fn bare() -> (Connection, TcpStream) {
         Connection::connect(&to).unwrap(),
         listener.accept().unwrap().0,
     )
+}
+
+type Answer = fn(OwnedFd) -> Option<OwnedFd>;
+
+/// A host end in a folder of its own, which is gone when the test ends.
+struct HostEnd(PathBuf);
+
+impl HostEnd {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("hwt-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// A file beside its socket for bytes.
+    fn file(&self, end: &str) -> PathBuf {
+        self.0.join(format!("vm.sock{end}"))
+    }
+
+    /// What the library is given.
+    fn address(&self, port: u32) -> String {
+        format!("unix://{}:{port}", self.file("").display())
+    }
+
+    /// Has one program connect, and answers it. Returns its socket, unless that is closed.
+    fn answer(&self, answer: Answer) -> JoinHandle<Option<OwnedFd>> {
+        let listener = listen_at(&self.file(".packets"));
+        std::thread::spawn(move || {
+            // SAFETY: the descriptor is new, and nothing else owns it.
+            let socket = unsafe { OwnedFd::from_raw_fd(accept(listener.as_raw_fd()).unwrap()) };
+            assert_eq!(take(&socket), b"CONNECT 5000\n");
+            answer(socket)
+        })
+    }
+
+    /// Connects as the host end does where the guest connects to a port of the host.
+    fn call(&self, port: u32) -> nix::Result<OwnedFd> {
+        let socket = packets();
+        let at = UnixAddr::new(&self.file(&format!("_{port}")))?;
+        connect(socket.as_raw_fd(), &at)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for HostEnd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A socket for packets, with room for the longest message.
+fn packets() -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    fit(&socket);
+    socket
+}
+
+fn fit(socket: &OwnedFd) {
+    setsockopt(socket, sockopt::SndBuf, &MESSAGE_MAX).unwrap();
+}
+
+fn listen_at(path: &Path) -> OwnedFd {
+    let listener = packets();
+    bind(listener.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    listen(&listener, Backlog::new(8).unwrap()).unwrap();
+    listener
+}
+
+fn give(socket: &OwnedFd, packet: &[u8]) {
+    let sent = send(socket.as_raw_fd(), packet, MsgFlags::MSG_NOSIGNAL);
+    assert_eq!(sent, Ok(packet.len()));
+}
+
+fn take(socket: &OwnedFd) -> Vec<u8> {
+    let mut packet = vec![0; MESSAGE_MAX + 1];
+    let length = recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()).unwrap();
+    packet.truncate(length);
+    packet
+}
+
+/// Each message goes as a packet of its own, both ways.
+fn exchange(connection: &mut Connection, socket: &OwnedFd) {
+    for (number, length) in LENGTHS.into_iter().enumerate() {
+        connection.send(&message(number, length)).unwrap();
+        assert!(take(socket) == message(number, length));
+        give(socket, &message(number, length));
+        assert!(connection.recv().unwrap() == Some(&message(number, length)));
+    }
 }
 
 /// Waits until the descriptor is readable or writable, or fails after a minute.
@@ -240,7 +341,13 @@ fn a_listener_says_what_is_wrong() {
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     let again = Listener::bind(listener.address()).unwrap_err();
     assert_eq!(again.kind(), ErrorKind::AddrInUse);
-    for wrong in ["vsock://5000", "vm2:5000", "no-such-service", "tcp://5000"] {
+    for wrong in [
+        "vsock://5000",
+        "vm2:5000",
+        "no-such-service",
+        "tcp://5000",
+        "unix://vm.sock:5000",
+    ] {
         assert_eq!(
             Listener::bind(wrong).unwrap_err().errno(),
             EINVAL,
@@ -250,4 +357,111 @@ fn a_listener_says_what_is_wrong() {
     let any = Listener::bind("tcp://[::]:0").unwrap();
     let (_, port) = any.address().rsplit_once(':').unwrap();
     Connection::connect(&format!("tcp://127.0.0.1:{port}")).unwrap();
+}
+
+#[test]
+fn a_program_of_the_host_connects_to_a_guest() {
+    let host_end = HostEnd::new("connect");
+    let guest = host_end.answer(|socket| {
+        give(&socket, b"OK 1024\n");
+        Some(socket)
+    });
+    let to = format!("unix:///nowhere/vm.sock:5000, {}", host_end.address(5000));
+    let mut connection = Connection::connect(&to).unwrap();
+    assert_eq!(connection.peer(), host_end.address(5000));
+    // The time limit of connect() does not apply to messages.
+    for time in [
+        getsockopt(&connection, sockopt::ReceiveTimeout),
+        getsockopt(&connection, sockopt::SendTimeout),
+    ] {
+        assert_eq!(time.unwrap(), TimeVal::zero());
+    }
+    let guest = guest.join().unwrap().unwrap();
+    fit(&guest);
+    exchange(&mut connection, &guest);
+    let long = vec![0; MESSAGE_MAX + 1];
+    assert_eq!(connection.send(&long).unwrap_err().errno(), EMSGSIZE);
+    connection.set_nonblocking(true).unwrap();
+    let error = connection.recv().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    connection.shutdown().unwrap();
+    assert_eq!(take(&guest), b"");
+    drop(guest);
+    assert_eq!(connection.recv().unwrap(), None);
+}
+
+#[test]
+fn where_no_guest_is_reached_the_reason_is_said() {
+    let host_end = HostEnd::new("errors");
+    let refused = |errno, word: &str| {
+        let error = Connection::connect(&host_end.address(5000)).unwrap_err();
+        assert_eq!(error.errno(), errno, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    };
+    refused(ENOENT, "`socket` of [vm.tunnels]");
+    drop(listen_at(&host_end.file(".packets")));
+    refused(ECONNREFUSED, "`socket` of [vm.tunnels]");
+    let another: Answer = |socket| {
+        give(&socket, b"HELLO\n");
+        None
+    };
+    for (answer, errno, word) in [
+        (
+            (|_| None) as Answer,
+            ECONNRESET,
+            "nothing listens at port 5000",
+        ),
+        (another, EBADMSG, "not that of a host end"),
+        (Some, ETIMEDOUT, "did not answer within 2 s"),
+    ] {
+        std::fs::remove_file(host_end.file(".packets")).unwrap();
+        let guest = host_end.answer(answer);
+        refused(errno, word);
+        drop(guest.join().unwrap());
+    }
+}
+
+#[test]
+fn a_guest_connects_to_a_program_of_the_host() {
+    let host_end = HostEnd::new("listen");
+    let listener = Listener::bind(&host_end.address(7000)).unwrap();
+    assert_eq!(listener.address(), host_end.address(7000));
+    let guest = host_end.call(7000).unwrap();
+    let mut connection = listener.accept().unwrap();
+    assert_eq!(connection.peer(), listener.address());
+    exchange(&mut connection, &guest);
+
+    let again = Listener::bind(&host_end.address(7000)).unwrap_err();
+    assert_eq!(again.errno(), EADDRINUSE, "{again}");
+    // The attempt is no connection.
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(listener);
+    assert!(!host_end.file("_7000").exists());
+    exchange(&mut connection, &guest);
+
+    // A program that was killed has left its file.
+    drop(listen_at(&host_end.file("_7000")));
+    let _listener = Listener::bind(&host_end.address(7000)).unwrap();
+    host_end.call(7000).unwrap();
+    let _bytes = UnixListener::bind(host_end.file("_7001")).unwrap();
+    let error = Listener::bind(&host_end.address(7001)).unwrap_err();
+    assert_eq!(error.errno(), EADDRINUSE, "{error}");
+}
+
+#[test]
+fn what_a_guest_has_sent_is_received_before_its_reset() {
+    let host_end = HostEnd::new("reset");
+    let listener = Listener::bind(&host_end.address(7000)).unwrap();
+    let guest = host_end.call(7000).unwrap();
+    let mut connection = listener.accept().unwrap();
+    connection.send(b"unread").unwrap();
+    give(&guest, b"one");
+    give(&guest, b"two");
+    drop(guest);
+    assert_eq!(connection.recv().unwrap(), Some(&b"one"[..]));
+    assert_eq!(connection.recv().unwrap(), Some(&b"two"[..]));
+    for _ in 0..2 {
+        assert_eq!(connection.recv().unwrap_err().errno(), ECONNRESET);
+    }
 }
