@@ -10,6 +10,7 @@ HALL_EXPORT(hall_channel_close);
 HALL_EXPORT(hall_channel_decline);
 HALL_EXPORT(hall_channel_find);
 HALL_EXPORT(hall_channel_hold);
+HALL_EXPORT(hall_channel_map_area);
 HALL_EXPORT(hall_channel_notify_receiver);
 HALL_EXPORT(hall_channel_notify_sender);
 HALL_EXPORT(hall_channel_open);

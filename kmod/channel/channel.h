@@ -15,6 +15,7 @@
 #include <linux/spinlock.h>
 
 #include "../discovery/discovery.h"
+#include "../ring/ring.h"
 
 /* Events: bits of hall_channel.events. */
 enum hall_channel_event {
@@ -141,6 +142,13 @@ static inline void hall_channel_count_sent(struct hall_channel *channel, u32 byt
 /* Rings the doorbell of the end that reads our ring, or writes the peer's. */
 void hall_channel_notify_receiver(struct hall_channel *channel);
 void hall_channel_notify_sender(struct hall_channel *channel);
+
+/*
+ * Maps the area of a ring that was found grown; the ring is broken if that fails. The caller
+ * serialises it with all that reads the ring's area, and has found no area yet. Process
+ * context; takes channel.lock.
+ */
+void hall_channel_map_area(struct hall_channel *channel, struct hall_rx_ring *rx);
 
 /* The tokens of a connection, two for each end: see token.c. */
 struct hall_tokens {

@@ -163,23 +163,11 @@ void hall_out_unmap(struct hall_out *out)
 		member->transport->unmap(member, ring);
 }
 
-/* Of a ring that has grown: what is counted can be read then. Mutex. */
+/* What is counted can be read then. Mutex. */
 static void map_area(struct hall_out *out)
 {
-	struct hall_member *member = out->channel.member;
-	struct hallway_handle handle;
-	struct hallway_ring *area;
-
-	if (!out->mapped || !smp_load_acquire(&out->rx.grown) || out->rx.area)
-		return;
-	handle = out->rx.shared->area;
-	/* The peer may write it meanwhile: all that counts is what map() is given. */
-	barrier_data(&handle);
-	area = member->transport->map(member, &handle, out->rx.size);
-	spin_lock_bh(&out->channel.lock);
-	out->rx.area = (u8 *)area;
-	out->rx.broken |= !area;
-	spin_unlock_bh(&out->channel.lock);
+	if (out->mapped && smp_load_acquire(&out->rx.grown) && !out->rx.area)
+		hall_channel_map_area(&out->channel, &out->rx);
 }
 
 void hall_out_finish_rx(struct hall_out *out, u32 reason)

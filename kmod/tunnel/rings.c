@@ -314,19 +314,14 @@ int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 byte
 /* Of a ring that has grown: what is counted can be read then. False: there is none. */
 static bool map_area(struct hall_tunnel *tunnel)
 {
-	struct hall_member *member = tunnel->channel.member;
 	struct hall_rx_ring *rx = &tunnel->rx;
-	struct hallway_handle handle;
 
 	if (!tunnel->mapped || !smp_load_acquire(&rx->grown) || rx->area)
 		return true;
-	if (!hall_member_charge(member, rx->size))
+	if (!hall_member_charge(tunnel->channel.member, rx->size))
 		return false;
 	tunnel->charged += rx->size;
-	handle = rx->shared->area;
-	/* The peer may write it meanwhile: all that counts is what map() is given. */
-	barrier_data(&handle);
-	rx->area = (u8 *)member->transport->map(member, &handle, rx->size);
+	hall_channel_map_area(&tunnel->channel, rx);
 	return rx->area;
 }
 
