@@ -189,7 +189,7 @@
  */
 #define HALLWAY_SOCKET_REUSEPORT 4
 /*
- * In features of an OFFER: its writer knows rings of outsourced sockets and
+ * In features of an OFFER: its writer supports rings of outsourced sockets and
  * tunnels that grow.
  */
 #define HALLWAY_FEATURE_GROWTH 1

@@ -55,7 +55,7 @@ struct hall_member {
 	bool departed;			/* set once; new channels are refused */
 	bool outsourcer;		/* the host says so; set before it arrives */
 	bool vouched;			/* cid is the host's word, not its own; the same */
-	bool growth;			/* it knows rings that grow: see spec; set once */
+	bool growth;			/* it supports rings that grow: see spec; set once */
 	u32 slot;
 	u32 generation;
 	u32 cid;			/* abi/hallway/tunnel.h; 0: none */

@@ -15,6 +15,12 @@ static u32 type_of(const struct sock *sk)
 					       HALLWAY_TUNNEL_STREAM;
 }
 
+/* A message has to fit into the ring that there is: packets keep theirs. */
+static bool can_grow(const struct sock *sk)
+{
+	return sk->sk_type == SOCK_STREAM;
+}
+
 void hall_tunnel_offer(struct hall_tunnel *tunnel, const struct hallway_tunnel *names)
 {
 	hall_channel_tunnel(&tunnel->channel, HALL_TUNNEL_CARRIER, names,
@@ -53,7 +59,7 @@ int hall_tunnel_connect(struct vsock_sock *vsk)
 	err = hall_tunnel_open(tunnel);
 	if (!err && !READ_ONCE(hall_tunnels_enabled))
 		err = -ENODEV;
-	err = err ?: hall_tunnel_alloc(tunnel, vsk->buffer_size);
+	err = err ?: hall_tunnel_alloc(tunnel, vsk->buffer_size, can_grow(sk_vsock(vsk)));
 	if (err) {
 		hall_tunnel_cancel(vsk);
 		return err;
@@ -99,9 +105,9 @@ static u32 answer(struct hall_tunnel *tunnel, struct sock *child,
 	/* As if nothing listened. */
 	if (!READ_ONCE(hall_tunnels_enabled))
 		return HALLWAY_REASON_NO_MATCH;
-	if (hall_tunnel_map(tunnel, offer))
+	if (hall_tunnel_map(tunnel, offer, can_grow(child)))
 		return HALLWAY_REASON_CORRUPT;
-	if (hall_tunnel_alloc(tunnel, vchild->buffer_size))
+	if (hall_tunnel_alloc(tunnel, vchild->buffer_size, can_grow(child)))
 		return HALLWAY_REASON_NO_MEMORY;
 	tunnel->state = HALL_TUNNEL_CONNECTED;
 	/* For the socket. */
@@ -206,7 +212,8 @@ void hall_tunnel_take_answer(struct hall_tunnel *tunnel, struct sock *sk,
 			     const struct hallway_message *offer)
 {
 	if (tunnel->state != HALL_TUNNEL_CALLING || !sk ||
-	    sk->sk_state != TCP_SYN_SENT || hall_tunnel_map(tunnel, offer)) {
+	    sk->sk_state != TCP_SYN_SENT ||
+	    hall_tunnel_map(tunnel, offer, can_grow(sk))) {
 		/* Our own ring is freed when the peer has done with it. */
 		hall_channel_decline(tunnel->channel.member, offer,
 				     HALLWAY_REASON_STATE);

@@ -2,7 +2,7 @@
 /*
  * Messages in rings. A message is published in one step; a reader does not rely on that.
  * Its header does not wrap: the ring's size is a multiple of the header's, and so are the
- * own positions of writer and reader, whatever the peer does. A ring grows between messages.
+ * own positions of writer and reader, whatever the peer does.
  */
 #include "frame.h"
 
@@ -19,15 +19,13 @@ u32 hall_letter_size(u32 length)
 	return ALIGN(sizeof(struct hallway_letter) + length, HALLWAY_LETTER_ALIGN);
 }
 
-/* The header of the next message, or NULL. A hostile writer's ring may grow in its midst. */
-static const void *find_header(struct hall_rx_ring *rx, u32 unread, u32 size)
+/* The header of the next message, or NULL. */
+static const void *find_header(const struct hall_rx_ring *rx, u32 unread, u32 size)
 {
-	struct hall_span span = hall_ring_get_rx_span(rx, 0, size);
-
-	return size <= unread && span.len == size ? span.data : NULL;
+	return size <= unread ? rx->data + (rx->tail & (rx->size - 1)) : NULL;
 }
 
-s64 hall_frame_find(struct hall_rx_ring *rx, u32 unread,
+s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread,
 		    struct hallway_frame *frame)
 {
 	const struct hallway_frame *shared = find_header(rx, unread, sizeof(*shared));
@@ -43,7 +41,7 @@ s64 hall_frame_find(struct hall_rx_ring *rx, u32 unread,
 	return frame->length;
 }
 
-s64 hall_letter_find(struct hall_rx_ring *rx, u32 unread,
+s64 hall_letter_find(const struct hall_rx_ring *rx, u32 unread,
 		     struct hallway_letter *letter)
 {
 	const struct hallway_letter *shared = find_header(rx, unread, sizeof(*shared));

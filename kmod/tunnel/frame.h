@@ -20,9 +20,9 @@ u32 hall_letter_size(u32 length);
  * The length of the next message, of which there are unread bytes, more than 0; or
  * -EPROTO. The header is copied first.
  */
-s64 hall_frame_find(struct hall_rx_ring *rx, u32 unread,
+s64 hall_frame_find(const struct hall_rx_ring *rx, u32 unread,
 		    struct hallway_frame *frame);
-s64 hall_letter_find(struct hall_rx_ring *rx, u32 unread,
+s64 hall_letter_find(const struct hall_rx_ring *rx, u32 unread,
 		     struct hallway_letter *letter);
 
 /*

@@ -65,7 +65,7 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	if (!tunnel)
 		return 0;
 	tunnel->need = 0;
-	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), size, &space);
+	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), 0, &space);
 	if (tunnel->error)
 		return 0;
 	if (size > tunnel->tx.size) {

@@ -2,9 +2,10 @@
 /*
  * The two rings of a tunnel: made, mapped, ended, and looked at.
  *
- * Most tunnels of a VM are idle, or carry little at a time. So a ring is short, and grows once
- * its writer has more than it can hold: see growth in ring/ring.c. To a peer that does not know
- * that, or has not said so yet, it is as large as its program has it from the first.
+ * Most tunnels of a VM are idle, or carry little at a time. So the ring of a SOCK_STREAM is
+ * short, and grows once its writer has more than it can hold: see growth in ring/ring.c. To a
+ * peer that does not support that, or has not said so yet, it is as large as its program has
+ * it from the first. So is each ring of messages: a program relies on the largest that fits.
  */
 #include "tunnel.h"
 
@@ -20,13 +21,13 @@ int hall_tunnel_open(struct hall_tunnel *tunnel)
 	return err && READ_ONCE(tunnel->channel.member->departed) ? -EHOSTUNREACH : err;
 }
 
-int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool grows)
 {
 	u32 size = roundup_pow_of_two(clamp_t(u64, bytes, HALLWAY_RING_MIN,
 					      HALLWAY_RING_MAX));
 	struct hall_member *member = tunnel->channel.member;
 
-	if (!tunnel->trunk && READ_ONCE(member->growth)) {
+	if (grows && READ_ONCE(member->growth)) {
 		tunnel->most = size;
 		size = min(size, HALL_RING_SHORT);
 	}
@@ -40,28 +41,29 @@ int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes)
 	hall_ring_init_tx(&tunnel->tx, tunnel->memory.ring, size, HALL_TUNNEL_CARRIER);
 	hall_ring_set_start(&tunnel->tx, 0);
 	/* By our OFFER the reader could take it for one that grows. */
-	if (tunnel->most <= size)
+	if (grows && tunnel->most <= size)
 		hall_ring_report_short(&tunnel->tx);
 	return 0;
 }
 
-bool hall_tunnel_grow(struct hall_tunnel *tunnel, u32 bytes)
+void hall_tunnel_grow(struct hall_tunnel *tunnel, u32 bytes)
 {
 	struct hall_tx_ring *tx = &tunnel->tx;
 	u32 size = tunnel->most;
 
 	if (tx->size >= size || tunnel->area.ring || hall_ring_count_space(tx) >= bytes ||
 	    tx->broken)
-		return false;
+		return;
 	if (hall_memory_alloc_large(tunnel->channel.member, 0, &size, &tunnel->area)) {
 		tunnel->area.ring = NULL;
 		if (hall_ring_report_short(tx))
 			hall_channel_notify_receiver(&tunnel->channel);
-		return false;
+		return;
 	}
 	hall_count(HALL_RINGS_GROWN);
 	hall_ring_grow(tx, (u8 *)tunnel->area.ring, size, &tunnel->area.handle);
-	return true;
+	/* Others may have found it full, when memory was short. */
+	tunnel->sk->sk_write_space(tunnel->sk);
 }
 
 static void uncharge(struct hall_tunnel *tunnel)
@@ -70,7 +72,7 @@ static void uncharge(struct hall_tunnel *tunnel)
 	tunnel->charged = 0;
 }
 
-int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer)
+int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer, bool grows)
 {
 	struct hall_channel *channel = &tunnel->channel;
 	struct hall_member *member = channel->member;
@@ -89,7 +91,7 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}
-	rx.may_grow = !tunnel->trunk && offer->offer.features & HALLWAY_FEATURE_GROWTH;
+	rx.may_grow = grows && offer->offer.features & HALLWAY_FEATURE_GROWTH;
 	tunnel->charged = HALLWAY_RING_HEADER + size;
 	WRITE_ONCE(channel->sender, offer->from);
 	WRITE_ONCE(channel->receiver, offer->from);

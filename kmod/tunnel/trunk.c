@@ -335,7 +335,7 @@ static void drop_trunk(u32 cid)
 /* opening, mutex: once it has a number the peer may say anything of it. */
 static int set_up(struct hall_tunnel *tunnel, u32 cid)
 {
-	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES) ?:
+	int err = hall_tunnel_open(tunnel) ?: hall_tunnel_alloc(tunnel, TRUNK_BYTES, false) ?:
 		  xa_err(xa_store(&written, cid, tunnel, GFP_KERNEL));
 
 	if (err) {
@@ -637,7 +637,7 @@ static u32 accept_trunk(struct hall_tunnel *tunnel, const struct hallway_message
 	}
 	/* The doorbell may ring once its number is known. */
 	tunnel->trunk = trunk;
-	if (hall_tunnel_map(tunnel, offer))
+	if (hall_tunnel_map(tunnel, offer, false))
 		return HALLWAY_REASON_CORRUPT;
 	tunnel->state = HALL_TUNNEL_CONNECTED;
 	list_add(&trunk->list, &read_trunks);

@@ -122,12 +122,12 @@ void hall_tunnel_detach(struct hall_tunnel *tunnel, struct vsock_sock *vsk);
 /* Takes an endpoint number: before memory. 0; -EHOSTUNREACH: it departed; -EUSERS: none is free. */
 int hall_tunnel_open(struct hall_tunnel *tunnel);
 /*
- * Makes our ring. Of a trunk: of this size if memory allows, or smaller. Else it is short if
- * the peer knows rings that grow, and grows to this size. 0 or -ENOMEM.
+ * Makes our ring: of this size if memory allows, or smaller. One that grows is short at first
+ * if the peer supports rings that grow, and grows to this size. 0 or -ENOMEM.
  */
-int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes);
-/* Maps the peer's ring. 0 or -EPROTO. */
-int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer);
+int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool grows);
+/* Maps the peer's ring, which grows only if that is allowed here. 0 or -EPROTO. */
+int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *offer, bool grows);
 /*
  * Takes the peer's DONE. False: it is of no ring of ours. reason: 0, or that of a reset. The
  * caller frees the ring.
@@ -160,10 +160,10 @@ u32 hall_tunnel_count_unread(struct hall_tunnel *tunnel, struct sock *sk);
  */
 int hall_tunnel_find_space(struct hall_tunnel *tunnel, struct sock *sk, u32 bytes, u32 *space);
 /*
- * Has our ring grow if it has less space than bytes. False: it has not grown. If memory is
- * short, a mark says so to the peer. A program waits for space: lock_sock().
+ * Has our ring grow if it can, and has less space than bytes. If memory is short, a mark says
+ * so to the peer. A program waits for space: lock_sock().
  */
-bool hall_tunnel_grow(struct hall_tunnel *tunnel, u32 bytes);
+void hall_tunnel_grow(struct hall_tunnel *tunnel, u32 bytes);
 /* n bytes of our ring are written, `payload` of them the program's. Any context. */
 void hall_tunnel_publish(struct hall_tunnel *tunnel, u32 n, u32 payload);
 /* The tunnel is reset. sk may be NULL. */

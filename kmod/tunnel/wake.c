@@ -169,7 +169,8 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	if (sk->sk_type == SOCK_SEQPACKET)
 		target = 1;
 	/* The writer may poll, and less space is none for it. */
-	target = min_t(size_t, target, HALL_RING_FILLS(find_most(tunnel)));
+	if (target > 1)
+		target = min_t(size_t, target, HALL_RING_FILLS(find_most(tunnel)));
 	*ready = n && (n >= target || tunnel->fin || tunnel->failed);
 	/* A writer that is that quick is as good as one that has written all. */
 	for (looks = 0; n && !*ready && arm_bytes(tunnel, n); looks++) {

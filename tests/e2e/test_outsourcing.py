@@ -173,7 +173,7 @@ def test_idle_crowd(outsourced: Outsourced) -> None:
         return ticks, [now[name] for name in ("doorbells_sent", "doorbells_received")]
 
     with served(OUTSIDE, 7044, "outside"), served(OUTSIDE, 7045, "outside", HOST_OF_CROWD):
-        # The outsourcer says that it knows rings that grow.
+        # The outsourcer says that it supports rings that grow.
         vm.run(f"python3 -B /tmp/client.py {OUTSIDE} 7044 1", timeout=120)
         delta = Delta(vm)
         job = vm.spawn(f"exec python3 -B /tmp/crowd.py {OUTSIDE} 7045")

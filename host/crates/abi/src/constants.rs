@@ -168,7 +168,7 @@ pub mod message {
     pub const SOCKET_V6ONLY: u32 = 2;
     /// In flags of a LISTENER: other listeners of the guest may have the same address and port.
     pub const SOCKET_REUSEPORT: u32 = 4;
-    /// In features of an OFFER: its writer knows rings of outsourced sockets and tunnels that grow.
+    /// In features of an OFFER: its writer supports rings of outsourced sockets and tunnels that grow.
     pub const FEATURE_GROWTH: u16 = 1;
     /// Bytes of a handle.
     pub const HANDLE_SIZE: usize = 48;

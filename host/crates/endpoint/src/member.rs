@@ -164,7 +164,7 @@ pub struct Peer {
     doorbell: File,
     /// The doorbell is to be written.
     is_due: bool,
-    /// It knows rings that grow.
+    /// It supports rings that grow.
     pub grows: bool,
 }
 
@@ -239,7 +239,7 @@ impl Peer {
         })
     }
 
-    /// Makes a ring of a connection: a short one at first, if the peer knows rings that grow.
+    /// Makes a ring of a connection: a short one at first, if the peer supports rings that grow.
     pub fn make_stream_ring(&mut self, others: u32) -> Option<(Sender, Handle)> {
         match self.grows {
             true => self.make_ring_of(RING_MIN),

@@ -14,7 +14,7 @@ use nix::libc::ECONNRESET;
 
 const SHORT: u32 = 16384;
 
-/// A guest that knows rings that grow, a connection of it, and the other end.
+/// A guest that supports rings that grow, a connection of it, and the other end.
 fn connect(host: &Host) -> (Vm, Conn, TcpStream) {
     let mut vm = host.join(21);
     vm.features = abi::FEATURE_GROWTH;
