@@ -255,7 +255,7 @@ fn measure_rate(options: &Perf) -> Result<()> {
         "{sent} messages of {size} bytes in {seconds:.2} s: {:.0} messages/s, {:.1} MB/s{}",
         arrived as f64 / seconds,
         received as f64 / seconds / 1e6,
-        lost_text(options.kind, sent - arrived)
+        lost_text(options.kind, sent.saturating_sub(arrived))
     )?;
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::process;
 
 use nix::errno::Errno;
 use nix::sys::socket::{getpeername, getsockname, SockType, VsockAddr};
@@ -26,8 +27,8 @@ pub struct Listener {
 #[derive(Debug)]
 enum Carrier {
     Tunnels,
-    /// Tunnels from one guest, whose host end connects to this file.
-    HostEnd(PathBuf),
+    /// Tunnels from one guest: its host end connects to this file, which this process made.
+    HostEnd(PathBuf, u32),
     Tcp,
 }
 
@@ -65,7 +66,7 @@ impl Listener {
         let (socket, file) = host_end::listen(path, port)?;
         Ok(Self {
             socket,
-            carrier: Carrier::HostEnd(file),
+            carrier: Carrier::HostEnd(file, process::id()),
             address: host_end::name(path, port),
         })
     }
@@ -118,7 +119,7 @@ impl Listener {
                     .map_err(|errno| Error::call("accepting", errno))?;
                 Ok(over_tunnel(socket, peer.cid(), peer.port()))
             }
-            Carrier::HostEnd(_) => over_host_end(socket, self.address.clone()),
+            Carrier::HostEnd(..) => over_host_end(socket, self.address.clone()),
             Carrier::Tcp => {
                 let socket = TcpStream::from(socket);
                 let peer = socket
@@ -132,9 +133,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Carrier::HostEnd(file) = &self.carrier {
-            // Where it fails, the next listener replaces the file.
-            let _ = std::fs::remove_file(file);
+        match &self.carrier {
+            // A process that was forked may drop it, too. Where it fails, the next listener
+            // replaces the file.
+            Carrier::HostEnd(file, maker) if *maker == process::id() => {
+                let _ = std::fs::remove_file(file);
+            }
+            _ => {}
         }
     }
 }
