@@ -25,8 +25,13 @@ pub fn find_name(proc: &Path, process: &str, controller: &str) -> Option<String>
 
 /// The folder of the cgroup with this name.
 pub fn find_path(proc: &Path, name: &str, controller: &str) -> Option<PathBuf> {
-    let mounts = fs::read_to_string(proc.join("self/mounts")).ok()?;
-    mounts.lines().find_map(|line| {
+    // Outside of the daemon's namespace of cgroups.
+    if name.split('/').any(|part| part == "..") {
+        return None;
+    }
+    // Other mounts may have any bytes in their names.
+    let mounts = fs::read(proc.join("self/mounts")).ok()?;
+    String::from_utf8_lossy(&mounts).lines().find_map(|line| {
         // cgroup /sys/fs/cgroup/cpu cgroup rw,cpu,cpuacct 0 0
         let [_, place, kind, options, ..] = line.split(' ').collect::<Vec<_>>()[..] else {
             return None;

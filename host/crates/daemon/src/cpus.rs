@@ -12,13 +12,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::{anyhow, bail, Result};
 use hallway_abi::region as abi;
 use hallway_control as control;
 use hallway_cpus::{
     idle_cpus, Answer, Change, Host, Idle, Limits, Look, Mechanism, Meter, Sample, Scheduler,
 };
 use hallway_membership::{CpuReport, Uuid};
-use tracing::info;
+use tracing::{info, warn};
 
 use self::weight::Weight;
 use crate::config::Config;
@@ -38,7 +39,9 @@ pub struct Cpus {
     started: Instant,
     /// The daemon ends for good: all CPUs come back.
     over: bool,
-    /// The weights that the holder knows of.
+    /// Weights of cgroups that are given none any more, and have to get their base back.
+    leaving: Vec<Weight>,
+    /// The weights that the holder has.
     saved: Vec<SavedWeight>,
 }
 
@@ -74,23 +77,28 @@ impl Cpus {
         let mut all: BTreeMap<usize, Watched> = all
             .filter_map(|(number, vm)| Some((number, watched(vm.cpus?))))
             .collect();
+        let mut leaving = Vec::new();
         for saved in weights.clone() {
             let number = config.vm_of(saved.vm);
             let number = number.filter(|number| has(config, *number, Mechanism::Weight));
+            let watched = number.and_then(|number| all.get_mut(&number));
             let weight = Weight::recover(saved);
-            match number.and_then(|number| all.get_mut(&number)) {
+            match watched.filter(|watched| watched.weight.is_none()) {
                 Some(watched) => watched.weight = Some(weight),
-                None => weight.restore(),
+                None => leaving.push(weight),
             }
         }
-        Self {
+        let mut cpus = Self {
             scheduler: Scheduler::new(config.cpus.clone().unwrap_or_default()),
             all,
             idle: None,
             started: Instant::now(),
             over: false,
+            leaving,
             saved: weights,
-        }
+        };
+        cpus.restore_left();
+        cpus
     }
 
     /// How many CPUs the guest with this UUID is to have online; 0: all. Nothing: that stays
@@ -114,7 +122,25 @@ impl Cpus {
 
     /// Gives cgroups back the weights that they had.
     pub fn restore_weights(&mut self) {
-        self.all.values_mut().for_each(Watched::restore_weight);
+        let all = self.all.values_mut();
+        self.leaving
+            .extend(all.filter_map(|watched| watched.weight.take()));
+        self.restore_left();
+    }
+
+    /// Gives their base back to those that are given no weight any more. What fails is tried
+    /// again.
+    fn restore_left(&mut self) {
+        self.leaving.retain_mut(|weight| match weight.restore() {
+            Ok(()) => false,
+            Err(error) => {
+                if weight.report() {
+                    let SavedWeight { file, base, .. } = weight.saved();
+                    warn!("weight {base} for {}: {error}", file.display());
+                }
+                true
+            }
+        });
     }
 
     /// Writes weights of VMs that were given something else. The holder has to know of them.
@@ -134,14 +160,20 @@ impl Cpus {
 
     /// Weights of cgroups, for a later daemon.
     pub fn weights(&self) -> Vec<SavedWeight> {
-        let all = self.all.values();
-        let all = all.filter_map(|watched| Some(watched.weight.as_ref()?.saved().clone()));
-        all.collect()
+        self.all_weights().map(Weight::saved).cloned().collect()
     }
 
-    /// Whether a later daemon would not know of each of them.
+    fn all_weights(&self) -> impl Iterator<Item = &Weight> {
+        let given = self
+            .all
+            .values()
+            .filter_map(|watched| watched.weight.as_ref());
+        given.chain(&self.leaving)
+    }
+
+    /// Whether the holder lacks some of them.
     pub fn is_unsaved(&self) -> bool {
-        self.weights() != self.saved
+        !self.all_weights().map(Weight::saved).eq(&self.saved)
     }
 
     /// The holder has them.
@@ -160,6 +192,9 @@ impl Cpus {
         if self.all.is_empty() {
             return Vec::new();
         }
+        self.restore_left();
+        // Of a VM before, which has the same one: it gets its base back first.
+        let taken: Vec<SavedWeight> = self.weights();
         let now = self.started.elapsed();
         let host = self.measure_host(now);
         let (mut looks, mut effects) = (BTreeMap::new(), Vec::new());
@@ -169,7 +204,7 @@ impl Cpus {
                 self.scheduler.forget(*number);
                 watched.report = None;
                 watched.problem = None;
-                watched.restore_weight();
+                self.leaving.extend(watched.weight.take());
                 continue;
             };
             let senders = count_senders(guest, regions);
@@ -183,7 +218,15 @@ impl Cpus {
                 Mechanism::Park => guest.page.cpu_order(),
                 Mechanism::Weight => {
                     if let Some((qemu, threads)) = vcpus.filter(|_| is_measured) {
-                        watched.find_weight(vm.uuid, qemu, threads);
+                        let found = if guest.is_of(qemu) {
+                            Weight::find(Path::new(PROC), vm.uuid, qemu, threads)
+                        } else {
+                            Err(anyhow!(
+                                "its monitor is not that of the QEMU which has its guest"
+                            ))
+                        };
+                        let left = watched.follow_weight(found, &taken);
+                        self.leaving.extend(left);
                     }
                     let weight = watched.weight.as_ref();
                     let Some(given) = weight.and_then(|weight| weight.given(limits.min)) else {
@@ -277,25 +320,28 @@ impl Watched {
         }
     }
 
-    /// Finds the weight of its cgroup, or why that is left alone.
-    fn find_weight(&mut self, vm: Uuid, qemu: i32, threads: &[i32]) {
-        match Weight::find(Path::new(PROC), vm, qemu, threads) {
-            Ok(found) => {
-                self.weight = Some(match self.weight.take() {
-                    Some(before) => found.follow(before),
-                    None => found,
-                });
+    /// Takes the weight of its cgroup that was found, or why that is left alone. Returns one
+    /// that it has no more.
+    fn follow_weight(&mut self, found: Result<Weight>, taken: &[SavedWeight]) -> Option<Weight> {
+        let before = self.weight.take();
+        let found = found.and_then(|found| match found.find_other(taken) {
+            Some(other) => bail!("its cgroup still has the weight of VM {other}"),
+            None => Ok(found),
+        });
+        match (found, before) {
+            (Ok(mut found), Some(before)) if found.is_same(&before) => {
+                found.follow(&before);
+                self.weight = Some(found);
+                None
             }
-            Err(error) => {
+            (Ok(found), before) => {
+                self.weight = Some(found);
+                before
+            }
+            (Err(error), before) => {
                 self.problem = Some(format!("{error:#}"));
-                self.restore_weight();
+                before
             }
-        }
-    }
-
-    fn restore_weight(&mut self) {
-        if let Some(weight) = self.weight.take() {
-            weight.restore();
         }
     }
 
@@ -325,6 +371,16 @@ impl Watched {
                     )
                 })
             })
+    }
+}
+
+/// Gives cgroups back the weights that they had, where no daemon is to follow.
+pub fn restore_saved(weights: Vec<SavedWeight>) {
+    for saved in weights {
+        let (path, base) = (saved.file.clone(), saved.base);
+        if let Err(error) = Weight::recover(saved).restore() {
+            warn!("weight {base} for {}: {error}", path.display());
+        }
     }
 }
 

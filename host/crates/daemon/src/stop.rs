@@ -11,6 +11,7 @@ use hallway_control::{self as control, Answer, Query};
 use hallway_membership::Region;
 
 use crate::config::Config;
+use crate::cpus::restore_saved;
 use crate::keeper::{pidfd, Holder, State, STATE};
 use crate::options::Options;
 use crate::run::{check_socket_path, clean, RunDir};
@@ -90,6 +91,7 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
     holder.quit();
     match state {
         Ok(Some(state)) => {
+            restore_saved(state.weights);
             let files: Vec<PathBuf> = state.regions.into_iter().filter_map(|r| r.file).collect();
             clean(&run, Some(&state.socket), &files, &state.made);
         }

@@ -3,16 +3,17 @@
 //!
 //! It is the cgroup's own weight, its *base*, times the CPUs given, divided by the least. The
 //! holder gets the base before anything else is written. So the next daemon does not take a
-//! raised weight for the base, wherever this one dies.
+//! raised weight for the base, wherever this one dies. A file is the same one while its inode
+//! is: the kernel numbers those of cgroups, and uses no number twice.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Seek};
 use std::iter::once;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 use hallway_membership::Uuid;
-use tracing::warn;
 
 use crate::cgroup::{self, UNIFIED};
 use crate::keeper::SavedWeight;
@@ -21,6 +22,8 @@ use crate::keeper::SavedWeight;
 const FILES: [(&str, &str); 2] = [("cpu", "cpu.shares"), (UNIFIED, "cpu.weight")];
 /// The first kernel thread, which starts the others.
 const KTHREADD: &str = "2";
+/// Cgroups that are looked at below that of a VM. libvirt makes one for each vCPU.
+const FOLDERS_MAX: usize = 2048;
 
 /// The weight of one cgroup.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,12 +31,20 @@ pub struct Weight {
     saved: SavedWeight,
     /// As it was last read. Nothing: not yet, by this daemon.
     now: Option<u32>,
+    /// The kernel did not take another since then.
+    refused: bool,
+    reported: bool,
 }
 
 impl Weight {
     /// That of a cgroup which a daemon before this one found.
     pub fn recover(saved: SavedWeight) -> Self {
-        Self { saved, now: None }
+        Self {
+            saved,
+            now: None,
+            refused: false,
+            reported: false,
+        }
     }
 
     /// Finds that of a VM's QEMU, with the threads of its vCPUs. An error if the cgroup is not
@@ -45,9 +56,11 @@ impl Weight {
         let (folder, file) = found
             .next()
             .context("the cgroup of its QEMU is out of sight")?;
+        // Those of a cgroup that has threads alone are out of sight.
+        fs::read(folder.join("cgroup.procs")).with_context(|| folder.display().to_string())?;
         // Those of KVM and vhost are where their QEMU is.
         let is_other = |pid| pid != qemu && !is_kernel_thread(proc, pid);
-        let other = find_process(&folder, &is_other);
+        let other = find_process(&folder, &is_other, &mut FOLDERS_MAX.clone());
         if let Some(other) = other.with_context(|| format!("cgroup {}", folder.display()))? {
             bail!(
                 "cgroup {} has process {other} beside QEMU's {qemu}: start each QEMU in a cgroup \
@@ -55,38 +68,53 @@ impl Weight {
                 folder.display()
             );
         }
-        let file = folder.join(file);
-        let opened = File::options().write(true).open(&file);
-        opened.with_context(|| {
+        let path = folder.join(file);
+        let file = open(&path).with_context(|| {
             format!(
                 "{}: the cgroup needs the cpu controller, and the unit of hallwayd weight.conf",
-                file.display()
+                path.display()
             )
         })?;
-        let base = read(&file)?;
+        let base = read(&file, &path)?;
         Ok(Self {
             saved: SavedWeight {
                 vm,
-                qemu,
-                file,
+                id: identify(&file)?,
+                file: path,
                 base,
             },
             now: Some(base),
+            refused: false,
+            reported: false,
         })
     }
 
-    /// Goes on from what was found before. What others have set since is another base.
-    pub fn follow(mut self, before: Self) -> Self {
-        let is_same = |one: &Self| (one.saved.qemu, one.saved.file.clone());
-        if is_same(&self) != is_same(&before) {
-            before.restore();
-        } else if before.now.is_none_or(|now| Some(now) == self.now) {
+    /// Goes on from what was found before of the same cgroup. What others have set since is
+    /// another base.
+    pub fn follow(&mut self, before: &Self) {
+        if before.now.is_none_or(|now| Some(now) == self.now) {
             self.saved.base = before.saved.base;
         }
-        self
     }
 
-    /// What a later daemon must know.
+    /// Whether it is of the same cgroup.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.saved.id == other.saved.id
+    }
+
+    /// Another VM to which the same cgroup was given.
+    pub fn find_other(&self, all: &[SavedWeight]) -> Option<Uuid> {
+        let mut all = all.iter();
+        all.find(|one| one.id == self.saved.id && one.vm != self.saved.vm)
+            .map(|one| one.vm)
+    }
+
+    /// Whether this is the first report of what cannot be restored.
+    pub fn report(&mut self) -> bool {
+        !std::mem::replace(&mut self.reported, true)
+    }
+
+    /// What a later daemon needs.
     pub fn saved(&self) -> &SavedWeight {
         &self.saved
     }
@@ -99,9 +127,14 @@ impl Weight {
     /// The CPUs of which it is the weight, where `min` have the base; 0: it is not raised.
     /// Nothing: it was not read yet.
     pub fn given(&self, min: u32) -> Option<u32> {
-        let is_raised = self.now? != self.saved.base;
-        let given = (self.now? * min).checked_div(self.saved.base);
-        Some(given.filter(|_| is_raised).unwrap_or_default())
+        let (now, base) = (self.now?, self.saved.base);
+        let is_raised = now != base && base != 0;
+        Some(if is_raised {
+            // A weight is a whole number: it was rounded down.
+            (now * min).div_ceil(base)
+        } else {
+            0
+        })
     }
 
     fn wanted(&self, given: u32, min: u32) -> u32 {
@@ -113,43 +146,82 @@ impl Weight {
         self.now == Some(self.wanted(given, min))
     }
 
-    /// Makes it that of as many CPUs.
+    /// Makes it that of as many CPUs. What the kernel refuses is tried again once it is found
+    /// again.
     pub fn set(&mut self, given: u32, min: u32) -> Result<()> {
-        if !self.is_of(given, min) {
-            let (file, weight) = (&self.saved.file, self.wanted(given, min));
-            fs::write(file, weight.to_string())
-                .with_context(|| format!("weight {weight} for {}", file.display()))?;
-            self.now = Some(read(file)?);
+        if self.is_of(given, min) || self.refused {
+            return Ok(());
         }
+        let weight = self.wanted(given, min);
+        self.refused = true;
+        self.now = None;
+        self.write(weight).with_context(|| {
+            let file = self.saved.file.display();
+            format!("weight {weight} for {file}")
+        })?;
+        self.refused = false;
         Ok(())
     }
 
-    /// Gives the cgroup its base back. It may be gone, as its QEMU, and another one have its path.
-    pub fn restore(self) {
-        let SavedWeight {
-            qemu, file, base, ..
-        } = self.saved;
-        let folder = file.parent().unwrap_or(Path::new("/"));
-        let restored = find_process(folder, &|pid| pid == qemu).and_then(|its| {
-            if its.is_some() || find_process(folder, &|_| true)?.is_none() {
-                fs::write(&file, base.to_string())?;
-            }
-            Ok(())
-        });
-        match restored {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                warn!("weight {base} for {}: {error}", file.display());
-            }
-            _ => {}
+    fn write(&mut self, weight: u32) -> Result<()> {
+        let path = &self.saved.file;
+        let file = open(path)?;
+        if identify(&file)? != self.saved.id {
+            bail!("another cgroup has that path now");
         }
+        write(&file, weight)?;
+        self.now = Some(read(&file, path)?);
+        Ok(())
+    }
+
+    /// Gives the cgroup its base back, unless another program has set a weight since. Another
+    /// cgroup may have its path.
+    pub fn restore(&mut self) -> io::Result<()> {
+        let SavedWeight { id, file, base, .. } = &self.saved;
+        let opened = match open(file) {
+            Err(error) if is_gone(&error) => return Ok(()),
+            opened => opened?,
+        };
+        if identify(&opened)? != *id {
+            return Ok(());
+        }
+        let now = read(&opened, file).map_err(io::Error::other)?;
+        if self.now.is_none_or(|ours| ours == now) && now != *base {
+            write(&opened, *base)
+                .or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })?;
+        }
+        Ok(())
     }
 }
 
-fn read(file: &Path) -> Result<u32> {
-    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+fn open(file: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(file)
+}
+
+/// Whether the cgroup was removed.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// Device and inode of a file.
+fn identify(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn write(file: &File, weight: u32) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all_at(weight.to_string().as_bytes(), 0)
+}
+
+/// Reads a file that may have been read or written before.
+fn read(mut file: &File, path: &Path) -> Result<u32> {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+    read.with_context(|| path.display().to_string())?;
     text.trim()
         .parse()
-        .with_context(|| format!("{}: {text:?}", file.display()))
+        .with_context(|| format!("{}: {text:?}", path.display()))
 }
 
 /// The cgroup of systemd's unit that a QEMU is, or the one that has all of its threads: libvirt
@@ -172,8 +244,15 @@ fn find_folder(proc: &Path, qemu: i32, threads: &[i32], controller: &str) -> Opt
     cgroup::find_path(proc, unit.to_str()?, controller)
 }
 
-/// A process in a cgroup or below.
-fn find_process(cgroup: &Path, is_it: &dyn Fn(i32) -> bool) -> io::Result<Option<i32>> {
+/// A process in a cgroup or below, where there are no more cgroups than `left`.
+fn find_process(
+    cgroup: &Path,
+    is_it: &dyn Fn(i32) -> bool,
+    left: &mut usize,
+) -> io::Result<Option<i32>> {
+    *left = left
+        .checked_sub(1)
+        .ok_or_else(|| io::Error::other(format!("it has more than {FOLDERS_MAX} cgroups")))?;
     match fs::read_to_string(cgroup.join("cgroup.procs")) {
         // It has threads of processes that a cgroup above names.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
@@ -188,7 +267,7 @@ fn find_process(cgroup: &Path, is_it: &dyn Fn(i32) -> bool) -> io::Result<Option
     for entry in fs::read_dir(cgroup)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            if let Some(found) = find_process(&entry.path(), is_it)? {
+            if let Some(found) = find_process(&entry.path(), is_it, left)? {
                 return Ok(Some(found));
             }
         }
@@ -280,7 +359,16 @@ mod tests {
         }
 
         fn weight(&self, cgroup: &str) -> u32 {
-            read(&self.file(cgroup)).unwrap()
+            let file = self.file(cgroup);
+            read(&File::open(&file).unwrap(), &file).unwrap()
+        }
+
+        /// As after another look.
+        fn find_again(&self, before: &Weight) -> Weight {
+            let mut found = self.find().unwrap();
+            assert!(found.is_same(before));
+            found.follow(before);
+            found
         }
     }
 
@@ -346,22 +434,33 @@ mod tests {
             weight.set(3, 2).unwrap();
             assert_eq!(host.weight(SCOPE), 150);
             assert!(weight.is_of(3, 2));
-            let weight = host.find().unwrap().follow(weight);
+            let weight = host.find_again(&weight);
             assert_eq!(weight.saved().base, 100);
             // The next daemon has what the holder kept.
             let recovered = Weight::recover(weight.saved().clone());
             assert_eq!((recovered.now(), recovered.given(2)), (None, None));
-            let mut weight = host.find().unwrap().follow(recovered);
+            let mut weight = host.find_again(&recovered);
             assert_eq!((weight.now(), weight.given(2)), (Some(150), Some(3)));
             weight.set(2, 2).unwrap();
             assert_eq!(host.weight(SCOPE), 100);
             // What another sets is one.
             host.make(SCOPE, QEMU, 70);
-            let mut weight = host.find().unwrap().follow(weight);
+            let mut weight = host.find_again(&weight);
             weight.set(4, 2).unwrap();
             assert_eq!(host.weight(SCOPE), 140);
-            weight.restore();
+            weight.restore().unwrap();
             assert_eq!(host.weight(SCOPE), 70);
+        }
+    }
+
+    #[test]
+    fn a_weight_that_was_rounded_down_is_of_the_same_cpus() {
+        for host in Host::all("rounded") {
+            host.make(SCOPE, QEMU, 3);
+            host.place(SCOPE, SCOPE);
+            let mut weight = host.find().unwrap();
+            weight.set(3, 2).unwrap();
+            assert_eq!((host.weight(SCOPE), weight.given(2)), (4, Some(3)));
         }
     }
 
@@ -375,27 +474,57 @@ mod tests {
                 weight.set(2, 1).unwrap();
                 weight
             };
-            // Its QEMU has gone, and the cgroup stays.
-            let weight = raised();
-            fs::write(host.folder(SCOPE).join("cgroup.procs"), "").unwrap();
-            weight.restore();
-            assert_eq!(host.weight(SCOPE), 100);
-            // It has another QEMU.
-            let weight = raised();
+            // Its QEMU has gone, and another one has the cgroup.
+            let mut weight = raised();
             host.enter(SCOPE, QEMU + 1);
-            weight.restore();
-            assert_eq!(host.weight(SCOPE), 200);
-            // QEMU is in another one.
-            let weight = raised();
+            weight.restore().unwrap();
+            assert_eq!(host.weight(SCOPE), 100);
+            // Another program has set it.
+            let mut weight = raised();
+            host.make(SCOPE, QEMU, 30);
+            weight.restore().unwrap();
+            assert_eq!(host.weight(SCOPE), 30);
+            // It has another path.
+            let mut weight = raised();
             host.make("vms/web1", QEMU, 50);
             host.place("vms/web1", "vms/web1");
-            let other = host.find().unwrap().follow(weight);
-            assert_eq!((other.saved().base, host.weight(SCOPE)), (50, 100));
+            assert!(!host.find().unwrap().is_same(&weight));
+            weight.restore().unwrap();
+            // Another cgroup has its path.
+            let mut weight = raised();
+            fs::rename(host.folder(SCOPE), host.folder("before")).unwrap();
+            host.make(SCOPE, QEMU, 200);
+            assert!(weight.set(4, 1).is_err());
+            weight.restore().unwrap();
+            assert_eq!((host.weight(SCOPE), host.weight("before")), (200, 200));
             // The cgroup has gone.
-            let weight = raised();
+            let mut weight = raised();
             fs::remove_dir_all(host.folder(SCOPE)).unwrap();
-            weight.restore();
+            weight.restore().unwrap();
             assert!(!host.folder(SCOPE).exists());
+            // It cannot be written.
+            let mut weight = raised();
+            fs::remove_file(host.file(SCOPE)).unwrap();
+            fs::create_dir(host.file(SCOPE)).unwrap();
+            weight.restore().unwrap_err();
+            fs::remove_dir(host.file(SCOPE)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_tried_once() {
+        for host in Host::all("refused") {
+            host.make(SCOPE, QEMU, 100);
+            host.place(SCOPE, SCOPE);
+            let mut weight = host.find().unwrap();
+            fs::rename(host.file(SCOPE), host.folder("before")).unwrap();
+            weight.set(2, 1).unwrap_err();
+            assert_eq!(weight.now(), None);
+            fs::rename(host.folder("before"), host.file(SCOPE)).unwrap();
+            weight.set(2, 1).unwrap();
+            assert_eq!(host.weight(SCOPE), 100);
+            host.find_again(&weight).set(2, 1).unwrap();
+            assert_eq!(host.weight(SCOPE), 200);
         }
     }
 }

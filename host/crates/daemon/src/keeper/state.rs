@@ -62,9 +62,9 @@ pub struct State {
 pub struct SavedWeight {
     /// UUID of the VM.
     pub vm: Uuid,
-    /// Process of its QEMU.
-    pub qemu: i32,
-    /// The file that has the weight.
+    /// Device and inode of the file that has the weight: its path may be another's later.
+    pub id: (u64, u64),
+    /// That file.
     pub file: PathBuf,
     /// The weight without what was given.
     pub base: u32,
