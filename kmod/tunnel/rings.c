@@ -5,7 +5,8 @@
  * Most tunnels of a VM are idle, or carry little at a time. So the ring of a SOCK_STREAM is
  * short, and grows once its writer has more than it can hold: see growth in ring/ring.c. To a
  * peer that does not support that, or has not said so yet, it is as large as its program has
- * it from the first. So is each ring of messages: a program relies on the largest that fits.
+ * it from the first. So is each ring of messages, while there is memory: a program relies on
+ * the largest that fits.
  */
 #include "tunnel.h"
 

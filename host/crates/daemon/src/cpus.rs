@@ -189,10 +189,10 @@ impl Cpus {
         regions: &Regions,
         vms: &Vms,
     ) -> Vec<Effect> {
+        self.restore_left();
         if self.all.is_empty() {
             return Vec::new();
         }
-        self.restore_left();
         // Of a VM before, which has the same one: it gets its base back first.
         let taken: Vec<SavedWeight> = self.weights();
         let now = self.started.elapsed();
@@ -324,9 +324,12 @@ impl Watched {
     /// that it has no more.
     fn follow_weight(&mut self, found: Result<Weight>, taken: &[SavedWeight]) -> Option<Weight> {
         let before = self.weight.take();
-        let found = found.and_then(|found| match found.find_other(taken) {
-            Some(other) => bail!("its cgroup still has the weight of VM {other}"),
-            None => Ok(found),
+        let found = found.and_then(|found| {
+            let is_its = before.as_ref().is_some_and(|before| found.is_same(before));
+            match found.find_user(taken).filter(|_| !is_its) {
+                Some(vm) => bail!("its cgroup still has the weight of VM {vm}"),
+                None => Ok(found),
+            }
         });
         match (found, before) {
             (Ok(mut found), Some(before)) if found.is_same(&before) => {
@@ -374,14 +377,15 @@ impl Watched {
     }
 }
 
-/// Gives cgroups back the weights that they had, where no daemon is to follow.
-pub fn restore_saved(weights: Vec<SavedWeight>) {
-    for saved in weights {
-        let (path, base) = (saved.file.clone(), saved.base);
-        if let Err(error) = Weight::recover(saved).restore() {
-            warn!("weight {base} for {}: {error}", path.display());
-        }
-    }
+/// Gives cgroups back the weights that they had, where no daemon is to follow. Returns what is
+/// left to do by hand.
+pub fn restore_saved(weights: Vec<SavedWeight>) -> Vec<String> {
+    let left = weights.into_iter().filter_map(|saved| {
+        let (file, base) = (saved.file.clone(), saved.base);
+        let error = Weight::recover(saved).restore().err()?;
+        Some(format!("write {base} to {}: {error}", file.display()))
+    });
+    left.collect()
 }
 
 /// Whether a VM of the configuration gets CPUs in this way.

@@ -89,14 +89,21 @@ pub fn stop(options: &Options, config: &Config) -> Result<()> {
     pidfd::kill_helpers(&kept);
     let state = kept.remove(STATE).map(State::load).transpose();
     holder.quit();
+    let mut by_hand = Vec::new();
     match state {
         Ok(Some(state)) => {
-            restore_saved(state.weights);
+            by_hand = restore_saved(state.weights);
             let files: Vec<PathBuf> = state.regions.into_iter().filter_map(|r| r.file).collect();
             clean(&run, Some(&state.socket), &files, &state.made);
         }
         // There is no list of files: look for them.
         Ok(None) | Err(_) => clean(&run, Some(&options.socket()), &left(options, config), &[]),
+    }
+    if !by_hand.is_empty() {
+        bail!(
+            "stopped, but weights of cgroups are left: {}",
+            by_hand.join("; ")
+        );
     }
     writeln!(io::stdout(), "stopped")?;
     Ok(())

@@ -102,11 +102,10 @@ impl Weight {
         self.saved.id == other.saved.id
     }
 
-    /// Another VM to which the same cgroup was given.
-    pub fn find_other(&self, all: &[SavedWeight]) -> Option<Uuid> {
+    /// The VM to which one of these gives the same cgroup.
+    pub fn find_user(&self, all: &[SavedWeight]) -> Option<Uuid> {
         let mut all = all.iter();
-        all.find(|one| one.id == self.saved.id && one.vm != self.saved.vm)
-            .map(|one| one.vm)
+        all.find(|one| one.id == self.saved.id).map(|one| one.vm)
     }
 
     /// Whether this is the first report of what cannot be restored.
@@ -154,7 +153,6 @@ impl Weight {
         }
         let weight = self.wanted(given, min);
         self.refused = true;
-        self.now = None;
         self.write(weight).with_context(|| {
             let file = self.saved.file.display();
             format!("weight {weight} for {file}")
@@ -170,7 +168,13 @@ impl Weight {
             bail!("another cgroup has that path now");
         }
         write(&file, weight)?;
-        self.now = Some(read(&file, path)?);
+        // From here on it is ours.
+        self.now = None;
+        let now = read(&file, path)?;
+        self.now = Some(now);
+        if now != weight {
+            bail!("the kernel made it {now}");
+        }
         Ok(())
     }
 
@@ -267,8 +271,11 @@ fn find_process(
     for entry in fs::read_dir(cgroup)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            if let Some(found) = find_process(&entry.path(), is_it, left)? {
-                return Ok(Some(found));
+            match find_process(&entry.path(), is_it, left) {
+                // That of a vCPU that was unplugged just now.
+                Err(error) if is_gone(&error) => {}
+                Ok(None) => {}
+                found => return found,
             }
         }
     }
@@ -519,7 +526,7 @@ mod tests {
             let mut weight = host.find().unwrap();
             fs::rename(host.file(SCOPE), host.folder("before")).unwrap();
             weight.set(2, 1).unwrap_err();
-            assert_eq!(weight.now(), None);
+            assert_eq!(weight.now(), Some(100));
             fs::rename(host.folder("before"), host.file(SCOPE)).unwrap();
             weight.set(2, 1).unwrap();
             assert_eq!(host.weight(SCOPE), 100);

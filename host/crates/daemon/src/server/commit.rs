@@ -44,7 +44,10 @@ impl Server {
         rings.extend(connections.write_replies(&changed, config, |name| regions.key(name)));
         rings.extend(connections.write_cpu_orders(|one| cpus.order(one.uuid, config)));
         self.picture.connections.ring(&rings);
-        self.picture.cpus.write_weights();
+        // No later daemon would have the base.
+        if self.keeper.has_holder() && !self.keeper.is_behind() {
+            self.picture.cpus.write_weights();
+        }
         self.picture.plug_regions();
     }
 
