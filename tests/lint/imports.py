@@ -48,12 +48,12 @@ BELOW = {
 MODULES = (
     *("run", "program", "regionspec", "options", "config", "access"),
     *("effect", "domains", "lines", "journal", "notify", "poller"),
-    *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper", "stop"),
+    *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper"),
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),
     *("vms/bridge", "vms/news", "vms/migrate", "vms/monitor", "vms/vm", "vms"),
     *("pairs", "cgroup", "helpers/cgroups", "helpers/listen", "helpers/process", "helpers"),
-    *("cpus/weight", "cpus", "picture", "requests", "clients"),
+    *("cpus/weight", "cpus", "stop", "picture", "requests", "clients"),
     *("server", "server/commit", "server/start", "main"),
 )
 
