@@ -193,6 +193,11 @@
  * tunnels that grow.
  */
 #define HALLWAY_FEATURE_GROWTH 1
+/*
+ * In features of an OFFER of SOCK_SEQPACKET: the ring began with zeros, so the
+ * peer may lend it to a program.
+ */
+#define HALLWAY_FEATURE_BLANK 2
 /* Bytes of a handle. */
 #define HALLWAY_HANDLE_SIZE 48
 

@@ -230,7 +230,7 @@ void hall_channel_tunnel(struct hall_channel *channel, u32 carrier,
 	static const struct in6_addr none;
 	struct hallway_message message = { .offer = {
 		.tunnel = *tunnel,
-		.features = HALLWAY_FEATURE_GROWTH,
+		.features = HALLWAY_FEATURE_GROWTH | HALLWAY_FEATURE_BLANK,
 		.ring_size = memory->size - HALLWAY_RING_HEADER,
 		.handle = memory->handle,
 	} };

@@ -132,6 +132,10 @@ enum hall_counter {
 	HALL_TUNNEL_REFUSALS,
 	/* Tunnels that were reset. */
 	HALL_TUNNEL_RESETS,
+	/*
+	 * Messages that a program wrote into ring memory, or read there: loans.
+	 */
+	HALL_TUNNEL_LOANS,
 	/* Trunks opened: rings for all datagrams to another VM. */
 	HALL_TRUNKS,
 	/* Datagrams that programs sent to other VMs. */

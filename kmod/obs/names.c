@@ -61,6 +61,7 @@ const char *hall_counter_name(enum hall_counter counter)
 		[HALL_TUNNEL_ARRIVALS] = "tunnel_arrivals",
 		[HALL_TUNNEL_REFUSALS] = "tunnel_refusals",
 		[HALL_TUNNEL_RESETS] = "tunnel_resets",
+		[HALL_TUNNEL_LOANS] = "tunnel_loans",
 		[HALL_TRUNKS] = "trunks",
 		[HALL_TUNNEL_DATAGRAMS_SENT] = "tunnel_datagrams_sent",
 		[HALL_TUNNEL_DATAGRAMS_RECEIVED] = "tunnel_datagrams_received",

@@ -120,6 +120,12 @@ struct hall_transport {
 	 */
 	bool (*intact)(struct hall_member *peer);
 	/*
+	 * The frame number of a page of shared memory, the peer's or our own, where it
+	 * is mapped here: programs may map it. Frames of one ring follow each other. NULL:
+	 * they may not. Any context.
+	 */
+	unsigned long (*find_pfn)(struct hall_member *peer, const void *page);
+	/*
 	 * May the peer reach this port of this guest by a tunnel? The host says
 	 * so, where no other member can. NULL: any port. Any context.
 	 */

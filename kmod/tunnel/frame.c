@@ -87,22 +87,32 @@ size_t hall_frame_copy_out(struct hall_rx_ring *rx, u32 offset, struct iov_iter 
 	return done;
 }
 
-/* Neither the header nor the zeros wrap. */
+/* Writes what goes before and behind a message. Neither the header nor the zeros wrap. */
+static void enclose(struct hall_tx_ring *tx, const void *header, u32 size, u32 len, u32 total)
+{
+	struct hall_span span = hall_ring_get_tx_span(tx, 0, size);
+
+	memcpy(span.data, header, span.len);
+	span = hall_ring_get_tx_span(tx, size + len, total - size - len);
+	memset(span.data, 0, span.len);
+}
+
 static int write_message(struct hall_tx_ring *tx, const void *header, u32 size, u32 len,
 			 u32 total, struct iov_iter *from)
 {
-	struct hall_span span = hall_ring_get_tx_span(tx, 0, size);
-	size_t copied;
+	size_t copied = hall_frame_copy_in(tx, size, from, len);
 
-	memcpy(span.data, header, span.len);
-	copied = hall_frame_copy_in(tx, size, from, len);
 	if (copied < len) {
 		iov_iter_revert(from, copied);
 		return -EFAULT;
 	}
-	span = hall_ring_get_tx_span(tx, size + len, total - size - len);
-	memset(span.data, 0, span.len);
+	enclose(tx, header, size, len, total);
 	return 0;
+}
+
+void hall_frame_enclose(struct hall_tx_ring *tx, const struct hallway_frame *frame)
+{
+	enclose(tx, frame, sizeof(*frame), frame->length, hall_frame_size(frame->length));
 }
 
 int hall_frame_write(struct hall_tx_ring *tx, const struct hallway_frame *frame,

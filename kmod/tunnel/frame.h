@@ -40,6 +40,8 @@ size_t hall_frame_copy_out(struct hall_rx_ring *rx, u32 offset, struct iov_iter 
  */
 int hall_frame_write(struct hall_tx_ring *tx, const struct hallway_frame *frame,
 		     struct iov_iter *from);
+/* The same around bytes that are there already. */
+void hall_frame_enclose(struct hall_tx_ring *tx, const struct hallway_frame *frame);
 int hall_letter_write(struct hall_tx_ring *tx, const struct hallway_letter *letter,
 		      struct iov_iter *from);
 

@@ -7,6 +7,7 @@
 #include <linux/slab.h>
 
 #include "../sock/spin.h"
+#include "loan.h"
 
 static unsigned int tunnels_max = 1024;
 module_param(tunnels_max, uint, 0644);
@@ -45,6 +46,7 @@ static void release_channel(struct hall_channel *channel)
 	if (tunnel->held)
 		hall_channel_release(channel->member);
 	atomic_dec(&channel->member->tunnels);
+	hall_loan_free(tunnel);
 	kfree(tunnel->trunk);
 	kfree_rcu(tunnel, rcu);
 }

@@ -8,6 +8,7 @@
 #include <linux/module.h>
 
 #include "../compat/namespace.h"
+#include "loan.h"
 #include "tunnel.h"
 
 static int init_socket(struct vsock_sock *vsk, struct vsock_sock *listener)
@@ -163,11 +164,13 @@ static int __init hall_vsock_init(void)
 		return err;
 	}
 	hall_channel_register(&hall_tunnel_kind);
+	hall_loans_init();
 	return 0;
 }
 
 static void __exit hall_vsock_exit(void)
 {
+	hall_loans_uninit();
 	vsock_core_unregister(&hall_vsock_transport);
 	hall_channel_unregister(&hall_tunnel_kind);
 	/* No OFFER meets the kind after this. */

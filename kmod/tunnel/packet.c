@@ -8,6 +8,7 @@
 #include <linux/uio.h>
 
 #include "frame.h"
+#include "loan.h"
 
 ssize_t hall_tunnel_packet_dequeue(struct vsock_sock *vsk, struct msghdr *msg,
 				   int flags)
@@ -65,6 +66,10 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 	if (!tunnel)
 		return 0;
 	tunnel->need = 0;
+	if (hall_loan_is_reserved(tunnel)) {
+		tunnel->error = -EBUSY;
+		return 0;
+	}
 	tunnel->error = hall_tunnel_find_space(tunnel, sk_vsock(vsk), 0, &space);
 	if (tunnel->error)
 		return 0;

@@ -14,6 +14,7 @@
 #include <linux/mm.h>
 
 #include "../obs/counters.h"
+#include "loan.h"
 
 int hall_tunnel_open(struct hall_tunnel *tunnel)
 {
@@ -39,6 +40,9 @@ int hall_tunnel_alloc(struct hall_tunnel *tunnel, u64 bytes, bool grows)
 		tunnel->memory.ring = NULL;
 		return -ENOMEM;
 	}
+	/* A program may see it: it had the bytes of others. */
+	if (!grows && !tunnel->trunk)
+		memset(tunnel->memory.ring->data, 0, size);
 	hall_ring_init_tx(&tunnel->tx, tunnel->memory.ring, size, HALL_TUNNEL_CARRIER);
 	hall_ring_set_start(&tunnel->tx, 0);
 	/* By our OFFER the reader could take it for one that grows. */
@@ -92,6 +96,7 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 		member->transport->unmap(member, ring);
 		return -EPROTO;
 	}
+	tunnel->is_blank = offer->offer.features & HALLWAY_FEATURE_BLANK;
 	rx.may_grow = grows && offer->offer.features & HALLWAY_FEATURE_GROWTH;
 	tunnel->charged = HALLWAY_RING_HEADER + size;
 	WRITE_ONCE(channel->sender, offer->from);
@@ -124,6 +129,7 @@ bool hall_tunnel_finish_tx(struct hall_tunnel *tunnel, u32 *reason)
 
 void hall_tunnel_free_tx(struct hall_tunnel *tunnel)
 {
+	hall_loan_end_tx(tunnel);
 	if (tunnel->area.ring)
 		hall_memory_free(tunnel->channel.member, &tunnel->area);
 	if (tunnel->memory.ring)
@@ -140,6 +146,7 @@ void hall_tunnel_unmap(struct hall_tunnel *tunnel)
 
 	if (!tunnel->mapped)
 		return;
+	hall_loan_end_rx(tunnel);
 	spin_lock_bh(&tunnel->channel.lock);
 	tunnel->mapped = false;
 	spin_unlock_bh(&tunnel->channel.lock);

@@ -55,6 +55,7 @@ struct hall_trunk {
 struct hall_tunnel {
 	struct hall_channel channel;	/* holds the reference count */
 	struct hall_trunk *trunk;	/* if it is one */
+	struct hall_loan *loan;		/* if a program took one; see loan.c */
 	struct sock *sk;		/* referenced; NULL: not yet, or closed */
 	struct work_struct work;
 	struct hall_turn turn;		/* of the work item, at the lock of a socket */
@@ -71,6 +72,7 @@ struct hall_tunnel {
 
 	struct hall_rx_ring rx;
 	bool mapped;			/* rx is there; channel.lock to change it */
+	bool is_blank;			/* both rings began with zeros: a program may see them */
 	struct hallway_ring *rest;	/* or our copy is, of what was left unread */
 	size_t charged;			/* bytes of the member's, for rx or rest */
 	bool fin;			/* the peer has set its end mark, */

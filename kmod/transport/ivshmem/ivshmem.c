@@ -100,6 +100,7 @@ const struct hall_transport hall_ivshmem_transport = {
 	.map = hall_slice_map,
 	.unmap = hall_slice_unmap,
 	.intact = hall_slice_is_intact,
+	.find_pfn = ivshmem_find_pfn,
 	.admits = ivshmem_admits,
 	.send = hall_mailbox_send,
 	.notify = hall_mailbox_notify,

@@ -63,6 +63,7 @@ struct region *ivshmem_region_create(struct pci_dev *pdev,
 		return ERR_PTR(-ENOMEM);
 	refcount_set(&region->refs, 1);
 	region->shared = shared;
+	region->start = pci_resource_start(pdev, 2);
 	region->size = size;
 	region->slots = READ_ONCE(shared->slots);
 	region->ask_at = jiffies;
@@ -114,6 +115,13 @@ static void ring_slot(struct region *region, u32 slot)
 		return;
 	reply = &doorbell->page->entry[region->entry].reply;
 	ivshmem_doorbell_ring(doorbell, READ_ONCE(reply->doorbell[slot]));
+}
+
+unsigned long ivshmem_find_pfn(struct hall_member *member, const void *page)
+{
+	struct region *region = region_of(member);
+
+	return PHYS_PFN(region->start + (page - (const void *)region->shared));
 }
 
 /* Has hallwayd changed nothing of the rule since? It may write others at any moment. */

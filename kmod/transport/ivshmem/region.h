@@ -27,6 +27,7 @@ struct region {
 	struct list_head list;		/* ivshmem_regions; RCU */
 	refcount_t refs;		/* the device, and each peer */
 	struct hallway_region *shared;
+	phys_addr_t start;		/* of that */
 	u64 size;			/* bytes */
 	u32 slots;
 	u8 uuid[16];
@@ -81,6 +82,7 @@ unsigned int ivshmem_region_find_entry(void);
 
 /* The functions of struct hall_transport that stand on regions. */
 void ivshmem_ring(struct hall_member *member);
+unsigned long ivshmem_find_pfn(struct hall_member *member, const void *page);
 bool ivshmem_admits(struct hall_member *member, u32 port);
 void ivshmem_release(struct hall_member *member);
 int ivshmem_own(int (*fn)(const struct hall_own *own, void *data), void *data);

@@ -170,6 +170,8 @@ pub mod message {
     pub const SOCKET_REUSEPORT: u32 = 4;
     /// In features of an OFFER: its writer supports rings of outsourced sockets and tunnels that grow.
     pub const FEATURE_GROWTH: u16 = 1;
+    /// In features of an OFFER of SOCK_SEQPACKET: the ring began with zeros, so the peer may lend it to a program.
+    pub const FEATURE_BLANK: u16 = 2;
     /// Bytes of a handle.
     pub const HANDLE_SIZE: usize = 48;
 }

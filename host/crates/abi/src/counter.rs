@@ -59,6 +59,7 @@ pub const COUNTERS: &[(&str, &str)] = &[
     ("tunnel_arrivals", "Tunnels that other VMs asked for, and got."),
     ("tunnel_refusals", "Tunnels that other VMs asked for, and did not get."),
     ("tunnel_resets", "Tunnels that were reset."),
+    ("tunnel_loans", "Messages that a program wrote into ring memory, or read there: loans."),
     ("trunks", "Trunks opened: rings for all datagrams to another VM."),
     ("tunnel_datagrams_sent", "Datagrams that programs sent to other VMs."),
     ("tunnel_datagrams_received", "Datagrams of other VMs given to a socket."),

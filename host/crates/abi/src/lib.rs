@@ -13,6 +13,7 @@ compile_error!("Hallway shares memory in little-endian order: big-endian machine
 mod constants;
 pub mod counter;
 pub mod datagram;
+pub mod loan;
 pub mod message;
 pub mod netlink;
 pub mod reason;

@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-use hallway_abi::{datagram, message, region, ring, tunnel};
+use hallway_abi::{datagram, loan, message, region, ring, tunnel};
 
 /// C expressions of integer type, each with the value that Rust has for it.
 fn expectations() -> Vec<(String, u64)> {
@@ -63,6 +63,27 @@ fn expectations() -> Vec<(String, u64)> {
         offset_of!(message::Tunnel, r#type) as u64,
     ));
     layout!("hallway_frame", tunnel::Frame: length flags);
+    layout!("hallway_loan_attach", loan::Attach:
+        socket reserved tx_size rx_size tx_offset rx_offset);
+    layout!("hallway_loan_send", loan::Send: commit flags reserve state offset reserved);
+    layout!("hallway_loan_receive", loan::Receive: release state offset length flags reserved);
+    for (name, number) in [
+        ("ATTACH", loan::ATTACH),
+        ("SEND", loan::SEND),
+        ("RECEIVE", loan::RECEIVE),
+    ] {
+        all.push((format!("_IOC_NR(HALLWAY_LOAN_{name})"), number.into()));
+        let letter = format!("_IOC_TYPE(HALLWAY_LOAN_{name})");
+        all.push((letter, loan::LETTER.into()));
+    }
+    for (name, value) in [
+        ("NONE", loan::NONE),
+        ("FOUND", loan::FOUND),
+        ("END", loan::END),
+        ("EOR", loan::EOR),
+    ] {
+        all.push((format!("HALLWAY_LOAN_{name}"), value.into()));
+    }
     for uuid in [[0; 16], [0xff; 16], *b"sixteen letters."] {
         let bytes = uuid.map(|byte| byte.to_string()).join(", ");
         all.push((
@@ -112,7 +133,8 @@ fn expectations() -> Vec<(String, u64)> {
 fn rust_and_c_agree() {
     let all = expectations();
     let mut source = String::from(
-        "#include <stdio.h>\n#include \"datagram.h\"\n#include \"message.h\"\n\
+        "#include <linux/ioctl.h>\n#include <stdio.h>\n#include \"datagram.h\"\n#include \"loan.h\"\n\
+         #include \"message.h\"\n\
          #include \"region.h\"\n#include \"ring.h\"\n#include \"tunnel.h\"\nint main(void)\n{\n",
     );
     for (expression, _) in &all {

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Ring memory that is lent to programs: packets that no system call copies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hallway_tests import tunnels
+from hallway_tests.guests import Delta, wait_members
+from hallway_tests.pair import Pair
+from hallway_tests.suite import wait_for
+from hallway_tests.tunnels import PORT, Talk, cid, run, served
+
+pytestmark = pytest.mark.xdist_group("e2e-tunnels")
+
+LOANS = "python3 -B /hallway/guest/run.py loans"
+MUCH = 4_000_000  # bytes
+
+
+def test_echo(pair: Pair) -> None:
+    """Packets are written and read in ring memory at both ends, or at one; each byte arrives."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        lent = Talk(b, "serve 6000", LOANS)
+        assert lent.hear() == "ready"
+        for port, both in ((PORT + 1, False), (6000, True)):
+            delta = Delta(a, b)
+            assert not run(a, f"echo {cid(b)} {port} {MUCH}", 120 * pair.slow, LOANS)
+            for vm, sends in ((a, True), (b, both)):
+                moved = delta.of(vm)
+                assert moved["tx_bytes_tunnel"] >= MUCH, vm.name
+                assert (moved["tunnel_loans"] > 100) == sends, vm.name
+            tunnels.check(pair, delta)
+        lent.end()
+
+
+def test_calls(pair: Pair) -> None:
+    """What is not a loan, or not this program's, gives an error; other calls on the socket are as ever."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        delta = Delta(a, b)
+        seen = run(a, f"calls {cid(b)} {PORT + 1}", 60 * pair.slow, LOANS)
+        assert seen == {
+            "stream": "EPROTOTYPE",
+            "TCP": "EPROTOTYPE",
+            "no socket": "ENOTSOCK",
+            "unconnected": "ENOTCONN",
+            "fault": "EFAULT",
+            "second": "EBUSY",
+            "again": "EBUSY",
+            "map to write": "EACCES",
+            "map privately": "EINVAL",
+            "map more": "EINVAL",
+            "map elsewhere": "EINVAL",
+            "map another's": "EINVAL",
+            "commit without": "EINVAL",
+            "send meanwhile": "EBUSY",
+            "commit more": "EINVAL",
+            "given up": "EINVAL",
+            "unknown flag": "EINVAL",
+            "too long": "EMSGSIZE",
+            "far too long": "EMSGSIZE",
+            "longest": "none",
+            "release without": "EINVAL",
+            "nothing": True,
+            "recv in between": "one",
+            "release of that": "EINVAL",
+            "mixed": "two",
+            "after shutdown": "EPIPE",
+            "end": True,
+            "records": [[3, 0], [3, 1], [3, 0]],
+            "taken up again": "EBUSY",
+            "a child's": -11,
+        }
+        tunnels.check(pair, delta)
+
+
+def test_stale(pair: Pair) -> None:
+    """A mapping of a ring that has ended reaches no other tunnel's memory, and a new one nothing old."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        delta = Delta(a, b)
+        assert run(a, f"stale {cid(b)} {PORT + 1} 300000", 180 * pair.slow, LOANS) == []
+        # Its memory has been others'.
+        assert run(a, f"blank {cid(b)} {PORT + 1}", 60 * pair.slow, LOANS) == [0, 0]
+        tunnels.check(pair, delta)
+
+
+def test_region_unplugged(pair: Pair) -> None:
+    """A region goes while packets are read in place: recv() gives what was left."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(a), served(b):
+        readers = [Talk(vm, f"hold {cid(other)} {PORT + 1}", LOANS) for vm, other in ((a, b), (b, a))]
+        for reader in readers:
+            assert reader.hear() == "a" * 10
+        delta = Delta(a, b)
+        plain = pair.site.daemon.region
+        b.unplug(plain.id, 30 * pair.slow)
+        for reader in readers:
+            wait_for(
+                lambda: delta.of(reader.vm)["tunnel_resets"] >= 2,  # noqa: B023
+                "the reset is noticed",
+                30 * pair.slow,
+            )
+            reader.say("")
+            assert json.loads(reader.hear()) == [
+                *("EREMCHG", "EPIPE"),
+                *("a" * 10, "b" * 20, "c" * 5),
+                "ECONNRESET",
+            ]
+            reader.end()
+        b.plug(plain)
+        wait_members(a, b)
