@@ -35,7 +35,7 @@ from .tiers import Tiers
 from .tunnels import Tunnels
 from .within import Within
 
-PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap", "bounds")
+PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap", "bounds", "loan")
 
 
 def main(words: list[str] | None = None) -> int:

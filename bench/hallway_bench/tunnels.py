@@ -32,9 +32,12 @@ PACKETS_PORT = STREAM_PORT + KINDS["packet"][0]
 MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
 GATHERED = 3.0  # target where TCP gathers messages
 TRIPS = ((1, "1 B"), (64, "64 B"), (1 << 10, "1 KB"), (4 << 10, "4 KB"), (16 << 10, "16 KB"))
+# Of messages in ring memory: how much better than copied ones they are, at least; 0: any.
+LOANS = ((4 << 10, "4 KB", 0.0), (64 << 10, "64 KB", 1.5))
+LOANS_PORT = STREAM_PORT + 400
 OF_STREAM = 0.7  # messages carry this part of what bytes do, at least
 RATE = 1000  # connections a second, at least
-STREAM, UNIX, RINGS = "stream", "AF_UNIX", "TCP on rings"  # what is beside
+STREAM, UNIX, RINGS, COPIED = "stream", "AF_UNIX", "TCP on rings", "copied"  # what is beside
 
 
 class Tunnels(Group):
@@ -59,6 +62,7 @@ class Tunnels(Group):
             *(self._round_trip("sleep", size, text, 0, 4.0) for size, text in TRIPS),
             self._round_trip("spin", 1, "1 B", None, 30.0),
             self._connections(),
+            *(self._loans(size, text) for size, text, _ in LOANS),
         ]
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
@@ -68,6 +72,10 @@ class Tunnels(Group):
         median = figure("", *samples.hallway).median
         if not samples.row.carries:
             return median >= RATE
+        if COPIED in dict(samples.row.beside):
+            copied = samples.beside.get(COPIED)
+            least = next(least for size, _, least in LOANS if samples.row.key == f"tunnel-loan-{size}")
+            return bool(copied) and median >= least * figure("", *copied).median
         if STREAM not in dict(samples.row.beside):
             return True
         stream = samples.beside.get(STREAM)
@@ -113,6 +121,31 @@ class Tunnels(Group):
             lower_is_better=True,
             spin_us=spin_us,
             beside=((UNIX, lambda: run("unix")), (RINGS, self._on_rings(run))),
+        )
+
+    def _loans(self, size: int, text: str) -> Row:
+        """Compare messages in ring memory with copied ones; the programs write and read each byte."""
+
+        def run(how: str) -> Run:
+            server = self.stand.server
+            self._servers.need(server, f"/hallway/loan -s {LOANS_PORT}", LOANS_PORT, "--vsock")
+            command = f"/hallway/loan -c {how} {self._cid} {LOANS_PORT} {size} {self.seconds}"
+            said = json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
+            return Run(said["megabytes_per_second"], up=int(said["bytes"]))
+
+        def lend() -> Run:
+            if self.stand.on:
+                return run("lent")
+            said = self._ask("stream", "tcp", f"{size} {self.seconds}")
+            return Run(said["megabytes_per_second"], up=int(said["bytes"]))
+
+        return Row(
+            f"tunnel-loan-{size}",
+            f"messages of {text} in ring memory",
+            "MB/s",
+            lend,
+            f"loan -c lent CID PORT {size} {self.seconds}",
+            beside=((COPIED, lambda: run("copied")),),
         )
 
     def _connections(self) -> Row:
