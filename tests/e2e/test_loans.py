@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hallway_tests import tunnels
+from hallway_tests import library, tunnels
 from hallway_tests.guests import Delta, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
@@ -34,6 +34,44 @@ def test_echo(pair: Pair) -> None:
                 assert (moved["tunnel_loans"] > 100) == sends, vm.name
             tunnels.check(pair, delta)
         lent.end()
+
+
+@pytest.mark.needs("hallway_tests.library:prepare")
+def test_library(pair: Pair) -> None:
+    """The library's examples pass a file on in ring memory; by TCP, or without the device, in buffers."""
+    pair.load()
+    a, b = pair.both
+    a.run(f"head -c {MUCH} /dev/urandom >/tmp/sent")
+    with tunnels.tunnels(pair):
+        for number, (listener, sender) in enumerate(library.PAIRS):
+            for port, by, lent in ((7600, "vsock", True), (7610, "tcp", False), (7620, "vsock", False)):
+                port += number
+                hidden = by == "vsock" and not lent
+                if hidden:
+                    for vm in pair.both:
+                        vm.run("mount --bind /dev/null /dev/hallway-loan")
+                host = cid(b) if by == "vsock" else b.ip4
+                at = port if by == "vsock" else f"tcp://{host}:{port}"
+                b.run(">/tmp/said")
+                job = b.spawn(f"exec {_pipe(listener)} listen {at} >/tmp/got 2>/tmp/said")
+                wait_for(lambda: "listening" in b.get("/tmp/said"), "it listens")
+                delta = Delta(a, b)
+                said = a.run(f"{_pipe(sender)} send {by}://{host}:{port} </tmp/sent", timeout=60 * pair.slow)
+                assert not job.wait(60 * pair.slow).code
+                wanted = f"lent: {str(lent).lower()}"
+                assert (wanted in said.err, wanted in b.get("/tmp/said")) == (True, True), (listener, sender)
+                sums = [vm.run(f"sha256sum <{name}").out for vm, name in ((a, "/tmp/sent"), (b, "/tmp/got"))]
+                assert sums[0] == sums[1], (listener, sender, at)
+                for vm in pair.both:
+                    assert (delta.of(vm)["tunnel_loans"] >= MUCH // 65536) == lent, vm.name
+                tunnels.check(pair, delta)
+                if hidden:
+                    for vm in pair.both:
+                        vm.run("umount /dev/hallway-loan")
+
+
+def _pipe(language: str) -> str:
+    return library.example(language, "/hallway/library", "pipe")
 
 
 def test_calls(pair: Pair) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The library for programs, installed in a folder, and its example in each language."""
+"""The library for programs, installed in a folder, and its examples in each language."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hallway_lab.sh import run
 from .guests import share_folder
 
 HERE = "library"  # in the folder that guests see
+EXAMPLES = ("lines", "pipe")
 LONGEST = (256 << 10) - 8
 # Which language listens, and which sends.
 PAIRS = (("rust", "c"), ("c", "python"), ("python", "rust"))
@@ -31,24 +32,25 @@ def prepare(kernel: str) -> None:
     with paths.lock("host"):
         words = [f"DESTDIR={root}", "PREFIX=/usr", "PYTHONDIR=/usr/lib/python3/dist-packages"]
         run(["make", "-s", "install-library", *words], cwd=REPO)
-        crate = ["-p", "hallway-tunnel", "--example", "lines"]
+        crate = ["-p", "hallway-tunnel", "--examples"]
         run(["cargo", "build", "--release", "--locked", "-q", *crate], cwd=host)
         find = {"PKG_CONFIG_LIBDIR": str(root / "usr/lib/pkgconfig"), "PKG_CONFIG_SYSROOT_DIR": str(root)}
         flags = run(["pkg-config", "--cflags", "--libs", "hallway"], env={**os.environ, **find}).split()
         warnings = ["-Wall", "-Wextra", "-Werror"]
-        example = host / "crates/capi/examples/lines.c"
-        run(["cc", *warnings, "-o", root / "lines-c", example, *flags])
-        shutil.copy(host / "target/release/examples/lines", root / "lines-rust")
-        shutil.copy(host / "python/examples/lines.py", root / "lines.py")
+        for name in EXAMPLES:
+            example = host / f"crates/capi/examples/{name}.c"
+            run(["cc", *warnings, "-o", root / f"{name}-c", example, *flags])
+            shutil.copy(host / "target/release/examples" / name, root / f"{name}-rust")
+            shutil.copy(host / f"python/examples/{name}.py", root / f"{name}.py")
     if kernel:
         share_folder(kernel).mkdir(parents=True, exist_ok=True)
         shutil.copytree(root, share_folder(kernel) / HERE, dirs_exist_ok=True)
 
 
-def example(language: str, at: Path | str) -> str:
+def example(language: str, at: Path | str, name: str = "lines") -> str:
     """Return the command that runs a language's example, in the folder `at`."""
     find = f"env LD_LIBRARY_PATH={at}/usr/lib PYTHONPATH={at}/usr/lib/python3/dist-packages"
-    program = {"rust": "lines-rust", "c": "lines-c", "python": "lines.py"}[language]
+    program = name + {"rust": "-rust", "c": "-c", "python": ".py"}[language]
     return f"{find} {'python3 -B ' * (language == 'python')}{at}/{program}"
 
 

@@ -38,7 +38,7 @@ BELOW = {
         *("endpoint", "outsource", "host", "xenstore", "cpus", "unix"),
     },
     "libvirt": {"control", "membership"},
-    "tunnel": {"netlink", "unix"},
+    "tunnel": {"abi", "netlink", "unix"},
     "capi": {"tunnel"},
     "cli": {"abi", "control", "netlink", "tunnel", "unix"},
 }

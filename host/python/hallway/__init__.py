@@ -53,6 +53,11 @@ for _name, _result, *_arguments in (
     ("flush", ctypes.c_int, ctypes.c_void_p),
     ("shutdown", ctypes.c_int, ctypes.c_void_p),
     ("recv", ctypes.c_ssize_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
+    ("reserve", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+    ("commit", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t),
+    ("peek", ctypes.c_ssize_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
+    ("release", ctypes.c_int, ctypes.c_void_p),
+    ("is_lent", ctypes.c_int, ctypes.c_void_p),
     ("fd", ctypes.c_int, ctypes.c_void_p),
     ("peer", ctypes.c_char_p, ctypes.c_void_p),
     ("close", None, ctypes.c_void_p),
@@ -95,6 +100,13 @@ class _Pointer:
         self._close(self._as_parameter_)
 
 
+def _view(pointer: _Pointer, start: int, length: int) -> memoryview:
+    """Return the bytes of a message in place. Ring memory stays while there are views of it."""
+    array = (ctypes.c_ubyte * length).from_address(start)
+    array._pointer = pointer  # type: ignore[attr-defined]
+    return memoryview(array).cast("B")
+
+
 class _Object:
     """A connection or a listener of the library, until it is closed."""
 
@@ -126,7 +138,10 @@ class _Object:
         os.set_blocking(self.fileno(), flag)
 
     def close(self) -> None:
-        """Close it. What flush() would send is lost: the peer gets ConnectionResetError then."""
+        """Close it. What flush() would send is lost: the peer gets ConnectionResetError then.
+
+        While there are views of messages in place, the connection stays open.
+        """
         self._pointer = None
 
     def __enter__(self: Self) -> Self:
@@ -183,6 +198,36 @@ class Connection(_Object):
             content = ctypes.string_at(message, length) if length else None
             del pointer
         return content
+
+    def reserve(self, length: int) -> memoryview:
+        """Reserve space for a message; the bytes are to be written there, until commit()."""
+        with self._sending:
+            pointer = self._open()
+            return _view(pointer, self._call("reserve", length), length)
+
+    def commit(self, length: int) -> None:
+        """Send the first bytes of what was reserved."""
+        with self._sending:
+            self._call("commit", length)
+
+    def peek(self) -> memoryview | None:
+        """Return the next message where it lies, until release(); None if the peer has ended."""
+        message = ctypes.c_void_p()
+        with self._receiving:
+            pointer = self._open()
+            length = self._call("peek", ctypes.byref(message))
+            return _view(pointer, message.value or 0, length).toreadonly() if length else None
+
+    def release(self) -> None:
+        """Take the message that peek() has given."""
+        with self._receiving:
+            self._call("release")
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether reserve() and peek() give ring memory, which no system call copies, or buffers."""
+        with self._sending, self._receiving:
+            return bool(_library.hallway_is_lent(self._open()))
 
     def __iter__(self) -> Iterator[bytes]:
         while (message := self.recv()) is not None:

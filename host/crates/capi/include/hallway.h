@@ -111,6 +111,54 @@ int hallway_shutdown(struct hallway_connection *connection);
  */
 ssize_t hallway_recv(struct hallway_connection *connection, const void **message);
 
+/*
+ * Reserve space for a message of this length, and give up a reservation before it.
+ * Returns where the message is to be written, until hallway_commit() or another call
+ * that sends: the connection owns it. It is ring memory if hallway_is_lent(): no
+ * system call copies the message then.
+ *
+ * NULL with errno: EINVAL, EMSGSIZE, EPIPE and ECONNRESET, as hallway_send(); EAGAIN
+ * and EINTR, there is no space yet.
+ */
+void *hallway_reserve(struct hallway_connection *connection, size_t length);
+
+/*
+ * Send the first bytes of what was reserved as a message. Returns 0.
+ *
+ * -1 with errno: EINVAL, it is empty, or longer than what was reserved; EAGAIN and
+ * EINTR, nothing of it was taken, and it stays reserved; EPIPE and ECONNRESET, the
+ * peer has closed.
+ */
+int hallway_commit(struct hallway_connection *connection, size_t length);
+
+/*
+ * Give the next message where it lies: in ring memory if hallway_is_lent(). Returns
+ * its length, or 0 if the peer has ended. It stays the next one, and *message points
+ * at it, until hallway_release() or hallway_recv().
+ *
+ * A peer that breaks the rules can change a message in ring memory at any time: read
+ * once what you decide by.
+ *
+ * -1 with errno: those of hallway_recv().
+ */
+ssize_t hallway_peek(struct hallway_connection *connection, const void **message);
+
+/*
+ * Take the message that hallway_peek() has given. Returns 0.
+ *
+ * -1 with errno: EINVAL, there is none; ECONNRESET, the peer has gone, and what was
+ * read may not be what it has sent; EREMCHG, the same, and hallway_peek() gives the
+ * message again.
+ */
+int hallway_release(struct hallway_connection *connection);
+
+/*
+ * Return 1 if hallway_reserve() and hallway_peek() give ring memory, and 0 if they
+ * give buffers: by TCP, to the host and on it, or where /dev/hallway-loan cannot be
+ * used.
+ */
+int hallway_is_lent(const struct hallway_connection *connection);
+
 /* Return the descriptor. The connection owns it. */
 int hallway_fd(const struct hallway_connection *connection);
 

@@ -143,6 +143,72 @@ pub unsafe extern "C" fn hallway_recv(
     length as isize
 }
 
+/// `hallway_reserve()`.
+///
+/// # Safety
+/// As for `hallway_connect()`.
+#[no_mangle]
+pub unsafe extern "C" fn hallway_reserve(
+    connection: *mut Connection,
+    length: usize,
+) -> *mut c_void {
+    // SAFETY: as in `hallway_send()`.
+    match unsafe { &mut (*connection).sender }.reserve(length) {
+        Ok(mut space) => space.as_mut_ptr().cast(),
+        Err(error) => fail(&error, std::ptr::null_mut()),
+    }
+}
+
+/// `hallway_commit()`.
+///
+/// # Safety
+/// As for `hallway_connect()`.
+#[no_mangle]
+pub unsafe extern "C" fn hallway_commit(connection: *mut Connection, length: usize) -> c_int {
+    // SAFETY: as in `hallway_send()`.
+    code(unsafe { &mut (*connection).sender }.commit(length))
+}
+
+/// `hallway_peek()`.
+///
+/// # Safety
+/// As for `hallway_connect()`.
+#[no_mangle]
+pub unsafe extern "C" fn hallway_peek(
+    connection: *mut Connection,
+    message: *mut *const c_void,
+) -> isize {
+    // SAFETY: as in `hallway_recv()`.
+    let (start, length) = match unsafe { &mut (*connection).receiver }.peek() {
+        Ok(Some(message)) => (message.as_ptr(), message.len()),
+        Ok(None) => (std::ptr::null(), 0),
+        Err(error) => return fail(&error, -1),
+    };
+    // SAFETY: the caller has a place for it.
+    unsafe { *message = start.cast() };
+    length as isize
+}
+
+/// `hallway_release()`.
+///
+/// # Safety
+/// As for `hallway_connect()`.
+#[no_mangle]
+pub unsafe extern "C" fn hallway_release(connection: *mut Connection) -> c_int {
+    // SAFETY: as in `hallway_recv()`.
+    code(unsafe { &mut (*connection).receiver }.release())
+}
+
+/// `hallway_is_lent()`.
+///
+/// # Safety
+/// As for `hallway_connect()`.
+#[no_mangle]
+pub unsafe extern "C" fn hallway_is_lent(connection: *const Connection) -> c_int {
+    // SAFETY: nothing changes what it looks at but this look.
+    unsafe { &(*connection).sender }.is_lent().into()
+}
+
 /// `hallway_fd()`.
 ///
 /// # Safety

@@ -3,19 +3,24 @@
 
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg, OFlag};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
-    recv, send, sendmsg, setsockopt, shutdown, sockopt, MsgFlags, Shutdown, SockType,
+    getsockopt, recv, send, sendmsg, setsockopt, shutdown, sockopt, MsgFlags, Shutdown, SockType,
     SockaddrStorage,
 };
+use nix::sys::time::TimeValLike;
 
 use crate::address::{endpoint, invalid, members, Endpoint};
 use crate::error::{Error, Result};
+use crate::loan::{Found, Loan, Place};
+use crate::message::{Message, Space};
 use crate::{host_end, vsock};
 
 /// Bytes of a message at most: what a tunnel's ring of 256 KiB holds. Where a VM is short of
@@ -35,25 +40,93 @@ pub struct Connection {
     peer: String,
 }
 
+/// What both halves use.
+#[derive(Debug)]
+struct Link {
+    socket: OwnedFd,
+    /// The ring memory of a tunnel, once it was asked for. Nothing: there is none.
+    loan: OnceLock<Option<Loan>>,
+    carrier: Carrier,
+}
+
+/// What carries messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Tunnel,
+    HostEnd,
+    Tcp,
+}
+
 /// The half of a connection that sends.
 #[derive(Debug)]
 pub struct Sender {
-    socket: Arc<OwnedFd>,
+    link: Arc<Link>,
     stream: bool,
     /// Bytes of a message that was taken, and that the stream has not taken yet.
     rest: Vec<u8>,
+    /// Space of a loan that is reserved, whether the program has asked for it or not.
+    space: Option<Place>,
+    /// Bytes that the program has reserved, in that or in the buffer.
+    reserved: Option<usize>,
+    buffer: Vec<u8>,
 }
 
 /// The half of a connection that receives.
 #[derive(Debug)]
 pub struct Receiver {
-    socket: Arc<OwnedFd>,
+    link: Arc<Link>,
     stream: bool,
+    /// What was peeked at, and is not released.
+    peeked: Option<Peeked>,
+    /// The message after that, which the loan has found already.
+    next: Option<Place>,
+    /// The loan ends before the tunnel: its memory has gone.
+    is_over: bool,
     buffer: Vec<u8>,
     /// Bytes in the buffer, of a message that is not complete.
     got: usize,
     /// A reset was found. What the peer has sent before it comes first.
     is_reset: bool,
+}
+
+/// Where a message is that was peeked at.
+#[derive(Debug, Clone)]
+enum Peeked {
+    Loan(Place),
+    Buffer(Range<usize>),
+}
+
+impl Link {
+    fn loan(&self) -> Option<&Loan> {
+        let take = || match self.carrier {
+            Carrier::Tunnel => Loan::take(self.socket.as_fd()).ok(),
+            _ => None,
+        };
+        self.loan
+            .get_or_init(take)
+            .as_ref()
+            .filter(|loan| loan.is_own())
+    }
+
+    /// Waits until the socket may be ready, as a call that blocks does.
+    fn wait(&self, event: PollFlags) -> nix::Result<()> {
+        let flags = OFlag::from_bits_retain(fcntl(&self.socket, FcntlArg::F_GETFL)?);
+        if flags.contains(OFlag::O_NONBLOCK) {
+            return Err(Errno::EAGAIN);
+        }
+        let limit = match event {
+            PollFlags::POLLIN => getsockopt(&self.socket, sockopt::ReceiveTimeout)?,
+            _ => getsockopt(&self.socket, sockopt::SendTimeout)?,
+        };
+        let limit = match limit.num_milliseconds() {
+            0 => PollTimeout::NONE,
+            limit => limit.try_into().unwrap_or(PollTimeout::MAX),
+        };
+        match poll(&mut [PollFd::new(self.socket.as_fd(), event)], limit)? {
+            0 => Err(Errno::EAGAIN),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Connection {
@@ -83,16 +156,27 @@ impl Connection {
         Err(Error::new(last, texts.join("; ")))
     }
 
-    pub(crate) fn new(socket: OwnedFd, stream: bool, peer: String) -> Self {
-        let socket = Arc::new(socket);
+    fn new(socket: OwnedFd, carrier: Carrier, peer: String) -> Self {
+        let link = Arc::new(Link {
+            socket,
+            loan: OnceLock::new(),
+            carrier,
+        });
+        let stream = carrier == Carrier::Tcp;
         let sender = Sender {
-            socket: Arc::clone(&socket),
+            link: Arc::clone(&link),
             stream,
             rest: Vec::new(),
+            space: None,
+            reserved: None,
+            buffer: Vec::new(),
         };
         let receiver = Receiver {
-            socket,
+            link,
             stream,
+            peeked: None,
+            next: None,
+            is_over: false,
             buffer: Vec::new(),
             got: 0,
             is_reset: false,
@@ -152,6 +236,43 @@ impl Connection {
         self.receiver.recv()
     }
 
+    /// [`Sender::reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve(&mut self, length: usize) -> Result<Space<'_>> {
+        self.sender.reserve(length)
+    }
+
+    /// [`Sender::commit`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit(&mut self, length: usize) -> Result<()> {
+        self.sender.commit(length)
+    }
+
+    /// [`Receiver::peek`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn peek(&mut self) -> Result<Option<Message<'_>>> {
+        self.receiver.peek()
+    }
+
+    /// [`Receiver::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(&mut self) -> Result<()> {
+        self.receiver.release()
+    }
+
+    /// [`Sender::is_lent`].
+    pub fn is_lent(&self) -> bool {
+        self.sender.is_lent()
+    }
+
     /// Both halves, for two threads. The connection is closed when both are dropped.
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
@@ -160,11 +281,17 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.receiver.socket.as_fd()
+        self.receiver.link.socket.as_fd()
     }
 }
 
 impl Sender {
+    /// Whether [`Sender::reserve`] and [`Receiver::peek`] give ring memory. Else they give
+    /// buffers: by TCP, to the host and on it, or where `/dev/hallway-loan` cannot be used.
+    pub fn is_lent(&self) -> bool {
+        self.link.loan().is_some()
+    }
+
     /// Sends a message, whole or not at all.
     ///
     /// Without blocking, after a signal, or after the time of SO_SNDTIMEO, TCP may have taken a
@@ -175,22 +302,26 @@ impl Sender {
     /// EINVAL: it is empty. EMSGSIZE: it is longer than [`MESSAGE_MAX`], or than the tunnel's ring.
     /// EAGAIN and EINTR: nothing of it was taken. EPIPE and ECONNRESET: the peer has closed.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
-        if message.is_empty() {
-            return Err(invalid("an empty message cannot be sent".into()));
-        }
-        if message.len() > MESSAGE_MAX {
-            let text = format!("a message has {MESSAGE_MAX} bytes at most");
-            return Err(Error::new(Errno::EMSGSIZE, text));
-        }
+        check_length(message.len())?;
         let failed = |errno| Error::call("sending", errno);
+        self.reserved = None;
+        if let (Some(_), Some(loan)) = (self.space.take(), self.link.loan()) {
+            // The ring takes no other message meanwhile.
+            loan.send(0, 0).map_err(failed)?;
+        }
         if !self.stream {
-            send(self.socket.as_raw_fd(), message, MsgFlags::MSG_NOSIGNAL).map_err(failed)?;
+            send(
+                self.link.socket.as_raw_fd(),
+                message,
+                MsgFlags::MSG_NOSIGNAL,
+            )
+            .map_err(failed)?;
             return Ok(());
         }
         self.flush()?;
         let header = (message.len() as u32).to_le_bytes();
         let parts = [IoSlice::new(&header), IoSlice::new(message)];
-        let fd = self.socket.as_raw_fd();
+        let fd = self.link.socket.as_raw_fd();
         let sent = sendmsg::<SockaddrStorage>(fd, &parts, &[], MsgFlags::MSG_NOSIGNAL, None)
             .map_err(failed)?;
         if sent == HEADER + message.len() {
@@ -207,13 +338,81 @@ impl Sender {
         }
     }
 
+    /// Reserves space for a message of this length, in ring memory if [`Connection::is_lent`],
+    /// and gives up a reservation before it. The bytes there are any, until
+    /// [`Sender::commit`] sends them.
+    ///
+    /// # Errors
+    /// EINVAL, EMSGSIZE, EPIPE and ECONNRESET, as [`Sender::send`]. EAGAIN and EINTR: there is no
+    /// space yet.
+    pub fn reserve(&mut self, length: usize) -> Result<Space<'_>> {
+        check_length(length)?;
+        self.reserved = None;
+        let failed = |errno| Error::call("reserving", errno);
+        let Some(loan) = self.link.loan() else {
+            if self.buffer.is_empty() {
+                self.buffer = vec![0; MESSAGE_MAX];
+            }
+            self.reserved = Some(length);
+            let place = Place::of(&mut self.buffer[..length]);
+            // SAFETY: the buffer is this half's, and is never another one.
+            return Ok(unsafe { Space::new(place) });
+        };
+        let is_enough = |place: &Place| place.length >= length;
+        while !self.space.as_ref().is_some_and(is_enough) {
+            self.space = None;
+            self.space = loan.send(0, length).map_err(failed)?;
+            if self.space.is_none() {
+                self.link.wait(PollFlags::POLLOUT).map_err(failed)?;
+            }
+        }
+        self.reserved = Some(length);
+        let start = self.space.expect("it was found").start;
+        // SAFETY: the link keeps the loan, and the reservation is this half's alone.
+        Ok(unsafe { Space::new(Place { start, length }) })
+    }
+
+    /// Sends a message that lies in what was reserved: the first bytes of it.
+    ///
+    /// # Errors
+    /// EINVAL: it is empty, or longer than what was reserved. EAGAIN and EINTR: nothing of it was
+    /// taken, and it stays reserved. EPIPE and ECONNRESET: the peer has closed.
+    pub fn commit(&mut self, length: usize) -> Result<()> {
+        check_length(length)?;
+        let Some(reserved) = self.reserved.filter(|reserved| length <= *reserved) else {
+            return Err(invalid(format!("{length} bytes are not reserved")));
+        };
+        if let Some(loan) = self.link.loan() {
+            self.reserved = None;
+            let space = self.space.take().map_or(0, |space| space.length);
+            // The next message is likely as long.
+            self.space = loan
+                .send(length, space.min(reserved))
+                .map_err(|errno| Error::call("sending", errno))?;
+            return Ok(());
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        let sent = self.send(&buffer[..length]);
+        self.buffer = buffer;
+        if let Err(error) = &sent {
+            if [Errno::EAGAIN as i32, Errno::EINTR as i32].contains(&error.errno()) {
+                self.reserved = Some(reserved);
+            }
+        }
+        sent
+    }
+
     /// Sends what is left of an earlier message.
     ///
     /// # Errors
     /// EAGAIN and EINTR: there is still a rest. EPIPE and ECONNRESET: the peer has closed.
     pub fn flush(&mut self) -> Result<()> {
         while !self.rest.is_empty() {
-            match send(self.socket.as_raw_fd(), &self.rest, MsgFlags::MSG_NOSIGNAL) {
+            match send(
+                self.link.socket.as_raw_fd(),
+                &self.rest,
+                MsgFlags::MSG_NOSIGNAL,
+            ) {
                 Ok(count) => drop(self.rest.drain(..count)),
                 Err(errno) => return Err(Error::call("sending", errno)),
             }
@@ -227,7 +426,7 @@ impl Sender {
     /// Those of [`Sender::flush`], which it does first, and of `shutdown()`.
     pub fn shutdown(&mut self) -> Result<()> {
         self.flush()?;
-        shutdown(self.socket.as_raw_fd(), Shutdown::Write)
+        shutdown(self.link.socket.as_raw_fd(), Shutdown::Write)
             .map_err(|errno| Error::call("shutting down", errno))
     }
 }
@@ -241,18 +440,97 @@ impl Receiver {
     /// of this library, and the connection is of no use. EMSGSIZE: by a tunnel, a message longer
     /// than [`MESSAGE_MAX`] came, and is lost.
     pub fn recv(&mut self) -> Result<Option<&[u8]>> {
-        if self.buffer.is_empty() {
-            self.buffer = vec![0; HEADER + MESSAGE_MAX];
-        }
-        let range = match self.stream {
-            true => self.recv_stream()?,
-            false => self.recv_packet()?,
+        self.next = None;
+        let range = match self.peeked.take() {
+            // It is in the ring still.
+            Some(Peeked::Loan(_)) | None => self.recv_range()?,
+            Some(Peeked::Buffer(range)) => range,
         };
         Ok(Some(&self.buffer[range]).filter(|message| !message.is_empty()))
     }
 
-    fn recv_packet(&mut self) -> Result<std::ops::Range<usize>> {
-        let (fd, buffer) = (self.socket.as_raw_fd(), &mut self.buffer[..MESSAGE_MAX]);
+    fn recv_range(&mut self) -> Result<Range<usize>> {
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; HEADER + MESSAGE_MAX];
+        }
+        match self.stream {
+            true => self.recv_stream(),
+            false => self.recv_packet(),
+        }
+    }
+
+    /// Gives the next message where it lies, in ring memory if [`Connection::is_lent`]; none if
+    /// the peer has ended. It stays the next one until it is released, or received.
+    ///
+    /// # Errors
+    /// Those of [`Receiver::recv`].
+    pub fn peek(&mut self) -> Result<Option<Message<'_>>> {
+        if self.link.loan().is_none() {
+            // They may be a parent's.
+            self.next = None;
+            self.peeked
+                .take_if(|peeked| matches!(peeked, Peeked::Loan(_)));
+        }
+        if self.peeked.is_none() {
+            self.peeked = self.find()?;
+        }
+        let place = match self.peeked.clone() {
+            None => return Ok(None),
+            Some(Peeked::Loan(place)) => place,
+            Some(Peeked::Buffer(range)) => Place::of(&mut self.buffer[range]),
+        };
+        // SAFETY: the link keeps the loan, and this half the buffer, while it is peeked at.
+        Ok(Some(unsafe { Message::new(place) }))
+    }
+
+    /// Where the next message lies. Nothing: the peer has ended.
+    fn find(&mut self) -> Result<Option<Peeked>> {
+        if let Some(place) = self.next.take() {
+            return Ok(Some(Peeked::Loan(place)));
+        }
+        while let Some(loan) = self.link.loan().filter(|_| !self.is_over) {
+            match loan.look(false) {
+                Ok(Found::Message(place)) => return Ok(Some(Peeked::Loan(place))),
+                Ok(Found::End) => return Ok(None),
+                Ok(Found::Nothing) => self.link.wait(PollFlags::POLLIN).map_err(receiving)?,
+                // What is left is a copy, which recv() gives.
+                Err(Errno::EREMCHG) => self.is_over = true,
+                Err(errno) => return Err(receiving(errno)),
+            }
+        }
+        let range = self.recv_range()?;
+        Ok((!range.is_empty()).then_some(Peeked::Buffer(range)))
+    }
+
+    /// Takes the message that was peeked at: its bytes are no longer there.
+    ///
+    /// # Errors
+    /// EINVAL: there is none. ECONNRESET: the peer has gone, and what was read may not be what it
+    /// has sent. EREMCHG: the same, and [`Receiver::peek`] gives the message again.
+    pub fn release(&mut self) -> Result<()> {
+        let failed = |errno| Error::call("releasing", errno);
+        match self.peeked.take() {
+            None => Err(invalid("no message was peeked at".into())),
+            Some(Peeked::Buffer(_)) => Ok(()),
+            Some(Peeked::Loan(_)) => {
+                let Some(loan) = self.link.loan() else {
+                    return Err(invalid("the message is a parent's".into()));
+                };
+                let found = loan.look(true);
+                self.is_over |= found == Err(Errno::EREMCHG);
+                if let Found::Message(place) = found.map_err(failed)? {
+                    self.next = Some(place);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn recv_packet(&mut self) -> Result<Range<usize>> {
+        let (fd, buffer) = (
+            self.link.socket.as_raw_fd(),
+            &mut self.buffer[..MESSAGE_MAX],
+        );
         // It says how long the message is, not the part of it that the buffer has.
         let mut received = recv(fd, buffer, MsgFlags::MSG_TRUNC);
         if received == Err(Errno::ECONNRESET) {
@@ -272,14 +550,14 @@ impl Receiver {
     }
 
     /// It never reads beyond a message, so poll() on the descriptor sees each further one.
-    fn recv_stream(&mut self) -> Result<std::ops::Range<usize>> {
+    fn recv_stream(&mut self) -> Result<Range<usize>> {
         loop {
             let end = match self.got {
                 0..HEADER => HEADER,
                 _ => HEADER + self.length()?,
             };
             let buffer = &mut self.buffer[self.got..end];
-            let count = recv(self.socket.as_raw_fd(), buffer, MsgFlags::empty());
+            let count = recv(self.link.socket.as_raw_fd(), buffer, MsgFlags::empty());
             match count.map_err(receiving)? {
                 0 if self.got == 0 => return Ok(0..0),
                 0 => {
@@ -308,6 +586,17 @@ impl Receiver {
     }
 }
 
+fn check_length(length: usize) -> Result<()> {
+    if length == 0 {
+        return Err(invalid("an empty message cannot be sent".into()));
+    }
+    if length > MESSAGE_MAX {
+        let text = format!("a message has {MESSAGE_MAX} bytes at most");
+        return Err(Error::new(Errno::EMSGSIZE, text));
+    }
+    Ok(())
+}
+
 fn receiving(errno: Errno) -> Error {
     Error::call("receiving", errno)
 }
@@ -327,7 +616,7 @@ pub(crate) fn over_tcp(socket: TcpStream, peer: SocketAddr) -> Result<Connection
         .map_err(|error| Error::io("TCP_NODELAY", &error, Errno::EINVAL))?;
     Ok(Connection::new(
         socket.into(),
-        true,
+        Carrier::Tcp,
         format!("tcp://{peer}"),
     ))
 }
@@ -337,12 +626,12 @@ pub(crate) fn over_host_end(socket: OwnedFd, peer: String) -> Result<Connection>
     // It takes the longest message where the host allows that (net.core.wmem_max).
     setsockopt(&socket, sockopt::SndBuf, &MESSAGE_MAX)
         .map_err(|errno| Error::call("SO_SNDBUF", errno))?;
-    Ok(Connection::new(socket, false, peer))
+    Ok(Connection::new(socket, Carrier::HostEnd, peer))
 }
 
 /// A connection over a tunnel.
 pub(crate) fn over_tunnel(socket: OwnedFd, cid: u32, port: u32) -> Connection {
-    Connection::new(socket, false, format!("vsock://{cid}:{port}"))
+    Connection::new(socket, Carrier::Tunnel, format!("vsock://{cid}:{port}"))
 }
 
 fn connect_one(address: &str) -> Result<Connection> {

@@ -39,6 +39,10 @@
 //!
 //! # Messages
 //!
+//! [`Connection::reserve`] and [`Connection::peek`] give the place of a message, for programs that
+//! want no copy: it is ring memory if the guest's `/dev/hallway-loan` can be used, and a buffer
+//! elsewhere.
+//!
 //! A message has 1 to [`MESSAGE_MAX`] bytes and arrives whole. By TCP its length goes before it,
 //! 4 bytes, little-endian; nothing else is added. TCP is neither encrypted nor authenticated.
 
@@ -47,9 +51,12 @@ mod connection;
 mod error;
 mod host_end;
 mod listener;
+mod loan;
+mod message;
 pub mod vsock;
 
 pub use address::{find, parse, port, Name, SERVICES};
 pub use connection::{Connection, Receiver, Sender, MESSAGE_MAX};
 pub use error::{Error, Result};
 pub use listener::Listener;
+pub use message::{Message, Space};

@@ -48,6 +48,45 @@ fn bare() -> (Connection, TcpStream) {
     )
 }
 
+#[test]
+fn messages_lie_in_buffers_where_nothing_is_lent() {
+    let (mut one, mut other) = pair();
+    assert!(!one.is_lent());
+    for (number, length) in LENGTHS.into_iter().enumerate() {
+        let wanted = message(number, length);
+        let mut space = one.reserve(length.max(10)).unwrap();
+        space.copy_from(0, &wanted);
+        let sender = std::thread::spawn(move || {
+            one.commit(length).unwrap();
+            one
+        });
+        for _ in 0..2 {
+            let found = other.peek().unwrap().unwrap();
+            let mut bytes = vec![0; found.len()];
+            found.copy_to(0, &mut bytes);
+            assert!(bytes == wanted);
+        }
+        // It is still the next one.
+        match number % 2 {
+            0 => assert!(other.recv().unwrap().unwrap() == wanted),
+            _ => other.release().unwrap(),
+        }
+        assert_eq!(other.release().unwrap_err().errno(), EINVAL);
+        one = sender.join().unwrap();
+    }
+    for length in [0, 11] {
+        one.reserve(10).unwrap();
+        assert_eq!(one.commit(length).unwrap_err().errno(), EINVAL);
+    }
+    one.reserve(10).unwrap();
+    one.send(b"another").unwrap();
+    assert_eq!(one.commit(10).unwrap_err().errno(), EINVAL);
+    assert_eq!(one.reserve(MESSAGE_MAX + 1).unwrap_err().errno(), EMSGSIZE);
+    assert_eq!(other.recv().unwrap(), Some(&b"another"[..]));
+    one.shutdown().unwrap();
+    assert!(other.peek().unwrap().is_none());
+}
+
 type Answer = fn(OwnedFd) -> Option<OwnedFd>;
 
 /// A host end in a folder of its own, which is gone when the test ends.
