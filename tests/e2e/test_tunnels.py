@@ -102,6 +102,10 @@ def test_each_call(pair: Pair) -> None:
     assert wrong.keys() <= DIFFERENT.keys(), wrong
     assert seen["packet not_blocking"] == ["EAGAIN", "EAGAIN", True, True, ""]
     assert seen["packet peeked"] == ["aaaa", "aaaa"]
+    for kind in KINDS:
+        assert seen[f"{kind} low_ports"] == [1, 0]
+        assert seen[f"{kind} connect_timeout"] == [[2, 0], [7, 0]]
+        assert not isinstance(seen[f"{kind} buffer_sizes"], str)
 
 
 CLOSER = """

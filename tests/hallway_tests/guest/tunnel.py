@@ -53,6 +53,8 @@ MOST_AWAY = 500e-6  # seconds that a program does something else before it reads
 RCVLOWAT_BYTES = 30
 MANY = 30_000  # bytes that no small end holds
 BUFFER = 256 << 10  # bytes that an end holds at most, if its program says nothing
+CONNECT_TIMEOUT = 6  # SO_VM_SOCKETS_CONNECT_TIMEOUT_OLD
+NOBODY = 65534
 SMALL = 4096  # bytes of a ring where there are many
 
 Row = Callable[["Caller"], object]
@@ -231,12 +233,19 @@ def patience(sock: socket.socket, seconds: float = PATIENCE) -> None:
     assert not libc.setsockopt(sock.fileno(), socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit, len(limit))
 
 
+def option(sock: socket.socket, name: int, length: int) -> bytes:
+    """Return an option of AF_VSOCK, which Python reads as an integer alone."""
+    libc, value, size = ctypes.CDLL(None, use_errno=True), (ctypes.c_char * length)(), ctypes.c_uint(length)
+    if libc.getsockopt(sock.fileno(), socket.AF_VSOCK, name, value, ctypes.byref(size)):
+        raise OSError(ctypes.get_errno(), "getsockopt")
+    return value.raw[: size.value]
+
+
 def set_connect_timeout(sock: socket.socket, seconds: int) -> None:
     """Have connect() wait for as long."""
     limit = struct.pack("qq", seconds, 0)
     libc = ctypes.CDLL(None)
-    option = 6  # SO_VM_SOCKETS_CONNECT_TIMEOUT_OLD
-    assert not libc.setsockopt(sock.fileno(), socket.AF_VSOCK, option, limit, len(limit))
+    assert not libc.setsockopt(sock.fileno(), socket.AF_VSOCK, CONNECT_TIMEOUT, limit, len(limit))
 
 
 def events(sock: socket.socket, wanted: int, until: int) -> str:
@@ -513,6 +522,43 @@ def edges(caller: Caller) -> object:
             if caller.kind == "stream":
                 sock.recv(1)
         return seen
+
+
+@row
+def buffer_sizes(caller: Caller) -> object:
+    """A buffer's size is kept between its least and its most, which are 8 bytes each."""
+    with caller.socket() as sock:
+        names = ("SIZE", "MIN_SIZE", "MAX_SIZE")
+        size, least, most = options = [getattr(socket, f"SO_VM_SOCKETS_BUFFER_{name}") for name in names]
+        seen = []
+        for name, value in ((size, 1), (most, 1 << 17), (least, 1 << 16), (size, 1), (size, 1 << 20)):
+            sock.setsockopt(socket.AF_VSOCK, name, value)
+            seen.append([struct.unpack("Q", option(sock, one, 8))[0] for one in options])
+        return seen, failure(lambda: option(sock, size, 4)), failure(lambda: option(sock, 99, 8))
+
+
+@row
+def connect_timeout(caller: Caller) -> object:
+    """How long connect() may wait is 2 s if the program says nothing."""
+    with caller.socket() as sock:
+        usual = struct.unpack("qq", option(sock, CONNECT_TIMEOUT, 16))
+        set_connect_timeout(sock, 7)
+        return usual, struct.unpack("qq", option(sock, CONNECT_TIMEOUT, 16))
+
+
+@row
+def low_ports(caller: Caller) -> object:
+    """A port below 1024 needs CAP_NET_BIND_SERVICE."""
+
+    def bind() -> int:
+        with caller.socket() as sock:
+            return ["none", "EACCES"].index(failure(lambda: sock.bind((socket.VMADDR_CID_ANY, 1023))))
+
+    child = os.fork()
+    if not child:
+        os.setuid(NOBODY)
+        os._exit(bind())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), bind()
 
 
 def rows(cid: int, port: int) -> None:
