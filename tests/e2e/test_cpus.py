@@ -10,10 +10,13 @@ from collections.abc import Iterator
 import pytest
 from hallway_lab.measure import direction
 from hallway_lab.vm import VM
+from hallway_tests import tunnels
 from hallway_tests.cpus import PRESENT, RULES, STILL, WEIGHT, Cpus, apart, obey, online, order, report
 from hallway_tests.guests import Delta, Stream, autopsy, connections, counters, odd
 from hallway_tests.streams import one_way
 from hallway_tests.suite import wait_for
+from hallway_tests.talker import Talker
+from hallway_tests.tunnels import served
 
 pytestmark = [pytest.mark.xdist_group("e2e-cpus"), pytest.mark.slow_on("6.12")]
 
@@ -69,6 +72,22 @@ def test_sender_gets_a_cpu(cpus: Cpus) -> None:
         assert f'hallway_vm_cpus{{vm="{a.name}"}} 1' in cpus.say("metrics")
     for vm in (a, b):
         assert online(vm) == PRESENT
+
+
+def test_tunnels_count(cpus: Cpus) -> None:
+    """A VM that sends on tunnels gets a second CPU, as for connections; without them it loses it."""
+    a, b = cpus.both
+    with cpus.loaded():
+        cpus.wait_given(a, 1)
+        with tunnels.tunnels(cpus), served(b):
+            talker = Talker(a, b)
+            cpus.wait_given(a, 2)
+            assert "sends on" in cpus.shown(a)["why"]
+            wait_for(lambda: cpus.shown(a)["senders"] >= 2, "its tunnels are counted", 60 * cpus.slow)
+            talker.wait_progress("with two CPUs")
+            assert not talker.counted()["failed"]
+            talker.end()
+        cpus.wait_given(a, 1)
 
 
 def test_guest_refuses(cpus: Cpus) -> None:
@@ -197,10 +216,11 @@ def test_come_and_go(cpus: Cpus) -> None:
     """CPUs of both VMs come and go again and again under load; each byte arrives, and all are counted."""
     cpus.configure(STILL)
     try:
-        with cpus.loaded():
+        with cpus.loaded(), tunnels.tunnels(cpus), served(cpus.b):
             for vm in cpus.both:
                 cpus.wait_given(vm, 1)
             delta = Delta(*cpus.both)
+            talker = Talker(cpus.a, cpus.b)
             stream = Stream(cpus.b, cpus.a, conns=4, stall=120)
             for count in range(2 * ROUNDS):
                 for vm in cpus.both:
@@ -209,6 +229,9 @@ def test_come_and_go(cpus: Cpus) -> None:
                 for vm in cpus.both:
                     wait_for(lambda: online(vm) == wanted, f"round {count}", 60 * cpus.slow)  # noqa: B023
                 stream.check_running(f"in round {count}")
+            talker.wait_progress("after all rounds")
+            assert not talker.counted()["failed"]
+            talker.end()
             moved = [delta.of(vm) for vm in cpus.both]
             stream.stop()
             stream.finish(120 * cpus.slow)
@@ -220,6 +243,7 @@ def test_come_and_go(cpus: Cpus) -> None:
                 assert not after["resets"]
             ends = [delta.of(vm) for vm in cpus.both]
             for way in (direction(*ends), direction(*ends[::-1])):
-                assert way.sent_ring == way.received_ring > 0
+                assert way.received_ring > 0
+                assert way.sent_ring == way.received_ring + way.unread
     finally:
         cpus.configure()

@@ -17,11 +17,11 @@ from hallway_tests.guests import AT_ONCE, Delta, Stream, healthy, members, odd, 
 from hallway_tests.record import Outcome
 from hallway_tests.streams import TELLING
 from hallway_tests.suite import check, wait_for
+from hallway_tests.talker import Talker
 from hallway_tests.tunnels import cid
 from hallway_tests.two_hosts import Hosts
 
 from .load import BOTH_WAYS, STREAMS, Load, held_by_both, loaded
-from .talker import Talker
 
 pytestmark = [
     *(pytest.mark.record("faults"), pytest.mark.kernel("6.1"), pytest.mark.two_hosts),

@@ -15,10 +15,10 @@ from hallway_tests.guests import AT_ONCE, insmod, members, settle_in, wait_membe
 from hallway_tests.pair import Pair
 from hallway_tests.record import Outcome
 from hallway_tests.suite import check, wait_for
+from hallway_tests.talker import Talker
 from hallway_tests.tunnels import PORT, cid, served
 
 from .bystander import MAY_STAND_STILL, bystander, victim, wait_missed
-from .talker import Talker
 
 pytestmark = [
     pytest.mark.record("faults"),

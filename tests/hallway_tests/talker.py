@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 
 from hallway_lab.vm import VM
-from hallway_tests.suite import check, wait_for
-from hallway_tests.tunnels import PORT, PROGRAM, cid
+
+from .suite import check, wait_for
+from .tunnels import PORT, PROGRAM, cid
 
 CONNS = 4  # of each talker: as many of each type
 ENOUGH = 10  # messages of a talker that show that bytes flow
