@@ -33,6 +33,7 @@ from .siblings import Siblings
 from .splits import Splits
 from .tiers import Tiers
 from .tunnels import Tunnels
+from .vhostuser import VhostUser
 from .within import Within
 
 PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap", "bounds", "loan")
@@ -85,6 +86,7 @@ def _bench(options: argparse.Namespace) -> int:
         Tunnels(seconds),
         HostEnd(seconds),
         Splits(seconds),
+        VhostUser(seconds),
         Outside(seconds),
         Siblings(seconds),
         Tiers(seconds),

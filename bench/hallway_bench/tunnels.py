@@ -26,7 +26,13 @@ from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
 
 PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
 # Of kinds of sockets (programs/common.h): what is added to the port, and where `ss` lists the listener.
-KINDS = {"tcp": (0, "--tcp"), "vsock": (100, "--vsock"), "packet": (200, "--vsock"), "unix": (300, "-x")}
+KINDS = {
+    "tcp": (0, "--tcp"),
+    "vsock": (100, "--vsock"),
+    "packet": (200, "--vsock"),
+    "unix": (300, "-x"),
+    "sibling": (500, "--vsock"),
+}
 PACKETS_PORT = STREAM_PORT + KINDS["packet"][0]
 # size of messages, its name, target
 MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
@@ -45,6 +51,7 @@ class Tunnels(Group):
 
     kind = "tunnels"
     stand: Stand
+    sibling_cid = 0  # of the server, by virtio-vsock; see vhostuser.py
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -81,12 +88,20 @@ class Tunnels(Group):
         stream = samples.beside.get(STREAM)
         return bool(stream) and median >= OF_STREAM * figure("", *stream).median
 
-    def _messages(self, size: int, text: str, target: float, *, gathers: bool = False) -> Row:
-        words = f"{size} {self.seconds}"
+    def send(self, kind: str, size: int, *, gathers: bool = False) -> Run:
+        """Send messages for a while: how many a second."""
+        said = self._ask("stream", kind, f"{size} {self.seconds}", gathers=gathers)
+        return Run(said["megabytes_per_second"] * 1e6 / size, up=int(said["bytes"]))
 
+    def trip(self, kind: str, size: int) -> Run:
+        """Have messages sent back, one at a time: how long that takes."""
+        said = self._ask("pingpong", kind, f"{size} {self.seconds}")
+        moved = int(said["round_trips"]) * size
+        return Run(said["p50_us"], up=moved, down=moved)
+
+    def _messages(self, size: int, text: str, target: float, *, gathers: bool = False) -> Row:
         def run(kind: str) -> Run:
-            said = self._ask("stream", kind, words, gathers=gathers)
-            return Run(said["megabytes_per_second"] * 1e6 / size, up=int(said["bytes"]))
+            return self.send(kind, size, gathers=gathers)
 
         beside = (
             (STREAM, lambda: run("vsock")),
@@ -97,26 +112,22 @@ class Tunnels(Group):
             f"tunnel-{'gathered' if gathers else 'packets'}-{size}",
             f"messages of {text}{', TCP gathers' * gathers}",
             "1/s",
-            self._switched(run),
-            f"stream -c packet:CID PORT {words}",
+            self.switched(run),
+            f"stream -c packet:CID PORT {size} {self.seconds}",
             target,
             beside=() if gathers else beside,
         )
 
     def _round_trip(self, key: str, size: int, text: str, spin_us: int | None, target: float) -> Row:
-        words = f"{size} {self.seconds}"
-
         def run(kind: str) -> Run:
-            said = self._ask("pingpong", kind, words)
-            moved = int(said["round_trips"]) * size
-            return Run(said["p50_us"], up=moved, down=moved)
+            return self.trip(kind, size)
 
         return Row(
             f"tunnel-trip-{key}-{size}",
             f"round trip of {text}, receivers {'spin' if key == 'spin' else 'asleep'}",
             "µs, p50",
-            self._switched(run),
-            f"pingpong -c packet:CID PORT {words}",
+            self.switched(run),
+            f"pingpong -c packet:CID PORT {size} {self.seconds}",
             target,
             lower_is_better=True,
             spin_us=spin_us,
@@ -158,12 +169,13 @@ class Tunnels(Group):
             "tunnel-connect",
             "connect + accept + close",
             "1/s",
-            self._switched(run),
+            self.switched(run),
             f"connrate -c vsock:CID PORT {self.seconds}",
             carries=False,
         )
 
-    def _switched(self, run: Callable[[str], Run]) -> Callable[[], Run]:
+    def switched(self, run: Callable[[str], Run]) -> Callable[[], Run]:
+        """Return tunnels' way with Hallway on, and TCP's with it off."""
         return lambda: run("packet" if self.stand.on else "tcp")
 
     def _on_rings(self, run: Callable[[str], Run]) -> Callable[[], Run]:
@@ -182,7 +194,8 @@ class Tunnels(Group):
         vm = self.stand.client if kind == "unix" else self.stand.server
         self._servers.need(vm, f"/hallway/{program} -s {kind}:{port}", port, sockets)
         tcp = "nodelay" if program == "stream" and not gathers else "tcp"
-        where = {"tcp": f"{tcp}:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{self._cid}")
+        cid = self.sibling_cid if kind == "sibling" else self._cid
+        where = {"tcp": f"{tcp}:{self.stand.server.ip4}", "unix": "unix:"}.get(kind, f"{kind}:{cid}")
         command = f"/hallway/{program} -c {where} {port} {words}"
         return json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
 

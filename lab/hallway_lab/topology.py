@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,16 +151,24 @@ class Site:
 
 
 @contextlib.contextmanager
-def pair(kernel: str = "6.1", *, load: bool = True, count: int = 2, **options: Any) -> Iterator[Site]:
+def pair(
+    kernel: str = "6.1",
+    *,
+    load: bool = True,
+    count: int = 2,
+    each: Callable[[int], dict[str, Any]] = lambda _: {},
+    **options: Any,
+) -> Iterator[Site]:
     """Run a daemon and `count` VMs; with `load` the module is in each of them.
 
-    Call `lay_share()` and `isolate.cut_off()` before. More options go to Config.
+    Call `lay_share()` and `isolate.cut_off()` before. More options go to Config; `each` has those of a
+    VM's number.
     """
     options.setdefault("share", paths.out("share", kernel))
     site = Site(Daemon(slots=max(SLOTS, count + 1)))
     site.daemon.start()
     try:
-        vms = [site.vm(number, kernel, **options) for number in range(1, count + 1)]
+        vms = [site.vm(number, kernel, **options, **each(number)) for number in range(1, count + 1)]
         with site.join(*vms):
             if load:
                 for vm in vms:
