@@ -36,6 +36,7 @@ def test_echo(pair: Pair) -> None:
         lent.end()
 
 
+@pytest.mark.slow_on("6.12")
 @pytest.mark.needs("hallway_tests.library:prepare")
 def test_library(pair: Pair) -> None:
     """The library's examples pass a file on in ring memory; by TCP, or without the device, in buffers."""
@@ -116,6 +117,7 @@ def test_calls(pair: Pair) -> None:
         tunnels.check(pair, delta)
 
 
+@pytest.mark.slow_on("6.12")
 def test_stale(pair: Pair) -> None:
     """A mapping of a ring that has ended reaches no other tunnel's memory, and a new one nothing old."""
     pair.load()
@@ -128,6 +130,7 @@ def test_stale(pair: Pair) -> None:
         tunnels.check(pair, delta)
 
 
+@pytest.mark.slow_on("6.12")
 def test_region_unplugged(pair: Pair) -> None:
     """A region goes while packets are read in place: recv() gives what was left."""
     pair.load()
