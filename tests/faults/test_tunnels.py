@@ -61,9 +61,7 @@ def test_tunnels_qemu_killed(pair: Pair, outcome: Outcome, rounds: Iterator[int]
     with talking(pair, outcome):
         for _ in rounds:
             with victim(pair) as third:
-                tunnels.load(third)
-                server = tunnels.Talk(third, f"serve {PORT}")
-                assert server.hear() == "ready"
+                _serve(third)
                 Talker(third, pair.a)
                 talker = Talker(pair.a, third)
                 before = talker.counted()["failed"]
@@ -78,9 +76,9 @@ def test_tunnels_qemu_killed(pair: Pair, outcome: Outcome, rounds: Iterator[int]
 def test_tunnels_guest_reset(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> None:
     """A guest is reset: so are its tunnels, which come again by the same CID. Listeners elsewhere stay."""
     with talking(pair, outcome), victim(pair, reboots=True) as third:
-        tunnels.load(third)
+        _serve(third)
         talker, known = Talker(pair.a, third), cid(third)
-        _talk_both_ways(pair, third, talker)
+        Talker(third, pair.a)
         for _ in rounds:
             before = talker.counted()["failed"]
             with outcome.timed("tunnels again after"):
@@ -92,18 +90,18 @@ def test_tunnels_guest_reset(pair: Pair, outcome: Outcome, rounds: Iterator[int]
                 insmod(third, **AT_ONCE)
                 third.plug(pair.site.daemon.region)
                 wait_members(*pair.both, third)
-                tunnels.load(third)
+                _serve(third)
                 talker.wait_failed(before)
                 check(cid(third) == known, f"its CID was {known}, and is {cid(third)}")
-                _talk_both_ways(pair, third, talker)
+                Talker(third, pair.a)
+                talker.wait_progress("with a guest that has booted")
         talker.end()
 
 
-def _talk_both_ways(pair: Pair, third: VM, talker: Talker) -> None:
-    server = tunnels.Talk(third, f"serve {PORT}")
-    assert server.hear() == "ready"
-    Talker(third, pair.a)
-    talker.wait_progress("with a guest that has booted")
+def _serve(vm: VM) -> None:
+    """Have a guest serve tunnels, until it is gone."""
+    tunnels.load(vm)
+    assert tunnels.Talk(vm, f"serve {PORT}").hear() == "ready"
 
 
 @pytest.mark.fault("device_del and device_add of a region with tunnels")
