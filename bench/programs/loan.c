@@ -6,6 +6,9 @@
  *   loan -s PORT                                  serves both, by the client's word
  *   loan -c lent|copied CID PORT BYTES SECONDS
  *
+ * A ring of the usual 256 KiB holds three messages of 64 KiB: both ends would sleep more than
+ * they work. So rings have 1 MiB.
+ *
  * After its time the client ends its direction and waits for the server's count. It prints
  * one JSON object.
  */
@@ -22,6 +25,7 @@
 #define BYTES_MAX (128 * 1024)
 /* The clock is read once for as many messages. */
 #define BATCH 16
+#define RING_BYTES (1ull << 20)
 
 struct rings {
 	int device, socket;
@@ -29,6 +33,15 @@ struct rings {
 };
 
 static char buffer[BYTES_MAX];
+
+static void enlarge(int fd)
+{
+	uint64_t size = RING_BYTES;
+
+	if (setsockopt(fd, AF_VSOCK, SO_VM_SOCKETS_BUFFER_MAX_SIZE, &size, sizeof(size)) ||
+	    setsockopt(fd, AF_VSOCK, SO_VM_SOCKETS_BUFFER_SIZE, &size, sizeof(size)))
+		err(1, "SO_VM_SOCKETS_BUFFER_SIZE");
+}
 
 static struct rings borrow(int fd)
 {
@@ -148,6 +161,7 @@ static void serve(const char *port)
 
 	snprintf(word, sizeof(word), "packet:%s", port);
 	listener = listen_at(word);
+	enlarge(listener);
 	signal(SIGCHLD, SIG_IGN);
 	for (;;) {
 		int fd = accept_one(listener);
@@ -172,7 +186,12 @@ static void call(bool lent, const char *cid, int port, size_t bytes, double seco
 		errx(1, "8 to %d bytes, a multiple of 8", BYTES_MAX);
 	snprintf(word, sizeof(word), "packet:%s", cid);
 	to = place_of(word, port);
-	fd = connect_to(&to);
+	fd = socket(AF_VSOCK, SOCK_SEQPACKET, 0);
+	if (fd < 0)
+		err(1, "socket");
+	enlarge(fd);
+	if (connect(fd, &to.at.any, to.length))
+		err(1, "connect");
 	if (write(fd, lent ? "l" : "c", 1) != 1)
 		err(1, "write");
 	if (lent) {
