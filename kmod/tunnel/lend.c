@@ -167,6 +167,7 @@ int hall_loan_take(struct hall_tunnel *tunnel, struct file *file)
 {
 	struct hall_member *member = tunnel->channel.member;
 	struct hall_loan *loan = tunnel->loan ?: make_loan();
+	u64 number;
 	int err;
 
 	if (!loan)
@@ -176,7 +177,8 @@ int hall_loan_take(struct hall_tunnel *tunnel, struct file *file)
 	      prepare(member, &loan->rx, tunnel->mapped, tunnel->rx.data, tunnel->rx.size);
 	if (err)
 		return err;
-	loan->offset = (atomic64_inc_return(&attachments) & (ATTACHMENTS - 1)) * 2 * HALL_LOAN_WINDOW;
+	number = atomic64_inc_return(&attachments) & (ATTACHMENTS - 1);
+	loan->offset = number * 2 * HALL_LOAN_WINDOW;
 	loan->taken = true;
 	spin_lock(&loan->lock);
 	loan->file = file;
