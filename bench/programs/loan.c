@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * One-way throughput of packets over a tunnel whose every byte is written and read by
- * the programs: in ring memory that is lent to them, or in a buffer of their own.
+ * One-way throughput of packets over a tunnel. The client writes each byte, and the server
+ * reads each: in ring memory that is lent, or in a buffer of the program.
  *
  *   loan -s PORT                                  serves both, by the client's word
  *   loan -c lent|copied CID PORT BYTES SECONDS
@@ -142,7 +142,7 @@ static uint64_t count_copied(int fd, uint64_t *sum)
 	return count;
 }
 
-/* In a process of its own, whose end gives a loan back. */
+/* In a process of its own: the loan ends with it. */
 static void serve_one(int fd)
 {
 	uint64_t said[2] = { 0 };

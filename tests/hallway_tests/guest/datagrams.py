@@ -17,7 +17,6 @@ datagrams.py send CID PORT                  for each line of the input send one,
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import random
@@ -28,6 +27,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from tunnel import failure
 
 MOST = 65536  # bytes of a datagram
 LENGTHS = (0, 1, 15, 16, 17, 64, 1000, 4096, 16384, MOST)
@@ -45,15 +46,6 @@ def bound(port: int = socket.VMADDR_PORT_ANY) -> socket.socket:
     sock = socket.socket(socket.AF_VSOCK, socket.SOCK_DGRAM)
     sock.bind((socket.VMADDR_CID_ANY, port))
     return sock
-
-
-def failure(call: Callable[[], object]) -> str:
-    """Return the name of the error of a call, or "none"."""
-    try:
-        call()
-    except OSError as error:
-        return errno.errorcode[error.errno or 0]
-    return "none"
 
 
 def echo(port: int) -> None:

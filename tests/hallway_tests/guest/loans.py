@@ -24,14 +24,15 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+
+from tunnel import NAME, failure
 
 DEVICE = "/dev/hallway-loan"
 ATTACH, SEND, RECEIVE = 0xC02048E0, 0xC01848E1, 0xC01848E2
 ATTACH_FIELDS, CALL_FIELDS = "=iIIIQQ", "=6I"
 NONE, FOUND, END = 0, 1, 2  # HALLWAY_LOAN_*
 EOR = 1
-NAME = 16  # bytes of the name of a service of `tunnel serve`
 LONGEST = (256 << 10) - 8  # bytes of a packet
 MANY = 40  # tunnels that get the memory of one that has ended
 LARGE = 60_000  # bytes of the largest packet that is echoed
@@ -108,15 +109,6 @@ def connect(cid: int, port: int, service: str = "") -> socket.socket:
     if service:
         sock.sendall(service.ljust(NAME).encode())
     return sock
-
-
-def failure(call: Callable[[], object]) -> str:
-    """Return the name of the error of a call, or "none"."""
-    try:
-        call()
-    except OSError as error:
-        return errno.errorcode[error.errno or 0]
-    return "none"
 
 
 def messages(seed: int, total: int) -> Iterator[bytes]:
@@ -266,7 +258,7 @@ def calls(cid: int, port: int) -> dict[str, object]:
 
 
 def stale(cid: int, port: int, total: int) -> list[str]:
-    """Write into a ring that has ended, whose memory others have; return what these find wrong."""
+    """Write into a ring that has ended, while other tunnels use its memory; return their errors."""
     with connect(cid, port, "echo") as sock:
         loan = Loan(sock)
         loan.send(b"x")

@@ -43,6 +43,20 @@ fn code(result: Result<()>) -> c_int {
     result.map_or_else(|error| fail(&error, -1), |()| 0)
 }
 
+/// Says where a message begins, and returns its length: 0 if the peer has ended, -1 if that failed.
+///
+/// # Safety
+/// `place` can be written.
+unsafe fn give(found: Result<Option<(*const u8, usize)>>, place: *mut *const c_void) -> isize {
+    let (start, length) = match found {
+        Ok(found) => found.unwrap_or((std::ptr::null(), 0)),
+        Err(error) => return fail(&error, -1),
+    };
+    // SAFETY: as the caller says.
+    unsafe { *place = start.cast() };
+    length as isize
+}
+
 fn pointer<T>(result: Result<T>) -> *mut T {
     result.map_or_else(
         |error| fail(&error, std::ptr::null_mut()),
@@ -133,14 +147,10 @@ pub unsafe extern "C" fn hallway_recv(
 ) -> isize {
     // SAFETY: no other thread receives now, so nothing else has this field.
     let receiver = unsafe { &mut (*connection).receiver };
-    let (start, length) = match receiver.recv() {
-        Ok(Some(message)) => (message.as_ptr(), message.len()),
-        Ok(None) => (std::ptr::null(), 0),
-        Err(error) => return fail(&error, -1),
-    };
+    let found = receiver.recv();
+    let found = found.map(|found| found.map(|found| (found.as_ptr(), found.len())));
     // SAFETY: the caller has a place for it.
-    unsafe { *message = start.cast() };
-    length as isize
+    unsafe { give(found, message) }
 }
 
 /// `hallway_reserve()`.
@@ -179,14 +189,10 @@ pub unsafe extern "C" fn hallway_peek(
     message: *mut *const c_void,
 ) -> isize {
     // SAFETY: as in `hallway_recv()`.
-    let (start, length) = match unsafe { &mut (*connection).receiver }.peek() {
-        Ok(Some(message)) => (message.as_ptr(), message.len()),
-        Ok(None) => (std::ptr::null(), 0),
-        Err(error) => return fail(&error, -1),
-    };
+    let found = unsafe { &mut (*connection).receiver }.peek();
+    let found = found.map(|found| found.map(|found| (found.as_ptr(), found.len())));
     // SAFETY: the caller has a place for it.
-    unsafe { *message = start.cast() };
-    length as isize
+    unsafe { give(found, message) }
 }
 
 /// `hallway_release()`.
