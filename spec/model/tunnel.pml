@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * Tunnels, one after another: request, answer or refusal; connects that are given up;
- * bytes both ways, ends and closed sockets, at any moment; and the death of the
+ * bytes both ways, ends, closed sockets and a reset, at any moment; and the death of the
  * listener's side. The model checks section 8 of ../protocol.md.
  *
  * Both sides have one endpoint number and one piece of ring memory, which the next
@@ -33,16 +33,18 @@ typedef Side {
 	byte tunnel;		/* whose number it is; 0: free */
 	byte owner;		/* of its ring; 0: free */
 	byte head;
-	bool end;
+	bool end, reset, truncated;	/* marks */
 	bool mapped;		/* it reads the other's ring, */
 	byte read;		/* up to here */
 	bool socket;
 	bool patient;
 	bool failed, eof;
+	bool must_fail;		/* the peer has reset a stream that had not ended */
 };
 Side side[2];
 
 byte tunnels;
+bool was_reset;			/* one is enough */
 bool dead, departed;		/* the server; the caller knows */
 
 #define ME	side[me]
@@ -53,11 +55,11 @@ inline begin_side(number, new_state)
 {
 	ME.tunnel = number; ME.state = new_state;
 	ME.read = 0; ME.mapped = false; ME.failed = false; ME.eof = false;
-	ME.socket = true;
+	ME.must_fail = false; ME.socket = true;
 	if :: ME.patient = true :: ME.patient = false fi;
 	/* hall_tunnel_alloc() */
 	assert(ME.owner == 0);
-	ME.owner = number; ME.head = 0; ME.end = false
+	ME.owner = number; ME.head = 0; ME.end = false; ME.reset = false; ME.truncated = false
 }
 
 /* hall_tunnel_close_channel() */
@@ -83,13 +85,54 @@ inline finish_reading(reset)
 	fi
 }
 
+/* hall_ring_set_end(): where the reader has truncated the ring it has no effect. */
+inline set_end()
+{
+	if
+	:: ME.truncated
+	:: else -> ME.end = true
+	fi
+}
+
+/* on_reset() */
+inline reset_tunnel()
+{
+	if
+	:: ME.owner && !ME.end && PEER.tunnel == ME.tunnel -> PEER.must_fail = true
+	:: else
+	fi;
+	/* hall_tunnel_truncate_rx() */
+	if
+	:: ME.mapped && !PEER.end -> PEER.truncated = true
+	:: else
+	fi;
+	/* end_by_reset() */
+	if
+	:: !ME.mapped && ME.owner && !ME.end ->
+#ifndef RESET_WITHOUT_MARK
+		set_end();
+#endif
+#ifndef RESET_AS_END
+		ME.reset = true;
+#endif
+		skip
+	:: else
+	fi;
+#ifdef RESET_AS_DONE
+	finish_reading(false);
+#else
+	finish_reading(true);
+#endif
+	ME.failed = true
+}
+
 /* release_socket(), hall_tunnel_cancel() */
 inline close_socket()
 {
 	if
 	:: ME.state == CONNECTED ->
 		if
-		:: ME.owner && !ME.failed -> ME.end = true
+		:: ME.owner && !ME.failed -> set_end()
 		:: else
 		fi;
 		finish_reading(false)
@@ -120,14 +163,22 @@ end_idle:
 		ME.head++ }
 	/* shutdown(SHUT_WR) */
 	:: atomic { ME.state == CONNECTED && LIVES(me) && ME.socket && ME.owner && !ME.end && !ME.failed ->
-		ME.end = true }
+		set_end() }
 	/* Read: a byte, or the end. */
 	:: atomic { ME.mapped && LIVES(me) && ME.read < PEER.head ->
 		assert(PEER.owner == ME.tunnel);
 		ME.read++ }
 	:: atomic { ME.mapped && LIVES(me) && PEER.end && ME.read == PEER.head ->
 		assert(PEER.owner == ME.tunnel);
-		ME.eof = true;
+		if
+		:: PEER.reset -> ME.failed = true
+		:: else -> assert(!ME.must_fail); ME.eof = true
+		fi;
+		finish_reading(false);
+		free_number() }
+	/* Or nothing more, after a reset. */
+	:: atomic { ME.mapped && LIVES(me) && ME.failed && ME.read == PEER.head ->
+		assert(PEER.owner == ME.tunnel);
 		finish_reading(false);
 		free_number() }
 	/* close() */
@@ -156,7 +207,8 @@ end_idle:
 	:: atomic { LIVES(me) && to[me]?[ANSWER, number, position, reset] ->
 		to[me]?ANSWER, number, position, reset;
 		if
-		:: ME.tunnel == number && ME.state == CALLING && ME.socket ->
+		/* One that was reset meanwhile has failed. */
+		:: ME.tunnel == number && ME.state == CALLING && ME.socket && !ME.failed ->
 			ME.mapped = true;
 			ME.state = CONNECTED
 		:: else ->
@@ -199,6 +251,14 @@ end_idle:
 		:: else
 		fi;
 		free_number() }
+	/* hallway tunnels off */
+	:: atomic { LIVES(me) && !was_reset && ME.state == CONNECTED ->
+		was_reset = true;
+		reset_tunnel();
+		free_number() }
+	:: atomic { LIVES(me) && !was_reset && ME.state == CALLING && ME.socket ->
+		was_reset = true;
+		ME.failed = true }
 #ifdef DEATH
 	:: atomic { me == CALLER && dead && !departed && empty(to[CALLER]) ->
 		/* on_departed(): what is unread was copied */
