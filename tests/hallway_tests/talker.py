@@ -16,13 +16,19 @@ STALL = 60  # seconds for which they may stand still
 
 
 class Talker:
-    """Connections of one VM to another one that follow each other, with messages of which each is checked."""
+    """Connections of one VM to another one that follow each other, with messages of which each is checked.
 
-    def __init__(self, vm: VM, to: VM, program: str = PROGRAM) -> None:
+    `refused`: nothing listens there at the start.
+    """
+
+    def __init__(self, vm: VM, to: VM, program: str = PROGRAM, *, refused: bool = False) -> None:
         self._vm, self._file = vm, f"/tmp/talk-to-{to.name}"
         vm.run(f"rm -f {self._file}")
         self.job = vm.spawn(f"exec {program} talk {cid(to)} {PORT} {CONNS} {self._file}")
-        self.wait_progress("at the start")
+        if refused:
+            self.wait_failed(0)
+        else:
+            self.wait_progress("at the start")
 
     def counted(self) -> dict[str, int]:
         """Return how many messages came back, how many connections failed, and how many bytes were others."""
