@@ -111,7 +111,7 @@ test-faults: ## VMs that join, leave, crash and migrate under load (hours)
 
 test-xen: ## domains of Xen, in one emulated machine (20 minutes)
 	lab/run setup
-	tests/run xen --kernel 6.1
+	tests/run xen -m "not slow" --kernel 6.1
 
 lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup
