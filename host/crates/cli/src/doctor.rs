@@ -416,6 +416,130 @@ mod tests {
         }
     }
 
+    /// A host with one VM, and nothing to do.
+    fn healthy() -> serde_json::Value {
+        serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"), "abi": "", "pid": 1, "uptime_seconds": 9,
+            "recovered_vms": 0, "socket": "/run/hallway/hallwayd.sock",
+            "regions": [{
+                "name": "web", "uuid": "r", "file": null, "size": 1 << 26, "slots": 4,
+                "slice_size": 1 << 23, "repairs": 0,
+                "members": [{
+                    "slot": 1, "host": false, "name": "web1", "uuid": "u", "generation": 1,
+                    "liveness": "alive", "silent_seconds": 0, "addresses": [],
+                    "tx_bytes": 0, "rx_bytes": 0, "channels": 0,
+                }],
+            }],
+            "vms": [{
+                "connection": 1, "pid": 2, "name": "web1", "uuid": "u", "regions": ["web"],
+                "doorbells": 1, "doorbells_pending": 0, "requests": 1, "throttled": false,
+                "problem": null,
+            }],
+            "machines": [{
+                "name": "web1", "uuid": "u", "monitor": "/run/hallway-vms/web1.qmp",
+                "connected": true, "problem": null,
+                "plugs": [{"region": "web", "plugged": true, "problem": null}],
+            }],
+        })
+    }
+
+    #[test]
+    fn each_problem_of_a_host_has_a_remedy() {
+        let cpus = serde_json::json!({
+            "mechanism": "park", "min": 1, "max": 2, "given": 1, "why": "", "since_seconds": 1,
+            "online": 2, "weight": null, "senders": 0, "busy_percent": null,
+            "waiting_percent": null, "problem": "its guest refuses",
+        });
+        for (place, value, what, remedy) in [
+            (
+                "/version",
+                "0.0.1".into(),
+                "hallwayd is 0.0.1",
+                "restart hallwayd",
+            ),
+            (
+                "/machines/0/problem",
+                "no monitor".into(),
+                "web1: no monitor",
+                "-qmp",
+            ),
+            (
+                "/vms/0/uuid",
+                "another".into(),
+                "has not asked",
+                "install hallway-guest",
+            ),
+            (
+                "/machines/0/released",
+                true.into(),
+                "was released",
+                "hallway resume web1",
+            ),
+            (
+                "/machines/0/cpus",
+                cpus,
+                "web1: CPUs: its guest refuses",
+                "docs/cpus.md",
+            ),
+            (
+                "/machines/0/plugs/0/problem",
+                "no slot".into(),
+                "region web: no slot",
+                "every 10 s",
+            ),
+            (
+                "/vms/0/problem",
+                "too many files".into(),
+                "web1: too many files",
+                "LimitNOFILE",
+            ),
+            (
+                "/regions/0/members/0/liveness",
+                "silent".into(),
+                "is unresponsive",
+                "paused",
+            ),
+        ] {
+            let mut status = healthy();
+            let (parent, name) = place.rsplit_once('/').unwrap();
+            status.pointer_mut(parent).unwrap()[name] = value;
+            let mut found = Findings::default();
+            judge(&serde_json::from_value(status).unwrap(), None, &mut found);
+            assert_eq!(found.found.len(), 1, "{place}: {:?}", found.found);
+            let one = &found.found[0];
+            assert!(one.what.contains(what), "{place}: {one:?}");
+            assert!(one.remedy.contains(remedy), "{place}: {one:?}");
+        }
+        let mut found = Findings::default();
+        judge(
+            &serde_json::from_value(healthy()).unwrap(),
+            None,
+            &mut found,
+        );
+        assert!(found.found.is_empty() && found.notes.is_empty());
+    }
+
+    #[test]
+    fn a_vm_without_memory_is_a_note_and_libvirt_has_its_own_remedy() {
+        let mut status = healthy();
+        status["machines"][0]["plugs"] = serde_json::json!([]);
+        status["regions"] = serde_json::json!([]);
+        let mut found = Findings::default();
+        judge(
+            &serde_json::from_value(status.clone()).unwrap(),
+            None,
+            &mut found,
+        );
+        assert!(found.found.is_empty());
+        assert!(found.notes[0].what.contains("has no ring memory"));
+
+        status["machines"][0]["monitor"] = "libvirt".into();
+        status["machines"][0]["problem"] = "it is shut off".into();
+        let mut found = Findings::default();
+        judge(&serde_json::from_value(status).unwrap(), None, &mut found);
+        assert!(found.found[0].remedy.contains("virsh start"));
+    }
+
     #[test]
     fn devices_without_room_are_distinguished_from_others() {
         let doorbell = device("0000:00:05.0", &format!("{BAR0}{BAR0}{NONE}"));
