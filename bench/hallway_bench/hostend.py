@@ -19,7 +19,7 @@ from hallway_lab.sh import run
 
 from .group import Group
 from .scenarios import STREAM_PORT
-from .tunnels import MESSAGES, PACKETS_PORT
+from .tunnels import KINDS, MESSAGES, STREAM
 
 GATEWAY = "10.77.0.254"  # the host, on the VM's network
 TARGET = 5.0
@@ -34,7 +34,7 @@ class HostEnd(Group):
 
     def __init__(self, seconds: int) -> None:
         super().__init__(seconds)
-        self._listening: set[bool] = set()
+        self._listening: set[int] = set()
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[HostStand]:
@@ -49,46 +49,57 @@ class HostEnd(Group):
     def _messages(self, inward: bool, size: int, text: str) -> Row:
         words = f"{size} {self.seconds}"
 
-        def run() -> Run:
-            said = json.loads(self._into_vm(words) if inward else self._out_of_vm(words))
+        def run(is_stream: bool) -> Run:
+            said = json.loads((self._into_vm if inward else self._out_of_vm)(words, is_stream))
             moved = int(said["bytes"])
             return Run(
                 said["megabytes_per_second"] * 1e6 / size, *((None, moved) if inward else (moved, None))
             )
 
+        def stream() -> Run:
+            self.stand.switch(True)
+            return run(True)
+
         return Row(
             f"tunnel-host-{'in' if inward else 'out'}-{size}",
             f"{'host → VM' if inward else 'VM → host'}: messages of {text}",
             "1/s",
-            run,
+            lambda: run(False),
             f"stream -c {'file:PATH' if inward else 'packet:CID'} PORT {words}",
             TARGET,
             paper=IDTS,
+            beside=((STREAM, stream),),
         )
 
-    def _out_of_vm(self, words: str) -> str:
-        self._listen()
-        where = f"packet:{CID} {PACKETS_PORT}" if self.stand.on else f"nodelay:{GATEWAY} {STREAM_PORT}"
-        return self.stand.client.run(f"/hallway/stream -c {where} {words}", timeout=self.seconds + 60).out
+    def _out_of_vm(self, words: str, is_stream: bool) -> str:
+        kind = "vsock" if is_stream else "packet"
+        port = STREAM_PORT + KINDS[kind][0] if self.stand.on else STREAM_PORT
+        self._listen(port, "file-stream" if is_stream else "file")
+        where = f"{kind}:{CID}" if self.stand.on else f"nodelay:{GATEWAY}"
+        command = f"/hallway/stream -c {where} {port} {words}"
+        return self.stand.client.run(command, timeout=self.seconds + 60).out
 
-    def _listen(self) -> None:
+    def _listen(self, port: int, kind: str) -> None:
         """Have a server on the host for what is on, or for what is off."""
-        on = self.stand.on
-        if on in self._listening:
+        if port in self._listening:
             return
-        self._listening.add(on)
+        self._listening.add(port)
         program = str(paths.out("bench", "stream"))
-        if on:
-            path = hostend.listened(PACKETS_PORT)
-            self.stand.listen([program, "-s", f"file:{path}"], path)
+        if self.stand.on:
+            path = hostend.listened(port)
+            self.stand.listen([program, "-s", f"{kind}:{path}"], path)
         else:
-            self.stand.serve([program, "-s", str(STREAM_PORT)], STREAM_PORT, None)
+            self.stand.serve([program, "-s", str(port)], port, None)
 
-    def _into_vm(self, words: str) -> str:
+    def _into_vm(self, words: str, is_stream: bool) -> str:
         vm = self.stand.client
         if self.stand.on:
-            self._servers.need(vm, f"/hallway/stream -s packet:{PACKETS_PORT}", PACKETS_PORT, "--vsock")
-            where = [f"file:{hostend.packets()}", str(PACKETS_PORT)]
+            kind, file, path = (
+                ("vsock", "file-stream", hostend.PATH) if is_stream else ("packet", "file", hostend.packets())
+            )
+            port = STREAM_PORT + KINDS[kind][0]
+            self._servers.need(vm, f"/hallway/stream -s {kind}:{port}", port, "--vsock")
+            where = [f"{file}:{path}", str(port)]
         else:
             self._servers.need(vm, f"/hallway/stream -s {STREAM_PORT}", STREAM_PORT)
             where = [f"nodelay:{vm.ip4}", str(STREAM_PORT)]

@@ -33,10 +33,22 @@ from .siblings import Siblings
 from .splits import Splits
 from .tiers import Tiers
 from .tunnels import Tunnels
+from .vcpus import Vcpus
 from .vhostuser import VhostUser
 from .within import Within
 
-PROGRAMS = ("stream", "pingpong", "connrate", "disk", "crowd", "native", "sockmap", "bounds", "loan")
+PROGRAMS = (
+    "stream",
+    "pingpong",
+    "connrate",
+    "disk",
+    "crowd",
+    "native",
+    "sockmap",
+    "bounds",
+    "loan",
+    "datagrams",
+)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -86,6 +98,7 @@ def _bench(options: argparse.Namespace) -> int:
         Tunnels(seconds),
         HostEnd(seconds),
         Splits(seconds),
+        Vcpus(seconds),
         VhostUser(seconds),
         Outside(seconds),
         Siblings(seconds),

@@ -20,6 +20,8 @@ from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
+from hallway_lab.sh import LabError
+from hallway_lab.vm import Job
 
 from .group import Group
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
@@ -32,11 +34,16 @@ KINDS = {
     "packet": (200, "--vsock"),
     "unix": (300, "-x"),
     "sibling": (500, "--vsock"),
+    "udp": (600, "--udp"),
+    "datagram": (700, ""),  # `ss` lists none
 }
 PACKETS_PORT = STREAM_PORT + KINDS["packet"][0]
 # size of messages, its name, target
 MESSAGES = ((64, "64 B", 5.0), (1 << 10, "1 KB", 5.0), (16 << 10, "16 KB", 4.0))
 GATHERED = 3.0  # target where TCP gathers messages
+DATAGRAMS = ((64, "64 B"), (1 << 10, "1 KB"), (16 << 10, "16 KB"))
+MANY = 8  # programs that send datagrams at once
+FAIR = 0.8  # of its fair share each of these sends at least
 TRIPS = ((1, "1 B"), (64, "64 B"), (1 << 10, "1 KB"), (4 << 10, "4 KB"), (16 << 10, "16 KB"))
 # Of messages in ring memory: how much better than copied ones they are, at least; 0: any.
 LOANS = ((4 << 10, "4 KB", 0.0), (64 << 10, "64 KB", 1.5))
@@ -52,6 +59,10 @@ class Tunnels(Group):
     kind = "tunnels"
     stand: Stand
     sibling_cid = 0  # of the server, by virtio-vsock; see vhostuser.py
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds)
+        self._receivers: dict[str, Job] = {}  # of datagrams
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -69,6 +80,8 @@ class Tunnels(Group):
             *(self._round_trip("sleep", size, text, 0, 4.0) for size, text in TRIPS),
             self._round_trip("spin", 1, "1 B", None, 30.0),
             self._connections(),
+            *(self._datagrams(size, text) for size, text in DATAGRAMS),
+            self._datagrams(64, "64 B", MANY),
             *(self._loans(size, text) for size, text, _ in LOANS),
         ]
 
@@ -77,7 +90,9 @@ class Tunnels(Group):
         if not super().is_met(samples, everything):
             return False
         median = figure("", *samples.hallway).median
-        if not samples.row.carries:
+        if samples.row.key.endswith(f"-of-{MANY}"):
+            return median >= FAIR
+        if samples.row.key == "tunnel-connect":
             return median >= RATE
         if COPIED in dict(samples.row.beside):
             copied = samples.beside.get(COPIED)
@@ -158,6 +173,41 @@ class Tunnels(Group):
             f"loan -c lent CID PORT {size} {self.seconds}",
             beside=((COPIED, lambda: run("copied")),),
         )
+
+    def _datagrams(self, size: int, text: str, clients: int = 1) -> Row:
+        """Compare datagrams that arrive with those of UDP; or how evenly several programs send them."""
+
+        def run() -> Run:
+            kind, where = ("datagram", self._cid) if self.stand.on else ("udp", self.stand.server.ip4)
+            port = STREAM_PORT + KINDS[kind][0]
+            self._serve_datagrams(f"/hallway/datagrams -s {kind}:{port}")
+            command = f"/hallway/datagrams -c {kind}:{where} {port} {size} {self.seconds} {clients}"
+            before = self._count_received()
+            said = json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
+            if self.stand.on and self._count_received() - before < said["arrived"]:
+                raise LabError(f"not all of {said['arrived']} datagrams came through rings")
+            if clients > 1:
+                return Run(said["least_share"])
+            return Run(said["arrived_per_second"], more={"arrived of sent": said["arrived"] / said["sent"]})
+
+        return Row(
+            f"tunnel-datagrams-{size}{f'-of-{clients}' * (clients > 1)}",
+            f"datagrams of {text}" + f", {clients} programs: least part of a fair share" * (clients > 1),
+            "1/s" if clients == 1 else "",
+            run,
+            f"datagrams -c datagram:CID PORT {size} {self.seconds} {clients}",
+            0 if clients > 1 else 1.0,
+            carries=False,
+        )
+
+    def _serve_datagrams(self, command: str) -> None:
+        """Have a server run: a client waits for it."""
+        if command not in self._receivers or self._receivers[command].poll():
+            self._receivers[command] = self.stand.server.spawn(command)
+
+    def _count_received(self) -> int:
+        counted = json.loads(self.stand.server.run("hallway counters --json").out)
+        return int(counted["tunnel_datagrams_received"])
 
     def _connections(self) -> Row:
         def run(kind: str) -> Run:

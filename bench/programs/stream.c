@@ -30,6 +30,8 @@ static void serve(const char *port)
 {
 	int listener = listen_at(port);
 
+	/* A client that is killed is the end of its connection alone. */
+	signal(SIGPIPE, SIG_IGN);
 	for (;;) {
 		int fd = accept_one(listener);
 		uint64_t count = 0;
