@@ -15,6 +15,7 @@ from hallway_tests.tunnels import PORT, Talk, cid, run, served
 pytestmark = pytest.mark.xdist_group("e2e-tunnels")
 
 LOANS = "python3 -B /hallway/guest/run.py loans"
+LIBRARY = f"{library.find('/hallway/library')} python3 -B /hallway/guest/run.py lent"
 MUCH = 4_000_000  # bytes
 
 
@@ -131,29 +132,53 @@ def test_stale(pair: Pair) -> None:
 
 
 @pytest.mark.slow_on("6.12")
+@pytest.mark.needs("hallway_tests.library:prepare")
+def test_library_waits(pair: Pair) -> None:
+    """The library's calls in place wait as those of a socket do: not at all, or for a time."""
+    pair.load()
+    a, b = pair.both
+    with tunnels.tunnels(pair), served(b):
+        delta = Delta(a, b)
+        seen = run(a, f"waits {cid(b)} {PORT + 1}", 60 * pair.slow, LIBRARY)
+        assert seen == {
+            "nothing to read": "EAGAIN",
+            "no space": ["EAGAIN", 4],
+            "peek for a time": ["EAGAIN", True],
+            "reserve for a time": ["EAGAIN", True],
+        }
+        tunnels.check(pair, delta)
+
+
+@pytest.mark.slow_on("6.12")
+@pytest.mark.needs("hallway_tests.library:prepare")
 def test_region_unplugged(pair: Pair) -> None:
-    """A region goes while packets are read in place: recv() gives what was left."""
+    """A region goes while packets are read in place: recv(), or the library, gives what was left."""
     pair.load()
     a, b = pair.both
     with tunnels.tunnels(pair), served(a), served(b):
-        readers = [Talk(vm, f"hold {cid(other)} {PORT + 1}", LOANS) for vm, other in ((a, b), (b, a))]
-        for reader in readers:
-            assert reader.hear() == "a" * 10
+        left = ["a" * 10, "b" * 20, "c" * 5]
+        said = {
+            LOANS: ["EREMCHG", "EPIPE", *left, "ECONNRESET"],
+            LIBRARY: ["EREMCHG", *left, "ECONNRESET", "EPIPE"],
+        }
+        readers = [
+            (Talk(vm, f"hold {cid(other)} {PORT + 1}", program), said[program])
+            for vm, other in ((a, b), (b, a))
+            for program in said
+        ]
+        for reader, _ in readers:
+            assert reader.hear() == left[0]
         delta = Delta(a, b)
         plain = pair.site.daemon.region
         b.unplug(plain.id, 30 * pair.slow)
-        for reader in readers:
+        for reader, wanted in readers:
             wait_for(
-                lambda: delta.of(reader.vm)["tunnel_resets"] >= 2,  # noqa: B023
+                lambda: delta.of(reader.vm)["tunnel_resets"] >= len(readers),  # noqa: B023
                 "the reset is noticed",
                 30 * pair.slow,
             )
             reader.say("")
-            assert json.loads(reader.hear()) == [
-                *("EREMCHG", "EPIPE"),
-                *("a" * 10, "b" * 20, "c" * 5),
-                "ECONNRESET",
-            ]
+            assert json.loads(reader.hear()) == wanted
             reader.end()
         b.plug(plain)
         wait_members(a, b)

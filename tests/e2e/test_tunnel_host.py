@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
+import random
 import socket
 import struct
 import subprocess
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from hallway_lab.hostend import CID, PATH, listened
-from hallway_tests import hostend, library, tunnels
+from hallway_tests import hostend, library, sshproxy, tunnels
 from hallway_tests.guest import tunnel
 from hallway_tests.guests import Delta, odd
 from hallway_tests.hostend import Caller, HostEnd, reach, serve
@@ -104,6 +106,27 @@ def test_socat(host_end: HostEnd) -> None:
     with host_end.loaded(), hostend.served(7100, tunnel.SERVICES["echo"]):
         vm.run(f"socat -t 60 - VSOCK-CONNECT:{CID}:7100 </tmp/sent >/tmp/got", timeout=120 * host_end.slow)
         assert not vm.run("cmp /tmp/sent /tmp/got").out
+
+
+@pytest.mark.needs("hallway_tests.sshproxy:prepare")
+def test_ssh_proxy(host_end: HostEnd, tmp_path: Path) -> None:
+    """The host's ssh reaches the guest by systemd's ssh-proxy, and carries a file there and back."""
+    vm = host_end.vm
+    sent = random.Random(1).randbytes(COPIED_BYTES)
+    with host_end.loaded():
+        vm.spawn("exec socat VSOCK-LISTEN:22,fork EXEC:'/usr/sbin/sshd -i'")
+        wait_for(lambda: ":22 " in vm.run("ss -Hl --vsock").out, "it listens")
+        delta = Delta(vm)
+        words = [*sshproxy.command(tmp_path, PATH), "tee /tmp/got"]
+        done = subprocess.run(
+            words, input=sent, capture_output=True, timeout=200 * host_end.slow, check=False
+        )
+        assert not done.returncode, done.stderr
+        moved = delta.of(vm)
+        assert moved["tunnel_arrivals"] == 1
+        assert min(moved["tx_bytes_tunnel"], moved["rx_bytes_tunnel"]) > COPIED_BYTES
+    assert done.stdout == sent
+    assert hashlib.sha256(sent).hexdigest() in vm.run("sha256sum /tmp/got").out
 
 
 def test_commands(host_end: HostEnd) -> None:

@@ -26,6 +26,7 @@ CLOSES = 300
 COPIED_BYTES = 3_000_000
 CALLERS = 600  # more than a queue of the kernel works at
 MULTICAST = 0x80000000  # HALLWAY_CID_MULTICAST
+OWN_TIMEOUT = 5  # seconds that connect() may take, by a socket's own word; usually it is 2
 KILLED_BYTES = 100_000  # that a peer has sent when it dies
 # What stock kernels' own transport within a guest does in another way.
 DIFFERENT = {
@@ -610,9 +611,12 @@ def test_silent_peer(pair: Pair, kind: str) -> None:
         try:
             call = Talk(a, f"try {kind} {number} {port} 2")
             assert json.loads(call.hear()) == ["ETIMEDOUT"] * 2
+            patient = Talk(a, f"try {kind} {number} {port} 1 {OWN_TIMEOUT}")
+            assert json.loads(patient.hear()) == ["ETIMEDOUT"]
         finally:
             os.kill(b.pid, signal.SIGCONT)
         call.end()
+        patient.end()
         delta = Delta(a)
         call = Talk(a, f"try {kind} {number} {port} 1")
         assert json.loads(call.hear()) == ["none"]

@@ -49,9 +49,13 @@ def prepare(kernel: str) -> None:
 
 def example(language: str, at: Path | str, name: str = "lines") -> str:
     """Return the command that runs a language's example, in the folder `at`."""
-    find = f"env LD_LIBRARY_PATH={at}/usr/lib PYTHONPATH={at}/usr/lib/python3/dist-packages"
     program = name + {"rust": "-rust", "c": "-c", "python": ".py"}[language]
-    return f"{find} {'python3 -B ' * (language == 'python')}{at}/{program}"
+    return f"{find(at)} {'python3 -B ' * (language == 'python')}{at}/{program}"
+
+
+def find(at: Path | str) -> str:
+    """Return the words before a command that finds the library in the folder `at`."""
+    return f"env LD_LIBRARY_PATH={at}/usr/lib PYTHONPATH={at}/usr/lib/python3/dist-packages"
 
 
 def lines() -> list[str]:

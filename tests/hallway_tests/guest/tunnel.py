@@ -8,7 +8,8 @@
     tunnel.py hear TYPE PORT BACKLOG          listen; accept, read, write and close as the input says
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
     tunnel.py half TYPE CID PORT              shut down for writing; read or poll as the input says
-    tunnel.py try TYPE CID PORT TIMES         connect as often, keep each; say what came of it
+    tunnel.py try TYPE CID PORT TIMES [SECONDS]  connect as often, keep each; say what came of it, and whether
+                                              a connect() that may take as long took less
     tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault till a line of input
     tunnel.py shut CID PORT                   shut down before connect() is answered
     tunnel.py hangups CID PORT COUNT          poll for as many ends; print how many are reported
@@ -693,12 +694,20 @@ def shut_first(kind: str, cid: int, port: int) -> None:
             print(_read_all(sock), flush=True)
 
 
-def attempt(kind: str, cid: int, port: int, times: int) -> None:
-    """Connect as often as that; print what came of each, then wait for the end of the input."""
+def attempt(kind: str, cid: int, port: int, times: int, seconds: int = 0) -> None:
+    """Connect as often as that; print what came of each, then wait for the end of the input.
+
+    `seconds`: connect() waits for as long, in place of its usual time.
+    """
     kept, found = [], []
     for _ in range(times):
         sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
+        if seconds:
+            set_connect_timeout(sock, seconds)
+        start = time.monotonic()
         found.append(failure(lambda: sock.connect((cid, port))))  # noqa: B023
+        if time.monotonic() < start + seconds:
+            found[-1] += " early"
         kept.append(sock)
     print(json.dumps(found), flush=True)
     sys.stdin.read()
