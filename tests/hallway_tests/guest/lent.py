@@ -7,18 +7,15 @@ lent.py hold CID PORT     find a message; after a line of the input, print what 
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable
 
 import hallway
+from tunnel import NAME, failure, patience
 
-NAME = 16  # bytes of the name of a service: see tunnel.py
 SIZE = 60_000
 LIMIT = 1.5  # seconds that calls wait
 
@@ -29,21 +26,6 @@ def connect(cid: str, port: str, service: str) -> hallway.Connection:
     connection.send(service.ljust(NAME).encode())
     assert connection.is_lent
     return connection
-
-
-def failure(call: Callable[[], object]) -> str:
-    """Return the name of the error of a call, or "none"."""
-    try:
-        call()
-    except OSError as error:
-        return errno.errorcode[error.errno or 0]
-    return "none"
-
-
-def limit(connection: hallway.Connection, name: int, seconds: float) -> None:
-    """Set SO_RCVTIMEO or SO_SNDTIMEO."""
-    value = struct.pack("qq", int(seconds), round(seconds % 1 * 1e6))
-    assert not ctypes.CDLL(None).setsockopt(connection.fileno(), socket.SOL_SOCKET, name, value, len(value))
 
 
 def fill(connection: hallway.Connection) -> tuple[str, int]:
@@ -74,10 +56,10 @@ def waits(cid: str, port: str) -> dict[str, object]:
         seen["nothing to read"] = failure(connection.peek)
         seen["no space"] = fill(connection)
         connection.setblocking(True)
-        for name, call in (("peek", connection.peek), ("reserve", lambda: connection.reserve(SIZE))):
-            option = 20 if name == "peek" else 21  # SO_RCVTIMEO_OLD, SO_SNDTIMEO_OLD
-            limit(connection, option, LIMIT)
-            seen[f"{name} for a time"] = waited(call)
+        patience(connection, LIMIT)
+        seen["peek for a time"] = waited(connection.peek)
+        patience(connection, LIMIT, socket.SO_SNDTIMEO)
+        seen["reserve for a time"] = waited(lambda: connection.reserve(SIZE))
     return seen
 
 

@@ -40,6 +40,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 TYPES = {"stream": socket.SOCK_STREAM, "packet": socket.SOCK_SEQPACKET}
 NAME = 16  # bytes of the name of a service
@@ -59,6 +60,15 @@ NOBODY = 65534
 SMALL = 4096  # bytes of a ring where there are many
 
 Row = Callable[["Caller"], object]
+
+
+class HasFileno(Protocol):
+    """What has a descriptor of a socket."""
+
+    def fileno(self) -> int:
+        """Return it."""
+
+
 ROWS: list[Row] = []
 
 
@@ -226,12 +236,12 @@ def failure(call: Callable[[], object]) -> str:
     return "none"
 
 
-def patience(sock: socket.socket, seconds: float = PATIENCE) -> None:
-    """Have reads wait for as long at most: by SO_RCVTIMEO, while settimeout() would poll."""
+def patience(sock: HasFileno, seconds: float = PATIENCE, way: int = socket.SO_RCVTIMEO) -> None:
+    """Have reads, or by SO_SNDTIMEO sends, wait for as long at most, while settimeout() would poll."""
     limit = struct.pack("qq", int(seconds), round(seconds % 1 * 1e6))
     # Python takes none but integers for AF_VSOCK.
     libc = ctypes.CDLL(None)
-    assert not libc.setsockopt(sock.fileno(), socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit, len(limit))
+    assert not libc.setsockopt(sock.fileno(), socket.SOL_SOCKET, way, limit, len(limit))
 
 
 def option(sock: socket.socket, name: int, length: int) -> bytes:

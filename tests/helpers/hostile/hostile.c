@@ -217,14 +217,9 @@ static void offer_ring(struct end *end, u32 answers, u32 type)
 	hall_channel_tunnel(&end->channel, one_in(16) ? below(4) : CARRIER, &names, &said);
 }
 
-static u32 any_type(void)
-{
-	return HALLWAY_TUNNEL_STREAM + below(3);
-}
-
 static void request(struct end *end)
 {
-	offer_ring(end, 0, any_type());
+	offer_ring(end, 0, HALLWAY_TUNNEL_STREAM + below(3));
 }
 
 static void unmap_ring(struct end *end)
@@ -322,20 +317,25 @@ static void write(struct end *end)
 		.length = length, .local_port = below(4096), .remote_port = port + 2,
 	};
 	struct hallway_ring *ring = end->memory.ring;
+	const void *header = NULL;
+	u32 size = 0, align = 1;
 	u64 head, at;
 
 	if (!ring)
 		return;
-	at = head = READ_ONCE(ring->head);
-	if (end->type == HALLWAY_TUNNEL_SEQPACKET)
-		at = put(end, at, &frame, sizeof(frame));
-	else if (end->type == HALLWAY_TUNNEL_DGRAM)
-		at = put(end, at, &letter, sizeof(letter));
+	if (end->type == HALLWAY_TUNNEL_SEQPACKET) {
+		header = &frame;
+		size = sizeof(frame);
+		align = HALLWAY_FRAME_ALIGN;
+	} else if (end->type == HALLWAY_TUNNEL_DGRAM) {
+		header = &letter;
+		size = sizeof(letter);
+		align = HALLWAY_LETTER_ALIGN;
+	}
+	head = READ_ONCE(ring->head);
+	at = put(end, head, header, size);
 	at = put(end, at, end->greeted ? NULL : service, n);
-	if (end->type == HALLWAY_TUNNEL_SEQPACKET)
-		at = put(end, at, NULL, -(at - head) & (HALLWAY_FRAME_ALIGN - 1));
-	else if (end->type == HALLWAY_TUNNEL_DGRAM)
-		at = put(end, at, NULL, -(at - head) & (HALLWAY_LETTER_ALIGN - 1));
+	at = put(end, at, NULL, -(at - head) & (align - 1));
 	end->greeted = true;
 	smp_store_release(&ring->head, at);
 	hall_channel_notify_receiver(&end->channel);
