@@ -21,7 +21,6 @@ from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
 from hallway_lab.sh import LabError
-from hallway_lab.vm import Job
 
 from .group import Group
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
@@ -59,10 +58,6 @@ class Tunnels(Group):
     kind = "tunnels"
     stand: Stand
     sibling_cid = 0  # of the server, by virtio-vsock; see vhostuser.py
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(seconds)
-        self._receivers: dict[str, Job] = {}  # of datagrams
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -179,8 +174,9 @@ class Tunnels(Group):
 
         def run() -> Run:
             kind, where = ("datagram", self._cid) if self.stand.on else ("udp", self.stand.server.ip4)
-            port = STREAM_PORT + KINDS[kind][0]
-            self._serve_datagrams(f"/hallway/datagrams -s {kind}:{port}")
+            more, sockets = KINDS[kind]
+            port = STREAM_PORT + more
+            self._servers.need(self.stand.server, f"/hallway/datagrams -s {kind}:{port}", port, sockets)
             command = f"/hallway/datagrams -c {kind}:{where} {port} {size} {self.seconds} {clients}"
             before = self._count_received()
             said = json.loads(self.stand.client.run(command, timeout=self.seconds + 60).out)
@@ -199,11 +195,6 @@ class Tunnels(Group):
             0 if clients > 1 else 1.0,
             carries=False,
         )
-
-    def _serve_datagrams(self, command: str) -> None:
-        """Have a server run: a client waits for it."""
-        if command not in self._receivers or self._receivers[command].poll():
-            self._receivers[command] = self.stand.server.spawn(command)
 
     def _count_received(self) -> int:
         counted = json.loads(self.stand.server.run("hallway counters --json").out)

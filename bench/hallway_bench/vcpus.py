@@ -81,10 +81,6 @@ class Vcpus(Group):
     kind = "tunnels"
     stand: Mesh
 
-    def __init__(self, seconds: int) -> None:
-        super().__init__(seconds)
-        self._cids: dict[str, int] = {}  # of VMs, by their names
-
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Mesh]:
         """Boot the VMs, with the modules."""
@@ -191,13 +187,8 @@ class Vcpus(Group):
         more, sockets = KINDS[kind]
         words = []
         for vm in self.stand.vms[1:]:
-            where = f"vsock:{self._cid(vm)}" if kind == "vsock" else f"tcp:{vm.ip4}"
+            where = f"vsock:{tunnels.cid(vm)}" if kind == "vsock" else f"tcp:{vm.ip4}"
             for port in (STREAM_PORT + more + 50 + number for number in range(CONNECTIONS)):
                 self._servers.need(vm, f"/hallway/stream -s {kind}:{port}", port, sockets)
                 words.append(f"/hallway/stream -c {where} {port} {SIZE} {seconds} &")
         return self.stand.client.spawn(f"{' '.join(words)} wait")
-
-    def _cid(self, vm: VM) -> int:
-        if vm.name not in self._cids:
-            self._cids[vm.name] = tunnels.cid(vm)
-        return self._cids[vm.name]

@@ -78,10 +78,13 @@ def unpack_ncat(share: Path) -> None:
 
 
 def serve(vm: VM, command: str, port: int, timeout: float = 20, sockets: str = "--tcp") -> Job:
-    """Start a server that listens on a port, and wait until `ss` lists it among those sockets."""
+    """Start a server that listens on a port, and wait until `ss` lists it among those sockets.
+
+    "": it lists none of them, and clients of the server wait for it.
+    """
     job = vm.spawn(command)
     deadline = time.monotonic() + timeout
-    while not re.search(rf"[:-]{port} ", vm.run(f"ss -Hln {sockets}").out):
+    while sockets and not re.search(rf"[:-]{port} ", vm.run(f"ss -Hln {sockets}").out):
         ended = job.poll()
         if ended or time.monotonic() > deadline:
             said = f"\n{ended.out}{ended.err}" if ended else ""
