@@ -1,40 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Benchmarks of tunnels beside virtio-vsock between the same VMs, by vhost-device-vsock.
 
-That is a device of rust-vmm, in a process of the host: VMs of one of its groups reach each other by
-AF_VSOCK. Its version 0.3 has streams alone, and hangs when siblings send much at once (rust-vmm/vhost-device,
+Its version 0.3 has streams alone, and hangs when siblings send much at once (rust-vmm/vhost-device,
 issue 384), so there is one size of messages.
 """
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import measure, paths, tunnels
+from hallway_lab import measure, tunnels, vhostvsock
 from hallway_lab.measure import Stand
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
-from hallway_lab.sh import LabError, run, step
 
 from .tunnels import Tunnels
 
-VERSION = "0.3.0"
 NUMBERS = (1, 2)
 FIRST_CID = 10  # of the VM with number 0
 SIZE = 64
-SIBLING = "vhost-device-vsock"
+SIBLING = vhostvsock.NAME
 TIMES = {"1/s": 5.0, "µs, p50": 4.0}  # how much better than that, at least
-START = 10  # seconds
-
-
-def _device() -> Path:
-    return paths.cache(f"{SIBLING}-{VERSION}") / "bin" / SIBLING
 
 
 class VhostUser(Tunnels):
@@ -44,19 +34,17 @@ class VhostUser(Tunnels):
 
     def prepare(self, kernel: str) -> None:
         """Build the device, once."""
-        if _device().exists():
-            return
-        with paths.lock(SIBLING), step(f"building {SIBLING} {VERSION}"):
-            target = ["--root", _device().parents[1], "--target-dir", paths.cache(f"{SIBLING}-build")]
-            run(["cargo", "install", "--locked", "--quiet", "--version", VERSION, *target, SIBLING])
+        vhostvsock.prepare(kernel)
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VMs, with virtio-vsock from the host and tunnels between them."""
-        with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)):
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            stack.enter_context(vhostvsock.serving(folder, *(FIRST_CID + number for number in NUMBERS)))
 
             def plugged(number: int) -> dict[str, Any]:
-                return {"extra": _plug(Path(folder), number)}
+                return {"extra": vhostvsock.plug(folder, FIRST_CID + number)}
 
             with measure.standing(kernel, each=plugged) as self.stand:
                 for vm in self.stand.vms:
@@ -95,34 +83,3 @@ class VhostUser(Tunnels):
         ours, theirs_median = figure("", *samples.hallway).median, figure("", *theirs).median
         times = theirs_median / ours if samples.row.lower_is_better else ours / theirs_median
         return times >= TIMES[samples.row.unit]
-
-
-def _plug(folder: Path, number: int) -> list[str]:
-    """Return the words of a QEMU with the device, which reads its memory."""
-    memory = "memory-backend-memfd,id=ram,size=1024M,share=on"
-    socket = f"socket,id=vsock,path={folder}/{number}.sock"
-    return [
-        *("-object", memory, "-numa", "node,memdev=ram"),
-        *("-chardev", socket, "-device", "vhost-user-vsock-pci,chardev=vsock,disable-legacy=on"),
-    ]
-
-
-@contextlib.contextmanager
-def _serving(folder: Path) -> Iterator[None]:
-    """Run the device for both VMs, as one group."""
-    words = []
-    for number in NUMBERS:
-        place = f"socket={folder}/{number}.sock,uds-path={folder}/{number}.uds"
-        words += ["--vm", f"guest-cid={FIRST_CID + number},{place},groups=both"]
-    with open(paths.out("bench", f"{SIBLING}.log"), "w") as log:
-        process = subprocess.Popen([str(_device()), *words], stderr=log)
-        try:
-            deadline = time.monotonic() + START
-            while not all((folder / f"{number}.sock").exists() for number in NUMBERS):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise LabError(f"{SIBLING} does not serve: see {log.name}")
-                time.sleep(0.05)
-            yield
-        finally:
-            process.kill()
-            process.wait()
