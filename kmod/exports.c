@@ -67,4 +67,4 @@ HALL_EXPORT(hall_sock_spin);
 HALL_EXPORT(hall_sock_wants_edges);
 HALL_EXPORT(hall_turn_init);
 HALL_EXPORT(hall_turn_trylock);
-HALL_EXPORT(hall_uuid);
+HALL_EXPORT(hall_cid);

@@ -8,7 +8,7 @@
 /* Another major version is refused. */
 #define HALLWAY_MAJOR 3
 /* Another minor version is served; features have bits. */
-#define HALLWAY_MINOR 4
+#define HALLWAY_MINOR 5
 /* "HALLWAY1", of a formatted region. */
 #define HALLWAY_REGION_MAGIC 0x315941574c4c4148ULL
 /* "HALLSICE", of a slice that its member has formatted. */
@@ -45,6 +45,8 @@
 #define HALLWAY_MINOR_PEERS 3
 /* The first minor version in which the private page has keys of regions. */
 #define HALLWAY_MINOR_KEYS 4
+/* The first minor version in which a VM may have a given CID. */
+#define HALLWAY_MINOR_CIDS 5
 /* Peer id of the daemon's doorbell. */
 #define HALLWAY_DAEMON_ID 1
 /* hallway_request.command: No request. */
@@ -239,7 +241,12 @@
 #define HALLWAY_LETTER_ALIGN 16
 /* Bytes of a datagram in a letter, at most. */
 #define HALLWAY_LETTER_MAX 65536
-/* The lowest CID of a VM. */
+/*
+ * The lowest CID that the configuration can give a VM. AF_VSOCK has its own
+ * meaning for lower ones.
+ */
+#define HALLWAY_CID_GIVEN_FIRST 3
+/* The lowest CID of a VM that is given none; the given ones are below it. */
 #define HALLWAY_CID_FIRST 0x40000000
 /* The CID of the host, in a region that it shares with one VM. */
 #define HALLWAY_CID_HOST 0x40000002

@@ -34,7 +34,8 @@ struct hallway_member {
 	__u64 slice_offset;	/* bytes from the start of the region, 4 KiB aligned */
 	__u64 slice_size;	/* bytes, 4 KiB aligned */
 	char name[HALLWAY_NAME_SIZE];	/* host name; UTF-8, to be shown only */
-	__u8 reserved[24];
+	__u32 cid;		/* that the configuration gives; 0: none */
+	__u8 reserved[20];
 };
 
 /* The head of a region. */
@@ -146,8 +147,9 @@ struct hallway_reply {		/* written by the daemon; 192 bytes */
 	__u32 tunnel_ranges;
 	struct hallway_ports tunnel_ports[HALLWAY_TUNNEL_RANGES];
 	/*
-	 * CID of the one other member that the region has by the configuration; 0: the
-	 * daemon knows of none. From minor version HALLWAY_MINOR_PEERS on.
+	 * hallway_cid() of the one other member that the region has by the configuration; 0:
+	 * the daemon knows of none. From minor version HALLWAY_MINOR_PEERS on; superseded by
+	 * peer_cid of the page.
 	 */
 	__u32 peer_cid;
 	__u16 doorbell[HALLWAY_SLOTS_MAX]; /* peer id that rings the slot; 0: none;
@@ -217,12 +219,21 @@ struct hallway_page {
 	 * version HALLWAY_MINOR_KEYS on.
 	 */
 	__u8 region_key[HALLWAY_PAGE_ENTRIES][8];
-	__u8 reserved2[48];
+	/*
+	 * The CID of this VM, written before a reply; 0: that of its UUID. And by entry that
+	 * of the one other member that the region has by the configuration, written before
+	 * the region's table has that member; 0: the daemon knows of none. From minor version
+	 * HALLWAY_MINOR_CIDS on.
+	 */
+	__u32 cid;
+	__u32 peer_cid[HALLWAY_PAGE_ENTRIES];
+	__u8 reserved2[12];
 };
 
 HALLWAY_ASSERT_SIZE(struct hallway_member, 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_member, slice_offset, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_member, name, 40);
+HALLWAY_ASSERT_OFFSET(struct hallway_member, cid, 104);
 HALLWAY_ASSERT_SIZE(struct hallway_region, 128 + 64 * 128);
 HALLWAY_ASSERT_OFFSET(struct hallway_region, uuid, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_region, slots, 56);
@@ -249,5 +260,7 @@ HALLWAY_ASSERT_SIZE(struct hallway_cpu_report, 24);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, cpu_order, 3952);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, cpu_report, 3960);
 HALLWAY_ASSERT_OFFSET(struct hallway_page, region_key, 3984);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, cid, 4048);
+HALLWAY_ASSERT_OFFSET(struct hallway_page, peer_cid, 4052);
 
 #endif /* HALLWAY_ABI_REGION_H */

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hallway_lab import measure, tunnels, vhostvsock
+from hallway_lab import measure, paths, tunnels, vhostvsock
 from hallway_lab.measure import Stand
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
@@ -41,7 +41,8 @@ class VhostUser(Tunnels):
         """Boot the VMs, with virtio-vsock from the host and tunnels between them."""
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            stack.enter_context(vhostvsock.serving(folder, *(FIRST_CID + number for number in NUMBERS)))
+            log, cids = paths.out("bench", f"{SIBLING}.log"), (FIRST_CID + number for number in NUMBERS)
+            stack.enter_context(vhostvsock.serving(folder, log, *cids))
 
             def plugged(number: int) -> dict[str, Any]:
                 return {"extra": vhostvsock.plug(folder, FIRST_CID + number)}

@@ -20,8 +20,6 @@
 #include <linux/slab.h>
 #include <net/ipv6.h>
 
-#include <hallway/tunnel.h>
-
 #include "../obs/counters.h"
 
 #define BUCKETS	256
@@ -213,7 +211,7 @@ static struct hall_member *find_by_cid(u32 cid)
 			return member;
 		found = found ?: member;
 	}
-	return cid == hallway_cid(hall_uuid) ? NULL : found;
+	return cid == READ_ONCE(hall_cid) ? NULL : found;
 }
 
 struct hall_member *hall_members_get_by_cid(u32 cid)
@@ -230,7 +228,7 @@ struct hall_member *hall_members_get_by_cid(u32 cid)
 
 u32 hall_members_next_cid(u32 cid)
 {
-	const u32 own = hallway_cid(hall_uuid);
+	const u32 own = READ_ONCE(hall_cid);
 	struct hall_member *member;
 	u32 next = 0;
 

@@ -14,7 +14,6 @@
 #include <hallway/netlink.h>
 #include <hallway/reason.h>
 #include <hallway/socket.h>
-#include <hallway/tunnel.h>
 
 #include "../outsource/room.h"
 #include "../sock/lookup.h"
@@ -294,7 +293,7 @@ static int collect_own(const struct hall_own *own, void *data)
 	to->slot = own->slot;
 	to->generation = own->generation;
 	to->tunnels = 0;
-	to->cid = hallway_cid(hall_uuid);
+	to->cid = READ_ONCE(hall_cid);
 	to->named = snapshot->private;
 	memcpy(to->uuid, own->uuid, sizeof(to->uuid));
 	strscpy(to->name, own->name, sizeof(to->name));

@@ -9,7 +9,6 @@
 #include "transports.h"
 
 #include <hallway/reason.h>
-#include <hallway/tunnel.h>
 
 #include <linux/bottom_half.h>
 #include <linux/moduleparam.h>
@@ -155,7 +154,6 @@ static int loopback_init(void)
 		return -ENOMEM;
 	}
 	member->generation = 1;
-	member->cid = hallway_cid(hall_uuid);
 	get_random_bytes(member->key, sizeof(member->key));
 	strscpy(member->name, init_utsname()->nodename, sizeof(member->name));
 	hall_transport_handler.arrived(member);

@@ -17,6 +17,7 @@ struct workqueue_struct *hall_control_queue;
 struct workqueue_struct *hall_depart_queue;
 struct hall_transport_handler hall_transport_handler;
 u8 hall_uuid[16];
+u32 hall_cid;
 
 bool hall_address_travels(const struct in6_addr *address)
 {

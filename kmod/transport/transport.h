@@ -211,6 +211,11 @@ extern struct workqueue_struct *hall_depart_queue;
 
 /* Of this VM; set before the first transport starts. */
 extern u8 hall_uuid[16];
+/*
+ * Its CID in AF_VSOCK: that of its UUID, or the one that hallwayd gave it at the last join.
+ * READ_ONCE().
+ */
+extern u32 hall_cid;
 void hall_uuid_find(void);
 
 /* All set before the first transport starts. */

@@ -8,6 +8,8 @@
 #include <linux/printk.h>
 #include <linux/uuid.h>
 
+#include <hallway/tunnel.h>
+
 #ifdef CONFIG_XEN
 #include <xen/interface/xen.h>
 #include <xen/interface/version.h>
@@ -42,4 +44,5 @@ void hall_uuid_find(void)
 		uuid_gen(&uuid);
 	}
 	export_uuid(hall_uuid, &uuid);
+	hall_cid = hallway_cid(hall_uuid);
 }

@@ -90,7 +90,7 @@ static struct sock *make_child(struct sock *listener, u32 cid, u32 port)
 		sock_put(child);
 		return NULL;
 	}
-	vchild->local_addr.svm_cid = hallway_cid(hall_uuid);
+	vchild->local_addr.svm_cid = READ_ONCE(hall_cid);
 	return child;
 }
 
@@ -170,7 +170,7 @@ bool hall_tunnel_serve(struct hall_tunnel *tunnel,
 	struct sockaddr_vm address;
 	struct sock *listener;
 
-	vsock_addr_init(&address, hallway_cid(hall_uuid), offer->offer.tunnel.remote_port);
+	vsock_addr_init(&address, READ_ONCE(hall_cid), offer->offer.tunnel.remote_port);
 	/* As if nothing listened there. */
 	listener = hall_member_may_reach(member, address.svm_port) ?
 			   vsock_find_bound_socket(&address) : NULL;

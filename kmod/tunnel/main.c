@@ -103,7 +103,7 @@ static int note_sent(struct vsock_sock *vsk, ssize_t written,
 /* Under the core's mutex. */
 static u32 get_local_cid(void)
 {
-	return hallway_cid(hall_uuid);
+	return READ_ONCE(hall_cid);
 }
 
 const struct vsock_transport hall_vsock_transport = {

@@ -45,19 +45,19 @@ def plug(folder: Path, cid: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *cids: int) -> Iterator[None]:
+def serving(folder: Path, log_path: Path, *cids: int) -> Iterator[None]:
     """Run the device for VMs of these CIDs, as one group, with its sockets in the folder."""
     words = []
     for cid in cids:
         place = f"socket={folder}/{cid}.sock,uds-path={folder}/{cid}.uds"
         words += ["--vm", f"guest-cid={cid},{place},groups=all"]
-    with open(folder / f"{NAME}.log", "w") as log:
+    with open(log_path, "w") as log:
         process = subprocess.Popen([str(_device()), *words], stderr=log)
         try:
             deadline = time.monotonic() + START
             while not all((folder / f"{cid}.sock").exists() for cid in cids):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise LabError(f"{NAME} does not serve:\n{Path(log.name).read_text()}")
+                    raise LabError(f"{NAME} does not serve: see {log_path}")
                 time.sleep(0.05)
             yield
         finally:

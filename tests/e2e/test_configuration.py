@@ -30,7 +30,7 @@ from hallway_tests.guests import (
 from hallway_tests.pair import Pair, name_logs, sweep
 from hallway_tests.streams import CALM
 from hallway_tests.suite import wait_for
-from hallway_tests.tunnels import PORT, Talk, cid
+from hallway_tests.tunnels import FIRST_CID, PORT, Talk, cid
 
 from .conftest import Site
 
@@ -43,6 +43,7 @@ NUMBERS = (5, 6, 7)
 NARROW = 9  # a VM with root ports too small for a region
 IDLE = 4  # seconds
 LONG = 600  # seconds, where regions are to stay
+GIVEN = (50, 70)  # CIDs of the first VM and of the third
 GROUPS = """
 [limits]
 host = "96M"
@@ -64,6 +65,7 @@ name = "{vm.name}"
 uuid = "{vm.uuid}"
 monitor = "{vm.config.monitor}"
 groups = {groups}
+{cid}
 """
 
 
@@ -157,7 +159,9 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
     ]
     narrow = _describe_narrow(site, kernel, **options)
     groups = ['["shared", "each"]', '["shared", "each"]', '["each"]', '["shared"]']
-    words = [VM_WORDS.format(vm=vm, groups=own) for vm, own in zip([*vms, narrow], groups, strict=True)]
+    cids = [_give_cid(GIVEN[0]), "", _give_cid(GIVEN[1]), ""]
+    each = zip([*vms, narrow], groups, cids, strict=True)
+    words = [VM_WORDS.format(vm=vm, groups=own, cid=cid) for vm, own, cid in each]
     config.write_text(GROUPS.format(idle=IDLE) + "".join(words))
     daemon.start()
     try:
@@ -167,6 +171,10 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
             yield Configured(site, kernel, slow, logs, share)
     finally:
         daemon.kill(15)
+
+
+def _give_cid(cid: int) -> str:
+    return f"cid = {cid}\n"
 
 
 def _describe_narrow(site: topology.Site, kernel: str, **options: Any) -> VM:
@@ -337,6 +345,41 @@ def test_config_pairs(configured: Configured) -> None:
         pass
 
 
+def test_given_cids(configured: Configured) -> None:
+    """VMs use the CIDs that the configuration gives, in regions of two and of groups."""
+    a, b, c = configured.vms
+    configured.unload()
+    _load(configured, *configured.vms)
+    with _regions_that_stay(configured):
+        for vm in (a, b):
+            with _on_rings(configured, vm, c):
+                pass
+        of_b = cid(b)
+        assert (cid(a), cid(c)) == GIVEN and of_b >= FIRST_CID
+        known = {vm.name: {one["cid"] for one in _others(vm)} for vm in configured.vms}
+        first, third = GIVEN
+        assert known == {a.name: {of_b, third}, b.name: {first, third}, c.name: {first, of_b}}
+        for vm in configured.vms:
+            tunnels.load(vm)
+        for kind in tunnels.ALL_KINDS:
+            _greet(c, third, kind, {first: a, of_b: b})
+            _greet(b, of_b, kind, {first: a})
+        tunnels.unload(*configured.vms)
+
+        configured.unload()
+
+
+def _greet(hearer: VM, hearer_cid: int, kind: str, callers: dict[int, VM]) -> None:
+    """Have VMs send to another one, which reads their CIDs."""
+    hears = Talk(hearer, f"name {kind} {PORT}")
+    assert hears.hear() == "ready"
+    for number, vm in callers.items():
+        caller = Talk(vm, f"greet {kind} {hearer_cid} {PORT}")
+        assert hears.hear() == str(number), f"{kind} from {vm.name}"
+        caller.end()
+    hears.end()
+
+
 @pytest.mark.slow
 def test_cid_claimed(configured: Configured) -> None:
     """In a region of two a member that writes another's UUID into the table gets nothing under its CID."""
@@ -355,13 +398,8 @@ def test_cid_claimed(configured: Configured) -> None:
 
         # What it sends comes from itself, of each type.
         for kind in tunnels.ALL_KINDS:
-            hearer = Talk(victim, f"name {kind} {PORT}")
-            assert hearer.hear() == "ready"
-            for vm in (hostile, honest):
-                caller = Talk(vm, f"greet {kind} {cids[victim.name]} {PORT}")
-                assert hearer.hear() == str(cids[vm.name]), f"{kind} from {vm.name}"
-                caller.end()
-            hearer.end()
+            both = {cids[vm.name]: vm for vm in (hostile, honest)}
+            _greet(victim, cids[victim.name], kind, both)
         # What is sent to the other one does not reach it: there nothing listens.
         listener = Talk(hostile, f"hear stream {PORT} 1")
         assert listener.hear() == "ready"

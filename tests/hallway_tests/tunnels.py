@@ -19,6 +19,7 @@ from .suite import wait_for
 PROGRAM = "python3 -B /hallway/guest/run.py tunnel"
 DATAGRAMS = "python3 -B /hallway/guest/run.py datagrams"
 PORT = 5000
+FIRST_CID = 0x40000000  # of those that follow from UUIDs
 KINDS = ("stream", "packet")
 ALL_KINDS = (*KINDS, "datagram")
 

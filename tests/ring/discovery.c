@@ -11,6 +11,7 @@
 #include "pages.h"
 
 #include <hallway/reason.h>
+#include <hallway/tunnel.h>
 
 #include "../../kmod/discovery/members.c"
 
@@ -30,6 +31,7 @@ pthread_rwlock_t shim_readers =
 struct rcu_head *shim_dead;
 struct hall_transport_handler hall_transport_handler;
 u8 hall_uuid[16];
+u32 hall_cid;
 
 static struct vm {
 	struct hall_member *member;	/* NULL: not here */
@@ -120,6 +122,12 @@ static void *look_up(void *data)
 	return NULL;
 }
 
+/* VMs of every second UUID are given one, this guest too. */
+static u32 cid_of(const u8 *uuid)
+{
+	return hallway_given_cid(uuid[0] % 2 ? 0 : HALLWAY_CID_GIVEN_FIRST + uuid[0], uuid);
+}
+
 /* What happens to a member */
 
 static void arrives(struct vm *vm, u32 generation, u64 *chance)
@@ -127,7 +135,7 @@ static void arrives(struct vm *vm, u32 generation, u64 *chance)
 	vm->member = calloc(1, sizeof(*vm->member));
 	refcount_set(&vm->member->refs, 1);
 	vm->member->uuid[0] = draw(chance, UUIDS);
-	vm->member->cid = hallway_cid(vm->member->uuid);
+	vm->member->cid = cid_of(vm->member->uuid);
 	vm->member->vouched = !draw(chance, 4);
 	vm->member->outsourcer = !draw(chance, 20);
 	vm->member->slot = vm - vms;
@@ -285,7 +293,7 @@ static void look_at_cids(void)
 	struct vm *vm;
 
 	for (; uuid[0] < UUIDS; uuid[0]++) {
-		found = hall_members_get_by_cid(hallway_cid(uuid));
+		found = hall_members_get_by_cid(cid_of(uuid));
 		MUST(found == owner(uuid[0]));
 		if (found)
 			refcount_set(&found->refs, 1);
@@ -311,7 +319,7 @@ static void look_at_next_cids(void)
 		for (vm = vms; vm < vms + MEMBERS; vm++)
 			if (vm->member && !vm->member->outsourcer && vm->member->cid == next)
 				break;
-		MUST(vm < vms + MEMBERS && next != hallway_cid(hall_uuid));
+		MUST(vm < vms + MEMBERS && next != hall_cid);
 		cid = next;
 	}
 	for (vm = vms; vm < vms + MEMBERS; vm++)
@@ -354,6 +362,7 @@ int main(int argc, char **argv)
 	struct vm *vm;
 
 	printf("seed %llu\n", (unsigned long long)chance);
+	hall_cid = cid_of(hall_uuid);
 	hall_members_init();
 	hall_discovery_handler.served = on_served;
 	hall_discovery_handler.outsourcer = on_outsourcer;

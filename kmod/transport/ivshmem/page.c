@@ -8,6 +8,8 @@
 #include <linux/utsname.h>
 #include <net/ipv6.h>
 
+#include <hallway/tunnel.h>
+
 #include "../transports.h"
 
 struct in6_addr ivshmem_address[HALLWAY_ADDRESSES_MAX];
@@ -44,11 +46,28 @@ u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 	return serial;
 }
 
-u32 ivshmem_page_read_peer(const struct hallway_reply *reply)
+/* What an older daemon leaves in a newer field may have come with a migration. */
+static bool has_minor(const struct doorbell *doorbell, unsigned int entry, u16 minor)
 {
-	/* What an older daemon leaves there may have come with a migration. */
-	return READ_ONCE(reply->minor) >= HALLWAY_MINOR_PEERS ?
-		       READ_ONCE(reply->peer_cid) : 0;
+	return READ_ONCE(doorbell->page->entry[entry].reply.minor) >= minor;
+}
+
+u32 ivshmem_page_read_peer(struct doorbell *doorbell, unsigned int entry)
+{
+	const struct hallway_page *page = doorbell->page;
+
+	if (has_minor(doorbell, entry, HALLWAY_MINOR_CIDS))
+		return READ_ONCE(page->peer_cid[entry]);
+	return has_minor(doorbell, entry, HALLWAY_MINOR_PEERS) ?
+		       READ_ONCE(page->entry[entry].reply.peer_cid) : 0;
+}
+
+u32 ivshmem_page_read_cid(struct doorbell *doorbell, unsigned int entry)
+{
+	u32 cid = has_minor(doorbell, entry, HALLWAY_MINOR_CIDS) ?
+			  READ_ONCE(doorbell->page->cid) : 0;
+
+	return cid ?: hallway_cid(hall_uuid);
 }
 
 bool ivshmem_page_has_key(const struct doorbell *doorbell, unsigned int entry,
@@ -56,7 +75,7 @@ bool ivshmem_page_has_key(const struct doorbell *doorbell, unsigned int entry,
 {
 	const struct hallway_page *page = doorbell->page;
 
-	return READ_ONCE(page->entry[entry].reply.minor) < HALLWAY_MINOR_KEYS ||
+	return !has_minor(doorbell, entry, HALLWAY_MINOR_KEYS) ||
 	       !memcmp(page->region_key[entry], key, sizeof(page->region_key[entry]));
 }
 

@@ -16,10 +16,13 @@ extern unsigned int ivshmem_addresses;
 u32 ivshmem_page_request(struct doorbell *doorbell, unsigned int entry,
 			 u32 command, const u8 *region);
 /*
- * The CID of the one other member that the region has by this reply; 0: there may be
- * several, or the daemon is too old to say.
+ * The CID of the one other member that the region has by the reply in this entry; 0: there
+ * may be several, or the daemon is too old to say. It may be another one by each time that
+ * the member arrives.
  */
-u32 ivshmem_page_read_peer(const struct hallway_reply *reply);
+u32 ivshmem_page_read_peer(struct doorbell *doorbell, unsigned int entry);
+/* The CID of this guest by the reply in this entry. */
+u32 ivshmem_page_read_cid(struct doorbell *doorbell, unsigned int entry);
 /* Is it the key of the region that the reply in this entry is about? An older daemon says none. */
 bool ivshmem_page_has_key(const struct doorbell *doorbell, unsigned int entry,
 			  const u8 *key);

@@ -184,7 +184,12 @@ void ivshmem_region_ring_all(struct region *region)
 static void read_entry(struct region *region, u32 slot,
 		       struct hallway_member *entry)
 {
-	memcpy(entry, &region->shared->member[slot], sizeof(*entry));
+	struct hallway_member *shared = &region->shared->member[slot];
+	u32 generation = virt_load_acquire(&shared->generation);
+
+	/* The rest, and the peer's CID in the page, is at least as new as its generation. */
+	memcpy(entry, shared, sizeof(*entry));
+	entry->generation = generation;
 	entry->name[HALLWAY_NAME_SIZE - 1] = 0;
 }
 
@@ -246,15 +251,17 @@ static void copy_name(char *to, const char *from)
 }
 
 /*
- * Each member can write the table, so hallwayd's word comes first. Slot 0 is its own, which
- * has no tunnels.
+ * Each member can write the table, so hallwayd's word comes first. It has written that before
+ * the table had this member. Slot 0 is its own, which has no tunnels.
  */
 static void name_peer(struct region *region, struct hall_member *member,
 		      const struct hallway_member *entry)
 {
 	if (member->slot) {
-		member->vouched = region->peer_cid;
-		member->cid = region->peer_cid ?: hallway_cid(entry->uuid);
+		member->vouched = region->pair;
+		member->cid = region->pair ?
+				      ivshmem_page_read_peer(region->doorbell, region->entry) :
+				      hallway_given_cid(entry->cid, entry->uuid);
 	}
 	memcpy(member->uuid, entry->uuid, sizeof(member->uuid));
 	copy_name(member->name, entry->name);
@@ -290,7 +297,7 @@ static bool has_room_for(struct region *region, u32 slot)
 {
 	u32 other;
 
-	if (!region->peer_cid || !slot)
+	if (!region->pair || !slot)
 		return true;
 	for (other = 1; other < region->slots; other++)
 		if (other != slot && hall_peer_at(&region->own, other))
@@ -465,7 +472,8 @@ static void take_slot(struct region *region, const struct hallway_reply *reply)
 		goto invalid;
 	region->slot = slot;
 	region->outsourcer = READ_ONCE(reply->outsourcer);
-	region->peer_cid = ivshmem_page_read_peer(reply);
+	region->pair = ivshmem_page_read_peer(region->doorbell, region->entry);
+	WRITE_ONCE(hall_cid, ivshmem_page_read_cid(region->doorbell, region->entry));
 	region->change = virt_load_acquire(&region->shared->change) - 1;
 	slice = slice_at(region, slot, &entry);
 	if (hall_own_slice_open(&region->own, &slice, ivshmem_address,

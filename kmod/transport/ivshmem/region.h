@@ -47,7 +47,7 @@ struct region {
 	/* Valid while REGION_JOINED. */
 	u32 slot;
 	u32 outsourcer;			/* its slot, or 0 */
-	u32 peer_cid;			/* of the only other member; 0: not known */
+	bool pair;			/* by hallwayd it has one other member */
 	bool incomplete;		/* a present member has not arrived */
 	bool occupied;			/* the one before it still has its mailboxes */
 };

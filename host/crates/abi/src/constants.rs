@@ -7,7 +7,7 @@ pub mod region {
     /// Another major version is refused.
     pub const MAJOR: u16 = 3;
     /// Another minor version is served; features have bits.
-    pub const MINOR: u16 = 4;
+    pub const MINOR: u16 = 5;
     /// "HALLWAY1", of a formatted region.
     pub const REGION_MAGIC: u64 = 0x3159_4157_4c4c_4148;
     /// "HALLSICE", of a slice that its member has formatted.
@@ -44,6 +44,8 @@ pub mod region {
     pub const MINOR_PEERS: u16 = 3;
     /// The first minor version in which the private page has keys of regions.
     pub const MINOR_KEYS: u16 = 4;
+    /// The first minor version in which a VM may have a given CID.
+    pub const MINOR_CIDS: u16 = 5;
     /// Peer id of the daemon's doorbell.
     pub const DAEMON_ID: u16 = 1;
     /// hallway_request.command: No request.
@@ -206,7 +208,9 @@ pub mod tunnel {
     pub const LETTER_ALIGN: u32 = 16;
     /// Bytes of a datagram in a letter, at most.
     pub const LETTER_MAX: u32 = 65536;
-    /// The lowest CID of a VM.
+    /// The lowest CID that the configuration can give a VM. AF_VSOCK has its own meaning for lower ones.
+    pub const CID_GIVEN_FIRST: u32 = 3;
+    /// The lowest CID of a VM that is given none; the given ones are below it.
     pub const CID_FIRST: u32 = 0x4000_0000;
     /// The CID of the host, in a region that it shares with one VM.
     pub const CID_HOST: u32 = 0x4000_0002;

@@ -20,8 +20,10 @@ pub struct Member {
     pub slice_size: u64,
     /// Host name; to be shown only.
     pub name: [u8; NAME_SIZE],
+    /// CID that the configuration gives; 0: none.
+    pub cid: u32,
     /// Zero.
-    pub reserved: [u8; 24],
+    pub reserved: [u8; 20],
 }
 
 /// The head of a region.
@@ -269,14 +271,20 @@ pub struct Page {
     pub cpu_report: CpuReport,
     /// Written by the daemon: how the key of each entry's region begins.
     pub region_key: [[u8; 8]; PAGE_ENTRIES],
+    /// Written by the daemon: CID of this VM; 0: that of its UUID.
+    pub cid: u32,
+    /// Written by the daemon: CID of the one other member of each entry's region; 0: it may
+    /// have several.
+    pub peer_cid: [u32; PAGE_ENTRIES],
     /// Zero.
-    pub reserved2: [u8; 48],
+    pub reserved2: [u8; 12],
 }
 
 const _: () = {
     assert!(size_of::<Member>() == 128);
     assert!(offset_of!(Member, slice_offset) == 24);
     assert!(offset_of!(Member, name) == 40);
+    assert!(offset_of!(Member, cid) == 104);
     assert!(size_of::<Region>() == 128 + 64 * 128);
     assert!(offset_of!(Region, uuid) == 24);
     assert!(offset_of!(Region, slots) == 56);
@@ -303,4 +311,6 @@ const _: () = {
     assert!(offset_of!(Page, cpu_order) == 3952);
     assert!(offset_of!(Page, cpu_report) == 3960);
     assert!(offset_of!(Page, region_key) == 3984);
+    assert!(offset_of!(Page, cid) == 4048);
+    assert!(offset_of!(Page, peer_cid) == 4052);
 };

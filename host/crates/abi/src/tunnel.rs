@@ -27,6 +27,15 @@ pub fn cid(uuid: &[u8; 16]) -> u32 {
     CID_FIRST | hash >> 2
 }
 
+/// The CID of the VM with this UUID, to which the configuration gives one. Any number that it
+/// cannot give stands for none.
+pub fn given_cid(given: u32, uuid: &[u8; 16]) -> u32 {
+    match given {
+        CID_GIVEN_FIRST..CID_FIRST => given,
+        _ => cid(uuid),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,7 @@ fn expectations() -> Vec<(String, u64)> {
         };
     }
     layout!("hallway_member", region::Member:
-        uuid generation state slice_offset slice_size name reserved);
+        uuid generation state slice_offset slice_size name cid reserved);
     layout!("hallway_region", region::Region:
         magic major minor header_size size uuid key slots change reserved member);
     layout!("hallway_slice", region::Slice:
@@ -44,7 +44,7 @@ fn expectations() -> Vec<(String, u64)> {
     layout!("hallway_cpu_report", region::CpuReport: seq order status online present reserved);
     layout!("hallway_page", region::Page:
         magic major minor reserved entry home candidates wanted cpu_order cpu_report region_key
-        reserved2);
+        cid peer_cid reserved2);
     layout!("hallway_ring", ring::Ring:
         head tail_event reserved0 tail head_event reserved1 magic size carrier reserved2
         start end grown area_size reserved3 area reserved4 options reserved5);
@@ -90,6 +90,12 @@ fn expectations() -> Vec<(String, u64)> {
             format!("hallway_cid((const __u8[16]){{ {bytes} }})"),
             tunnel::cid(&uuid).into(),
         ));
+        for given in [2, 3, 0x3fff_ffff, 0x4000_0000] {
+            all.push((
+                format!("hallway_given_cid({given}, (const __u8[16]){{ {bytes} }})"),
+                tunnel::given_cid(given, &uuid).into(),
+            ));
+        }
     }
     for (name, value) in [
         ("type", offset_of!(message::Head, r#type)),

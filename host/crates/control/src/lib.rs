@@ -407,6 +407,9 @@ pub struct Member {
     pub name: String,
     /// UUID of its VM.
     pub uuid: String,
+    /// Its CID in `AF_VSOCK`. Nothing: it is the host, or has left, or has no tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cid: Option<u32>,
     /// Its generation; each join has a new one.
     pub generation: u32,
     /// Whether it lives.

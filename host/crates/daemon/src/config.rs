@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_abi::region::{ENDPOINTS_MAX, PAGE_ENTRIES, TUNNEL_RANGES};
-use hallway_abi::tunnel::HOST_UUID;
+use hallway_abi::tunnel::{CID_FIRST, CID_GIVEN_FIRST, HOST_UUID};
 use hallway_control::{is_vm_name, VM_NAMES};
 use hallway_cpus::{Limits, Mechanism, Rules};
 use hallway_host::Policy as TunnelPolicy;
@@ -135,6 +135,8 @@ pub struct VmConfig {
     pub tunnels: Option<Helper>,
     /// How many CPUs it may be given, if `hallwayd` says how many.
     pub cpus: Option<Limits>,
+    /// Its CID in `AF_VSOCK`; nothing: that of its UUID.
+    pub cid: Option<u32>,
 }
 
 /// What a helper is for.
@@ -285,6 +287,7 @@ struct RawVm {
     outsource: Option<Spanned<RawOutsource>>,
     tunnels: Option<Spanned<RawTunnels>>,
     cpus: Option<Spanned<RawCpus>>,
+    cid: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -391,6 +394,12 @@ impl Config {
                 "group {}: domains of Xen know of no `tunnels` that they may reach: take it out, or \
                  have --xen serve without this group",
                 group.name
+            );
+        }
+        if let Some(vm) = self.vms.iter().find(|vm| vm.cid.is_some()) {
+            bail!(
+                "VM {}: a domain of Xen has the CID of its UUID: take `cid` out",
+                vm.name
             );
         }
         Ok(())
@@ -535,6 +544,7 @@ impl Config {
             outsource: vm_outsource(raw)?,
             tunnels: vm_tunnels(raw, &self.vms)?,
             cpus: vm_cpus(raw)?,
+            cid: self.vm_cid(raw.cid.as_ref())?,
         };
         self.check_pairs(&vm).map_err(|what| fault(whole, what))?;
         let (name, regions) = (&vm.name, self.shared_of(&vm));
@@ -618,6 +628,22 @@ impl Config {
             return Err(fault(raw, format!("{} has this UUID already", other.name)));
         }
         Ok(uuid)
+    }
+
+    fn vm_cid(&self, raw: Option<&Spanned<u32>>) -> Result<Option<u32>, Fault> {
+        let Some(raw) = raw else {
+            return Ok(None);
+        };
+        let cid = *raw.get_ref();
+        if !(CID_GIVEN_FIRST..CID_FIRST).contains(&cid) {
+            let last = CID_FIRST - 1;
+            let what = format!("a VM's CID is from {CID_GIVEN_FIRST} to {last}");
+            return Err(fault(raw, what));
+        }
+        if let Some(other) = self.vms.iter().find(|other| other.cid == Some(cid)) {
+            return Err(fault(raw, format!("{} has this CID already", other.name)));
+        }
+        Ok(Some(cid))
     }
 
     fn vm_monitor(&self, raw: Option<&Spanned<PathBuf>>) -> Result<Option<Place>, Fault> {
@@ -755,6 +781,11 @@ impl Config {
     /// Number of the VM with this UUID.
     pub fn vm_of(&self, uuid: Uuid) -> Option<usize> {
         self.vms.iter().position(|vm| vm.uuid == uuid)
+    }
+
+    /// The CID of a VM, if it has another one than that of its UUID.
+    pub fn given_cid(&self, uuid: Uuid) -> Option<u32> {
+        self.vms[self.vm_of(uuid)?].cid
     }
 
     /// Geometry and idle time of the region that two VMs may have for themselves.
@@ -1388,7 +1419,13 @@ mod tests {
         let refused = none.check_for_xen().unwrap_err().to_string();
         assert!(refused.contains("know of no `tunnels`"), "{refused}");
         let any = GOOD.replace("\ntunnels = ", "\n# ");
-        parse(&any).check_for_xen().unwrap();
+        let given = parse(&any);
+        assert_eq!((given.vms[0].cid, given.vms[1].cid), (Some(42), None));
+        let refused = given.check_for_xen().unwrap_err().to_string();
+        assert!(refused.contains("take `cid` out"), "{refused}");
+        parse(&any.replace("\ncid = ", "\n# "))
+            .check_for_xen()
+            .unwrap();
     }
 
     #[test]
@@ -1554,6 +1591,14 @@ mod tests {
                 "a has this UUID",
             ),
             (vm("[[vm]]\nname = \"b\"\nuuid = \"x\""), 11, "no UUID"),
+            (vm("cid = 2"), 9, "from 3 to 1073741823"),
+            (vm("cid = 0x40000000"), 9, "from 3 to 1073741823"),
+            (vm("cid = -1"), 9, "whole number"),
+            (
+                vm(&format!("cid = 3\n{second}cid = 3")),
+                13,
+                "a has this CID already",
+            ),
             ("[[vm]]\nname = \"b\"".into(), 1, "missing field `uuid`"),
             ("[[vm]\n".into(), 1, "expected"),
             (

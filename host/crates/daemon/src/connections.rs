@@ -25,7 +25,7 @@ pub use self::connection::Connection;
 use self::ringer::Ringer;
 use crate::config::Config;
 use crate::effect::Effect;
-use crate::keeper::{Entry, Holder, Kept, SavedConnection, SavedDoorbell, State};
+use crate::keeper::{Entry, Given, Holder, Kept, SavedConnection, SavedDoorbell, State};
 use crate::lines::Lines;
 use crate::poller::{Poller, Source};
 use crate::regionspec::OUTSOURCED;
@@ -602,6 +602,51 @@ impl Connections {
         leave(connection, |n, region| n == index || Some(region) == joined)
     }
 
+    /// The CID that the configuration gives the VM of a guest which joins. Nothing: none, or
+    /// another VM has it, or the guest's module is of a release that takes none.
+    ///
+    /// It is decided as the guest joins its first region, so that it has the same in all. A VM
+    /// keeps it while its QEMU is connected: a guest that has left can still write that it is
+    /// there, so no other one may have its CID before.
+    pub fn give_cid(&mut self, number: u64, request: &Request, config: &Config) -> Option<u32> {
+        if request.minor < abi::MINOR_CIDS {
+            return None;
+        }
+        let connection = self.all.get(&number)?;
+        if let Some(given) = &connection.given {
+            return (given.vm == request.vm).then_some(given.cid);
+        }
+        let cid = config
+            .given_cid(request.vm)
+            .filter(|_| !connection.is_member())?;
+        let has = |one: &&Connection| {
+            let given = one.given.as_ref();
+            given.is_some_and(|given| given.cid == cid && given.vm != request.vm)
+                && !one.line.closed()
+        };
+        let label = connection.label();
+        let holder = self.all.values().find(has).map(Connection::label);
+        if let Some(holder) = holder {
+            if self.troubles.may() {
+                warn!(
+                    vm = %label,
+                    cid,
+                    holder = %holder,
+                    "another VM has this CID till its QEMU ends: shut that one down, then load \
+                     the module in this one again"
+                );
+            }
+            return None;
+        }
+        let connection = self.all.get_mut(&number)?;
+        connection.given = Some(Given {
+            vm: request.vm,
+            cid,
+        });
+        self.unsaved = true;
+        Some(cid)
+    }
+
     /// Enters the answer to a request.
     pub fn answer(&mut self, number: u64, asked: &Asked, status: u32, place: Option<Place>) {
         let Some(connection) = self.all.get_mut(&number) else {
@@ -712,18 +757,34 @@ impl Connections {
         std::mem::take(&mut self.moved)
     }
 
+    /// Writes the CID of the one other member of each region, before the regions' tables have
+    /// those members. `cid` returns that of a VM's peer in a region; nothing: the table stays as
+    /// it is.
+    pub fn write_peer_cids(&self, cid: impl Fn(&str, Uuid) -> Option<u32>) {
+        for one in self.iter() {
+            for (index, entry) in one.entries.iter().enumerate() {
+                let place = entry.region.as_deref().zip(one.uuid);
+                if let Some(cid) = place.and_then(|(region, vm)| cid(region, vm)) {
+                    one.page.write_peer_cid(index, cid);
+                }
+            }
+        }
+    }
+
     /// Writes the replies that follow from the picture. Returns the connections
     /// that are to be rung: those with a new reply, and the members of regions with a
-    /// `changed` header. `key` returns the first bytes of a region's key.
+    /// `changed` header. `key` returns the first bytes of a region's key, `given` the CID that
+    /// a VM has been given as it joined a region.
     pub fn write_replies(
         &mut self,
         changed: &[String],
         config: &Config,
         key: impl Fn(&str) -> [u8; 8],
+        given: impl Fn(&str, Uuid) -> Option<u32>,
     ) -> BTreeSet<u64> {
         let mut rings = BTreeSet::new();
         for number in self.numbers() {
-            let replies = self.replies(&self.all[&number], config, &key);
+            let replies = self.replies(&self.all[&number], config, &key, &given);
             let Some(connection) = self.all.get_mut(&number) else {
                 continue;
             };
@@ -746,7 +807,12 @@ impl Connections {
         connection: &Connection,
         config: &Config,
         key: impl Fn(&str) -> [u8; 8],
+        given: impl Fn(&str, Uuid) -> Option<u32>,
     ) -> [Reply; abi::PAGE_ENTRIES] {
+        let own = connection.uuid.and_then(|vm| {
+            let mut regions = connection.regions();
+            regions.find_map(|region| given(region, vm))
+        });
         connection.entries.each_ref().map(|entry| {
             let mut doorbells = [0; abi::SLOTS_MAX];
             let region = entry.region.as_deref();
@@ -778,6 +844,7 @@ impl Connections {
                     .and_then(|(region, vm)| config.only_peer(region, vm))
                     .map_or(0, |peer| cid(&peer.0)),
                 region_key: region.map_or([0; 8], &key),
+                cid: own.unwrap_or(0),
                 doorbells,
             }
         })

@@ -17,7 +17,7 @@ use tracing::warn;
 
 pub use self::holder::{run as run_holder, Holder, Kept};
 pub use self::state::{
-    Entry, Peer, SavedConnection, SavedDoorbell, SavedHelper, SavedRegion, SavedRelease,
+    Entry, Given, Peer, SavedConnection, SavedDoorbell, SavedHelper, SavedRegion, SavedRelease,
     SavedWeight, State,
 };
 use crate::poller::{Poller, Source};

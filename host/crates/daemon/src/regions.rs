@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
+use hallway_abi::tunnel::given_cid;
 use hallway_control as control;
 use hallway_membership::{
     check_memory, printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT,
@@ -189,24 +190,51 @@ impl Regions {
     }
 
     /// Enters the guest of a request into a slot of a region. Returns its generation.
-    pub fn enter(&mut self, label: &str, name: &str, slot: usize, request: &Request) -> u32 {
+    pub fn enter(
+        &mut self,
+        label: &str,
+        name: &str,
+        slot: usize,
+        request: &Request,
+        cid: Option<u32>,
+    ) -> u32 {
         let Some(served) = self.get_mut(name) else {
             return 0;
         };
-        let generation = served.enter(slot, request.vm, &request.name);
+        let generation = served.enter(slot, request.vm, &request.name, cid);
         if self.turnover.may() {
             info!(
                 vm = label, name = request.name, uuid = %request.vm, region = name, slot,
-                generation, "joined"
+                generation, cid, "joined"
             );
         }
         generation
     }
 
+    /// The CID that the configuration gave a VM as it joined a region. Nothing: none, or it is no
+    /// member.
+    pub fn given_cid(&self, name: &str, vm: Uuid) -> Option<u32> {
+        let members = self.get(name).map(|served| &served.region.header.members);
+        let mut members = members.into_iter().flatten();
+        members.find(|one| one.present && one.uuid == vm)?.cid
+    }
+
+    /// The CID of the one other member that a region has for a VM, if the region's header has
+    /// changed; 0: it may have several, or is being withdrawn, as the configuration has other
+    /// VMs by these names.
+    pub fn changed_peer_cid(&self, config: &Config, name: &str, vm: Uuid) -> Option<u32> {
+        let served = self.get(name).filter(|served| served.changed)?;
+        let peer = config.only_peer(name, vm);
+        let peer = peer.filter(|_| served.owners == config.owners(name));
+        Some(peer.map_or(0, |peer| {
+            given_cid(self.given_cid(name, peer).unwrap_or(0), &peer.0)
+        }))
+    }
+
     /// Enters a member of the host's own into a slot of a region. Returns its generation.
     pub fn enter_own(&mut self, name: &str, slot: usize, uuid: Uuid, member: &str) -> u32 {
         let served = self.get_mut(name);
-        served.map_or(0, |served| served.enter(slot, uuid, member))
+        served.map_or(0, |served| served.enter(slot, uuid, member, None))
     }
 
     /// Takes a member out of its region.

@@ -228,10 +228,14 @@ fn enter(
     let connections = &mut picture.connections;
     let effects = connections.replace(number, asked.index, joined.as_deref());
     picture.apply(effects);
-    let place = join.map(|(region, slot)| Place {
-        generation: picture.regions.enter(&label, &region, slot, request),
-        region,
-        slot,
+    let place = join.map(|(region, slot)| {
+        let connections = &mut picture.connections;
+        let cid = connections.give_cid(number, request, &picture.config);
+        Place {
+            generation: picture.regions.enter(&label, &region, slot, request, cid),
+            region,
+            slot,
+        }
     });
     picture.connections.answer(number, asked, status, place);
     let one = picture.connections.get(number);

@@ -6,7 +6,8 @@
 //!
 //! 1. The holder gets new descriptors, then the state.
 //! 2. QEMUs that have just connected are greeted, and the holder gets that.
-//! 3. Regions get their headers. Helpers are started, and learn of their guests.
+//! 3. Pages get the CIDs of peers, then regions their headers. Helpers are started, and learn of
+//!    their guests.
 //! 4. Pages get their candidates, their replies, and how many CPUs are to be online.
 //! 5. Doorbells ring.
 //! 6. Cgroups of VMs get their weights.

@@ -132,8 +132,9 @@ fn what_cannot_be_is_refused() {
     a.ask(0, abi::COMMAND_JOIN, region, abi::MAJOR + 6);
     assert_eq!(a.reply(0), abi::STATUS_VERSION);
     let versions = format!(
-        "ABI version {}.0, this hallwayd {}.{}",
+        "ABI version {}.{}, this hallwayd {}.{}",
         abi::MAJOR + 6,
+        abi::MINOR,
         abi::MAJOR,
         abi::MINOR
     );

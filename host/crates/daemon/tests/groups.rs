@@ -280,7 +280,9 @@ fn a_vm_that_is_taken_out_of_its_group_loses_membership_and_memory() {
         &format!("{GROUP}{}", vm(uuid, "", Some(&after))),
     );
     until("its membership ends", || !is_member(&daemon, guest.slot()));
-    assert_eq!(after.asked("device_del").len(), 1);
+    until("the guest is asked", || {
+        after.asked("device_del").len() == 1
+    });
     until("the guest is rung", || guest.rung());
     assert_eq!(guest.doorbell(0), 0);
     until("the region is plugged out", || {

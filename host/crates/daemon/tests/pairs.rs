@@ -6,12 +6,14 @@ mod common;
 #[path = "../../qmp/tests/qemu/mod.rs"]
 mod qemu;
 
-use std::mem::offset_of;
+use std::mem::{offset_of, size_of};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{memory_of, until, Daemon, SIZE};
 use hallway_abi::region as abi;
+use hallway_abi::tunnel::cid;
 use hallway_control::{ask, Answer, Migration, Query, Release};
 use hallway_membership::Uuid;
 use nix::sys::signal::{kill, Signal};
@@ -23,6 +25,8 @@ struct Vm {
     name: &'static str,
     uuid: Uuid,
     groups: Vec<&'static str>,
+    /// More of its configuration.
+    more: &'static str,
     monitor: qemu::Qemu,
     state: Arc<Mutex<State>>,
     guest: Option<common::Qemu>,
@@ -41,6 +45,7 @@ impl Vm {
             name,
             uuid,
             groups: vec!["each"],
+            more: "",
             monitor: qemu::Qemu::new(GREETING, machine.answer()),
             state,
             guest: None,
@@ -49,11 +54,12 @@ impl Vm {
 
     fn config(&self) -> String {
         format!(
-            "[[vm]]\nname = \"{}\"\nuuid = \"{}\"\nmonitor = \"{}\"\ngroups = {:?}\n",
+            "[[vm]]\nname = \"{}\"\nuuid = \"{}\"\nmonitor = \"{}\"\ngroups = {:?}\n{}\n",
             self.name,
             self.uuid,
             self.monitor.path.display(),
-            self.groups
+            self.groups,
+            self.more
         )
     }
 
@@ -273,6 +279,102 @@ fn another_has_the_name(change: impl FnOnce(String) -> String) {
     until("there is another", || regions(&daemon) == ["pair.a.b"]);
     assert_ne!(daemon.region(), region);
     assert_eq!(a.guest().join(daemon.region()), abi::STATUS_OK);
+}
+
+/// Two VMs of a pair, of which the first is given a CID; the second one has joined.
+fn one_has_a_cid() -> (Vm, Vm, Daemon, Uuid) {
+    let mut a = Vm::new("a", Guest::LetsGo);
+    let mut b = Vm::new("b", Guest::LetsGo);
+    a.more = "cid = 42";
+    let daemon = daemon("", 60, &[&a, &b]);
+    a.start(&daemon, 1);
+    b.start(&daemon, 2);
+    until("a knows b", || a.candidates().1 == [2]);
+    a.want(&[2]);
+    until("both have it", || {
+        a.plugs().0.len() == 1 && b.plugs().0.len() == 1
+    });
+    let region = daemon.region();
+    assert_eq!(b.guest().join(region), abi::STATUS_OK);
+    (a, b, daemon, region)
+}
+
+#[test]
+fn a_vm_keeps_the_cid_that_it_is_given_while_its_qemu_runs_and_no_other_one_has_it() {
+    let (mut a, mut b, mut daemon, region) = one_has_a_cid();
+    let (of_a, of_b) = (cid(&a.uuid.0), cid(&b.uuid.0));
+    // Of each guest: its own, and that of the other one.
+    let cids = |a: &Vm, b: &Vm| {
+        let [a, b] = [a, b].map(|vm| vm.guest.as_ref().unwrap());
+        [(a.cid(), a.peer_cid(0)), (b.cid(), b.peer_cid(0))]
+    };
+    let join = |vm: &mut Vm| assert_eq!(vm.guest().join(region), abi::STATUS_OK);
+    join(&mut a);
+    assert_eq!(cids(&a, &b), [(42, of_b), (0, 42)]);
+    let shown = |vm: &Vm, daemon: &Daemon| {
+        let members = daemon.status().regions.remove(0).members.into_iter();
+        let mut members = members.filter(|one| one.uuid == vm.uuid.to_string());
+        members.next().unwrap().cid
+    };
+    let both = |a: &Vm, b: &Vm, daemon: &Daemon| (shown(a, daemon), shown(b, daemon));
+    assert_eq!(both(&a, &b, &daemon), (Some(42), Some(of_b)));
+
+    // The configuration gives it to the other one, which begins again, while the first
+    // one has left by its own word alone.
+    (a.more, b.more) = ("", "cid = 42");
+    let group = "[[group]]\nname = \"each\"\nisolation = \"pair\"\n";
+    // A monitor that a test plays takes one client only: both are silent now.
+    let path = std::env::temp_dir().display().to_string();
+    let config = format!("{group}{}{}", a.config(), b.config()).replace(&path, "/nowhere");
+    restart_with(&mut daemon, &config, |state| state);
+    assert_eq!(a.guest().leave(region), abi::STATUS_OK);
+    assert_eq!(both(&a, &b, &daemon), (None, Some(of_b)));
+    join(&mut b);
+    assert!(daemon.log().contains("another VM has this CID"));
+    join(&mut a);
+    assert_eq!(cids(&a, &b), [(42, of_b), (0, 42)]);
+
+    // It gets it once the QEMU of the first one has ended.
+    a.guest = None;
+    a.start(&daemon, 1);
+    join(&mut b);
+    join(&mut a);
+    assert_eq!(cids(&a, &b), [(0, 42), (42, of_a)]);
+
+    // A module of an older release believes that it has that of its UUID.
+    b.guest().minor = abi::MINOR_CIDS - 1;
+    join(&mut b);
+    assert_eq!(cids(&a, &b), [(0, of_b), (0, of_a)]);
+    b.guest().minor = abi::MINOR_CIDS;
+    join(&mut b);
+    assert_eq!(cids(&a, &b), [(0, 42), (42, of_a)]);
+}
+
+/// The guest of the other one takes it with the table.
+#[test]
+fn a_page_has_the_cid_of_a_peer_before_the_table_has_the_peer() {
+    let (mut a, b, _daemon, region) = one_has_a_cid();
+    let (of_a, table) = (cid(&a.uuid.0), memory_of(a.memory(), SIZE));
+    assert_eq!(a.guest().join(region), abi::STATUS_OK);
+    let entry = offset_of!(abi::Region, member) + a.guest().slot() * size_of::<abi::Member>();
+    let generation = || table.read_u32(entry + offset_of!(abi::Member, generation));
+    let b = b.guest.as_ref().unwrap();
+    // As many as a guest may ask for at once.
+    for round in 0..50 {
+        let (minor, in_page, in_table) = match round % 2 {
+            0 => (abi::MINOR_CIDS - 1, of_a, 0),
+            _ => (abi::MINOR_CIDS, 42, 42),
+        };
+        let (before, since) = (generation(), Instant::now());
+        a.guest().minor = minor;
+        a.guest().ask(0, abi::COMMAND_JOIN, region, abi::MAJOR);
+        while generation() == before {
+            assert!(since.elapsed() < Duration::from_secs(20), "no join");
+        }
+        let given = table.read_u32(entry + offset_of!(abi::Member, cid));
+        assert_eq!((b.peer_cid(0), given), (in_page, in_table), "round {round}");
+        assert_eq!(a.guest().reply(0), abi::STATUS_OK);
+    }
 }
 
 #[test]

@@ -55,10 +55,12 @@ pub struct Reply {
     /// Ports of the guest that others may reach by tunnels, the first and the last of each
     /// range: as many ranges as there is room for. Nothing: any.
     pub tunnels: Option<Vec<(u32, u32)>>,
-    /// CID of the one other member that the region has; 0: it may have several.
+    /// CID of the UUID of the one other member that the region has; 0: it may have several.
     pub peer_cid: u32,
     /// How the region's key begins: a member can write the one in the region.
     pub region_key: [u8; 8],
+    /// CID of the guest's VM; 0: that of its UUID.
+    pub cid: u32,
     /// The peer id that rings each slot; 0: none.
     pub doorbells: [u16; abi::SLOTS_MAX],
 }
@@ -155,6 +157,14 @@ impl Page {
         self.mapping.write_u32(count, all);
     }
 
+    /// Writes the CID of the one other member of an entry's region; 0: it may have several.
+    /// The region's table must not have that member before.
+    pub fn write_peer_cid(&self, entry: usize, cid: u32) {
+        let peers = offset_of!(abi::Page, peer_cid);
+        self.mapping
+            .write_u32(peers + entry * size_of::<u32>(), cid);
+    }
+
     /// Writes a reply; its serial comes last.
     pub fn write(&self, entry: usize, reply: &Reply) {
         let base = Self::reply(entry);
@@ -177,6 +187,8 @@ impl Page {
         let key = offset_of!(abi::Page, region_key) + entry * size_of_val(&reply.region_key);
         self.mapping
             .write_u64(key, u64::from_le_bytes(reply.region_key));
+        let own = offset_of!(abi::Page, cid);
+        self.mapping.write_u32(own, reply.cid);
         for (slot, id) in reply.doorbells.iter().enumerate() {
             self.mapping
                 .write_u16(at(offset_of!(abi::Reply, doorbell)) + slot * 2, *id);
@@ -383,15 +395,18 @@ mod tests {
                 tunnels: Some(vec![(5000, 5000), (6000, 6999)]),
                 peer_cid: 0x4000_0007,
                 region_key: *b"12345678",
+                cid: 42,
                 doorbells,
             },
         );
+        page.write_peer_cid(7, 43);
         assert_eq!(guest.read_u32(base + 128), 3);
         assert_eq!(guest.read_u32(base + 132), 2);
         assert_eq!(guest.read_u32(base + 148), 6);
         assert_eq!(guest.read_u16(base + 128 + 64 + 126), 0x1234);
         assert_eq!(guest.read_u32(base + 128 + 60), 0x4000_0007);
         assert_eq!(guest.read_u64(3984 + 56).to_le_bytes(), *b"12345678");
+        assert_eq!((guest.read_u32(4048), guest.read_u32(4052 + 28)), (42, 43));
     }
 
     /// As doorbells change with each VM that comes, a guest would refuse requests now and then.
@@ -409,6 +424,7 @@ mod tests {
             tunnels: Some(tunnels.to_vec()),
             peer_cid: 0,
             region_key: [0; 8],
+            cid: 0,
             doorbells: [doorbell; abi::SLOTS_MAX],
         };
         let ranges = Page::reply(0) + offset_of!(abi::Reply, tunnel_ranges);

@@ -220,6 +220,9 @@ pub struct Member {
     pub present: bool,
     /// Its name; printable.
     pub name: String,
+    /// CID that the configuration gave its VM as it joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cid: Option<u32>,
 }
 
 /// The private header: what is in the region is only a copy of it.
@@ -272,10 +275,13 @@ impl Region {
         let memory = sealed_memory(&format!("hallway-{name}"), geometry.size as usize);
         let memory = memory.map_err(Error::Memory)?;
         let header = Header::new(geometry).map_err(Error::Memory)?;
-        Self::map(memory, geometry, header)
+        let mut region = Self::map(memory, geometry, header)?;
+        region.publish();
+        Ok(region)
     }
 
-    /// Takes up such a region, as a daemon before this one left it with the holder.
+    /// Takes up such a region, as a daemon before this one left it with the holder. What that
+    /// one has not published is not, yet: other things come before.
     pub fn take_up(memory: OwnedFd, geometry: Geometry, header: Header) -> Result<Self, Error> {
         let file = File::from(memory);
         if file.metadata().map_err(Error::Memory)?.len() != geometry.size {
@@ -296,16 +302,14 @@ impl Region {
     }
 
     fn assemble(place: Place, memory: Shared, geometry: Geometry, header: Header) -> Self {
-        let mut region = Self {
+        Self {
             header,
             geometry,
             place,
             memory,
             image: Vec::new(),
             repairs: 0,
-        };
-        region.publish();
-        region
+        }
     }
 
     /// Opens the region in the file `path`, or makes it. `known` is the private header
@@ -332,7 +336,9 @@ impl Region {
             is_new,
             _lock: lock,
         };
-        Ok(Self::assemble(place, memory, geometry, header))
+        let mut region = Self::assemble(place, memory, geometry, header);
+        region.publish();
+        Ok(region)
     }
 
     fn open_file(
@@ -481,14 +487,16 @@ impl Region {
         own.or_else(free).map(|(slot, _)| slot)
     }
 
-    /// Enters a member into the private header, with a new generation.
-    pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str) -> u32 {
+    /// Enters a member into the private header, with a new generation. `cid`: the one that the
+    /// configuration gives it.
+    pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str, cid: Option<u32>) -> u32 {
         let generation = self.next_generation();
         self.header.members[slot] = Member {
             uuid,
             generation,
             present: true,
             name: printable(name.as_bytes()),
+            cid,
         };
         self.header.change = self.header.change.wrapping_add(1);
         generation
@@ -503,7 +511,7 @@ impl Region {
     /// Enters the host as a member, and sets up its slice. It publishes no address, so
     /// that no member offers it a ring.
     pub fn enter_host(&mut self, uuid: Uuid, name: &str) {
-        self.enter(HOST_SLOT, uuid, name);
+        self.enter(HOST_SLOT, uuid, name, None);
         self.set_up_slice();
     }
 
@@ -529,12 +537,15 @@ impl Region {
             .write_u32(base + offset_of!(abi::Slice, heartbeat), count);
     }
 
-    /// Copies the private header into the region: members first, then `change`,
-    /// and the magic last.
+    /// Copies the private header into the region: members first, then their generations, by
+    /// which guests notice that the rest is another, then `change`, and the magic last.
     pub fn publish(&mut self) {
         self.image = render(&self.header, self.geometry);
         let change = offset_of!(abi::Region, slots);
-        let late = [0, change / 8];
+        let first = offset_of!(abi::Region, member) + offset_of!(abi::Member, generation);
+        let slots = 0..self.header.members.len();
+        let generations = slots.map(|slot| (first + slot * size_of::<abi::Member>()) / 8);
+        let late: Vec<usize> = [0, change / 8].into_iter().chain(generations).collect();
         for (n, word) in self.image.iter().enumerate() {
             if !late.contains(&n) {
                 self.memory.write_u64(n * 8, *word);
@@ -708,6 +719,7 @@ fn read_header(file: &File, path: &Path, length: u64, geometry: Geometry) -> Res
                 generation: u32_at(&bytes, base + offset_of!(abi::Member, generation)),
                 present: false,
                 name: printable(&bytes[name..name + abi::NAME_SIZE]),
+                cid: None,
             }
         })
         .collect();
@@ -770,6 +782,10 @@ fn render(header: &Header, geometry: Geometry) -> Vec<u64> {
         );
         let name = truncate(&member.name, abi::NAME_SIZE - 1);
         put(base + offset_of!(abi::Member, name), name.as_bytes());
+        put(
+            base + offset_of!(abi::Member, cid),
+            &member.cid.unwrap_or(0).to_le_bytes(),
+        );
     }
     bytes.chunks_exact(8).map(|word| u64_at(word, 0)).collect()
 }
@@ -864,17 +880,19 @@ mod tests {
         let vm = Uuid::random().unwrap();
         let slot = region.slot_for(vm).unwrap();
         assert_eq!(slot, 1);
-        let generation = region.enter(slot, vm, "web");
+        let generation = region.enter(slot, vm, "web", Some(42));
         region.publish();
+        assert_eq!(region.memory().read_u32(128 + 128 + 104), 42);
         let uuid = region.header.uuid;
         drop(region);
 
         let mut region = Region::open(&scratch.0, geometry(), None).unwrap();
         assert_eq!(region.header.uuid, uuid);
         assert_eq!(region.header.members[1].name, "web");
+        assert_eq!(region.memory().read_u32(128 + 128 + 104), 0);
         assert!(!region.header.members[1].present);
         assert_eq!(region.slot_for(vm), Some(1));
-        assert!(region.enter(1, vm, "web") > generation);
+        assert!(region.enter(1, vm, "web", None) > generation);
     }
 
     #[test]
@@ -885,7 +903,7 @@ mod tests {
         for (n, vm) in vms[..3].iter().enumerate() {
             let slot = region.slot_for(*vm).unwrap();
             assert_eq!(slot, n + 1);
-            region.enter(slot, *vm, "vm");
+            region.enter(slot, *vm, "vm", None);
         }
         assert_eq!(region.slot_for(vms[3]), None);
         region.leave(2);
@@ -1010,7 +1028,7 @@ mod tests {
     fn memory_in_no_file_is_taken_up_again() {
         let mut region = Region::make("again", geometry()).unwrap();
         assert!(region.file().is_none() && !region.mend().unwrap());
-        region.enter(1, Uuid::random().unwrap(), "web");
+        region.enter(1, Uuid::random().unwrap(), "web", Some(42));
         let memory = region.descriptor().unwrap().try_clone_to_owned().unwrap();
         assert!(File::from(memory.try_clone().unwrap()).set_len(0).is_err());
         let known = region.header.clone();

@@ -12,7 +12,7 @@ use hallway_unix::Stream;
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::line::Line;
-use crate::keeper::{pidfd, Entry, Holder, Kept, SavedConnection};
+use crate::keeper::{pidfd, Entry, Given, Holder, Kept, SavedConnection};
 
 /// Requests and moves that a guest may make at once, and how many it gets back a
 /// second.
@@ -44,6 +44,8 @@ pub struct Connection {
     pub uuid: Option<Uuid>,
     /// UUID of the VM whose monitor its QEMU had: a QEMU never becomes another VM.
     pub verified: Option<Uuid>,
+    /// The CID that its guest's VM was given.
+    pub given: Option<Given>,
     /// Name that its guest gave; printable.
     pub name: Option<String>,
     /// The private copy of its page's entries.
@@ -113,6 +115,7 @@ impl Connection {
             page_fd,
             uuid: saved.uuid,
             verified: saved.verified,
+            given: saved.given,
             name: saved.name,
             entries: saved.entries,
             pid: peer.map(|peer| peer.pid()),
@@ -140,6 +143,7 @@ impl Connection {
             greeted: line.greeted,
             uuid: None,
             verified: None,
+            given: None,
             name: None,
             next_peer: line.next_peer,
             peers: line.peers.clone(),
@@ -173,6 +177,7 @@ impl Connection {
             greeted: self.line.greeted,
             uuid: self.uuid,
             verified: self.verified,
+            given: self.given.clone(),
             name: self.name.clone(),
             next_peer: self.line.next_peer,
             peers: self.line.peers.clone(),

@@ -154,6 +154,15 @@ pub struct Entry {
     pub generation: u32,
 }
 
+/// A CID that the configuration gives a VM, for as long as its QEMU is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    /// UUID of the VM.
+    pub vm: Uuid,
+    /// The CID.
+    pub cid: u32,
+}
+
 /// A connection to a QEMU, as the state has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SavedConnection {
@@ -167,6 +176,9 @@ pub struct SavedConnection {
     /// say.
     #[serde(default)]
     pub verified: Option<Uuid>,
+    /// The CID that its guest's VM was given. A state of an older daemon does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<Given>,
     /// Name that its guest gave; printable.
     pub name: Option<String>,
     /// Id of the next peer that its QEMU learns of.

@@ -5,10 +5,13 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hallway_abi::tunnel::given_cid;
 use hallway_control::{self as control, Liveness};
 use hallway_membership::{printable, slice, Region, Uuid, HOST_SLOT};
 use hallway_qmp::Source;
 use tracing::warn;
+
+use crate::regionspec::OUTSOURCED;
 
 /// A member whose heartbeat stands still for this long is unresponsive. Guests
 /// have a limit of their own, in the module's transport.
@@ -107,10 +110,10 @@ impl Served {
 
     /// Enters a member, and forgets the heartbeat of the slot's last one. Returns
     /// the member's generation.
-    pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str) -> u32 {
+    pub fn enter(&mut self, slot: usize, uuid: Uuid, name: &str, cid: Option<u32>) -> u32 {
         self.changed = true;
         self.beats[slot] = None;
-        self.region.enter(slot, uuid, name)
+        self.region.enter(slot, uuid, name, cid)
     }
 
     /// Marks a member absent.
@@ -253,11 +256,13 @@ impl Served {
             (true, Some(_)) => Liveness::Alive,
         };
         let seen = seen.unwrap_or_default();
+        let has_cid = member.present && slot != HOST_SLOT && !self.name.starts_with(OUTSOURCED);
         control::Member {
             slot,
             host: slot == HOST_SLOT,
             name: printable(member.name.as_bytes()),
             uuid: member.uuid.to_string(),
+            cid: has_cid.then(|| given_cid(member.cid.unwrap_or(0), &member.uuid.0)),
             generation: member.generation,
             liveness,
             still_seconds: still.map(|still| still.as_secs()),

@@ -28,7 +28,14 @@ impl Server {
             self.picture.apply(effects);
             self.save();
         }
-        let changed = self.picture.regions.publish();
+        let Picture {
+            connections,
+            config,
+            regions,
+            ..
+        } = &mut self.picture;
+        connections.write_peer_cids(|region, vm| regions.changed_peer_cid(config, region, vm));
+        let changed = regions.publish();
         self.run_helpers();
         if self.picture.helpers.is_unsaved() {
             self.save();
@@ -41,7 +48,12 @@ impl Server {
             regions,
             ..
         } = &mut self.picture;
-        rings.extend(connections.write_replies(&changed, config, |name| regions.key(name)));
+        rings.extend(connections.write_replies(
+            &changed,
+            config,
+            |region| regions.key(region),
+            |region, vm| regions.given_cid(region, vm),
+        ));
         rings.extend(connections.write_cpu_orders(|one| cpus.order(one.uuid, config)));
         self.picture.connections.ring(&rings);
         // No later daemon would have the base.

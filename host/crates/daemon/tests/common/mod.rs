@@ -309,6 +309,8 @@ pub struct Qemu {
     page: Option<Mapping>,
     serial: u32,
     pub uuid: Uuid,
+    /// Minor version of the ABI that its guest says.
+    pub minor: u16,
     pub reads: bool,
 }
 
@@ -360,6 +362,7 @@ impl Qemu {
             page: None,
             serial: 0,
             uuid: Uuid::random().unwrap(),
+            minor: abi::MINOR,
             reads: true,
         }
     }
@@ -461,6 +464,7 @@ impl Qemu {
         let at = |offset: usize| Self::request_at(entry) + offset;
         let page = self.page();
         page.write_u16(at(offset_of!(abi::Request, major)), major);
+        page.write_u16(at(offset_of!(abi::Request, minor)), self.minor);
         page.write_u32(at(offset_of!(abi::Request, command)), command);
         page.write_bytes(at(offset_of!(abi::Request, region)), &region.0);
         page.write_bytes(at(offset_of!(abi::Request, vm)), &self.uuid.0);
@@ -518,6 +522,17 @@ impl Qemu {
     pub fn region_key(&self, entry: usize) -> [u8; 8] {
         let keys = offset_of!(abi::Page, region_key);
         self.page().read_bytes(keys + 8 * entry)
+    }
+
+    /// CID of its VM, by the page; 0: that of its UUID.
+    pub fn cid(&self) -> u32 {
+        self.page().read_u32(offset_of!(abi::Page, cid))
+    }
+
+    /// CID of the one other member of its region, by the page.
+    pub fn peer_cid(&self, entry: usize) -> u32 {
+        let peers = offset_of!(abi::Page, peer_cid);
+        self.page().read_u32(peers + 4 * entry)
     }
 
     pub fn join(&mut self, region: Uuid) -> u32 {
