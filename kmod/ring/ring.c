@@ -346,11 +346,17 @@ bool hall_ring_consume(struct hall_rx_ring *rx, u32 n)
 
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
 {
-	rx->armed = false;
-	if (hall_ring_count_used(rx) >= want || rx->broken)
+	u64 event = rx->tail + want - 1;
+
+	if (hall_ring_count_used(rx) >= want || rx->broken) {
+		rx->armed = false;
 		return true;
-	rx->event = rx->tail + want - 1;
-	WRITE_ONCE(rx->shared->head_event, rx->event);
+	}
+	/* The writer has not passed it, and rings once it does: no other barrier is needed. */
+	if (rx->armed && rx->event == event)
+		return false;
+	rx->event = event;
+	WRITE_ONCE(rx->shared->head_event, event);
 	virt_mb();						/* C */
 	rx->armed = hall_ring_count_used(rx) < want && !rx->broken;
 	return !rx->armed;

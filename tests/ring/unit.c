@@ -282,6 +282,28 @@ static void muted_reader(void)
 	}
 }
 
+/* The shared word is written once for an event, and again after each other one. */
+static void armed_again(void)
+{
+	const u64 other = 1000;
+
+	for EACH(p, positions) {
+		u64 position = positions[i_p];
+
+		fresh(4096, position);
+		CHECK(!hall_ring_arm_head(&rx, 1) && shared->head_event == position);
+		shared->head_event = position + other;
+		CHECK(!hall_ring_arm_head(&rx, 1) && shared->head_event == position + other);
+		CHECK(!hall_ring_arm_head(&rx, 2) && shared->head_event == position + 1);
+		CHECK(!hall_ring_arm_head(&rx, 1) && shared->head_event == position);
+		CHECK(hall_ring_publish(&tx, 1) && hall_ring_arm_head(&rx, 1) && !rx.armed);
+		hall_ring_consume(&rx, 1);
+		CHECK(!hall_ring_arm_head(&rx, 1) && hall_ring_publish(&tx, 1));
+		hall_ring_disarm_rx(&rx);
+		CHECK(!rx.armed);
+	}
+}
+
 static void armed_writer(void)
 {
 	static const u32 wants[] = { 1, 2, 5, 2048, 4095, 4096 };
@@ -947,6 +969,7 @@ int main(void)
 	TEST(events);
 	TEST(armed_reader);
 	TEST(muted_reader);
+	TEST(armed_again);
 	TEST(armed_writer);
 	TEST(writer_woken);
 	TEST(arming_races);
