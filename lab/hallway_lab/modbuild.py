@@ -8,6 +8,7 @@ source is not compiled again.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -51,8 +52,12 @@ def build_module(folder: Path, target: Kernel, *make_args: str, label: str = "")
         return built[0]
 
 
+@functools.cache
 def revision() -> str:
-    """Return the commit that last changed the module's sources, and whether they were changed since."""
+    """Return the commit that last changed the module's sources, and whether they were changed since.
+
+    A process has one: what it builds stays the same while commits are made.
+    """
     # Without a number of digits git takes as many as this clone needs: records of another would not be found.
     words = ["git", "log", "-1", "--format=%h", "--abbrev=12", "--", *SOURCES]
     commit = run(words, cwd=paths.REPO).strip()
