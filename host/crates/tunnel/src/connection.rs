@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ struct Link {
     /// The ring memory of a tunnel, once it was asked for. Nothing: there is none.
     loan: OnceLock<Option<Loan>>,
     carrier: Carrier,
+    /// A reset was found. Unix sockets and TCP say it once, to either half, and an end after that.
+    is_reset: AtomicBool,
 }
 
 /// What carries messages.
@@ -85,8 +88,6 @@ pub struct Receiver {
     buffer: Vec<u8>,
     /// Bytes in the buffer, of a message that is not complete.
     got: usize,
-    /// A reset was found. What the peer has sent before it comes first.
-    is_reset: bool,
 }
 
 /// Where a message is that was peeked at.
@@ -106,6 +107,14 @@ impl Link {
             .get_or_init(take)
             .as_ref()
             .filter(|loan| loan.is_own())
+    }
+
+    /// The error of a call that sends.
+    fn sending(&self, errno: Errno) -> Error {
+        if errno == Errno::ECONNRESET {
+            self.is_reset.store(true, Ordering::Relaxed);
+        }
+        Error::call("sending", errno)
     }
 
     /// Waits until the socket may be ready, as a call that blocks does.
@@ -161,6 +170,7 @@ impl Connection {
             socket,
             loan: OnceLock::new(),
             carrier,
+            is_reset: AtomicBool::new(false),
         });
         let stream = carrier == Carrier::Tcp;
         let sender = Sender {
@@ -179,7 +189,6 @@ impl Connection {
             is_over: false,
             buffer: Vec::new(),
             got: 0,
-            is_reset: false,
         };
         Self {
             sender,
@@ -303,7 +312,7 @@ impl Sender {
     /// EAGAIN and EINTR: nothing of it was taken. EPIPE and ECONNRESET: the peer has closed.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         check_length(message.len())?;
-        let failed = |errno| Error::call("sending", errno);
+        let failed = |errno| self.link.sending(errno);
         self.reserved = None;
         if let (Some(_), Some(loan)) = (self.space.take(), self.link.loan()) {
             // The ring takes no other message meanwhile.
@@ -323,7 +332,7 @@ impl Sender {
         let parts = [IoSlice::new(&header), IoSlice::new(message)];
         let fd = self.link.socket.as_raw_fd();
         let sent = sendmsg::<SockaddrStorage>(fd, &parts, &[], MsgFlags::MSG_NOSIGNAL, None)
-            .map_err(failed)?;
+            .map_err(|errno| self.link.sending(errno))?;
         if sent == HEADER + message.len() {
             return Ok(());
         }
@@ -414,7 +423,7 @@ impl Sender {
                 MsgFlags::MSG_NOSIGNAL,
             ) {
                 Ok(count) => drop(self.rest.drain(..count)),
-                Err(errno) => return Err(Error::call("sending", errno)),
+                Err(errno) => return Err(self.link.sending(errno)),
             }
         }
         Ok(())
@@ -534,12 +543,14 @@ impl Receiver {
         // It says how long the message is, not the part of it that the buffer has.
         let mut received = recv(fd, buffer, MsgFlags::MSG_TRUNC);
         if received == Err(Errno::ECONNRESET) {
-            // A Unix socket says it once, and before what the host end has sent.
-            self.is_reset = true;
+            // A Unix socket says it before what the host end has sent.
+            self.link.is_reset.store(true, Ordering::Relaxed);
             received = recv(fd, buffer, MsgFlags::MSG_TRUNC);
         }
         match received {
-            Ok(0) | Err(_) if self.is_reset => Err(receiving(Errno::ECONNRESET)),
+            Ok(0) | Err(_) if self.link.is_reset.load(Ordering::Relaxed) => {
+                Err(receiving(Errno::ECONNRESET))
+            }
             Ok(count) if count > MESSAGE_MAX => {
                 let text = format!("a message of {count} bytes came: {MESSAGE_MAX} are the most");
                 Err(Error::new(Errno::EMSGSIZE, text))
@@ -559,6 +570,9 @@ impl Receiver {
             let buffer = &mut self.buffer[self.got..end];
             let count = recv(self.link.socket.as_raw_fd(), buffer, MsgFlags::empty());
             match count.map_err(receiving)? {
+                0 if self.link.is_reset.load(Ordering::Relaxed) => {
+                    return Err(receiving(Errno::ECONNRESET));
+                }
                 0 if self.got == 0 => return Ok(0..0),
                 0 => {
                     let text = "the peer has ended within a message";

@@ -492,15 +492,31 @@ fn a_guest_connects_to_a_program_of_the_host() {
 fn what_a_guest_has_sent_is_received_before_its_reset() {
     let host_end = HostEnd::new("reset");
     let listener = Listener::bind(&host_end.address(7000)).unwrap();
-    let guest = host_end.call(7000).unwrap();
-    let mut connection = listener.accept().unwrap();
-    connection.send(b"unread").unwrap();
-    give(&guest, b"one");
-    give(&guest, b"two");
-    drop(guest);
-    assert_eq!(connection.recv().unwrap(), Some(&b"one"[..]));
-    assert_eq!(connection.recv().unwrap(), Some(&b"two"[..]));
-    for _ in 0..2 {
-        assert_eq!(connection.recv().unwrap_err().errno(), ECONNRESET);
+    // The kernel says it once: to the half that sends, if that looks first.
+    for sends in [false, true] {
+        let guest = host_end.call(7000).unwrap();
+        let mut connection = listener.accept().unwrap();
+        connection.send(b"unread").unwrap();
+        give(&guest, b"one");
+        give(&guest, b"two");
+        drop(guest);
+        if sends {
+            assert_eq!(connection.send(b"x").unwrap_err().errno(), ECONNRESET);
+        }
+        assert_eq!(connection.recv().unwrap(), Some(&b"one"[..]));
+        assert_eq!(connection.recv().unwrap(), Some(&b"two"[..]));
+        for _ in 0..2 {
+            assert_eq!(connection.recv().unwrap_err().errno(), ECONNRESET);
+        }
     }
+}
+
+#[test]
+fn a_reset_that_a_send_over_tcp_finds_is_no_end() {
+    let (mut one, other) = bare();
+    one.send(b"unread").unwrap();
+    drop(other);
+    wait(&one, PollFlags::POLLHUP);
+    assert_eq!(one.send(b"x").unwrap_err().errno(), ECONNRESET);
+    assert_eq!(one.recv().unwrap_err().errno(), ECONNRESET);
 }
