@@ -55,7 +55,7 @@ fn member(slot: usize, name: &str, sent: u64, received: u64) -> Member {
         host: slot == 0,
         name: name.into(),
         uuid: format!("u-{name}"),
-        cid: None,
+        cid: (slot != 0).then_some(50),
         generation: 1,
         liveness: Liveness::Alive,
         still_seconds: None,
