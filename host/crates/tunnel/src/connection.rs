@@ -109,12 +109,12 @@ impl Link {
             .filter(|loan| loan.is_own())
     }
 
-    /// The error of a call that sends.
-    fn sending(&self, errno: Errno) -> Error {
+    /// The error of a call that failed.
+    fn failed(&self, what: &str, errno: Errno) -> Error {
         if errno == Errno::ECONNRESET {
             self.is_reset.store(true, Ordering::Relaxed);
         }
-        Error::call("sending", errno)
+        Error::call(what, errno)
     }
 
     /// Waits until the socket may be ready, as a call that blocks does.
@@ -312,7 +312,7 @@ impl Sender {
     /// EAGAIN and EINTR: nothing of it was taken. EPIPE and ECONNRESET: the peer has closed.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         check_length(message.len())?;
-        let failed = |errno| self.link.sending(errno);
+        let failed = |errno| self.link.failed("sending", errno);
         self.reserved = None;
         if let (Some(_), Some(loan)) = (self.space.take(), self.link.loan()) {
             // The ring takes no other message meanwhile.
@@ -332,7 +332,7 @@ impl Sender {
         let parts = [IoSlice::new(&header), IoSlice::new(message)];
         let fd = self.link.socket.as_raw_fd();
         let sent = sendmsg::<SockaddrStorage>(fd, &parts, &[], MsgFlags::MSG_NOSIGNAL, None)
-            .map_err(|errno| self.link.sending(errno))?;
+            .map_err(|errno| self.link.failed("sending", errno))?;
         if sent == HEADER + message.len() {
             return Ok(());
         }
@@ -423,7 +423,7 @@ impl Sender {
                 MsgFlags::MSG_NOSIGNAL,
             ) {
                 Ok(count) => drop(self.rest.drain(..count)),
-                Err(errno) => return Err(self.link.sending(errno)),
+                Err(errno) => return Err(self.link.failed("sending", errno)),
             }
         }
         Ok(())
@@ -548,6 +548,8 @@ impl Receiver {
             received = recv(fd, buffer, MsgFlags::MSG_TRUNC);
         }
         match received {
+            // What comes before the reset may be there yet.
+            Err(Errno::EINTR) => Err(receiving(Errno::EINTR)),
             Ok(0) | Err(_) if self.link.is_reset.load(Ordering::Relaxed) => {
                 Err(receiving(Errno::ECONNRESET))
             }
@@ -569,7 +571,7 @@ impl Receiver {
             };
             let buffer = &mut self.buffer[self.got..end];
             let count = recv(self.link.socket.as_raw_fd(), buffer, MsgFlags::empty());
-            match count.map_err(receiving)? {
+            match count.map_err(|errno| self.link.failed("receiving", errno))? {
                 0 if self.link.is_reset.load(Ordering::Relaxed) => {
                     return Err(receiving(Errno::ECONNRESET));
                 }

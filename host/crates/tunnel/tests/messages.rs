@@ -512,11 +512,17 @@ fn what_a_guest_has_sent_is_received_before_its_reset() {
 }
 
 #[test]
-fn a_reset_that_a_send_over_tcp_finds_is_no_end() {
-    let (mut one, other) = bare();
-    one.send(b"unread").unwrap();
-    drop(other);
-    wait(&one, PollFlags::POLLHUP);
-    assert_eq!(one.send(b"x").unwrap_err().errno(), ECONNRESET);
-    assert_eq!(one.recv().unwrap_err().errno(), ECONNRESET);
+fn a_reset_over_tcp_is_no_end_whichever_half_finds_it() {
+    for sends in [false, true] {
+        let (mut one, other) = bare();
+        one.send(b"unread").unwrap();
+        drop(other);
+        wait(&one, PollFlags::POLLHUP);
+        if sends {
+            assert_eq!(one.send(b"x").unwrap_err().errno(), ECONNRESET);
+        }
+        for _ in 0..2 {
+            assert_eq!(one.recv().unwrap_err().errno(), ECONNRESET);
+        }
+    }
 }
