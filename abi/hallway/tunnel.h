@@ -49,7 +49,7 @@ static inline __u32 hallway_cid(const __u8 uuid[16])
  * The CID of the VM with this UUID, to which the configuration gives one. Any number that it
  * cannot give stands for none.
  */
-static inline __u32 hallway_given_cid(__u32 given, const __u8 uuid[16])
+static inline __u32 hallway_member_cid(__u32 given, const __u8 uuid[16])
 {
 	return given >= HALLWAY_CID_GIVEN_FIRST && given < HALLWAY_CID_FIRST ?
 		       given : hallway_cid(uuid);

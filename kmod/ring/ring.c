@@ -352,7 +352,7 @@ bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)
 		rx->armed = false;
 		return true;
 	}
-	/* The writer has not passed it, and rings once it does: no other barrier is needed. */
+	/* The writer was not past it just now, and rings once it is: no barrier is needed. */
 	if (rx->armed && rx->event == event)
 		return false;
 	rx->event = event;

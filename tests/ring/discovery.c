@@ -125,7 +125,7 @@ static void *look_up(void *data)
 /* VMs of every second UUID are given one, this guest too. */
 static u32 cid_of(const u8 *uuid)
 {
-	return hallway_given_cid(uuid[0] % 2 ? 0 : HALLWAY_CID_GIVEN_FIRST + uuid[0], uuid);
+	return hallway_member_cid(uuid[0] % 2 ? 0 : HALLWAY_CID_GIVEN_FIRST + uuid[0], uuid);
 }
 
 /* What happens to a member */

@@ -261,7 +261,7 @@ static void name_peer(struct region *region, struct hall_member *member,
 		member->vouched = region->pair;
 		member->cid = region->pair ?
 				      ivshmem_page_read_peer(region->doorbell, region->entry) :
-				      hallway_given_cid(entry->cid, entry->uuid);
+				      hallway_member_cid(entry->cid, entry->uuid);
 	}
 	memcpy(member->uuid, entry->uuid, sizeof(member->uuid));
 	copy_name(member->name, entry->name);

@@ -273,8 +273,8 @@ pub struct Page {
     pub region_key: [[u8; 8]; PAGE_ENTRIES],
     /// Written by the daemon: CID of this VM; 0: that of its UUID.
     pub cid: u32,
-    /// Written by the daemon: CID of the one other member of each entry's region; 0: it may
-    /// have several.
+    /// Written by the daemon: CID of the one other member that each entry's region has by the
+    /// configuration; 0: the daemon knows of none.
     pub peer_cid: [u32; PAGE_ENTRIES],
     /// Zero.
     pub reserved2: [u8; 12],

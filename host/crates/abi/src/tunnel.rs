@@ -29,7 +29,7 @@ pub fn cid(uuid: &[u8; 16]) -> u32 {
 
 /// The CID of the VM with this UUID, to which the configuration gives one. Any number that it
 /// cannot give stands for none.
-pub fn given_cid(given: u32, uuid: &[u8; 16]) -> u32 {
+pub fn member_cid(given: u32, uuid: &[u8; 16]) -> u32 {
     match given {
         CID_GIVEN_FIRST..CID_FIRST => given,
         _ => cid(uuid),

@@ -92,8 +92,8 @@ fn expectations() -> Vec<(String, u64)> {
         ));
         for given in [2, 3, 0x3fff_ffff, 0x4000_0000] {
             all.push((
-                format!("hallway_given_cid({given}, (const __u8[16]){{ {bytes} }})"),
-                tunnel::given_cid(given, &uuid).into(),
+                format!("hallway_member_cid({given}, (const __u8[16]){{ {bytes} }})"),
+                tunnel::member_cid(given, &uuid).into(),
             ));
         }
     }

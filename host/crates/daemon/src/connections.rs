@@ -839,6 +839,7 @@ impl Connections {
                     .filter(|_| region.is_some_and(|region| region.starts_with(OUTSOURCED)))
                     .map_or(0, |helper| helper.slot as u32),
                 tunnels: region.and_then(|region| config.tunnel_ports(region)),
+                // For guests of releases that look at this one alone.
                 peer_cid: region
                     .zip(connection.uuid)
                     .and_then(|(region, vm)| config.only_peer(region, vm))

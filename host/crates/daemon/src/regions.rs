@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
-use hallway_abi::tunnel::given_cid;
+use hallway_abi::tunnel::member_cid;
 use hallway_control as control;
 use hallway_membership::{
     check_memory, printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT,
@@ -227,7 +227,7 @@ impl Regions {
         let peer = config.only_peer(name, vm);
         let peer = peer.filter(|_| served.owners == config.owners(name));
         Some(peer.map_or(0, |peer| {
-            given_cid(self.given_cid(name, peer).unwrap_or(0), &peer.0)
+            member_cid(self.given_cid(name, peer).unwrap_or(0), &peer.0)
         }))
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hallway_abi::tunnel::given_cid;
+use hallway_abi::tunnel::member_cid;
 use hallway_control::{self as control, Liveness};
 use hallway_membership::{printable, slice, Region, Uuid, HOST_SLOT};
 use hallway_qmp::Source;
@@ -262,7 +262,7 @@ impl Served {
             host: slot == HOST_SLOT,
             name: printable(member.name.as_bytes()),
             uuid: member.uuid.to_string(),
-            cid: has_cid.then(|| given_cid(member.cid.unwrap_or(0), &member.uuid.0)),
+            cid: has_cid.then(|| member_cid(member.cid.unwrap_or(0), &member.uuid.0)),
             generation: member.generation,
             liveness,
             still_seconds: still.map(|still| still.as_secs()),
