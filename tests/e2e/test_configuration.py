@@ -14,6 +14,7 @@ import pytest
 from hallway_lab import topology
 from hallway_lab.vm import VM, Plain
 from hallway_tests import kexec, table, tunnels
+from hallway_tests.config import describe
 from hallway_tests.guests import (
     AT_ONCE,
     Delta,
@@ -58,14 +59,6 @@ size = "64M"
 name = "each"
 isolation = "pair"
 idle = {idle}
-"""
-VM_WORDS = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = {groups}
-{cid}
 """
 
 
@@ -158,10 +151,10 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
         for number in NUMBERS
     ]
     narrow = _describe_narrow(site, kernel, **options)
-    groups = ['["shared", "each"]', '["shared", "each"]', '["each"]', '["shared"]']
-    cids = [_give_cid(GIVEN[0]), "", _give_cid(GIVEN[1]), ""]
+    groups = [("shared", "each"), ("shared", "each"), ("each",), ("shared",)]
+    cids = [f"cid = {GIVEN[0]}", "", f"cid = {GIVEN[1]}", ""]
     each = zip([*vms, narrow], groups, cids, strict=True)
-    words = [VM_WORDS.format(vm=vm, groups=own, cid=cid) for vm, own, cid in each]
+    words = [describe(vm, *own, more=cid) for vm, own, cid in each]
     config.write_text(GROUPS.format(idle=IDLE) + "".join(words))
     daemon.start()
     try:
@@ -171,10 +164,6 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
             yield Configured(site, kernel, slow, logs, share)
     finally:
         daemon.kill(15)
-
-
-def _give_cid(cid: int) -> str:
-    return f"cid = {cid}\n"
 
 
 def _describe_narrow(site: topology.Site, kernel: str, **options: Any) -> VM:
@@ -365,7 +354,6 @@ def test_given_cids(configured: Configured) -> None:
             _greet(c, third, kind, {first: a, of_b: b})
             _greet(b, of_b, kind, {first: a})
         tunnels.unload(*configured.vms)
-
         configured.unload()
 
 

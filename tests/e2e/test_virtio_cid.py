@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""VMs whose virtio-vsock has the CIDs that the configuration gives them."""
+"""The CID of virtio-vsock as a VM's CID: a tunnel reaches a program that is bound to it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hallway_lab import topology, vhostvsock
 from hallway_tests import tunnels
+from hallway_tests.config import GROUP, describe
 from hallway_tests.guests import AT_ONCE, Delta, insmod, rmmod, settle_in, wait_members
 from hallway_tests.pair import Pair, name_logs
 from hallway_tests.tunnels import PORT, Talk, cid
@@ -26,20 +27,6 @@ pytestmark = [
 ]
 
 CIDS = (11, 12)
-CONFIG = """
-[[group]]
-name = "both"
-isolation = "shared"
-size = "64M"
-"""
-VM_WORDS = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = ["both"]
-cid = {cid}
-"""
 
 # As Go's vsock.Listen() does, it listens at the CID that the core of AF_VSOCK says.
 SERVER = f"""
@@ -82,8 +69,8 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Pair]
             extra, monitor = vhostvsock.plug(folder, one), Path(f"/run/virtio{number}.qmp")
             options = {"share": share, "boot_timeout": 120 * slow, "monitor": monitor, "extra": extra}
             vms.append(name_logs(site.vm(number, kernel, **options), logs))
-        words = [VM_WORDS.format(vm=vm, cid=one) for vm, one in zip(vms, CIDS, strict=True)]
-        config.write_text(CONFIG + "".join(words))
+        words = [describe(vm, more=f"cid = {one}") for vm, one in zip(vms, CIDS, strict=True)]
+        config.write_text(GROUP + "".join(words))
         daemon.start()
         stack.callback(daemon.kill, 15)
         stack.enter_context(site.join(*vms))

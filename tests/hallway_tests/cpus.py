@@ -19,6 +19,7 @@ from hallway_lab import topology
 from hallway_lab.topology import Daemon, Site
 from hallway_lab.vm import VM
 
+from .config import GROUP, describe
 from .guests import AT_ONCE, binaries, call, healthy, insmod, loaded, rmmod, wait_members
 from .pair import running, sweep
 from .suite import wait_for
@@ -37,19 +38,6 @@ pause = 1
 """
 # The policy changes nothing meanwhile.
 STILL = RULES.replace("grow = 1", "grow = 86400").replace("shrink = 3", "shrink = 86400")
-GROUP = """
-[[group]]
-name = "both"
-isolation = "shared"
-size = "64M"
-"""
-VM_WORDS = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = ["both"]
-"""
 LIMITS = """
 [vm.cpus]
 min = {min}
@@ -87,7 +75,7 @@ class Cpus:
         """Write the configuration."""
         config = self.site.daemon.config
         assert config
-        words = [rules, GROUP, *(VM_WORDS.format(vm=vm) + limits for vm in self.both)]
+        words = [rules, GROUP, *(describe(vm, more=limits) for vm in self.both)]
         config.write_text("".join(words))
 
     def configure(self, *words: str) -> None:

@@ -18,25 +18,13 @@ from hallway_lab.topology import Daemon, Site
 from hallway_lab.vm import VM
 
 from . import tunnels
+from .config import GROUP, describe
 from .guest import tunnel
 from .guests import healthy, insmod, loaded, rmmod, wait_members
 from .pair import running, sweep
 from .suite import wait_for
 
 NUMBER, OTHER = 12, 13
-VM_WORDS = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = ["both"]
-"""
-GROUP = """
-[[group]]
-name = "both"
-isolation = "shared"
-size = "64M"
-"""
 TYPES = tunnel.TYPES
 
 
@@ -103,7 +91,7 @@ class HostEnd:
         """Write the configuration."""
         config = self.site.daemon.config
         assert config
-        words = (GROUP, group, VM_WORDS.format(vm=self.vm), tunnels, VM_WORDS.format(vm=self.other))
+        words = (GROUP, group, describe(self.vm, more=tunnels), describe(self.other))
         config.write_text("".join(words))
 
     @contextlib.contextmanager
