@@ -4,7 +4,7 @@
  * two other domains and dom0, which a test has do as it likes. What holds whatever they do
  * is asserted here:
  *   - no access to pages that are not mapped, and none is unmapped twice;
- *   - no page is freed while another domain maps it;
+ *   - no page is freed while another domain maps it, nor addresses at which its pages are;
  *   - memory for each peer, watches and events are bounded;
  *   - at the end all is freed.
  */
@@ -164,9 +164,29 @@ void *vmap(struct page **page, unsigned int count, int flags, int prot)
 	return at + PAGE_SIZE;
 }
 
+/* Pages of peers that are mapped; in PV, the address is that of the mapping. */
+static struct {
+	bool used;
+	u64 address;
+} handles[HANDLES];
+
+static bool is_mapped_within(const void *at, size_t size)
+{
+	unsigned int i;
+
+	for (i = 0; i < HANDLES; i++)
+		if (handles[i].used && handles[i].address - (u64)at < size)
+			return true;
+	return false;
+}
+
+/* In PV, what another domain's pages are mapped at is not used for anything else. */
 void vunmap(void *at)
 {
-	forget((struct kept *)((u8 *)at - PAGE_SIZE));
+	struct kept *memory = (struct kept *)((u8 *)at - PAGE_SIZE);
+
+	MUST(!is_mapped_within(at, memory->mapped - PAGE_SIZE));
+	forget(memory);
 }
 
 void set_pte(pte_t *at, pte_t pte)
@@ -258,11 +278,6 @@ static void peer_maps(struct peer *peer, bool maps)
 }
 
 /* Grants of the peers */
-
-static struct {
-	bool used;
-	u64 address;
-} handles[HANDLES];
 
 static unsigned int last_handle;
 

@@ -3,6 +3,8 @@
  * What kmod/transport/xen does as domains come, go and misbehave, step by step, on a false
  * Xen (domains.h). Each test is played in a PV domain and in one that is not.
  */
+#include <sanitizer/lsan_interface.h>
+
 #include "check.h"
 #include "domains.h"
 
@@ -371,6 +373,27 @@ static void unbound_channels(void)
 	CHECK(count_mapped() == 2 * PAGES);
 }
 
+/* Xen refuses to undo a mapping: its addresses and pages stay. The peer's next slice is mapped. */
+static void mapping_that_stays(void)
+{
+	/* What is allocated from here on may stay so. */
+	__lsan_disable();
+	join_all();
+	refusing = true;
+	remove_node_from(&peers[0], "generation");
+	settle();
+	CHECK(members == 1 && count_mapped() == 2 * PAGES);
+	refusing = false;
+	offer(&peers[0], PAGES);
+	pass(10000);
+	settle();
+	CHECK(members == 2 && count_mapped() == 3 * PAGES);
+	remove_node_from(&peers[0], "generation");
+	settle();
+	CHECK(count_mapped() == 2 * PAGES);
+	__lsan_enable();
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -392,5 +415,6 @@ int main(void)
 	PLAY(call_that_stays_where_the_peer_has_not_left);
 	PLAY(suspended_while_a_call_stays);
 	PLAY(unbound_channels);
+	PLAY(mapping_that_stays);
 	return tests_done();
 }
