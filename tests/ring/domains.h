@@ -203,6 +203,8 @@ static struct {
 } granted[REFERENCES];
 
 static struct page *deferred[REFERENCES];	/* left to the kernel at unload */
+static unsigned int deferrals;
+static bool unmapping;		/* peers unmap what they no longer need when the guest sleeps */
 
 static bool is_mapped_elsewhere(int frame)
 {
@@ -262,10 +264,12 @@ int gnttab_try_end_foreign_access(grant_ref_t ref)
 
 void gnttab_end_foreign_access(grant_ref_t ref, struct page *page)
 {
-	if (gnttab_try_end_foreign_access(ref))
+	if (gnttab_try_end_foreign_access(ref)) {
 		__free_page(page);
-	else
-		deferred[ref] = page;
+		return;
+	}
+	deferred[ref] = page;
+	deferrals++;
 }
 
 static void peer_maps(struct peer *peer, bool maps)
@@ -275,6 +279,15 @@ static void peer_maps(struct peer *peer, bool maps)
 	for (i = 0; i < REFERENCES; i++)
 		if (granted[i].used && granted[i].to == peer->domid)
 			granted[i].mapped = maps;
+}
+
+void msleep(unsigned int ms)
+{
+	unsigned int i;
+
+	shim_jiffies += ms;
+	for (i = 0; unmapping && i < PEERS; i++)
+		peer_maps(&peers[i], false);
 }
 
 /* Grants of the peers */
@@ -1168,7 +1181,7 @@ static void begin(void)
 	/* Nothing of the input before: an input that was found repeats alone what it did. */
 	shim_no_memory = refused = frozen = ending = ended = started = short_of_memory =
 		false;
-	failing = planned.after = last_handle = random_number = 0;
+	failing = planned.after = last_handle = random_number = deferrals = 0;
 	shim_jiffies = rested = listen = 0;
 	memset(nodes, 0, sizeof(nodes));
 	memset(granted, 0, sizeof(granted));

@@ -315,6 +315,31 @@ static void unloaded_while_a_call_stays(void)
 	begin();
 }
 
+/* No pair has followed those that the suspension has ended. */
+static void unloaded_after_a_suspension(void)
+{
+	join_all();
+	suspend(false);
+	end();
+	CHECK(!is_announced(&peers[0]) && !is_announced(&peers[1]));
+	begin();
+}
+
+/* Nothing is left to the kernel, which gives a few pages back in a second. */
+static void unloaded_while_peers_unmap(void)
+{
+	unsigned int i;
+
+	join_all();
+	for (i = 0; i < PEERS; i++)
+		peer_maps(&peers[i], true);
+	unmapping = true;
+	end();
+	unmapping = false;
+	CHECK(!deferrals);
+	begin();
+}
+
 /* The peer uses the memory of former rings for new ones. */
 static void call_that_stays_where_the_peer_has_not_left(void)
 {
@@ -412,6 +437,8 @@ int main(void)
 	PLAY(calls_that_stay);
 	PLAY(calls_that_stay_again_and_again);
 	PLAY(unloaded_while_a_call_stays);
+	PLAY(unloaded_after_a_suspension);
+	PLAY(unloaded_while_peers_unmap);
 	PLAY(call_that_stays_where_the_peer_has_not_left);
 	PLAY(suspended_while_a_call_stays);
 	PLAY(unbound_channels);

@@ -5,12 +5,13 @@
  * A page that another domain has mapped must not be used for anything else. The
  * kernel has a list of such pages, but looks at ten of them a second, and logs each.
  * A slice has a thousand: so this file has a list of its own, and hands the kernel
- * only what is left at unload.
+ * only what peers keep when the module is unloaded.
  */
 #define pr_fmt(fmt) "hallway: xen: " fmt
 
 #include "grant.h"
 
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/minmax.h>
 #include <linux/mm.h>
@@ -30,6 +31,8 @@
 #include "../transport.h"
 
 #define REAP		(HZ / 10)
+/* Peers unmap a slice once they find that its offer is gone. */
+#define PARTING		(2 * HZ)
 /* The share of this guest's grant references that all peers have: 1 / SHARE. */
 #define SHARE		2
 #define REFERENCES	(PAGE_SIZE / sizeof(struct grant_entry_v1))
@@ -178,18 +181,24 @@ static bool take_back(struct xen_granted *granted)
 	return all;
 }
 
-static void reap(struct work_struct *work)
+/* Under the mutex. True: all pages are back. */
+static bool take_all_back(void)
 {
 	struct xen_granted *granted, *next;
 
-	mutex_lock(&mutex);
 	list_for_each_entry_safe(granted, next, &ended, list) {
 		if (!take_back(granted))
 			continue;
 		list_del(&granted->list);
 		free_granted(granted);
 	}
-	if (!list_empty(&ended))
+	return list_empty(&ended);
+}
+
+static void reap(struct work_struct *work)
+{
+	mutex_lock(&mutex);
+	if (!take_all_back())
 		queue_delayed_work(hall_control_queue, &reap_work, REAP);
 	mutex_unlock(&mutex);
 }
@@ -207,12 +216,28 @@ void hall_xen_end_grant(struct xen_granted *granted)
 	mutex_unlock(&mutex);
 }
 
+static void await_peers(void)
+{
+	unsigned long end = jiffies + PARTING;
+	bool all;
+
+	do {
+		mutex_lock(&mutex);
+		all = take_all_back();
+		mutex_unlock(&mutex);
+		if (all)
+			return;
+		msleep(20);
+	} while (time_before(jiffies, end));
+}
+
 void hall_xen_grants_uninit(void)
 {
 	struct xen_granted *granted, *next;
 	unsigned int i;
 
 	cancel_delayed_work_sync(&reap_work);
+	await_peers();
 	mutex_lock(&mutex);
 	list_for_each_entry_safe(granted, next, &ended, list) {
 		for (i = 0; i < granted->pages; i++) {

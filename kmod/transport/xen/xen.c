@@ -325,6 +325,15 @@ static int xen_init(void)
 	return 0;
 }
 
+/* A pair that the last suspension has ended leaves that to the one that follows it. */
+static void leave_one(domid_t domid)
+{
+	struct xen_nodes nodes;
+
+	hall_xen_name_nodes(&nodes, own_domid, domid);
+	hall_xen_leave(&nodes);
+}
+
 static void xen_uninit(void)
 {
 	if (!started)
@@ -339,6 +348,8 @@ static void xen_uninit(void)
 	hall_xen_pairs_free();
 	cancel_delayed_work_sync(&control_work);
 	unregister_device();
+	if (own_domid >= 0)
+		hall_xen_list(leave_one);
 	hall_xen_grants_uninit();
 }
 

@@ -18,6 +18,8 @@
 #define time_after_eq(a, b)	(!time_before(a, b))
 #define cond_resched()		((void)0)
 
+void msleep(unsigned int ms);
+
 /* All memory is there at once. */
 static inline unsigned int memalloc_noio_save(void)
 {
