@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("hallway_tests")
+from hallway_tests import domains  # noqa: E402
 from hallway_tests.guests import SLOWER, share_folder, slowness  # noqa: E402
 from hallway_tests.site import kernel_of  # noqa: E402
 
@@ -26,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         choices=[*KERNELS, "debug"],
         help=f"run on this kernel (repeatable; default: {' and '.join(KERNELS)})",
+    )
+    group.addoption(
+        "--xen", choices=["pv", "pvh"], help="run tests marked `xen` between domains of Xen, of this kind"
     )
     group.addoption("--seed", type=int, help="repeat the random choices of the run with this seed")
 
@@ -66,7 +70,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, skip and mark what differs by kernel; give tests on the debug kernel more time."""
-    left_out = [item for item in items if kernel_of(item) not in ("", *kernels(config))]
+    on_xen = config.option.xen
+    left_out = [
+        item
+        for item in items
+        if kernel_of(item) not in ("", *kernels(config)) or (on_xen and not item.get_closest_marker("xen"))
+    ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
     for item in items:
@@ -74,8 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             name, reason = mark.args
             if kernel_of(item) == name:
                 item.add_marker(pytest.mark.skip(f"not on {name}: {reason}"))
-        if any(kernel_of(item) in mark.args for mark in item.iter_markers("slow_on")):
+        # Between domains, no other kernel has the test.
+        if not on_xen and any(kernel_of(item) in mark.args for mark in item.iter_markers("slow_on")):
             item.add_marker("slow")
+        if on_xen:
+            domains.move_onto_xen(item, float(config.getini("timeout")))
         if kernel_of(item) == "debug":
             mark = item.get_closest_marker("timeout")
             limit = mark.args[0] if mark else float(config.getini("timeout"))

@@ -13,6 +13,7 @@ import base64
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import threading
 import time
@@ -173,6 +174,15 @@ class VM:
         if self._agent:
             self._agent.close()
             self._agent = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have the machine stand still for the length of the block."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     @property
     def emulator(self) -> emulator.Emulator:

@@ -20,6 +20,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from . import emulator, image, isolate, kernels, paths, verdict, wire
 from .aptbox import AptBox
@@ -27,10 +28,15 @@ from .sh import run, say, step
 from .vm import VM, Config, Job, VMError, disk
 
 DOM0 = 9  # the number of the VM that runs Xen
+DOM0_KERNEL = "6.1"
 DOM0_MIB = 1024
 CPUS = 2  # of the machine: for dom0 and all domains together
 XEN_MIB = 512  # what Xen itself needs beside dom0 and the domains
 AGENT_PORT = 5700
+# PVH domains need nested paging. With the faster QEMU they end before their kernel says a word; with SMAP,
+# programs in them fail at random.
+PVH_WORDS = ["-cpu", "max,-smap"]
+MODULES = "domain-modules"  # the disk with those of the domains' kernel
 META = "xen-system-amd64"
 
 
@@ -52,24 +58,40 @@ def hypervisor() -> Path:
 
 
 class Xen(VM):
-    """Xen and dom0; `domain` describes a domain of it."""
+    """Xen and dom0, with domains that boot `kernel`."""
 
-    def __init__(self, kernel: str, domains: int, share: Path, logs: Path, *, mib: int = 512) -> None:
-        self.domain_share, self.domain_mib = share, mib
+    def __init__(
+        self,
+        kernel: str,
+        domains: int,
+        share: Path,
+        logs: Path,
+        *,
+        domain_image: str = "basic",
+        mib: int = 512,
+        kind: str = "pv",
+    ) -> None:
+        self.kind = kind
+        self.domain_kernel = kernels.kernel(kernel)
+        self.domain_image, self.domain_share = domain_image, share
+        self.domain_mib = mib
         self.daemon: Job | None = None
         self.domains = [Domain(self, number, kernel) for number in range(1, domains + 1)]
-        memory = DOM0_MIB + XEN_MIB + domains * mib
-        dom0_share = paths.out("xen", kernel, "x").parent
+        # A PVH domain can migrate, to this very host.
+        memory = DOM0_MIB + XEN_MIB + (domains + (kind == "pvh")) * mib
+        # Of this run alone: dom0 starts domains from it.
+        dom0_share = Path(os.environ["TMPDIR"], "dom0")
         super().__init__(
             Config(
                 number=DOM0,
-                kernel=kernel,
+                kernel=DOM0_KERNEL,
                 image="xen",
                 cpus=CPUS,
                 share=dom0_share,
                 memory_mib=memory,
-                qemu=emulator.FAST,
+                qemu=emulator.FAST if kind == "pv" else "distro",
                 boot_timeout=240,
+                extra=[] if kind == "pv" else PVH_WORDS,
             )
         )
         self.name = "dom0"
@@ -82,9 +104,10 @@ class Xen(VM):
         """Start QEMU with what the domains boot in dom0's folder /hallway."""
         folder = self.config.share
         assert folder
+        folder.mkdir(exist_ok=True)
         for source, name in (
-            (self.kernel.boot, "vmlinux"),
-            (image.initramfs(self.kernel, domain=True), "initramfs"),
+            (self.domain_kernel.boot, "vmlinux"),
+            (image.initramfs(self.domain_kernel, domain=True), "initramfs"),
             (paths.REPO / "host/target/release/hallwayd", "hallwayd"),
             (paths.REPO / "host/target/release/hallway", "hallway"),
         ):
@@ -106,8 +129,9 @@ class Xen(VM):
         used = sum(path.stat().st_size for path in self.domain_share.rglob("*") if path.is_file())
         image.pack(self.domain_share, share, f"{used * 13 // 10 // (1 << 20) + 24}M")
         words = super()._devices() + disk("share", share, "format=raw,read-only=on")
+        words += disk(MODULES, image.modules_image(self.domain_kernel), "format=raw,read-only=on")
         for domain in self.domains:
-            words += disk(domain.name, image.root_image(), "format=raw,snapshot=on")
+            words += disk(domain.name, image.root_image(self.domain_image), "format=raw,snapshot=on")
         return words
 
     def wait_boot(self) -> None:
@@ -141,7 +165,7 @@ class Domain(VM):
         super().__init__(config)
         self.xen = xen
         self.control = f"10.78.0.{number}"
-        self.kind = "pv"
+        self._crashed = False
 
     @property
     def domid(self) -> int:
@@ -157,7 +181,7 @@ class Domain(VM):
         """Have dom0 start it."""
         disks = [
             f"phy:{self.xen.device(name)},{here}"
-            for name, here in ((self.name, "xvda,w"), ("modules", "xvdb,r"), ("share", "xvdc,r"))
+            for name, here in ((self.name, "xvda,w"), (MODULES, "xvdb,r"), ("share", "xvdc,r"))
         ]
         vifs = [
             f"mac=00:16:3e:{net:02x}:00:{self.config.number:02x},bridge={bridge}"
@@ -166,7 +190,7 @@ class Domain(VM):
         lines = {
             "name": self.name,
             "uuid": self.uuid,
-            "type": self.kind,
+            "type": self.xen.kind,
             "kernel": "/hallway/vmlinux",
             "ramdisk": "/hallway/initramfs",
             "memory": self.config.memory_mib,
@@ -175,9 +199,14 @@ class Domain(VM):
             "disk": disks,
             "extra": self._cmdline(),
             "on_crash": "preserve",
+            # QEMU does not tell Xen RDTSCP from RDTSC, which Xen would handle for the domain otherwise.
+            "tsc_mode": "native" if self.xen.kind == "pvh" else "default",
         }
         self.xen.put("".join(f"{name} = {value!r}\n" for name, value in lines.items()), self._file("cfg"))
         self.xen.run(f"xl create {self._file('cfg')}", timeout=180)
+
+    def _console(self) -> str:
+        return f"/var/log/xen/console/guest-{self.name}.log"
 
     def _file(self, suffix: str) -> str:
         return f"/root/{self.name}.{suffix}"
@@ -222,10 +251,38 @@ class Domain(VM):
         """End it at once."""
         self.stop()
         self.xen.run(f"xl destroy {self.name}", timeout=120)
+        if self._crashed:
+            # The next one writes there, too, and is not to blame.
+            self._fetch_log()
+            self.log.rename(self.log.with_suffix(".crashed.log"))
+            self.xen.run(f": >{self._console()}")
+            self._crashed = False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have it stand still for the length of the block."""
+        self.xen.run(f"xl pause {self.name}")
+        try:
+            yield
+        finally:
+            self.xen.run(f"xl unpause {self.name}")
+
+    def crash(self) -> None:
+        """Have its kernel panic: Xen keeps it until it is destroyed."""
+        self.run("sysctl -q kernel.sysrq=1")
+        self.stop()
+        self._crashed = True
+        self.xen.run(f"xl sysrq {self.name} c")
 
     def save(self, timeout: float = 300) -> None:
         """Save it to a file of dom0."""
         self.xen.run(f"xl save {self.name} {self._file('saved')}", timeout=timeout)
+
+    def checkpoint(self, timeout: float = 300) -> None:
+        """Save it to a file of dom0, and have it go on."""
+        self.xen.run(f"xl save -c {self.name} {self._file('saved')}", timeout=timeout)
+        self.xen.run(f"rm {self._file('saved')}")
+        self.find_agent()
 
     def restore(self, timeout: float = 300) -> None:
         """Have it go on from that file."""
@@ -236,7 +293,7 @@ class Domain(VM):
         self.xen._check_alive()
 
     def _fetch_log(self) -> None:
-        said = self.xen.run(f"cat /var/log/xen/console/guest-{self.name}.log", check=False, first=True).out
+        said = self.xen.run(f"cat {self._console()}", check=False, first=True).out
         self.log.write_text(said)
 
     def _tail(self) -> str:
@@ -250,9 +307,12 @@ class Domain(VM):
 
 
 @contextlib.contextmanager
-def running(kernel: str, share: Path, logs: Path, domains: int = 2) -> Iterator[Xen]:
-    """Run Xen, dom0 with hallwayd, and domains that see the folder `share`, for the length of the block."""
-    machine = Xen(kernel, domains, share, logs)
+def running(kernel: str, share: Path, logs: Path, domains: int = 2, **options: Any) -> Iterator[Xen]:
+    """Run Xen, dom0 with hallwayd, and domains that see the folder `share`, for the length of the block.
+
+    More options go to Xen.
+    """
+    machine = Xen(kernel, domains, share, logs, **options)
     begin = time.monotonic()
     with machine:
         say(f"dom0 up after {time.monotonic() - begin:.1f} s")
@@ -271,3 +331,6 @@ def prepare(kernel: str) -> None:
     image.root_image("xen")
     emulator.emulator(emulator.FAST)
     image.initramfs(kernels.kernel(kernel), domain=True)
+    image.modules_image(kernels.kernel(kernel))
+    image.initramfs(kernels.kernel(DOM0_KERNEL))
+    image.modules_image(kernels.kernel(DOM0_KERNEL))

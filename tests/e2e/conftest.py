@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 from hallway_lab.emulator import FAST
 from hallway_tests import cpus as scheduling
-from hallway_tests import hostend
+from hallway_tests import domains, hostend
 from hallway_tests import outsourced as outsourcing
 from hallway_tests.cpus import Cpus
 from hallway_tests.hostend import HostEnd
@@ -49,7 +49,9 @@ Site = Callable[[Callable[[Path], AbstractContextManager[Any]]], Any]
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, site: Site, kernel: str, share: Path, slow: float) -> Pair:
-    """Return the pair of VMs of this group."""
+    """Return the pair of VMs of this group, or with --xen the two domains."""
+    if request.config.option.xen:
+        return site(lambda logs: domains.booted(kernel, share, logs, slow, kind=request.config.option.xen))
     return site(lambda logs: booted(kernel, share, logs, slow, **_options(request.node)))
 
 

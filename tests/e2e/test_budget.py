@@ -15,6 +15,7 @@ RING = 16384 + 4096  # bytes that the smallest ring takes of a slice
 MUCH = 32 << 20  # bytes: several laps of a ring that grew
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.1")
 def test_budget_crowd(pair: Pair) -> None:
     """500 idle connections and 10 busy ones, with memory for 100 small rings (125 and 25, debug kernel)."""

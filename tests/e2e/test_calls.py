@@ -8,7 +8,7 @@ from hallway_tests.guests import AT_ONCE, Delta, Stream, autopsy, connections, j
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 
-pytestmark = pytest.mark.xdist_group("e2e-streams")
+pytestmark = [pytest.mark.xdist_group("e2e-streams"), pytest.mark.xen]
 
 ENOUGH = 500_000  # bytes each way
 CALLS = (

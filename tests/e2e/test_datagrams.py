@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import mmap
-import os
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,6 +201,7 @@ def test_shares(pair: Pair) -> None:
         deaf.end()
 
 
+@pytest.mark.xen
 def test_calls(pair: Pair) -> None:
     """Calls of SOCK_DGRAM do what they do for other datagrams."""
     with _echoing(pair):
@@ -262,31 +261,26 @@ def test_full_ring(pair: Pair) -> None:
         deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
         delta = Delta(*pair.both)
         words = f"flood {cid(pair.b)} {PORT + 1} 100 16384"
-        os.kill(pair.b.pid, signal.SIGSTOP)
-        try:
+        with pair.b.paused():
             job = pair.a.spawn(f"exec {DATAGRAMS} {words}")
             wait_for(lambda: delta.of(pair.a)["tunnel_datagrams_sent"] >= 15, "the ring is full")
             assert job.poll() is None
             assert delta.of(pair.a)["tunnel_datagrams_sent"] < 100
-        finally:
-            os.kill(pair.b.pid, signal.SIGCONT)
         assert job.wait(60 * pair.slow).out.strip() == "100"
         wait_for(lambda: sum(_moved(delta, pair.b)) == 100, "all arrive")
         deaf.end()
 
 
+@pytest.mark.xen
 def test_late(pair: Pair) -> None:
     """Programs that wait for the ring, and get no CPU then, do not delay one behind them."""
     with _echoing(pair):
         deaf = _talk(pair.b, f"deaf {PORT + 1} {RCVBUF}")
         delta = Delta(*pair.both)
         words = f"late {cid(pair.b)} {PORT + 1} 16384 {STARVED}"
-        os.kill(pair.b.pid, signal.SIGSTOP)
-        try:
+        with pair.b.paused():
             late = Talk(pair.a, words, DATAGRAMS)
             assert late.hear() == "waiting"
-        finally:
-            os.kill(pair.b.pid, signal.SIGCONT)
         assert late.hear() == "in time"
         # One of each, besides those that filled the ring.
         assert delta.of(pair.a)["tunnel_datagrams_sent"] > STARVED
@@ -307,13 +301,10 @@ def test_corrupt_letter(pair: Pair) -> None:
     with _echoing(pair):
         delta = Delta(*pair.both)
         sender = _talk(pair.a, f"send {cid(pair.b)} {PORT}")
-        os.kill(pair.b.pid, signal.SIGSTOP)
-        try:
+        with pair.b.paused():
             sender.say("send")
             assert sender.hear() == "none"
             assert _overwrite_letters(pair.site.daemon.region.path) >= 1
-        finally:
-            os.kill(pair.b.pid, signal.SIGCONT)
         wait_for(lambda: delta.of(pair.b)["corrupt_rings"] == 1, "it is counted")
 
         def arrives() -> bool:
@@ -355,12 +346,9 @@ def test_multicast(pair: Pair) -> None:
             assert not moved[name]["tunnel_copies_dropped"], name
 
         delta = Delta(*pair.both)
-        os.kill(third.pid, signal.SIGSTOP)
-        try:
+        with third.paused():
             # More bytes than a trunk holds.
             assert not announced(40, 16384, pair.b)
-        finally:
-            os.kill(third.pid, signal.SIGCONT)
         moved = {vm.name: delta.of(vm) for vm in pair.both}
         lost = moved["vm1"]["tunnel_copies_dropped"]
         assert 0 < lost < 40

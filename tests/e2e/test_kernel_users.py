@@ -19,7 +19,7 @@ from hallway_tests.nfs import nfs_mount
 from hallway_tests.pair import Pair, on_rings
 from hallway_tests.suite import wait_for
 
-pytestmark = pytest.mark.xdist_group("e2e-streams")
+pytestmark = [pytest.mark.xdist_group("e2e-streams"), pytest.mark.xen]
 
 MEGABYTE = 1 << 20
 FILE = 4 * MEGABYTE  # many times what sockets and rings hold

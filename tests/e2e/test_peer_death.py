@@ -10,9 +10,9 @@ from hallway_lab.vm import VM, Job, Plain
 from hallway_tests.doomed import (
     Doomed,
     last_words_heard,
+    paused_peer,
     prepare_last_words,
     say_last_words,
-    stopped_qemu,
 )
 from hallway_tests.guests import (
     AT_ONCE,
@@ -186,13 +186,14 @@ def _is_alive(pair: Pair, vm: VM, region: str) -> bool:
     return any(member["uuid"] == vm.uuid and member["liveness"] == "alive" for member in shown)
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.12")
 def test_peer_never_responds(pair: Pair) -> None:
     """A peer's machine dies inside a living QEMU: its last bytes are read, what it did not read times out."""
     pair.load(**AT_ONCE)
     heard, said = prepare_last_words(pair)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=3; touch /tmp/dying")
-    with stopped_qemu(pair, pair.b):
+    with paused_peer(pair, pair.b):
         pair.a.run("touch /tmp/killed")
         ends = last_words_heard(pair, heard)
     assert ends["first"], "TCP_USER_TIMEOUT did not end its connection first"

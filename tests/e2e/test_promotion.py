@@ -19,7 +19,7 @@ from hallway_tests.pair import Pair
 from hallway_tests.streams import CALM, one_way
 from hallway_tests.suite import wait_for
 
-pytestmark = pytest.mark.xdist_group("e2e-streams")
+pytestmark = [pytest.mark.xdist_group("e2e-streams"), pytest.mark.xen]
 
 
 def test_promotion(pair: Pair) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ DIFFERENT = {
 }
 
 
+@pytest.mark.xen
 def test_each_byte(pair: Pair) -> None:
     """Streams and packets come back, byte for byte and message for message, and all went through rings."""
     pair.load()
@@ -69,6 +68,7 @@ def test_many_at_once(pair: Pair) -> None:
         tunnels.check(pair, delta)
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("kind", ["stream", pytest.param("packet", marks=pytest.mark.slow)])
 def test_trips(pair: Pair, kind: str) -> None:
@@ -478,6 +478,7 @@ def _overwrite_frames(region: Path, length: int) -> int:
     return found
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.1")
 def test_unloading(pair: Pair) -> None:
     """The module stays while a tunnel is open, and goes when it is closed; hallway.ko does without it."""
@@ -599,6 +600,7 @@ def _count_tunnels(vm: VM) -> int:
     return sum(one["tunnels"] for one in json.loads(vm.run("hallway tunnels --json").out)["vms"])
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.12")
 @pytest.mark.parametrize("kind", ["stream", pytest.param("packet", marks=pytest.mark.slow)])
 def test_silent_peer(pair: Pair, kind: str) -> None:
@@ -607,14 +609,11 @@ def test_silent_peer(pair: Pair, kind: str) -> None:
     a, b = pair.both
     with tunnels.tunnels(pair), served(b):
         number, port = cid(b), PORT + KINDS.index(kind)
-        os.kill(b.pid, signal.SIGSTOP)
-        try:
+        with b.paused():
             call = Talk(a, f"try {kind} {number} {port} 2")
             assert json.loads(call.hear()) == ["ETIMEDOUT"] * 2
             patient = Talk(a, f"try {kind} {number} {port} 1 {OWN_TIMEOUT}")
             assert json.loads(patient.hear()) == ["ETIMEDOUT"]
-        finally:
-            os.kill(b.pid, signal.SIGCONT)
         call.end()
         patient.end()
         delta = Delta(a)

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hallway_lab.vm import VM
-from hallway_tests.doomed import prepare_last_words, stopped_qemu
+from hallway_tests.doomed import paused_peer, prepare_last_words
 from hallway_tests.guests import AT_ONCE, Delta, Stream, autopsy, connections, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.streams import one_way
@@ -23,6 +21,7 @@ pytestmark = pytest.mark.xdist_group("e2e-peers")
 NEVER = 2**31 - 1  # bytes, and milliseconds, that no connection here reaches
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.12")
 def test_peer_unresponsive(pair: Pair) -> None:
     """Streams with an unresponsive peer are demoted to TCP, and promoted again once it responds."""
@@ -30,7 +29,7 @@ def test_peer_unresponsive(pair: Pair) -> None:
     delta = Delta(*pair.both)
     stream = Stream(pair.b, pair.a, conns=6)
     pair.wait_on_rings(6)
-    with stopped_qemu(pair, pair.b):
+    with paused_peer(pair, pair.b):
         assert delta.of(pair.a)["tx_demoted"] >= 6
     stream.check_running("with its peer stopped")
     wait_members(*pair.both)
@@ -40,6 +39,7 @@ def test_peer_unresponsive(pair: Pair) -> None:
     pair.check_counters(delta, stopped=True)
 
 
+@pytest.mark.xen
 @pytest.mark.slow_on("6.12")
 def test_peer_unresponsive_before_tcp(pair: Pair) -> None:
     """A peer stops before TCP has delivered the bytes below its ring's start mark: later all bytes arrive."""
@@ -57,7 +57,7 @@ def test_peer_unresponsive_before_tcp(pair: Pair) -> None:
             for name in ("bytes", "ms"):
                 pair.b.put("0", f"/sys/module/hallway/parameters/promote_{name}")
             wait_for(lambda: written(1), "bytes go into a ring, behind TCP's", 20 * pair.slow)
-            with stopped_qemu(pair, pair.b):
+            with paused_peer(pair, pair.b):
                 assert not delta.of(pair.a)["rx_bytes_ring"]
         wait_members(*pair.both)
         pair.wait_read_from_rings(1)
@@ -81,8 +81,7 @@ def test_unplug_from_unresponsive(pair: Pair) -> None:
     pair.load(**AT_ONCE)
     region = pair.site.daemon.region
     heard, said = prepare_last_words(pair)
-    os.kill(pair.b.pid, signal.SIGSTOP)
-    try:
+    with pair.b.paused():
         with ThreadPoolExecutor(1) as pool:
             unplug = pool.submit(pair.a.unplug, region.id, 60 * pair.slow)
             began, alive = time.monotonic(), 0.0
@@ -91,8 +90,6 @@ def test_unplug_from_unresponsive(pair: Pair) -> None:
                 assert member["liveness"] in ("alive", "joining"), f"after {alive} s"
             unplug.result()
         assert alive > 4, "the peer got no time to read"
-    finally:
-        os.kill(pair.b.pid, signal.SIGCONT)
     for job in (heard, said):
         job.kill(9)
     pair.b.run("rm /tmp/say /tmp/said")

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import datetime
-import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -104,14 +102,11 @@ def _address_known(pair: Pair, third: VM, address: str, event: str, change: str)
 
 
 def _stop_known(pair: Pair, third: VM) -> float:
-    """Stop a QEMU until all have noticed, and wait until they have noticed its return."""
+    """Have a VM stand still until all have noticed, and wait until they have noticed its return."""
     consoles = [_Tail(vm.log) for vm in pair.both]
-    os.kill(third.pid, signal.SIGSTOP)
-    began = time.time()
-    try:
+    with third.paused():
+        began = time.time()
         said = _wait_all_said(consoles, f"({third.name}) is unresponsive")
-    finally:
-        os.kill(third.pid, signal.SIGCONT)
     _wait_all_said(consoles, f"({third.name}) responds again")
     return said - began
 

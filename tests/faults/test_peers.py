@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hallway_lab.vm import VM, VMError
 from hallway_tests import kexec
-from hallway_tests.doomed import Doomed, ended, stopped_qemu
+from hallway_tests.doomed import Doomed, ended, paused_peer
 from hallway_tests.guests import AT_ONCE, Stream, insmod, settle_in, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.record import Outcome
@@ -156,7 +156,7 @@ def _away_each_round(pair: Pair, outcome: Outcome, rounds: Iterator[int], away: 
 def _stand_still(pair: Pair, third: VM, seconds: float) -> None:
     """Have a QEMU stand still for this long."""
     begin = time.monotonic()
-    with stopped_qemu(pair, third):
+    with paused_peer(pair, third):
         time.sleep(max(0.0, begin + seconds - time.monotonic()))
 
 

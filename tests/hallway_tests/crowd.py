@@ -25,17 +25,17 @@ def crowd(pair: Pair, idle: int, busy: int, **params: object) -> None:
     with autopsy(*pair.both):
         wait_for(lambda: all(_crowded(delta.of(vm), idle) for vm in pair.both), "memory is short", patience)
     # The heartbeat carries the number of channels: what the host has may be from before the crowd.
-    wait_for(lambda: all(_channels(pair)), "the host sees that rings are in use", patience)
+    wait_for(lambda: all(pair.channels()), "the host sees that rings are in use", patience)
     for vm in pair.both:
         vm.run(f"touch {HOLD}")
-    wait_for(lambda: _channels(pair) == [0, 0], "idle connections hold no memory and no channel", patience)
+    wait_for(lambda: pair.channels() == [0, 0], "idle connections hold no memory and no channel", patience)
     begin = Delta(*pair.both)
     some = Stream(pair.b, pair.a, conns=busy, both="--biggest 20000 --stall 60")
     with autopsy(*pair.both):
         wait_for(
             lambda: _count_on_rings(delta.of(pair.a)) == busy, f"{busy} busy ones are on rings", patience
         )
-    wait_for(lambda: _channels(pair) == [busy, busy], "only the busy ones hold memory", patience)
+    wait_for(lambda: pair.channels() == [busy, busy], "only the busy ones hold memory", patience)
     for vm in pair.both:
         there = len(connections(vm))
         check(there == idle + busy, f"{vm.name} has {there} connections, not {idle + busy}")
@@ -61,9 +61,3 @@ def _crowded(moved: dict[str, int], idle: int) -> bool:
 def _count_on_rings(moved: dict[str, int]) -> int:
     """Count connections with both ways on rings, by counters: a list of thousands takes the guest seconds."""
     return min(moved[f"{way}_promoted"] - moved[f"{way}_demoted"] for way in ("tx", "rx"))
-
-
-def _channels(pair: Pair) -> list[int]:
-    """Return how many channels each VM has, as the host sees it."""
-    members = [m for region in pair.site.daemon.status()["regions"] for m in region["members"]]
-    return [next(m["channels"] for m in members if m["uuid"] == vm.uuid) for vm in pair.both]

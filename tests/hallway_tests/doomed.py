@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,12 +127,9 @@ def last_words_heard(pair: Pair, heard: Job, ends: tuple[str, ...] = ("ETIMEDOUT
 
 
 @contextlib.contextmanager
-def stopped_qemu(pair: Pair, peer: VM) -> Iterator[None]:
-    """Stop a member's QEMU; the block runs once the first VM has noticed."""
-    os.kill(peer.pid, signal.SIGSTOP)
-    try:
+def paused_peer(pair: Pair, peer: VM) -> Iterator[None]:
+    """Have a member stand still; the block runs once the first VM has noticed."""
+    with peer.paused():
         wait_for(lambda: not members(pair.a) & {peer.ip4, peer.ip6}, "it is unresponsive", 20)
         wait_for(lambda: not connections_with(pair.a, peer), "its streams are TCP's", 20 * pair.slow)
         yield
-    finally:
-        os.kill(peer.pid, signal.SIGCONT)

@@ -34,7 +34,13 @@ def add_help(item: pytest.Item, report: pytest.TestReport) -> None:
 def repeat(item: pytest.Item) -> str:
     """Return the command that runs a test alone, with the same random choices."""
     debug = ["--kernel", "debug"] if kernel_of(item) == "debug" else []
-    return shlex.join(["tests/run", item.nodeid, "--seed", str(item.config.option.seed), *debug])
+    return shlex.join(["tests/run", item.nodeid, *_options(item.config), *debug])
+
+
+def _options(config: pytest.Config) -> list[str]:
+    """Return the words without which a run is another one."""
+    on_xen = ["--xen", config.option.xen] if getattr(config.option, "xen", None) else []
+    return ["--seed", str(config.option.seed), *on_xen]
 
 
 def _not_run(report: Any) -> str:
@@ -64,4 +70,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
         terminalreporter.write_line(first.longreprtext)
         terminalreporter.write_line(f"NOT RUN: {count} tests of {reason}", red=True)
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
-        terminalreporter.write_line(f"to repeat: tests/run --lf --seed {terminalreporter.config.option.seed}")
+        words = ["tests/run", "--lf", *_options(terminalreporter.config)]
+        terminalreporter.write_line(f"to repeat: {shlex.join(words)}")

@@ -110,16 +110,16 @@ def _of_tests(commands: dict[str, list[str]]) -> dict[str, str]:
         names += [f"{COMPILED}/{path.name}::{name}" for name in functions]
     wrong = {}
     for text, words in commands.items():
-        chosen, before = names, ""
+        chosen, places, before = names, list[str](), ""
         for word in words:
             if word.startswith("-") and word not in options:
                 wrong[text] = f"tests/run has no option {word}"
             elif before == "-k":
                 chosen = [name for name in chosen if _is_meant(word, name)]
             elif not before and not word.startswith("-"):
-                chosen = [name for name in chosen if name.startswith(word.rstrip("/").lower())]
+                places.append(word.rstrip("/").lower())
             before = word if word.startswith("-") and word not in ("-x", "--lf") else ""
-        if not chosen:
+        if not [name for name in chosen if not places or name.startswith(tuple(places))]:
             wrong[text] = "no test is chosen"
     return wrong
 

@@ -14,7 +14,7 @@ import pytest
 from hallway_lab import programs, topology
 from hallway_lab.measure import Stand
 from hallway_lab.results import figure
-from hallway_tests import documents, guests
+from hallway_tests import documents, domains, guests
 from hallway_tests.pair import name_logs
 from hallway_tests.record import Outcome
 from hallway_tests.suite import wait_for
@@ -33,7 +33,7 @@ XWAY = {
 
 @dataclass
 class Between:
-    """Two VMs in which the module promotes each connection at its first byte."""
+    """Two VMs, or domains of Xen, in which the module promotes each connection at its first byte."""
 
     vms: Vms
     stand: Stand
@@ -62,9 +62,22 @@ def booted(kernel: str, share: Path, logs: Path) -> Iterator[Between]:
         site.daemon.kill(15)
 
 
+@contextlib.contextmanager
+def booted_on_xen(kernel: str, share: Path, logs: Path, kind: str) -> Iterator[Between]:
+    """Run two domains of Xen with all programs for the length of the block."""
+    options = {"domain_image": IMAGE, "mib": MEMORY_MIB, "kind": kind}
+    with domains.booted(kernel, share, logs, guests.slowness(kernel), **options) as pair:
+        pair.load(**guests.AT_ONCE)
+        yield Between(Vms(*pair.both), Stand(topology.Site(None, list(pair.both))))
+
+
 @pytest.fixture
-def between(site: Callable[[object], Between], kernel: str, share: Path) -> Between:
-    """Return the two VMs of this test's group."""
+def between(
+    request: pytest.FixtureRequest, site: Callable[[object], Between], kernel: str, share: Path
+) -> Between:
+    """Return the two VMs, or domains, of this test's group."""
+    if kind := request.config.option.xen:
+        return site(lambda logs: booted_on_xen(kernel, share, logs, kind))
     return site(lambda logs: booted(kernel, share, logs))
 
 
@@ -72,8 +85,10 @@ def _rows() -> Iterator[object]:
     # Programs of a file share their VMs; files run side by side.
     for module in (shells, web, browser, databases, files, streams, runtimes):
         for program in module.PROGRAMS:
-            group = pytest.mark.xdist_group(module.__name__.replace(".", "-"))
-            yield pytest.param(program, id=program.key, marks=group)
+            marks = [pytest.mark.xdist_group(module.__name__.replace(".", "-"))]
+            if program.xway:
+                marks.append(pytest.mark.xen(image=IMAGE))
+            yield pytest.param(program, id=program.key, marks=marks)
 
 
 @pytest.mark.record("programs")
@@ -82,9 +97,18 @@ def _rows() -> Iterator[object]:
 @pytest.mark.needs(f"image {IMAGE}", "programs.layout:lay_out")
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("program", [*_rows()])
-def test_program(program: Program, carrier: str, between: Between, rng: Random, outcome: Outcome) -> None:
+def test_program(
+    request: pytest.FixtureRequest,
+    program: Program,
+    carrier: str,
+    between: Between,
+    rng: Random,
+    outcome: Outcome,
+) -> None:
     """The program works, its content is right, and its bytes went through rings."""
     outcome.key, outcome.name = f"{program.key}-{carrier}", program.title
+    if request.config.option.xen:
+        outcome.key, outcome.name = f"xen-{outcome.key}", f"{program.title}, domains of Xen"
     outcome.figures |= {"carrier": carrier, "what is done": program.done, "XWAY": XWAY.get(program.xway, "")}
     with program.serve(between.vms):
         used = use(program, between.vms, between.stand, carrier, rng.getrandbits(30))
