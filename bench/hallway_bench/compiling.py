@@ -11,8 +11,8 @@ from hallway_lab.sh import run
 GCC = ("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall")
 
 
-def compile_program(name: str) -> Path:
-    """Compile a static program of bench/programs; return its path."""
+def compile_program(name: str, *more: str) -> Path:
+    """Compile a static program of bench/programs, with more words to the compiler; return its path."""
     target = paths.out("bench", name)
-    run([*GCC, "-static", "-o", target, paths.REPO / f"bench/programs/{name}.c"])
+    run([*GCC, "-static", "-o", target, paths.REPO / f"bench/programs/{name}.c", *more])
     return target

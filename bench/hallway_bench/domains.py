@@ -3,28 +3,41 @@
 
 The rows are those of figures in two papers, with what these say beside: Figures 12 and 16 of "Inter-domain
 Socket Communications" (XWAY, VEE 2008), and Figures 7 and 8 of "A Fast and Transparent Communication
-Protocol for Co-Resident Virtual Machines" (XenVMC, 2012). As there, TCP goes through xen-netfront; and
-beside are programs of one domain, by AF_UNIX and by TCP's loopback.
+Protocol for Co-Resident Virtual Machines" (XenVMC, 2012); for XWAY's Figures 13 and 15 see
+domainprograms.py. As there, TCP goes through xen-netfront. Beside are programs of one domain, by AF_UNIX and
+by TCP's loopback; and libxenvchan, by which programs that know of it share memory between domains.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hallway_lab import domains, xen
+from hallway_lab import domains, paths, topology, xen
+from hallway_lab.aptbox import AptBox
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 
+from . import bounds
+from .bounds import BOUND
+from .compiling import compile_program
 from .group import Group
 from .scenarios import CONNRATE_PORT, PINGPONG_PORT, STREAM_PORT
 
-PORTS = {"stream": STREAM_PORT, "pingpong": PINGPONG_PORT, "connrate": CONNRATE_PORT}
+PORTS = {
+    "stream": STREAM_PORT,
+    "pingpong": PINGPONG_PORT,
+    "connrate": CONNRATE_PORT,
+    "lifecycle": 7004,
+}
 # What the papers say, as ratios to TCP. XWAY: 3.8 Gb/s in writes of 2 KB, TCP on Xen 3.1 1.06 Gb/s.
 XWAY_STREAM, XWAY_CONNECT = "XWAY: 3.6×", "XWAY: ⅓×, connect()"
+# Fig. 16: bind() and listen() do nothing of its own there.
+XWAY_CALLS = {"connect": "⅓×", "accept": "slightly longer", "bind": "1×", "listen": "1×", "close": "½×"}
 XENVMC_STREAM, XENVMC_SHORT, XENVMC_LONG = "XenVMC: ≤ 9×", "XenVMC: 2.5 to 3×", "XenVMC: ≤ 6×"
 # size of writes, its name, target, what a paper says
 WRITES = (
@@ -42,6 +55,11 @@ TRIPS = (
     (16 << 10, "16 KB", 3.0, XENVMC_LONG),
     (64 << 10, "64 KB", 3.0, XENVMC_LONG),
 )
+COPIED_MAX = 256 << 10  # bytes that the bound copies at once, in writes that are larger, too
+# Another way between domains, for programs that are written for it.
+VCHAN = "libxenvchan"
+VCHAN_MODULES = "xen-gntalloc xen-gntdev xen-evtchn"
+VCHAN_LIBRARIES = ("xenvchan", "xengnttab", "xenevtchn", "xenstore", "xentoolcore", "xentoollog")
 # Within a domain: what is added to the port, the kind of socket (programs/common.h), and where `ss` has it.
 UNIX, LOOPBACK = "AF_UNIX", "loopback"
 WITHIN = {UNIX: (100, "local", "-x"), LOOPBACK: (200, "tcp", "--tcp")}
@@ -54,13 +72,21 @@ class Domains(Group):
     stand: Stand
 
     def prepare(self, kernel: str) -> None:
-        """Fetch Xen, and pack what boots on it."""
+        """Fetch Xen, pack what boots on it, and compile what speaks libxenvchan."""
         xen.prepare(kernel)
+        tree = paths.out("bench", "libxen")
+        AptBox("stable").unpack(tree, ["libxen-dev"])
+        libraries = [f"-l{name}" for name in VCHAN_LIBRARIES]
+        folder = tree / "usr/lib/x86_64-linux-gnu"
+        self._vchan = compile_program("vchan", f"-I{tree}/usr/include", f"-L{folder}", *libraries)
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot Xen, dom0 and the domains."""
+        shutil.copy(self._vchan, topology.share_folder(kernel))
         with domains.standing(kernel) as self.stand:
+            for vm in self.stand.vms:
+                vm.run(f"modprobe -a {VCHAN_MODULES}")
             yield self.stand
 
     def rows(self) -> list[Row]:
@@ -73,6 +99,7 @@ class Domains(Group):
             ),
             self._round_trip("spin", "spinning", 1, "1 B", None, 30.0, ""),
             self._connections(),
+            *(self._call_of_life(name, f"XWAY: {paper}") for name, paper in XWAY_CALLS.items()),
         ]
 
     def _stream(self, size: int, text: str, target: float, paper: str) -> Row:
@@ -81,7 +108,18 @@ class Domains(Group):
 
         words = f"{size} {self.seconds}"
         return self._row(
-            "stream", f"-{size}", f"stream, writes of {text}", "MB/s", words, measure, target, paper=paper
+            "stream",
+            f"-{size}",
+            f"stream, writes of {text}",
+            "MB/s",
+            words,
+            measure,
+            target,
+            paper=paper,
+            more=(
+                (VCHAN, lambda: measure(self._by_vchan("stream", size))),
+                (BOUND, lambda: bounds.copies(self.stand.client, min(size, COPIED_MAX), self.seconds)),
+            ),
         )
 
     def _round_trip(
@@ -102,6 +140,7 @@ class Domains(Group):
             lower_is_better=True,
             spin_us=spin_us,
             paper=paper,
+            more=() if spin_us is None else ((VCHAN, lambda: measure(self._by_vchan("trips", size))),),
         )
 
     def _connections(self) -> Row:
@@ -117,6 +156,20 @@ class Domains(Group):
             paper=XWAY_CONNECT,
         )
 
+    def _call_of_life(self, name: str, paper: str) -> Row:
+        return self._row(
+            "lifecycle",
+            f"-{name}",
+            f"{name}()",
+            "µs, p50",
+            f"{name} {self.seconds}",
+            lambda said: Run(said["p50_us"]),
+            0.95,
+            lower_is_better=True,
+            carries=False,
+            paper=paper,
+        )
+
     def _row(
         self,
         program: str,
@@ -126,7 +179,9 @@ class Domains(Group):
         words: str,
         measure: Callable[[dict[str, float]], Run],
         target: float,
-        **more: Any,
+        *,
+        more: tuple[tuple[str, Callable[[], Run]], ...] = (),
+        **options: Any,
     ) -> Row:
         return Row(
             key=f"xen-{program}{suffix}",
@@ -138,8 +193,9 @@ class Domains(Group):
             beside=(
                 (UNIX, lambda: measure(self._within(program, UNIX, words))),
                 (LOOPBACK, lambda: measure(self._within(program, LOOPBACK, words))),
+                *more,
             ),
-            **more,
+            **options,
         )
 
     def _between(self, program: str, words: str) -> dict[str, float]:
@@ -153,6 +209,12 @@ class Domains(Group):
         self._servers.need(self.stand.client, f"/hallway/{program} -s {kind}:{port}", port, sockets)
         where = "local:" if way == UNIX else self.stand.client.ip4
         return self._call(program, f"{where} {port}", words)
+
+    def _by_vchan(self, what: str, size: int) -> dict[str, float]:
+        client, server = self.stand.client, self.stand.server
+        self._servers.need(server, f"/hallway/vchan -s {client.domid}", 0, "")
+        command = f"/hallway/vchan -c {server.domid} {what} {size} {self.seconds}"
+        return json.loads(client.run(command, timeout=self.seconds + 60).out)
 
     def _call(self, program: str, where: str, words: str) -> dict[str, float]:
         command = f"/hallway/{program} -c {where} {words}"

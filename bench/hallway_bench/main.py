@@ -23,6 +23,7 @@ from hallway_lab.sh import guarded, say, step
 
 from . import growth, instructions, native, report
 from .compiling import compile_program
+from .domainprograms import DomainPrograms
 from .domains import Domains
 from .group import Group
 from .hostend import HostEnd
@@ -41,6 +42,7 @@ PROGRAMS = (
     "stream",
     "pingpong",
     "connrate",
+    "lifecycle",
     "disk",
     "crowd",
     "native",
@@ -104,6 +106,7 @@ def _bench(options: argparse.Namespace) -> int:
         Siblings(seconds),
         Tiers(seconds),
         Domains(seconds),
+        DomainPrograms(seconds),
         Within(seconds),
         Native(seconds),
     ]

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hallway_lab import isolate, outsourcing, paths, prepare, programs, provision
 from hallway_lab.aptbox import AptBox
@@ -82,22 +82,19 @@ class Tiers(Group):
 
     def prepare(self, kernel: str) -> None:
         """Fetch what the VMs, and their clients, need besides."""
-        provision.need("wrk")
-        prepare.run_steps(prepare.guest_steps(kernel, IMAGE))
-        AptBox("stable").unpack(paths.out("bench", "driver"), [DRIVER])
+        prepare_tiers(kernel)
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot both VMs, and start the servers in them."""
-        share = paths.out("share", kernel)
-        shutil.copytree(paths.out("bench", "driver") / DRIVERS, share / "driver", dirs_exist_ok=True)
+        lay_driver(kernel)
         options = {"image": IMAGE, "memory_mib": MEMORY_MIB}
         with outsourcing.standing_pair(kernel, OF_DATABASE, RULES, **options) as self.stand:
             application, database = self.stand.client, self.stand.server
             assert database
             for vm in (application, database):
-                _serve_database(vm)
-            _serve_pages(application, {LOCAL: "127.0.0.1", BY_HOST: HOST, BY_NIC: database.ip4})
+                serve_database(vm)
+            serve_pages(application, {LOCAL: "127.0.0.1", BY_HOST: HOST, BY_NIC: database.ip4})
             yield self.stand
 
     def rows(self) -> list[Row]:
@@ -119,17 +116,38 @@ class Tiers(Group):
         on = self.stand.on
         port = LOCAL if count == 1 else BY_HOST if on else BY_NIC
         address = HOST if on else self.stand.client.ip4
-        secret = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
-        words = ["wrk", "-t", "1", "-c", str(users), "-d", str(self.seconds), "--timeout", "20"]
-        words += ["-H", f"Authorization: Basic {secret}", f"http://{address}:{port}/"]
-        said = run([*isolate.on_host(NETNS), *words], timeout=self.seconds + 60)
-        rate = re.search(r"Requests/sec:\s*([\d.]+)", said)
-        if not rate or "Non-2xx" in said or "Socket errors" in said:
-            raise LabError(f"`{' '.join(words)}`: not each request had its page:\n{said}")
-        return Run(float(rate[1]))
+        return Run(fetch_pages(f"{address}:{port}", users, self.seconds, isolate.on_host(NETNS)))
 
 
-def _serve_database(vm: VM) -> None:
+def prepare_tiers(kernel: str) -> None:
+    """Fetch what VMs of this kernel, and their clients, need for two tiers."""
+    provision.need("wrk")
+    prepare.run_steps(prepare.guest_steps(kernel, IMAGE))
+    AptBox("stable").unpack(paths.out("bench", "driver"), [DRIVER])
+
+
+def lay_driver(kernel: str) -> None:
+    """Lay out the driver for VMs of this kernel."""
+    share = paths.out("share", kernel)
+    shutil.copytree(paths.out("bench", "driver") / DRIVERS, share / "driver", dirs_exist_ok=True)
+
+
+def fetch_pages(site: str, users: int, seconds: int, where: Sequence[str] = ()) -> float:
+    """Have users of a site, ADDRESS:PORT, fetch its page all the time; return how many pages come a second.
+
+    `where`: words that run their program elsewhere.
+    """
+    secret = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
+    words = ["wrk", "-t", "1", "-c", str(users), "-d", str(seconds), "--timeout", "20"]
+    words += ["-H", f"Authorization: Basic {secret}", f"http://{site}/"]
+    said = run([*where, *words], timeout=seconds + 60)
+    rate = re.search(r"Requests/sec:\s*([\d.]+)", said)
+    if not rate or "Non-2xx" in said or "Socket errors" in said:
+        raise LabError(f"`{' '.join(words)}`: not each request had its page:\n{said}")
+    return float(rate[1])
+
+
+def serve_database(vm: VM) -> None:
     """Run MariaDB with the table of users."""
     vm.run("mkdir -p /run/mysqld && chown mysql /run/mysqld")
     words = "exec mariadbd --user=mysql --bind-address=0.0.0.0 --skip-name-resolve"
@@ -138,11 +156,11 @@ def _serve_database(vm: VM) -> None:
     vm.run("mariadb", stdin=SQL.format(name=NAME, digest=digest), timeout=120)
 
 
-def _serve_pages(vm: VM, sites: dict[int, str]) -> None:
+def serve_pages(vm: VM, sites: dict[int, str]) -> None:
     """Run Apache httpd; `sites`: the addresses of databases, by port."""
     vm.run(f"cp /hallway/driver/* /{DRIVERS}/; mkdir -p /srv/tiers")
     vm.run(f"head -c {PAGE // 2} /dev/urandom | od -An -tx1 -v | tr -d ' \\n' >/srv/tiers/index.html")
     modules = (f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n" for name in MODULES)
     tiers = (SITE.format(port=port, address=address, database=DATABASE) for port, address in sites.items())
     vm.put("".join([*modules, APACHE, *tiers]), "/etc/apache2/tiers.conf")
-    programs.serve(vm, "exec apache2 -f /etc/apache2/tiers.conf -DFOREGROUND", LOCAL, timeout=60)
+    programs.serve(vm, "exec apache2 -f /etc/apache2/tiers.conf -DFOREGROUND", next(iter(sites)), timeout=60)

@@ -94,12 +94,13 @@ KINDS = {
             "Xen",
             (
                 *("name", "kernel", "TCP", "Hallway", "ratio", "target", "paper", "AF_UNIX", "loopback"),
-                *("of payload →", "verdict"),
+                *("libxenvchan", "bound", "of payload →", "verdict"),
             ),
             "Between two domains of Xen that share their CPUs with dom0: TCP goes through xen-netfront and"
             " dom0's bridge. *paper*: the ratio to TCP that a paper reports: XWAY is Kim et al., VEE 2008;"
             " XenVMC is Ren et al., 2012. *AF_UNIX*, *loopback*: the same between two programs of one"
-            " domain.",
+            " domain. *libxenvchan*: a library for programs that share memory between domains by"
+            " themselves. *bound*: one program that copies each byte as often as a ring does.",
         ),
         Kind(
             "within",
