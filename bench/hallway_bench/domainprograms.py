@@ -113,7 +113,7 @@ class DomainPrograms(Group):
         if server:
             self._servers.need(self.stand.server, server, port)
         words = command.replace("ADDRESS", self.stand.server.ip4)
-        said = client.run(f"begin=$(date +%s%N); {words}; echo $(($(date +%s%N) - begin))", timeout=180)
+        said = client.run(f"begin=$(date +%s%N); {words} && echo $(($(date +%s%N) - begin))", timeout=180)
         arrived = client.run(f"sha256sum <{COPY} && rm {COPY}", timeout=120).out
         if arrived != self._digest:
             raise LabError(f"`{words}`: SHA-256 differs: {self._digest} on the server, {arrived} here")
