@@ -54,7 +54,7 @@ pub fn enable(xml: &str, wanted: &Wanted) -> Result<Enabled> {
     let has_ports = has_root_ports(&devices)?;
     let count = if has_ports { wanted.ports } else { 0 };
     let ports: Vec<_> = (0..count).map(|at| format!("{ALIAS}-port{at}")).collect();
-    let slot = find_slot(&devices).filter(|_| has_ports);
+    let slot = find_slot(&domain, &devices).filter(|_| has_ports);
     let place = slot.map_or(String::new(), |slot| {
         format!("\n      <address type='pci' bus='0x00' slot='{slot:#04x}' function='0x0'/>")
     });
@@ -177,18 +177,25 @@ fn has_root_ports(devices: &Node) -> Result<bool> {
 }
 
 /// A slot of the first bus that no device has. libvirt places its own from the other end.
-fn find_slot(devices: &Node) -> Option<u32> {
-    let number = |node: &Node, name| {
-        let text = node.attribute(name).unwrap_or("0x0");
-        u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
-    };
+fn find_slot(domain: &Node, devices: &Node) -> Option<u32> {
+    let hexadecimal = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let number = |node: &Node, name| hexadecimal(node.attribute(name).unwrap_or("0x0"));
     let places = devices.descendants().filter(|node| {
         node.has_tag_name("address")
             && node.attribute("type") == Some("pci")
             && number(node, "domain") == Some(0)
             && number(node, "bus") == Some(0)
     });
-    let used: Vec<_> = places.filter_map(|node| number(&node, "slot")).collect();
+    let mut used: Vec<_> = places.filter_map(|node| number(&node, "slot")).collect();
+    // Devices that the XML has as words for QEMU, `addr=SLOT[.FUNCTION]`, on whatever bus.
+    let words = domain
+        .descendants()
+        .filter(|node| node.has_tag_name((NAMESPACE, "arg")));
+    let words = words.filter_map(|node| node.attribute("value"));
+    let addresses = words
+        .flat_map(|word| word.split(','))
+        .filter_map(|one| one.strip_prefix("addr="));
+    used.extend(addresses.filter_map(|address| hexadecimal(address.split('.').next()?)));
     (1..CHIPSET).rev().find(|slot| !used.contains(slot))
 }
 
@@ -284,6 +291,12 @@ mod tests {
             place(&q35.replace("</devices>", taken)).as_deref(),
             Some("0x1d")
         );
+        let words = "</devices><qemu:commandline><qemu:arg value='-device'/>\
+            <qemu:arg value='pcie-root-port,id=a,addr=0x1e'/><qemu:arg value='-device'/>\
+            <qemu:arg value='pcie-root-port,addr=1d.0,id=b'/></qemu:commandline>";
+        let by_words = q35.replace("</devices>", words);
+        let by_words = by_words.replace("<domain", &format!("<domain xmlns:qemu='{NAMESPACE}'"));
+        assert_eq!(place(&by_words).as_deref(), Some("0x1c"));
     }
 
     #[test]
