@@ -64,7 +64,7 @@ static const char *const call_names[] = {
 static struct {
 	bool server;
 	bool calm;		/* a pause after each call */
-	bool may_be_short;	/* a blocking call, because the module goes */
+	bool may_be_short;	/* a blocking call: the module goes, or programs are frozen */
 	const char *host, *port;
 	const char *hold;	/* no call is made while this file exists */
 	unsigned int conns, calls, pauses;
@@ -314,6 +314,15 @@ static ssize_t send_file(int fd, const unsigned char *buf, size_t n)
 	return ret;
 }
 
+/*
+ * Programs that are frozen, as before a domain of Xen is saved, have their calls interrupted:
+ * by TCP, too, where the socket has a time limit, as those here.
+ */
+static bool was_interrupted(ssize_t n)
+{
+	return n < 0 && errno == EINTR && opt.may_be_short;
+}
+
 /* All of it: what is in the pipe can't be taken back. */
 static ssize_t send_pipe(int fd, int *pipe_fds, const unsigned char *buf,
 			 size_t n)
@@ -325,7 +334,9 @@ static ssize_t send_pipe(int fd, int *pipe_fds, const unsigned char *buf,
 	if (write(pipe_fds[1], buf, n) != (ssize_t)n)
 		return -1;
 	for (left = n; left; left -= ret) {
-		ret = splice(pipe_fds[0], NULL, fd, NULL, left, SPLICE_F_MOVE);
+		do
+			ret = splice(pipe_fds[0], NULL, fd, NULL, left, SPLICE_F_MOVE);
+		while (was_interrupted(ret));
 		if (ret <= 0)
 			return -1;
 	}
@@ -381,6 +392,8 @@ static void *send_all(void *data)
 		die("pipe");
 	while (!sender_done(c)) {
 		n = send_some(c, buf, pipe_fds, true);
+		if (was_interrupted(n))
+			continue;
 		if (n <= 0) {
 			fail(c, "send: %s", n ? strerror(errno) : "nothing sent");
 			goto out;
@@ -522,10 +535,13 @@ static void *recv_all(void *data)
 
 	if (pipe(pipe_fds))
 		die("pipe");
-	while ((n = recv_some(c, buf, pipe_fds, true)) > 0) {
-		c->rx.pos += n;
-		pause_maybe(&c->rx);
-	}
+	do {
+		n = recv_some(c, buf, pipe_fds, true);
+		if (n > 0) {
+			c->rx.pos += n;
+			pause_maybe(&c->rx);
+		}
+	} while (n > 0 || was_interrupted(n));
 	recv_end(c, n);
 	close(pipe_fds[0]);
 	close(pipe_fds[1]);
