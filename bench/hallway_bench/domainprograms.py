@@ -96,7 +96,7 @@ class DomainPrograms(Group):
                 key=f"xen-tiers-{users}",
                 title=f"Apache → MariaDB, {users} users outside",
                 unit="1/s",
-                command=f"wrk -t 1 -c {users} -d {self.seconds} -H 'Authorization: Basic …' http://ADDRESS/",
+                command=tiers.describe_fetch(users, self.seconds),
                 paper=XWAY_USERS,
                 target=1.0,
                 # Of what goes between the domains; what users outside fetch is on no ring.

@@ -104,7 +104,7 @@ class Tiers(Group):
                 key=f"outsource-tiers-{count}-{users}",
                 title=f"outside → Apache + MariaDB in {count} VM{'s' * (count > 1)}, {users} users",
                 unit="1/s",
-                command=f"wrk -t 1 -c {users} -d {self.seconds} -H 'Authorization: Basic …' http://ADDRESS/",
+                command=describe_fetch(users, self.seconds),
                 paper=PAPER,
                 run=functools.partial(self._fetch, count, users),
             )
@@ -130,6 +130,11 @@ def lay_driver(kernel: str) -> None:
     """Lay out the driver for VMs of this kernel."""
     share = paths.out("share", kernel)
     shutil.copytree(paths.out("bench", "driver") / DRIVERS, share / "driver", dirs_exist_ok=True)
+
+
+def describe_fetch(users: int, seconds: int) -> str:
+    """Return what fetch_pages() runs, for people."""
+    return f"wrk -t 1 -c {users} -d {seconds} -H 'Authorization: Basic …' http://ADDRESS/"
 
 
 def fetch_pages(site: str, users: int, seconds: int, where: Sequence[str] = ()) -> float:
