@@ -56,9 +56,10 @@ def prepare_nft(_kernel: str) -> None:
 
 
 class Systemd:
-    """One that has booted. `cgroup`: its first one, as this process sees it."""
+    """One that has booted. `root`, and `cgroup`, its first one: as this process sees them."""
 
-    def __init__(self, init: int, cgroup: Path) -> None:
+    def __init__(self, init: int, root: Path, cgroup: Path) -> None:
+        self.root = root
         self._enter = ["nsenter", f"--target={init}", "--all", "--root", "--wd"]
         self.cgroup = cgroup
 
@@ -139,6 +140,6 @@ def boot(root: Root) -> Iterator[Systemd]:
         stack.callback(process.kill)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         init = int(str(wait_for(lambda: children.read_text().strip(), "it has a process")))
-        booted = Systemd(init, cgroup)
+        booted = Systemd(init, root.path, cgroup)
         wait_for(booted.has_booted, "systemd has booted", 60)
         yield booted

@@ -67,10 +67,28 @@ def booted(request: pytest.FixtureRequest) -> Iterator[Systemd]:
             yield one
 
 
+PROPERTIES = {
+    "Type": "notify",
+    "Restart": "on-failure",
+    "OOMPolicy": "continue",
+    "LimitNOFILE": "524288",
+    "StartLimitBurst": "30",
+    "StartLimitIntervalUSec": "1min",
+    "RuntimeDirectory": "hallway",
+    "RuntimeDirectoryPreserve": "yes",
+}
+
+
 def _is_confined(pid: int) -> bool:
     """Tell whether a process has given up what it was started with."""
     status = Path(f"/proc/{pid}/status").read_text()
     return "\nUid:\t65534\t" in status and "\nCapEff:\t0000000000000000\n" in status
+
+
+def _lines(booted: Systemd, priority: str, unit: str = "hallwayd") -> str:
+    """Return a unit's lines in the journal that have this priority or a higher one."""
+    words = ("--no-pager", "--output=cat", f"--unit={unit}", f"--priority={priority}")
+    return booted.run("journalctl", *words)
 
 
 def _inodes(booted: Systemd) -> list[int]:
@@ -81,14 +99,23 @@ def _inodes(booted: Systemd) -> list[int]:
 @pytest.mark.parametrize("booted", [()], ids=["alone"], indirect=True)
 def test_region(booted: Systemd) -> None:
     """hallwayd serves a QEMU of another user, and the next one goes on with it."""
+    # What systemd has understood of the unit, not what is written there.
+    said = booted.run("systemctl", "show", f"--property={','.join(PROPERTIES)}", "hallwayd")
+    assert dict(line.split("=", 1) for line in said.splitlines()) == PROPERTIES
     booted.start("hallwayd")
     booted.start_qemu(VM, region="web")
     before = booted.holders()
     booted.start("hallwayd")
     assert len(before) == 1 and booted.holders() == before
     # No helper without outsource.conf, and the log says what it lacks.
-    log = booted.run("journalctl", "--no-pager", "--unit=hallwayd")
+    log = _lines(booted, "info")
     assert "no outsourcer can be started" in log and "took over from the daemon before" in log
+    assert "took over from the daemon before" not in _lines(booted, "warning")
+    # The error with which a daemon ends is one in the journal, too.
+    (booted.root / "etc/hallway/hallwayd.toml").write_text("group = 1")
+    with pytest.raises(AssertionError):
+        booted.start("hallwayd")
+    assert "hallwayd.toml" in _lines(booted, "err")
 
 
 @pytest.mark.parametrize("booted", [("outsource",)], ids=["outsource"], indirect=True)
@@ -111,6 +138,10 @@ def test_helpers(booted: Systemd) -> None:
     assert helpers() == started and _inodes(booted) == before
     booted.run("hallwayd", "--stop")
     wait_for(lambda: not helpers() + booted.pids(systemd.HALLWAYD), "all has ended")
+    # They have the same log, to which the journal adds the time.
+    assert "\n INFO the guest has departed\n" in _lines(booted, "info")
+    booted.run("systemd-run", "--unit=alone", "/usr/local/sbin/hallway-outsource")
+    wait_for(lambda: "only hallwayd starts this" in _lines(booted, "err", "alone"), "its error is one there, too")
 
 
 # Sends a datagram from the cgroup that it is given, or from its own.

@@ -23,6 +23,7 @@ BELOW = {
     "shm": set(),
     "unix": set(),
     "control": set(),
+    "log": set(),
     "cpus": set(),
     "qmp": {"unix"},
     "ivshmem-server": {"unix"},
@@ -30,24 +31,24 @@ BELOW = {
     "membership": {"abi", "shm"},
     "netlink": {"abi", "membership"},
     "ring": {"abi", "shm"},
-    "endpoint": {"abi", "ring", "shm"},
+    "endpoint": {"abi", "log", "ring", "shm"},
     "outsource": {"abi", "ring", "shm", "endpoint"},
     "host": {"abi", "ring", "shm", "endpoint", "unix"},
     "daemon": {
-        *("abi", "shm", "control", "qmp", "ivshmem-server", "membership"),
+        *("abi", "shm", "control", "log", "qmp", "ivshmem-server", "membership"),
         *("endpoint", "outsource", "host", "xenstore", "cpus", "unix"),
     },
-    "libvirt": {"control", "membership"},
+    "libvirt": {"control", "log", "membership"},
     "tunnel": {"abi", "netlink", "unix"},
     "capi": {"tunnel"},
-    "cli": {"abi", "control", "netlink", "tunnel", "unix"},
+    "cli": {"abi", "control", "log", "netlink", "tunnel", "unix"},
 }
 
 # The daemon's modules: each may use those before it. A component owns its data
 # and is used by those after it; what it wants of them, it returns (effect.rs).
 MODULES = (
     *("run", "program", "regionspec", "options", "config", "access"),
-    *("effect", "domains", "lines", "journal", "notify", "poller"),
+    *("effect", "domains", "lines", "notify", "poller"),
     *("keeper/holder", "keeper/state", "keeper/pidfd", "keeper"),
     *("connections/ringer", "connections/line", "connections/connection", "connections"),
     *("regions/served", "regions"),

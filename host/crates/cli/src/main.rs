@@ -193,7 +193,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_output_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hallway: {error:#}");
+            hallway_log::print_error("hallway", &error);
             ExitCode::FAILURE
         }
     }

@@ -135,7 +135,7 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
         return resumed;
     }
     if let Err(error) = resumed {
-        eprintln!("hallway: {error:#}");
+        hallway_log::print_error("hallway", &error);
     }
     let program = program.to_string_lossy();
     let ended = ended.with_context(|| program.to_string())?;

@@ -12,7 +12,7 @@
 //! | [`keeper`] | the holder process, and the state that it keeps |
 //! | [`clients`] | the control socket |
 //! | [`options`], [`config`], [`access`], [`run`] | what people give; what lies in the file system |
-//! | [`lines`], [`journal`], [`notify`] | bounds and form of the log; word to the service manager |
+//! | [`lines`], [`notify`] | bounds of the log; word to the service manager |
 //! | [`stop`] | `hallwayd --stop` |
 
 mod access;
@@ -24,7 +24,6 @@ mod cpus;
 mod domains;
 mod effect;
 mod helpers;
-mod journal;
 mod keeper;
 mod lines;
 mod notify;
@@ -56,7 +55,6 @@ use nix::unistd::execv;
 use crate::access::Access;
 use crate::config::Config;
 use crate::domains::{Domains, Rules};
-use crate::journal::Prioritised;
 use crate::keeper::Holder;
 use crate::options::Options;
 use crate::run::RunDir;
@@ -197,25 +195,13 @@ fn main() -> ExitCode {
     } else if options.stop {
         Config::of(&options).and_then(|config| stop::stop(&options, &config))
     } else {
-        use std::io::IsTerminal;
-        let lines = tracing_subscriber::fmt()
-            .with_max_level(options.log_level)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(false)
-            // A log that takes no lines must not end the daemon: eprintln! panics then.
-            .log_internal_errors(false);
-        if journal::is_there() {
-            lines.without_time().map_event_format(Prioritised).init();
-        } else {
-            lines.init();
-        }
+        hallway_log::start(options.log_level);
         serve(&options)
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hallwayd: {error:#}");
+            hallway_log::print_error("hallwayd", &error);
             ExitCode::FAILURE
         }
     }

@@ -750,15 +750,27 @@ fn the_service_manager_is_notified_when_qemu_can_connect() {
 #[test]
 fn lines_for_the_journal_have_a_priority() {
     let dir = std::env::temp_dir().join(format!("hwj-{}", std::process::id()));
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hallwayd"));
-    command
-        .args(["--config", "/dev/null", "--run-dir"])
-        .arg(&dir);
-    command
-        .env("JOURNAL_STREAM", "1:2")
-        .stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let start = |config: &str, is_journal: bool| {
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        let stream = nix::sys::stat::fstat(&writer).unwrap();
+        // That of another program differs, which this one was started by.
+        let inode = stream.st_ino + u64::from(!is_journal);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hallwayd"));
+        command
+            .args(["--config", config, "--run-dir"])
+            .arg(&dir)
+            .env("JOURNAL_STREAM", format!("{}:{inode}", stream.st_dev))
+            .stderr(writer);
+        (command.spawn().unwrap(), BufReader::new(File::from(reader)).lines())
+    };
+    // Also that with which it ends.
+    for (is_journal, begin) in [(true, "<3>hallwayd: "), (false, "hallwayd: ")] {
+        let (mut child, mut lines) = start("/nowhere", is_journal);
+        let error = lines.next().unwrap().unwrap();
+        assert!(error.starts_with(begin), "{error}");
+        assert!(!child.wait().unwrap().success());
+    }
+    let (mut child, mut lines) = start("/dev/null", true);
     let mut next = || lines.next().unwrap().unwrap();
     let (warning, ready) = (next(), next());
     assert!(warning.starts_with("<4> WARN neither"), "{warning}");

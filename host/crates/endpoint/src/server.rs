@@ -7,7 +7,6 @@
 //! all that a round did. A program may spin: for some time it makes further rounds, in which
 //! it looks at the sockets that have run dry, before these ask for a doorbell.
 
-use std::io::IsTerminal;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -428,18 +427,11 @@ fn serve(program: impl Program) -> Result<()> {
 
 /// The whole life of a program of this name, which hallwayd starts.
 pub fn run(name: &str, program: impl Program) -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        // The reader of the log may have ended: that must not end this program.
-        .log_internal_errors(false)
-        .init();
+    hallway_log::start(tracing::Level::INFO);
     match serve(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{name}: {error:#}");
+            hallway_log::print_error(name, &error);
             ExitCode::FAILURE
         }
     }

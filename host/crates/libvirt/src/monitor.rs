@@ -95,7 +95,7 @@ fn shared(number: usize) -> Result<(usize, Arc<Connect>)> {
             // A thread hangs there, and the next try would have one more: hallwayd starts
             // the process again.
             (Err(error), None) if begin.elapsed() >= CONNECT => {
-                eprintln!("hallway-libvirt: {error:#}");
+                hallway_log::print_error("hallway-libvirt", &error);
                 std::process::exit(1);
             }
             (Err(error), None) => return Err(error),

@@ -350,6 +350,8 @@ fn command(
     command
         .arg0(program)
         .env_clear()
+        // It writes to the same log.
+        .envs(std::env::vars_os().filter(|(name, _)| name == hallway_log::STREAM_VARIABLE))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null());
