@@ -106,6 +106,7 @@ def test_disabled(confined: Confined) -> None:
         confined.sweep()
 
 
+@pytest.mark.last  # doctor finds what it has denied
 def test_by_hand(enabled: Confined) -> None:
     """A domain opens a region's file with the rules of docs/install.md, and not without them."""
     name, file = NAMES[0], "/dev/shm/hallway/r"
@@ -116,6 +117,7 @@ def test_by_hand(enabled: Confined) -> None:
         enabled.begin(name)
         assert "Permission denied" in enabled.monitor(name, add)
         assert any(file in line for line in enabled.denials()[len(before) :])
+        assert f"AppArmor has denied {file} to a QEMU" in enabled.doctor()
         enabled.host.virsh("destroy", name)
         enabled.host.put(site + _rules(), SITE)
         enabled.begin(name)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hallway_lab import topology
+from hallway_lab import accel, topology
 from hallway_lab.emulator import FAST
 from hallway_lab.vm import VM, Plain, boot_all
 from hallway_tests.guests import (
@@ -263,6 +263,18 @@ def _refused(guest: Guest, page: mmap.mmap, major: int, minor: int) -> None:
     )
     guest.says(refused)
     guest.advises(NOT_JOINED, refused)
+
+
+def test_one_cpu(guest: Guest) -> None:
+    """Doctor names an emulated CPU without barriers, and not one that has room for another."""
+    if accel.name() != "tcg":
+        pytest.skip("no CPU is emulated")
+    no_barriers = "the CPU is emulated, with room for one"
+    assert no_barriers not in guest.vm.run("hallway doctor", check=False).out
+    vm = guest.pair.third(5, extra=["-smp", "1,maxcpus=1"])
+    with boot_all(vm):
+        said = vm.run("hallway doctor", check=False).out
+    assert no_barriers in said and "-smp 1,maxcpus=2" in said, said
 
 
 RULES = """

@@ -5,6 +5,7 @@ mod domains;
 mod log;
 mod reasons;
 
+use std::arch::x86_64::__cpuid;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -80,6 +81,13 @@ pub fn host(run_dir: &Path) -> Result<()> {
                 Some(Domain::Dom0) => domains::START,
                 _ => "systemctl start hallwayd; journalctl -u hallwayd says why it ended",
             },
+        ),
+    }
+    match log::last_denials() {
+        Ok(paths) => judge_denials(&paths, &mut found),
+        Err(error) => found.note(
+            format!("what AppArmor has denied is not known: the kernel's log: {error}"),
+            "hallway doctor as root looks there, too",
         ),
     }
     found.report("all is well, as far as the host can see: hallway doctor in a guest sees the rest")
@@ -183,13 +191,24 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
     }
 }
 
+/// Judges what AppArmor denied: QEMU, and what started it, say no more than "Permission denied".
+fn judge_denials(paths: &[String], found: &mut Findings) {
+    for path in paths {
+        found.add(
+            format!("in the last 10 minutes AppArmor has denied {path} to a QEMU"),
+            "unless that is mended: use hallway enable, which needs no rules, or add those of docs/install.md to \
+             /etc/apparmor.d/local/abstractions/libvirt-qemu and start the VM again",
+        );
+    }
+}
+
 /// Looks at a guest.
 pub fn guest() -> Result<()> {
     let mut found = Findings::default();
     let domain = xen::domain();
     devices(domain, &mut found);
     if domain.is_none() {
-        emulated(&mut found);
+        judge_cpus(is_emulated(), find_places(), &mut found);
     }
     if guest::is_loaded() {
         let mut client = guest::client()?;
@@ -285,11 +304,45 @@ fn judge_devices(all: &[Device], domain: Option<Domain>, found: &mut Findings) {
     }
 }
 
+/// Whether QEMU emulates this CPU, and no hypervisor runs it: its signature says so. The CPU's name
+/// does not, since some models have the same name under both.
+fn is_emulated() -> bool {
+    const SIGNATURE: u32 = 0x4000_0000;
+    const HYPERVISOR: u32 = 1 << 31;
+    #[allow(unused_unsafe)] // safe since a later Rust
+    // SAFETY: each x86-64 CPU has this instruction.
+    let (features, signature) = unsafe { (__cpuid(1).ecx, __cpuid(SIGNATURE)) };
+    let text = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);
+    features & HYPERVISOR != 0 && text.as_flattened() == b"TCGTCGTCGTCG"
+}
+
+/// How many CPUs the machine has room for. Root alone may read the table, and some machines have
+/// none: then what the kernel has found.
+fn find_places() -> usize {
+    match std::fs::read("/sys/firmware/acpi/tables/APIC") {
+        Ok(madt) => count_places(&madt),
+        Err(_) => std::fs::read_to_string("/sys/devices/system/cpu/possible")
+            .map_or(0, |possible| if possible.trim() == "0" { 1 } else { 2 }),
+    }
+}
+
+/// How many CPUs the machine has room for, by the interrupt controllers in ACPI's table of them
+/// (MADT). The kernel's own number is smaller where its command line says so.
+fn count_places(madt: &[u8]) -> usize {
+    const ENTRIES: usize = 44; // where they begin
+    let mut rest = madt.get(ENTRIES..).unwrap_or_default();
+    let mut count = 0;
+    while let [kind, length, ..] = *rest {
+        // Local APIC, and local x2APIC. QEMU lists those of CPUs that may still come.
+        count += usize::from(kind == 0 || kind == 9);
+        rest = rest.get(usize::from(length).max(2)..).unwrap_or_default();
+    }
+    count
+}
+
 /// QEMU's emulation of one CPU has no memory barriers.
-fn emulated(found: &mut Findings) {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let is_tcg = read("/proc/cpuinfo").contains("QEMU TCG");
-    if is_tcg && read("/sys/devices/system/cpu/possible").trim() == "0" {
+fn judge_cpus(is_emulated: bool, places: usize, found: &mut Findings) {
+    if is_emulated && places == 1 {
         found.add(
             "the CPU is emulated, with room for one: QEMU then emits no memory barriers",
             "give QEMU -smp 1,maxcpus=2 (libvirt: <vcpu current='1'>2</vcpu>), or use KVM",
@@ -563,6 +616,51 @@ mod tests {
                 part.is_none_or(|part| found.found[0].what.contains(part)),
                 "{:?}",
                 found.found
+            );
+        }
+    }
+
+    #[test]
+    fn places_for_cpus_are_counted_in_any_table() {
+        let local_apic = [0, 8, 0, 0, 1, 0, 0, 0];
+        let io_apic = [1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let table = [&[0; 44][..], &local_apic, &io_apic, &local_apic].concat();
+        assert_eq!(count_places(&table), 2);
+        assert_eq!(count_places(&table[..60]), 1);
+        assert_eq!(count_places(&[]), 0);
+        // Lengths that lead nowhere.
+        assert_eq!(count_places(&[&[0; 44][..], &[1, 0, 0, 255]].concat()), 1);
+    }
+
+    #[test]
+    fn one_emulated_cpu_and_another_version_have_remedies() {
+        let judge_all = |is_emulated, places, module: &Module| {
+            let mut found = Findings::default();
+            judge_cpus(is_emulated, places, &mut found);
+            judge_module(module, &mut found);
+            found.found
+        };
+        let mut module = Module {
+            version: env!("CARGO_PKG_VERSION").into(),
+            enabled: true,
+            ..Module::default()
+        };
+        assert!(judge_all(true, 2, &module).is_empty());
+        assert!(judge_all(true, 0, &module).is_empty());
+        assert!(judge_all(false, 1, &module).is_empty());
+        module.version = "0.0.1".into();
+        module.enabled = false;
+        let found = judge_all(true, 1, &module);
+        let parts = [
+            ("room for one", "maxcpus=2"),
+            ("the module is 0.0.1", "modprobe -r"),
+            ("switched off", "hallway on"),
+        ];
+        assert_eq!(found.len(), parts.len(), "{found:?}");
+        for (one, (what, remedy)) in found.iter().zip(parts) {
+            assert!(
+                one.what.contains(what) && one.remedy.contains(remedy),
+                "{one:?}"
             );
         }
     }

@@ -761,7 +761,10 @@ fn lines_for_the_journal_have_a_priority() {
             .arg(&dir)
             .env("JOURNAL_STREAM", format!("{}:{inode}", stream.st_dev))
             .stderr(writer);
-        (command.spawn().unwrap(), BufReader::new(File::from(reader)).lines())
+        (
+            command.spawn().unwrap(),
+            BufReader::new(File::from(reader)).lines(),
+        )
     };
     // Also that with which it ends.
     for (is_journal, begin) in [(true, "<3>hallwayd: "), (false, "hallwayd: ")] {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the module said in the kernel's log. It names there what a region or a doorbell
-//! lacks, with the remedy, and netlink has no place for that.
+//! The kernel's log. In a guest the module names there what a region or a doorbell lacks, with the
+//! remedy, and netlink has no place for that. On a host AppArmor says there what it has denied,
+//! unless auditd takes its lines.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::fcntl::OFlag;
+use nix::time::{clock_gettime, ClockId};
 
 /// `KERN_NOTICE`. A higher number is no complaint, or holds the facility of a program.
 const NOTICE: u32 = 5;
@@ -17,7 +19,15 @@ const TOGETHER: u64 = 5_000_000;
 /// That many are shown at most: as many as a guest has root ports for ring memory.
 const MOST: usize = 16;
 
-/// A complaint of the module.
+/// The cause of an older denial may have been mended since. Microseconds.
+const RECENT: u64 = 10 * 60 * 1_000_000;
+/// What QEMUs open, where a host has no other folders: sockets, monitors, and regions that are files.
+const FOLDERS: [&str; 3] = ["/run/hallway/", "/run/hallway-vms/", "/dev/shm/hallway/"];
+const REGION_DIR: &str = "/dev/shm/hallway";
+/// A higher number holds the facility of a program.
+const OF_KERNEL: u32 = 7;
+
+/// A complaint of the module, or the path of a denial.
 #[derive(Debug, PartialEq, Eq)]
 struct Complaint {
     /// Microseconds since the machine's start.
@@ -27,10 +37,22 @@ struct Complaint {
 
 /// The module's last complaints; none where the log may not be read.
 pub fn last_complaints() -> Vec<String> {
-    last(read().unwrap_or_default())
+    last(read(parse).unwrap_or_default())
 }
 
-fn read() -> std::io::Result<Vec<Complaint>> {
+/// Hallway's paths that AppArmor has denied to QEMUs of libvirt in the last 10 minutes: the last ones.
+///
+/// # Errors
+///
+/// The log may not be read.
+pub fn last_denials() -> std::io::Result<Vec<String>> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() as u64);
+    let since = (now * 1_000_000).saturating_sub(RECENT);
+    let denials = read(parse_denial)?;
+    Ok(take_last(denials.into_iter().filter(|one| one.at >= since)))
+}
+
+fn read(parse: fn(&str) -> Option<Complaint>) -> std::io::Result<Vec<Complaint>> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let mut log = options.open("/dev/kmsg")?;
@@ -38,6 +60,8 @@ fn read() -> std::io::Result<Vec<Complaint>> {
     loop {
         // Each read is a record.
         match log.read(&mut record) {
+            // In some containers it is another file.
+            Ok(0) => return Ok(complaints),
             Ok(length) => complaints.extend(parse(&String::from_utf8_lossy(&record[..length]))),
             // The record was overwritten: the next read gets the oldest that is left.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
@@ -48,13 +72,33 @@ fn read() -> std::io::Result<Vec<Complaint>> {
     }
 }
 
-/// The complaint that a record is, if it is one.
-fn parse(record: &str) -> Option<Complaint> {
+/// A record's priority, its time in microseconds, and its text.
+fn split(record: &str) -> Option<(u32, u64, &str)> {
     let (header, rest) = record.split_once(';')?;
     let mut header = header.split(',');
-    let priority: u32 = header.next()?.parse().ok()?;
+    let priority = header.next()?.parse().ok()?;
     let at = header.nth(1)?.parse().ok()?;
-    let text = rest.lines().next()?;
+    Some((priority, at, rest.lines().next()?))
+}
+
+/// The denial of one of Hallway's paths that a record is, if it is one.
+fn parse_denial(record: &str) -> Option<Complaint> {
+    let (priority, at, text) = split(record)?;
+    let rest = text.strip_prefix("audit: ")?;
+    let (_, rest) = rest.split_once(" apparmor=\"DENIED\" ")?;
+    // Programs choose names, but none with a quotation mark: the kernel writes those in hex.
+    let (_, rest) = rest.split_once(" profile=\"libvirt-")?;
+    let path = rest.split_once(" name=\"")?.1.split('"').next()?;
+    let is_own = path == REGION_DIR || FOLDERS.iter().any(|folder| path.starts_with(folder));
+    (priority <= OF_KERNEL && is_own).then(|| Complaint {
+        at,
+        text: path.into(),
+    })
+}
+
+/// The complaint that a record is, if it is one.
+fn parse(record: &str) -> Option<Complaint> {
+    let (priority, at, text) = split(record)?;
     let of_transport = text
         .strip_prefix("hallway: ivshmem: ")
         .or_else(|| text.strip_prefix("hallway: xen: "));
@@ -70,8 +114,13 @@ fn parse(record: &str) -> Option<Complaint> {
 fn last(complaints: Vec<Complaint>) -> Vec<String> {
     let since = complaints.last().map_or(0, |one| one.at);
     let since = since.saturating_sub(TOGETHER);
+    take_last(complaints.into_iter().filter(|one| one.at >= since))
+}
+
+/// The texts of the last ones, each once.
+fn take_last(complaints: impl DoubleEndedIterator<Item = Complaint>) -> Vec<String> {
     let mut texts = Vec::new();
-    for one in complaints.into_iter().rev().filter(|one| one.at >= since) {
+    for one in complaints.rev() {
         if texts.len() < MOST && !texts.contains(&one.text) {
             texts.push(one.text);
         }
@@ -111,6 +160,37 @@ mod tests {
                 text: absent.into(),
             });
             assert_eq!(parse(&record), found, "{record}");
+        }
+    }
+
+    #[test]
+    fn a_denial_of_a_path_of_hallway_differs_from_others() {
+        let denial = |priority: u32, path: &str| {
+            format!(
+                "{priority},339,514,-;audit: type=1400 audit(1700000000.1:45): apparmor=\"DENIED\" \
+                 operation=\"open\" class=\"file\" profile=\"libvirt-7d1f\" name=\"{path}\" pid=9 \
+                 comm=\"qemu-system-x86\" requested_mask=\"wr\" denied_mask=\"wr\"\n"
+            )
+        };
+        let file = "/dev/shm/hallway/r";
+        let found = Complaint {
+            at: 514,
+            text: file.into(),
+        };
+        assert_eq!(parse_denial(&denial(5, file)), Some(found));
+        let allowed = denial(5, file).replace("DENIED", "ALLOWED");
+        let of_another = denial(5, file).replace("libvirt-", "collector");
+        let metrics = denial(5, "/run/hallway-metrics/metrics.sock");
+        let elsewhere = denial(5, "/dev/shm/r");
+        for other in [
+            &elsewhere,
+            &denial(13, file),
+            &allowed,
+            &of_another,
+            &metrics,
+            "",
+        ] {
+            assert_eq!(parse_denial(other), None, "{other}");
         }
     }
 
