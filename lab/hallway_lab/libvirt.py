@@ -13,13 +13,16 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from xml.sax.saxutils import quoteattr
 
 from . import isolate, paths, provision
@@ -93,19 +96,13 @@ class Libvirt:
         """Have virsh do something; return what it says."""
         return run(self.command(*words), check=check)
 
-    @contextlib.contextmanager
-    def as_of_the_machine(self) -> Iterator[None]:
-        """Have programs find this one, and the processes of its QEMUs, for the block."""
+    def enter(self) -> list[str | Path]:
+        """Return the words before those of a program that is to find this one, and its QEMUs."""
         own, place = self.folder / "run/qemu", Path(FOLDERS["run"], "qemu")
         for path in (own, place):
             path.mkdir(parents=True, exist_ok=True)
-        run(["mount", "--bind", own, place])
-        os.environ[URI_VARIABLE] = self.uri
-        try:
-            yield
-        finally:
-            del os.environ[URI_VARIABLE]
-            run(["umount", place])
+        then = f'{shlex.join(["mount", "--bind", str(own), str(place)])}; exec "$@"'
+        return ["env", f"{URI_VARIABLE}={self.uri}", "unshare", "--mount", "sh", "-ec", then, "enter"]
 
     def answers(self) -> bool:
         """Tell whether it does."""
@@ -117,8 +114,8 @@ class Libvirt:
 
 
 @contextlib.contextmanager
-def running(name: str, hook: str) -> Iterator[Libvirt]:
-    """Run a libvirtd, with that script as QEMU's hook, for the length of the block."""
+def running(name: str, hooks: Mapping[str, str] = MappingProxyType({})) -> Iterator[Libvirt]:
+    """Run a libvirtd, with scripts of these names as QEMU's hooks, for the length of the block."""
     isolate.need_private()
     made = Libvirt(name)
     mounts = {made.folder / own: place for own, place in FOLDERS.items()}
@@ -128,10 +125,11 @@ def running(name: str, hook: str) -> Iterator[Libvirt]:
     etc = made.folder / "etc"
     for file, text in CONFIGURATION.items():
         (etc / file).write_text(text.replace("{uuid}", str(uuid.uuid4())))
-    script = etc / "hooks/qemu"
-    script.parent.mkdir()
-    script.write_text(hook)
-    script.chmod(0o755)
+    folder = etc / "hooks/qemu.d"
+    folder.mkdir(parents=True)
+    for hook, text in hooks.items():
+        (folder / hook).write_text(text)
+        (folder / hook).chmod(0o755)
     for file, line in (("passwd", f"{USER}:x:64055:64055::/:/bin/false"), ("group", f"{USER}:x:64055:")):
         copy = made.folder / file
         copy.write_text(Path("/etc", file).read_text() + line + "\n")
@@ -155,6 +153,7 @@ def running(name: str, hook: str) -> Iterator[Libvirt]:
     finally:
         daemon.kill()
         daemon.wait()
+        shutil.rmtree(made.folder)
 
 
 class _Qemu:
@@ -169,9 +168,12 @@ class _Qemu:
         return None if Path(f"/proc/{self.pid}").exists() else 1
 
     def kill(self) -> None:
-        """Have libvirt end it."""
+        """Have libvirt end it, or end it where that libvirt has ended."""
         if self.poll() is None:
-            self._libvirt.virsh("destroy", self._name)
+            self._libvirt.virsh("destroy", self._name, check=self._libvirt.answers())
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> None:
         """Return: libvirt has waited."""
@@ -260,25 +262,37 @@ class Domain(VM):
         self._process = _Qemu(self.libvirt, self.name)
         self._find_agent(time.monotonic() + PATIENCE)
 
-    def migrate(self, to: Libvirt) -> None:
-        """Migrate the domain to another libvirt, without `--live`: see hosts.QEMU."""
+    def migrate(
+        self,
+        to: Libvirt,
+        *,
+        release: Sequence[str | Path] = (),
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        persistent: bool = False,
+    ) -> None:
+        """Migrate the domain to another libvirt, without `--live`: see hosts.QEMU.
+
+        `release`: words before those of virsh. `renamed`: what has another name there.
+        """
         there = self.double()
         there._make_room()
         # What the lab gives QEMU by itself has other names there.
-        text = self.libvirt.virsh("dumpxml", "--migratable", self.name)
-        for mine, its in ((f"{self._sockets}/", f"{there._sockets}/"), (f"={self._tap},", f"={there._tap},")):
-            text = text.replace(mine, its)
-        path = paths.RUN / f"{there._tap}.xml"
-        path.write_text(text)
-        words = [
-            "--xml",
-            path,
-            "--desturi",
-            to.uri,
-            "--migrateuri",
-            f"unix://{paths.RUN}/{there._tap}.migration",
-        ]
-        self.libvirt.virsh("migrate", self.name, *words)
+        names = {f"{self._sockets}/": f"{there._sockets}/", f"={self._tap},": f"={there._tap},", **renamed}
+
+        def described(kind: str, *options: str) -> Path:
+            text = self.libvirt.virsh("dumpxml", *options, self.name)
+            for mine, its in names.items():
+                text = text.replace(mine, its)
+            path = paths.RUN / f"{there._tap}-{kind}.xml"
+            path.write_text(text)
+            return path
+
+        words: list[str | Path] = ["--xml", described("live", "--migratable"), "--desturi", to.uri]
+        words += ["--migrateuri", f"unix://{paths.RUN}/{there._tap}.migration"]
+        if persistent:
+            words += ["--persistent", "--persistent-xml"]
+            words.append(described("persistent", "--inactive", "--security-info"))
+        run([*release, *self.libvirt.command("migrate", self.name, *words)])
         there._process = _Qemu(to, self.name)
         self.become(there)
         self.libvirt = to

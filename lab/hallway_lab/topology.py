@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def lay_share(kernel_name: str, *more: Path) -> Path:
 class Daemon:
     """hallwayd in the lab's namespaces, with its default paths; for a host of its own, with others.
 
-    With a configuration it plugs regions in by itself, and the lab plugs none.
+    With a configuration it plugs regions in by itself, and the lab plugs none. `enter`: words before
+    those of a program that is to find what this one finds.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class Daemon:
         host: str = "",
         config: Path | None = None,
         region: Path | None = None,
+        enter: Sequence[str | Path] = (),
     ) -> None:
+        self.enter = enter
         self.run_dir = RUN_DIR.with_name(f"{RUN_DIR.name}-{host}") if host else RUN_DIR
         region_dir = REGION_DIR.with_name(f"{REGION_DIR.name}-{host}") if host else REGION_DIR
         self.config = config
@@ -77,7 +80,7 @@ class Daemon:
     def start(self, timeout: float = 10) -> None:
         """Start it and wait until it answers."""
         with open(self.log, "ab") as log:
-            command = [self.binaries / "hallwayd", *self.words]
+            command = [*self.enter, self.binaries / "hallwayd", *self.words]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
             )

@@ -22,6 +22,7 @@ from hallway_tests.suite import check
 GUIDE = paths.REPO / "docs/migration.md"
 RING = Path("/etc/hallway/ring0.xml")  # in the guide
 PLACED = paths.RUN / "ring0.xml"  # where it is here
+HEARD = paths.RUN / "another-hook"  # what the hook of another program was called for
 REGION = Path("/dev/shm/hallway")
 
 
@@ -53,8 +54,11 @@ def booted(kernel: str, share: Path, logs: Path) -> Iterator[Domains]:
     disk = Path(os.environ["TMPDIR"]) / "domain.qcow2"
     base = image.root_image(Config().image)
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk])
-    hook = written("#!/bin/sh").replace(str(RING), str(PLACED))
-    with libvirt.running("here", hook) as here, libvirt.running("there", hook) as there:
+    hooks = {
+        "hallway": written("#!/bin/sh").replace(str(RING), str(PLACED)),
+        "another": f"#!/bin/sh\necho $2 >>{HEARD}\n",
+    }
+    with libvirt.running("here", hooks) as here, libvirt.running("there", hooks) as there:
         daemon.start()
         moves = Domain(Config(number=3, disk=disk, **options))
         moves.libvirt = here

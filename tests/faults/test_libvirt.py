@@ -14,7 +14,7 @@ from hallway_tests.pair import count_on_rings
 from hallway_tests.record import Outcome
 from hallway_tests.suite import check, wait_for
 
-from .domain import PLACED, Domains
+from .domain import HEARD, PLACED, Domains
 
 # libvirt of Debian 12 is made for its QEMU, and guests of 6.12 need a newer one.
 pytestmark = [
@@ -37,6 +37,7 @@ def test_libvirt_restores(domains: Domains, outcome: Outcome, rounds: Iterator[i
         domains.moves.restore(saved)
 
     _return_each_round(domains, outcome, rounds, away)
+    check("restore" in HEARD.read_text().split(), "the hook of another program was not called")
 
 
 @pytest.mark.fault("virsh migrate there, or back, with the hook")
@@ -46,6 +47,7 @@ def test_libvirt_migrates(domains: Domains, outcome: Outcome, rounds: Iterator[i
     _return_each_round(
         domains, outcome, rounds, lambda number: domains.moves.migrate(here if number % 2 else there)
     )
+    check("migrate" in HEARD.read_text().split(), "the hook of another program was not called")
 
 
 def _return_each_round(

@@ -37,13 +37,13 @@ def test_enabled_at_once() -> None:
     names = [f"web{n}" for n in range(3)]
     # They take turns, beside guests of other tests.
     places = ["--config-dir", scratch, "--run-dir", scratch / "none", "--timeout", "500"]
-    with libvirt.running("at-once", "#!/bin/sh\n") as host, host.as_of_the_machine():
+    with libvirt.running("at-once") as host:
         for name in names:
             xml = scratch / f"{name}.xml"
             xml.write_text(_xml(host, "pc", name))
             host.virsh("define", xml)
         hallway = build_host() / "hallway"
-        running = [subprocess.Popen([hallway, "enable", name, *places]) for name in names]
+        running = [subprocess.Popen([*host.enter(), hallway, "enable", name, *places]) for name in names]
         assert [one.wait(500) for one in running] == [0] * len(names)
         group = tomllib.loads((scratch / "default.toml").read_text())
         assert sorted(vm["name"] for vm in group["vm"]) == names
@@ -58,16 +58,16 @@ def test_enabled_unchecked() -> None:
     config.write_text("")
     groups = config.with_suffix(".d")
     places = ["--config-dir", groups, "--run-dir", scratch / "none"]
-    with libvirt.running("unchecked", "#!/bin/sh\n") as host, host.as_of_the_machine():
+    with libvirt.running("unchecked") as host:
         xml.write_text(_xml(host, "pc", "web1"))
         host.virsh("define", xml)
         before = host.virsh("dumpxml", "web1")
         hallway = build_host() / "hallway"
         with pytest.raises(LabError, match="power of two"):
-            run([hallway, "enable", "web1", *places, "--shared", "100M"])
+            run([*host.enter(), hallway, "enable", "web1", *places, "--shared", "100M"])
         assert not list(groups.iterdir())
         assert host.virsh("dumpxml", "web1") == before
-        said = run([hallway, "enable", "web1", *places, "--shared", "128M"])
+        said = run([*host.enter(), hallway, "enable", "web1", *places, "--shared", "128M"])
         assert "start it before the VMs" in said, said
         assert tomllib.loads((groups / "default.toml").read_text())["group"][0]["size"] == "128M"
 
@@ -80,37 +80,36 @@ def test_domain(machine: str) -> None:
     scratch.mkdir()
     config, xml, saved = (scratch / name for name in ("hallwayd.toml", "web1.xml", "saved"))
     config.write_text("")
-    daemon = topology.Daemon(config=config)
-    hallway: list[str | Path] = [daemon.binaries / "hallway"]
-    places = ["--config-dir", config.with_suffix(".d"), "--run-dir", daemon.run_dir]
 
     def machines() -> Any:
         return daemon.status()["machines"]
 
     def release(*command: str | Path) -> None:
-        run([*hallway, "release", "web1", *places[-2:], *command])
+        run([*host.enter(), *hallway, "release", "web1", *places[-2:], *command])
         assert command or machines()[0]["released"]
 
     def reset(times: int) -> None:
         host.virsh("reset", "web1")
         wait_for(lambda: daemon.log.read_text().count("was reset") == times, "hallwayd hears of a reset")
 
-    with libvirt.running(machine, "#!/bin/sh\n") as host, host.as_of_the_machine():
+    with libvirt.running(machine) as host:
+        daemon = topology.Daemon(config=config, enter=host.enter())
+        hallway: list[str | Path] = [daemon.binaries / "hallway"]
+        places = ["--config-dir", config.with_suffix(".d"), "--run-dir", daemon.run_dir]
         daemon.start()
         try:
             xml.write_text(_xml(host, machine, "web1"))
             host.virsh("define", xml)
             before = host.virsh("dumpxml", "web1")
             with pytest.raises(LabError, match="libvirt has no domain web2"):
-                run([*hallway, "enable", "web1", "web2", *places])
+                run([*host.enter(), *hallway, "enable", "web1", "web2", *places])
             assert host.virsh("dumpxml", "web1") == before, "half of the domains were enabled"
-            assert "ready for its next start" in run([*hallway, "enable", "web1", *places])
+            assert "ready for its next start" in run([*host.enter(), *hallway, "enable", "web1", *places])
             host.virsh("start", "--paused", "web1")
             wait_for(lambda: machines()[0]["connected"], "its monitor answers")
             assert [one["pid"] for one in daemon.status()["vms"]], "its QEMU has no doorbell"
             reset(1)
-            release()
-            host.virsh("save", "web1", saved)
+            release("--", *host.command("save", "web1", saved))
             wait_for(lambda: not machines()[0]["connected"], "its monitor is gone")
             host.virsh("restore", "--paused", saved)
             wait_for(lambda: machines()[0]["connected"], "its monitor answers again")
@@ -124,9 +123,9 @@ def test_domain(machine: str) -> None:
                 release("--", *host.command("migrate", "--live", "web1", nowhere))
             assert not machines()[0]["released"], "the command has ended"
             release()
-            run([*hallway, "resume", "web1", *places[-2:]])
+            run([*host.enter(), *hallway, "resume", "web1", *places[-2:]])
             assert not machines()[0]["released"]
-            assert "keeps its doorbell" in run([*hallway, "disable", "web1", *places])
+            assert "keeps its doorbell" in run([*host.enter(), *hallway, "disable", "web1", *places])
             assert not machines()
             assert "hallway" not in host.virsh("dumpxml", "--inactive", "web1")
             host.virsh("destroy", "web1")

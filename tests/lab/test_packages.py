@@ -188,6 +188,10 @@ def test_service(root: Root) -> None:
     with systemd.boot(root) as booted:
         booted.run(*install)
         assert booted.run("systemctl", "is-enabled", "hallwayd").strip() == "enabled"
+        booted.run("systemctl", "disable", "--now", "hallwayd")
+        for line in documents.run_by("lab/test_packages.py::test_service"):
+            booted.run("sh", "-c", line)
+        assert booted.run("systemctl", "is-enabled", "hallwayd").strip() == "enabled"
         (root.path / "etc/hallway/hallwayd.d/web.toml").write_text(
             '[[group]]\nname = "web"\nisolation = "shared"\nsize = "8M"\nslots = 2\n'
             f'[[vm]]\nname = "web1"\nuuid = "{vm}"\ngroups = ["web"]\nmonitor = "{systemd.MONITOR}"\n'

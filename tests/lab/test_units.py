@@ -141,7 +141,8 @@ def test_helpers(booted: Systemd) -> None:
     # They have the same log, to which the journal adds the time.
     assert "\n INFO the guest has departed\n" in _lines(booted, "info")
     booted.run("systemd-run", "--unit=alone", "/usr/local/sbin/hallway-outsource")
-    wait_for(lambda: "only hallwayd starts this" in _lines(booted, "err", "alone"), "its error is one there, too")
+    why = "only hallwayd starts this program"
+    wait_for(lambda: why in _lines(booted, "err", "alone"), "its error is one there, too")
 
 
 # Sends a datagram from the cgroup that it is given, or from its own.
