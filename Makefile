@@ -155,12 +155,12 @@ install-host: ## the same, alone
 		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
 		host/hallwayd.toml packaging/grafana.json \
-		$(addprefix host/systemd/,outsource.conf status.conf weight.conf xen.conf)
+		$(addprefix host/systemd/,outsource.conf weight.conf xen.conf)
 	$(call install-docs,hallway-host)
 	install -D -m 644 -t $(DESTDIR)/lib/systemd/system \
 		$(addprefix host/systemd/,hallwayd.service hallway-metrics.service)
 	install -D -m 644 host/systemd/tmpfiles.conf $(DESTDIR)/usr/lib/tmpfiles.d/hallway.conf
-	sed -i 's|/usr/local|$(PREFIX)|' $(addprefix $(SHARE)/doc/hallway-host/,status.conf xen.conf) \
+	sed -i 's|/usr/local|$(PREFIX)|' $(SHARE)/doc/hallway-host/xen.conf \
 		$(addprefix $(DESTDIR)/lib/systemd/system/,hallwayd.service hallway-metrics.service)
 
 install-guest: ## in a guest: module's source for DKMS, hallway, and the library

@@ -27,7 +27,6 @@ from hallway_tests.suite import wait_for
 NOBODY, SOMEBODY = 65534, 65533
 GROUP = "daemon"  # a group that every Debian has, and root is not in
 UNIT = REPO / "host/systemd/hallwayd.service"
-STATUS = REPO / "host/systemd/status.conf"
 XEN = REPO / "host/systemd/xen.conf"
 OUTSOURCE = REPO / "host/systemd/outsource.conf"
 TMPFILES = REPO / "host/systemd/tmpfiles.conf"
@@ -131,9 +130,9 @@ def _confined() -> list[str]:
 
 @contextlib.contextmanager
 def _with_status_group() -> Iterator[tuple[Path, int]]:
-    """Run hallwayd with what status.conf gives; yield its directory, and the group's number."""
-    group = _setting(STATUS, "SupplementaryGroups")
-    assert _setting(STATUS, "ExecStart").endswith(f" --status-group {group}")
+    """Run hallwayd as its unit does; yield its directory, and the group's number."""
+    group = _setting(UNIT, "SupplementaryGroups")
+    assert _setting(UNIT, "ExecStart").endswith(f" --status-group {group}")
     adm, gid = (grp.getgrnam(name).gr_gid for name in (group, GROUP))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         os.chmod(scratch, 0o755)
@@ -141,7 +140,7 @@ def _with_status_group() -> Iterator[tuple[Path, int]]:
         # As systemd makes it.
         run.mkdir()
         os.chown(run, 0, gid)
-        run.chmod(int(_setting(STATUS, "RuntimeDirectoryMode"), 8))
+        run.chmod(int(_setting(UNIT, "RuntimeDirectoryMode"), 8))
         words = [build_host() / "hallwayd", "--run-dir", run, "--region-dir", regions]
         words += ["--region", "small:8M:2", "--group", GROUP, "--status-group", group]
         confined = [*_confined(), f"--regid={gid}", f"--groups={adm}"]
@@ -157,7 +156,7 @@ def _with_status_group() -> Iterator[tuple[Path, int]]:
 
 @pytest.mark.needs("host")
 def test_status_group() -> None:
-    """With what status.conf gives, a member of its group asks for the status, and ends nothing."""
+    """A member of the status group asks for the status, and ends nothing."""
     nogroup = grp.getgrnam("nogroup").gr_gid
     with _with_status_group() as (run, adm):
 
@@ -185,7 +184,7 @@ def test_status_group() -> None:
 @pytest.mark.needs("host")
 def test_metrics_unit() -> None:
     """As its unit runs it, `hallway metrics` answers members of the status group, and no others."""
-    assert _setting(METRICS, "Group") == _setting(STATUS, "SupplementaryGroups")
+    assert _setting(METRICS, "Group") == _setting(UNIT, "SupplementaryGroups")
     assert _setting(METRICS, "CapabilityBoundingSet") == ""
     _, *words = _setting(METRICS, "ExecStart").split()
     place = Path(words.pop())
@@ -250,15 +249,14 @@ def test_unit_names_one_program() -> None:
     """The unit, its reload and the drop-ins start the same program."""
     start = _setting(UNIT, "ExecStart")
     assert _setting(UNIT, "ExecReload") == f"{start.split()[0]} --reload"
-    assert _setting(STATUS, "ExecStart").startswith(f"{start} --status-group ")
     assert _setting(XEN, "ExecStart") == f"{start} --xen"
 
 
 @pytest.mark.needs("host")
-@pytest.mark.parametrize("dropin", [STATUS, XEN], ids=lambda dropin: dropin.stem)
-def test_dropin_options(dropin: Path) -> None:
-    """hallwayd knows the options of a drop-in."""
-    _, *words = _setting(dropin, "ExecStart").split()
+@pytest.mark.parametrize("unit", [UNIT, XEN], ids=lambda unit: unit.stem)
+def test_unit_options(unit: Path) -> None:
+    """hallwayd takes the options of its unit, and of a drop-in."""
+    _, *words = _setting(unit, "ExecStart").split()
     subprocess.run([build_host() / "hallwayd", *words, "--help"], capture_output=True, check=True)
 
 

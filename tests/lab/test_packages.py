@@ -26,7 +26,7 @@ UNIT = "/lib/systemd/system/hallwayd.service"
 # At most, as systemd-analyze counts: of a unit, and of hallwayd's with a drop-in.
 EXPOSURES = {"hallwayd": 2.0, "hallway-metrics": 0.3, "hallway-metrics-guest": 0.8}
 # Helpers are other users' processes in namespaces, and use the network.
-DROPINS = {"status": 2.0, "xen": 2.0, "outsource": 3.8}
+DROPINS = {"xen": 2.0, "outsource": 3.8}
 
 
 pytestmark = [pytest.mark.needs("hallway_tests.packages:prepare"), pytest.mark.xdist_group("lab-packages")]
@@ -164,9 +164,8 @@ def test_host_package(root: Root) -> None:
             assert (document.parent / link).exists(), f"{document.name} leads to {link}"
     unit = (root.path / UNIT.lstrip("/")).read_text()
     assert "ExecStart=/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml" in unit
-    for name in ("status.conf", "xen.conf"):
-        dropin = (root.path / "usr/share/doc/hallway-host" / name).read_text()
-        assert "/usr/sbin/hallwayd" in dropin and "/usr/local" not in dropin
+    dropin = (root.path / "usr/share/doc/hallway-host/xen.conf").read_text()
+    assert "/usr/sbin/hallwayd" in dropin and "/usr/local" not in dropin
     assert "/run/hallway-tunnels" in (root.path / "usr/lib/tmpfiles.d/hallway.conf").read_text()
     (root.path / "etc/hallway/hallwayd.d/web.toml").write_text('[[group]]\nname = "web"\n')
     root.run("apt-get", "remove", "-y", "hallway-host")
