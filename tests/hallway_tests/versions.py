@@ -46,6 +46,11 @@ def previous_binaries() -> Path:
     return _previous() / "host/target/release"
 
 
+def read_previous(name: str) -> str:
+    """Return the text of a file of the previous release's sources."""
+    return (_previous() / name).read_text()
+
+
 def _previous() -> Path:
     # Each commit has a folder of its own: cargo goes by times, and git gives files that of the commit.
     return _tree(f"previous-{PREVIOUS[:12]}")
@@ -53,6 +58,12 @@ def _previous() -> Path:
 
 def build_previous(kernel: str) -> None:
     """Build the previous release's daemon, its module and CLI as /hallway/previous/."""
+    build_previous_host("")
+    shutil.copy(previous_binaries() / "hallway", _share(kernel, _previous(), "previous"))
+
+
+def build_previous_host(_kernel: str) -> None:
+    """Build the previous release's daemon and CLI."""
     tree = _previous()
     archive = tree / "sources.tar"
     try:
@@ -61,7 +72,6 @@ def build_previous(kernel: str) -> None:
         raise LabError(f"{PREVIOUS} is not in this checkout: fetch all of its history: {failure}") from None
     run(["tar", "xf", archive], cwd=tree)
     run(["cargo", "build", "--release", "--locked", "-q"], cwd=tree / "host")
-    shutil.copy(previous_binaries() / "hallway", _share(kernel, tree, "previous"))
 
 
 def _share(kernel: str, tree: Path, label: str) -> Path:

@@ -18,7 +18,7 @@ import pytest
 from hallway_lab import kernels
 from hallway_lab.paths import REPO
 from hallway_lab.sh import LabError, run
-from hallway_tests import documents, packages, systemd
+from hallway_tests import documents, packages, systemd, versions
 from hallway_tests.packages import DEBS, KERNEL, MODULES, Root
 from hallway_tests.suite import wait_for
 
@@ -191,10 +191,7 @@ def test_service(root: Root) -> None:
         for line in documents.run_by("lab/test_packages.py::test_service"):
             booted.run("sh", "-c", line)
         assert booted.run("systemctl", "is-enabled", "hallwayd").strip() == "enabled"
-        (root.path / "etc/hallway/hallwayd.d/web.toml").write_text(
-            '[[group]]\nname = "web"\nisolation = "shared"\nsize = "8M"\nslots = 2\n'
-            f'[[vm]]\nname = "web1"\nuuid = "{vm}"\ngroups = ["web"]\nmonitor = "{systemd.MONITOR}"\n'
-        )
+        (root.path / "etc/hallway/hallwayd.d/web.toml").write_text(_group(vm))
         booted.run("systemctl", "reload", "hallwayd")
         booted.start_qemu(vm, region="web")
         (holder,) = booted.holders()
@@ -207,6 +204,73 @@ def test_service(root: Root) -> None:
         booted.run("apt-get", "remove", "-y", "hallway-host")
         wait_for(lambda: not booted.pids(systemd.HALLWAYD), "all of it has ended")
         assert booted.pids("system.slice/qemu.service"), "its QEMU has ended, too"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("hallway_tests.versions:build_previous_host")
+def test_upgraded(root: Root) -> None:
+    """apt replaces a hallwayd of the previous release, which runs; the new one goes on with its QEMU."""
+    vm = uuid.uuid4()
+    (root.path / "usr/sbin/policy-rc.d").unlink(missing_ok=True)
+    root.run("groupadd", "--system", "--force", "kvm")
+    _install_previous(root)
+    (root.path / "etc/hallway").mkdir()
+    (root.path / "etc/hallway/hallwayd.toml").write_text(_group(vm))
+    (deb,) = DEBS.glob("hallway-host_*.deb")
+    shutil.copy(deb, root.path / "srv")  # systemd empties /tmp
+    with systemd.boot(root) as booted:
+        booted.run("systemctl", "enable", "--now", "hallwayd")
+        wait_for(lambda: "web" in booted.run("hallway", "status", check=False), "the previous one answers")
+        before = json.loads(booted.run("hallway", "status", "--json"))
+        booted.start_qemu(vm, region="web")
+        (holder,) = booted.holders()
+        keep = ("-o", "Dpkg::Options::=--force-confold")  # the configuration, as most answer
+        booted.run("apt-get", *keep, "install", "-y", "--no-install-recommends", f"/srv/{deb.name}")
+        after = json.loads(booted.run("hallway", "status", "--json"))
+        assert (before["abi"], after["version"]) == (versions.PREVIOUS_ABI, _version(root))
+        assert booted.run("stat", "-c", "%a", "/run/hallway").strip() == "711"
+        assert holder in booted.holders(), "what keeps the QEMU's connection has ended"
+        (machine,) = after["machines"]
+        assert machine["connected"] and all(plug["plugged"] for plug in machine["plugs"]), machine
+        assert [one["uuid"] for one in after["vms"]] == [str(vm)], after["vms"]
+
+
+def _version(root: Root) -> str:
+    return root.run("hallway", "--version").split()[1]
+
+
+CONTROL = """Package: hallway-host
+Version: 0.1.0
+Architecture: amd64
+Maintainer: nobody <nobody@example.org>
+Description: the previous release, which had no packages
+"""
+
+
+def _install_previous(root: Root) -> None:
+    """Install the previous release as a package would have: it had none."""
+    tree = root.path / "srv/previous"
+    unit = versions.read_previous("host/systemd/hallwayd.service")
+    start = r"\1/usr/sbin/hallwayd --config /etc/hallway/hallwayd.toml --group kvm"
+    unit, count = re.subn("(ExecStart=).*", start, unit)
+    assert count == 1, unit
+    for name, folder in (("hallwayd", "usr/sbin"), ("hallway", "usr/bin")):
+        (tree / folder).mkdir(parents=True)
+        shutil.copy(versions.previous_binaries() / name, tree / folder)
+    for path, text in ((UNIT, unit), ("/DEBIAN/control", CONTROL)):
+        file = tree / path.lstrip("/")
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    run(["dpkg-deb", "--build", "--root-owner-group", tree])
+    root.run("dpkg", "--install", "/srv/previous.deb")
+
+
+def _group(vm: uuid.UUID) -> str:
+    """Return the configuration of a group with one VM."""
+    return (
+        '[[group]]\nname = "web"\nisolation = "shared"\nsize = "8M"\nslots = 2\n'
+        f'[[vm]]\nname = "web1"\nuuid = "{vm}"\ngroups = ["web"]\nmonitor = "{systemd.MONITOR}"\n'
+    )
 
 
 LINES = "lab/test_packages.py::test_by_hand"
