@@ -55,6 +55,8 @@ LIBVIRT = (
     *("systemd-sysv", "dbus", "udev", "polkitd", "apparmor", "libvirt-daemon-system", "qemu-system-x86"),
     "virtinst",
 )
+# A guest as clouds have them. DKMS wants what builds a module; its headers come from outside.
+CLOUD = ("systemd-sysv", "dbus", "udev", "cloud-init", "curl", "dkms", "gcc", "make", "libelf1", "openssl")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ KINDS = {
     "programs": Kind(PROGRAMS, "6G", beside=("proftpd-core",)),
     "xen": Kind(("xen-system-amd64",), "2G"),  # of dom0
     "libvirt": Kind(LIBVIRT, "3G", common=FEW),  # of a host of VMs: see virthost.py
+    "cloud": Kind(CLOUD, "2G", common=FEW),
 }
 EXCLUDE = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 

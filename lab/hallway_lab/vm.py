@@ -277,7 +277,9 @@ class VM:
             words += disk("root", cfg.disk, "format=qcow2")
         else:
             words += disk("root", image.root_image(cfg.image), "format=raw,snapshot=on")
-        words += disk("modules", image.modules_image(self.kernel), "format=raw,read-only=on")
+        # systemd comes with packages that add modules: see guest/initramfs.
+        mode = "snapshot=on" if "lab.systemd" in cfg.cmdline else "read-only=on"
+        words += disk("modules", image.modules_image(self.kernel), f"format=raw,{mode}")
         words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
         words += ["-chardev", f"socket,id=agent,path={self._sockets}/agent,server=on,wait=off"]
         words += ["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
