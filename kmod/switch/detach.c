@@ -70,7 +70,8 @@ void hall_detach(struct hall_sock *hs, u32 reason)
 	/* Threads that sleep in our calls go on natively. */
 	if (hs->rx_waiters || hs->tx_waiters)
 		wake_up_all(sk_sleep(sk));
-	wake_up_all(&detached);
+	if (wq_has_sleeper(&detached))
+		wake_up_all(&detached);
 	hall_sock_put(hs);
 }
 

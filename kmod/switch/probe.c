@@ -16,28 +16,34 @@
 
 static struct tracepoint *state_tracepoint;
 
+/* Not inline: the address on the stack would cost each change of state. */
+static noinline void attach_established(struct sock *sk)
+{
+	struct hall_member *member;
+	struct in6_addr remote;
+
+	hall_sock_read_remote(sk, &remote);
+	rcu_read_lock();
+	member = hall_members_find(&remote);
+	if (member)
+		hall_attach(sk, member);
+	/* The member may publish another's address. */
+	hall_candidates_meet(&remote);
+	rcu_read_unlock();
+}
+
 static void on_state_change(void *data, const struct sock *csk,
 			    const int oldstate, const int newstate)
 {
 	/* The tracepoint promises not to change the socket; we don't. */
 	struct sock *sk = (struct sock *)csk;
-	struct hall_member *member;
-	struct in6_addr remote;
 	struct hall_sock *hs;
 
 	if (sk->sk_protocol != IPPROTO_TCP || sk->sk_type != SOCK_STREAM)
 		return;
 	if (newstate == TCP_ESTABLISHED) {
-		if (!READ_ONCE(hall_enabled))
-			return;
-		hall_sock_read_remote(sk, &remote);
-		rcu_read_lock();
-		member = hall_members_find(&remote);
-		if (member)
-			hall_attach(sk, member);
-		/* The member may publish another's address. */
-		hall_candidates_meet(&remote);
-		rcu_read_unlock();
+		if (READ_ONCE(hall_enabled))
+			attach_established(sk);
 		return;
 	}
 	/* A FIN or RST came, or the like: the rest of the ring is due. Most have none. */
