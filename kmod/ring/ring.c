@@ -46,12 +46,6 @@
  */
 #include "ring.h"
 
-/* Did the step from old to new pass the position event? */
-static bool passes_event(u64 event, u64 new, u64 old)
-{
-	return new - event - 1 < new - old;
-}
-
 bool hall_ring_is_valid_size(u64 size)
 {
 	return size >= HALLWAY_RING_MIN && size <= HALLWAY_RING_MAX &&
@@ -152,17 +146,6 @@ bool hall_ring_report_short(struct hall_tx_ring *tx)
 	tx->is_short = true;
 	virt_store_release(&tx->shared->grown, HALLWAY_MARK_SHORT);	/* F */
 	return true;
-}
-
-bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
-{
-	u64 old = tx->head, new = old + n;
-
-	/* Ours first: the peer's answer to the shared one may come at once. */
-	WRITE_ONCE(tx->head, new);
-	virt_store_release(&tx->shared->head, new);		/* A */
-	virt_mb();						/* C */
-	return passes_event(READ_ONCE(tx->shared->head_event), new, old);
 }
 
 bool hall_ring_arm_tail(struct hall_tx_ring *tx, u32 least, u32 want)
@@ -332,16 +315,6 @@ struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
 		.data = data + at,
 		.len = data ? min_t(u32, max, size - at) : 0,
 	};
-}
-
-bool hall_ring_consume(struct hall_rx_ring *rx, u32 n)
-{
-	u64 old = rx->tail;
-
-	rx->tail += n;
-	virt_store_release(&rx->shared->tail, rx->tail);	/* B */
-	virt_mb();						/* C */
-	return passes_event(READ_ONCE(rx->shared->tail_event), rx->tail, old);
 }
 
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want)

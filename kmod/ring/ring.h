@@ -91,6 +91,12 @@ static inline bool hall_ring_should_wake_writer(struct hall_rx_ring *rx)
 	return true;
 }
 
+/* Did the step from old to new pass the position event? */
+static inline bool hall_ring_passes_event(u64 event, u64 new, u64 old)
+{
+	return new - event - 1 < new - old;
+}
+
 /* Is size one that a ring can have? */
 bool hall_ring_is_valid_size(u64 size);
 
@@ -123,19 +129,15 @@ static inline u32 hall_ring_get_known_space(const struct hall_tx_ring *tx)
 }
 
 /*
- * Sender: n free bytes that do not wrap, by what is known of the peer's index; len 0 if
+ * Sender: n free bytes that do not wrap, by what is known of the peer's index; NULL if
  * there are not as many. Beside others, as hall_ring_publish().
  */
-static inline struct hall_span
-hall_ring_get_known_span(const struct hall_tx_ring *tx, u32 n)
+static inline u8 *hall_ring_find_free(const struct hall_tx_ring *tx, u32 n)
 {
 	u32 at = tx->head & (tx->size - 1);
-	u32 space = hall_ring_get_known_space(tx);
 
-	return (struct hall_span){
-		.data = tx->data + at,
-		.len = space < n || tx->size - at < n || tx->broken ? 0 : n,
-	};
+	return hall_ring_get_known_space(tx) < n || tx->size - at < n || tx->broken ?
+		       NULL : tx->data + at;
 }
 
 /*
@@ -143,7 +145,17 @@ hall_ring_get_known_span(const struct hall_tx_ring *tx, u32 n)
  * others of this end that load the peer's index, arm or disarm: these find a head that
  * is no older than the tail that they have loaded.
  */
-bool hall_ring_publish(struct hall_tx_ring *tx, u32 n);
+static inline bool hall_ring_publish(struct hall_tx_ring *tx, u32 n)
+{
+	u64 old = tx->head, new = old + n;
+
+	/* Ours first: the peer's answer to the shared one may come at once. */
+	WRITE_ONCE(tx->head, new);
+	virt_store_release(&tx->shared->head, new);		/* A */
+	virt_mb();						/* C */
+	return hall_ring_passes_event(READ_ONCE(tx->shared->head_event), new, old);
+}
+
 /*
  * Sender: the bytes from head on go to data, of size bytes, more than it had. Once, if the
  * receiver knows how. handle: what the receiver maps data by.
@@ -201,8 +213,25 @@ u32 hall_ring_find_most(struct hall_rx_ring *rx);
  */
 struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
 				       u32 max);
+/* Receiver: n bytes that are unread, if the ring has not grown and they do not wrap; else NULL. */
+static inline u8 *hall_ring_find_unread(const struct hall_rx_ring *rx, u32 n)
+{
+	u32 at = rx->tail & (rx->data_size - 1);
+
+	return READ_ONCE(rx->grown) || rx->data_size - at < n ? NULL : rx->data + at;
+}
+
 /* Receiver: n bytes are taken. True: ring the doorbell. */
-bool hall_ring_consume(struct hall_rx_ring *rx, u32 n);
+static inline bool hall_ring_consume(struct hall_rx_ring *rx, u32 n)
+{
+	u64 old = rx->tail, new = old + n;
+
+	rx->tail = new;
+	virt_store_release(&rx->shared->tail, new);		/* B */
+	virt_mb();						/* C */
+	return hall_ring_passes_event(READ_ONCE(rx->shared->tail_event), new, old);
+}
+
 /* Receiver: ask for a doorbell when want bytes are there. True: don't sleep. */
 bool hall_ring_arm_head(struct hall_rx_ring *rx, u32 want);
 /*

@@ -37,18 +37,16 @@ hall_sock_find_native_ops(const struct socket *sock)
 }
 
 /*
- * The hall_sock of a socket that is attached, that no thread has locked, and on
- * which nothing waits to be seen to; else NULL. No reference: the attachment has one
+ * Is a socket, whose hall_sock was peeked at just before, still attached, locked by no
+ * thread, and with nothing that waits to be seen to? No reference: the attachment has one
  * until slock is released. slock.
  */
-static inline struct hall_sock *hall_sock_find_idle(struct sock *sk)
+static inline bool hall_sock_is_idle(const struct hall_sock *hs, struct sock *sk)
 {
-	struct hall_sock *hs = hall_sock_peek(sk);
-
 	/* What else hall_release_cb() would see is set under lock_sock(). */
-	return hs && !sock_owned_by_user(sk) && hs->quiet && !sk->sk_err &&
-	       !hall_sock_needs_packets(sk) &&
-	       sk->sk_data_ready == hs->callbacks.data_ready ? hs : NULL;
+	return READ_ONCE(sk->sk_prot) == &hs->prot && !sock_owned_by_user(sk) &&
+	       hs->quiet && !sk->sk_err && !hall_sock_needs_packets(sk) &&
+	       sk->sk_data_ready == hs->callbacks.data_ready;
 }
 
 #endif /* HALL_IDLE_H */

@@ -14,27 +14,6 @@
 
 #include "../obs/counters.h"
 
-void hall_info_count_sent(struct hall_sock *hs, u32 n)
-{
-	struct tcp_sock *tp = tcp_sk(hs->sk);
-
-	hs->tx.bytes_ring += n;
-	tp->bytes_sent += n;
-	tp->bytes_acked += n;
-	tp->lsndtime = tcp_jiffies32;
-	hall_count_add(HALL_TX_BYTES_RING, n);
-	hall_channel_count_sent(&hs->channel, n);
-}
-
-void hall_info_count_received(struct hall_sock *hs, u32 n)
-{
-	hs->rx.bytes_ring += n;
-	tcp_sk(hs->sk)->bytes_received += n;
-	inet_csk(hs->sk)->icsk_ack.lrcvtime = tcp_jiffies32;
-	hall_count_add(HALL_RX_BYTES_RING, n);
-	this_cpu_add(hs->channel.member->bytes->rx, n);
-}
-
 void hall_info_count_resent(struct hall_sock *hs, u32 n)
 {
 	struct tcp_sock *tp = tcp_sk(hs->sk);

@@ -3,11 +3,32 @@
 #ifndef HALL_INFO_H
 #define HALL_INFO_H
 
+#include "../obs/counters.h"
 #include "sock.h"
 
-/* n bytes went into a ring, or left one. */
-void hall_info_count_sent(struct hall_sock *hs, u32 n);
-void hall_info_count_received(struct hall_sock *hs, u32 n);
+/* n bytes went into a ring. */
+static inline void hall_info_count_sent(struct hall_sock *hs, u32 n)
+{
+	struct tcp_sock *tp = tcp_sk(hs->sk);
+
+	hs->tx.bytes_ring += n;
+	tp->bytes_sent += n;
+	tp->bytes_acked += n;
+	tp->lsndtime = tcp_jiffies32;
+	hall_count_add(HALL_TX_BYTES_RING, n);
+	hall_channel_count_sent(&hs->channel, n);
+}
+
+/* n bytes left a ring. */
+static inline void hall_info_count_received(struct hall_sock *hs, u32 n)
+{
+	hs->rx.bytes_ring += n;
+	tcp_sk(hs->sk)->bytes_received += n;
+	inet_csk(hs->sk)->icsk_ack.lrcvtime = tcp_jiffies32;
+	hall_count_add(HALL_RX_BYTES_RING, n);
+	this_cpu_add(hs->channel.member->bytes->rx, n);
+}
+
 /* n of the bytes that went into a ring were sent again over TCP. */
 void hall_info_count_resent(struct hall_sock *hs, u32 n);
 /*

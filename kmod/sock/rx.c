@@ -282,20 +282,22 @@ static int copy_small(struct hall_sock *hs, struct msghdr *msg, size_t len,
 {
 	struct hall_rx_ring *ring = &hs->rx.ring;
 	u32 used = hall_ring_count_used(ring), copied;
-	struct hall_span span;
+	const u8 *data;
 
 	if (!used)
 		return arm_small(hs, waits);
-	if (used < sock_rcvlowat(hs->sk, 0, len))
-		return 0;
-	len = min_t(size_t, len, used);
+	if (used < len) {
+		if (used < sock_rcvlowat(hs->sk, 0, len))
+			return 0;
+		len = used;
+	}
 	if (len > HALL_SMALL)
 		return 0;
-	span = hall_ring_get_rx_span(ring, 0, len);
-	if (span.len < len)
+	data = hall_ring_find_unread(ring, len);
+	if (!data)
 		return 0;
 	pagefault_disable();
-	copied = _copy_to_iter(span.data, len, &msg->msg_iter);
+	copied = _copy_to_iter(data, len, &msg->msg_iter);
 	pagefault_enable();
 	if (likely(copied == len && hall_rx_is_intact(hs)))
 		return len;
@@ -310,16 +312,14 @@ static int copy_small(struct hall_sock *hs, struct msghdr *msg, size_t len,
  * with the doorbell armed unless the caller waits here; 0: the call has to go the
  * long way.
  */
-static noinline int receive_small(struct sock *sk, struct msghdr *msg,
-				  size_t len, bool waits)
+static noinline int receive_small(struct hall_sock *hs, struct sock *sk,
+				  struct msghdr *msg, size_t len, bool waits)
 {
 	bool ringing = false, more = false;
-	struct hall_sock *hs;
 	int n = 0;
 
 	spin_lock_bh(&sk->sk_lock.slock);
-	hs = hall_sock_find_idle(sk);
-	if (!hs || !ring_is_next(hs))
+	if (!hall_sock_is_idle(hs, sk) || !ring_is_next(hs))
 		goto out;
 	spin_lock(&hs->channel.lock);
 	n = copy_small(hs, msg, len, waits);
@@ -358,14 +358,12 @@ static bool tcp_is_empty(struct sock *sk)
 }
 
 /* Is no byte there, as tcp_recvmsg() would find? */
-static noinline bool finds_nothing(struct sock *sk)
+static noinline bool finds_nothing(const struct hall_sock *hs, struct sock *sk)
 {
-	struct hall_sock *hs;
 	bool nothing;
 
 	spin_lock_bh(&sk->sk_lock.slock);
-	hs = hall_sock_find_idle(sk);
-	nothing = hs && is_plain(hs) && tcp_is_empty(sk);
+	nothing = hall_sock_is_idle(hs, sk) && is_plain(hs) && tcp_is_empty(sk);
 	spin_unlock_bh(&sk->sk_lock.slock);
 	return nothing;
 }
@@ -384,7 +382,7 @@ static noinline int receive_plain(struct hall_sock *hs, struct sock *sk,
 	/* As in inet_recvmsg(). */
 	sock_rps_record_flow(sk);
 	if (READ_ONCE(tp->rcv_nxt) == READ_ONCE(tp->copied_seq) &&
-	    finds_nothing(sk))
+	    finds_nothing(hs, sk))
 		return -EAGAIN;
 	if (hall_sock_needs_packets(sk) || tp->recvmsg_inq ||
 	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_channel_tryget(&hs->channel))
@@ -659,7 +657,7 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		if (hall_sock_is_disconnected(hs))
 			return copied ?: -EPIPE;
 		if (small) {
-			n = receive_small(sk, msg, len, true);
+			n = receive_small(hs, sk, msg, len, true);
 			if (n > 0)
 				return n;
 			small = empty = n == -EAGAIN;
@@ -764,7 +762,8 @@ int hall_ops_recvmsg(struct socket *sock, struct msghdr *msg, size_t len,
 
 	if (hs && is_small(msg, len, flags)) {
 		if (READ_ONCE(hs->rx.state) == HALL_RX_MAPPED)
-			ret = receive_small(sk, msg, len, waits) ?: HALL_NATIVE;
+			ret = receive_small(hs, sk, msg, len, waits) ?:
+			      HALL_NATIVE;
 		else
 			ret = receive_plain(hs, sk, msg, len, flags);
 	}

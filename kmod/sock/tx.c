@@ -266,34 +266,32 @@ out:
  * faults off. channel.lock is not taken: see hall_ring_publish(). Bytes, or 0: the
  * call has to go the long way.
  */
-static noinline int send_small(struct sock *sk, struct msghdr *msg, size_t size)
+static noinline int send_small(struct hall_sock *hs, struct sock *sk,
+			       struct msghdr *msg, size_t size)
 {
-	struct hall_tx_ring *ring;
-	struct hall_span span;
+	struct hall_tx_ring *ring = &hs->tx.ring;
 	bool ringing = false;
-	struct hall_sock *hs;
 	size_t copied;
+	u8 *data;
 	int ret = 0;
 
 	spin_lock_bh(&sk->sk_lock.slock);
-	hs = hall_sock_find_idle(sk);
-	if (!hs || hs->tx.state != HALL_TX_RING ||
+	if (!hall_sock_is_idle(hs, sk) || hs->tx.state != HALL_TX_RING ||
 	    (sk->sk_shutdown & SEND_SHUTDOWN))
 		goto out;
-	ring = &hs->tx.ring;
-	span = hall_ring_get_known_span(ring, size);
-	if (!span.len)
+	data = hall_ring_find_free(ring, size);
+	if (!data)
 		goto out;
 	pagefault_disable();
-	copied = _copy_from_iter(span.data, size, &msg->msg_iter);
+	copied = _copy_from_iter(data, size, &msg->msg_iter);
 	pagefault_enable();
 	if (unlikely(copied < size)) {
 		iov_iter_revert(&msg->msg_iter, copied);
 		goto out;
 	}
-	if (((ring->head + size) ^ ring->head) & ring->size)
-		hall_count(HALL_RING_WRAPS);
 	ringing = hall_ring_publish(ring, size);
+	if (!(ring->head & (ring->size - 1)))
+		hall_count(HALL_RING_WRAPS);
 	hall_info_count_sent(hs, size);
 	/* The doorbell ends in locks of the other end: not under ours. */
 	if (ringing)
@@ -308,11 +306,9 @@ out:
 	return ret;
 }
 
-static bool is_small(const struct sock *sk, const struct msghdr *msg,
+static bool is_small(const struct hall_sock *hs, const struct msghdr *msg,
 		     size_t size)
 {
-	const struct hall_sock *hs = hall_sock_peek(sk);
-
 	return hs && READ_ONCE(hs->tx.state) == HALL_TX_RING &&
 	       size && size <= HALL_SMALL && !msg->msg_controllen &&
 	       !(msg->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE));
@@ -320,10 +316,11 @@ static bool is_small(const struct sock *sk, const struct msghdr *msg,
 
 int hall_ops_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
 {
+	struct hall_sock *hs = hall_sock_peek(sock->sk);
 	int n = 0;
 
-	if (is_small(sock->sk, msg, size))
-		n = send_small(sock->sk, msg, size);
+	if (is_small(hs, msg, size))
+		n = send_small(hs, sock->sk, msg, size);
 	return n ?: hall_sock_find_native_ops(sock)->sendmsg(sock, msg, size);
 }
 

@@ -314,6 +314,12 @@ static void rx_take(u32 limit, bool leave)
 	if (max > limit)
 		max = limit;
 	span = hall_ring_get_rx_span(&rx, offset, max);
+	if (!offset && max <= rx.head - rx.tail) {
+		const u8 *unread = hall_ring_find_unread(&rx, max);
+
+		MUST(!unread || (span.len == max && unread == span.data));
+		MUST(unread || rx.grown || span.len < max);
+	}
 	check_span(span, max);
 	MUST(offset + (u64)span.len <= rx.head - rx.tail || !span.len);
 	for (n = 0; n < span.len; n++)
