@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Growth of connections, of VMs, of CPUs: the sum that they move, the slowest requests, and fairness.
+Connections that idle, too: what they cost.
 
 Each connection has one request in flight, see `programs/crowd.c`. A thousand of them are
 to move four fifths of what ten do, at least, and all of them the same. Clients in several
@@ -11,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hallway_lab import measure
-from hallway_lab.measure import Mesh, Stand
+from hallway_lab.measure import Mesh, Stand, Times
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
@@ -24,9 +26,13 @@ from hallway_lab.vm import VM
 from .group import Group
 
 PORT = 7020
+IDLE_PORT = 7030
 REQUEST = 16 << 10
 COUNTS = (1, 10, 100, 1000)
 FEW, MANY = 10, 1000
+IDLE = 10_000
+SETTLE = 5  # seconds
+POINTS = 0.5  # percent of a CPU that samples of an idle guest differ by
 VMS = (2, 3, 4, 6)
 CPUS = (1, 2, 4)
 KEPT = 0.8  # of what few connections move, many do at least
@@ -113,6 +119,49 @@ class Connections(Growth):
         return bool(few) and figure("", *samples.hallway).median >= KEPT * figure("", *few).median
 
 
+class Idle(Growth):
+    """Ten thousand connections between two VMs that carry nothing: the guests' CPUs have nothing to do."""
+
+    def rows(self) -> list[Row]:
+        """The one scenario."""
+        command = f"idle -c ADDRESS {IDLE_PORT} {IDLE}"
+        title = f"{_counted(IDLE, 'connection')}, idle"
+        return [
+            Row(
+                f"growth-idle-{IDLE}",
+                title,
+                "% of a CPU",
+                self._busy,
+                command,
+                lower_is_better=True,
+                carries=False,
+            )
+        ]
+
+    def _busy(self) -> Run:
+        """Return the part of the time in which the CPU of the busier guest ran."""
+        client, server = self.stand.client, self.stand.server
+        try:
+            server.run(f"/hallway/idle -s {IDLE_PORT}")
+            client.run(f"/hallway/idle -c {server.ip4} {IDLE_PORT} {IDLE}", timeout=300)
+            # What the connections' begin has left to be done, such as delayed acknowledgements.
+            time.sleep(SETTLE)
+            begin = [Times.parse(vm.get("/proc/stat")) for vm in self.stand.vms]
+            time.sleep(self.seconds)
+            end = [Times.parse(vm.get("/proc/stat")) for vm in self.stand.vms]
+        finally:
+            for vm in (client, server):
+                vm.run("pkill -x idle", check=False)
+        return Run(100 * max((late - early).busy for early, late in zip(begin, end, strict=True)))
+
+    def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
+        """Tell whether Hallway adds nothing that can be measured."""
+        if not samples.tcp or not samples.hallway:
+            return False
+        tcp, hallway = (figure("", *part).median for part in (samples.tcp, samples.hallway))
+        return hallway <= tcp + POINTS
+
+
 class Members(Growth):
     """From two VMs to six: all but one call that one, or each calls the next."""
 
@@ -158,7 +207,7 @@ class Cpus(Growth):
 
 def groups(seconds: int) -> list[Growth]:
     """Return all groups, in the report's order."""
-    return [Connections(seconds), Members(seconds), *(Cpus(seconds, count) for count in CPUS)]
+    return [Connections(seconds), Idle(seconds), Members(seconds), *(Cpus(seconds, count) for count in CPUS)]
 
 
 def jain(said: Sequence[dict[str, float]], connections: int) -> float:

@@ -45,6 +45,7 @@ PROGRAMS = (
     "lifecycle",
     "disk",
     "crowd",
+    "idle",
     "native",
     "sockmap",
     "bounds",

@@ -8,7 +8,9 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
+from hallway_lab.measure import Times
 from hallway_lab.results import Figure, figure, share
 from hallway_lab.vm import VM
 
@@ -20,24 +22,20 @@ WAITS = {
 }
 # The module's counters of what does not go by TCP.
 CARRIED = ("tx_bytes_ring", "tx_bytes_tunnel", "tx_bytes_outsourced", "rx_bytes_outsourced")
-# Columns of /proc/stat: the first two are the programs' own, the last two idle.
-TIMES = ("user", "nice", "system", "irq", "softirq", "idle", "iowait")
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """What one guest has counted since it booted."""
 
-    times: dict[str, int]  # ticks of its CPU
+    times: Times
     counters: dict[str, int]
 
     @classmethod
     def of(cls, vm: VM) -> Snapshot:
         """Ask a guest."""
         stat, counters = vm.run("head -n 1 /proc/stat; hallway counters --json").out.split("\n", 1)
-        names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq")
-        times = dict(zip(names, map(int, stat.split()[1:]), strict=False))
-        return cls(times, json.loads(counters))
+        return cls(Times.parse(stat), json.loads(counters))
 
 
 @dataclass
@@ -90,13 +88,11 @@ def _fill(activity: Activity, guests: Sequence[tuple[Snapshot, Snapshot]]) -> No
     counted = [
         {name: new.counters[name] - old.counters[name] for name in new.counters} for old, new in guests
     ]
-    spent = [{name: new.times[name] - old.times[name] for name in TIMES} for old, new in guests]
-    most = max(spent, key=lambda one: one["user"] + one["nice"])
-    ran = sum(most.values()) - most["idle"] - most["iowait"]
+    most = max((new.times - old.times for old, new in guests), key=attrgetter("own"))
     activity.on_rings = any(one[name] for one in counted for name in CARRIED)
     if activity.own is None:
-        activity.own = (most["user"] + most["nice"]) / max(ran, 1)
-        activity.busy = ran / max(sum(most.values()), 1)
+        activity.own = most.own / max(most.all - most.idle, 1)
+        activity.busy = most.busy
     activity.waits = {
         column: sum(one[name] for one in counted for name in names) for column, names in WAITS.items()
     }

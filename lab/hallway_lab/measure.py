@@ -43,6 +43,30 @@ SPIN = "/sys/module/hallway/parameters/spin_us"
 
 
 @dataclass(frozen=True)
+class Times:
+    """Ticks of a guest's CPUs."""
+
+    own: int  # in which they ran programs, not the kernel
+    idle: int
+    all: int
+
+    @classmethod
+    def parse(cls, line: str) -> Times:
+        """Return those since the boot, from the first line of /proc/stat."""
+        # Those that follow are parts of these, or the host's.
+        user, nice, system, idle, iowait, irq, softirq = map(int, line.splitlines()[0].split()[1:8])
+        return cls(user + nice, idle + iowait, user + nice + system + idle + iowait + irq + softirq)
+
+    def __sub__(self, before: Times) -> Times:
+        return Times(self.own - before.own, self.idle - before.idle, self.all - before.all)
+
+    @property
+    def busy(self) -> float:
+        """The part of the time in which they ran."""
+        return (self.all - self.idle) / max(self.all, 1)
+
+
+@dataclass(frozen=True)
 class Direction:
     """Bytes of one direction, as its sender and its receiver counted them."""
 
