@@ -90,7 +90,8 @@ class Scenarios(Group):
             assert self._pingpong_server
             report = self._ask("pingpong", words)
             trips = report["round_trips"]
-            return Run(report["p50_us"], up=int(trips), down=int(trips))
+            slow = {"p99, µs": report["p99_us"]}
+            return Run(report["p50_us"], up=int(trips), down=int(trips), more=slow)
 
         return Row(
             key=f"trip-{key}",

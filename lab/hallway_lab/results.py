@@ -160,7 +160,7 @@ def read(kind: str, revision: str | None = None) -> list[Record]:
 
 COLUMNS = (
     *("key", "name", "kernel", "figure", "unit", "median", "p10", "p99", "lowest", "highest"),
-    *("samples", "verdict", "command", "revision", "date", "machine"),
+    *("samples", "verdict", "paper", "command", "revision", "date", "machine"),
 )
 
 
@@ -175,7 +175,8 @@ def write_samples(path: Path, records: Iterable[Record]) -> None:
                     *(one.key, one.name, one.kernel, name, found.unit),
                     *(found.median, found.quantile(0.1), found.quantile(0.99), found.lowest, found.highest),
                     " ".join(map(str, found.samples)),
-                    *(one.verdict, one.details.get("command", ""), one.revision, one.date, one.machine),
+                    *(one.verdict, one.figures.get("paper", ""), one.details.get("command", "")),
+                    *(one.revision, one.date, one.machine),
                 )
                 for name, found in one.figures.items()
                 if isinstance(found, Figure)
