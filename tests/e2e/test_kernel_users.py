@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.xdist_group("e2e-streams"), pytest.mark.xen]
 
 MEGABYTE = 1 << 20
 FILE = 4 * MEGABYTE  # many times what sockets and rings hold
+SWITCHES = 20  # off and on again, of a disk under load, at each end
 WRITE = f"""
 head -c {FILE} /dev/urandom > /tmp/written
 cp /tmp/written /mnt/file && sync /mnt/file
@@ -152,7 +153,7 @@ def test_nvme(pair: Pair) -> None:
                 moved = delta.of(other)["tx_bytes_ring"]
                 assert moved >= 2 * FILE, f"{other.name} sent only {moved} bytes by ring"
             busy = pair.a.spawn("while [ ! -e /tmp/stop ]; do" + USE_DISK % ("64k", "64k") + "done")
-            for _ in range(3):
+            for _ in range(SWITCHES):
                 vm.run("hallway off", timeout=60)
                 vm.run("hallway on")
                 wait_for(lambda: any(on_rings(c) for c in connections(pair.a)), "the disk is on rings again")
