@@ -11,7 +11,7 @@ import pytest
 from hallway_lab.emulator import FAST
 from hallway_lab.paths import REPO
 from hallway_tests import confined as hosts
-from hallway_tests.confined import BRIDGE, GUESTS, NAMES, PATIENCE, SITE, Confined
+from hallway_tests.confined import BRIDGE, GUESTS, IMAGES, NAMES, PATIENCE, SITE, Confined
 from hallway_tests.suite import wait_for
 
 from .conftest import Site
@@ -69,7 +69,7 @@ def test_joined(enabled: Confined) -> None:
 
 
 def test_promoted(confined: Confined) -> None:
-    """Guests with the module have promoted connections by the two commands of README.md."""
+    """Guests have promoted connections by the two commands of README.md, also after `virsh save`."""
     confined.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
     before = confined.denials()
     addresses = ("10.9.0.1", "10.9.0.2")
@@ -83,11 +83,22 @@ def test_promoted(confined: Confined) -> None:
         wait_for(lambda: _both_carried(confined), "rings carry bytes both ways", 400, 5)
         assert confined.denials() == before
         assert "all is well" in confined.doctor(), confined.doctor()
+        _save_and_restore(confined, GUESTS[0])
+        assert confined.denials() == before
         for name in GUESTS:
             confined.judge_guest(name)
     finally:
         confined.sweep()
         confined.host.run(f"ip link del {BRIDGE}")
+
+
+def _save_and_restore(confined: Confined, name: str) -> None:
+    saved = f"{IMAGES}/{name}.saved"
+    confined.host.call("hallway", "release", name, "--", "virsh", "save", name, saved)
+    assert confined.state(name) == "shut off"
+    wait_for(lambda: len(confined.carried()) < len(GUESTS), "it is no member", PATIENCE)
+    confined.host.virsh("restore", saved)
+    wait_for(lambda: _both_carried(confined), "rings carry bytes both ways again", 400, 5)
 
 
 def _both_carried(confined: Confined) -> bool:
