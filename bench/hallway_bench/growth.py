@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Growth of connections, of VMs, of CPUs: the sum that they move, the slowest requests, and fairness.
-Connections that idle, too: what they cost.
+What CPU time connections cost that idle, too.
 
 Each connection has one request in flight, see `programs/crowd.c`. A thousand of them are
 to move four fifths of what ten do, at least, and all of them the same. Clients in several
@@ -21,6 +21,7 @@ from hallway_lab.measure import Mesh, Stand, Times
 from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
+from hallway_lab.sh import LabError
 from hallway_lab.vm import VM
 
 from .group import Group
@@ -120,12 +121,15 @@ class Connections(Growth):
 
 
 class Idle(Growth):
-    """Ten thousand connections between two VMs that carry nothing: the guests' CPUs have nothing to do."""
+    """Ten thousand connections between two VMs that carry nothing: the guests' CPUs have nothing to do.
+
+    They are attached, and on TCP: a ring is earned by use, and freed when it idles.
+    """
 
     def rows(self) -> list[Row]:
         """The one scenario."""
         command = f"idle -c ADDRESS {IDLE_PORT} {IDLE}"
-        title = f"{_counted(IDLE, 'connection')}, idle"
+        title = f"{_counted(IDLE, 'connection')}, attached, idle"
         return [
             Row(
                 f"growth-idle-{IDLE}",
@@ -138,9 +142,21 @@ class Idle(Growth):
             )
         ]
 
+    def _attached(self) -> list[int]:
+        said = [json.loads(vm.run("hallway counters --json").out) for vm in self.stand.vms]
+        return [one["attached"] - one["detached"] for one in said]
+
+    def _check_all(self, before: list[int]) -> None:
+        """Fail unless all connections are there, and attached with Hallway on."""
+        for vm, old, new in zip(self.stand.vms, before, self._attached(), strict=True):
+            sockets = vm.get("/proc/net/sockstat").split("TCP: inuse ")[1].split()[0]
+            if int(sockets) < IDLE or (self.stand.on and new - old < IDLE):
+                raise LabError(f"{vm.name} has {sockets} sockets, and attached {new - old} of {IDLE}")
+
     def _busy(self) -> Run:
         """Return the part of the time in which the CPU of the busier guest ran."""
         client, server = self.stand.client, self.stand.server
+        before = self._attached()
         try:
             server.run(f"/hallway/idle -s {IDLE_PORT}")
             client.run(f"/hallway/idle -c {server.ip4} {IDLE_PORT} {IDLE}", timeout=300)
@@ -149,9 +165,10 @@ class Idle(Growth):
             begin = [Times.parse(vm.get("/proc/stat")) for vm in self.stand.vms]
             time.sleep(self.seconds)
             end = [Times.parse(vm.get("/proc/stat")) for vm in self.stand.vms]
+            self._check_all(before)
         finally:
             for vm in (client, server):
-                vm.run("pkill -x idle", check=False)
+                vm.run("pkill -x idle; while pgrep -x idle; do sleep 0.1; done", timeout=60)
         return Run(100 * max((late - early).busy for early, late in zip(begin, end, strict=True)))
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:

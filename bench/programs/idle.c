@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Many idle connections: each carries one byte, and then nothing.
+ * Many idle connections: each carries one byte, which is read, and then nothing.
  *
  *   idle -s PORT
  *   idle -c ADDRESS PORT CONNECTIONS
@@ -31,10 +31,12 @@ static void go_on_in_background(void)
 static void serve(const char *port)
 {
 	int listener = listen_at(port);
+	char byte;
 
 	go_on_in_background();
 	for (;;)
-		accept_one(listener);
+		if (read(accept_one(listener), &byte, 1) != 1)
+			err(1, "read");
 }
 
 static void call(const char *address, int port, int connections)

@@ -52,8 +52,11 @@ class Samples:
         """How much better Hallway's median is."""
         if not self.tcp or not self.hallway:
             return None
-        quotient = figure("", *self.hallway).median / figure("", *self.tcp).median
-        return 1 / quotient if self.row.lower_is_better else quotient
+        better, worse = (figure("", *part).median for part in (self.hallway, self.tcp))
+        if self.row.lower_is_better:
+            better, worse = worse, better
+        # What idles may need nothing that can be measured.
+        return better / worse if worse else None
 
     @property
     def is_even(self) -> bool:
