@@ -5,7 +5,6 @@ mod domains;
 mod log;
 mod reasons;
 
-use std::arch::x86_64::__cpuid;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -83,12 +82,8 @@ pub fn host(run_dir: &Path) -> Result<()> {
             },
         ),
     }
-    match log::last_denials() {
-        Ok(paths) => judge_denials(&paths, &mut found),
-        Err(error) => found.note(
-            format!("what AppArmor has denied is not known: the kernel's log: {error}"),
-            "hallway doctor as root looks there, too",
-        ),
+    if confines() {
+        look_for_denials(&mut found);
     }
     found.report("all is well, as far as the host can see: hallway doctor in a guest sees the rest")
 }
@@ -188,6 +183,25 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
                 "it is paused, hangs, or has no CPU: its connections go by TCP until it responds",
             );
         }
+    }
+}
+
+/// Whether AppArmor is on.
+fn confines() -> bool {
+    std::fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text[..] == *b"Y\n")
+}
+
+fn look_for_denials(found: &mut Findings) {
+    match log::last_denials() {
+        Ok(_) if Path::new("/run/auditd.pid").exists() => found.note(
+            "what AppArmor has denied is in auditd's log",
+            "ausearch -m AVC -ts recent shows it; docs/install.md has rules for by-hand set-ups",
+        ),
+        Ok(paths) => judge_denials(&paths, found),
+        Err(error) => found.note(
+            format!("what AppArmor has denied is not known: the kernel's log: {error}"),
+            "hallway doctor as root looks there, too",
+        ),
     }
 }
 
@@ -306,7 +320,10 @@ fn judge_devices(all: &[Device], domain: Option<Domain>, found: &mut Findings) {
 
 /// Whether QEMU emulates this CPU, and no hypervisor runs it: its signature says so. The CPU's name
 /// does not, since some models have the same name under both.
+#[cfg(target_arch = "x86_64")]
 fn is_emulated() -> bool {
+    use std::arch::x86_64::__cpuid;
+
     const SIGNATURE: u32 = 0x4000_0000;
     const HYPERVISOR: u32 = 1 << 31;
     #[allow(unused_unsafe)] // safe since a later Rust
@@ -314,6 +331,11 @@ fn is_emulated() -> bool {
     let (features, signature) = unsafe { (__cpuid(1).ecx, __cpuid(SIGNATURE)) };
     let text = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);
     features & HYPERVISOR != 0 && text.as_flattened() == b"TCGTCGTCGTCG"
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_emulated() -> bool {
+    false
 }
 
 /// How many CPUs the machine has room for. Root alone may read the table, and some machines have
