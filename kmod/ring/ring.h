@@ -213,7 +213,10 @@ u32 hall_ring_find_most(struct hall_rx_ring *rx);
  */
 struct hall_span hall_ring_get_rx_span(struct hall_rx_ring *rx, u32 offset,
 				       u32 max);
-/* Receiver: n bytes that are unread, if the ring has not grown and they do not wrap; else NULL. */
+/*
+ * Receiver: the next n bytes, no more than hall_ring_count_used() has just returned, if the
+ * ring has not grown and they do not wrap; else NULL.
+ */
 static inline u8 *hall_ring_find_unread(const struct hall_rx_ring *rx, u32 n)
 {
 	u32 at = rx->tail & (rx->data_size - 1);
