@@ -153,7 +153,7 @@ def running(name: str, hooks: Mapping[str, str] = MappingProxyType({})) -> Itera
     finally:
         daemon.kill()
         daemon.wait()
-        shutil.rmtree(made.folder)
+        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 class _Qemu:

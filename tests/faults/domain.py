@@ -47,6 +47,7 @@ def written(mark: str) -> str:
 def booted(kernel: str, share: Path, logs: Path) -> Iterator[Domains]:
     """Run a daemon, two libvirts and both VMs for the length of the block."""
     ring = written("type='ivshmem-plain'")
+    HEARD.unlink(missing_ok=True)
     shutil.rmtree(REGION, ignore_errors=True)  # the folder of another site
     daemon = topology.Daemon(region=REGION)
     daemon.log = logs / "hallwayd.log"

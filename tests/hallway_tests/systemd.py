@@ -56,7 +56,7 @@ def prepare_nft(_kernel: str) -> None:
 
 
 class Systemd:
-    """One that has booted. `root`, and `cgroup`, its first one: as this process sees them."""
+    """One that has booted. `root` and `cgroup`, its first one, are paths outside of that root."""
 
     def __init__(self, init: int, root: Path, cgroup: Path) -> None:
         self.root = root

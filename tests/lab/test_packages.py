@@ -199,8 +199,7 @@ def test_service(root: Root) -> None:
         booted.run(*install)
         assert booted.run("systemctl", "is-active", "hallwayd").strip() == "active"
         assert holder in booted.holders() and daemon not in booted.pids(systemd.HALLWAYD)
-        (machine,) = json.loads(booted.run("hallway", "status", "--json"))["machines"]
-        assert machine["connected"] and all(plug["plugged"] for plug in machine["plugs"]), machine
+        wait_for(lambda: _is_plugged(booted), "the new one has its monitor, and its memory is in")
         booted.run("apt-get", "remove", "-y", "hallway-host")
         wait_for(lambda: not booted.pids(systemd.HALLWAYD), "all of it has ended")
         assert booted.pids("system.slice/qemu.service"), "its QEMU has ended, too"
@@ -214,7 +213,7 @@ def test_upgraded(root: Root) -> None:
     (root.path / "usr/sbin/policy-rc.d").unlink(missing_ok=True)
     root.run("groupadd", "--system", "--force", "kvm")
     _install_previous(root)
-    (root.path / "etc/hallway").mkdir()
+    (root.path / "etc/hallway").mkdir(exist_ok=True)
     (root.path / "etc/hallway/hallwayd.toml").write_text(_group(vm))
     (deb,) = DEBS.glob("hallway-host_*.deb")
     shutil.copy(deb, root.path / "srv")  # systemd empties /tmp
@@ -230,9 +229,14 @@ def test_upgraded(root: Root) -> None:
         assert (before["abi"], after["version"]) == (versions.PREVIOUS_ABI, _version(root))
         assert booted.run("stat", "-c", "%a", "/run/hallway").strip() == "711"
         assert holder in booted.holders(), "what keeps the QEMU's connection has ended"
-        (machine,) = after["machines"]
-        assert machine["connected"] and all(plug["plugged"] for plug in machine["plugs"]), machine
+        wait_for(lambda: _is_plugged(booted), "the new one has its monitor, and its memory is in")
         assert [one["uuid"] for one in after["vms"]] == [str(vm)], after["vms"]
+
+
+def _is_plugged(booted: systemd.Systemd) -> bool:
+    """Tell whether hallwayd has the monitor of its VM, and that the ring memory."""
+    (machine,) = json.loads(booted.run("hallway", "status", "--json"))["machines"]
+    return machine["connected"] and [plug["plugged"] for plug in machine["plugs"]] == [True]
 
 
 def _version(root: Root) -> str:

@@ -82,14 +82,17 @@ def test_quantiles(samples: tuple[float, ...], part: float, value: float) -> Non
 
 
 def test_samples_as_csv(tmp_path: Path) -> None:
-    """Each figure is a line with its quantiles and all of its samples; what is text is left out."""
-    results.write_samples(tmp_path / "one.csv", [replace(SAMPLE, details={"command": "wget, -q"})])
+    """Each figure is a line with its quantiles, all of its samples, and what a paper says."""
+    figures = SAMPLE.figures | {"paper": "XWAY: 3.6×"}
+    sample = replace(SAMPLE, figures=figures, details={"command": "wget, -q"})
+    results.write_samples(tmp_path / "one.csv", [sample])
     with open(tmp_path / "one.csv", newline="") as file:
         carried, took = csv.DictReader(file)
     assert (carried["figure"], carried["unit"], carried["median"]) == ("in rings →", "B", "33600000")
     assert (took["figure"], took["lowest"], took["median"], took["highest"]) == ("took", "0.1", "0.2", "1.5")
     assert took["samples"] == "0.2 0.1 1.5"
     assert (took["command"], took["revision"]) == ("wget, -q", "abc1234")
+    assert carried["paper"] == took["paper"] == "XWAY: 3.6×"
 
 
 def test_page_leaves_benchmarks_out(folder: Path) -> None:

@@ -753,7 +753,7 @@ fn lines_for_the_journal_have_a_priority() {
     let start = |config: &str, is_journal: bool| {
         let (reader, writer) = nix::unistd::pipe().unwrap();
         let stream = nix::sys::stat::fstat(&writer).unwrap();
-        // That of another program differs, which this one was started by.
+        // A program that a service has started inherits the name of the service's stream.
         let inode = stream.st_ino + u64::from(!is_journal);
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hallwayd"));
         command
@@ -766,7 +766,7 @@ fn lines_for_the_journal_have_a_priority() {
             BufReader::new(File::from(reader)).lines(),
         )
     };
-    // Also that with which it ends.
+    // The error at its end is a line like the others.
     for (is_journal, begin) in [(true, "<3>hallwayd: "), (false, "hallwayd: ")] {
         let (mut child, mut lines) = start("/nowhere", is_journal);
         let error = lines.next().unwrap().unwrap();
