@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Growth of connections, of VMs, of CPUs: the sum that they move, the slowest requests, and fairness.
-What CPU time connections cost that idle, too.
 
 Each connection has one request in flight, see `programs/crowd.c`. A thousand of them are
 to move four fifths of what ten do, at least, and all of them the same. Clients in several
-VMs start one after the other, within some hundredths of their time.
+VMs start one after the other, within some hundredths of their time. Idle connections are
+measured by the CPU time that they cost.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 
 #include "common.h"
 
@@ -40,14 +39,6 @@ static uint32_t samples[SAMPLES_MAX];
 static struct epoll_event events[EVENTS];
 static uint32_t bytes;
 static int epoll;
-
-static void allow_descriptors(void)
-{
-	struct rlimit limit = { CONNECTIONS_MAX + 64, CONNECTIONS_MAX + 64 };
-
-	if (setrlimit(RLIMIT_NOFILE, &limit))
-		err(1, "RLIMIT_NOFILE");
-}
 
 static void prepare(int fd)
 {
@@ -250,7 +241,7 @@ int main(int argc, char **argv)
 	bytes = strtoul(argv[calls ? 4 : 3], NULL, 0);
 	if (!bytes || bytes > BYTES_MAX)
 		errx(1, "1 to %d bytes", BYTES_MAX);
-	allow_descriptors();
+	allow_descriptors(CONNECTIONS_MAX);
 	epoll = epoll_create1(0);
 	if (epoll < 0)
 		err(1, "epoll_create1");

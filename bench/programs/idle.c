@@ -8,19 +8,9 @@
  * Both go on in the background once they are ready: the server when it listens, the client
  * when all connections are there. Connections of a client that is killed are reset.
  */
-#include <sys/resource.h>
-
 #include "common.h"
 
 #define CONNECTIONS_MAX 16384
-
-static void allow_descriptors(void)
-{
-	struct rlimit limit = { CONNECTIONS_MAX + 64, CONNECTIONS_MAX + 64 };
-
-	if (setrlimit(RLIMIT_NOFILE, &limit))
-		err(1, "RLIMIT_NOFILE");
-}
 
 static void go_on_in_background(void)
 {
@@ -59,7 +49,7 @@ static void call(const char *address, int port, int connections)
 
 int main(int argc, char **argv)
 {
-	allow_descriptors();
+	allow_descriptors(CONNECTIONS_MAX);
 	if (argc == 3 && !strcmp(argv[1], "-s"))
 		serve(argv[2]);
 	else if (argc == 5 && !strcmp(argv[1], "-c"))
