@@ -37,8 +37,8 @@ hall_sock_find_native_ops(const struct socket *sock)
 }
 
 /*
- * Is a socket, whose hall_sock was peeked at just before, still attached, locked by no
- * thread, and with nothing that waits to be seen to? No reference: the attachment has one
+ * Is a socket still attached, unlocked, and without pending work? hs is what
+ * hall_sock_peek() returned, without a sleep since. No reference: the attachment has one
  * until slock is released. slock.
  */
 static inline bool hall_sock_is_idle(const struct hall_sock *hs, struct sock *sk)
