@@ -96,7 +96,8 @@ struct hallway_mailbox {
 	__u8 reserved[384];
 	/*
 	 * Bit n: endpoint n of the receiver was rung; bit 0: the mailbox has
-	 * messages. The sender sets bits, the receiver takes them, both by
+	 * messages. The sender sets bits, the receiver takes them, and sets
+	 * bit 0 itself before it looks for the first time. All of it is done by
 	 * bus-locked instructions: a kernel booted with one CPU patches the
 	 * lock prefix of ordinary atomics away.
 	 */

@@ -644,6 +644,27 @@ static void marks_of_before(void)
 	end();
 }
 
+/* B still has the former peer, which looks while its successor already sends. */
+static void looks_of_before(void)
+{
+	struct hall_peer *former;
+
+	begin();
+	former = a_of_b;
+	guest_close(&a, HALLWAY_REASON_PEER_LEFT);
+	a.occupant = a.slice.generation = 8;
+	MUST(!hall_own_slice_open(&a.own, &a.slice, no_address, 0));
+	b_of_a = guest_meet(&a, &b.slice, 1, 0);
+	say(b_of_a, HALLWAY_DEMOTE, 5);
+	CHECK(hall_mailbox_look(former) == HALL_LOOK_MESSAGES && !noted.messages);
+	hall_peer_depart(former, HALLWAY_REASON_PEER_LEFT);
+	guest_pass(100);
+	a_of_b = guest_meet(&b, &a.slice, 0, 1);
+	hall_mailbox_look(a_of_b);
+	CHECK(noted.messages == 1 && said(0, HALLWAY_DEMOTE, 5));
+	end();
+}
+
 /* Ring memory */
 
 static struct hallway_handle handle(u64 offset, u64 size)
@@ -1055,6 +1076,7 @@ int main(void)
 	TEST(marks_without_end);
 	TEST(rings_again);
 	TEST(marks_of_before);
+	TEST(looks_of_before);
 	TEST(memory_shared);
 	TEST(memory_bounds);
 	TEST(memory_quota);

@@ -357,6 +357,11 @@ void hall_mailbox_init(struct hall_peer *peer)
 	memset(peer->out->pending, 0, sizeof(peer->out->pending));
 	reset_index(&peer->in->tail, its, own);
 	reset_index(&peer->out->head, own, its);
+	/*
+	 * One that looked meanwhile has taken the bit, and left messages that are not its own.
+	 * The caller has to look soon: until then the peer rings no bit of this word.
+	 */
+	sync_set_bit(0, (unsigned long *)peer->in->pending);
 }
 
 void hall_mailbox_stop(struct hall_peer *peer)
