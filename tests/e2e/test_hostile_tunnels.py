@@ -8,7 +8,7 @@ import random
 import pytest
 from hallway_lab.vm import VM
 from hallway_tests import hostile, tunnels
-from hallway_tests.guests import AT_ONCE, Delta, insmod, odd, settle_in, wait_members
+from hallway_tests.guests import AT_ONCE, Delta, insmod, members, odd, settle_in, wait_members
 from hallway_tests.pair import Pair
 from hallway_tests.suite import wait_for
 from hallway_tests.talker import Talker
@@ -57,6 +57,7 @@ def test_hostile_end(pair: Pair, rng: random.Random) -> None:
             third.run("rmmod hostile")
             # What its ends have left behind goes with the member.
             third.run("rmmod hallway", timeout=60 * pair.slow)
+            wait_for(lambda: not any(third.ip4 in members(vm) for vm in (a, b)), "both miss it")
             insmod(third, **AT_ONCE)
             wait_members(a, b, third)
             tunnels.load(third)
@@ -67,9 +68,10 @@ def test_hostile_end(pair: Pair, rng: random.Random) -> None:
             said = run(b, f"trips {cid(a)} {PORT + 2} 20 1", 60 * pair.slow, DATAGRAMS)
             assert not said["wrong"], said["wrong"]
             talker.wait_progress("with the member that behaves again")
-            for one in (talker, again):
-                assert not one.counted()["failed"], "tunnels between others failed"
             assert not odd(others.of(b))
+            for one in (talker, again):
+                counted = one.counted()
+                assert not counted["failed"], f"tunnels between others failed: {counted}"
             again.end()
             tunnels.unload(third)
         talker.end()

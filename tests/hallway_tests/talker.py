@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hallway_lab.vm import VM
 
@@ -30,8 +31,8 @@ class Talker:
         else:
             self.wait_progress("at the start")
 
-    def counted(self) -> dict[str, int]:
-        """Return how many messages came back, how many connections failed, and how many bytes were others."""
+    def counted(self) -> dict[str, Any]:
+        """Return what the file of `talk` says."""
         said = self._vm.run(f"cat {self._file} 2>/dev/null", check=False, first=True).out
         return json.loads(said) if said else {"echoed": 0, "failed": 0, "wrong": 0}
 

@@ -830,9 +830,10 @@ def greet(kind: str, cid: int, port: int) -> None:
 def talk(cid: int, port: int, conns: int, file: str) -> None:
     """Have messages of both types echoed, on connections that follow each other, until killed.
 
-    The file says how many came back, how many connections failed, and whether other bytes came.
+    The file says how many came back, how many connections failed, the last error of these, and
+    whether other bytes came.
     """
-    counted, lock = {"echoed": 0, "failed": 0, "wrong": 0}, threading.Lock()
+    counted, lock = {"echoed": 0, "failed": 0, "wrong": 0, "last_error": ""}, threading.Lock()
 
     def count(what: str) -> None:
         with lock:
@@ -857,8 +858,9 @@ def talk(cid: int, port: int, conns: int, file: str) -> None:
         for turn in itertools.count():
             try:
                 converse(list(TYPES)[number % 2], 1_000_000 * number + 1000 * turn)
-            except OSError:
+            except OSError as error:
                 count("failed")
+                counted["last_error"] = repr(error)
                 time.sleep(0.1)
 
     for number in range(conns):

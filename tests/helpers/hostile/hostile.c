@@ -24,7 +24,6 @@
 #define ENDS		24
 #define CARRIER		1	/* of each ring of a tunnel */
 #define NUMBERS		64	/* most endpoints of the peer are below that */
-#define STALE		300	/* steps in which a message of the peer has surely come */
 
 static unsigned int cid;
 module_param(cid, uint, 0);
@@ -45,7 +44,7 @@ struct end {
 	struct hall_memory memory;	/* of our ring; ring is NULL: there is none */
 	struct hallway_ring *mapped;	/* the peer's ring, or NULL */
 	u32 mapped_size;		/* bytes of that, without its header */
-	u32 mapped_from;		/* the endpoint that has offered it */
+	u32 owed;			/* the endpoint that offered it, until it is named, or 0 */
 	struct list_head list;		/* of arrived */
 	struct rcu_head rcu;
 };
@@ -53,14 +52,13 @@ struct end {
 static struct rnd_state rng;
 static struct hall_member *peer;
 static struct end *ends[ENDS];
-static unsigned long now = STALE;	/* steps */
 
 /*
- * When a DONE or DECLINE was last sent to each endpoint of the peer. It may free the ring of
- * that. In the region of a group we could then write into what it shares with others: only
- * this end's own tunnels are to suffer here.
+ * The peer frees a ring when DONE or DECLINE names its endpoint. In the region of a group we
+ * could then write into what it shares with others, but only this end's own tunnels are to
+ * suffer. So only rings of its odd endpoints are mapped, and each OFFER of these is named
+ * once, when its ring is mapped no more. Even endpoints are named at any time.
  */
-static unsigned long named_at[HALLWAY_ENDPOINTS_MAX];
 
 /* What the peer has asked for, and no step has taken yet. */
 static LIST_HEAD(arrived);
@@ -229,26 +227,26 @@ static void unmap_ring(struct end *end)
 	end->mapped = NULL;
 }
 
-/* The peer may free the ring of that endpoint, and others that it offered lately. */
-static void unmap_rings_from(u32 endpoint)
+/* Unmaps the ring, if there is one. Returns an endpoint that may be named once. */
+static u32 take_endpoint(struct end *end)
 {
-	unsigned int i;
+	u32 endpoint = end->owed;
 
-	named_at[endpoint] = now;
-	for (i = 0; i < ENDS; i++)
-		if (ends[i] && ends[i]->mapped_from == endpoint)
-			unmap_ring(ends[i]);
+	unmap_ring(end);
+	end->owed = 0;
+	return endpoint ?: 2 * (1 + below(NUMBERS / 2));
 }
 
 static void map_ring(struct end *end, const struct hallway_message *offer)
 {
 	u32 size = offer->offer.ring_size;
 
-	unmap_ring(end);
-	end->mapped = peer->transport->map(peer, &offer->offer.handle,
-					   HALLWAY_RING_HEADER + (size_t)size);
-	end->mapped_size = size;
-	end->mapped_from = offer->from;
+	if (offer->from % 2) {
+		end->mapped = peer->transport->map(peer, &offer->offer.handle,
+						   HALLWAY_RING_HEADER + (size_t)size);
+		end->mapped_size = size;
+		end->owed = offer->from;
+	}
 	WRITE_ONCE(end->channel.sender, offer->from);
 	WRITE_ONCE(end->channel.receiver, offer->from);
 }
@@ -259,8 +257,7 @@ static void answer(struct end *end)
 
 	if (!offer)
 		return;
-	if (one_in(4) || now - named_at[offer->from] < STALE) {
-		unmap_rings_from(offer->from);
+	if (end->owed || one_in(4)) {
 		hall_channel_decline(peer, offer, below(40));
 	} else {
 		map_ring(end, offer);
@@ -274,24 +271,20 @@ static void say(struct end *end)
 {
 	static const u16 types[] = { HALLWAY_ACCEPT, HALLWAY_DEMOTE, HALLWAY_DONE, HALLWAY_DONE };
 	u64 position = end->mapped ? READ_ONCE(end->mapped->head) : 0;
+	u16 type = types[below(ARRAY_SIZE(types))];
 
-	if (!end->channel.sender || one_in(8))
+	if (type == HALLWAY_DONE)
+		WRITE_ONCE(end->channel.sender, take_endpoint(end));
+	else if (!end->channel.sender || one_in(8))
 		WRITE_ONCE(end->channel.sender, 1 + below(NUMBERS));
-	unmap_rings_from(end->channel.sender);
-	hall_channel_send(&end->channel, types[below(ARRAY_SIZE(types))],
-			  one_in(16) ? below(4) : CARRIER, one_in(2) ? 0 : ECONNRESET,
-			  one_in(4) ? spoil(position) : position);
+	hall_channel_send(&end->channel, type, one_in(16) ? below(4) : CARRIER,
+			  one_in(2) ? 0 : ECONNRESET, one_in(4) ? spoil(position) : position);
 }
 
 static void decline(struct end *end)
 {
-	struct hallway_message offer = {
-		.from = one_in(2) && end->channel.sender ? end->channel.sender :
-							   1 + below(NUMBERS),
-		.carrier = CARRIER,
-	};
+	struct hallway_message offer = { .from = take_endpoint(end), .carrier = CARRIER };
 
-	unmap_rings_from(offer.from);
 	hall_channel_decline(peer, &offer, below(40));
 }
 
@@ -398,9 +391,11 @@ static void withdraw(struct end *end)
 	end->memory.ring = NULL;
 }
 
-/* Its number is another end's soon. The peer hears nothing of it. */
+/* Its number is another end's soon. The peer may hear nothing of it. */
 static void forget(struct end *end)
 {
+	if (end->owed && !one_in(4))
+		decline(end);
 	withdraw(end);
 	unmap_ring(end);
 	hall_channel_close(&end->channel);
@@ -434,7 +429,6 @@ static void step(void)
 {
 	struct end **end = &ends[below(ENDS)];
 
-	now++;
 	if (!*end) {
 		*end = begin();
 	} else if (one_in(24)) {
