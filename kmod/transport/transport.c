@@ -69,12 +69,12 @@ static void uninit_transports(unsigned int count)
 
 int hall_transports_init(void)
 {
-	int err = hall_heartbeat_init();
 	unsigned int i;
+	int err;
 
+	err = hall_uuid_find() ?: hall_heartbeat_init();
 	if (err)
 		return err;
-	hall_uuid_find();
 	for (i = 0; i < ARRAY_SIZE(transports); i++) {
 		err = transports[i]->init();
 		if (err) {

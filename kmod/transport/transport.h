@@ -216,7 +216,8 @@ extern u8 hall_uuid[16];
  * READ_ONCE().
  */
 extern u32 hall_cid;
-void hall_uuid_find(void);
+/* 0; or -EINVAL: the parameter is no UUID. */
+int hall_uuid_find(void);
 
 /* All set before the first transport starts. */
 extern struct hall_transport_handler hall_transport_handler;

@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import os
 import struct
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from hallway_tests.guests import (
     members,
     rmmod,
     settle_in,
+    status,
     wait_members,
 )
 from hallway_tests.pair import Pair, booted
@@ -306,6 +308,25 @@ def test_firewall(guest: Guest) -> None:
     assert not rules.wait(60 * guest.pair.slow).code
     stream.stop()
     stream.finish(60 * guest.pair.slow)
+
+
+def test_given_uuid(guest: Guest) -> None:
+    """The module takes a UUID in place of the machine's, and refuses what is none."""
+    guest.reset()
+    refused = guest.vm.run("insmod /hallway/hallway.ko uuid=web1", check=False)
+    assert refused.code and "Invalid parameters" in refused.err, refused
+    guest.says('the parameter uuid is "web1": it has to be a UUID')
+    guest.plug_region()
+    given = str(uuid.uuid4())
+    insmod(guest.vm, uuid=given)
+
+    def own() -> set[str]:
+        return {
+            member["uuid"] for member in status(guest.vm)["members"] if guest.vm.ip4 in member["addresses"]
+        }
+
+    wait_for(lambda: own() == {given}, "it has joined by this UUID", 20 * guest.pair.slow)
+    rmmod(guest.vm)
 
 
 def test_other_kernel(guest: Guest) -> None:

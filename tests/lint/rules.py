@@ -53,7 +53,7 @@ OWN_LINES = {
     "transport/ivshmem/cpus.c": 1,
     "transport/ivshmem/ivshmem.c": 2,
     "transport/ivshmem/region.c": 3,
-    "transport/uuid.c": 1,
+    "transport/uuid.c": 2,
     "transport/xen/xen.c": 1,
 }
 
