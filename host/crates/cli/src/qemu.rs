@@ -24,6 +24,21 @@ const BEFORE: &str = "
 # systemctl reload hallwayd:
 ";
 
+/// What other machines have by their firmware.
+fn guest_words() -> String {
+    format!(
+        "
+# This machine's firmware has no UUID, and prepares no hot-plug. On the guest's kernel command line:
+#   hallway.uuid=UUID
+#   pcie_ports=native
+#   pci=hpmmioprefsize={ROOM}
+# Without KVM it has no timer to measure the TSC by, either. The rate of the host's TSC in kHz, from
+# its dmesg (tsc: Detected 2300.000 MHz):
+#   tsc_early_khz=KHZ
+"
+    )
+}
+
 /// Prints the words, a device a line, and as comments what goes with them.
 pub fn print(run_dir: &Path, name: &str, machine: Machine, ports: u32) -> Result<()> {
     if !is_vm_name(name) {
@@ -32,6 +47,9 @@ pub fn print(run_dir: &Path, name: &str, machine: Machine, ports: u32) -> Result
     let mut out = io::stdout().lock();
     for line in words(run_dir, name, machine, ports) {
         writeln!(out, "{line}")?;
+    }
+    if machine == Machine::Microvm {
+        write!(out, "{}", guest_words())?;
     }
     write!(
         out,

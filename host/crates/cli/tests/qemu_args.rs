@@ -30,6 +30,10 @@ fn the_words_name_their_machine_and_comments_the_rest() {
         ] {
             assert!(text.contains(part), "no {part}: {text}");
         }
+        // What firmware of the others does.
+        for part in ["hallway.uuid=UUID", "pcie_ports=native"] {
+            assert_eq!(text.contains(part), machine == "microvm", "{text}");
+        }
     }
 }
 
