@@ -96,10 +96,15 @@ class Daemon:
     def _asking(self) -> list[str | Path]:
         return [self.binaries / "hallway", "status", "--json", "--run-dir", self.run_dir]
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process
+        self._process.send_signal(number)
+
     def kill(self, number: int = 9) -> None:
         """Signal it and wait for its end; what it holds for the VMs lives on."""
         if self._process:
-            self._process.send_signal(number)
+            self.signal(number)
             self._process.wait()
             self._process = None
 

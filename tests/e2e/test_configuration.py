@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,7 @@ NUMBERS = (5, 6, 7)
 NARROW = 9  # a VM with root ports too small for a region
 IDLE = 4  # seconds
 LONG = 600  # seconds, where regions are to stay
+RELOADS = 3
 GIVEN = (50, 70)  # CIDs of the first VM and of the third
 GROUPS = """
 [limits]
@@ -171,10 +174,10 @@ def _describe_narrow(site: topology.Site, kernel: str, **options: Any) -> VM:
     return site.vm(NARROW, kernel, monitor=monitor, machine="q35", port_room="1M", **options)
 
 
-def _load(configured: Configured, *vms: VM) -> None:
+def _load(configured: Configured, *vms: VM, **params: object) -> None:
     """Load the module in VMs, of which the first two then serve each other."""
     for vm in vms:
-        insmod(vm, **AT_ONCE)
+        insmod(vm, **AT_ONCE, **params)
     wait_members(*vms[:2], timeout=30 * configured.slow)
 
 
@@ -214,6 +217,41 @@ def test_config_survives(configured: Configured) -> None:
     for vm in (a, b):
         configured.wait_plugged(vm, "shared")
     configured.check_streams(a, b)
+
+
+def test_config_reloaded(configured: Configured) -> None:
+    """The configuration is read again under a stream, which stays on rings all the time."""
+    a, b, _ = configured.vms
+    configured.unload()
+    _load(configured, a, b, ring_bytes=1 << 18, ring_bytes_max=1 << 18)  # none grows
+    daemon = configured.site.daemon
+    assert daemon.config
+    text, pid = daemon.config.read_text(), daemon.status()["pid"]
+    with _on_rings(configured, a, b):
+        delta = Delta(a, b)
+        try:
+            for number in range(RELOADS):
+                name = f"later{number}"
+                daemon.config.write_text(f'{text}[[vm]]\nname = "{name}"\nuuid = "{uuid.uuid4()}"\n')
+                daemon.signal(signal.SIGHUP)
+                wait_for(lambda: name in _names(configured), "the configuration is read")  # noqa: B023
+        finally:
+            daemon.config.write_text(text)
+            daemon.signal(signal.SIGHUP)
+        wait_for(lambda: name not in _names(configured), "the first configuration is read")
+        assert daemon.status()["pid"] == pid, "the service manager watches another process"
+        for vm in (a, b):
+            before = delta.of(vm)
+            wait_for(lambda: delta.of(vm)["tx_bytes_ring"] > before["tx_bytes_ring"], "bytes flow")  # noqa: B023
+            moved = delta.of(vm)
+            left = {key: moved[key] for key in ("tx_demoted", "rx_demoted", "tx_bytes_tcp", "resets")}
+            assert not any(left.values()), f"{vm.name}: {left}"
+    configured.unload()
+
+
+def _names(configured: Configured) -> set[str]:
+    """Return the names of the configuration's VMs. hallwayd may be reading it: the CLI waits."""
+    return {machine["name"] for machine in configured.site.daemon.status()["machines"]}
 
 
 def _members(configured: Configured) -> tuple[VM, VM]:
