@@ -47,10 +47,12 @@ enum Place {
 
 /// Finds where this is, unless the command line says so.
 fn find_place(run_dir: &Path, Side { host, guest }: Side) -> Result<Place> {
-    // A socket that we may not reach is there, too: the query shows why.
+    // A socket that we may not reach is there, too: the query shows why. A holder's hallwayd may
+    // be away for a moment.
     let at_host = hallway_control::socket(run_dir)
         .try_exists()
-        .unwrap_or(true);
+        .unwrap_or(true)
+        || hallway_control::has_holder(run_dir);
     if host || at_host && !guest {
         Ok(Place::Host)
     } else if guest || guest::is_loaded() {

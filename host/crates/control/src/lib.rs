@@ -6,11 +6,11 @@
 //! one keeps that for the programs that read it.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
 use serde::{Deserialize, Serialize};
@@ -43,12 +43,17 @@ pub fn holder(run_dir: &Path) -> PathBuf {
 pub fn has_holder(run_dir: &Path) -> bool {
     // The holder has packets. A stream takes none of its time: the kernel answers EPROTOTYPE.
     match UnixStream::connect(holder(run_dir)) {
-        Err(error) => !matches!(
-            error.kind(),
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused
-        ),
+        Err(error) => !is_absent(&error),
         Ok(_) => true,
     }
+}
+
+/// Whether nothing listens at a socket's path, or nothing can.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::InvalidInput
+    )
 }
 
 /// What the configuration takes as the name of a VM, in words.
@@ -464,11 +469,70 @@ impl std::fmt::Display for NotPermitted {
 
 impl std::error::Error for NotPermitted {}
 
-/// Sends a query to the daemon of a run directory, and returns its answer. An error may be
-/// [`NotPermitted`].
+/// How long hallwayd may be away while it reads its configuration again, or is restarted.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// Between two looks for it.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Connects to the daemon of a run directory. Where there is a holder, it is back soon.
+fn connect(run_dir: &Path, until: Instant) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(socket(run_dir)) {
+            Err(error) if is_absent(&error) && Instant::now() < until && has_holder(run_dir) => {
+                std::thread::sleep(LOOK);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Writes a line to the daemon, and returns its answer.
+fn exchange(mut stream: UnixStream, line: &str) -> Result<String> {
+    let limit = Some(Duration::from_secs(10));
+    stream.set_read_timeout(limit)?;
+    stream.set_write_timeout(limit)?;
+    let mut answer = String::new();
+    // As text: a program must not take a daemon that hung up for a reader of its own output
+    // that has had enough.
+    stream
+        .write_all(line.as_bytes())
+        .and_then(|()| BufReader::new(stream).read_line(&mut answer))
+        .map_err(|error| anyhow!("it does not answer: {error}"))?;
+    if !answer.ends_with('\n') {
+        bail!("it hung up before the end of its answer: see its log");
+    }
+    Ok(answer)
+}
+
+/// Sends a query to the daemon of a run directory, and returns its answer. If there is a holder
+/// and no daemon, one has a second to come back, and is asked for its status again. An error may
+/// be [`NotPermitted`].
 pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     let path = socket(run_dir);
-    let mut stream = UnixStream::connect(&path).map_err(|error| {
+    let mut line = serde_json::to_string(&query)?;
+    line.push('\n');
+    let mut until = Instant::now();
+    // One that is gone has nothing to stop.
+    if query != Query::Stop {
+        until += AWAY;
+    }
+    let answer = loop {
+        match exchange(reach(run_dir, until)?, &line) {
+            Err(_) if query == Query::Status && Instant::now() < until && has_holder(run_dir) => {
+                std::thread::sleep(LOOK);
+            }
+            ended => break ended.with_context(|| format!("hallwayd at {}", path.display()))?,
+        }
+    };
+    serde_json::from_str(&answer)
+        .context("hallwayd answers what this program does not know: install one release of both")
+}
+
+/// Connects to the daemon, or says what to do.
+fn reach(run_dir: &Path, until: Instant) -> Result<UnixStream> {
+    connect(run_dir, until).map_err(|error| {
+        let path = socket(run_dir);
         let path = path.display();
         if error.kind() == ErrorKind::PermissionDenied {
             NotPermitted(format!(
@@ -482,27 +546,7 @@ pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
                  of its sockets with --run-dir"
             )
         }
-    })?;
-    let limit = Some(Duration::from_secs(10));
-    stream.set_read_timeout(limit)?;
-    stream.set_write_timeout(limit)?;
-    let mut line = serde_json::to_string(&query)?;
-    line.push('\n');
-    let mut answer = String::new();
-    // As text: a program must not take a daemon that hung up for a reader of its own output
-    // that has had enough.
-    stream
-        .write_all(line.as_bytes())
-        .and_then(|()| BufReader::new(stream).read_line(&mut answer))
-        .map_err(|error| anyhow!("hallwayd at {} does not answer: {error}", path.display()))?;
-    if !answer.ends_with('\n') {
-        bail!(
-            "hallwayd at {} hung up before the end of its answer: see its log",
-            path.display()
-        );
-    }
-    serde_json::from_str(&answer)
-        .context("hallwayd answers what this program does not know: install one release of both")
+    })
 }
 
 /// Has the daemon read its configuration again. An error: it could not, and why.
@@ -517,6 +561,35 @@ pub fn reload(run_dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_is_back_soon_answers() {
+        let run_dir = std::env::temp_dir().join(format!("control-{}", std::process::id()));
+        std::fs::create_dir(&run_dir).unwrap();
+        let refused = ask(&run_dir, Query::Reload).unwrap_err().to_string();
+        assert!(refused.contains("no hallwayd answers"), "{refused}");
+        // Of another type than a stream, as the holder's is.
+        let _holder = std::os::unix::net::UnixDatagram::bind(holder(&run_dir)).unwrap();
+        let path = socket(&run_dir);
+        let daemon = std::thread::spawn(move || {
+            std::thread::sleep(AWAY / 4);
+            let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+            // The first one ends before it has answered.
+            listener.accept().unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let mut query = String::new();
+            BufReader::new(&stream).read_line(&mut query).unwrap();
+            let message = query.clone();
+            let answer = serde_json::to_string(&Answer::Error { message }).unwrap();
+            writeln!(&stream, "{answer}").unwrap();
+        });
+        let Answer::Error { message } = ask(&run_dir, Query::Status).unwrap() else {
+            panic!("another answer")
+        };
+        assert!(message.contains("status"), "{message}");
+        daemon.join().unwrap();
+        std::fs::remove_dir_all(run_dir).unwrap();
+    }
 
     #[test]
     fn older_names_stay_in_the_json() {
