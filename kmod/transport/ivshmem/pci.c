@@ -12,6 +12,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/rculist.h>
+#include <linux/vmalloc.h>
 
 #include <hallway/reason.h>
 
@@ -92,13 +93,14 @@ static bool doorbell_remove(struct doorbell *doorbell, unsigned long patience)
 }
 
 static int region_probe(struct pci_dev *pdev, struct hallway_region *shared,
-			u64 size)
+			u64 size, bool is_vmap)
 {
 	struct region *region = ivshmem_region_create(pdev, shared, size);
 	bool twice;
 
 	if (IS_ERR(region))
 		return PTR_ERR(region);
+	region->is_vmap = is_vmap;
 	pci_set_drvdata(pdev, region);
 	mutex_lock(&ivshmem_mutex);
 	twice = ivshmem_region_is_known(region->uuid);
@@ -129,7 +131,46 @@ static bool region_remove(struct region *region, unsigned long patience)
 	return true;
 }
 
-/* The firmware's MTRRs overrule memremap(): rings would be slower than TCP. */
+/* Bytes of a region for which page tables are made, a page each: 16 MiB of them. */
+#define REMAPPED_MAX	(8ULL << 30)
+
+static void unmap_bar(void *bar, bool is_vmap)
+{
+	if (is_vmap)
+		vunmap(bar);
+	else
+		memunmap(bar);
+}
+
+/*
+ * For memremap() the firmware's MTRRs decide: UEFI has one over all memory of PCI devices
+ * above 4 GiB, and a microvm's firmware sets none. To the hypervisor a region is ordinary
+ * memory, so it is mapped as that. A hypervisor that honours the guest's MTRRs all the same
+ * (KVM before Linux 6.11, for a VM with a passed-through device) leaves it uncached.
+ * NULL: it lies lower, or the kernel has no way.
+ */
+static void *map_cached(resource_size_t start, resource_size_t size)
+{
+	void *mapped = NULL;
+#ifdef CONFIG_VMAP_PFN
+	unsigned long first = start >> PAGE_SHIFT, n = size >> PAGE_SHIFT, i;
+	unsigned long *pfns;
+
+	if (!upper_32_bits(start))
+		return NULL;
+	pfns = kvmalloc_array(n, sizeof(*pfns), GFP_KERNEL | __GFP_NOWARN | __GFP_RETRY_MAYFAIL);
+	if (!pfns)
+		return NULL;
+	for (i = 0; i < n && !pfn_valid(first + i); i++)
+		pfns[i] = first + i;
+	if (i == n)
+		mapped = vmap_pfn(pfns, n, pgprot_decrypted(PAGE_KERNEL));
+	kvfree(pfns);
+#endif
+	return mapped;
+}
+
+/* Rings would be slower than TCP. */
 static bool is_uncached(const void *address)
 {
 	unsigned int level;
@@ -141,7 +182,7 @@ static bool is_uncached(const void *address)
 static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	resource_size_t size = pci_resource_len(pdev, 2);
-	void *bar;
+	void *bar, *cached = NULL;
 	u64 magic;
 	int err;
 
@@ -162,6 +203,12 @@ static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto release;
 	}
 	magic = size >= sizeof(magic) ? virt_load_acquire((u64 *)bar) : 0;
+	if (magic == HALLWAY_REGION_MAGIC && size <= REMAPPED_MAX && is_uncached(bar))
+		cached = map_cached(pci_resource_start(pdev, 2), size);
+	if (cached) {
+		memunmap(bar);
+		bar = cached;
+	}
 	if (magic == HALLWAY_PAGE_MAGIC && size >= HALLWAY_PAGE_SIZE) {
 		err = doorbell_probe(pdev, bar);
 	} else if (magic != HALLWAY_REGION_MAGIC) {
@@ -173,18 +220,21 @@ static int ivshmem_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 			(u64)size);
 		err = -EINVAL;
 	} else if (is_uncached(bar)) {
-		pci_err(pdev, "hallway: BAR2 at %pa is mapped uncached, which is slower than TCP: plug the region in after boot, so that it lies above 4 GiB\n",
-			&pdev->resource[2].start);
+		pci_err(pdev, "hallway: BAR2 at %pa is mapped uncached, which is slower than TCP: %s\n",
+			&pdev->resource[2].start,
+			upper_32_bits(pci_resource_start(pdev, 2)) ?
+			"this kernel has no CONFIG_VMAP_PFN, or the region more than 8 GiB" :
+			"plug the region in after boot, so that it lies above 4 GiB");
 		err = -EINVAL;
 	} else {
-		err = region_probe(pdev, bar, size);
+		err = region_probe(pdev, bar, size, cached);
 	}
 	if (err)
 		goto unmap;
 	ivshmem_control();
 	return 0;
 unmap:
-	memunmap(bar);
+	unmap_bar(bar, cached);
 release:
 	pci_release_regions(pdev);
 disable:
@@ -209,7 +259,7 @@ static void remove(struct pci_dev *pdev, unsigned long patience)
 {
 	void *data = pci_get_drvdata(pdev), *bar;
 	struct doorbell *doorbell;
-	bool left;
+	bool left, is_vmap = false;
 
 	/* The device was shut down before. */
 	if (!data)
@@ -222,11 +272,12 @@ static void remove(struct pci_dev *pdev, unsigned long patience)
 		left = doorbell_remove(doorbell, patience);
 	} else {
 		bar = ((struct region *)data)->shared;
+		is_vmap = ((struct region *)data)->is_vmap;
 		left = region_remove(data, patience);
 	}
 	if (!left)
 		return;
-	memunmap(bar);
+	unmap_bar(bar, is_vmap);
 	pci_release_regions(pdev);
 	pci_disable_device(pdev);
 }

@@ -27,6 +27,7 @@ struct region {
 	struct list_head list;		/* ivshmem_regions; RCU */
 	refcount_t refs;		/* the device, and each peer */
 	struct hallway_region *shared;
+	bool is_vmap;			/* so is shared mapped, else by memremap() */
 	phys_addr_t start;		/* of that */
 	u64 size;			/* bytes */
 	u32 slots;
