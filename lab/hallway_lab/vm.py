@@ -270,7 +270,7 @@ class VM:
         """What a VM of the lab consists of, but for its machine and its shared memory."""
         cfg = self.config
         words = self._bridges() + self._system()
-        words += ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]
+        words += self._serial()
         for monitor in (self._sockets / "qmp", cfg.monitor):
             words += ["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []
         if cfg.disk:
@@ -292,6 +292,9 @@ class VM:
         """What the machine boots."""
         words = ["-kernel", str(self.kernel.boot), "-initrd", str(image.initramfs(self.kernel))]
         return [*words, "-append", self._cmdline()]
+
+    def _serial(self) -> list[str]:
+        return ["-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"]
 
     def _bridges(self) -> list[str]:
         """Make room above 4 GiB, and on q35 root ports, for hot-plugged memory."""

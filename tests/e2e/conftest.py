@@ -14,6 +14,7 @@ A group of tests (xdist_group) shares its guests; each group runs in one worker:
     e2e-confined    a host as its users have it, in a VM (test_confined.py)
     e2e-cloud       a VM, and a guest as clouds have them (test_cloud.py)
     e2e-qemu-args   a VM of each machine, by printed words alone (test_qemu_args.py)
+    e2e-secure-boot a VM, and a guest with UEFI and Secure Boot (test_secure_boot.py)
     e2e-previous    a pair of VMs of the previous release (test_previous_release.py)
     e2e-hosts       two VMs on two hosts (test_migration.py)
     e2e-outsourcing-hosts   the same, with an outsourcer on each (test_outsourced_migration.py)

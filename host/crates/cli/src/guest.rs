@@ -83,7 +83,8 @@ pub fn not_loaded() -> String {
     if let Some(cause) = demands_signature() {
         text += &format!(
             "\nthis kernel takes signed modules only ({cause}): have it trust the key that DKMS \
-             signs with (mokutil --import /var/lib/dkms/mok.pub, and reboot), or turn {cause} off"
+             signs with (mokutil --import /var/lib/dkms/mok.pub, reboot, and confirm it on the \
+             console within 10 s), or turn {cause} off"
         );
     }
     text
