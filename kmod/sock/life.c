@@ -101,7 +101,6 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	hall_sock_init_locks(hs);
 	INIT_DELAYED_WORK(&hs->work, run_work);
 	INIT_WORK(&hs->reset, hall_sock_run_reset);
-	INIT_LIST_HEAD(&hs->list);
 	INIT_LIST_HEAD(&hs->ringed);
 	INIT_LIST_HEAD(&hs->calls);
 	hs->disconnects = sk->sk_disconnects;

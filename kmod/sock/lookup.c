@@ -12,10 +12,9 @@
 #include "calls.h"
 
 static DEFINE_SPINLOCK(lock);		/* BH; the ones below */
-static DEFINE_HASHTABLE(by_address, 12);
-static LIST_HEAD(all);
+static DEFINE_HASHTABLE(by_address, 12); /* all attached ones */
 static LIST_HEAD(ringed);		/* of those, the ones with an endpoint */
-static unsigned int attached;		/* entries of all */
+static unsigned int attached;		/* entries of by_address */
 static u32 hash_key;			/* set once */
 
 void hall_lookup_init(void)
@@ -60,29 +59,35 @@ void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address)
 static u32 hash_addresses(const struct in6_addr *local, u16 local_port,
 			  const struct in6_addr *remote, u16 remote_port)
 {
+	u32 ports = (u32)local_port << 16 | remote_port;
+
+	/* The other words of IPv4's addresses are the same in all of them. */
+	if (ipv6_addr_v4mapped(local) && ipv6_addr_v4mapped(remote))
+		return jhash_3words((__force u32)local->s6_addr32[3],
+				    (__force u32)remote->s6_addr32[3], ports, hash_key);
 	return jhash2((__force const u32 *)local->s6_addr32, 4,
-		      jhash2((__force const u32 *)remote->s6_addr32, 4,
-			     hash_key ^ ((u32)local_port << 16 | remote_port)));
+		      jhash2((__force const u32 *)remote->s6_addr32, 4, hash_key ^ ports));
 }
 
 void hall_sock_publish(struct hall_sock *hs)
 {
+	u32 hash = hash_addresses(&hs->local, hs->local_port, &hs->remote,
+				  hs->remote_port);
+
 	spin_lock_bh(&lock);
-	list_add_tail(&hs->list, &all);
 	attached++;
-	hash_add_rcu(by_address, &hs->hash,
-		     hash_addresses(&hs->local, hs->local_port, &hs->remote,
-				    hs->remote_port));
+	hash_add(by_address, &hs->hash, hash);
 	spin_unlock_bh(&lock);
 }
 
 void hall_sock_unpublish(struct hall_sock *hs)
 {
 	spin_lock_bh(&lock);
-	list_del_init(&hs->list);
-	list_del_init(&hs->ringed);
+	/* Most never had a ring. */
+	if (!list_empty(&hs->ringed))
+		list_del_init(&hs->ringed);
 	attached--;
-	hash_del_rcu(&hs->hash);
+	hash_del(&hs->hash);
 	spin_unlock_bh(&lock);
 }
 
@@ -91,7 +96,7 @@ void hall_sock_note_ring(struct hall_sock *hs, bool has)
 	spin_lock_bh(&lock);
 	if (!has)
 		list_del_init(&hs->ringed);
-	else if (!list_empty(&hs->list) && list_empty(&hs->ringed))
+	else if (hash_hashed(&hs->hash) && list_empty(&hs->ringed))
 		list_add_tail(&hs->ringed, &ringed);
 	spin_unlock_bh(&lock);
 }
@@ -101,6 +106,7 @@ static struct hall_channel *find_offered(struct hall_member *member,
 					 const struct hallway_message *offer,
 					 const struct hall_sock *after)
 {
+	struct hall_channel *found = NULL;
 	struct in6_addr local, remote;
 	struct hall_sock *hs;
 	u32 hash;
@@ -109,8 +115,8 @@ static struct hall_channel *find_offered(struct hall_member *member,
 	memcpy(&remote, offer->offer.local, sizeof(remote));
 	hash = hash_addresses(&local, offer->offer.remote_port, &remote,
 			      offer->offer.local_port);
-	rcu_read_lock();
-	hash_for_each_possible_rcu(by_address, hs, hash, hash) {
+	spin_lock_bh(&lock);
+	hash_for_each_possible(by_address, hs, hash, hash) {
 		if (after) {
 			after = hs == after ? NULL : after;
 			continue;
@@ -121,12 +127,12 @@ static struct hall_channel *find_offered(struct hall_member *member,
 		    ipv6_addr_equal(&hs->local, &local) &&
 		    ipv6_addr_equal(&hs->remote, &remote) &&
 		    hall_channel_tryget(&hs->channel)) {
-			rcu_read_unlock();
-			return &hs->channel;
+			found = &hs->channel;
+			break;
 		}
 	}
-	rcu_read_unlock();
-	return NULL;
+	spin_unlock_bh(&lock);
+	return found;
 }
 
 struct hall_channel *
@@ -154,7 +160,8 @@ static void make_room(struct snapshot *snapshot)
 	/* A departed peer may have a disk behind it for which memory waits. */
 	unsigned int noio = memalloc_noio_save();
 
-	snapshot->room = READ_ONCE(attached) + 64;
+	snapshot->room = READ_ONCE(attached);
+	snapshot->room += snapshot->room / 8 + 64;
 	snapshot->n = 0;
 	/* Without it `hallway off` would detach nothing. */
 	snapshot->sock = kvmalloc_array(snapshot->room, sizeof(*snapshot->sock),
@@ -162,9 +169,23 @@ static void make_room(struct snapshot *snapshot)
 	memalloc_noio_restore(noio);
 }
 
+/* Takes lock; there is room for all that are attached then. */
+static void begin_walk(struct snapshot *snapshot) __acquires(&lock)
+{
+	for (;;) {
+		make_room(snapshot);
+		spin_lock_bh(&lock);
+		if (attached <= snapshot->room)
+			return;
+		/* Many have come meanwhile. */
+		spin_unlock_bh(&lock);
+		kvfree(snapshot->sock);
+	}
+}
+
 static void add(struct snapshot *snapshot, struct hall_sock *hs)
 {
-	if (snapshot->n < snapshot->room && hall_channel_tryget(&hs->channel))
+	if (hall_channel_tryget(&hs->channel))
 		snapshot->sock[snapshot->n++] = hs;
 }
 
@@ -184,10 +205,10 @@ void hall_sock_walk(void (*fn)(struct hall_sock *hs, void *data), void *data)
 {
 	struct snapshot snapshot;
 	struct hall_sock *hs;
+	unsigned int bucket;
 
-	make_room(&snapshot);
-	spin_lock_bh(&lock);
-	list_for_each_entry(hs, &all, list)
+	begin_walk(&snapshot);
+	hash_for_each(by_address, bucket, hs, hash)
 		add(&snapshot, hs);
 	spin_unlock_bh(&lock);
 	call_each(&snapshot, fn, data);
@@ -201,8 +222,7 @@ void hall_sock_walk_rings(void (*fn)(struct hall_sock *hs, void *data), void *da
 	/* A socket that comes meanwhile is walked at the next time. */
 	if (list_empty_careful(&ringed))
 		return;
-	make_room(&snapshot);
-	spin_lock_bh(&lock);
+	begin_walk(&snapshot);
 	list_for_each_entry(hs, &ringed, ringed)
 		add(&snapshot, hs);
 	spin_unlock_bh(&lock);

@@ -111,8 +111,7 @@ struct hall_sock {
 	struct sock *sk;		/* referenced; NULL: see hall_sock_orphan() */
 	struct hall_channel channel;	/* holds the reference count */
 
-	struct hlist_node hash;		/* by addresses; RCU */
-	struct list_head list;		/* all of ours, under the list's lock */
+	struct hlist_node hash;		/* attached ones by addresses; lookup.c's lock */
 	struct list_head ringed;	/* those with an endpoint, under the same */
 	struct in6_addr local, remote;	/* IPv4 mapped; set once */
 	u16 local_port, remote_port;
