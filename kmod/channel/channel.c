@@ -31,8 +31,10 @@ void hall_channel_setup(struct hall_channel *channel,
 	__module_get(kind->owner);
 	hall_member_get(member);
 	channel->member = member;
-	refcount_set(&channel->refs, 1);
 	spin_lock_init(&channel->lock);
+	/* A late look-up may find a channel that is set up again: see hall_sock_tryget(). */
+	smp_wmb();
+	refcount_set(&channel->refs, 1);
 }
 
 bool hall_channel_tryget(struct hall_channel *channel)

@@ -26,8 +26,11 @@
 /* The channel has an endpoint afterwards, or no number is left. */
 static int open_channel(struct hall_sock *hs)
 {
-	int err = hall_channel_open(&hs->channel);
+	int err;
 
+	/* First: look-ups by its number are RCU's. */
+	hs->had_endpoint = true;
+	err = hall_channel_open(&hs->channel);
 	if (!err)
 		hall_sock_note_ring(hs, true);
 	return err;

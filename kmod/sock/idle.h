@@ -16,6 +16,7 @@
 /*
  * The hall_sock of a socket, without a reference, or NULL: its memory stays until the
  * caller sleeps; in softirq by the grace period of RCU with which that of tasks begins.
+ * It may be another socket's by then: see hall_sock_is_of() and hall_sock_tryget().
  */
 static inline struct hall_sock *hall_sock_peek(const struct sock *sk)
 {
@@ -33,7 +34,16 @@ hall_sock_find_native_ops(const struct socket *sock)
 	const struct proto_ops *ops = READ_ONCE(sock->ops);
 
 	return ops->sendmsg == hall_ops_sendmsg ?
-	       container_of(ops, struct hall_sock, ops)->native_ops : ops;
+	       container_of(ops, struct hall_ops, ops)->native : ops;
+}
+
+/*
+ * Is this, which hall_sock_peek() returned, attached to the socket? slock; or
+ * channel.lock, under which neither gets another ring.
+ */
+static inline bool hall_sock_is_of(const struct hall_sock *hs, const struct sock *sk)
+{
+	return READ_ONCE(sk->sk_prot) == &hs->prot;
 }
 
 /*
@@ -44,7 +54,7 @@ hall_sock_find_native_ops(const struct socket *sock)
 static inline bool hall_sock_is_idle(const struct hall_sock *hs, struct sock *sk)
 {
 	/* What else hall_release_cb() would see is set under lock_sock(). */
-	return READ_ONCE(sk->sk_prot) == &hs->prot && !sock_owned_by_user(sk) &&
+	return hall_sock_is_of(hs, sk) && !sock_owned_by_user(sk) &&
 	       hs->quiet && !sk->sk_err && !hall_sock_needs_packets(sk) &&
 	       sk->sk_data_ready == hs->callbacks.data_ready;
 }

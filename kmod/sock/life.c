@@ -8,13 +8,14 @@
 #include <linux/slab.h>
 #include <net/inet_sock.h>
 #include <net/ipv6.h>
+#include <net/tcp.h>
+#include <net/transp_v6.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
 #include "callbacks.h"
 #include "carrier.h"
-#include "lock.h"
 #include "lookup.h"
 #include "wake.h"
 
@@ -24,7 +25,78 @@ bool hall_sock_return_short;
 /* Most rings are drained sooner, and need no grace period for each. */
 #define ORPHAN		(HZ / 2)
 
+/* Free ones that are kept, of each native table. */
+#define KEPT_MAX	64
+
 static atomic_t existing = ATOMIC_INIT(0);
+
+/*
+ * Free hall_socks that wait for the next socket with the same native table. Most
+ * connections are short and never had a ring; theirs are used again without a grace
+ * period. So a task may find one by a sk_prot that it has loaded before, or call what it
+ * found there: prot and native stay as they are, and such a task looks at the sk_prot of
+ * its socket again: hall_sock_tryget(), hall_sock_is_of(). Where there was an endpoint, its
+ * number is looked up under RCU without that, and so a grace period passes.
+ */
+struct kept {
+	spinlock_t lock;		/* any context */
+	unsigned int count;
+	struct hall_sock *first;
+};
+
+static struct kept kept_v4 = { .lock = __SPIN_LOCK_UNLOCKED(kept_v4.lock) };
+#if IS_ENABLED(CONFIG_IPV6)
+static struct kept kept_v6 = { .lock = __SPIN_LOCK_UNLOCKED(kept_v6.lock) };
+#endif
+
+/* NULL: others' tables may be gone, and their addresses be those of other tables. */
+static struct kept *find_kept(const struct proto *native)
+{
+	if (native == &tcp_prot)
+		return &kept_v4;
+#if IS_ENABLED(CONFIG_IPV6)
+	if (native == &tcpv6_prot)
+		return &kept_v6;
+#endif
+	return NULL;
+}
+
+static struct hall_sock *take_kept(const struct proto *native)
+{
+	struct kept *kept = find_kept(native);
+	struct hall_sock *hs;
+	unsigned long flags;
+
+	if (!kept)
+		return NULL;
+	spin_lock_irqsave(&kept->lock, flags);
+	hs = kept->first;
+	if (hs) {
+		kept->first = hs->next;
+		kept->count--;
+	}
+	spin_unlock_irqrestore(&kept->lock, flags);
+	return hs;
+}
+
+static bool keep(struct hall_sock *hs)
+{
+	struct kept *kept = hs->had_endpoint ? NULL : find_kept(hs->native);
+	unsigned long flags;
+	bool keeps;
+
+	if (!kept)
+		return false;
+	spin_lock_irqsave(&kept->lock, flags);
+	keeps = kept->count < KEPT_MAX;
+	if (keeps) {
+		hs->next = kept->first;
+		kept->first = hs;
+		kept->count++;
+	}
+	spin_unlock_irqrestore(&kept->lock, flags);
+	return keeps;
+}
 
 static void free_sock(struct rcu_head *rcu)
 {
@@ -38,8 +110,9 @@ static void release_channel(struct hall_channel *channel)
 
 	if (hs->sk)
 		sock_put(hs->sk);
-	/* A task may have loaded a pointer from prot or ops, and not called it yet. */
-	call_rcu_tasks(&hs->rcu, free_sock);
+	/* A task may have loaded a pointer from prot, and not called it yet. */
+	if (!keep(hs))
+		call_rcu_tasks(&hs->rcu, free_sock);
 	atomic_dec(&existing);
 }
 
@@ -88,19 +161,33 @@ static void set_addresses(struct hall_sock *hs, const struct sock *sk)
 	hs->remote_port = ntohs(inet->inet_dport);
 }
 
-struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
+static struct hall_sock *allocate(void)
 {
 	struct hall_sock *hs = kzalloc(sizeof(*hs), GFP_ATOMIC | __GFP_NOWARN);
 
+	if (!hs)
+		return NULL;
+	mutex_init(&hs->rx_mutex);
+	INIT_DELAYED_WORK(&hs->work, run_work);
+	INIT_WORK(&hs->reset, hall_sock_run_reset);
+	return hs;
+}
+
+struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
+{
+	struct hall_sock *hs = take_kept(sk->sk_prot);
+
+	if (hs)
+		memset_startat(hs, 0, sk);
+	else
+		hs = allocate();
 	if (!hs)
 		return NULL;
 	atomic_inc(&existing);
 	sock_hold(sk);
 	hs->sk = sk;
 	hall_channel_setup(&hs->channel, &stream, member);
-	hall_sock_init_locks(hs);
-	INIT_DELAYED_WORK(&hs->work, run_work);
-	INIT_WORK(&hs->reset, hall_sock_run_reset);
+	hall_turn_init(&hs->turn, &hs->channel);
 	INIT_LIST_HEAD(&hs->ringed);
 	INIT_LIST_HEAD(&hs->calls);
 	hs->disconnects = sk->sk_disconnects;
@@ -180,8 +267,23 @@ int hall_sock_init(void)
 	return 0;
 }
 
+static void free_kept(struct kept *kept)
+{
+	struct hall_sock *hs;
+
+	while ((hs = kept->first)) {
+		kept->first = hs->next;
+		kfree(hs);
+	}
+}
+
+/* No task is in a call of ours any more, or about to make one. */
 void hall_sock_uninit(void)
 {
+	free_kept(&kept_v4);
+#if IS_ENABLED(CONFIG_IPV6)
+	free_kept(&kept_v6);
+#endif
 	/* Waits for the callbacks of call_rcu_tasks(). */
 	if (IS_ENABLED(CONFIG_TASKS_RCU))
 		rcu_barrier_tasks();

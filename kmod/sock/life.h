@@ -5,7 +5,10 @@
 
 #include "sock.h"
 
-/* A new hall_sock, not yet published. Does not sleep. NULL: no memory. */
+/*
+ * A new hall_sock, not yet published; prot is filled if native is set. Does not sleep.
+ * NULL: no memory. lock_sock() or slock.
+ */
 struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member);
 /*
  * In the work item of a detached socket: lets go of the socket, if it was closed for

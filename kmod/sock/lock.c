@@ -7,12 +7,6 @@
 #include "lookup.h"
 #include "wake.h"
 
-void hall_sock_init_locks(struct hall_sock *hs)
-{
-	mutex_init(&hs->rx_mutex);
-	hall_turn_init(&hs->turn, &hs->channel);
-}
-
 bool hall_sock_is_taken(struct hall_sock *hs)
 {
 	bool taken;

@@ -5,7 +5,6 @@
 
 #include "sock.h"
 
-void hall_sock_init_locks(struct hall_sock *hs);
 /*
  * Takes rx_mutex and lock_sock(). False: one of them is taken; the work item
  * runs again when it is released. For the work item alone.

@@ -22,6 +22,18 @@ void hall_lookup_init(void)
 	hash_key = get_random_u32();
 }
 
+bool hall_sock_tryget(struct hall_sock *hs, const struct sock *sk)
+{
+	if (!hall_channel_tryget(&hs->channel))
+		return false;
+	/* Pairs with the barrier of hall_channel_setup(): what is put is set up. */
+	smp_rmb();
+	if (likely(smp_load_acquire(&sk->sk_prot) == &hs->prot))
+		return true;
+	hall_sock_put(hs);
+	return false;
+}
+
 struct hall_sock *hall_sock_get(const struct sock *sk)
 {
 	struct hall_sock *hs = NULL;
@@ -32,7 +44,7 @@ struct hall_sock *hall_sock_get(const struct sock *sk)
 	prot = READ_ONCE(sk->sk_prot);
 	if (prot->close == hall_close) {
 		hs = container_of(prot, struct hall_sock, prot);
-		if (!hall_channel_tryget(&hs->channel))
+		if (!hall_sock_tryget(hs, sk))
 			hs = NULL;
 	}
 	rcu_read_unlock();

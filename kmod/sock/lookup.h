@@ -10,6 +10,11 @@
  * context, no lock: sk_prot alone decides.
  */
 struct hall_sock *hall_sock_get(const struct sock *sk);
+/*
+ * The same for what hall_sock_peek() returned, without a sleep since: false if it is not
+ * attached to the socket any more. It may be another one's: see life.c.
+ */
+bool hall_sock_tryget(struct hall_sock *hs, const struct sock *sk);
 void hall_sock_put(struct hall_sock *hs);
 
 /* The remote address of a socket, an IPv4 address mapped. */

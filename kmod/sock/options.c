@@ -244,6 +244,9 @@ static noinline void release_changed(struct hall_sock *hs, struct sock *sk)
 		hs->ulp_refused = false;
 	}
 	hs->native->release_cb(sk);
+	/* A timer that TCP had put off has ended the socket. */
+	if (unlikely(!hall_sock_is_of(hs, sk)))
+		return;
 	if (unlikely(reason) && !hs->detaching) {
 		if (reason == HALLWAY_REASON_FILTERED &&
 		    hs->rx.state == HALL_RX_MAPPED)

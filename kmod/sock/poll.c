@@ -22,7 +22,7 @@ static noinline bool ring_is_readable(struct hall_sock *hs, struct sock *sk)
 	u32 target, n = 0;
 
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED) {
+	if (hs->rx.state == HALL_RX_MAPPED && hall_sock_is_of(hs, sk)) {
 		target = sock_rcvlowat(sk, 0, INT_MAX);
 		small = target > HALL_RING_FILLS(hs->rx.ring.size);
 		next = hall_rx_ring_is_next(hs, &n);
@@ -74,8 +74,8 @@ static noinline bool ring_is_writable(struct hall_sock *hs,
 	bool ours, on_ring, free = false;
 
 	spin_lock_bh(&hs->channel.lock);
-	on_ring = hs->tx.state == HALL_TX_RING;
-	ours = on_ring || hs->tx.replacing;
+	on_ring = hs->tx.state == HALL_TX_RING && hall_sock_is_of(hs, sk);
+	ours = on_ring || (hs->tx.replacing && hall_sock_is_of(hs, sk));
 	if (on_ring)
 		free = hall_ring_arm_tail(&hs->tx.ring,
 					  HALL_RING_LEAST_SPACE(hs->tx.ring.size),

@@ -205,10 +205,12 @@ int hall_peek_len(struct socket *sock)
 	bool come = false, filled = false;
 	u32 unread, tcp;
 
-	if (!hs)
+	/* One that never had a ring may be set up for the next socket now: see life.c. */
+	if (!hs || READ_ONCE(hs->rx.state) != HALL_RX_MAPPED)
 		return n;
 	spin_lock_bh(&hs->channel.lock);
-	if (hs->rx.state == HALL_RX_MAPPED && hall_rx_ring_is_next(hs, &tcp)) {
+	if (hs->rx.state == HALL_RX_MAPPED && hall_sock_is_of(hs, sock->sk) &&
+	    hall_rx_ring_is_next(hs, &tcp)) {
 		unread = hall_ring_count_used(&hs->rx.ring);
 		/* A user that waits for more than this does not read now. */
 		come = hall_ring_arm_head(&hs->rx.ring, unread + 1);
@@ -217,12 +219,13 @@ int hall_peek_len(struct socket *sock)
 		n += unread;
 	}
 	spin_unlock_bh(&hs->channel.lock);
+	if (!(come || filled) || !hall_sock_tryget(hs, sock->sk))
+		return n;
 	if (come)
 		put_off(hs, 0);
 	/* Not under the socket's lock: on_small() wakes the writer, or ends the ring. */
-	if (unlikely(filled) && hall_channel_tryget(&hs->channel)) {
+	if (unlikely(filled))
 		hall_rx_report_small(hs);
-		hall_sock_put(hs);
-	}
+	hall_sock_put(hs);
 	return n;
 }

@@ -385,7 +385,7 @@ static noinline int receive_plain(struct hall_sock *hs, struct sock *sk,
 	    finds_nothing(hs, sk))
 		return -EAGAIN;
 	if (hall_sock_needs_packets(sk) || tp->recvmsg_inq ||
-	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_channel_tryget(&hs->channel))
+	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_sock_tryget(hs, sk))
 		return HALL_NATIVE;
 	mutex_lock(&hs->rx_mutex);
 	if (likely(is_plain(hs)))

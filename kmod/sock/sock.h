@@ -103,11 +103,26 @@ enum hall_sock_event {
 	HALL_EVENT_BROKEN,	/* corrupt, or bytes are lost: reset the socket */
 };
 
+/* What sk->sk_socket->ops points to: one for each native table, until the module goes. */
+struct hall_ops {
+	struct proto_ops ops;
+	const struct proto_ops *native;
+};
+
 struct hall_sock {
-	struct proto prot;		/* what sk->sk_prot points to */
-	struct proto *native;		/* what it pointed to */
-	struct proto_ops ops;		/* what sk->sk_socket->ops points to */
-	const struct proto_ops *native_ops; /* what it pointed to; NULL: not ours yet */
+	/*
+	 * What sk->sk_prot points to, and what it pointed to. Neither changes, though the
+	 * next socket may get the hall_sock when it is free: see life.c.
+	 */
+	struct proto prot;
+	struct proto *native;		/* NULL: prot is not filled yet */
+
+	/* Idle while the hall_sock is free. */
+	struct mutex rx_mutex;
+	struct delayed_work work;
+	struct work_struct reset;
+
+	/* All that follows is of one attachment. */
 	struct sock *sk;		/* referenced; NULL: see hall_sock_orphan() */
 	struct hall_channel channel;	/* holds the reference count */
 
@@ -117,6 +132,7 @@ struct hall_sock {
 	u16 local_port, remote_port;
 
 	bool detached;			/* sk_prot is native again */
+	bool had_endpoint;		/* see life.c */
 	int disconnects;		/* sk_disconnects when it was attached */
 	unsigned long detached_at;	/* jiffies */
 	bool detaching;			/* until then: both directions are demoted */
@@ -145,7 +161,6 @@ struct hall_sock {
 	struct list_head calls;		/* hall_call, until quiet; channel.lock */
 	const void *foreign;		/* the task in one, if watched; channel.lock */
 
-	struct mutex rx_mutex;
 	bool awaited;			/* the work item waits for rx_mutex, */
 	struct hall_turn turn;		/* or lock_sock(); see lock.c */
 	unsigned int rx_waiters;	/* of ours, asleep on the socket */
@@ -158,10 +173,11 @@ struct hall_sock {
 
 	u64 checked_head, checked_tail;	/* see watchdog.c */
 
-	struct delayed_work work;
-	struct work_struct reset;
 	int reset_error;		/* of a reset that is due, or 0 */
-	struct rcu_head rcu;
+	union {				/* after its release */
+		struct hall_sock *next;	/* of the free ones */
+		struct rcu_head rcu;
+	};
 };
 
 /* Calls into switch/, which sets them. */

@@ -19,7 +19,9 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "../sock/calls.h"
 #include "../sock/carrier.h"
+#include "../sock/idle.h"
 #include "../sock/lock.h"
 #include "../sock/lookup.h"
 
@@ -45,10 +47,15 @@ void hall_restore_tables(struct hall_sock *hs)
 {
 	struct sock *sk = hs->sk;
 	struct socket *sock = sk->sk_socket;
+	/* The kernel's own users of accept() set them later. */
+	const struct proto_ops *ops = sock ? sock->ops : NULL;
 
-	if (sock && hs->native_ops && sock->ops == &hs->ops)
-		WRITE_ONCE(sock->ops, hs->native_ops);
-	/* A ULP may have put its own there: see ulp.c. */
+	/* Since a ULP had its own, the socket may be attached again: see ulp.c. */
+	if (sk->sk_prot != &hs->prot && sk->sk_prot->close == hall_close)
+		return;
+	if (ops && ops->sendmsg == hall_ops_sendmsg)
+		WRITE_ONCE(sock->ops, hall_sock_find_native_ops(sock));
+	/* A ULP may have put its own there. */
 	if (sk->sk_prot == &hs->prot)
 		WRITE_ONCE(sk->sk_prot, hs->native);
 }

@@ -91,4 +91,5 @@ void hall_switch_uninit(void)
 	hall_scan_uninit();
 	hall_ulp_uninit();
 	synchronize_rcu_tasks();
+	hall_attach_uninit();
 }

@@ -21,9 +21,11 @@ void hall_attach(struct sock *sk, struct hall_member *member);
 bool hall_can_attach(const struct sock *sk);
 /*
  * Puts our copy of the socket's proto_ops in place. lock_sock() or slock. False:
- * they are not TCP's.
+ * they are not TCP's, or memory is short.
  */
 bool hall_attach_ops(struct hall_sock *hs);
+/* Frees the copies. No task is in a call of ours any more, or about to make one. */
+void hall_attach_uninit(void);
 
 /*
  * policy.c. All under lock_sock(), unless it says otherwise.

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import resource
 import select
 import signal
@@ -56,6 +57,7 @@ IDLE = 30  # seconds after which a ring that is not used goes
 EXPOSURE = 2  # seconds in which a fault would show
 LARGE = 4 << 20  # bytes that a ring grows to by default
 RINGS = 30  # that a receiver truncates
+TURNS = 40  # connections one after the other
 CROWD = 300  # a queue of the kernel runs 256 work items at once
 CROWD_RESET = 520  # the queue of resets: 512
 ULP_PATIENCE = 6  # seconds after which setsockopt(TCP_ULP) has reset the socket
@@ -1438,6 +1440,31 @@ def test_rules_come_and_go():
         promote(a, b)
         exchange(a, b)
         delta.expect(tx_promoted=4)
+
+
+@pytest.mark.parametrize("kind", ["v4", "v6"])
+def test_memory_is_used_again(kind):
+    """Connections without a ring leave their memory to the next ones, and none of what it held."""
+    never = 2**32 - 1
+    delta = Delta()
+    with (
+        parameter("promote_bytes", never),
+        parameter("promote_ms", never),
+        recorded("kmem/kmalloc") as text,
+    ):
+        for turn in range(TURNS):
+            a, b = connect(kind)
+            with a, b:
+                a.sendall(bytes(1000))
+                take(b, 1000)
+                if turn == TURNS - 1:
+                    sent = sorted(s["tx"]["tcp_bytes"] for s in shown(a, b))
+                    assert sent == [0, 1000], f"bytes of earlier connections are shown: {shown(a, b)}"
+        made = len(re.findall(r"call_site=(?:hall_sock_new|allocate)\+", text()))
+    delta.expect(attached=2 * TURNS)
+    assert made < TURNS / 2, f"{made} allocations for {2 * TURNS} sockets"
+    with pair(kind) as (a, b):
+        exchange(a, b)
 
 
 def test_reload():
