@@ -50,8 +50,15 @@ static u32 secret;
 
 static struct hlist_head *bucket_of(const struct in6_addr *address)
 {
-	return &addresses[jhash2((__force const u32 *)address->s6_addr32, 4,
-				 secret) % BUCKETS];
+	const u32 *word = (__force const u32 *)address->s6_addr32;
+	u32 hash;
+
+	/* The other words of IPv4's addresses are the same in all of them. */
+	if (ipv6_addr_v4mapped(address))
+		hash = jhash2(&word[3], 1, secret);
+	else
+		hash = jhash2(word, 4, secret);
+	return &addresses[hash % BUCKETS];
 }
 
 /* The first holder's entry, of all but one member. */

@@ -126,6 +126,8 @@ static inline u32 jhash2(const u32 *word, u32 words, u32 hash)
 }
 
 #define ipv6_addr_equal(a, b) (!memcmp(a, b, sizeof(struct in6_addr)))
+#define ipv6_addr_v4mapped(a) \
+	(!memcmp(a, "\0\0\0\0\0\0\0\0\0\0\xff\xff", 12))
 
 /* A mutex */
 
