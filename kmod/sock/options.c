@@ -14,6 +14,7 @@
 
 #include "callbacks.h"
 #include "carrier.h"
+#include "idle.h"
 #include "lookup.h"
 #include "quiet.h"
 #include "stream.h"
@@ -92,11 +93,29 @@ static noinline int set_attached_option(struct sock *sk, int level, int optname,
 	return err;
 }
 
+/*
+ * The native table of an attached socket for an option that no ring is affected by; or
+ * NULL. Its call needs no reference where it is the last one: nothing of ours follows.
+ * While foreign calls are watched for, it would look like one.
+ */
+static const struct proto *find_plain_setter(const struct sock *sk, int level,
+					     int optname)
+{
+	const struct hall_sock *hs = hall_sock_peek(sk);
+
+	return hs && !READ_ONCE(hs->watched) && !find_option_reason(sk, level, optname) &&
+	       (level != SOL_IPV6 || optname != IPV6_ADDRFORM) ? hs->native : NULL;
+}
+
 int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
 		    unsigned int optlen)
 {
-	int err = set_attached_option(sk, level, optname, optval, optlen);
+	const struct proto *native = find_plain_setter(sk, level, optname);
+	int err;
 
+	if (native)
+		return native->setsockopt(sk, level, optname, optval, optlen);
+	err = set_attached_option(sk, level, optname, optval, optlen);
 	if (err != HALL_NATIVE)
 		return err;
 	return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname, optval, optlen);
@@ -237,7 +256,7 @@ static noinline void release_changed(struct hall_sock *hs, struct sock *sk)
 	u32 reason = hall_sock_needs_packets(sk);
 	int rcvlowat = READ_ONCE(sk->sk_rcvlowat);
 
-	if (unlikely(!hs->quiet))
+	if (unlikely(hs->watched))
 		hall_quiet_watch(hs);
 	if (unlikely(hs->ulp_refused)) {
 		inet_csk(sk)->icsk_ulp_ops = NULL;
@@ -279,7 +298,7 @@ void hall_release_cb(struct sock *sk)
 {
 	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
 
-	if (likely(hs->quiet && !hs->ulp_refused && !hall_sock_needs_packets(sk) &&
+	if (likely(!hs->watched && !hs->ulp_refused && !hall_sock_needs_packets(sk) &&
 		   sk->sk_data_ready == hs->callbacks.data_ready &&
 		   sock_flag(sk, SOCK_FASYNC) == hs->signals &&
 		   READ_ONCE(sk->sk_rcvlowat) == hs->rcvlowat))

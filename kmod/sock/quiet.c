@@ -87,8 +87,6 @@ static void look_at_lockers(struct hall_sock *hs)
 
 void hall_quiet_watch(struct hall_sock *hs)
 {
-	if (!hs->watched)
-		return;
 	spin_lock(&hs->channel.lock);
 	look_at_task(hs, current);
 	look_at_lockers(hs);
@@ -218,6 +216,8 @@ bool hall_sock_check_quiet(struct hall_sock *hs, bool calling, bool earned)
 	else
 		quiet = quiet || is_proven_by_time(hs, earned);
 	WRITE_ONCE(hs->quiet, quiet);
+	if (quiet)
+		hs->watched = false;
 	spin_unlock_bh(&hs->channel.lock);
 	return quiet;
 }

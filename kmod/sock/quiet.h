@@ -17,7 +17,7 @@ struct hall_call {
  */
 void hall_call_begin(struct hall_sock *hs, struct hall_call *call);
 void hall_call_end(struct hall_sock *hs, struct hall_call *call);
-/* At each release of the lock, until the socket is quiet: looks for foreign calls. */
+/* At each release of the lock, while they are watched for: looks for foreign calls. */
 void hall_quiet_watch(struct hall_sock *hs);
 
 /* Is the socket attached, and known to be quiet? Any context. */
