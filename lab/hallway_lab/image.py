@@ -53,7 +53,7 @@ PROGRAMS = (
 
 LIBVIRT = (
     *("systemd-sysv", "dbus", "udev", "polkitd", "apparmor", "libvirt-daemon-system", "qemu-system-x86"),
-    "virtinst",
+    *("virtinst", "qemu-utils", "ansible-core", "python3-apt"),
 )
 # A guest as clouds have them. DKMS wants what builds a module; its headers come from outside.
 CLOUD = ("systemd-sysv", "dbus", "udev", "cloud-init", "curl", "dkms", "gcc", "make", "libelf1", "openssl")

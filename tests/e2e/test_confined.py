@@ -11,7 +11,8 @@ import pytest
 from hallway_lab.emulator import FAST
 from hallway_lab.paths import REPO
 from hallway_tests import confined as hosts
-from hallway_tests.confined import BRIDGE, GUESTS, IMAGES, NAMES, PATIENCE, SITE, Confined
+from hallway_tests import packages
+from hallway_tests.confined import GUESTS, IMAGES, NAMES, PATIENCE, SITE, Confined
 from hallway_tests.suite import wait_for
 
 from .conftest import Site
@@ -26,6 +27,7 @@ pytestmark = [
 # Such a group has memory before its members talk.
 SHARED = ("--shared", "8M", "--slots", "3")
 ENOUGH = 50_000  # bytes: the guests are emulated twice
+ADDRESSES = ("10.9.0.1", "10.9.0.2")  # of GUESTS
 
 
 @pytest.fixture
@@ -68,42 +70,75 @@ def test_joined(enabled: Confined) -> None:
     assert "all is well" in enabled.doctor(), enabled.doctor()
 
 
-def test_promoted(confined: Confined) -> None:
-    """Guests have promoted connections by the two commands of README.md, also after `virsh save`."""
-    confined.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
+@pytest.fixture
+def running(confined: Confined) -> Iterator[Confined]:
+    """Have both guests run for a test, by the two commands of README.md; nothing is denied meanwhile."""
     before = confined.denials()
-    addresses = ("10.9.0.1", "10.9.0.2")
-    try:
-        for name, own, peer in zip(GUESTS, addresses, reversed(addresses), strict=True):
-            confined.define_guest(name, own, peer)
-        said = confined.host.call("hallway", "enable", *GUESTS)
-        assert said.count("enabled in group default; ready for its next start") == len(GUESTS), said
-        for name in GUESTS:
-            confined.host.virsh("start", name)
-        wait_for(lambda: _both_carried(confined), "rings carry bytes both ways", 400, 5)
-        assert confined.denials() == before
-        assert "all is well" in confined.doctor(), confined.doctor()
-        _save_and_restore(confined, GUESTS[0])
-        assert confined.denials() == before
-        for name in GUESTS:
-            confined.judge_guest(name)
-    finally:
-        confined.sweep()
-        confined.host.run(f"ip link del {BRIDGE}")
+    with confined.bridged():
+        try:
+            for name, own, peer in zip(GUESTS, ADDRESSES, reversed(ADDRESSES), strict=True):
+                confined.define_guest(name, own, peer)
+            said = confined.host.call("hallway", "enable", *GUESTS)
+            assert said.count("enabled in group default; ready for its next start") == len(GUESTS), said
+            for name in GUESTS:
+                confined.host.virsh("start", name)
+            _wait_carried(confined, "at first")
+            yield confined
+            assert confined.denials() == before
+            for name in GUESTS:
+                confined.judge_guest(name)
+        finally:
+            confined.sweep()
 
 
-def _save_and_restore(confined: Confined, name: str) -> None:
-    saved = f"{IMAGES}/{name}.saved"
-    confined.host.call("hallway", "release", name, "--", "virsh", "save", name, saved)
-    assert confined.state(name) == "shut off"
-    wait_for(lambda: len(confined.carried()) < len(GUESTS), "it is no member", PATIENCE)
-    confined.host.virsh("restore", saved)
-    wait_for(lambda: _both_carried(confined), "rings carry bytes both ways again", 400, 5)
+def _wait_carried(confined: Confined, when: str) -> None:
+    wait_for(lambda: _both_carried(confined), f"rings carry bytes both ways {when}", 400, 5)
 
 
 def _both_carried(confined: Confined) -> bool:
     moved = confined.carried()
     return len(moved) == len(GUESTS) and all(min(one) > ENOUGH for one in moved)
+
+
+def _wait_missed(confined: Confined) -> None:
+    """Wait until one of both guests is no member: what was carried since is then another's."""
+    wait_for(lambda: len(confined.carried()) < len(GUESTS), "a guest is no member", PATIENCE)
+
+
+def test_saved(running: Confined) -> None:
+    """Guests have promoted connections, also after `virsh save` and restore."""
+    assert "all is well" in running.doctor(), running.doctor()
+    name, saved = GUESTS[0], f"{IMAGES}/saved"
+    running.host.call("hallway", "release", name, "--", "virsh", "save", name, saved)
+    assert running.state(name) == "shut off"
+    _wait_missed(running)
+    running.host.virsh("restore", saved)
+    _wait_carried(running, "after it was restored")
+
+
+def test_snapshot(running: Confined) -> None:
+    """A guest has rings again after a snapshot, and after it was reverted to that."""
+    name = GUESTS[1]
+    running.host.call("hallway", "release", name, "--", "virsh", "snapshot-create-as", name, "then")
+    _wait_carried(running, "after a snapshot")
+    before = running.qemu(name)
+    running.host.virsh("snapshot-revert", name, "then")
+    assert running.qemu(name) != before, "the QEMU with ring memory goes on"
+    _wait_carried(running, "after the revert")
+
+
+def test_played(confined: Confined) -> None:
+    """Ansible's role enables the domains that it is given, and changes nothing when it runs again."""
+    words = {"hallway_role": "host", "hallway_packages": "/hallway"}
+    words["hallway_groups"] = {"default": list(NAMES)}
+    try:
+        confined.host.put(packages.play("/hallway/hallway", **words), "/tmp/play.yml")
+        first, second = (confined.host.call(*packages.PLAY) for _ in range(2))
+        assert re.search(r"changed=[1-9].*failed=0", first), first
+        assert all("ivshmem-doorbell" in confined.xml(name) for name in NAMES)
+        assert re.search(r"changed=0 .*failed=0", second), second
+    finally:
+        confined.sweep()
 
 
 def test_disabled(confined: Confined) -> None:

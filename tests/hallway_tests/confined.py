@@ -18,7 +18,8 @@ from hallway_lab.vm import VMError
 
 from . import hello
 from .guests import healthy
-from .packages import DEBS
+from .packages import DEBS, ROLE
+from .pair import name_logs
 from .suite import GuestLost, wait_for
 
 NAMES = ("web1", "web2")  # of domains whose CPUs are stopped
@@ -58,14 +59,26 @@ class Confined:
     def define_guest(self, name: str, own: str, peer: str) -> None:
         """Have libvirt know a domain that sends to a peer, by these addresses."""
         self.host.run(f"cp /hallway/vmlinuz /hallway/guest.cpio {IMAGES}")
+        self.host.call("qemu-img", "create", "-q", "-f", "qcow2", f"{IMAGES}/{name}.qcow2", "16M")
         boot = f"kernel={IMAGES}/vmlinuz,initrd={IMAGES}/guest.cpio"
         words = f"console=ttyS0 net.ifnames=0 no_timer_check own={own} peer={peer}"
         serial = f"file,path={_serial_log(name)}"
         self._define(
             name,
             *("--boot", f"{boot},kernel_args='{words}'", "--serial", serial),
-            *("--disk", "none", "--network", f"bridge={BRIDGE},model=virtio"),
+            # libvirt makes no snapshot of a VM without a disk of its own.
+            *("--disk", f"{IMAGES}/{name}.qcow2,size=0.02,format=qcow2,bus=virtio"),
+            *("--network", f"bridge={BRIDGE},model=virtio"),
         )
+
+    @contextlib.contextmanager
+    def bridged(self) -> Iterator[None]:
+        """Have the guests' network for the length of the block."""
+        self.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
+        try:
+            yield
+        finally:
+            self.host.run(f"ip link del {BRIDGE}")
 
     def judge_guest(self, name: str) -> None:
         """Fail if a guest's kernel complained."""
@@ -155,17 +168,18 @@ class Confined:
                     self.host.call(*words)
         for name in GUESTS:
             with contextlib.suppress(VMError):
-                self.host.virsh("undefine", name)
+                self.host.virsh("undefine", "--snapshots-metadata", name)
 
 
 def lay_out(kernel: str, module: Path) -> Path:
     """Lay out what the host sees: the package, a guest's request, and what a guest boots."""
     folder = paths.out("confined", kernel, "x").parent
-    for old in folder.iterdir():
-        old.unlink()
+    shutil.rmtree(folder)
+    folder.mkdir()
     (package,) = DEBS.glob("hallway-host_*.deb")
     for source in (package, Path(hello.__file__)):
         shutil.copy(source, folder)
+    shutil.copytree(ROLE, folder / ROLE.name)
     chosen = kernels.kernel(kernel)
     shutil.copy(chosen.vmlinuz, folder / "vmlinuz")
     modules = [*kernels.module_order(chosen, MODULES), module]
@@ -177,7 +191,7 @@ def lay_out(kernel: str, module: Path) -> Path:
 def booted(kernel: str, share: Path, logs: Path) -> Iterator[Confined]:
     """Boot the host, with the package installed; libvirt knows two domains."""
     host = VirtHost(kernel, lay_out(kernel, share / "hallway.ko"))
-    host.log, host.qemu_log = logs / "virthost.log", logs / "virthost.qemu.log"
+    name_logs(host, logs)
     with host:
         confined = Confined(host)
         host.run("apt-get install -y --no-install-recommends /hallway/hallway-host_*.deb", timeout=300)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,17 @@ TOOLS = ("debhelper", "dh-dkms", "dkms", "libvirt0", "ansible-core", "python3-ap
 DEBS = REPO / "out/deb"
 LIBVIRT = REPO / "out/libvirt"  # its package, unpacked
 KERNEL = "6.1"  # which the guest's package is built for
+ROLE = REPO / "packaging/ansible/hallway"
+PLAY = (
+    *("env", "HOME=/tmp", "LC_ALL=C.UTF-8"),
+    *("ansible-playbook", "-i", "localhost,", "-c", "local", "/tmp/play.yml"),
+)
+
+
+def play(role: str, *, gather_facts: bool = True, **words: object) -> str:
+    """Return what PLAY runs: Ansible's role, which is at that path, with these variables."""
+    roles = [{"role": role, **words}]
+    return json.dumps([{"hosts": "localhost", "gather_facts": gather_facts, "roles": roles}])
 
 
 def prepare(_kernel: str) -> None:

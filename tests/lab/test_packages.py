@@ -72,12 +72,6 @@ def _check_library(root: Root) -> None:
     assert root.run("/usr/bin/python3", "-c", "import hallway; print(hallway.MESSAGE_MAX)") == "262136\n"
 
 
-PLAY = (
-    *("env", "HOME=/tmp", "LC_ALL=C.UTF-8"),
-    *("ansible-playbook", "-i", "localhost,", "-c", "local", "/tmp/play.yml"),
-)
-
-
 @pytest.mark.slow
 def test_cloud_init(root: Root) -> None:
     """The user data are good YAML, and their commands install the guest's package."""
@@ -108,14 +102,13 @@ def test_cloud_init(root: Root) -> None:
 def test_ansible(root: Root, kind: str) -> None:
     """Ansible's role installs the package, and changes nothing when it runs again."""
     folder = packages.headers(root)
-    shutil.copytree(REPO / "packaging/ansible/hallway", root.path / "tmp/hallway")
+    shutil.copytree(packages.ROLE, root.path / "tmp/hallway")
     shutil.copytree(DEBS, root.path / "tmp/deb")
     words = {"hallway_role": kind, "hallway_packages": "/tmp/deb"}
     # As for cloud-init.
     words |= {"hallway_headers": False, "hallway_load": False}
-    play = [{"hosts": "localhost", "gather_facts": True, "roles": [{"role": "/tmp/hallway", **words}]}]
-    (root.path / "tmp/play.yml").write_text(json.dumps(play))
-    first, second = (root.run(*PLAY) for _ in range(2))
+    (root.path / "tmp/play.yml").write_text(packages.play("/tmp/hallway", **words))
+    first, second = (root.run(*packages.PLAY) for _ in range(2))
     assert re.search(r"changed=[1-9].*failed=0", first), first
     assert re.search(r"changed=0 .*failed=0", second), second
     assert root.run("hallway", "--version").startswith("hallway ")
@@ -124,13 +117,12 @@ def test_ansible(root: Root, kind: str) -> None:
 
 def test_ansible_refuses(root: Root) -> None:
     """The role says what it cannot do before it does anything."""
-    shutil.copytree(REPO / "packaging/ansible/hallway", root.path / "tmp/hallway")
+    shutil.copytree(packages.ROLE, root.path / "tmp/hallway")
     for word, value, part in (("role", "router", "it is host or guest"), ("packages", "/tmp", "make deb")):
-        words = {f"hallway_{word}": value}
-        play = [{"hosts": "localhost", "gather_facts": False, "roles": [{"role": "/tmp/hallway", **words}]}]
-        (root.path / "tmp/play.yml").write_text(json.dumps(play))
+        play = packages.play("/tmp/hallway", gather_facts=False, **{f"hallway_{word}": value})
+        (root.path / "tmp/play.yml").write_text(play)
         with pytest.raises(LabError, match=part):
-            root.run(*PLAY)
+            root.run(*packages.PLAY)
 
 
 def test_host_package(root: Root) -> None:
