@@ -58,7 +58,7 @@ static void fill_ops(struct hall_ops *to, const struct proto_ops *native)
 	}
 }
 
-/* The copy of a native table, made if there is none. NULL: there is no memory or place. */
+/* The copy of a native table. NULL: there is none. */
 static struct hall_ops *find_ops(const struct proto_ops *native)
 {
 	struct hall_ops *ops;
@@ -74,6 +74,7 @@ static struct hall_ops *find_ops(const struct proto_ops *native)
 	return NULL;
 }
 
+/* Makes the copy, unless another thread just has. NULL: there is no memory or place. */
 static struct hall_ops *make_ops(const struct proto_ops *native)
 {
 	struct hall_ops *made = kmalloc(sizeof(*made), GFP_ATOMIC | __GFP_NOWARN);
