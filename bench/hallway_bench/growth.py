@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Growth of connections, of VMs, of CPUs: the sum that they move, the slowest requests, and fairness.
 
+And of programs that do nothing but connect: how many connections a second they have together.
+
 Each connection has one request in flight, see `programs/crowd.c`. A thousand of them are
 to move four fifths of what ten do, at least, and all of them the same. Clients in several
 VMs start one after the other, within some hundredths of their time. Idle connections are
@@ -34,6 +36,8 @@ FEW, MANY = 10, 1000
 IDLE = 10_000
 SETTLE = 5  # seconds
 POINTS = 0.5  # percent of a CPU that samples of an idle guest differ by
+RATE_PORT = 7040
+CALLERS = (1, 4, 16)
 VMS = (2, 3, 4, 6)
 CPUS = (1, 2, 4)
 KEPT = 0.8  # of what few connections move, many do at least
@@ -118,6 +122,39 @@ class Connections(Growth):
             return True
         few = next((one.hallway for one in everything if one.row.key == f"{CONNECTIONS}-{FEW}"), [])
         return bool(few) and figure("", *samples.hallway).median >= KEPT * figure("", *few).median
+
+
+class Rates(Growth):
+    """From one program that connects all the time to sixteen, each with a server of its own."""
+
+    def rows(self) -> list[Row]:
+        """All scenarios, in the report's order."""
+        return [
+            Row(
+                f"growth-rate-{count}",
+                f"connect + accept + close, {_counted(count, 'program')}",
+                "1/s",
+                functools.partial(self._connect, count),
+                f"connrate -c ADDRESS {RATE_PORT} {self.seconds}",
+                target=0.9,
+                carries=False,
+            )
+            for count in CALLERS
+        ]
+
+    def _connect(self, count: int) -> Run:
+        client, server = self.stand.client, self.stand.server
+        ports = range(RATE_PORT, RATE_PORT + count)
+        for port in ports:
+            self._servers.need(server, f"/hallway/connrate -s {port}", port)
+        words = f"/hallway/connrate -c {server.ip4}"
+        jobs = [client.spawn(f"{words} {port} {self.seconds}") for port in ports]
+        said = [json.loads(job.wait(self.seconds + 60).out) for job in jobs]
+        return Run(sum(one["per_second"] for one in said))
+
+    def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
+        """Tell whether a row has what is promised."""
+        return Group.is_met(self, samples, everything)
 
 
 class Idle(Growth):
@@ -224,7 +261,10 @@ class Cpus(Growth):
 
 def groups(seconds: int) -> list[Growth]:
     """Return all groups, in the report's order."""
-    return [Connections(seconds), Idle(seconds), Members(seconds), *(Cpus(seconds, count) for count in CPUS)]
+    return [
+        *(Connections(seconds), Rates(seconds), Idle(seconds), Members(seconds)),
+        *(Cpus(seconds, count) for count in CPUS),
+    ]
 
 
 def jain(said: Sequence[dict[str, float]], connections: int) -> float:

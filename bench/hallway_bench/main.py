@@ -23,12 +23,13 @@ from hallway_lab.sh import guarded, say, step
 
 from . import growth, instructions, native, report
 from .compiling import compile_program
-from .domainprograms import DomainPrograms
-from .domains import Domains
+from .domains import DomainPrograms, Domains
 from .group import Group
 from .hostend import HostEnd
 from .native import Native
 from .outside import Outside
+from .paperprograms import PaperPrograms
+from .papers import Papers
 from .scenarios import Scenarios
 from .siblings import Siblings
 from .splits import Splits
@@ -106,6 +107,8 @@ def _bench(options: argparse.Namespace) -> int:
         Outside(seconds),
         Siblings(seconds),
         Tiers(seconds),
+        Papers(seconds),
+        PaperPrograms(seconds),
         Domains(seconds),
         DomainPrograms(seconds),
         Within(seconds),

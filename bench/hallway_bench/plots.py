@@ -2,12 +2,13 @@
 """Plots of the benchmarks, one SVG each: throughput, latency, connections, growth.
 
 Each sample is a dot, the line or bar is the median, the shade or whisker
-reaches from the lowest sample to the highest. The importer has made matplotlib
-available: see venv.use().
+reaches from the lowest sample to the highest. A diamond is what TCP here and the ratio of a
+paper give together. The importer has made matplotlib available: see venv.use().
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure as Canvas
 CARRIERS = (("TCP", "#7a7a7a", "o"), ("Hallway", "#1f6fb4", "s"))
 # Of what a row is compared with beside, in the order of its figures.
 BESIDE = ("#c2571a", "#3d8b40", "#8a4fa3", "#b0a030")
+PAPER = "#a01c4b"
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ PLOTS = {
     "growth": (
         Panel("growth-connections-", "two VMs", "connections"),
         Panel("growth-connections-", "slowest 1 % of answers", "connections", "p99, ms, ", "ms"),
+        Panel("growth-rate-", "connections", "programs that connect"),
         Panel("growth-star-", "all but one call that one", "VMs"),
         Panel("growth-ring-", "each calls the next", "VMs"),
         Panel("growth-cpus-", "two VMs, a program for each CPU", "CPUs of each"),
     ),
     "within": (Panel("within-user-stream-", "within one VM", SIZE),),
+    "papers": (
+        Panel("papers-stream-", "stream between VMs", SIZE),
+        Panel("papers-pingpong-sleep-", "round trip, receivers asleep", SIZE),
+    ),
     "xen": (
         Panel("xen-stream-", "stream between domains of Xen", SIZE),
         Panel("xen-pingpong-sleep-", "round trip, receivers asleep", SIZE),
@@ -116,6 +123,15 @@ def _beside(panel: Panel, group: list[Record]) -> list[str]:
     ]
 
 
+def _expected(one: Record) -> float | None:
+    """Return what a paper's ratio to TCP, or the best of them, makes of TCP's median here, if it has one."""
+    ratio = re.search(r"([\d.]+)×", str(one.figures.get("paper", "")))
+    if not ratio:
+        return None
+    tcp = _figure(one, "TCP")
+    return tcp.median / float(ratio[1]) if tcp.unit.startswith("µs") else tcp.median * float(ratio[1])
+
+
 def _curve(axes: Axes, panel: Panel, group: list[Record]) -> None:
     sizes = [int(one.key.rpartition("-")[2]) for one in group]
     for carrier, colour, marker in CARRIERS:
@@ -129,6 +145,9 @@ def _curve(axes: Axes, panel: Panel, group: list[Record]) -> None:
         axes.plot(
             sizes, [_figure(one, name).median for one in group], "--", color=colour, linewidth=1, label=name
         )
+    papers = [(size, value) for size, one in zip(sizes, group, strict=True) if (value := _expected(one))]
+    if papers and not panel.figure:
+        axes.plot(*zip(*papers, strict=True), "D", color=PAPER, markersize=5, label="paper's ratio")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     words = [

@@ -72,7 +72,8 @@ KINDS = {
             " is shown. *p99*: of the time to the answer, of the slowest client. *fairness*: Jain's index"
             " of what each connection moved, 1 if all moved the same. *met*: 0.95 of it on rings;"
             " several VMs or CPUs move no less than over TCP; 1,000 connections move 0.8 of what 10 do."
-            " *idle*: the CPU time of the busier guest, with Hallway 0.5 % of a CPU more at most.",
+            " *idle*: the CPU time of the busier guest, with Hallway 0.5 % of a CPU more at most. Programs"
+            " that connect have a server each.",
         ),
         Kind(
             "tunnels",
@@ -89,6 +90,19 @@ KINDS = {
             " reports against TCP. *of offered*: the first receiver's part of all bytes, in terms of its"
             " part of what two programs offer. *met*: the target, 0.7 of *stream*, 1,000 connections a"
             " second, and 0.95 of one receiver's bytes for two.",
+        ),
+        Kind(
+            "papers",
+            "bench FIG=papers",
+            "Figures of two papers",
+            (
+                *("name", "kernel", "TCP", "Hallway", "ratio", "target", "paper", "AF_UNIX", "loopback"),
+                *("bound", "of payload →", "verdict"),
+            ),
+            "Between two VMs of one CPU each; TCP goes through virtio-net. *paper*: the ratio to TCP that a"
+            " paper reports, between domains of Xen: XWAY is Kim et al., VEE 2008; XenVMC is Ren et al.,"
+            " 2012. *AF_UNIX*, *loopback*: the same between two programs of one VM. *bound*: one program"
+            " that copies each byte as often as a ring does.",
         ),
         Kind(
             "xen",

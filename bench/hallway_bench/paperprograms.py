@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Benchmarks of programs between two domains of Xen.
+"""Benchmarks of a paper's programs, between two VMs.
 
 The rows are those of Figures 13 and 15 of "Inter-domain Socket Communications" (XWAY, VEE 2008): programs
-that carry a large file; and users outside that fetch pages of an application server in one domain, which
-asks a database in the other one for each.
+that carry a large file; and users outside that fetch pages of an application server in one VM, which
+asks a database in the other one for each. For domains of Xen see domains.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
-from hallway_lab import domains, xen
+from hallway_lab import measure
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
@@ -52,23 +53,29 @@ USERS = (4, 64)
 XWAY_FILES, XWAY_USERS = "XWAY: 5.3 to 13.1×", "XWAY: 1.13×, 800 users"
 
 
-class DomainPrograms(Group):
-    """Programs between two domains; servers start when needed."""
+class PaperPrograms(Group):
+    """Programs between two VMs; servers start when needed."""
 
-    kind = "xen"
+    kind = "papers"
     stand: Stand
 
     def prepare(self, kernel: str) -> None:
-        """Fetch Xen, and what the programs need."""
-        xen.prepare(kernel)
+        """Fetch what the programs need."""
         tiers.prepare_tiers(kernel)
+
+    def boot(self, kernel: str) -> AbstractContextManager[Stand]:
+        """Boot the VMs."""
+        return measure.standing(kernel, image=tiers.IMAGE, memory_mib=MEMORY_MIB)
+
+    def address(self) -> str:
+        """Return the address by which users outside reach the first VM."""
+        return self.stand.client.ip4
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
-        """Boot Xen, dom0 and the domains, and lay out the file."""
+        """Boot the VMs, and lay out the file."""
         tiers.lay_driver(kernel)
-        options = {"domain_image": tiers.IMAGE, "mib": MEMORY_MIB}
-        with domains.standing(kernel, **options) as self.stand:
+        with self.boot(kernel) as self.stand:
             server = self.stand.server
             server.run(f"mkdir -p {FOLDER} /run/vsftpd/empty; mount -t tmpfs -o mode=755 tmpfs {FOLDER}")
             server.run(f"head -c {SIZE} /dev/urandom >{FILE}", timeout=120)
@@ -81,7 +88,7 @@ class DomainPrograms(Group):
         """All scenarios, in the report's order."""
         files = [
             Row(
-                key=f"xen-file-{name}",
+                key=f"{self.kind}-file-{name}",
                 title=f"{name}, {SIZE >> 20} MiB",
                 unit="MB/s",
                 command=command,
@@ -93,13 +100,13 @@ class DomainPrograms(Group):
         ]
         pages = [
             Row(
-                key=f"xen-tiers-{users}",
+                key=f"{self.kind}-tiers-{users}",
                 title=f"Apache → MariaDB, {users} users outside",
                 unit="1/s",
                 command=tiers.describe_fetch(users, self.seconds),
                 paper=XWAY_USERS,
                 target=1.0,
-                # Of what goes between the domains; what users outside fetch is on no ring.
+                # Of what goes between the VMs; what users outside fetch is on no ring.
                 share=0.8,
                 run=functools.partial(self._fetch_pages, users),
             )
@@ -121,8 +128,7 @@ class DomainPrograms(Group):
 
     def _fetch_pages(self, users: int) -> Run:
         assert self._pages
-        site = f"{self.stand.client.control}:{PAGES_PORT}"
-        return Run(tiers.fetch_pages(site, users, self.seconds))
+        return Run(tiers.fetch_pages(f"{self.address()}:{PAGES_PORT}", users, self.seconds))
 
     @functools.cached_property
     def _pages(self) -> bool:
