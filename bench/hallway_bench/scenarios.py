@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from hallway_lab import measure, nvme, programs
+from hallway_lab import measure, nvme, programs, topology
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
 from hallway_lab.sh import LabError
 
 from . import bounds
-from .bounds import BOUND
+from .bounds import BOUND, DOORBELLS
 from .group import Group
 
 PINGPONG_PORT, CONNRATE_PORT, STREAM_PORT = 7001, 7002, 7003
@@ -40,9 +41,14 @@ class Scenarios(Group):
 
     stand: Stand
 
+    def prepare(self, kernel: str) -> None:
+        """Build what measures doorbells."""
+        self._doorbells = bounds.build_doorbells(kernel)
+
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
         """Boot the VMs."""
+        shutil.copy(self._doorbells, topology.share_folder(kernel))
         with measure.standing(kernel) as self.stand, contextlib.ExitStack() as self._ending:
             yield self.stand
 
@@ -85,6 +91,12 @@ class Scenarios(Group):
 
     def _round_trip(self, key: str, text: str, spin_us: int | None, target: float, bound: str) -> Row:
         words = f"{PINGPONG_PORT} 1 {self.seconds}"
+        beside: list[tuple[str, Callable[[], Run]]] = [
+            (BOUND, lambda: bounds.trips_on_host(bound, self.seconds))
+        ]
+        # A receiver that spins needs none.
+        if spin_us is not None:
+            beside.append((DOORBELLS, lambda: bounds.doorbells(self.stand)))
 
         def run() -> Run:
             assert self._pingpong_server
@@ -102,7 +114,7 @@ class Scenarios(Group):
             run=run,
             lower_is_better=True,
             spin_us=spin_us,
-            beside=((BOUND, lambda: bounds.trips_on_host(bound, self.seconds)),),
+            beside=tuple(beside),
         )
 
     def _connections(self) -> Row:

@@ -48,14 +48,15 @@ KINDS = {
             "Between two VMs, and with outside",
             (
                 *("name", "kernel", "TCP", "Hallway", "ratio", "target", "paper", "passt", "native"),
-                *("bound", "verdict"),
+                *("bound", "doorbells", "verdict"),
             ),
             "Medians (lowest to highest sample) between two VMs of one CPU each, with Hallway off and on."
             " Where a VM talks to outside, beside it the same by passt, and by a program of the host"
             " itself (*native*), and in words what the paper on socket outsourcing found (Eiraku et al.,"
             " SAC 2009). *bound*: what no carrier can beat here. For streams, a program of the VM"
             " copies each byte into a ring and out of it, without a system call; for round trips, two"
-            " threads of the host wake each other, or spin on one word. The .csv has the slowest 1 % of"
+            " threads of the host wake each other, or spin on one word. *doorbells*: both VMs answer"
+            " interrupts of ivshmem by such interrupts, and no thread wakes. The .csv has the slowest 1 % of"
             " round trips, too.",
         ),
         Kind(
