@@ -123,7 +123,7 @@ lab: ## two VMs and a shell in each, to try programs of your own
 	lab/run setup
 	lab/run lab
 
-bench: ## the benchmarks, with plots in out/benchmarks; FIG=WORD: those of one kind, such as outsource, growth, tunnel, xen, native, instructions
+bench: ## the benchmarks, with plots in out/benchmarks; FIG=WORD: those of one kind, such as outsource, growth, papers, tunnel, xen, native, instructions
 	lab/run setup
 	bench/run $(if $(FIG),-k $(FIG))
 
