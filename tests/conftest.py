@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("hallway_tests")
+from hallway_lab.kernels import DEBUG  # noqa: E402
 from hallway_tests import domains  # noqa: E402
 from hallway_tests.guests import SLOWER, share_folder, slowness  # noqa: E402
 from hallway_tests.site import kernel_of  # noqa: E402
@@ -25,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kernel",
         action="append",
-        choices=[*KERNELS, "debug"],
+        choices=[*KERNELS, *DEBUG],
         help=f"run on this kernel (repeatable; default: {' and '.join(KERNELS)})",
     )
     group.addoption(
@@ -81,14 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for mark in item.iter_markers("not_on"):
             name, reason = mark.args
-            if kernel_of(item) == name:
+            if kernel_of(item) == name or (name == "debug" and kernel_of(item) in DEBUG):
                 item.add_marker(pytest.mark.skip(f"not on {name}: {reason}"))
         # Between domains, no other kernel has the test.
         if not on_xen and any(kernel_of(item) in mark.args for mark in item.iter_markers("slow_on")):
             item.add_marker("slow")
         if on_xen:
             domains.move_onto_xen(item, float(config.getini("timeout")))
-        if kernel_of(item) == "debug":
+        if kernel_of(item) in DEBUG:
             mark = item.get_closest_marker("timeout")
             limit = mark.args[0] if mark else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(limit * SLOWER), append=False)
@@ -96,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def kernel(request: pytest.FixtureRequest) -> str:
-    """Return the name of the guests' kernel: "6.1", "6.12" or "debug"."""
+    """Return the name of the guests' kernel: "6.1", "6.12" or a debug kernel."""
     return request.param
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A kernel that the lab builds itself: Debian's kernel source, and a small configuration.
 
-The configuration starts from nothing (allnoconfig), and a fragment names what is
+The configuration starts from nothing (allnoconfig), and fragments name what is
 wanted of it; what that asks for and Kconfig does not grant fails the build rather
 than going missing silently. What stays in the cache is what booting and building
 modules need.
@@ -41,7 +41,7 @@ class Recipe:
     title: str
     box: str  # the apt box of its source
     suite: str | None
-    fragment: Path
+    fragments: tuple[Path, ...]  # of its configuration; a later one has the last word
     targets: tuple[str, ...]
     leave_packed: tuple[str, ...]
     install: Callable[[Path, Path, str], None]
@@ -71,7 +71,7 @@ def built(recipe: Recipe, *, refresh: bool = False) -> tuple[Path, str]:
 
 
 def _root(recipe: Recipe, version: str) -> Path:
-    name = f"{recipe.name}_{version.replace('~', '-')}_{paths.key(version, recipe.fragment)}"
+    name = f"{recipe.name}_{version.replace('~', '-')}_{paths.key(version, *recipe.fragments)}"
     return paths.cache("kernels", name)
 
 
@@ -94,16 +94,16 @@ def _make(recipe: Recipe, root: Path, package: str) -> None:
 
 
 def _configure(recipe: Recipe, tree: Path) -> None:
-    words: list[Arg] = ["scripts/kconfig/merge_config.sh", "-n", recipe.fragment]
+    words: list[Arg] = ["scripts/kconfig/merge_config.sh", "-n", *recipe.fragments]
     said = run(words, cwd=tree, env=recipe.env)
     # Kernels differ in how that script says what was refused.
     config = tree / ".config"
     granted = config.read_text().splitlines() if config.exists() else []
-    wanted = [line for line in recipe.fragment.read_text().splitlines() if line.startswith("CONFIG_")]
-    if refused := [line for line in wanted if line not in granted]:
-        raise LabError(
-            f"the kernel's Kconfig does not grant {', '.join(refused)} of {recipe.fragment}\n{said}"
-        )
+    lines = [line for fragment in recipe.fragments for line in fragment.read_text().splitlines()]
+    wanted = {hit[1]: line for line in lines if (hit := re.match(r"(?:# )?(CONFIG_\w+)", line))}
+    if refused := [line for line in wanted.values() if line[0] != "#" and line not in granted]:
+        files = " and ".join(map(str, recipe.fragments))
+        raise LabError(f"the kernel's Kconfig does not grant {', '.join(refused)} of {files}\n{said}")
 
 
 def _build(recipe: Recipe, tree: Path, log: Path) -> None:

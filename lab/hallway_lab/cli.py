@@ -111,7 +111,7 @@ def _boot(options: argparse.Namespace) -> int:
         result = vm.run(options.command, timeout=options.timeout, check=False)
         print(result.out, end="")
         print(result.err, end="", file=sys.stderr)
-        lost = leaks(vm) if options.kernel == "debug" else ""
+        lost = leaks(vm) if options.kernel in kernels.DEBUG else ""
         health = vm.verdict()
     if not health.ok:
         print(f"lab: the guest's kernel complained ({paths.out('vm', 'vm1.log')}): {health}", file=sys.stderr)

@@ -24,8 +24,9 @@ STOCK = {
     "6.12": ("backports", "bookworm-backports", "6.12."),
     "unstable-headers": ("unstable", "sid", ""),
 }
-NAMES = ("6.1", "6.12", "debug", "unstable-headers", "uml")
-IN_VMS = ("6.1", "6.12", "debug")  # those that QEMU boots
+DEBUG = tuple(debugkernel.RECIPES)
+NAMES = ("6.1", "6.12", *DEBUG, "unstable-headers", "uml")
+IN_VMS = ("6.1", "6.12", *DEBUG)  # those that QEMU boots
 
 
 def kernel(name: str, *, refresh: bool = False) -> Kernel:
@@ -34,8 +35,8 @@ def kernel(name: str, *, refresh: bool = False) -> Kernel:
     A kernel once in the cache is used as it is; `refresh` looks for a newer
     one in the archive.
     """
-    if name == "debug":
-        return debugkernel.kernel(refresh=refresh)
+    if name in DEBUG:
+        return debugkernel.kernel(name, refresh=refresh)
     if name == "uml":
         return umlkernel.kernel(refresh=refresh)
     if name not in STOCK:

@@ -40,7 +40,7 @@ RECIPE = Recipe(
     title="the kernel of User Mode Linux",
     box="unstable",
     suite="sid",
-    fragment=paths.LAB / "guest/uml.config",
+    fragments=(paths.LAB / "guest/uml.config",),
     targets=("linux", "modules_prepare"),
     leave_packed=(
         *("*/arch/[!ux]*/*.[chS]", "*/arch/[!ux]*/dts/*", "*/arch/xtensa/*.[chS]"),

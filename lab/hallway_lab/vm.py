@@ -307,7 +307,7 @@ class VM:
         return words
 
     def _cmdline(self) -> str:
-        is_debug = self.kernel.name == "debug"
+        is_debug = self.kernel.name in kernels.DEBUG
         hung = HUNG_DEBUG if is_debug else HUNG
         words = (
             "console=ttyS0 loglevel=7 panic=-1 no_timer_check net.ifnames=0 rcupdate.rcu_cpu_stall_timeout=60"

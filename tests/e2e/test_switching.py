@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from hallway_lab.kernels import DEBUG
 from hallway_lab.vm import VM
 from hallway_tests.guests import AT_ONCE, Delta, Stream, counters
 from hallway_tests.pair import Pair
@@ -34,7 +35,7 @@ def test_switching_big_ring(pair: Pair, rng: random.Random) -> None:
     """The same with rings of the default size, which hold many bytes at each switch."""
     with small_buffers(*pair.both):
         # A writer rarely waits for a large ring: the 50 switches on the debug kernel need not meet that.
-        _switch(pair, rng, SITUATIONS if pair.kernel != "debug" else ())
+        _switch(pair, rng, SITUATIONS if pair.kernel not in DEBUG else ())
 
 
 @pytest.mark.slow_on("6.12")
@@ -91,7 +92,7 @@ def _switch(pair: Pair, rng: random.Random, situations: Sequence[str], **params:
 
     def find_missed(moved: list[dict[str, int]]) -> list[str]:
         # The 50 switches on the debug kernel meet each in one of the VMs.
-        met = min if pair.kernel != "debug" else max
+        met = min if pair.kernel not in DEBUG else max
         return [name for name in situations if not met(m[name] for m in moved)]
 
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hallway_lab import modbuild, paths
+from hallway_lab.kernels import DEBUG
 from hallway_lab.leaks import leaks
 from hallway_lab.sh import LabError, run
 from hallway_lab.vm import VM, Job
@@ -32,7 +33,7 @@ STALL = 30  # seconds that a call of the stream program may take
 
 def slowness(kernel: str) -> int:
     """Return how much longer things may take on a kernel."""
-    return SLOWER if kernel == "debug" else 1
+    return SLOWER if kernel in DEBUG else 1
 
 
 def share_folder(kernel: str) -> Path:

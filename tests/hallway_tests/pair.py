@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hallway_lab import topology
+from hallway_lab.kernels import DEBUG
 from hallway_lab.measure import direction
 from hallway_lab.vm import VM
 
@@ -113,7 +114,7 @@ class Pair:
         """
         for vm in self.both:
             moved = delta.of(vm)
-            found = odd(moved, watchdog=self.kernel != "debug" and not stopped)
+            found = odd(moved, watchdog=self.kernel not in DEBUG and not stopped)
             check(not found, f"{vm.name}: {', '.join(found)}")
             check(not moved["resets"], f"{vm.name}: resets is {moved['resets']}")
 

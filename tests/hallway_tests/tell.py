@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hallway_lab.kernels import DEBUG
 
 from .site import NOT_RUN, kernel_of, logs_of
 
@@ -33,7 +34,7 @@ def add_help(item: pytest.Item, report: pytest.TestReport) -> None:
 
 def repeat(item: pytest.Item) -> str:
     """Return the command that runs a test alone, with the same random choices."""
-    debug = ["--kernel", "debug"] if kernel_of(item) == "debug" else []
+    debug = ["--kernel", kernel_of(item)] if kernel_of(item) in DEBUG else []
     return shlex.join(["tests/run", item.nodeid, *_options(item.config), *debug])
 
 

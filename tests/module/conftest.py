@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from hallway_lab.emulator import FAST
-from hallway_tests.guests import SLOWER, share_folder
+from hallway_tests.guests import share_folder, slowness
 from hallway_tests.site import group_of, kernel_of, site_of
 from hallway_tests.suite import GuestLost
 from hallway_tests.tell import add_help
@@ -78,7 +78,7 @@ def _call(action: Callable[[], Any], when: Any) -> pytest.CallInfo[Any]:
 def _running(item: pytest.Item) -> Guest:
     """Return the guest, which runs this test and those of its group that follow."""
     kernel = kernel_of(item)
-    slow = SLOWER if kernel == "debug" else 1
+    slow = slowness(kernel)
     share = share_folder(kernel)
     guest = site_of(item).get(item, lambda logs: guest_run.booted(kernel, share, logs, slow))
     if not guest.running:
