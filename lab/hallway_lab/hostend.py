@@ -52,7 +52,7 @@ def knows_host(vm: VM) -> bool:
 
 
 @contextlib.contextmanager
-def serving(words: list[str], path: Path, timeout: float = 20) -> Iterator[None]:
+def serving(words: list[str], path: Path, timeout: float = 60) -> Iterator[None]:
     """Run a server on the host in the block, from when it listens at that path on."""
     path.unlink(missing_ok=True)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:

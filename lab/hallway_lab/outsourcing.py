@@ -45,7 +45,7 @@ connect = ["10.78.0.1", "fd78::1", "10.78.0.0/24", "fd78::/64"]
 
 
 @contextlib.contextmanager
-def serving(words: list[str], port: int, netns: str | None = NETNS, timeout: float = 20) -> Iterator[None]:
+def serving(words: list[str], port: int, netns: str | None = NETNS, timeout: float = 60) -> Iterator[None]:
     """Run a server outside, or on the host, in the block, from when it listens on that port on."""
     inside = isolate.on_host(netns)
     with subprocess.Popen([*inside, *words], stdout=subprocess.DEVNULL) as server:

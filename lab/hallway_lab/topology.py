@@ -77,7 +77,7 @@ class Daemon:
         self.binaries = paths.REPO / "host/target/release"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout: float = 10) -> None:
+    def start(self, timeout: float = 60) -> None:
         """Start it and wait until it answers."""
         with open(self.log, "ab") as log:
             command = [*self.enter, self.binaries / "hallwayd", *self.words]

@@ -28,6 +28,7 @@ from . import accel, emulator, image, isolate, kernels, paths, verdict, wire
 from .sh import LabError, say
 
 ROOT_PORTS = 4
+LONG = 180  # seconds that a command may take on a busy machine, if nothing else is said
 # Seconds that a task may be stuck in the kernel before the log says so. With lockdep and KASAN the
 # holder of a lock on the only CPU needs many times as long for each call.
 HUNG, HUNG_DEBUG = 30, 120
@@ -374,7 +375,7 @@ class VM:
     def run(
         self,
         command: str,
-        timeout: float = 60,
+        timeout: float = LONG,
         check: bool = True,
         stdin: str | None = None,
         first: bool = False,
@@ -434,7 +435,7 @@ class Job:
                 self._result = Result(code, _text(status, "out-data"), _text(status, "err-data"))
         return self._result
 
-    def wait(self, timeout: float = 60) -> Result:
+    def wait(self, timeout: float = LONG) -> Result:
         """Wait for the end; a command that takes too long is killed."""
         deadline = time.monotonic() + timeout
         pause = 0.005
@@ -449,7 +450,7 @@ class Job:
             pause = min(pause * 1.5, 0.25)
         return result
 
-    def result(self, timeout: float = 60) -> Result:
+    def result(self, timeout: float = LONG) -> Result:
         """Wait for the end; a command that fails is an error."""
         result = self.wait(timeout)
         if result.code:

@@ -61,8 +61,9 @@ def test_sender_gets_a_cpu(cpus: Cpus) -> None:
             wait_for(lambda: cpus.shown(a)["senders"] == 2, "it sends on both", 60 * cpus.slow)
             assert cpus.shown(b)["senders"] == 0
         cpus.wait_given(a, 1)
-        assert counters(a)["cpus_parked"] == 2
-        assert counters(a)["cpus_returned"] == 1
+        # A CPU may go and come more than once where this machine has little time for them.
+        counted = counters(a)
+        assert counted["cpus_parked"] == counted["cpus_returned"] + 1 >= 2, counted
         # The receiver never had another one.
         assert counters(b)["cpus_parked"] == 1
         said = cpus.say("cpus")

@@ -226,7 +226,8 @@ def test_family(pair: Pair, family: str, ringed: bool) -> None:
     finally:
         # RDS keeps its connections.
         for vm in pair.both:
-            vm.run(f"modprobe -r {module}; rm -f /tmp/said")
+            wait_for(lambda: not vm.run(f"modprobe -r {module}", check=False).code, "it is unloaded")  # noqa: B023
+            vm.run("rm -f /tmp/said")
     pair.check_counters(delta)
     moved = [delta.of(vm)["tx_bytes_ring"] for vm in pair.both]
     assert [count > MEGABYTE for count in moved] == [ringed] * 2, f"{moved} bytes went by rings"

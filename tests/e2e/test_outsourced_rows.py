@@ -79,7 +79,7 @@ def test_row(outsourced: Outsourced, row: str) -> None:
         vm.run("ip link set lo up; rm -rf /tmp/rows; cp -r /hallway/tests /tmp/rows")
         vm.spawn(f"cd /tmp/rows && exec python3 -B outsourced.py {HOST} {HOST6} {PORT}")
         wait_for(lambda: not vm.run("test -p /tmp/rows/seen", check=False).code, "rows can be asked for")
-    seen = vm.run(f"cd /tmp/rows && echo {row} >asked && cat seen", timeout=90 * outsourced.slow).out
+    seen = vm.run(f"cd /tmp/rows && echo {row} >asked && cat seen", timeout=300 * outsourced.slow).out
     assert seen.startswith('{"native": '), seen[-4000:]
     said = json.loads(seen)
     if row in DIFFERENT:

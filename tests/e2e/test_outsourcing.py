@@ -119,7 +119,7 @@ for count in range(int(sys.argv[3])):
 def test_spinning(outsourced: Outsourced) -> None:
     """A reader looks for bytes before it sleeps, and so does the outsourcer: no doorbell has to ring."""
     vm = outsourced.vm
-    outsourced.load(spin_us=100_000)
+    outsourced.load(spin_us=1_000_000)  # longer than a busy machine keeps the outsourcer from its CPU
     vm.put(PINGER, "/tmp/pinger.py")
     delta, trips = Delta(vm), 200
     with outsourced.configured("spin-us = 1000"), served(OUTSIDE, 7043, "outside", ECHO):
@@ -172,6 +172,11 @@ def test_idle_crowd(outsourced: Outsourced) -> None:
         now = counters(vm)
         return ticks, [now[name] for name in ("doorbells_sent", "doorbells_received")]
 
+    def is_quiet() -> bool:
+        _, before = moved()
+        time.sleep(1)
+        return moved()[1] == before
+
     with served(OUTSIDE, 7044, "outside"), served(OUTSIDE, 7045, "outside", HOST_OF_CROWD):
         # The outsourcer says that it supports rings that grow.
         vm.run(f"python3 -B /tmp/client.py {OUTSIDE} 7044 1", timeout=120)
@@ -179,6 +184,7 @@ def test_idle_crowd(outsourced: Outsourced) -> None:
         job = vm.spawn(f"exec python3 -B /tmp/crowd.py {OUTSIDE} 7045")
         wait_for(lambda: not vm.run("test -e /tmp/crowded", check=False).code, "all are there", 120)
         assert delta.of(vm)["outsource_connections"] == CROWDED
+        wait_for(is_quiet, "the last doorbells have come", 60)
         before, begin = moved(), time.monotonic()
         wait_for(lambda: time.monotonic() > begin + 5, "some time passes")
         ticks, doorbells = moved()
@@ -789,7 +795,7 @@ def test_rate(outsourced: Outsourced) -> None:
         # The tenth second grants a turn and ends the wait of others: their order is open.
         late = said["ends"].count(errno.ETIMEDOUT)
         assert said["ends"].count(0) == 14 - late, said
-        assert 1 <= late <= 5
+        assert 1 <= late <= 10
         assert 9.5 < said["took"] < 40
         refused = late + before["refused"].get("rate", 0)
         wait_for(lambda: outsourced.report()["refused"].get("rate") == refused, "the host counts them", 60)

@@ -8,6 +8,7 @@ import json
 import pytest
 from hallway_lab.vm import VM, Job, Plain
 from hallway_tests.doomed import (
+    IN_TIME,
     Doomed,
     last_words_heard,
     paused_peer,
@@ -32,8 +33,9 @@ from hallway_tests.table import overwrite_place, overwriting_generations
 
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
-# Seconds after a death in which TCP_USER_TIMEOUT (2.5) ends a connection with unread bytes.
-HASTY, HASTY_ENDS = 2.5, 3.5
+# Seconds after a death at which TCP_USER_TIMEOUT ends a connection with unread bytes; its clock runs from
+# the last sign of life, which may be as much older on a busy machine.
+HASTY, BEAT = 2.5, 1
 MIB = 1 << 20
 # More than TCP counts in advance on each CPU, so that its limit is felt.
 UNREAD = 3 * MIB
@@ -198,7 +200,7 @@ def test_peer_never_responds(pair: Pair) -> None:
         ends = last_words_heard(pair, heard)
     assert ends["first"], "TCP_USER_TIMEOUT did not end its connection first"
     # The clock runs from the death, not from when it is noticed.
-    assert HASTY <= ends["after"]["hasty"] < HASTY_ENDS + 2 * pair.slow
+    assert HASTY - BEAT <= ends["after"]["hasty"] < IN_TIME * pair.slow
     said.kill(9)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed /tmp/dying")
     pair.b.run("rm /tmp/say /tmp/said")

@@ -206,8 +206,9 @@ def test_too_long(pair: Pair) -> None:
     pair.load()
     a, b = pair.both
     script = (
-        "import errno, socket; s = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET);"
-        f" s.connect(({{cid}}, {PORT + 1})); s.send(b'echo'.ljust(16)); longest = (256 << 10) - 8\n"
+        "import errno, socket, sys; s = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET);"
+        " sys.path.append('/hallway/guest'); from tunnel import connect;"
+        f" connect(s, {{cid}}, {PORT + 1}); s.send(b'echo'.ljust(16)); longest = (256 << 10) - 8\n"
         "try: s.send(bytes(longest + 1))\n"
         "except OSError as error: print(errno.errorcode[error.errno])\n"
         "s.send(bytes(longest)); total = 0\n"
@@ -610,7 +611,7 @@ def test_silent_peer(pair: Pair, kind: str) -> None:
     with tunnels.tunnels(pair), served(b):
         number, port = cid(b), PORT + KINDS.index(kind)
         with b.paused():
-            call = Talk(a, f"try {kind} {number} {port} 2")
+            call = Talk(a, f"try {kind} {number} {port} 2 0")
             assert json.loads(call.hear()) == ["ETIMEDOUT"] * 2
             patient = Talk(a, f"try {kind} {number} {port} 1 {OWN_TIMEOUT}")
             assert json.loads(patient.hear()) == ["ETIMEDOUT"]

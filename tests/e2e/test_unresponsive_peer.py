@@ -84,12 +84,13 @@ def test_unplug_from_unresponsive(pair: Pair) -> None:
     with pair.b.paused():
         with ThreadPoolExecutor(1) as pool:
             unplug = pool.submit(pair.a.unplug, region.id, 60 * pair.slow)
-            began, alive = time.monotonic(), 0.0
+            began = time.monotonic()
             while (member := pair.member(pair.a))["liveness"] != "absent":
-                alive = time.monotonic() - began
-                assert member["liveness"] in ("alive", "joining"), f"after {alive} s"
+                # Silent: this machine has had no time for it.
+                assert member["liveness"] in ("alive", "joining", "silent")
+            lived = time.monotonic() - began
             unplug.result()
-        assert alive > 4, "the peer got no time to read"
+        assert lived > 4, "the peer got no time to read"
     for job in (heard, said):
         job.kill(9)
     pair.b.run("rm /tmp/say /tmp/said")

@@ -22,8 +22,9 @@ TCP_ENDS = (
 )
 LAST_WORDS = 100_000  # bytes that the victim sends and the survivor does not read before the death
 # Seconds after a death within which keep-alive ends an idle connection, and TCP_USER_TIMEOUT one with
-# unread bytes: 3 and 2.5, and what this machine adds. A member is unresponsive after 2 to 3.
-IN_TIME = 8
+# unread bytes: 3 and 2.5, and what a busy machine adds. A member is unresponsive after 2 to 3. TCP itself
+# would take far longer.
+IN_TIME = 30
 
 
 class Doomed:
@@ -117,7 +118,7 @@ def say_last_words(victim: VM, slow: float) -> None:
 
 def last_words_heard(pair: Pair, heard: Job, ends: tuple[str, ...] = ("ETIMEDOUT",)) -> dict[str, Any]:
     """Wait for the reader of last words: all must have arrived, and each connection ended in time."""
-    said = json.loads(heard.wait(40 * pair.slow).out)
+    said = json.loads(heard.wait(120 * pair.slow).out)
     check(said["right"] and said["got"] == LAST_WORDS, f"the last words: {said}")
     check(said["end"] in ends, f"the end after the last words: {said}")
     check(said["idle"] in (*ends, "EHOSTUNREACH"), f"the end of the idle connection: {said}")

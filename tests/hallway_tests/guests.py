@@ -54,15 +54,25 @@ def share(kernel: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     modules = module.parent.glob("*.ko")
     for path in (*modules, REPO / "host/target/release/hallway", *programs.iterdir()):
-        shutil.copy(path, folder / path.name)
-    shutil.copytree(REPO / "abi/hallway", folder / "abi", dirs_exist_ok=True)
-    shutil.copytree(TESTS / "module/guest", folder / "tests", dirs_exist_ok=True)
+        _replace(path, folder / path.name)
     programs_of_guests = folder / "guest"
-    shutil.copytree(TESTS / "hallway_tests/guest", programs_of_guests, dirs_exist_ok=True)
+    for tree, target in (
+        (REPO / "abi/hallway", folder / "abi"),
+        (TESTS / "module/guest", folder / "tests"),
+        (TESTS / "hallway_tests/guest", programs_of_guests),
+    ):
+        shutil.copytree(tree, target, dirs_exist_ok=True, copy_function=_replace)
     # A guest with another version of Python compiles them itself.
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(programs_of_guests, quiet=1, invalidation_mode=unchecked)
     return folder
+
+
+def _replace(source: str | Path, target: str | Path) -> None:
+    """Copy a file at once: guests of another run may be reading it."""
+    fresh = f"{target}.new"
+    shutil.copy(source, fresh)
+    os.replace(fresh, target)
 
 
 def settle_in(vm: VM) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hallway_lab.vm import VM
 
 from .guests import Delta, Stream, loaded, wait_listening
-from .suite import check
+from .suite import PATIENCE, check
 
 # Options of a stream that leaves most of the guests' CPU to others.
 CALM = "--calm --biggest 4000"
@@ -55,7 +55,7 @@ def one_way(
     out = source.spawn(f"exec python3 -B /tmp/source-{port}.py {sink.ip4} {most} {pause} {port}")
     yield
     out.kill()
-    sent, received = (job.wait(patience) for job in (out, into))
+    sent, received = (job.wait(patience * PATIENCE) for job in (out, into))
     check(sent.out and sent.out == received.out, f"other bytes arrived than were sent: {sent} {received}")
 
 

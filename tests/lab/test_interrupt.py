@@ -44,7 +44,7 @@ class Subject:
 
     def gone(self, code: int) -> str:
         """Check the exit code, and that nothing is left; return what it said."""
-        said = "".join(self.process.communicate(timeout=8))
+        said = "".join(self.process.communicate(timeout=30))
         assert self.process.returncode == code, f"exit code {self.process.returncode}, not {code}: {said}"
         wait_for(lambda: not self._processes(), f"the end of {self._processes()}", 5)
         wait_for(lambda: self._network not in _networks(), "the end of the private network", 5)

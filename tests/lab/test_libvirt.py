@@ -94,6 +94,7 @@ def test_domain(machine: str) -> None:
 
     with libvirt.running(machine) as host:
         daemon = topology.Daemon(config=config, enter=host.enter())
+        daemon.log = scratch / "hallwayd.log"  # no other worker's
         hallway: list[str | Path] = [daemon.binaries / "hallway"]
         places = ["--config-dir", config.with_suffix(".d"), "--run-dir", daemon.run_dir]
         daemon.start()

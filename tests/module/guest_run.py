@@ -35,7 +35,7 @@ LEXERS = ("__init__", "_mapping", "diff", "python")
 PLUGINS = ("pytest_timeout", "pytest_reportlog.plugin")
 FOLDER = "module/guest"  # of the tests, below tests/ on the host and /tmp/tests in the guest
 # Seconds that a test in the guest may take; on the debug kernel it ends this long before the next one.
-LIMIT = 60
+LIMIT = 180
 SILENCE = 2 * LIMIT  # seconds without a report after which the guest is given up
 LOOK = 0.3  # seconds between two looks for reports
 

@@ -26,6 +26,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import tunnel
 from tunnel import NAME, failure
 
 DEVICE = "/dev/hallway-loan"
@@ -105,7 +106,7 @@ class Loan:
 def connect(cid: int, port: int, service: str = "") -> socket.socket:
     """Return a connection, with the name of a service sent."""
     sock = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET)
-    sock.connect((cid, port))
+    tunnel.connect(sock, cid, port)
     if service:
         sock.sendall(service.ljust(NAME).encode())
     return sock

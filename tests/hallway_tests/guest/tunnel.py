@@ -9,7 +9,7 @@
     tunnel.py tell TYPE CID PORT BYTES        send bytes, and sleep
     tunnel.py half TYPE CID PORT              shut down for writing; read or poll as the input says
     tunnel.py try TYPE CID PORT TIMES [SECONDS]  connect as often, keep each; say what came of it, and whether
-                                              a connect() that may take as long took less
+                                              a connect() that may take as long gave up sooner
     tunnel.py keep PORT BACKLOG               keep a listener's lock in a page fault till a line of input
     tunnel.py shut CID PORT                   shut down before connect() is answered
     tunnel.py hangups CID PORT COUNT          poll for as many ends; print how many are reported
@@ -222,7 +222,7 @@ class Caller:
     def call(self, service: str) -> socket.socket:
         """Return a connection to a service."""
         sock = self.socket()
-        sock.connect((self.cid, self.port))
+        connect(sock, self.cid, self.port)
         sock.sendall(service.ljust(NAME).encode())
         return sock
 
@@ -257,6 +257,12 @@ def set_connect_timeout(sock: socket.socket, seconds: int) -> None:
     limit = struct.pack("qq", seconds, 0)
     libc = ctypes.CDLL(None)
     assert not libc.setsockopt(sock.fileno(), socket.AF_VSOCK, CONNECT_TIMEOUT, limit, len(limit))
+
+
+def connect(sock: socket.socket, cid: int, port: int) -> None:
+    """Connect, also to a guest that stands still for longer than the 2 s that connect() waits by itself."""
+    set_connect_timeout(sock, PATIENCE)
+    sock.connect((cid, port))
 
 
 def events(sock: socket.socket, wanted: int, until: int) -> str:
@@ -440,6 +446,7 @@ def refused_later(caller: Caller) -> object:
 def connected_later(caller: Caller) -> object:
     """A connect() that does not wait ends with POLLOUT."""
     with caller.socket() as sock:
+        set_connect_timeout(sock, CONNECTING)
         sock.setblocking(False)
         begun = failure(lambda: sock.connect((caller.cid, caller.port)))
         seen = events(sock, select.POLLOUT, select.POLLOUT)
@@ -507,7 +514,7 @@ def lowat_above_ring(caller: Caller) -> object:
         return None
     with caller.socket() as sock:
         sock.setsockopt(socket.AF_VSOCK, socket.SO_VM_SOCKETS_BUFFER_SIZE, SMALL)
-        sock.connect((caller.cid, caller.port))
+        connect(sock, caller.cid, caller.port)
         sock.sendall(b"wait".ljust(NAME))
         sock.sendall(bytes(MANY))
         return sock.recv(NAME).decode()
@@ -684,7 +691,7 @@ def hear(kind: str, port: int, backlog: int) -> None:
 def tell(kind: str, cid: int, port: int, total: int) -> None:
     """Send bytes and go on living."""
     sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
-    sock.connect((cid, port))
+    connect(sock, cid, port)
     for at in range(0, total, 1000):
         sock.sendall(b"needle!!" + bytes(min(1000, total - at) - 8))
     print("sent", flush=True)
@@ -694,7 +701,7 @@ def tell(kind: str, cid: int, port: int, total: int) -> None:
 def shut_first(kind: str, cid: int, port: int) -> None:
     """Send no more; read, or poll for the end, as the input says."""
     sock = socket.socket(socket.AF_VSOCK, TYPES[kind])
-    sock.connect((cid, port))
+    connect(sock, cid, port)
     sock.shutdown(socket.SHUT_WR)
     print("shut", flush=True)
     for line in sys.stdin:
@@ -704,10 +711,10 @@ def shut_first(kind: str, cid: int, port: int) -> None:
             print(_read_all(sock), flush=True)
 
 
-def attempt(kind: str, cid: int, port: int, times: int, seconds: int = 0) -> None:
+def attempt(kind: str, cid: int, port: int, times: int, seconds: int = PATIENCE) -> None:
     """Connect as often as that; print what came of each, then wait for the end of the input.
 
-    `seconds`: connect() waits for as long, in place of its usual time.
+    `seconds`: connect() waits for as long; 0: for its usual time.
     """
     kept, found = [], []
     for _ in range(times):
@@ -716,7 +723,7 @@ def attempt(kind: str, cid: int, port: int, times: int, seconds: int = 0) -> Non
             set_connect_timeout(sock, seconds)
         start = time.monotonic()
         found.append(failure(lambda: sock.connect((cid, port))))  # noqa: B023
-        if time.monotonic() < start + seconds:
+        if found[-1] == "ETIMEDOUT" and time.monotonic() < start + seconds:
             found[-1] += " early"
         kept.append(sock)
     print(json.dumps(found), flush=True)
@@ -750,7 +757,7 @@ def keep(port: int, backlog: int) -> None:
 def smaller(cid: int, port: int) -> None:
     """Print what comes of packets of which the second finds too little space, and the third enough."""
     sock = socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET)
-    sock.connect((cid, port))
+    connect(sock, cid, port)
     sock.setblocking(False)
     sizes = (200 << 10, 100 << 10, 1)
     print(json.dumps([failure(lambda: sock.send(bytes(size))) for size in sizes]), flush=True)  # noqa: B023
@@ -841,9 +848,8 @@ def talk(cid: int, port: int, conns: int, file: str) -> None:
 
     def converse(kind: str, seed: int) -> None:
         with Caller(kind, cid, port).socket() as sock:
-            set_connect_timeout(sock, PATIENCE)
             patience(sock)
-            sock.connect((cid, port + list(TYPES).index(kind)))
+            connect(sock, cid, port + list(TYPES).index(kind))
             sock.sendall(b"echo".ljust(NAME))
             for place, size in enumerate(lengths(seed, TALK)):
                 sock.sendall(content(seed + place, size))

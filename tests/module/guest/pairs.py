@@ -15,7 +15,7 @@ from pathlib import Path
 
 SLOW = float(os.environ.get("HALLWAY_TEST_SLOW", 1))
 PARAMS = ("loopback=1", "promote_bytes=0", "promote_ms=0", "ring_bytes=16384", "ring_bytes_max=16384")
-PATIENCE = 30 * SLOW  # seconds that anything may take on a busy machine
+PATIENCE = 60 * SLOW  # seconds that anything may take on a busy machine
 RING = 16384
 
 

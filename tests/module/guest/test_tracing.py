@@ -8,7 +8,7 @@ import ipaddress
 import re
 
 import pytest
-from pairs import hallway, pair, recorded, take
+from pairs import hallway, pair, recorded, take, wait_for
 
 OFF = 10  # of abi/hallway/reason.h
 LINE = re.compile(
@@ -42,6 +42,7 @@ def test_promote_and_demote(kind):
             assert re.fullmatch(r"ring_bytes=\d{5,}", words), promoted
         try:
             hallway("off")
+            wait_for(lambda: sum(event[0] == "demote" for event in events()) >= 4, "all are demoted")
             demoted = [event for event in events() if event[0] == "demote"]
         finally:
             hallway("on")

@@ -263,7 +263,7 @@ pub fn answers(daemon: &Daemon) -> bool {
     let run = daemon.run();
     let (sender, answers) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(ask(&run, Query::Status).is_ok()));
-    answers.recv_timeout(Duration::from_secs(5)) == Ok(true)
+    answers.recv_timeout(Duration::from_secs(60)) == Ok(true)
 }
 
 fn stdin_inode(pid: i32) -> Option<String> {
