@@ -10,20 +10,24 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from hallway_lab import domains, paths, topology, xen
 from hallway_lab.aptbox import AptBox
 from hallway_lab.measure import Stand
+from hallway_lab.programs import Run
+from hallway_lab.sample import Row
 
 from . import tiers
 from .compiling import compile_program
 from .paperprograms import MEMORY_MIB, PaperPrograms
-from .papers import Papers, Parse, Ways
+from .papers import PORTS, Papers, Parse, Ways
 
 VCHAN = "libxenvchan"
 VCHAN_MODULES = "xen-gntalloc xen-gntdev xen-evtchn"
+LONG = 600  # seconds: round trips are interrupted
 VCHAN_LIBRARIES = ("xenvchan", "xengnttab", "xenevtchn", "xenstore", "xentoolcore", "xentoollog")
 
 
@@ -49,6 +53,35 @@ class Domains(Papers):
             for vm in self.stand.vms:
                 vm.run(f"modprobe -a {VCHAN_MODULES}")
             yield self.stand
+
+    def rows(self) -> list[Row]:
+        """All scenarios, in the report's order."""
+        return [*super().rows(), self._checkpoint()]
+
+    def _checkpoint(self) -> Row:
+        port = PORTS["pingpong"]
+        command = f"pingpong -c ADDRESS {port} 1 {LONG}"
+
+        def run() -> Run:
+            client, server = self.stand.client, self.stand.server
+            self._servers.need(server, f"/hallway/pingpong -s {port}", port)
+            trips = client.spawn(f"exec /hallway/{command.replace('ADDRESS', server.ip4)}")
+            server.checkpoint()
+            trips.kill(signal.SIGINT)
+            said = json.loads(trips.wait().out)
+            moved = int(said["round_trips"])
+            return Run(said["max_us"] / 1e3, up=moved, down=moved)
+
+        return Row(
+            key="xen-checkpoint",
+            title="pause of round trips while a domain is saved and goes on",
+            unit="ms",
+            run=run,
+            command=f"{command}, and xl save -c",
+            target=0.8,
+            lower_is_better=True,
+            share=0.5,  # before and after
+        )
 
     def _others(self, parse: Parse, what: str, size: int) -> Ways:
         return ((VCHAN, lambda: parse(self._by_vchan(what, size))),)

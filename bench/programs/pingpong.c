@@ -8,9 +8,11 @@
  *
  * PORT and ADDRESS may begin with a kind of socket: see common.h.
  *
- * The client prints one JSON object. Round trips of the first tenth of a
- * second are made but not counted.
+ * The client prints one JSON object, when its time is over or at SIGINT. Round
+ * trips of the first tenth of a second are made but not counted.
  */
+#include <signal.h>
+
 #include "common.h"
 
 #define BYTES_MAX 65536
@@ -19,6 +21,12 @@
 
 static char buffer[BYTES_MAX];
 static uint32_t samples[SAMPLES_MAX];
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+	interrupted = number;
+}
 
 /* Reads all of it; returns 0 at the end of the stream. */
 static int get(int fd, size_t bytes)
@@ -73,24 +81,27 @@ static void call(const char *address, int port, uint32_t bytes, double seconds)
 {
 	struct place to = place_of(address, port);
 	int fd = connect_to(&to);
-	uint64_t begin, warm, end, last, t;
+	uint64_t begin, warm, end, last, t, longest = 0;
 	size_t n = 0, all = 0;
 
 	if (!bytes || bytes > BYTES_MAX)
 		errx(1, "1 to %d bytes", BYTES_MAX);
 	no_delay(fd);
+	signal(SIGINT, interrupt);
 	memcpy(buffer, &bytes, sizeof(bytes));
 	put(fd, sizeof(bytes));
 	begin = last = now();
 	warm = begin + WARM_UP_NS;
 	end = warm + (uint64_t)(seconds * 1e9);
-	while (last < end && n < SAMPLES_MAX) {
+	while (last < end && n < SAMPLES_MAX && !interrupted) {
 		put(fd, bytes);
 		if (!get(fd, bytes))
 			errx(1, "the server closed the connection");
 		t = now();
-		if (last >= warm)
+		if (last >= warm) {
 			samples[n++] = t - last > UINT32_MAX ? UINT32_MAX : t - last;
+			longest = t - last > longest ? t - last : longest;
+		}
 		all++;
 		last = t;
 	}
@@ -100,7 +111,7 @@ static void call(const char *address, int port, uint32_t bytes, double seconds)
 	printf("{\"bytes\": %u, \"round_trips\": %zu, \"p50_us\": %.3f, "
 	       "\"p99_us\": %.3f, \"min_us\": %.3f, \"max_us\": %.3f}\n",
 	       bytes, all, samples[n / 2] / 1e3, samples[n * 99 / 100] / 1e3,
-	       samples[0] / 1e3, samples[n - 1] / 1e3);
+	       samples[0] / 1e3, longest / 1e3);
 }
 
 int main(int argc, char **argv)
