@@ -16,15 +16,16 @@ from . import emulator
 from .vm import VM, Config
 
 NUMBER = 8
+ANOTHER = 9  # of the host to which its VMs migrate
 PATIENCE = 300  # seconds: of an emulated program with many libraries
 
 
 class VirtHost(VM):
     """Such a host. It sees the folder `share` as /hallway."""
 
-    def __init__(self, kernel: str, share: Path) -> None:
+    def __init__(self, kernel: str, share: Path, number: int = NUMBER) -> None:
         config = Config(
-            number=NUMBER,
+            number=number,
             kernel=kernel,
             image="libvirt",
             share=share,
@@ -36,7 +37,7 @@ class VirtHost(VM):
             cmdline="lab.systemd",
         )
         super().__init__(config)
-        self.name = "virthost"
+        self.name = "virthost" if number == NUMBER else f"virthost{number}"
 
     def call(self, *words: str | Path) -> str:
         """Run a program; return what it says."""

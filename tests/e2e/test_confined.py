@@ -127,6 +127,23 @@ def test_snapshot(running: Confined) -> None:
     _wait_carried(running, "after the revert")
 
 
+def test_migrated(running: Confined, kernel: str, share: Path) -> None:
+    """A guest migrates to another host where AppArmor enforces, and comes back: it has rings again."""
+    name = GUESTS[0]
+    with hosts.two_hosts(running, kernel, share) as there:
+        there.await_guest(name, running.xml(name))
+        running.migrate(name, there)
+        _wait_missed(running)
+        assert there.state(name) == "running"
+        assert there.label(there.qemu(name)) == f"libvirt-{there.uuid(name)} (enforce)"
+        sent = there.forwarded()
+        wait_for(lambda: there.forwarded() > sent + ENOUGH, "it sends bytes from there", PATIENCE)
+        there.migrate(name, running)
+        _wait_carried(running, "after it came back")
+        assert there.state(name) == "shut off"
+        assert not there.denials()
+
+
 def test_played(confined: Confined) -> None:
     """Ansible's role enables the domains that it is given, and changes nothing when it runs again."""
     words = {"hallway_role": "host", "hallway_packages": "/hallway"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hallway_lab import image, kernels, paths, verdict
-from hallway_lab.virthost import VirtHost
+from hallway_lab.virthost import ANOTHER, NUMBER, VirtHost
 from hallway_lab.vm import VMError
 
 from . import hello
@@ -31,6 +31,11 @@ INSTALL = (
     *("--memory", "192", "--vcpus", "1,maxvcpus=2", "--graphics", "vnc"),
 )
 BRIDGE = "lan"
+# libvirtd then takes guests of any host: none but those of this test are in the network.
+LISTEN = (
+    r"""sed -i '$ a auth_tcp = "none"' /etc/libvirt/libvirtd.conf"""
+    "; systemctl stop libvirtd; systemctl start libvirtd-tcp.socket libvirtd"
+)
 IMAGES = "/var/lib/libvirt/images"
 # What a guest needs to reach the other one.
 MODULES = ["virtio_pci", "virtio_net"]
@@ -58,8 +63,7 @@ class Confined:
 
     def define_guest(self, name: str, own: str, peer: str) -> None:
         """Have libvirt know a domain that sends to a peer, by these addresses."""
-        self.host.run(f"cp /hallway/vmlinuz /hallway/guest.cpio {IMAGES}")
-        self.host.call("qemu-img", "create", "-q", "-f", "qcow2", f"{IMAGES}/{name}.qcow2", "16M")
+        self._lay_out(name)
         boot = f"kernel={IMAGES}/vmlinuz,initrd={IMAGES}/guest.cpio"
         words = f"console=ttyS0 net.ifnames=0 no_timer_check own={own} peer={peer}"
         serial = f"file,path={_serial_log(name)}"
@@ -71,10 +75,18 @@ class Confined:
             *("--network", f"bridge={BRIDGE},model=virtio"),
         )
 
+    def _lay_out(self, name: str) -> None:
+        """Have what a guest boots, and its disk."""
+        self.host.run(f"cp /hallway/vmlinuz /hallway/guest.cpio {IMAGES}")
+        self.host.call("qemu-img", "create", "-q", "-f", "qcow2", f"{IMAGES}/{name}.qcow2", "16M")
+
     @contextlib.contextmanager
     def bridged(self) -> Iterator[None]:
-        """Have the guests' network for the length of the block."""
-        self.host.run(f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up")
+        """Have the guests' network for the length of the block; another host is in it, too."""
+        self.host.run(
+            f"modprobe -a bridge tun; ip link add {BRIDGE} type bridge; ip link set {BRIDGE} up; "
+            f"ip link set eth0 up master {BRIDGE}; ip addr add {self._address}/24 dev {BRIDGE}"
+        )
         try:
             yield
         finally:
@@ -88,9 +100,36 @@ class Confined:
             raise GuestLost(f"{name}'s kernel complained, or said nothing: {health}")
 
     def _define(self, name: str, *words: str) -> None:
-        xml = self.host.call(*INSTALL, "--name", name, *words)
+        self.define(name, self.host.call(*INSTALL, "--name", name, *words))
+
+    def define(self, name: str, xml: str) -> None:
+        """Have libvirt know a domain."""
         self.host.put(xml, f"/root/{name}.xml")
         self.host.virsh("define", f"/root/{name}.xml")
+
+    @property
+    def _address(self) -> str:
+        return f"10.9.0.{100 + self.host.config.number}"
+
+    def await_guest(self, name: str, xml: str) -> None:
+        """Prepare for a guest that migrates here, as docs/migration.md says."""
+        self._lay_out(name)
+        self.define(name, xml)
+        self.host.call("hallway", "enable", name)
+
+    def migrate(self, name: str, to: Confined) -> None:
+        """Migrate a guest that runs here to another host, by libvirt's own command.
+
+        It stands still meanwhile: docs/migration.md says why.
+        """
+        words = ("--persistent", "--unsafe", "--migrateuri", f"tcp://{to._address}")
+        there = f"qemu+tcp://{to._address}/system"
+        self.host.call("hallway", "release", name, "--", "virsh", "migrate", *words, name, there)
+
+    def forwarded(self) -> int:
+        """Return the bytes that guests have sent by their network devices, of those that run here."""
+        said = self.host.run("cat /sys/class/net/vnet*/statistics/rx_bytes").out
+        return sum(int(line) for line in said.split())
 
     def xml(self, name: str) -> str:
         """Return what libvirt has of a domain for its next start."""
@@ -171,9 +210,9 @@ class Confined:
                 self.host.virsh("undefine", "--snapshots-metadata", name)
 
 
-def lay_out(kernel: str, module: Path) -> Path:
-    """Lay out what the host sees: the package, a guest's request, and what a guest boots."""
-    folder = paths.out("confined", kernel, "x").parent
+def lay_out(number: int, kernel: str, module: Path) -> Path:
+    """Lay out what a host sees: the package, a guest's request, and what a guest boots."""
+    folder = paths.out("confined", kernel, str(number), "x").parent
     shutil.rmtree(folder)
     folder.mkdir()
     (package,) = DEBS.glob("hallway-host_*.deb")
@@ -189,12 +228,27 @@ def lay_out(kernel: str, module: Path) -> Path:
 
 @contextlib.contextmanager
 def booted(kernel: str, share: Path, logs: Path) -> Iterator[Confined]:
-    """Boot the host, with the package installed; libvirt knows two domains."""
-    host = VirtHost(kernel, lay_out(kernel, share / "hallway.ko"))
-    name_logs(host, logs)
-    with host:
-        confined = Confined(host)
-        host.run("apt-get install -y --no-install-recommends /hallway/hallway-host_*.deb", timeout=300)
+    """Boot the host; libvirt knows two domains."""
+    with _installed(NUMBER, kernel, share, logs) as confined:
         for name in NAMES:
             confined.define_stopped(name)
         yield confined
+
+
+@contextlib.contextmanager
+def _installed(number: int, kernel: str, share: Path, logs: Path) -> Iterator[Confined]:
+    """Boot a host, and install the package."""
+    host = VirtHost(kernel, lay_out(number, kernel, share / "hallway.ko"), number)
+    name_logs(host, logs)
+    with host:
+        host.run("apt-get install -y --no-install-recommends /hallway/hallway-host_*.deb", timeout=300)
+        yield Confined(host)
+
+
+@contextlib.contextmanager
+def two_hosts(here: Confined, kernel: str, share: Path) -> Iterator[Confined]:
+    """Boot another host for the block; guests can migrate between the two."""
+    with _installed(ANOTHER, kernel, share, here.host.log.parent) as there, there.bridged():
+        for host in (here.host, there.host):
+            host.run(LISTEN, timeout=PATIENCE)
+        yield there
