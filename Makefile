@@ -2,7 +2,7 @@
 # Every target is one command or two; `make help` lists them.
 .DEFAULT_GOAL := help
 # What `make test-all` runs.
-PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen test-xen-slow mutants
+PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen test-xen-debug test-xen-slow mutants
 .PHONY: help demo recording test test-all test-slow test-debug test-programs test-suites test-faults
 .PHONY: test-xen test-xen-slow demo-xen check generate unit fuzz tsan mutants lab bench bench-check bench-results results dkms clean
 .PHONY: deb rpm install install-host install-guest install-library
@@ -114,6 +114,10 @@ test-faults: ## VMs that join, leave, crash and migrate under load (hours)
 test-xen: ## domains of Xen, in one emulated machine (25 minutes)
 	lab/run setup
 	tests/run --xen pv --kernel 6.1 -m "not slow" e2e xen
+
+test-xen-debug: ## the tests of this transport, in domains with lockdep
+	lab/run setup
+	tests/run --xen pv --kernel debug-domain -m "not slow" xen
 
 test-xen-slow: ## domains saved and migrated twenty times, and programs between them (hours)
 	lab/run setup
