@@ -300,7 +300,16 @@ pub fn counters(json: bool) -> Result<()> {
 
 /// Prints the connections to members, and the sockets that the host executes.
 pub fn connections(json: bool) -> Result<()> {
-    let connections = client()?.connections()?;
+    let mut connections = client()?.connections()?;
+    // The module lists them in the order of a hash.
+    connections.sort_by_key(|one| {
+        (
+            one.netns,
+            one.protocol,
+            (one.local, one.local_port),
+            (one.remote, one.remote_port),
+        )
+    });
     if json {
         return print_json(&connections);
     }
