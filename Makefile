@@ -4,7 +4,7 @@
 # What `make test-all` runs.
 PARTS = test test-slow test-debug test-suites test-programs test-faults test-xen test-xen-debug test-xen-slow mutants
 .PHONY: help demo recording test test-all test-slow test-debug test-programs test-suites test-faults
-.PHONY: test-xen test-xen-slow demo-xen check generate unit fuzz tsan mutants lab bench bench-check bench-results results dkms clean
+.PHONY: test-xen test-xen-debug test-xen-slow demo-xen check generate unit fuzz tsan mutants lab bench bench-check bench-results results dkms clean
 .PHONY: deb rpm install install-host install-guest install-library
 # Where `make install` installs to.
 PREFIX ?= /usr/local

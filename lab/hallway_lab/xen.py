@@ -214,6 +214,8 @@ class Domain(VM):
     def _cmdline(self) -> str:
         words = super()._cmdline().replace("console=ttyS0", "console=hvc0")
         disks = "lab.root=/dev/xvda lab.modules=/dev/xvdb lab.share=/dev/xvdc"
+        if self.kernel.name in kernels.DEBUG:
+            words += " page_poison=1"
         return f"{words} {disks} lab.agent={self.control}"
 
     def wait_boot(self) -> None:
