@@ -22,6 +22,7 @@ BOUND = "bound"  # the name of such figures
 DOORBELLS = "doorbells"  # that of round trips by these alone
 PARAMETERS = "/sys/module/doorbell/parameters"
 TRIPS = 2000
+PEER = 2  # for each of two VMs: hallwayd counts from itself, which is 1
 
 
 def copies(vm: VM, size: int, seconds: int) -> Run:
@@ -51,22 +52,21 @@ def doorbells(stand: Stand) -> Run:
 
     Hallway's module is unloaded meanwhile.
     """
-    client, server = stand.client, stand.server
     with _without_hallway(stand):
-        own = {vm.name: vm.get(f"{PARAMETERS}/own").strip() for vm in (client, server)}
-        for vm, peer in ((client, server), (server, client)):
-            vm.run(f"echo {own[peer.name]} >{PARAMETERS}/peer")
-        client.run(f"echo {TRIPS} >{PARAMETERS}/trips", timeout=60)
-        return Run(int(client.get(f"{PARAMETERS}/median_ns")) / 1000)
+        for vm in stand.vms:
+            vm.run(f"echo {PEER} >{PARAMETERS}/peer")
+        stand.client.run(f"echo {TRIPS} >{PARAMETERS}/trips", timeout=60)
+        return Run(int(stand.client.get(f"{PARAMETERS}/median_ns")) / 1000)
 
 
 @contextlib.contextmanager
 def _without_hallway(stand: Stand) -> Iterator[None]:
-    for vm in (stand.client, stand.server):
-        vm.run("rmmod hallway && insmod /hallway/doorbell.ko")
-    yield
-    for vm in (stand.client, stand.server):
-        vm.run("rmmod doorbell && insmod /hallway/hallway.ko")
+    with contextlib.ExitStack() as stack:
+        for vm in stand.vms:
+            vm.run("rmmod hallway")
+            stack.callback(vm.run, "rmmod doorbell; insmod /hallway/hallway.ko")
+            vm.run("insmod /hallway/doorbell.ko")
+        yield
     stand.await_members()
 
 

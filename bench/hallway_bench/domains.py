@@ -2,15 +2,17 @@
 """Benchmarks of two papers between two domains of Xen, as theirs were; see papers.py and paperprograms.py.
 
 As there, TCP goes through xen-netfront. Beside is libxenvchan, by which programs that know of it share memory
-between domains.
+between domains. A row of its own is the pause of a domain that is saved and goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -19,6 +21,8 @@ from hallway_lab.aptbox import AptBox
 from hallway_lab.measure import Stand
 from hallway_lab.programs import Run
 from hallway_lab.sample import Row
+from hallway_lab.sh import LabError
+from hallway_lab.vm import VM
 
 from . import tiers
 from .compiling import compile_program
@@ -27,8 +31,11 @@ from .papers import PORTS, Papers, Parse, Ways
 
 VCHAN = "libxenvchan"
 VCHAN_MODULES = "xen-gntalloc xen-gntdev xen-evtchn"
-LONG = 600  # seconds: round trips are interrupted
 VCHAN_LIBRARIES = ("xenvchan", "xengnttab", "xenevtchn", "xenstore", "xentoolcore", "xentoollog")
+# Round trips while a domain is saved.
+MESSAGE = 1 << 10
+ENOUGH = 1 << 20  # bytes: on rings by then
+LONG = 600  # seconds: they are interrupted sooner
 
 
 class Domains(Papers):
@@ -60,16 +67,23 @@ class Domains(Papers):
 
     def _checkpoint(self) -> Row:
         port = PORTS["pingpong"]
-        command = f"pingpong -c ADDRESS {port} 1 {LONG}"
+        command = f"pingpong -c ADDRESS {port} {MESSAGE} {LONG}"
 
         def run() -> Run:
             client, server = self.stand.client, self.stand.server
             self._servers.need(server, f"/hallway/pingpong -s {port}", port)
             trips = client.spawn(f"exec /hallway/{command.replace('ADDRESS', server.ip4)}")
-            server.checkpoint()
-            trips.kill(signal.SIGINT)
-            said = json.loads(trips.wait().out)
-            moved = int(said["round_trips"])
+            try:
+                _await_bytes(client, port)
+                server.checkpoint()
+            finally:
+                ended = trips.poll()
+                trips.kill(signal.SIGINT)
+            said = json.loads(trips.result().out)
+            self.stand.await_members(60)
+            if ended:
+                raise LabError(f"the round trips ended before the domain was saved: {said}")
+            moved = int(said["round_trips"]) * MESSAGE
             return Run(said["max_us"] / 1e3, up=moved, down=moved)
 
         return Row(
@@ -91,6 +105,16 @@ class Domains(Papers):
         self._servers.need(server, f"/hallway/vchan -s {client.domid}", 0, "")
         command = f"/hallway/vchan -c {server.domid} {what} {size} {self.seconds}"
         return json.loads(client.run(command, timeout=self.seconds + 60).out)
+
+
+def _await_bytes(vm: VM, port: int) -> None:
+    """Wait until a connection to that port has received some bytes, by either way."""
+    deadline = time.monotonic() + 60
+    command = f"ss -Htin dport = :{port}"
+    while sum(map(int, re.findall(r"bytes_received:(\d+)", said := vm.run(command).out))) < ENOUGH:
+        if time.monotonic() > deadline:
+            raise LabError(f"no round trips are made: {said}")
+        time.sleep(0.2)
 
 
 class DomainPrograms(PaperPrograms):

@@ -149,7 +149,10 @@ class Rates(Growth):
             self._servers.need(server, f"/hallway/connrate -s {port}", port)
         words = f"/hallway/connrate -c {server.ip4}"
         jobs = [client.spawn(f"{words} {port} {self.seconds}") for port in ports]
-        said = [json.loads(job.wait(self.seconds + 60).out) for job in jobs]
+        # As in _row().
+        for job in jobs:
+            job.wait(self.seconds + 60)
+        said = [json.loads(job.result().out) for job in jobs]
         return Run(sum(one["per_second"] for one in said))
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:

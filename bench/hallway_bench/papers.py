@@ -57,9 +57,8 @@ COPIED_MAX = 256 << 10  # bytes that the bound copies at once, in writes that ar
 UNIX, LOOPBACK = "AF_UNIX", "loopback"
 WITHIN = {UNIX: (100, "local", "-x"), LOOPBACK: (200, "tcp", "--tcp")}
 
-
 Parse = Callable[[dict[str, float]], Run]  # of what a program says
-Ways = tuple[tuple[str, Callable[[], Run]], ...]
+Ways = tuple[tuple[str, Callable[[], Run]], ...]  # names, and what measures by them
 
 
 class Papers(Group):

@@ -2,8 +2,8 @@
 """Plots of the benchmarks, one SVG each: throughput, latency, connections, growth.
 
 Each sample is a dot, the line or bar is the median, the shade or whisker
-reaches from the lowest sample to the highest. A diamond is what TCP here and the ratio of a
-paper give together. The importer has made matplotlib available: see venv.use().
+reaches from the lowest sample to the highest. Diamonds and triangles are what TCP here and
+the ratio of a paper give together. The importer has made matplotlib available: see venv.use().
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ CARRIERS = (("TCP", "#7a7a7a", "o"), ("Hallway", "#1f6fb4", "s"))
 # Of what a row is compared with beside, in the order of its figures.
 BESIDE = ("#c2571a", "#3d8b40", "#8a4fa3", "#b0a030")
 PAPER = "#a01c4b"
+# What precedes a ratio in a paper's words, its marker, and what the legend says.
+PAPERS = (
+    (":", "D", "paper's ratio"),
+    ("to", "D", "paper's ratio, its best"),
+    ("≤", "v", "paper's ratio, at most"),
+)
 
 
 @dataclass(frozen=True)
@@ -123,9 +129,9 @@ def _beside(panel: Panel, group: list[Record]) -> list[str]:
     ]
 
 
-def _expected(one: Record) -> float | None:
-    """Return what a paper's ratio to TCP, or the best of them, makes of TCP's median here, if it has one."""
-    ratio = re.search(r"([\d.]+)×", str(one.figures.get("paper", "")))
+def _expected(one: Record, words: str) -> float | None:
+    """Return what a paper's ratio to TCP makes of TCP's median here, if words of these precede the ratio."""
+    ratio = re.search(rf"{words} ([\d.]+)×", str(one.figures.get("paper", "")))
     if not ratio:
         return None
     tcp = _figure(one, "TCP")
@@ -145,9 +151,10 @@ def _curve(axes: Axes, panel: Panel, group: list[Record]) -> None:
         axes.plot(
             sizes, [_figure(one, name).median for one in group], "--", color=colour, linewidth=1, label=name
         )
-    papers = [(size, value) for size, one in zip(sizes, group, strict=True) if (value := _expected(one))]
-    if papers and not panel.figure:
-        axes.plot(*zip(*papers, strict=True), "D", color=PAPER, markersize=5, label="paper's ratio")
+    for words, marker, label in PAPERS if not panel.figure else ():
+        found = [(size, _expected(one, words)) for size, one in zip(sizes, group, strict=True)]
+        if points := [point for point in found if point[1]]:
+            axes.plot(*zip(*points, strict=True), marker, color=PAPER, markersize=5, label=label)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     words = [

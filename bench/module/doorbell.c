@@ -4,10 +4,11 @@
  * carrier can beat that wakes its peer by them. Hallway's module is not loaded meanwhile.
  * In /sys/module/doorbell/parameters:
  *
- *   own        the number of this VM
- *   peer       the number of the VM that gets a doorbell for each that comes; 0: none does
+ *   peer       the number of the other VM, as this VM's device has it: 0 rings none
  *   trips      how many round trips to make: the write returns after the last one
  *   median_ns  of these
+ *
+ * A VM that makes no trips answers each doorbell by one.
  */
 #include <linux/completion.h>
 #include <linux/interrupt.h>
@@ -17,18 +18,13 @@
 #include <linux/pci.h>
 #include <linux/sort.h>
 
-#define REG_POSITION	8
 #define REG_DOORBELL	12
 #define TRIPS_MAX	100000
 #define PATIENCE	(30 * HZ)
 
-static unsigned int own;
-module_param(own, uint, 0444);
-MODULE_PARM_DESC(own, "the number of this VM");
-
 static unsigned int peer;
 module_param(peer, uint, 0644);
-MODULE_PARM_DESC(peer, "the number of the VM that gets a doorbell for each that comes");
+MODULE_PARM_DESC(peer, "the number of the other VM");
 
 static unsigned int median_ns;
 module_param(median_ns, uint, 0444);
@@ -36,31 +32,36 @@ MODULE_PARM_DESC(median_ns, "nanoseconds of a round trip");
 
 static void __iomem *regs;
 static DECLARE_COMPLETION(ended);
-static unsigned int trips, made;
+static bool answers = true;		/* until this VM makes trips: two would ring for ever */
+static unsigned int trips, made;	/* 0 trips: none are being made */
 static u64 rung_at;
 static u32 took[TRIPS_MAX];
 
 static void ring_peer(void)
 {
-	writel(READ_ONCE(peer) << 16, regs + REG_DOORBELL);
+	u32 id = READ_ONCE(peer);
+
+	if (id)
+		writel(id << 16, regs + REG_DOORBELL);
 }
 
 static irqreturn_t take_doorbell(int irq, void *data)
 {
 	u64 now = ktime_get_ns();
+	/* Pairs with that of make_trips(). */
+	unsigned int wanted = smp_load_acquire(&trips);
 
-	if (!READ_ONCE(peer))
-		return IRQ_HANDLED;
-	if (READ_ONCE(trips)) {
+	if (wanted) {
 		took[made++] = min_t(u64, now - rung_at, U32_MAX);
-		if (made == trips) {
+		if (made == wanted) {
 			WRITE_ONCE(trips, 0);
 			complete(&ended);
 			return IRQ_HANDLED;
 		}
 		rung_at = ktime_get_ns();
 	}
-	ring_peer();
+	if (wanted || READ_ONCE(answers))
+		ring_peer();
 	return IRQ_HANDLED;
 }
 
@@ -71,20 +72,15 @@ static int compare(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-/* The kernel writes one parameter at a time. */
-static int make_trips(const char *text, const struct kernel_param *unused)
+static int make(unsigned int wanted)
 {
-	unsigned int wanted;
-	int err = kstrtouint(text, 0, &wanted);
-
-	if (err)
-		return err;
 	if (!regs || !peer || !wanted || wanted > TRIPS_MAX)
 		return -EINVAL;
+	WRITE_ONCE(answers, false);
 	reinit_completion(&ended);
 	made = 0;
 	rung_at = ktime_get_ns();
-	/* Before the first answer. */
+	/* All of it before the first answer. */
 	smp_store_release(&trips, wanted);
 	ring_peer();
 	if (!wait_for_completion_timeout(&ended, PATIENCE)) {
@@ -94,6 +90,22 @@ static int make_trips(const char *text, const struct kernel_param *unused)
 	sort(took, wanted, sizeof(*took), compare, NULL);
 	median_ns = took[wanted / 2];
 	return 0;
+}
+
+/* The kernel writes one parameter of a module at a time. */
+static int make_trips(const char *text, const struct kernel_param *unused)
+{
+	unsigned int wanted;
+	int err = kstrtouint(text, 0, &wanted);
+
+	if (err)
+		return err;
+	/* A write holds no reference, and the registers have to stay. */
+	if (!try_module_get(THIS_MODULE))
+		return -ENODEV;
+	err = make(wanted);
+	module_put(THIS_MODULE);
+	return err;
 }
 
 static const struct kernel_param_ops trips_ops = { .set = make_trips };
@@ -120,7 +132,6 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *unused)
 	err = request_irq(pci_irq_vector(pdev, 0), take_doorbell, 0, "doorbell", NULL);
 	if (err)
 		goto vectors;
-	own = readl(regs + REG_POSITION);
 	return 0;
 vectors:
 	pci_free_irq_vectors(pdev);

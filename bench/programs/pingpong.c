@@ -11,9 +11,9 @@
  * The client prints one JSON object, when its time is over or at SIGINT. Round
  * trips of the first tenth of a second are made but not counted.
  */
-#include <signal.h>
-
 #include "common.h"
+
+#include <signal.h>
 
 #define BYTES_MAX 65536
 #define SAMPLES_MAX (4 * 1024 * 1024)
