@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from hallway_lab import topology
-from hallway_lab.sh import LabError
 from hallway_lab.vm import VM, Plain
 from hallway_tests import kexec, table, tunnels
 from hallway_tests.config import describe
@@ -222,6 +221,12 @@ def test_config_survives(configured: Configured) -> None:
 
 def test_config_reloaded(configured: Configured) -> None:
     """The configuration is read again under a stream, which stays on rings all the time."""
+    # This machine may have no time for a VM: its peer leaves it, and comes back.
+    assert any(_reload_under_stream(configured) for _ in range(3)), "a VM was unresponsive each time"
+
+
+def _reload_under_stream(configured: Configured) -> bool:
+    """Tell whether a stream has stayed on rings; False: a VM was unresponsive."""
     a, b, _ = configured.vms
     configured.unload()
     _load(configured, a, b, ring_bytes=1 << 18, ring_bytes_max=1 << 18)  # none grows
@@ -237,31 +242,28 @@ def test_config_reloaded(configured: Configured) -> None:
                 name = f"later{number}"
                 daemon.config.write_text(f'{text}[[vm]]\nname = "{name}"\nuuid = "{uuid.uuid4()}"\n')
                 daemon.signal(signal.SIGHUP)
-                wait_for(lambda: _reads(configured, name, True), "the configuration is read")  # noqa: B023
+                wait_for(lambda: name in _names(configured), "the configuration is read")  # noqa: B023
         finally:
             daemon.config.write_text(text)
             daemon.signal(signal.SIGHUP)
-        wait_for(lambda: _reads(configured, name, False), "the first configuration is read")
+        wait_for(lambda: name not in _names(configured), "the first configuration is read")
         assert daemon.status()["pid"] == pid, "the service manager watches another process"
+        found: list[str] = []
         for vm in (a, b):
             before = delta.of(vm)
             wait_for(lambda: delta.of(vm)["tx_bytes_ring"] > before["tx_bytes_ring"], "bytes flow")  # noqa: B023
             moved = delta.of(vm)
             left = {key: moved[key] for key in ("tx_demoted", "rx_demoted", "tx_bytes_tcp", "resets")}
-            # A VM that this machine has had no time for is left by its peer, and comes back.
-            if not any("is unresponsive" in one.run("dmesg").out for one in (a, b)):
-                assert not any(left.values()), f"{vm.name}: {left}"
-            assert not left["resets"]
+            found += [f"{vm.name}: {left}"] if any(left.values()) else []
+        stalled = any("is unresponsive" in vm.run("dmesg").out for vm in (a, b))
     configured.unload()
+    assert stalled or not found, found
+    return not found
 
 
-def _reads(configured: Configured, name: str, has: bool) -> bool:
-    """Tell whether hallwayd has a configuration in which this VM is, or is not. It may be reading it."""
-    try:
-        machines = configured.site.daemon.status()["machines"]
-    except LabError:  # it takes longer than the CLI waits
-        return False
-    return has == (name in {machine["name"] for machine in machines})
+def _names(configured: Configured) -> set[str]:
+    """Return the names of the configuration's VMs. hallwayd may be reading it: the CLI waits."""
+    return {machine["name"] for machine in configured.site.daemon.status()["machines"]}
 
 
 def _members(configured: Configured) -> tuple[VM, VM]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hallway_lab import verdict
 from hallway_lab.emulator import FAST
 from hallway_lab.paths import REPO
 from hallway_tests import confined as hosts
@@ -127,21 +128,24 @@ def test_snapshot(running: Confined) -> None:
     _wait_carried(running, "after the revert")
 
 
-def test_migrated(running: Confined, kernel: str, share: Path) -> None:
+def test_two_hosts(running: Confined, kernel: str, share: Path) -> None:
     """A guest migrates to another host where AppArmor enforces, and comes back: it has rings again."""
     name = GUESTS[0]
     with hosts.two_hosts(running, kernel, share) as there:
         there.await_guest(name, running.xml(name))
+        running.judge_guest(name)
         running.migrate(name, there)
         _wait_missed(running)
         assert there.state(name) == "running"
         assert there.label(there.qemu(name)) == f"libvirt-{there.uuid(name)} (enforce)"
         sent = there.forwarded()
         wait_for(lambda: there.forwarded() > sent + ENOUGH, "it sends bytes from there", PATIENCE)
+        assert verdict.scan(there.console(name)).ok
         there.migrate(name, running)
         _wait_carried(running, "after it came back")
         assert there.state(name) == "shut off"
         assert not there.denials()
+        there.healthy()
 
 
 def test_played(confined: Confined) -> None:

@@ -63,7 +63,8 @@ def test_sender_gets_a_cpu(cpus: Cpus) -> None:
         cpus.wait_given(a, 1)
         # A CPU may go and come more than once where this machine has little time for them.
         counted = counters(a)
-        assert counted["cpus_parked"] == counted["cpus_returned"] + 1 >= 2, counted
+        assert counted["cpus_parked"] == counted["cpus_returned"] + 1, counted
+        assert 2 <= counted["cpus_parked"] <= 4, counted
         # The receiver never had another one.
         assert counters(b)["cpus_parked"] == 1
         said = cpus.say("cpus")

@@ -8,7 +8,6 @@ import json
 import pytest
 from hallway_lab.vm import VM, Job, Plain
 from hallway_tests.doomed import (
-    IN_TIME,
     Doomed,
     last_words_heard,
     paused_peer,
@@ -33,9 +32,10 @@ from hallway_tests.table import overwrite_place, overwriting_generations
 
 pytestmark = pytest.mark.xdist_group("e2e-peers")
 
-# Seconds after a death at which TCP_USER_TIMEOUT ends a connection with unread bytes; its clock runs from
-# the last sign of life, which may be as much older on a busy machine.
-HASTY, BEAT = 2.5, 1
+# Seconds after a death in which TCP_USER_TIMEOUT (2.5) ends a connection with unread bytes. Its clock runs
+# from the last sign of life, which may be older on a busy machine.
+HASTY, HASTY_ENDS, BEAT = 2.5, 3.5, 0.5
+TRIES = 3  # this machine may have no time for either VM
 MIB = 1 << 20
 # More than TCP counts in advance on each CPU, so that its limit is felt.
 UNREAD = 3 * MIB
@@ -192,6 +192,16 @@ def _is_alive(pair: Pair, vm: VM, region: str) -> bool:
 @pytest.mark.slow_on("6.12")
 def test_peer_never_responds(pair: Pair) -> None:
     """A peer's machine dies inside a living QEMU: its last bytes are read, what it did not read times out."""
+    # The clock runs from the death, not from when it is noticed.
+    earliest, latest = HASTY - BEAT, HASTY_ENDS + 2 * pair.slow
+    took: list[float] = []
+    while not (took and earliest <= took[-1] < latest):
+        assert len(took) < TRIES, f"TCP_USER_TIMEOUT ended its connection after {took} s"
+        took.append(_end_by_timeout(pair))
+
+
+def _end_by_timeout(pair: Pair) -> float:
+    """Have a peer's machine die; return the seconds until TCP_USER_TIMEOUT ends a connection with it."""
     pair.load(**AT_ONCE)
     heard, said = prepare_last_words(pair)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=3; touch /tmp/dying")
@@ -199,11 +209,10 @@ def test_peer_never_responds(pair: Pair) -> None:
         pair.a.run("touch /tmp/killed")
         ends = last_words_heard(pair, heard)
     assert ends["first"], "TCP_USER_TIMEOUT did not end its connection first"
-    # The clock runs from the death, not from when it is noticed.
-    assert HASTY - BEAT <= ends["after"]["hasty"] < IN_TIME * pair.slow
     said.kill(9)
     pair.a.run("sysctl -q net.ipv4.tcp_retries2=15; rm /tmp/killed /tmp/dying")
     pair.b.run("rm /tmp/say /tmp/said")
     # With ring memory or a context left behind this would not return.
     for vm in pair.both:
         rmmod(vm)
+    return ends["after"]["hasty"]

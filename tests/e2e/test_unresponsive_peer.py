@@ -85,12 +85,15 @@ def test_unplug_from_unresponsive(pair: Pair) -> None:
         with ThreadPoolExecutor(1) as pool:
             unplug = pool.submit(pair.a.unplug, region.id, 60 * pair.slow)
             began = time.monotonic()
+            looks = []
             while (member := pair.member(pair.a))["liveness"] != "absent":
-                # Silent: this machine has had no time for it.
-                assert member["liveness"] in ("alive", "joining", "silent")
+                looks.append(member["liveness"])
             lived = time.monotonic() - began
             unplug.result()
         assert lived > 4, "the peer got no time to read"
+        # This machine may have no time for it at a moment.
+        assert looks[-1] in ("alive", "joining"), looks
+        assert looks.count("silent") < len(looks) / 4, looks
     for job in (heard, said):
         job.kill(9)
     pair.b.run("rm /tmp/say /tmp/said")

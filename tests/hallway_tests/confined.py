@@ -32,9 +32,14 @@ INSTALL = (
 )
 BRIDGE = "lan"
 # libvirtd then takes guests of any host: none but those of this test are in the network.
+ANY = 'auth_tcp = "none"'
 LISTEN = (
-    r"""sed -i '$ a auth_tcp = "none"' /etc/libvirt/libvirtd.conf"""
+    f"sed -i '$ a {ANY}' /etc/libvirt/libvirtd.conf"
     "; systemctl stop libvirtd; systemctl start libvirtd-tcp.socket libvirtd"
+)
+LISTEN_NO_MORE = (
+    f"sed -i '/^{ANY}$/d' /etc/libvirt/libvirtd.conf"
+    "; systemctl stop libvirtd libvirtd-tcp.socket; systemctl start libvirtd"
 )
 IMAGES = "/var/lib/libvirt/images"
 # What a guest needs to reach the other one.
@@ -94,16 +99,20 @@ class Confined:
 
     def judge_guest(self, name: str) -> None:
         """Fail if a guest's kernel complained."""
-        said = self.host.get(_serial_log(name))
+        said = self.console(name)
         health = verdict.scan(said)
         if not (said.strip() and health.ok):
             raise GuestLost(f"{name}'s kernel complained, or said nothing: {health}")
+
+    def console(self, name: str) -> str:
+        """Return what a guest's kernel has said in the QEMU that runs it here, or was the last to."""
+        return self.host.get(_serial_log(name))
 
     def _define(self, name: str, *words: str) -> None:
         self.define(name, self.host.call(*INSTALL, "--name", name, *words))
 
     def define(self, name: str, xml: str) -> None:
-        """Have libvirt know a domain."""
+        """Define a domain."""
         self.host.put(xml, f"/root/{name}.xml")
         self.host.virsh("define", f"/root/{name}.xml")
 
@@ -251,4 +260,7 @@ def two_hosts(here: Confined, kernel: str, share: Path) -> Iterator[Confined]:
     with _installed(ANOTHER, kernel, share, here.host.log.parent) as there, there.bridged():
         for host in (here.host, there.host):
             host.run(LISTEN, timeout=PATIENCE)
-        yield there
+        try:
+            yield there
+        finally:
+            here.host.run(LISTEN_NO_MORE, timeout=PATIENCE)

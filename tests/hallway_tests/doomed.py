@@ -22,9 +22,8 @@ TCP_ENDS = (
 )
 LAST_WORDS = 100_000  # bytes that the victim sends and the survivor does not read before the death
 # Seconds after a death within which keep-alive ends an idle connection, and TCP_USER_TIMEOUT one with
-# unread bytes: 3 and 2.5, and what a busy machine adds. A member is unresponsive after 2 to 3. TCP itself
-# would take far longer.
-IN_TIME = 30
+# unread bytes: 3 and 2.5, and what a busy machine adds. A member is unresponsive after 2 to 3.
+IN_TIME = 15
 
 
 class Doomed:

@@ -470,7 +470,7 @@ impl std::fmt::Display for NotPermitted {
 impl std::error::Error for NotPermitted {}
 
 /// How long hallwayd may be away while it reads its configuration again, or is restarted.
-const AWAY: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
+const AWAY: Duration = Duration::from_secs(5);
 
 /// Between two looks for it.
 const LOOK: Duration = Duration::from_millis(20);
@@ -506,7 +506,7 @@ fn exchange(mut stream: UnixStream, line: &str) -> Result<String> {
 }
 
 /// Sends a query to the daemon of a run directory, and returns its answer. If there is a holder
-/// and no daemon, one has a second to come back, and is asked for its status again. An error may
+/// and no daemon, one has some seconds to come back, and is asked for its status again. An error may
 /// be [`NotPermitted`].
 pub fn ask(run_dir: &Path, query: Query) -> Result<Answer> {
     let path = socket(run_dir);
