@@ -130,6 +130,7 @@ def test_migration_fails(pair: Domains, rounds: int) -> None:
     _repeat_under_load(pair, rounds, fail)
 
 
+@pytest.mark.not_on("debug", "all takes longer there")
 def test_frozen(pair: Domains) -> None:
     """Before a domain is saved, a hundred connections leave their rings within FREEZE seconds."""
     pair.load(**AT_ONCE, ring_bytes=16384, ring_bytes_max=16384)

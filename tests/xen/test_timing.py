@@ -14,7 +14,7 @@ from hallway_tests.guests import Stream, connections, rmmod, status, wait_member
 from hallway_tests.pair import on_rings
 from hallway_tests.suite import check, wait_for
 
-pytestmark = pytest.mark.xen
+pytestmark = [pytest.mark.xen, pytest.mark.not_on("debug", "all takes longer there")]
 
 ROUNDS = 5
 KNOWN = 0.5  # seconds after insmod: XenStore answers slowly where dom0 is emulated
