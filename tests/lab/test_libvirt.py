@@ -19,10 +19,10 @@ pytestmark = pytest.mark.needs("libvirt")
 DOMAIN = ("--memory", "64", "--vcpus", "1,maxvcpus=2", "--virt-type", "qemu")
 
 
-def _xml(host: libvirt.Libvirt, machine: str, name: str) -> str:
-    """Return what virt-install makes of a domain."""
+def _xml(host: libvirt.Libvirt, machine: str, name: str, *more: str) -> str:
+    """Return what virt-install makes of a domain; `more`: words of its."""
     words = ["virt-install", "--connect", host.uri, "--print-xml", "--import", "--machine", machine]
-    words += ["--name", name, *DOMAIN, "--osinfo", "linux2020"]
+    words += ["--name", name, *DOMAIN, "--osinfo", "linux2020", *more]
     for kind in ("disk", "network", "graphics"):
         words += [f"--{kind}", "none"]
     return run(words)
@@ -51,7 +51,7 @@ def test_enabled_at_once() -> None:
 
 @pytest.mark.needs("host")
 def test_enabled_unchecked() -> None:
-    """While no hallwayd runs, enable writes nothing with which none would start."""
+    """While no hallwayd runs, enable writes nothing with which none would start; a VM keeps its CID."""
     scratch = Path(os.environ["TMPDIR"]) / "unchecked"
     scratch.mkdir()
     config, xml = scratch / "hallwayd.toml", scratch / "web1.xml"
@@ -59,7 +59,7 @@ def test_enabled_unchecked() -> None:
     groups = config.with_suffix(".d")
     places = ["--config-dir", groups, "--run-dir", scratch / "none"]
     with libvirt.running("unchecked") as host:
-        xml.write_text(_xml(host, "pc", "web1"))
+        xml.write_text(_xml(host, "pc", "web1", "--vsock", "cid.auto=no,cid.address=42"))
         host.virsh("define", xml)
         before = host.virsh("dumpxml", "web1")
         hallway = build_host() / "hallway"
@@ -69,7 +69,9 @@ def test_enabled_unchecked() -> None:
         assert host.virsh("dumpxml", "web1") == before
         said = run([*host.enter(), hallway, "enable", "web1", *places, "--shared", "128M"])
         assert "start it before the VMs" in said, said
-        assert tomllib.loads((groups / "default.toml").read_text())["group"][0]["size"] == "128M"
+        written = tomllib.loads((groups / "default.toml").read_text())
+        assert written["group"][0]["size"] == "128M"
+        assert written["vm"][0]["cid"] == 42
 
 
 @pytest.mark.needs("host")

@@ -42,6 +42,8 @@ pub struct Enabled {
     pub xml: String,
     /// Ids of the root ports for ring memory; none on a machine without root ports.
     pub ports: Vec<String>,
+    /// The CID of its virtio-vsock, if it is the same at each start.
+    pub cid: Option<u32>,
 }
 
 /// Puts in what a domain needs. What an earlier call put in is replaced.
@@ -75,6 +77,7 @@ pub fn enable(xml: &str, wanted: &Wanted) -> Result<Enabled> {
         let room = wanted.room.to_string();
         properties += &property(port, "pref64-reserve", "unsigned", &room);
     }
+    let cid = find_cid(&devices);
     let close = |node: &Node| node.range().end - format!("</{}>", name(node, &xml)).len();
     let mut inserts = vec![(close(&devices), added)];
     match child_of(&domain, NAMESPACE, "override") {
@@ -97,7 +100,13 @@ pub fn enable(xml: &str, wanted: &Wanted) -> Result<Enabled> {
     for (at, text) in inserts {
         xml.insert_str(at, &text);
     }
-    Ok(Enabled { xml, ports })
+    Ok(Enabled { xml, ports, cid })
+}
+
+fn find_cid(devices: &Node) -> Option<u32> {
+    let cid = child(&child(devices, "vsock")?, "cid")?;
+    let is_fixed = cid.attribute("auto") != Some("yes");
+    is_fixed.then(|| cid.attribute("address")?.parse().ok())?
 }
 
 /// Takes out what [`enable`] put in.
@@ -270,6 +279,20 @@ mod tests {
             let back = disable(&after.xml).unwrap();
             assert_eq!(words(&back), words(before));
         }
+    }
+
+    #[test]
+    fn a_cid_that_stays_is_found() {
+        let cid = |auto: &str| {
+            let words = format!(
+                "<vsock model='virtio'><cid auto='{auto}' address='42'/></vsock></devices>"
+            );
+            let xml = PC.replace("</devices>", &words);
+            enable(&xml, &wanted()).unwrap().cid
+        };
+        assert_eq!(cid("no"), Some(42));
+        assert_eq!(cid("yes"), None);
+        assert_eq!(enable(PC, &wanted()).unwrap().cid, None);
     }
 
     #[test]

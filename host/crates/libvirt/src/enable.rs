@@ -78,7 +78,7 @@ pub fn enable(
         refuse_other_group(&common.config_dir, &path, &domain.uuid)?;
         let at = content.vm.iter().position(|vm| vm.uuid == domain.uuid);
         let before = at.map(|at| content.vm.remove(at));
-        let (mut groups, more) = before.map(|vm| (vm.groups, vm.more)).unwrap_or_default();
+        let (mut groups, mut more) = before.map(|vm| (vm.groups, vm.more)).unwrap_or_default();
         if !groups.contains(&common.group) {
             groups.push(common.group.clone());
         }
@@ -88,8 +88,15 @@ pub fn enable(
             ports,
             room: room(&content, &more)?,
         };
-        let Enabled { xml: new, ports } =
-            domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
+        let Enabled {
+            xml: new,
+            ports,
+            cid,
+        } = domain::enable(&xml, &wanted).with_context(|| format!("{name} cannot be enabled"))?;
+        // Programs of the VM find this CID to be its own.
+        if let Some(cid) = cid {
+            more.entry("cid").or_insert(cid.into());
+        }
         content.vm.push(Vm {
             name: name.clone(),
             uuid: domain.uuid.clone(),
