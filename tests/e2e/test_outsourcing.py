@@ -429,6 +429,7 @@ def test_published(outsourced: Outsourced) -> None:
     vm.put(CLIENT, "/tmp/client.py")
     job = vm.spawn("exec python3 -B /tmp/server.py 0.0.0.0 8080")
     wait_listening(vm, 8080)
+    wait_published(8080)
     for netns, address in (("outside", HOST), (None, vm.ip4)):
         words = [*isolate.on_host(netns), "python3", "-B", "-c", CLIENT, address, "8080", "1000000"]
         said = json.loads(run(words))
