@@ -154,13 +154,13 @@ static const struct pci_device_id ids[] = {
 	{ }
 };
 
-static struct pci_driver driver = {
+static struct pci_driver doorbell_driver = {
 	.name = "doorbell",
 	.id_table = ids,
 	.probe = probe,
 	.remove = leave,
 };
-module_pci_driver(driver);
+module_pci_driver(doorbell_driver);
 
 MODULE_DESCRIPTION("Round trips by ivshmem's doorbells");
 MODULE_LICENSE("GPL");
