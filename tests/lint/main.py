@@ -59,6 +59,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("module on 6.12: W=1, sparse", lambda: module.sparse("6.12")),
     ("module on 6.1: calls leave by a jump", lambda: module.jumps("6.1")),
     ("module on 6.12: calls leave by a jump", lambda: module.jumps("6.12")),
+    ("modules of benchmarks on 6.1: W=1", lambda: module.benchmarks("6.1")),
     ("module compiles with the newest headers", module.newest),
     ("module builds and installs by DKMS", module.dkms),
 ]

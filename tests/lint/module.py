@@ -62,6 +62,19 @@ def sparse(name: str) -> list[str]:
     return []
 
 
+def benchmarks(name: str) -> list[str]:
+    """Each module of the benchmarks is built, and W=1 says nothing about them."""
+    apart = dataclasses.replace(kernels.kernel(name), name=f"check-{name}-bench")
+    folder = paths.REPO / "bench/module"
+    try:
+        built = modbuild.build_module(folder, apart, "W=1").parent
+    except LabError as failure:
+        return [str(failure)]
+    log = paths.out("build", f"{apart.name}.log").read_text().splitlines()
+    lacking = [path for path in folder.glob("*.c") if not (built / f"{path.stem}.ko").exists()]
+    return [line for line in log if "warning:" in line] + [f"{path} gives no module" for path in lacking]
+
+
 # The outer halves of calls that may block natively: see HALL_NATIVE in kmod/sock/sock.h.
 LEAVING = (
     *("hall_sendmsg", "hall_recvmsg", "hall_splice_read", "hall_close"),
