@@ -24,7 +24,7 @@ from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import Row, Samples
 from hallway_lab.sh import LabError
-from hallway_lab.vm import VM
+from hallway_lab.vm import VM, Job
 
 from .group import Group
 
@@ -84,10 +84,7 @@ class Growth(Group):
             jobs = [
                 client.spawn(f"/hallway/{command(port, server.ip4)}") for client, server, port in links_now
             ]
-            # All end before the failure of one counts: the next row has the VMs for itself.
-            for job in jobs:
-                job.wait(self.seconds + 120)
-            said = [json.loads(job.result().out) for job in jobs]
+            said = _finish(jobs, self.seconds + 120)
             return Run(
                 sum(one["megabytes_per_second"] for one in said),
                 up=sum(int(one["all"]) for one in said),
@@ -149,11 +146,7 @@ class Rates(Growth):
             self._servers.need(server, f"/hallway/connrate -s {port}", port)
         words = f"/hallway/connrate -c {server.ip4}"
         jobs = [client.spawn(f"{words} {port} {self.seconds}") for port in ports]
-        # As in _row().
-        for job in jobs:
-            job.wait(self.seconds + 60)
-        said = [json.loads(job.result().out) for job in jobs]
-        return Run(sum(one["per_second"] for one in said))
+        return Run(sum(one["per_second"] for one in _finish(jobs, self.seconds + 60)))
 
     def is_met(self, samples: Samples, everything: Sequence[Samples]) -> bool:
         """Tell whether a row has what is promised."""
@@ -277,6 +270,16 @@ def jain(said: Sequence[dict[str, float]], connections: int) -> float:
     """
     total = sum(one["requests"] for one in said)
     return total * total / (len(said) * connections * sum(one["squares"] for one in said))
+
+
+def _finish(jobs: Sequence[Job], timeout: float) -> list[dict[str, float]]:
+    """Wait for clients, and return what each reports.
+
+    All end before the failure of one counts: the next row has the VMs for itself.
+    """
+    for job in jobs:
+        job.wait(timeout)
+    return [json.loads(job.result().out) for job in jobs]
 
 
 def _fairness(samples: Samples) -> float:

@@ -130,7 +130,7 @@ def _beside(panel: Panel, group: list[Record]) -> list[str]:
 
 
 def _expected(one: Record, words: str) -> float | None:
-    """Return what a paper's ratio to TCP makes of TCP's median here, if words of these precede the ratio."""
+    """Return TCP's median here times a paper's ratio to TCP; None unless the ratio follows `words`."""
     ratio = re.search(rf"{words} ([\d.]+)×", str(one.figures.get("paper", "")))
     if not ratio:
         return None
