@@ -221,7 +221,7 @@ def test_config_survives(configured: Configured) -> None:
 
 def test_config_reloaded(configured: Configured) -> None:
     """The configuration is read again under a stream, which stays on rings all the time."""
-    # This machine may have no time for a VM: its peer leaves it, and comes back.
+    # On a busy machine a VM may stand still for seconds: the peer is demoted, and promoted again.
     assert any(_reload_under_stream(configured) for _ in range(3)), "a VM was unresponsive each time"
 
 

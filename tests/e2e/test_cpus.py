@@ -61,7 +61,7 @@ def test_sender_gets_a_cpu(cpus: Cpus) -> None:
             wait_for(lambda: cpus.shown(a)["senders"] == 2, "it sends on both", 60 * cpus.slow)
             assert cpus.shown(b)["senders"] == 0
         cpus.wait_given(a, 1)
-        # A CPU may go and come more than once where this machine has little time for them.
+        # On a busy machine a CPU may be parked and returned more than once.
         counted = counters(a)
         assert counted["cpus_parked"] == counted["cpus_returned"] + 1, counted
         assert 2 <= counted["cpus_parked"] <= 4, counted

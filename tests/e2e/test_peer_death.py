@@ -35,7 +35,7 @@ pytestmark = pytest.mark.xdist_group("e2e-peers")
 # Seconds after a death in which TCP_USER_TIMEOUT (2.5) ends a connection with unread bytes. Its clock runs
 # from the last sign of life, which may be older on a busy machine.
 HASTY, HASTY_ENDS, BEAT = 2.5, 3.5, 0.5
-TRIES = 3  # this machine may have no time for either VM
+TRIES = 3  # on a busy machine a VM may stand still meanwhile
 MIB = 1 << 20
 # More than TCP counts in advance on each CPU, so that its limit is felt.
 UNREAD = 3 * MIB

@@ -53,7 +53,7 @@ def test_metrics(pair: Pair) -> None:
     after, counted = _read_metrics(pair.a), counters(pair.a)
     stream.stop()
     stream.finish(60 * pair.slow)
-    # This machine may have had no time for a VM before: that demotes, too.
+    # On a busy machine a VM may have stood still before: that demotes, too.
     assert after[off] == 1
     assert after["hallway_enabled"] == 0
     assert after["hallway_tx_promoted_total"] == counted["tx_promoted"] >= 1

@@ -251,7 +251,7 @@ def test_off_while_locked():
 
 def test_option_while_locked():
     """An option that needs TCP waits for no program at the other end, however long that is in a fault."""
-    # Some of them this machine may have no time for.
+    # On a busy machine some of them may take longer.
     assert min(_set_while_locked() for _ in range(5)) < 0.5, "the calls took too long"
 
 
