@@ -54,8 +54,8 @@ void hall_destroy(struct sock *sk);
 int hall_disconnect(struct sock *sk, int flags);
 
 /* options.c */
-int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
-		    unsigned int optlen);
+int hall_ops_setsockopt(struct socket *sock, int level, int optname, sockptr_t optval,
+			unsigned int optlen);
 int hall_getsockopt(struct sock *sk, int level, int optname,
 		    char __user *optval, int __user *option);
 #ifdef HALL_IOCTL_INT

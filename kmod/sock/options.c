@@ -55,10 +55,9 @@ static u32 find_option_reason(const struct sock *sk, int level, int optname)
 	return 0;
 }
 
-static int set_option(struct hall_sock *hs, int level, int optname, sockptr_t optval,
-		      unsigned int optlen, u32 reason)
+static int set_option(struct hall_sock *hs, struct socket *sock, int level, int optname,
+		      sockptr_t optval, unsigned int optlen, u32 reason)
 {
-	struct sock *sk = hs->sk;
 	struct hall_call call;
 	int err = 0;
 
@@ -67,14 +66,16 @@ static int set_option(struct hall_sock *hs, int level, int optname, sockptr_t op
 		err = hall_sock_handler.detach_sync(hs, reason);
 	/* A scan may attach the socket again at any time: see switch/ulp.c. */
 	if (!err)
-		err = hs->native->setsockopt(sk, level, optname, optval, optlen);
+		err = hall_sock_find_native_ops(sock)->setsockopt(sock, level, optname,
+								  optval, optlen);
 	hall_call_end(hs, &call);
 	return err;
 }
 
-static noinline int set_attached_option(struct sock *sk, int level, int optname,
+static noinline int set_attached_option(struct socket *sock, int level, int optname,
 					sockptr_t optval, unsigned int optlen)
 {
+	struct sock *sk = sock->sk;
 	u32 reason = find_option_reason(sk, level, optname);
 	struct hall_sock *hs;
 	int err;
@@ -83,7 +84,7 @@ static noinline int set_attached_option(struct sock *sk, int level, int optname,
 		hs = hall_sock_get(sk);
 		if (!hs)
 			return HALL_NATIVE;
-		err = set_option(hs, level, optname, optval, optlen, reason);
+		err = set_option(hs, sock, level, optname, optval, optlen, reason);
 		hall_sock_put(hs);
 		/* TCP found another table than its own: that of a new attachment. */
 	} while (unlikely(err == -EBUSY && reason == HALLWAY_REASON_ADDRFORM));
@@ -94,31 +95,33 @@ static noinline int set_attached_option(struct sock *sk, int level, int optname,
 }
 
 /*
- * The native table of an attached socket for an option that no ring is affected by; or
- * NULL. Its call needs no reference where it is the last one: nothing of ours follows.
- * While foreign calls are watched for, it would look like one.
+ * Is no ring affected by the option? The native call needs no reference then: nothing of
+ * ours follows. While foreign calls are watched for, it would look like one.
  */
-static const struct proto *find_plain_setter(const struct sock *sk, int level,
-					     int optname)
+static bool is_plain_option(const struct sock *sk, int level, int optname)
 {
 	const struct hall_sock *hs = hall_sock_peek(sk);
 
 	return hs && !READ_ONCE(hs->watched) && !find_option_reason(sk, level, optname) &&
-	       (level != SOL_IPV6 || optname != IPV6_ADDRFORM) ? hs->native : NULL;
+	       (level != SOL_IPV6 || optname != IPV6_ADDRFORM);
 }
 
-int hall_setsockopt(struct sock *sk, int level, int optname, sockptr_t optval,
-		    unsigned int optlen)
+/*
+ * In the socket's table, not in that of its protocol: some kernels (6.1) let BPF programs set
+ * options of TCP only where that one has TCP's own function.
+ */
+int hall_ops_setsockopt(struct socket *sock, int level, int optname, sockptr_t optval,
+			unsigned int optlen)
 {
-	const struct proto *native = find_plain_setter(sk, level, optname);
 	int err;
 
-	if (native)
-		return native->setsockopt(sk, level, optname, optval, optlen);
-	err = set_attached_option(sk, level, optname, optval, optlen);
-	if (err != HALL_NATIVE)
-		return err;
-	return READ_ONCE(sk->sk_prot)->setsockopt(sk, level, optname, optval, optlen);
+	if (!is_plain_option(sock->sk, level, optname)) {
+		err = set_attached_option(sock, level, optname, optval, optlen);
+		if (err != HALL_NATIVE)
+			return err;
+	}
+	return hall_sock_find_native_ops(sock)->setsockopt(sock, level, optname, optval,
+							   optlen);
 }
 
 static noinline int get_attached_option(struct sock *sk, int level, int optname,

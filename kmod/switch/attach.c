@@ -52,6 +52,7 @@ static void fill_ops(struct hall_ops *to, const struct proto_ops *native)
 	to->ops.splice_read = hall_splice_read;
 	to->ops.sendmsg = hall_ops_sendmsg;
 	to->ops.recvmsg = hall_ops_recvmsg;
+	to->ops.setsockopt = hall_ops_setsockopt;
 	if (native->read_sock == tcp_read_sock) {
 		to->ops.read_sock = hall_read_sock;
 		to->ops.peek_len = hall_peek_len;
@@ -129,7 +130,6 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 	prot->sock_is_readable = hall_sock_is_readable;
 	prot->stream_memory_free = hall_stream_memory_free;
 	prot->ioctl = hall_ioctl;
-	prot->setsockopt = hall_setsockopt;
 	prot->getsockopt = hall_getsockopt;
 #if IS_ENABLED(CONFIG_NET_SOCK_MSG) && IS_ENABLED(CONFIG_BPF_SYSCALL)
 	prot->psock_update_sk_prot = hall_psock_update_sk_prot;

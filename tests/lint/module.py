@@ -78,8 +78,8 @@ def benchmarks(name: str) -> list[str]:
 # The outer halves of calls that may block natively: see HALL_NATIVE in kmod/sock/sock.h.
 LEAVING = (
     *("hall_sendmsg", "hall_recvmsg", "hall_splice_read", "hall_close"),
-    *("hall_setsockopt", "hall_getsockopt", "hall_ioctl"),
-    *("hall_ops_sendmsg", "hall_ops_recvmsg"),
+    *("hall_getsockopt", "hall_ioctl"),
+    *("hall_ops_sendmsg", "hall_ops_recvmsg", "hall_ops_setsockopt"),
     *("hall_watched_connect", "hall_watched_accept", "hall_watched_setsockopt"),
     *("hall_watched_shutdown", "hall_datagram_release"),
     *("hall_out_sendmsg", "hall_out_recvmsg", "hall_out_setsockopt", "hall_out_getsockopt"),

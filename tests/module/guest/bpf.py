@@ -17,11 +17,14 @@ ARRAY, SOCKMAP = 2, 15
 SOCKET_FILTER = 1
 CGROUP_SKB, SOCK_OPS, SK_SKB, SK_MSG, LSM = 8, 13, 14, 16, 29
 EGRESS, IN_SOCK_OPS, STREAM_VERDICT, MSG_VERDICT, IN_LSM = 1, 3, 5, 7, 27
-MAP_LOOKUP, CURRENT_PID, SK_REDIRECT_MAP, CALL_FOR, MSG_REDIRECT_MAP = 1, 14, 52, 59, 60
+MAP_LOOKUP, CURRENT_PID, SET_OPTION, SK_REDIRECT_MAP, CALL_FOR, MSG_REDIRECT_MAP = 1, 14, 49, 52, 59, 60
 STATES = 4  # of what CALL_FOR asks for: a call for each change of a connection's state
 STATE_CALL, STATES_FROM = 10, 16  # its number, and where counts of new states begin
 
-R0, R1, R2, R3, R4, R6, R10 = 0, 1, 2, 3, 4, 6, 10
+SOL_TCP, USER_TIMEOUT, MS = 6, 18, 7000  # an option, and what calls_counter() gives it
+REFUSED = 0  # where it counts that the kernel refused that
+
+R0, R1, R2, R3, R4, R5, R6, R10 = 0, 1, 2, 3, 4, 5, 6, 10
 
 
 def _word(code, to=0, source=0, offset=0, constant=0):
@@ -214,12 +217,20 @@ def dropper():
 
 
 def calls_counter(counts):
-    """A program that counts its calls about connections by their number; changes to a state by that."""
+    """A program that counts its calls about connections by their number; changes to a state by that.
+
+    It sets an option of each connection, and counts how often it may not.
+    """
+    count = (
+        *(store(R10, R2, -4), put_map(R1, counts), move(R2, R10), add(R2, -4), call(MAP_LOOKUP)),
+        *(skip_if(R0, 0, 2), put(R1, 1), count_one(R1)),
+    )
     return Program(
         SOCK_OPS,
         *(move(R6, R1), load(R2, R6, 0), skip_unless(R2, STATE_CALL, 2)),
-        *(load(R2, R6, 8), add(R2, STATES_FROM)),
-        *(store(R10, R2, -4), put_map(R1, counts), move(R2, R10), add(R2, -4), call(MAP_LOOKUP)),
-        *(skip_if(R0, 0, 2), put(R1, 1), count_one(R1)),
+        *(load(R2, R6, 8), add(R2, STATES_FROM), *count),
+        *(put(R4, MS), store(R10, R4, -8), move(R4, R10), add(R4, -8), put(R5, 4)),
+        *(move(R1, R6), put(R2, SOL_TCP), put(R3, USER_TIMEOUT), call(SET_OPTION)),
+        *(skip_if(R0, 0, 10), put(R2, REFUSED), *count),
         *(move(R1, R6), put(R2, STATES), call(CALL_FOR), put(R0, 1), leave()),
     )

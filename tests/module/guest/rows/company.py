@@ -411,7 +411,7 @@ def namespaces(link):
 
 @row("BPF sockops")
 def sockops(link):
-    """A cgroup's program is called as often, when connections come and for each change of their states."""
+    """A cgroup's program is called as often, and sets options, as connections come and change states."""
     with contextlib.closing(bpf.Map(bpf.ARRAY, 8, 32)) as counts, contextlib.ExitStack() as stack:
         program = stack.enter_context(contextlib.closing(bpf.calls_counter(counts)))
         cgroup = os.open("/sys/fs/cgroup", os.O_RDONLY)
@@ -422,13 +422,15 @@ def sockops(link):
             link.cross()
             seen += both_ways(a, b)
             link.ends()
+            seen += [one.getsockopt(bpf.SOL_TCP, bpf.USER_TIMEOUT) for one in (a, b)]
             a.close()
             seen.append(b.recv(1))
             b.close()
             closed = bpf.STATES_FROM + 7
             wait_for(lambda: counts.number(closed) == 3, "both ends and their listener are closed")
         # The newcomers at either end, and all states.
-        return [*seen, [counts.number(key) for key in (4, 5, *range(bpf.STATES_FROM, 32))]]
+        keys = bpf.REFUSED, 4, 5, *range(bpf.STATES_FROM, 32)
+        return [*seen, [counts.number(key) for key in keys]]
 
 
 @row("LSM hooks: sendmsg, recvmsg")
