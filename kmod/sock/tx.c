@@ -244,7 +244,15 @@ static noinline int send_message(struct hall_sock *hs, struct msghdr *msg,
 	hall_call_begin(hs, &call);
 	lock_sock(sk);
 	if (unlikely(is_refused(sk, msg, &cookie))) {
-		/* No byte moves: the carrier does not matter. */
+		/*
+		 * No byte moves, so that the carrier does not matter. But where a connect() did
+		 * not wait and was not called again, TCP takes MSG_FASTOPEN for that.
+		 */
+		if ((msg->msg_flags & MSG_FASTOPEN) && sk->sk_socket &&
+		    sk->sk_socket->state != SS_CONNECTED) {
+			hs->pinned = hs->reason = HALLWAY_REASON_STATE;
+			hall_tx_demote(hs, HALLWAY_REASON_STATE);
+		}
 		ret = write_tcp(hs, msg, false);
 		goto out;
 	}

@@ -48,7 +48,7 @@ FULL = {"interrupted_send", "sendfile"}
 LOWAT = {"rcvlowat", "splice_lowat"}
 # Rows that stay native: with connections of their own within the guest, or BPF programs that see them.
 NATIVE = {
-    *("defer_accept", "fastopen", "mptcp", "namespaces", "self_connected"),
+    *("defer_accept", "fastopen", "fastopen_late", "mptcp", "namespaces", "self_connected"),
     *("simultaneous_open", "sockops", "unaccepted"),
 }
 UNPLAYED = PACKETS | FULL | LOWAT | NATIVE

@@ -18,7 +18,7 @@ from hallway_lab.sh import LabError
 REPO = Path(__file__).resolve().parents[2]
 GUEST = REPO / "tests/module/guest"
 DOCUMENT = REPO / "docs/compatibility.md"
-DEMOTING_MOST = 10
+DEMOTING_MOST = 11
 
 HEAD = """\
 # Every socket call on a ring

@@ -399,6 +399,28 @@ def fastopen_connected(link):
     return [*seen, b.recv(9)]
 
 
+@row("MSG_FASTOPEN where connect() did not wait", demotes="STATE", crosses=False)
+def fastopen_late(link):
+    """Sends, where connect() was not called again: TCP takes it for that call."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        first = link.own(socket.create_connection(listener.getsockname()))
+        a = socket.socket()
+        a.setblocking(False)
+        # There is no place for it before the first one is accepted.
+        waits = a.connect_ex(listener.getsockname()) == errno.EINPROGRESS
+        link.own(listener.accept()[0])
+        b, _ = listener.accept()
+    link.adopt(a, b)
+    first.close()
+    select.select([], [a], [])
+    a.settimeout(PATIENCE)
+    a.sendall(b"before")
+    seen = [outcome(a.sendto, b"with", socket.MSG_FASTOPEN, b.getsockname())]
+    link.demoted("STATE")
+    a.sendall(b"after")
+    return [waits, *seen, take(b, 15)]
+
+
 @row("SYN cookies", crosses=False)
 def syn_cookies(link):
     """A connection that came by one is promoted as others are."""
