@@ -304,7 +304,9 @@ static void on_done(struct hall_sock *hs)
 	u32 lost;
 
 	copy_answer(hs, &hs->channel.done, &answer);
-	if (!hs->tx.memory.ring || answer.carrier != hs->tx.offered)
+	/* Before a ring is accepted, with its token, the peer may not be the other end at all. */
+	if (!hs->tx.memory.ring || hs->tx.state == HALL_TX_OFFERED ||
+	    answer.carrier != hs->tx.offered)
 		return;
 	/* First: if the peer has truncated the ring, no byte is lost: we resend. */
 	if (hs->tx.state == HALL_TX_RING)
