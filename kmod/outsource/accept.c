@@ -10,6 +10,7 @@
 #include "outsource.h"
 
 #include <linux/sched/signal.h>
+#include <net/inet_connection_sock.h>
 
 #include <hallway/reason.h>
 
@@ -304,19 +305,28 @@ static int accept_now(struct socket *sock, struct socket *fresh,
 }
 #endif
 
-/* Takes from either queue. */
+/*
+ * Takes from either queue, by turns while both have something: clients that come all the
+ * time by one way do not keep those of the other waiting.
+ */
 static int accept_any(struct socket *sock, struct socket *fresh, ACCEPT_PARAMS)
 {
 	struct hall_out *listener = hall_out_get(sock->sk), *arrival = NULL;
+	int err = -EAGAIN;
 
 	if (listener) {
 		hall_listener_note_call(listener);
-		arrival = pop_arrival(listener);
+		if (READ_ONCE(listener->took_arrival) &&
+		    !reqsk_queue_empty(&inet_csk(sock->sk)->icsk_accept_queue))
+			err = accept_now(sock, fresh, ACCEPT_PASS);
+		if (err == -EAGAIN)
+			arrival = pop_arrival(listener);
+		WRITE_ONCE(listener->took_arrival, !!arrival);
 		hall_out_put(listener);
 	}
 	if (arrival)
 		return accept_arrival(arrival, sock->sk, fresh);
-	return accept_now(sock, fresh, ACCEPT_PASS);
+	return err == -EAGAIN ? accept_now(sock, fresh, ACCEPT_PASS) : err;
 }
 
 static noinline int sleep_in_accept(struct socket *sock, struct socket *fresh,

@@ -91,6 +91,7 @@ struct hall_out {
 	/* Of a listener: connections that wait for accept(); under its mutex. */
 	struct list_head arrivals;
 	unsigned int arrived, backlog;
+	bool took_arrival;		/* by the last accept(); no lock */
 	atomic_t unaccepted;		/* objects that have it as listener */
 	bool pending;			/* not asked for yet: see publish.c */
 	unsigned int policy;		/* of the host, when it was asked for */
