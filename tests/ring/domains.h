@@ -322,9 +322,17 @@ static void map_one(struct gnttab_map_grant_ref *map)
 	}
 }
 
+static bool stale;	/* a CPU may see what the page table had before */
+
+void __flush_tlb_all(void)
+{
+	stale = false;
+}
+
 void gnttab_batch_map(struct gnttab_map_grant_ref *map, unsigned int count)
 {
 	MUST(shim_is_pv && count <= MAPPED_MAX);
+	stale = true;
 	while (count--)
 		map_one(map++);
 }
@@ -991,7 +999,7 @@ void shim_wait(void)
 
 static void on_arrived(struct hall_member *member)
 {
-	MUST(!member->departed && working);
+	MUST(!member->departed && working && !stale);
 	members++;
 }
 

@@ -325,6 +325,49 @@ static void unloaded_after_a_suspension(void)
 	begin();
 }
 
+/* By kexec another kernel has the domain's memory next. */
+static void shut_down_by_the_kernel(void)
+{
+	join_all();
+	pm->shutdown(NULL);
+	settle();
+	CHECK(!members && !count_granted(&peers[0]) && !count_granted(&peers[1]));
+}
+
+/* A domain that gets the number can map nothing of what its predecessor was granted. */
+static void domain_gone_while_a_call_stays(void)
+{
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+	remove_domain(&peers[0]);
+	settle();
+	CHECK(count_mapped() == PAGES && !count_granted(&peers[0]));
+	close_rings();
+	pass(10000);
+	settle();
+	CHECK(!count_mapped());
+}
+
+/* This guest was paused meanwhile, and sees the other domain's key alone. */
+static void number_used_again_while_a_call_stays(void)
+{
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+	peers[0].key++;
+	list_peer(&peers[0]);
+	settle();
+	CHECK(count_mapped() == PAGES && !count_granted(&peers[0]));
+	close_rings();
+	offer(&peers[0], PAGES);
+	pass(10000);
+	settle();
+	CHECK(members == 1 && count_granted(&peers[0]) == PAGES);
+}
+
 /* Nothing is left to the kernel, which gives a few pages back in a second. */
 static void unloaded_while_peers_unmap(void)
 {
@@ -438,6 +481,9 @@ int main(void)
 	PLAY(calls_that_stay_again_and_again);
 	PLAY(unloaded_while_a_call_stays);
 	PLAY(unloaded_after_a_suspension);
+	PLAY(shut_down_by_the_kernel);
+	PLAY(domain_gone_while_a_call_stays);
+	PLAY(number_used_again_while_a_call_stays);
 	PLAY(unloaded_while_peers_unmap);
 	PLAY(call_that_stays_where_the_peer_has_not_left);
 	PLAY(suspended_while_a_call_stays);

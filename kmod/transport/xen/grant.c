@@ -12,6 +12,7 @@
 #include "grant.h"
 
 #include <linux/delay.h>
+#include <linux/bitmap.h>
 #include <linux/err.h>
 #include <linux/minmax.h>
 #include <linux/mm.h>
@@ -20,11 +21,13 @@
 #include <linux/printk.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
+#include <linux/smp.h>
 #include <linux/stop_machine.h>
 #include <linux/vmalloc.h>
 
 #include <xen/page.h>
 #include <xen/xen.h>
+#include <asm/tlbflush.h>
 #include <asm/xen/hypercall.h>
 #include <asm/xen/page.h>
 
@@ -102,6 +105,7 @@ static void free_granted(struct xen_granted *granted)
 		if (granted->page[i])
 			__free_page(granted->page[i]);
 	kvfree(granted->page);
+	bitmap_free(granted->revoked);
 	kfree(granted);
 }
 
@@ -109,9 +113,10 @@ static bool alloc_pages_of(struct xen_granted *granted)
 {
 	unsigned int i;
 
+	granted->revoked = bitmap_zalloc(granted->pages, GFP_KERNEL);
 	granted->page = kvcalloc(granted->pages, sizeof(*granted->page),
 				 GFP_KERNEL);
-	if (!granted->page)
+	if (!granted->revoked || !granted->page)
 		return false;
 	/*
 	 * One by one: each comes back on its own. All else waits: rather no slice than a
@@ -160,6 +165,27 @@ unreserve:
 	return ERR_PTR(err);
 }
 
+/* Under the mutex. True: no other domain can map that page, nor has it mapped. */
+static bool revoke(struct xen_granted *granted, unsigned int i)
+{
+	if (!test_bit(i, granted->revoked) &&
+	    gnttab_try_end_foreign_access(granted->first + i))
+		__set_bit(i, granted->revoked);
+	return test_bit(i, granted->revoked);
+}
+
+void hall_xen_revoke_grant(struct xen_granted *granted)
+{
+	unsigned int i;
+
+	mutex_lock(&mutex);
+	for (i = 0; i < granted->pages; i++) {
+		revoke(granted, i);
+		cond_resched();
+	}
+	mutex_unlock(&mutex);
+}
+
 /* Under the mutex. True: all pages are back. */
 static bool take_back(struct xen_granted *granted)
 {
@@ -169,7 +195,7 @@ static bool take_back(struct xen_granted *granted)
 	for (i = 0; i < granted->pages; i++) {
 		if (!granted->page[i])
 			continue;
-		if (!gnttab_try_end_foreign_access(granted->first + i)) {
+		if (!revoke(granted, i)) {
 			all = false;
 			continue;
 		}
@@ -216,7 +242,7 @@ void hall_xen_end_grant(struct xen_granted *granted)
 	mutex_unlock(&mutex);
 }
 
-static void await_peers(void)
+void hall_xen_grants_await(void)
 {
 	unsigned long end = jiffies + PARTING;
 	bool all;
@@ -237,11 +263,11 @@ void hall_xen_grants_uninit(void)
 	unsigned int i;
 
 	cancel_delayed_work_sync(&reap_work);
-	await_peers();
+	hall_xen_grants_await();
 	mutex_lock(&mutex);
 	list_for_each_entry_safe(granted, next, &ended, list) {
 		for (i = 0; i < granted->pages; i++) {
-			if (!granted->page[i])
+			if (!granted->page[i] || test_bit(i, granted->revoked))
 				continue;
 			gnttab_end_foreign_access(granted->first + i,
 						  granted->page[i]);
@@ -280,6 +306,12 @@ static void free_mapped(struct xen_mapped *mapped)
 	kfree(mapped);
 }
 
+/* A CPU may have seen the page of our own there, and Xen flushes nothing. */
+static void flush(void *unused)
+{
+	__flush_tlb_all();
+}
+
 /*
  * In PV, Xen writes the page table entries itself. The range has entries of a page
  * of our own until then.
@@ -309,6 +341,7 @@ static int map_pv(struct xen_mapped *mapped, domid_t from, grant_ref_t first)
 				  first + i, from);
 	}
 	gnttab_batch_map(mapped->map, mapped->pages);
+	on_each_cpu(flush, NULL, 1);
 	return 0;
 }
 

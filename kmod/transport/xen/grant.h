@@ -20,6 +20,7 @@ struct xen_granted {
 	domid_t to;
 	unsigned int pages;
 	grant_ref_t first;		/* of consecutive references */
+	unsigned long *revoked;		/* bits: these are not granted any more */
 	struct page **page;		/* NULL: it is back already */
 };
 
@@ -45,6 +46,14 @@ struct xen_granted *hall_xen_grant(domid_t to, unsigned int pages);
  * once it has let go of them.
  */
 void hall_xen_end_grant(struct xen_granted *granted);
+/*
+ * The domain is gone: another one, which may get its number, can map none of the pages.
+ * They stay ours to write to until the grant is ended. Pages that a domain has mapped yet
+ * stay granted.
+ */
+void hall_xen_revoke_grant(struct xen_granted *granted);
+/* The pages of grants that were ended come back, or some time passes. May sleep. */
+void hall_xen_grants_await(void);
 /*
  * Maps consecutive references, or none. An error pointer if any is not good; -ENOSPC if
  * all peers have enough. As many pages as the peer was granted itself are never too many:

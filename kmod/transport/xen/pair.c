@@ -395,8 +395,22 @@ static void join(struct pair *pair)
  */
 static u32 find_reason(const struct pair *pair)
 {
-	return pair->offer.possible ? HALLWAY_REASON_REGION_GONE :
-				      HALLWAY_REASON_PEER_LEFT;
+	return pair->offer.possible && !pair->dead ? HALLWAY_REASON_REGION_GONE :
+						     HALLWAY_REASON_PEER_LEFT;
+}
+
+/*
+ * The domain is gone. Calls of programs may keep the pair for as long as they like, and a
+ * domain that gets the number shall not map what was for its predecessor.
+ */
+static void bury(struct pair *pair)
+{
+	pair->dead = true;
+	pair->ended = true;
+	pair->listed = false;
+	if (!pair->former)
+		hall_xen_remove_offer(&pair->nodes);
+	hall_xen_revoke_grant(pair->granted);
 }
 
 static void leave_peer(struct pair *pair)
@@ -472,6 +486,8 @@ void hall_xen_pair_suspend(struct pair *pair)
 
 bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 {
+	if (pair->granted && !pair->dead && pair->state != PAIR_ALONE && !pair->offer.possible)
+		bury(pair);
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
 		hall_peers_depart(&pair->own, find_reason(pair));
@@ -515,8 +531,10 @@ bool hall_xen_pair_check(struct pair *pair)
 	if (err && err != -ENOENT)
 		return false;
 	/* What the one before has left in the slice is not for its successor. */
-	if (err || memcmp(key, pair->known.key, sizeof(key)))
+	if (err)
 		pair->ended = true;
+	else if (memcmp(key, pair->known.key, sizeof(key)) && !pair->dead)
+		bury(pair);
 	return true;
 }
 

@@ -42,6 +42,7 @@ struct pair {
 	bool listed;			/* dom0 lists it */
 	bool found;			/* in the list that is being read */
 	bool ended;			/* for good: it is not listed any more */
+	bool dead;			/* the domain is gone; another may have its number */
 	bool former;			/* another one may have its nodes and its place */
 	bool announced;			/* the peer can see that there is a module here */
 	int changed;			/* what it offers, as a watch said; xchg() */

@@ -33,6 +33,8 @@
 #define REST		msecs_to_jiffies(20)
 /* A guest has that many pairs at most; each costs a slice. */
 #define PAIRS_MAX	64
+/* How long the end of the domain waits for peers to unmap its memory. */
+#define SHUTDOWN_PATIENCE	(10 * HZ)
 
 static void control(struct work_struct *work);
 static DECLARE_DELAYED_WORK(control_work, control);
@@ -276,9 +278,30 @@ static const struct dev_pm_ops pm_ops = {
 	.restore = resume,
 };
 
+static void begin_ending(void)
+{
+	mutex_lock(&xen_mutex);
+	ending = true;
+	mutex_unlock(&xen_mutex);
+	/* No pair is added. */
+	read_list_soon();
+}
+
+/*
+ * The domain ends, or another kernel takes its place by kexec: Xen ends no grant then, and
+ * peers would share that kernel's memory. Calls may be in a page fault for ever.
+ */
+static void shut_down(struct platform_device *unused)
+{
+	begin_ending();
+	wait_event_timeout(idle, READ_ONCE(ended), SHUTDOWN_PATIENCE);
+	hall_xen_grants_await();
+}
+
 /* It stands for this domain's part in all pairs. */
 static struct platform_driver driver = {
 	.driver = { .name = "hallway-xen", .pm = &pm_ops },
+	.shutdown = shut_down,
 };
 
 static struct platform_device *device;
@@ -338,14 +361,12 @@ static void xen_uninit(void)
 {
 	if (!started)
 		return;
-	unregister_xenbus_watch(&own_watch);
-	mutex_lock(&xen_mutex);
-	ending = true;
-	mutex_unlock(&xen_mutex);
-	read_list_soon();
-	/* No pair is added. As long as programs like: their calls may be in a page fault. */
+	begin_ending();
+	/* As long as programs like: their calls may be in a page fault. */
 	wait_event(idle, READ_ONCE(ended));
 	hall_xen_pairs_free();
+	/* Waits for the thread of watches, too, which may have freed the last pair. */
+	unregister_xenbus_watch(&own_watch);
 	cancel_delayed_work_sync(&control_work);
 	unregister_device();
 	if (own_domid >= 0)

@@ -287,6 +287,11 @@ int xenbus_scanf(int transaction, const char *folder, const char *node, const ch
 int xenbus_printf(int transaction, const char *folder, const char *node, const char *format, ...);
 int xenbus_rm(int transaction, const char *folder, const char *node);
 
+/* CPUs; there is one */
+
+#define on_each_cpu(fn, data, wait)	fn(data)
+void __flush_tlb_all(void);
+
 /* Suspension */
 
 /* No other CPU does anything. */
@@ -310,14 +315,15 @@ struct dev_pm_ops {
 	int (*restore)(struct device *device);
 };
 
+struct platform_device;
+
 struct platform_driver {
 	struct {
 		const char *name;
 		const struct dev_pm_ops *pm;
 	} driver;
+	void (*shutdown)(struct platform_device *device);
 };
-
-struct platform_device;
 
 #define PLATFORM_DEVID_NONE (-1)
 #define platform_device_register_simple(name, id, resources, n) \

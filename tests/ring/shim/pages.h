@@ -51,6 +51,19 @@ static inline u64 sync_cmpxchg(__u64 *word, __u64 old, __u64 new)
 	for (bit = 0; bit < (bits); bit++) \
 		if ((words)[(bit) / 64] & 1UL << (bit) % 64)
 
+#define bitmap_zalloc(bits, gfp)	kcalloc(BITS_TO_LONGS(bits), 8, gfp)
+#define bitmap_free(words)	kfree(words)
+
+static inline bool test_bit(unsigned int bit, const unsigned long *words)
+{
+	return words[bit / 64] & 1UL << bit % 64;
+}
+
+static inline void __set_bit(unsigned int bit, unsigned long *words)
+{
+	words[bit / 64] |= 1UL << bit % 64;
+}
+
 static inline bool __test_and_set_bit(unsigned int bit, unsigned long *words)
 {
 	bool set = words[bit / 64] & 1UL << bit % 64;
