@@ -233,9 +233,13 @@ impl Datagrams {
         let allowed = match to.port() {
             0 => Err("port 0".into()),
             // What was allowed before stays so where the host has too little to find out.
-            _ => policy::check_connect(turn.policy, Protocol::Udp, to, |ip| {
-                net::find_own(ip).unwrap_or(!was_met)
-            }),
+            _ => {
+                let is_own = |ip| net::find_own(ip).unwrap_or(!was_met);
+                match was_met {
+                    true => policy::check_rules(turn.policy, Protocol::Udp, to, is_own),
+                    false => policy::check_connect(turn.policy, Protocol::Udp, to, is_own),
+                }
+            }
         };
         // An end that was allowed before another policy came costs no token again.
         if allowed.is_ok() && !was_met && !turn.rate.may_meet(turn.policy) {
