@@ -99,9 +99,11 @@ impl Guest<'_> {
     }
 
     /// The errno for the guest where a port was not published, as by [`Self::explain`]. The
-    /// address is the choice of the host.
-    pub fn explain_port(&mut self, errno: Errno, what: &str) -> i32 {
+    /// address is the choice of the host. `is_taken`: by a socket that the guest has at another
+    /// address of its own, where this one does not stand in the way.
+    pub fn explain_port(&mut self, errno: Errno, is_taken: bool, what: &str) -> i32 {
         match errno {
+            Errno::EADDRINUSE if is_taken => self.refuse("port of another socket", what),
             Errno::EADDRNOTAVAIL => self.refuse("addresses of the host", what),
             _ => self.explain(errno, what),
         }
@@ -391,8 +393,15 @@ impl Guest<'_> {
         }
         let is_port_shared = offer.flags & abi::SOCKET_REUSEPORT != 0;
         let backlog = offer.ring_size.clamp(1, BACKLOG_MAX);
-        let socket = net::start_listen(at, is_v6_only, is_port_shared, backlog)
-            .map_err(|errno| self.explain_port(errno, &format!("listener at {at}")))?;
+        let socket = net::start_listen(at, is_v6_only, is_port_shared, backlog);
+        let socket = socket.map_err(|errno| {
+            let has_port = |one: &Listener| one.at == (at, is_v6_only) && one.local != local;
+            let taken = self.table.listeners().into_iter().any(|own| {
+                let other = self.table.listener(own);
+                other.is_some_and(|one| has_port(one))
+            });
+            self.explain_port(errno, taken, &format!("listener at {at}"))
+        })?;
         let listener = Listener {
             socket: Some(socket),
             its: offer.from,

@@ -187,6 +187,26 @@ fn a_listener_takes_the_families_that_the_guest_asks_for() {
 }
 
 #[test]
+fn a_port_is_published_for_one_address_and_stays_native_at_the_others() {
+    let port = free_port();
+    let publish = ["tcp", "udp"].map(|name| format!("{name}/{port}"));
+    let host = Host::start(Policy {
+        publish: publish.map(|text| text.parse().unwrap()).into(),
+        ..policy(&[])
+    });
+    let mut vm = host.join(21);
+    let at = |last| SocketAddr::from(([10, 1, 0, last], port));
+    let own = [vm.next_endpoint(), vm.next_endpoint()];
+    vm.listen_at(own[0], at(5), 0, 5).unwrap();
+    let native = Err(libc::EACCES as u64);
+    assert_eq!(vm.listen_at(own[1], at(6), 0, 5), native);
+    vm.open_datagrams_at(at(5)).unwrap();
+    assert_eq!(vm.open_datagrams_at(at(6)).err(), native.err());
+    let refused = [("port of another socket".to_string(), 2)];
+    assert_eq!(host.report().refused, refused);
+}
+
+#[test]
 fn a_port_at_an_address_that_the_host_does_not_have_is_the_guests_own() {
     let port = free_port();
     let publish = ["tcp", "udp"].map(|name| format!("{name}/{port}=192.0.2.77:{port}"));

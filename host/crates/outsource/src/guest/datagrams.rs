@@ -40,8 +40,13 @@ impl Guest<'_> {
         }
         let sockets = match &published {
             Some(published) => self.open_port(published).map_err(|errno| {
+                let has_port =
+                    |one: &Published| one.at == published.at && one.local != published.local;
+                let has_port =
+                    |other: &mut Datagrams| other.published.as_ref().is_some_and(has_port);
+                let taken = self.table.datagrams().any(has_port);
                 let what = format!("UDP socket at {}", published.at.0);
-                self.explain_port(errno, &what)
+                self.explain_port(errno, taken, &what)
             })?,
             None => [None, None],
         };
