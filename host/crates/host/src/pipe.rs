@@ -137,8 +137,10 @@ impl Pipe {
             }
             Err(failure) => {
                 match failure {
-                    // The program has got all that the guest sent: this is its end.
-                    Failure::Socket if self.from_guest.is_none() && !self.is_refused => {
+                    // A tunnel of packets has no reset: this is its end.
+                    Failure::Socket
+                        if self.is_packets && self.from_guest.is_none() && !self.is_refused =>
+                    {
                         self.close(peer);
                         return false;
                     }

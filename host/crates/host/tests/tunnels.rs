@@ -407,6 +407,26 @@ fn a_program_that_dies_with_bytes_unread_resets_after_what_it_has_sent() {
 }
 
 #[test]
+fn a_program_that_dies_with_bytes_unread_resets_though_the_guest_has_sent_all() {
+    let mut vm = Vm::start();
+    let listener = UnixListener::bind(vm.service(6000)).unwrap();
+    let mut conn = vm.connect(TUNNEL_STREAM, 6000).unwrap();
+    let (mut client, _) = listener.accept().unwrap();
+    vm.write(&mut conn, b"hello");
+    conn.to_host.end();
+    vm.peer.set_pending(conn.its);
+    assert_eq!(vm.hear_done(&conn).reason, 0);
+    client.read_exact(&mut [0; 4]).unwrap();
+    client.write_all(b"last").unwrap();
+    drop(client);
+    assert_eq!(vm.read(&mut conn, 4), b"last");
+    vm.until("the end", |_| conn.from_host.is_ended().then_some(()));
+    assert!(conn.from_host.is_reset(), "one byte was not read");
+    vm.done(&conn, 0);
+    vm.wait_closed();
+}
+
+#[test]
 fn a_program_that_closes_with_bytes_unread_is_known_at_once() {
     let mut vm = Vm::start();
     let listener = UnixListener::bind(vm.service(6000)).unwrap();
