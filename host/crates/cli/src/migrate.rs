@@ -13,6 +13,8 @@ use crate::host::refuse;
 
 /// Time between two looks at its stage.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long an outsourcer may take to say how many connections there are.
+const REPORT: Duration = Duration::from_secs(3);
 /// How long a hallwayd that ended may take until the next one runs and has found
 /// its VMs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,10 +24,11 @@ fn say(vm: &str, line: &str) {
     let _ = writeln!(io::stderr(), "hallway: {vm}: {line}");
 }
 
-/// Waits until a VM has no outsourced connections, but not longer than `limit`.
-/// Meanwhile it gets no others.
-pub fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
-    let deadline = Instant::now() + limit;
+/// Waits until a VM has no outsourced connections, but not longer than the seconds of
+/// `reset_outsourced`. Meanwhile it gets no others. Without that: until its outsourcer has
+/// said how many it has, which hallwayd refuses to reset.
+pub fn drain(run_dir: &Path, vm: &str, reset_outsourced: Option<u64>) -> Result<()> {
+    let deadline = Instant::now() + reset_outsourced.map_or(REPORT, Duration::from_secs);
     let mut said = None;
     while Instant::now() < deadline {
         let left = match ask(run_dir, Query::Drain { vm: vm.into() })? {
@@ -35,7 +38,7 @@ pub fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
         if left == 0 {
             break;
         }
-        if said.replace(left) != Some(left) {
+        if reset_outsourced.is_some() && said.replace(left) != Some(left) {
             say(vm, &format!("{left} outsourced connections have not ended"));
         }
         sleep(LOOK);
@@ -46,9 +49,7 @@ pub fn drain(run_dir: &Path, vm: &str, limit: Duration) -> Result<()> {
 /// Migrates a VM, and returns when that is over. `reset_outsourced`: outsourced connections
 /// that have not ended after that time are reset.
 pub fn migrate(run_dir: &Path, vm: &str, uri: &str, reset_outsourced: Option<u64>) -> Result<()> {
-    if let Some(seconds) = reset_outsourced {
-        drain(run_dir, vm, Duration::from_secs(seconds))?;
-    }
+    drain(run_dir, vm, reset_outsourced)?;
     let begin = Query::Migrate {
         vm: vm.into(),
         uri: uri.into(),

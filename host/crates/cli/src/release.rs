@@ -9,7 +9,6 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hallway_control::{ask, Answer, Query, Release};
@@ -76,9 +75,7 @@ pub fn release(
     timeout: u64,
     reset_outsourced: Option<u64>,
 ) -> Result<()> {
-    if let Some(seconds) = reset_outsourced {
-        drain(run_dir, vm, Duration::from_secs(seconds))?;
-    }
+    drain(run_dir, vm, reset_outsourced)?;
     let begin = Query::Release {
         vm: vm.into(),
         timeout,

@@ -24,9 +24,11 @@ fn migrate(name: &str, answers: Vec<Option<Answer>>) -> Output {
 /// Runs a command, with `more` after the options; nothing for an answer: hallwayd hangs up.
 fn run(name: &str, command: &[&str], more: &[&str], answers: Vec<Option<Answer>>) -> Output {
     let (dir, listener) = listen(name);
+    // That there are no outsourced connections comes first.
+    let drained = (command[0] != "resume").then_some(Some(Answer::Draining { connections: 0 }));
     // Not waited for: a client that gives up early leaves it without a question.
     std::thread::spawn(move || {
-        for answer in answers {
+        for answer in drained.into_iter().chain(answers) {
             let (mut stream, _) = listener.accept().unwrap();
             let mut question = String::new();
             BufReader::new(&stream).read_line(&mut question).unwrap();
@@ -164,6 +166,12 @@ fn a_hallwayd_that_hangs_up_in_the_middle_is_an_error() {
     // It reads no more: the question is longer than what a socket holds.
     let (dir, listener) = listen("unread");
     let deaf = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        BufReader::new(&stream)
+            .read_line(&mut String::new())
+            .unwrap();
+        let drained = Answer::Draining { connections: 0 };
+        writeln!(stream, "{}", serde_json::to_string(&drained).unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
         stream.shutdown(Shutdown::Read).unwrap();
         stream

@@ -264,6 +264,14 @@ impl Picture {
         self.helpers.drain(number, &self.config)
     }
 
+    /// Has VMs get no more outsourced connections while their ring memory is taken out.
+    pub fn drain_leaving(&mut self) {
+        for number in self.vms.leaving() {
+            // One without an outsourcer that listens has no more to lose.
+            let _ = self.helpers.drain(number, &self.config);
+        }
+    }
+
     /// Measures VMs whose CPUs are scheduled, and decides which one gets or loses one.
     pub fn schedule_cpus(&mut self) {
         let (config, connections) = (&self.config, &self.connections);

@@ -196,6 +196,7 @@ impl Server {
         self.picture.regions.every_second(self.heartbeat);
         self.picture.connections.every_second();
         self.picture.vms.every_second();
+        self.picture.drain_leaving();
         self.picture.helpers.every_second(&self.picture.config);
         self.picture.withdraw_pairs();
         self.picture.withdraw_helpers();

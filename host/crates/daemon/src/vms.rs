@@ -96,6 +96,12 @@ impl Vms {
         news.collect()
     }
 
+    /// Numbers of those that are about to lose their ring memory.
+    pub fn leaving(&self) -> impl Iterator<Item = usize> + '_ {
+        let all = self.all.iter().enumerate();
+        all.filter_map(|(number, vm)| vm.is_leaving().then_some(number))
+    }
+
     /// Does what is due once a second.
     pub fn every_second(&mut self) {
         self.all.iter_mut().for_each(Vm::every_second);

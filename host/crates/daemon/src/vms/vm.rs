@@ -672,6 +672,11 @@ impl Vm {
         matches!(self.release, Some(Release::Unplugging | Release::Out))
     }
 
+    /// Whether it is about to lose its ring memory, to migrate or by a release.
+    pub fn is_leaving(&self) -> bool {
+        self.is_migrating() || self.release == Some(Release::Unplugging)
+    }
+
     /// The QEMU of a release of ring memory that is not over.
     pub fn released_qemu(&self) -> Option<i32> {
         self.release_qemu
