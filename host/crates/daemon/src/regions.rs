@@ -6,6 +6,7 @@ mod served;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,7 +14,8 @@ use anyhow::{bail, Context, Result};
 use hallway_abi::tunnel::member_cid;
 use hallway_control as control;
 use hallway_membership::{
-    check_memory, printable, Geometry, Header, Region, Request, Uuid, HOST_SLOT,
+    check_memory, check_room, is_in_memory, printable, Geometry, Header, Region, Request, Uuid,
+    HOST_SLOT,
 };
 use nix::fcntl::{fallocate, FallocateFlags};
 use tracing::{info, warn};
@@ -107,18 +109,29 @@ impl Regions {
         Ok(())
     }
 
-    /// Refuses a configuration with which a daemon could not open these regions again.
-    pub fn check(&self, config: &Config) -> Result<()> {
-        let mut more = 0u64;
+    /// Refuses a configuration with which a daemon could not open these regions again. `dir`:
+    /// where those have files that are plugged in by hand.
+    pub fn check(&self, config: &Config, dir: &Path) -> Result<()> {
+        let (mut memory, mut files) = (0u64, 0u64);
         for spec in config.regions() {
             let name = &spec.name;
             if let Some(served) = self.get(name) {
                 check_same(name, served.region.geometry(), spec.geometry)?;
-            } else if !config.is_by_hand(name) {
-                // The file of one that is plugged in by hand may be on a disk.
-                more = more.saturating_add(spec.geometry.size());
-                check_memory(more)
-                    .with_context(|| format!("region {name}, with new ones before it"))?;
+                continue;
+            }
+            let mut lacks = spec.geometry.size();
+            let with_others = || format!("region {name}, with new ones before it");
+            let has_file = config.is_by_hand(name);
+            if has_file {
+                let file = std::fs::metadata(dir.join(name));
+                lacks = lacks.saturating_sub(file.map_or(0, |file| file.blocks() * 512));
+                files = files.saturating_add(lacks);
+                check_room(dir, files).with_context(with_others)?;
+            }
+            // The directory may be on a disk.
+            if !has_file || is_in_memory(dir) {
+                memory = memory.saturating_add(lacks);
+                check_memory(memory).with_context(with_others)?;
             }
         }
         Ok(())

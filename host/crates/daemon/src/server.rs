@@ -275,8 +275,8 @@ impl Server {
 
     /// Refuses a configuration with which the next daemon would not start.
     fn check(&self, config: &Config) -> Result<()> {
-        self.picture.regions.check(config)?;
         let dir = &self.options.region_dir;
+        self.picture.regions.check(config, dir)?;
         if dir.exists() && config.has_files(&self.options) {
             run::check_region_dir(dir)?;
         }

@@ -154,6 +154,29 @@ fn a_reload_with_a_region_that_has_no_room_is_refused() {
 }
 
 #[test]
+fn a_reload_with_a_region_by_hand_that_has_no_room_is_refused() {
+    let daemon = Daemon::configured(&["default:16M:4"], Some(GROUP));
+    let dir = daemon.region_file().parent().unwrap().to_owned();
+    let stat = nix::sys::statvfs::statvfs(&dir).unwrap();
+    let free = stat.blocks_available() * stat.fragment_size();
+    let size = free.next_power_of_two() * 2;
+    let group = GROUP
+        .replace("web", "large")
+        .replace("16M", &size.to_string());
+    let config = format!(
+        "{GROUP}{group}{}",
+        vm(Uuid::random().unwrap(), "\"large\"", None)
+    );
+    std::fs::write(daemon.dir.join("hallwayd.toml"), config).unwrap();
+    let Answer::Error { message } = ask(&daemon.run(), Query::Reload).unwrap() else {
+        panic!("the next daemon would not start");
+    };
+    assert!(message.contains("region large"), "{message}");
+    assert!(!dir.join("large").exists());
+    assert_eq!(daemon.status().regions.len(), 2);
+}
+
+#[test]
 fn a_reload_with_which_the_next_daemon_refused_its_directory_is_refused() {
     let daemon = Daemon::configured(&["default:16M:4"], Some(GROUP));
     let region = daemon.region();

@@ -17,5 +17,7 @@ mod text;
 
 pub use lock::{is_own, lock_file, FileLock};
 pub use page::{Address, CpuReport, Page, Reply, Request, CANDIDATES_MAX};
-pub use region::{check_memory, Error, Geometry, Header, Member, Region, HOST_SLOT};
+pub use region::{
+    check_memory, check_room, is_in_memory, Error, Geometry, Header, Member, Region, HOST_SLOT,
+};
 pub use text::{printable, random_bytes, Uuid};

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use hallway_abi::region as abi;
 use hallway_shm::{allocate, sealed_memory, Mapping, Shared};
 use nix::sys::statfs::{fstatfs, HUGETLBFS_MAGIC, TMPFS_MAGIC};
+use nix::sys::statvfs::Statvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::lock::{is_own, region_lock, FileLock};
@@ -629,7 +630,7 @@ fn take_memory(file: &File, path: &Path, geometry: Geometry) -> Result<(), Error
         error,
     };
     let stat = nix::sys::statvfs::fstatvfs(file).map_err(|error| io(error.into()))?;
-    let free = stat.blocks_available() * stat.fragment_size();
+    let free = free_bytes(&stat);
     let taken = file.metadata().map_err(io)?.blocks() * 512;
     let lacks = geometry.size.saturating_sub(taken);
     let no_room = || Error::NoRoom {
@@ -666,6 +667,31 @@ pub fn check_memory(size: u64) -> Result<(), Error> {
         }),
         _ => Ok(()),
     }
+}
+
+/// Refuses to make files in a directory for which it has no room, in bytes. One that is not
+/// there yet has room.
+///
+/// # Errors
+/// [`Error::NoRoom`].
+pub fn check_room(dir: &Path, size: u64) -> Result<(), Error> {
+    match nix::sys::statvfs::statvfs(dir).map(|stat| free_bytes(&stat)) {
+        Ok(free) if free < size => Err(Error::NoRoom {
+            path: dir.into(),
+            free,
+            size,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn free_bytes(stat: &Statvfs) -> u64 {
+    stat.blocks_available() * stat.fragment_size()
+}
+
+/// Whether the files of a directory are memory of the host.
+pub fn is_in_memory(dir: &Path) -> bool {
+    File::open(dir).is_ok_and(|dir| is_memory(&dir))
 }
 
 fn is_memory(file: &File) -> bool {
