@@ -732,6 +732,7 @@ impl Config {
         }
         let before = self.groups[..=number].iter().filter_map(Group::shared);
         let sum: u64 = before.map(|geometry| geometry.size()).sum();
+        let sum = sum + self.helpers_size();
         if self.host_limit.is_some_and(|limit| sum > limit) {
             return Err(format!(
                 "with group {} the regions have {sum} bytes, more than limits.host allows",
@@ -1728,6 +1729,11 @@ mod tests {
             let part = format!("limits.{limit}");
             assert!(said.starts_with(":7: ") && said.contains(&part), "{said}");
         }
+        // The helper is in a file before that of the group.
+        let helper = outsourced.replace("groups = [\"a\"]\n", "");
+        let mut config = parse(&format!("[limits]\nhost = \"16M\"\n{helper}"));
+        let fault = config.add(&group("b", "16M")).unwrap_err();
+        assert!(fault.what.starts_with("with group b"), "{}", fault.what);
         let config = parse("[limits]\nhost = \"16M\"\n");
         let region = |text: &str| [text.parse().unwrap()];
         assert!(check_together(&config, &region("c:16M")).is_ok());
