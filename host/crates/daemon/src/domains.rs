@@ -271,8 +271,9 @@ fn domains(store: &mut Store) -> Result<BTreeMap<u32, Domain>> {
             let name = printable(name.as_bytes());
             found.insert(number, Domain { uuid, name });
         } else if store.list(&format!("{ROOT}/{node}"))? == ["hallway"] {
-            // It went while its folders were written, which made its place again.
-            store.remove(&format!("{ROOT}/{node}"))?;
+            // It went while its folders were written, which made its place again. Only what is
+            // ours: another domain with the number may be made just now.
+            store.remove(&format!("{ROOT}/{node}/hallway"))?;
         }
     }
     Ok(found)
