@@ -27,6 +27,22 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// Devices with one hot-pluggable slot.
 const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
 
+/// Slots of a bus.
+const SLOTS: u32 = 32;
+
+/// What QEMU says of a PCI bus.
+#[derive(Deserialize)]
+struct Bus {
+    bus: u32,
+    devices: Vec<Place>,
+}
+
+/// What it says of a device there.
+#[derive(Deserialize)]
+struct Place {
+    slot: u32,
+}
+
 /// Shared memory, as a device of one VM.
 #[derive(Debug)]
 pub struct Memory {
@@ -285,7 +301,7 @@ impl Monitor {
             .map(|device| device.name)
             .collect();
         if all.is_empty() {
-            return self.execute("device_add", device).map(drop);
+            return self.add_to_root(device);
         }
         let taken = self.taken()?;
         let mut refused = Error::NoPort;
@@ -305,6 +321,27 @@ impl Monitor {
             }
         }
         Err(refused)
+    }
+
+    /// Adds a device to the root bus, in its last free slot: libvirt, which does not know of this
+    /// device, gives its own the first ones.
+    fn add_to_root(&mut self, device: Value) -> Result<()> {
+        let buses: Vec<Bus> = self.query("query-pci", Value::Null)?;
+        let used = buses.iter().filter(|bus| bus.bus == 0);
+        let used: BTreeSet<_> = used
+            .flat_map(|bus| &bus.devices)
+            .map(|at| at.slot)
+            .collect();
+        if let Some(slot) = (1..SLOTS).rev().find(|slot| !used.contains(slot)) {
+            let mut device = device.clone();
+            device["addr"] = json!(format!("{slot:#x}"));
+            match self.execute("device_add", device) {
+                // A slot without hot-plug, or taken just now.
+                Err(Error::Refused { .. }) => {}
+                ended => return ended.map(drop),
+            }
+        }
+        self.execute("device_add", device).map(drop)
     }
 
     /// Paths of the buses that have a device on them.

@@ -91,8 +91,8 @@ pub enum Error {
     },
     /// No root port is free.
     #[error(
-        "no free root port is left: start QEMU with more of them, such as -device \
-         pcie-root-port,id=hallway0,chassis=10,pref64-reserve=SIZE"
+        "no free root port is left: give the VM more of them, by hallway enable --ports NUMBER or \
+         -device pcie-root-port,id=hallway0,chassis=10,pref64-reserve=SIZE, and start it again"
     )]
     NoPort,
 }

@@ -172,7 +172,21 @@ fn memory_goes_to_the_root_bus_once() {
     let added = qemu.asked("device_add");
     assert_eq!(added.len(), 1);
     assert_eq!(added[0].get("bus"), None);
+    assert_eq!(added[0]["addr"], "0x1e", "slot 31 has a device");
     assert_eq!(monitor.devices("ivshmem-plain").unwrap(), ["ring"]);
+}
+
+#[test]
+fn memory_goes_where_qemu_takes_it_if_a_slot_is_refused() {
+    let machine = Machine {
+        bad_slot: Some("0x1e"),
+        ..Machine::default()
+    };
+    let qemu = Qemu::new(GREETING, machine.answer());
+    assert_eq!(connect(&qemu).plug(&memory(), &[]).unwrap(), Plugged::Now);
+    let added = qemu.asked("device_add");
+    assert_eq!(added.len(), 2);
+    assert_eq!(added[1].get("addr"), None);
 }
 
 #[test]

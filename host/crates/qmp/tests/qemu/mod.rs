@@ -221,6 +221,8 @@ pub struct Machine {
     pub objects: Vec<(String, String)>,
     /// Without hot-plug.
     pub bad_port: Option<&'static str>,
+    /// A slot that takes no device.
+    pub bad_slot: Option<&'static str>,
     pub guest: Guest,
     /// The object that went last.
     pub removed: String,
@@ -323,6 +325,13 @@ impl Machine {
             }
             ("device_add", _) if self.bad_port.is_some_and(|bad| bad == text("bus")) => {
                 refuses("Bus does not support hotplugging")
+            }
+            ("device_add", _) if self.bad_slot.is_some_and(|bad| bad == text("addr")) => {
+                refuses("PCI: slot is not available")
+            }
+            ("query-pci", _) => {
+                let devices: Vec<_> = [0, 1, 31].map(|slot| json!({ "slot": slot })).into();
+                gives(json!([{"bus": 0, "devices": devices}, {"bus": 1, "devices": []}]))
             }
             ("device_add", _) => {
                 let bus = text("bus");
