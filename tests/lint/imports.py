@@ -38,7 +38,7 @@ BELOW = {
         *("abi", "shm", "control", "log", "qmp", "ivshmem-server", "membership"),
         *("endpoint", "outsource", "host", "xenstore", "cpus", "unix"),
     },
-    "libvirt": {"control", "log", "membership"},
+    "libvirt": {"abi", "control", "log", "membership"},
     "tunnel": {"abi", "netlink", "unix"},
     "capi": {"tunnel"},
     "cli": {"abi", "control", "log", "netlink", "tunnel", "unix"},

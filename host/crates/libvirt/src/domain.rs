@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{anyhow, bail, Context, Result};
+use hallway_abi::tunnel::CID_FIRST;
 use roxmltree::{Document, Node};
 
 /// What aliases of ours begin with; libvirt demands the first part.
@@ -106,7 +107,9 @@ pub fn enable(xml: &str, wanted: &Wanted) -> Result<Enabled> {
 fn find_cid(devices: &Node) -> Option<u32> {
     let cid = child(&child(devices, "vsock")?, "cid")?;
     let is_fixed = cid.attribute("auto") != Some("yes");
-    is_fixed.then(|| cid.attribute("address")?.parse().ok())?
+    let number = is_fixed.then(|| cid.attribute("address")?.parse().ok())??;
+    // Those from there on are for VMs that have none, as hallwayd gives them.
+    (number < CID_FIRST).then_some(number)
 }
 
 /// Takes out what [`enable`] put in.
@@ -283,15 +286,17 @@ mod tests {
 
     #[test]
     fn a_cid_that_stays_is_found() {
-        let cid = |auto: &str| {
+        let cid = |auto: &str, number: u32| {
             let words = format!(
-                "<vsock model='virtio'><cid auto='{auto}' address='42'/></vsock></devices>"
+                "<vsock model='virtio'><cid auto='{auto}' address='{number}'/></vsock></devices>"
             );
             let xml = PC.replace("</devices>", &words);
             enable(&xml, &wanted()).unwrap().cid
         };
-        assert_eq!(cid("no"), Some(42));
-        assert_eq!(cid("yes"), None);
+        assert_eq!(cid("no", 42), Some(42));
+        assert_eq!(cid("yes", 42), None);
+        assert_eq!(cid("no", CID_FIRST - 1), Some(CID_FIRST - 1));
+        assert_eq!(cid("no", CID_FIRST), None, "hallwayd gives such to others");
         assert_eq!(enable(PC, &wanted()).unwrap().cid, None);
     }
 

@@ -22,6 +22,8 @@ use crate::step::within;
 
 /// Room for ring memory at a root port: twice the largest region that is usual.
 const ROOM: u64 = 512 << 20;
+/// Root ports of a VM: as many as a guest takes regions.
+const PORTS: u32 = 8;
 /// Members of a shared region, the host included, if nothing else is said.
 const SLOTS: u32 = 8;
 /// Tables of a VM that an operator may add: they name memory for the outsourcer and the host end.
@@ -31,12 +33,12 @@ const LET_GO: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Gives domains what Hallway needs, and puts them in a group. `shared`: size of the region that
-/// they share; `slots`: number of its members.
+/// they share; `slots`: number of its members; `ports`: of root ports.
 pub fn enable(
     common: &Common,
     shared: Option<String>,
     slots: Option<u32>,
-    ports: u32,
+    ports: Option<u32>,
 ) -> Result<()> {
     let path = group::path(&common.config_dir, &common.group)?;
     // A hallwayd that does not run yet would not start with another name.
@@ -78,6 +80,7 @@ pub fn enable(
         refuse_other_group(&common.config_dir, &path, &domain.uuid)?;
         let at = content.vm.iter().position(|vm| vm.uuid == domain.uuid);
         let before = at.map(|at| content.vm.remove(at));
+        let had = before.as_ref().map_or(0, |vm| vm.ports.len() as u32);
         let (mut groups, mut more) = before.map(|vm| (vm.groups, vm.more)).unwrap_or_default();
         if !groups.contains(&common.group) {
             groups.push(common.group.clone());
@@ -85,7 +88,7 @@ pub fn enable(
         libvirt.free_name(&mut content.vm, name)?;
         let wanted = Wanted {
             socket: &socket,
-            ports,
+            ports: ports.unwrap_or(if had > 0 { had } else { PORTS }),
             room: room(&content, &more)?,
         };
         let Enabled {
@@ -126,6 +129,9 @@ pub fn enable(
     for (name, domain, xml, is_new) in changed {
         libvirt.define(name, xml)?;
         let next = match (is_new, domain.is_active) {
+            (true, false) if domain.is_saved => {
+                "it was saved without a doorbell, which it has once it was shut down and started"
+            }
             (true, true) => {
                 "it runs without a doorbell: shut it down and start it (a reboot is not enough)"
             }
@@ -217,6 +223,9 @@ pub fn disable(common: &Common) -> Result<()> {
         libvirt.define(name, domain::disable(&xml)?)?;
         let next = match domain.is_active {
             true => "; it keeps its doorbell, of no use now, until it is shut down",
+            false if domain.is_saved => {
+                "; it was saved with a doorbell: start it while hallwayd runs, and shut it down"
+            }
             false => "",
         };
         done.push((name, next));
@@ -269,6 +278,8 @@ struct Domain {
     name: String,
     uuid: String,
     is_active: bool,
+    /// Whether its next start goes on from an image, with the devices that this has.
+    is_saved: bool,
 }
 
 /// libvirt, of which each step has a time limit.
@@ -320,6 +331,7 @@ impl Libvirt {
                 name: domain.name()?,
                 uuid: domain.uuid_string()?,
                 is_active: domain.is_active()?,
+                is_saved: domain.has_managed_save(0)?,
             };
             Ok(Some((domain, xml)))
         };

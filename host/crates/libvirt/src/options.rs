@@ -61,10 +61,11 @@ pub enum Command {
         /// Members of that region, the host included [default: 8, or as many as it has]
         #[arg(long, value_name = "NUMBER", requires = "shared")]
         slots: Option<u32>,
-        /// Root ports for ring memory, on machines that have such
-        #[arg(long, value_name = "NUMBER", default_value_t = 4,
+        /// Root ports for ring memory, on machines that have such [default: 8, or as many as a
+        /// VM has]
+        #[arg(long, value_name = "NUMBER",
               value_parser = clap::value_parser!(u32).range(1..=16))]
-        ports: u32,
+        ports: Option<u32>,
     },
     /// Take back what enable did
     Disable {
