@@ -341,9 +341,37 @@ static void domain_gone_while_a_call_stays(void)
 	offer(&peers[0], PAGES);
 	settle();
 	use_ring(0);
+	/* XenStore is the first to show it. */
+	peer_maps(&peers[0], true);
 	remove_domain(&peers[0]);
 	settle();
+	CHECK(count_mapped() == PAGES && count_granted(&peers[0]) == PAGES);
+	peer_maps(&peers[0], false);
+	settle();
 	CHECK(count_mapped() == PAGES && !count_granted(&peers[0]));
+	close_rings();
+	pass(10000);
+	settle();
+	CHECK(!count_mapped());
+}
+
+/* The same, once another pair with the domain has followed. */
+static void domain_gone_while_a_former_call_stays(void)
+{
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+	remove_node_from(&peers[0], "generation");
+	settle();
+	pass(10000);
+	offer(&peers[0], PAGES);
+	pass(10000);
+	settle();
+	CHECK(!list_empty(&xen_former) && count_granted(&peers[0]) == 2 * PAGES);
+	remove_domain(&peers[0]);
+	settle();
+	CHECK(!list_empty(&xen_former) && !count_granted(&peers[0]));
 	close_rings();
 	pass(10000);
 	settle();
@@ -483,6 +511,7 @@ int main(void)
 	PLAY(unloaded_after_a_suspension);
 	PLAY(shut_down_by_the_kernel);
 	PLAY(domain_gone_while_a_call_stays);
+	PLAY(domain_gone_while_a_former_call_stays);
 	PLAY(number_used_again_while_a_call_stays);
 	PLAY(unloaded_while_peers_unmap);
 	PLAY(call_that_stays_where_the_peer_has_not_left);

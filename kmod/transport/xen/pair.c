@@ -410,7 +410,6 @@ static void bury(struct pair *pair)
 	pair->listed = false;
 	if (!pair->former)
 		hall_xen_remove_offer(&pair->nodes);
-	hall_xen_revoke_grant(pair->granted);
 }
 
 static void leave_peer(struct pair *pair)
@@ -488,6 +487,9 @@ bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 {
 	if (pair->granted && !pair->dead && pair->state != PAIR_ALONE && !pair->offer.possible)
 		bury(pair);
+	/* XenStore shows the end of a domain before Xen has taken its mappings back. */
+	if (pair->granted && pair->dead)
+		hall_xen_revoke_grant(pair->granted);
 	if (pair->state == PAIR_JOINED &&
 	    (!pair->listed || pair->offer.generation != pair->occupant)) {
 		hall_peers_depart(&pair->own, find_reason(pair));

@@ -128,7 +128,25 @@ static bool read_list(void)
 			all &= hall_xen_pair_check(pair);
 		pair->listed = pair->found && !pair->ended;
 	}
+	list_for_each_entry(pair, &xen_former, list)
+		all &= hall_xen_pair_check(pair);
 	return all && !short_of_memory;
+}
+
+/* False: some is to be read again. */
+static bool read_offers(struct list_head *pairs)
+{
+	struct pair *pair;
+	bool all = true;
+
+	list_for_each_entry(pair, pairs, list) {
+		if (!xchg(&pair->changed, false) ||
+		    !hall_xen_read_offer(&pair->nodes, &pair->offer))
+			continue;
+		WRITE_ONCE(pair->changed, true);
+		all = false;
+	}
+	return all;
 }
 
 /*
@@ -137,20 +155,14 @@ static bool read_list(void)
  */
 static bool read_store(void)
 {
-	struct pair *pair;
 	bool all = true;
 
 	if (xchg(&list_changed, false) && !read_list()) {
 		WRITE_ONCE(list_changed, true);
 		all = false;
 	}
-	list_for_each_entry(pair, &xen_pairs, list) {
-		if (!xchg(&pair->changed, false) ||
-		    !hall_xen_read_offer(&pair->nodes, &pair->offer))
-			continue;
-		WRITE_ONCE(pair->changed, true);
-		all = false;
-	}
+	all &= read_offers(&xen_pairs);
+	all &= read_offers(&xen_former);
 	return all;
 }
 
@@ -367,8 +379,9 @@ static void xen_uninit(void)
 	hall_xen_pairs_free();
 	/* Waits for the thread of watches, too, which may have freed the last pair. */
 	unregister_xenbus_watch(&own_watch);
-	cancel_delayed_work_sync(&control_work);
+	/* What its callbacks queue is canceled after it. */
 	unregister_device();
+	cancel_delayed_work_sync(&control_work);
 	if (own_domid >= 0)
 		hall_xen_list(leave_one);
 	hall_xen_grants_uninit();
