@@ -240,6 +240,15 @@ static void suspended_within_a_departure(void)
 	pass(10000);
 }
 
+/* A peer with whose ring a program is busy. */
+static void join_with_a_call(void)
+{
+	list_peer(&peers[0]);
+	offer(&peers[0], PAGES);
+	settle();
+	use_ring(0);
+}
+
 /*
  * A call of a program that is in a page fault keeps the memory of before, and no peer
  * from coming back: it does so once.
@@ -248,10 +257,7 @@ static void calls_that_stay(void)
 {
 	u32 *read;
 
-	list_peer(&peers[0]);
-	offer(&peers[0], PAGES);
-	settle();
-	use_ring(0);
+	join_with_a_call();
 	read = (u32 *)ring_of_peer[0];
 	remove_node_from(&peers[0], "generation");
 	settle();
@@ -302,10 +308,7 @@ static void calls_that_stay_again_and_again(void)
 /* Nothing says that there is a module once it has gone. */
 static void unloaded_while_a_call_stays(void)
 {
-	list_peer(&peers[0]);
-	offer(&peers[0], PAGES);
-	settle();
-	use_ring(0);
+	join_with_a_call();
 	ending = true;
 	read_list_soon();
 	pass(10000);
@@ -337,10 +340,7 @@ static void shut_down_by_the_kernel(void)
 /* A domain that gets the number can map nothing of what its predecessor was granted. */
 static void domain_gone_while_a_call_stays(void)
 {
-	list_peer(&peers[0]);
-	offer(&peers[0], PAGES);
-	settle();
-	use_ring(0);
+	join_with_a_call();
 	/* XenStore is the first to show it. */
 	peer_maps(&peers[0], true);
 	remove_domain(&peers[0]);
@@ -358,10 +358,7 @@ static void domain_gone_while_a_call_stays(void)
 /* The same, once another pair with the domain has followed. */
 static void domain_gone_while_a_former_call_stays(void)
 {
-	list_peer(&peers[0]);
-	offer(&peers[0], PAGES);
-	settle();
-	use_ring(0);
+	join_with_a_call();
 	remove_node_from(&peers[0], "generation");
 	settle();
 	pass(10000);
@@ -381,10 +378,7 @@ static void domain_gone_while_a_former_call_stays(void)
 /* This guest was paused meanwhile, and sees the other domain's key alone. */
 static void number_used_again_while_a_call_stays(void)
 {
-	list_peer(&peers[0]);
-	offer(&peers[0], PAGES);
-	settle();
-	use_ring(0);
+	join_with_a_call();
 	peers[0].key++;
 	list_peer(&peers[0]);
 	settle();
@@ -414,10 +408,7 @@ static void unloaded_while_peers_unmap(void)
 /* The peer uses the memory of former rings for new ones. */
 static void call_that_stays_where_the_peer_has_not_left(void)
 {
-	list_peer(&peers[0]);
-	offer(&peers[0], PAGES);
-	settle();
-	use_ring(0);
+	join_with_a_call();
 	forget_peer(&peers[0], false);
 	settle();
 	list_peer(&peers[0]);

@@ -11,8 +11,8 @@
 
 #include "grant.h"
 
-#include <linux/delay.h>
 #include <linux/bitmap.h>
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/minmax.h>
 #include <linux/mm.h>

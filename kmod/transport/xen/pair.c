@@ -405,6 +405,8 @@ static u32 find_reason(const struct pair *pair)
  */
 static void bury(struct pair *pair)
 {
+	if (pair->dead)
+		return;
 	pair->dead = true;
 	pair->ended = true;
 	pair->listed = false;
@@ -485,7 +487,7 @@ void hall_xen_pair_suspend(struct pair *pair)
 
 bool hall_xen_pair_advance(struct pair *pair, bool *gone)
 {
-	if (pair->granted && !pair->dead && pair->state != PAIR_ALONE && !pair->offer.possible)
+	if (pair->granted && pair->state != PAIR_ALONE && !pair->offer.possible)
 		bury(pair);
 	/* XenStore shows the end of a domain before Xen has taken its mappings back. */
 	if (pair->granted && pair->dead)
@@ -535,7 +537,7 @@ bool hall_xen_pair_check(struct pair *pair)
 	/* What the one before has left in the slice is not for its successor. */
 	if (err)
 		pair->ended = true;
-	else if (memcmp(key, pair->known.key, sizeof(key)) && !pair->dead)
+	else if (memcmp(key, pair->known.key, sizeof(key)))
 		bury(pair);
 	return true;
 }
