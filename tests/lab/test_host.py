@@ -530,6 +530,7 @@ def test_guest_loads(kind: str, files: dict[str, str], is_loaded: bool) -> None:
             path = Path(scratch, "sys", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        _fake_kernel(Path(scratch), "6.12.60-1-amd64", "#1 SMP")
         for name in ("modprobe", "modinfo"):
             Path(scratch, name).write_text(f"#!/bin/sh\n[ -e {scratch}/built ] && echo {name} >&2\n")
             Path(scratch, name).chmod(0o755)
@@ -542,6 +543,41 @@ def test_guest_loads(kind: str, files: dict[str, str], is_loaded: bool) -> None:
         assert "no module was built" in said() and "modprobe\n" not in said()
         Path(scratch, "built").touch()
         assert said() == ("modprobe\n" if is_loaded else "")
+
+
+def _fake_kernel(folder: Path, release: str, version: str) -> None:
+    """Write a uname that names this kernel alone."""
+    program = folder / "uname"
+    program.write_text(f"#!/bin/sh\ncase $1 in -r) echo '{release}' ;; -v) echo '{version}' ;; esac\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+@pytest.mark.parametrize(
+    ("release", "version", "is_old"),
+    [
+        ("6.1.0-41-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.158-1 (2025-11-09)", True),
+        ("6.1.0-42-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.159-1 (2025-12-30)", False),
+        ("6.12.57+deb13-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.12.57-1 (2025-11-05)", True),
+        ("6.12.95+deb12-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.12.95-1~bpo12+1 (2026-10-02)", False),
+        ("5.14.0-611.el9.x86_64", "#1 SMP PREEMPT_DYNAMIC Tue Nov 11 2025", True),
+        ("6.12.0-124.8.1.el10_1.x86_64", "#1 SMP PREEMPT_DYNAMIC Tue Nov 11 2025", True),
+        ("6.8.0-88-generic", "#89-Ubuntu SMP PREEMPT_DYNAMIC Sat Oct 11 2025", True),
+        ("6.17.8-300.fc43.x86_64", "#1 SMP PREEMPT_DYNAMIC Fri Nov 14 2025", True),
+        ("6.18.0-1-default", "#1 SMP PREEMPT_DYNAMIC", False),
+        ("7.2.13+deb14-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 7.2.13-1 (2026-11-20)", False),
+        ("10.0", "#1 SMP", False),
+        ("6.1", "#1 SMP", True),
+    ],
+)
+def test_guest_warns(kind: str, release: str, version: str, is_old: bool) -> None:
+    """The guest's package warns of a kernel that MPTCP may crash."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _fake_kernel(Path(scratch), release, version)
+        env = {"DPKG_ROOT": scratch, "PATH": f"{scratch}:{os.environ['PATH']}"}
+        words = ["sh", "-e", "-u", "-c", _loads()[kind], "sh", "configure"]
+        said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stderr
+    assert ("may crash" in said) == is_old, said
 
 
 @pytest.mark.needs("hallway_tests.packages:prepare_libvirt_units")
