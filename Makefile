@@ -155,8 +155,10 @@ install-host: ## the same, alone
 	install -D -m 644 -t $(SHARE)/man/man8 out/manual/hallwayd.8
 	install -D -m 644 -t $(SHARE)/man/man5 out/manual/hallwayd.toml.5
 	install -D -m 755 -t $(SBIN) $(addprefix host/target/release/hallway, d -host -libvirt -outsource)
-	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || \
-		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml
+	[ -e $(DESTDIR)/etc/hallway/hallwayd.toml ] || { \
+		install -D -m 644 host/packaged.toml $(DESTDIR)/etc/hallway/hallwayd.toml && \
+		sed -i 's|/usr/local|$(PREFIX)|' $(DESTDIR)/etc/hallway/hallwayd.toml; \
+	}
 	install -D -m 644 -t $(SHARE)/doc/hallway-host \
 		host/hallwayd.toml packaging/grafana.json \
 		$(addprefix host/systemd/,outsource.conf weight.conf xen.conf)

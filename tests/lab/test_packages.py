@@ -148,7 +148,8 @@ def test_host_package(root: Root) -> None:
     said = root.run("hallwayd", "--config", "/etc/hallway/hallwayd.toml", "--check-config")
     assert "the configuration is good" in said, said
     root.run("hallway-libvirt", "--version")
-    named = root.path / "usr/share/doc/hallway-host/hallwayd.toml"
+    (named,) = re.findall(r"/\S+/hallwayd.toml", (root.path / "etc/hallway/hallwayd.toml").read_text())
+    named = root.path / named.lstrip("/")
     for document in set(re.findall(r"docs/[a-z-]+\.md", named.read_text())):
         assert (named.parent / document).exists(), f"hallwayd.toml names {document}"
     for document in named.parent.glob("docs/*.md"):
