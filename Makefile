@@ -12,7 +12,7 @@ BIN := $(DESTDIR)$(PREFIX)/bin
 SBIN := $(DESTDIR)$(PREFIX)/sbin
 SHARE := $(DESTDIR)$(PREFIX)/share
 LIBDIR ?= $(PREFIX)/lib
-PYTHONDIR ?= $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+PYTHONDIR ?= $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)
 VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"$$/\1/p' kmod/dkms.conf)
 # `hallway`, with its manual pages and completions.
 define install-cli
@@ -25,6 +25,7 @@ define install-cli
 endef
 # libhallway, and what programs in C and Python need of it.
 define install-library
+	$(if $(PYTHONDIR),,$(error python3 says where its modules are to go: install it, or name the folder by PYTHONDIR=))
 	cargo build -q --release --locked --manifest-path host/Cargo.toml -p hallway-capi
 	install -D -m 644 host/target/release/libhallway.so $(DESTDIR)$(LIBDIR)/libhallway.so.0
 	ln -sf libhallway.so.0 $(DESTDIR)$(LIBDIR)/libhallway.so

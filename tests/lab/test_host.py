@@ -493,6 +493,24 @@ def test_host_leaves() -> None:
         assert os.listdir(groups.parent) == ["kept"]
 
 
+def test_install_without_python() -> None:
+    """Without python3, `make install` says so before it installs anything; a named folder is enough."""
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "sed").symlink_to(shutil.which("sed") or "")
+        for words, is_good in ((), False), (("PYTHONDIR=/usr/lib/python3/dist-packages",), True):
+            done = subprocess.run(
+                [shutil.which("make") or "make", "-n", "install", *words],
+                cwd=REPO,
+                env={"PATH": scratch},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode == 0) == is_good, done
+            assert ("python3 says where" in done.stderr) != is_good, done.stderr
+            assert ("python3/dist-packages/hallway" in done.stdout) == is_good, done.stdout
+
+
 END = "# The end.\n"
 
 
