@@ -7,12 +7,13 @@ mod reasons;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Result};
 use hallway_control::{ask, Answer, Liveness, NotPermitted, Query, Status};
 use hallway_netlink::{Connection, Error, Member, Module, OfReason};
 
+use self::log::Complaint;
 use self::reasons::{advise, Advice};
 use crate::guest;
 use crate::xen::{self, Domain};
@@ -220,7 +221,8 @@ fn judge_denials(paths: &[String], found: &mut Findings) {
 pub fn guest() -> Result<()> {
     let mut found = Findings::default();
     let domain = xen::domain();
-    devices(domain, &mut found);
+    let devices = find_devices();
+    judge_devices(&devices, domain, &mut found);
     if domain.is_none() {
         judge_cpus(is_emulated(), find_places(), &mut found);
     }
@@ -233,7 +235,11 @@ pub fn guest() -> Result<()> {
         match rest {
             Ok((members, connections)) => {
                 judge_module(&module, &mut found);
-                judge_members(&members, domain, &log::last_complaints(), &mut found);
+                if members.is_empty() {
+                    judge_absence(&devices, domain, &mut found);
+                } else {
+                    judge_members(&members, &mut found);
+                }
                 judge_connections(&connections, &mut found);
                 judge_natives(&module.natives, &mut found);
             }
@@ -259,6 +265,8 @@ struct Device {
     address: String,
     /// Whether it is a doorbell, and no memory.
     is_doorbell: bool,
+    /// Whether the module drives it. The module leaves what it can't use.
+    is_bound: bool,
     /// Where its memory is, if the kernel has a place for it.
     memory: Option<u64>,
 }
@@ -275,20 +283,47 @@ fn device(address: &str, resource: &str) -> Device {
     Device {
         address: address.into(),
         is_doorbell: bar(1).is_some(),
+        is_bound: false,
         memory: bar(2)
             .filter(|(start, _)| *start != 0)
             .map(|(start, _)| start),
     }
 }
 
-fn devices(domain: Option<Domain>, found: &mut Findings) {
-    let mut all = Vec::new();
-    for folder in guest::devices() {
+fn find_devices() -> Vec<Device> {
+    let find = |folder: PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let resource = std::fs::read_to_string(folder.join("resource")).unwrap_or_default();
-        all.push(device(&name, &resource));
+        let driver = std::fs::read_link(folder.join("driver")).unwrap_or_default();
+        Device {
+            is_bound: driver.ends_with("hallway"),
+            ..device(&name, &resource)
+        }
+    };
+    guest::devices().into_iter().map(find).collect()
+}
+
+/// Whether a guest is ready for ring memory, and has none yet.
+fn is_ready(devices: &[Device]) -> bool {
+    let mut doorbells = devices.iter().filter(|one| one.is_doorbell);
+    doorbells.any(|one| one.is_bound) && devices.iter().all(|one| one.is_doorbell)
+}
+
+/// Whether a complaint of the module is still true, as the devices show it.
+fn is_true(complaint: &Complaint, devices: &[Device]) -> bool {
+    let has = |is_doorbell| {
+        let mut all = devices.iter();
+        all.any(|one| one.is_doorbell == is_doorbell && one.is_bound)
+    };
+    match &complaint.device {
+        Some(address) => {
+            let mut all = devices.iter();
+            all.any(|one| one.address == *address && !one.is_bound)
+        }
+        None if complaint.text.starts_with("no doorbell in use") => !has(true),
+        None if complaint.text.starts_with("no region in use") => !has(false),
+        None => true,
     }
-    judge_devices(&all, domain, found);
 }
 
 fn judge_devices(all: &[Device], domain: Option<Domain>, found: &mut Findings) {
@@ -386,29 +421,40 @@ fn judge_module(module: &Module, found: &mut Findings) {
     }
 }
 
-/// Judges the members, and what the module complained of where there are none.
-fn judge_members(
-    members: &[Member],
-    domain: Option<Domain>,
-    complaints: &[String],
-    found: &mut Findings,
-) {
-    if members.is_empty() {
-        let (what, elsewhere) = match domain {
-            Some(_) => (
-                "this domain shares memory with no other",
-                "in dom0: hallway doctor says what each domain lacks",
-            ),
-            None => (
-                "this guest has not joined a region",
-                "on the host: hallway doctor says whether hallwayd runs, and what this VM lacks",
-            ),
-        };
-        let said = complaints.iter();
-        let mut lines: Vec<String> = said.map(|one| format!("the module says: {one}")).collect();
-        lines.push(elsewhere.into());
-        found.add(what, lines.join("\n"));
-    } else if !members.iter().any(|one| !one.is_self && !one.is_host) {
+/// Judges a guest without members.
+fn judge_absence(devices: &[Device], domain: Option<Domain>, found: &mut Findings) {
+    if domain.is_none() && is_ready(devices) {
+        return found.note(
+            "this guest has no ring memory yet",
+            "hallwayd plugs it in at the first traffic with another VM of its group; where that \
+             changes nothing, hallway doctor on the host says what this VM lacks",
+        );
+    }
+    let complaints = log::last_complaints(|one| is_true(one, devices)).unwrap_or_default();
+    judge_complaints(&complaints, domain, found);
+}
+
+/// Says what the module complained of in a guest without members.
+fn judge_complaints(complaints: &[String], domain: Option<Domain>, found: &mut Findings) {
+    let (what, elsewhere) = match domain {
+        Some(_) => (
+            "this domain shares memory with no other",
+            "in dom0: hallway doctor says what each domain lacks",
+        ),
+        None => (
+            "this guest has not joined a region",
+            "on the host: hallway doctor says whether hallwayd runs, and what this VM lacks",
+        ),
+    };
+    let said = complaints.iter();
+    let mut lines: Vec<String> = said.map(|one| format!("the module says: {one}")).collect();
+    lines.push(elsewhere.into());
+    found.add(what, lines.join("\n"));
+}
+
+/// Judges the members of a guest that has some.
+fn judge_members(members: &[Member], found: &mut Findings) {
+    if !members.iter().any(|one| !one.is_self && !one.is_host) {
         found.note(
             "there is no other VM in its regions",
             "enable another VM in the same group; VMs of pairs meet at their first traffic",
@@ -705,11 +751,64 @@ mod tests {
             ),
         ] {
             let mut found = Findings::default();
-            judge_members(&[], domain, &complaints, &mut found);
+            judge_complaints(&complaints, domain, &mut found);
             assert_eq!(found.found[0].what, what);
             for remedy in remedies {
                 assert!(found.found[0].remedy.contains(remedy), "{:?}", found.found);
             }
+        }
+    }
+
+    #[test]
+    fn a_guest_without_memory_before_its_first_traffic_lacks_nothing() {
+        let bound = |mut one: Device| {
+            one.is_bound = true;
+            one
+        };
+        let doorbell = || device("0000:00:05.0", &format!("{BAR0}{BAR0}{NONE}"));
+        let unusable = || memory("0x0000000000000000");
+        for (devices, finding) in [
+            (vec![bound(doorbell())], false),
+            (vec![doorbell()], true),
+            (vec![bound(doorbell()), unusable()], true),
+            (vec![], true),
+        ] {
+            let mut found = Findings::default();
+            judge_absence(&devices, None, &mut found);
+            assert_eq!(found.found.len(), usize::from(finding), "{devices:?}");
+            assert_eq!(found.notes.len(), usize::from(!finding), "{devices:?}");
+        }
+        // A domain of Xen has no such device.
+        let mut found = Findings::default();
+        judge_absence(&[bound(doorbell())], Some(Domain::Guest), &mut found);
+        assert!(found.found[0].what.contains("this domain"));
+    }
+
+    #[test]
+    fn complaints_end_with_what_they_are_about() {
+        let record = |text: &str| log::parse(&format!("4,1,1,-;{text}\n")).unwrap();
+        let doorbell = || device("0000:00:05.0", &format!("{BAR0}{BAR0}{NONE}"));
+        let bound = |mut one: Device| {
+            one.is_bound = true;
+            one
+        };
+        let room = || memory("0x0000000800000000");
+        let none = "hallway: ivshmem: no region in use: plug in ivshmem-plain";
+        let no_doorbell = "hallway: ivshmem: no doorbell in use: start QEMU";
+        let refused = "hallway: ivshmem: hallwayd 1.0 refused this VM";
+        let uncached = "hallway 0000:01:00.0: hallway: BAR2 is mapped uncached";
+        for (text, devices, expected) in [
+            (none, vec![bound(doorbell()), room()], true),
+            (none, vec![bound(doorbell()), bound(room())], false),
+            (no_doorbell, vec![doorbell()], true),
+            (no_doorbell, vec![bound(doorbell())], false),
+            (uncached, vec![room()], true),
+            (uncached, vec![bound(room())], false),
+            (uncached, vec![doorbell()], false),
+            (refused, vec![bound(room())], true),
+        ] {
+            let said = record(text);
+            assert_eq!(is_true(&said, &devices), expected, "{text}: {devices:?}");
         }
     }
 

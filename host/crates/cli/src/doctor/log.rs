@@ -29,15 +29,21 @@ const OF_KERNEL: u32 = 7;
 
 /// A complaint of the module, or the path of a denial.
 #[derive(Debug, PartialEq, Eq)]
-struct Complaint {
+pub struct Complaint {
     /// Microseconds since the machine's start.
     at: u64,
-    text: String,
+    /// Address of the PCI device that it is about, if it is about one.
+    pub device: Option<String>,
+    pub text: String,
 }
 
-/// The module's last complaints; none where the log may not be read.
-pub fn last_complaints() -> Vec<String> {
-    last(read(parse).unwrap_or_default())
+/// The module's last complaints of those that are still true.
+///
+/// # Errors
+///
+/// The log may not be read.
+pub fn last_complaints(is_true: impl Fn(&Complaint) -> bool) -> std::io::Result<Vec<String>> {
+    Ok(last(read(parse)?, is_true))
 }
 
 /// Hallway's paths that AppArmor has denied to QEMUs of libvirt in the last 10 minutes: the last ones.
@@ -92,26 +98,35 @@ fn parse_denial(record: &str) -> Option<Complaint> {
     let is_own = path == REGION_DIR || FOLDERS.iter().any(|folder| path.starts_with(folder));
     (priority <= OF_KERNEL && is_own).then(|| Complaint {
         at,
+        device: None,
         text: path.into(),
     })
 }
 
 /// The complaint that a record is, if it is one.
-fn parse(record: &str) -> Option<Complaint> {
+pub fn parse(record: &str) -> Option<Complaint> {
     let (priority, at, text) = split(record)?;
     let of_transport = text
         .strip_prefix("hallway: ivshmem: ")
         .or_else(|| text.strip_prefix("hallway: xen: "));
-    // The kernel names the device first.
-    let text = of_transport.or_else(|| Some(text.split_once(": hallway: ")?.1))?;
+    let (device, text) = match of_transport {
+        Some(text) => (None, text),
+        None => {
+            // The kernel names the driver and the device first.
+            let (device, text) = text.split_once(": hallway: ")?;
+            (device.split_whitespace().last(), text)
+        }
+    };
     (priority <= NOTICE).then(|| Complaint {
         at,
+        device: device.map(String::from),
         text: text.into(),
     })
 }
 
-/// The texts of those that came with the last one, each once.
-fn last(complaints: Vec<Complaint>) -> Vec<String> {
+/// The texts of those that are true, and came with the last such one, each once.
+fn last(mut complaints: Vec<Complaint>, is_true: impl Fn(&Complaint) -> bool) -> Vec<String> {
+    complaints.retain(is_true);
     let since = complaints.last().map_or(0, |one| one.at);
     let since = since.saturating_sub(TOGETHER);
     take_last(complaints.into_iter().filter(|one| one.at >= since))
@@ -136,27 +151,29 @@ mod tests {
     #[test]
     fn a_complaint_differs_from_other_records() {
         let absent = "hallwayd does not answer: start it, and this guest joins";
+        let device = Some("0000:00:05.0");
         for (record, said) in [
             (
                 format!("4,339,514,-;hallway: ivshmem: {absent}\n SUBSYSTEM=pci\n"),
-                true,
+                Some(None),
             ),
-            (format!("5,339,514,-;hallway: xen: {absent}\n"), true),
+            (format!("5,339,514,-;hallway: xen: {absent}\n"), Some(None)),
             (
                 format!("3,9,514,-;hallway 0000:00:05.0: hallway: {absent}\n"),
-                true,
+                Some(device),
             ),
-            (format!("6,9,514,-;hallway: ivshmem: {absent}\n"), false),
+            (format!("6,9,514,-;hallway: ivshmem: {absent}\n"), None),
             // A program's.
-            (format!("12,9,514,-;hallway: ivshmem: {absent}\n"), false),
+            (format!("12,9,514,-;hallway: ivshmem: {absent}\n"), None),
             (
                 "4,9,514,-;hallway: loading out-of-tree module\n".into(),
-                false,
+                None,
             ),
-            (String::new(), false),
+            (String::new(), None),
         ] {
-            let found = said.then(|| Complaint {
+            let found = said.map(|device| Complaint {
                 at: 514,
+                device: device.map(String::from),
                 text: absent.into(),
             });
             assert_eq!(parse(&record), found, "{record}");
@@ -175,6 +192,7 @@ mod tests {
         let file = "/dev/shm/hallway/r";
         let found = Complaint {
             at: 514,
+            device: None,
             text: file.into(),
         };
         assert_eq!(parse_denial(&denial(5, file)), Some(found));
@@ -198,12 +216,15 @@ mod tests {
     fn what_came_with_the_last_one_is_shown_once() {
         let at = |seconds: u64, text: &str| Complaint {
             at: seconds * 1_000_000,
+            device: None,
             text: text.into(),
         };
         let before = at(1, "obsolete");
         let many = [at(9, "a"), at(10, "b"), at(10, "a"), at(11, "c")];
-        let all = std::iter::once(before).chain(many).collect();
-        assert_eq!(last(all), ["b", "a", "c"]);
-        assert!(last(Vec::new()).is_empty());
+        let after = at(60, "mended");
+        let all = std::iter::once(before).chain(many).chain([after]).collect();
+        let said = last(all, |one| one.text != "mended");
+        assert_eq!(said, ["b", "a", "c"]);
+        assert!(last(Vec::new(), |_| true).is_empty());
     }
 }
