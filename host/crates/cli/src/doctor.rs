@@ -153,6 +153,12 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
                 "docs/cpus.md says what the host and the guest need; hallway cpus shows more",
             );
         }
+        for lacking in &vm.not_running {
+            found.add(
+                format!("{}: {lacking}", vm.name),
+                "the text names what to change; journalctl -u hallwayd has more",
+            );
+        }
         for plug in &vm.plugs {
             if let Some(problem) = &plug.problem {
                 found.add(
@@ -601,6 +607,14 @@ mod tests {
                 cpus,
                 "web1: CPUs: its guest refuses",
                 "docs/cpus.md",
+            ),
+            (
+                "/machines/0/not_running",
+                serde_json::json!([{
+                    "helper": "host end", "why": "no program", "next_try_seconds": 4,
+                }]),
+                "web1: its host end is configured, not running: no program (next try in 4 s)",
+                "journalctl -u hallwayd",
             ),
             (
                 "/machines/0/plugs/0/problem",

@@ -307,6 +307,9 @@ fn show_vms(vms: &[Vm]) -> io::Result<()> {
         if let Some(end) = &vm.host_end {
             print_helper(&vm.name, "is the host's end of its tunnels", "", end)?;
         }
+        for lacking in &vm.not_running {
+            writeln!(out, "  {}: {lacking}", vm.name)?;
+        }
         if vm.released {
             writeln!(out, "  {}: {RELEASED}", vm.name)?;
         }

@@ -227,6 +227,8 @@ fn host_reasons(status: &Status) -> Vec<String> {
         let plugs = vm.plugs.iter().filter_map(|plug| plug.problem.as_ref());
         let problems = vm.problem.iter().chain(plugs);
         reasons.extend(problems.map(|problem| format!("{name}: {problem}")));
+        let lacking = vm.not_running.iter();
+        reasons.extend(lacking.map(|lacking| format!("{name}: {lacking}")));
         if vm.released {
             reasons.push(format!("{name}: {RELEASED}"));
         }

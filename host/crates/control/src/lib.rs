@@ -292,6 +292,9 @@ pub struct Vm {
     /// The process that is the host's end of its tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_end: Option<Helper>,
+    /// Processes that the configuration gives it, and that cannot be started.
+    #[serde(default)]
+    pub not_running: Vec<NotRunning>,
     /// Its CPUs, if hallwayd says how many are online.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
@@ -352,6 +355,31 @@ pub struct Helper {
     pub delayed: u64,
     /// How often the guest broke the protocol.
     pub corrupt: u64,
+}
+
+/// A process of the configuration that does not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRunning {
+    /// What it is: `outsourcer` or `host end`.
+    pub helper: String,
+    /// Why it does not run.
+    pub why: String,
+    /// Seconds until it is started again.
+    pub next_try_seconds: u64,
+}
+
+impl std::fmt::Display for NotRunning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            helper,
+            why,
+            next_try_seconds,
+        } = self;
+        write!(
+            f,
+            "its {helper} is configured, not running: {why} (next try in {next_try_seconds} s)"
+        )
+    }
 }
 
 /// The device of a region in a VM.
@@ -608,6 +636,7 @@ mod tests {
         assert_eq!((read.connections[0].connection, read.vms.len()), (4, 1));
         let mut old: serde_json::Value = serde_json::from_str(status).unwrap();
         old["machines"][0]["released"] = false.into();
+        old["machines"][0]["not_running"] = Vec::<String>::new().into();
         assert_eq!(serde_json::to_value(&read).unwrap(), old);
     }
 }

@@ -105,6 +105,8 @@ struct Helped {
     failures: u32,
     /// No process is started before.
     rest: Instant,
+    /// How the last one ended, or why it could not be started.
+    why: Option<String>,
 }
 
 impl Helped {
@@ -117,12 +119,14 @@ impl Helped {
             withdrawn,
             failures: 0,
             rest: Instant::now(),
+            why: None,
         }
     }
 
     /// Its process is no more, or could not be started. The first failure is followed by
     /// another try at once, later ones by longer and longer rests.
-    fn fall(&mut self, lived: Duration) {
+    fn fall(&mut self, lived: Duration, why: String) {
+        self.why = Some(why);
         self.state = State::Down {
             left: Left::Unknown,
         };
@@ -136,13 +140,21 @@ impl Helped {
         };
         self.rest = Instant::now() + rest;
     }
+
+    /// Why none runs, if one has failed. Nothing: one runs, or is to be started at once.
+    fn trouble(&self) -> Option<&str> {
+        let is_up = matches!(self.state, State::Up { .. });
+        self.why
+            .as_deref()
+            .filter(|_| !is_up && !self.withdrawn && self.failures > 0)
+    }
 }
 
 /// Every helper.
 pub struct Helpers {
     all: BTreeMap<HelperId, Helped>,
-    /// Those without a region, as it could not be made; and when that was.
-    refused: BTreeMap<HelperId, Instant>,
+    /// Those without a region, as it could not be made; when that was, and why.
+    refused: BTreeMap<HelperId, (Instant, String)>,
     /// Processes that were killed, and are no VM's any more.
     ending: Vec<Process>,
     /// Number of the next process.
@@ -302,6 +314,18 @@ impl Helpers {
         })
     }
 
+    /// Why a helper does not run though it should, and how long till it is tried again.
+    pub fn trouble(&self, id: HelperId) -> Option<(String, Duration)> {
+        let now = Instant::now();
+        if let Some((at, why)) = self.refused.get(&id) {
+            let next_try = (*at + TRY_AGAIN).saturating_duration_since(now);
+            return Some((format!("its region cannot be made: {why}"), next_try));
+        }
+        let one = self.all.get(&id)?;
+        let why = one.trouble()?;
+        Some((why.into(), one.rest.saturating_duration_since(now)))
+    }
+
     /// Why a VM may not migrate now without the loss of connections.
     pub fn check_migration(&self, vm: usize) -> Result<(), String> {
         let state = self
@@ -387,7 +411,7 @@ impl Helpers {
         connections: &Connections,
         regions: &Regions,
     ) -> Vec<HelperId> {
-        let waits = |at: &Instant| at.elapsed() < TRY_AGAIN;
+        let waits = |(at, _): &(Instant, String)| at.elapsed() < TRY_AGAIN;
         let is_lacking = |id: &HelperId| {
             !self.all.contains_key(id)
                 && !self.refused.get(id).is_some_and(waits)
@@ -399,13 +423,23 @@ impl Helpers {
 
     /// Enters whether the region of a helper could be `made`. One that could not is tried
     /// again later.
-    pub fn enter(&mut self, id: HelperId, region: String, made: bool) {
-        if made {
-            self.refused.remove(&id);
-            self.all.insert(id, Helped::new(region, false));
-        } else {
-            self.refused.insert(id, Instant::now());
+    pub fn enter(&mut self, id: HelperId, region: String, made: Result<()>) {
+        match made {
+            Ok(()) => {
+                self.refused.remove(&id);
+                self.all.insert(id, Helped::new(region, false));
+            }
+            Err(error) => {
+                self.refused
+                    .insert(id, (Instant::now(), format!("{error:#}")));
+            }
         }
+    }
+
+    /// Forgets what could not be made for guests that have gone.
+    pub fn forget_refused(&mut self, config: &Config, connections: &Connections) {
+        let is_here = |id: &HelperId| connections.of_guest(config.vms[id.vm].uuid).is_some();
+        self.refused.retain(|id, _| is_here(id));
     }
 
     /// Where a process is to be started. Each gets a place in its region first: that of
@@ -534,7 +568,7 @@ impl Helpers {
                         }
                         Err(error) => {
                             error!(vm = vm.name, "no {role} can be started: {error:#}");
-                            one.fall(Duration::ZERO);
+                            one.fall(Duration::ZERO, format!("{error:#}"));
                             effects.push(left(&vm.name, role, &one.region));
                         }
                     }
@@ -580,7 +614,7 @@ impl Helpers {
                 let why = process.bury(Some(holder), poller);
                 let (name, lived) = (&config.vms[id.vm].name, process.started.elapsed());
                 warn!(vm = name, "its {} ended: {why}", id.role);
-                one.fall(lived);
+                one.fall(lived, format!("it ended: {why}"));
                 return vec![left(name, id.role, &one.region)];
             }
         }
@@ -754,7 +788,7 @@ mod tests {
         let mut one = Helped::new("out.a".into(), false);
         let mut fall = |lived| {
             let now = Instant::now();
-            one.fall(lived);
+            one.fall(lived, "no program".into());
             one.rest
                 .saturating_duration_since(now)
                 .as_secs_f64()
@@ -763,5 +797,18 @@ mod tests {
         let rests: Vec<u64> = (0..10).map(|_| fall(Duration::ZERO)).collect();
         assert_eq!(rests, [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!(fall(HEALTHY), 0);
+    }
+
+    #[test]
+    fn one_that_has_failed_says_why_until_another_is_healthy() {
+        let mut one = Helped::new("out.a".into(), false);
+        assert_eq!(one.trouble(), None);
+        one.fall(Duration::ZERO, "no program".into());
+        assert_eq!(one.trouble(), Some("no program"));
+        one.withdrawn = true;
+        assert_eq!(one.trouble(), None);
+        one.withdrawn = false;
+        one.fall(HEALTHY, "it ended: SIGKILL".into());
+        assert_eq!(one.trouble(), None);
     }
 }

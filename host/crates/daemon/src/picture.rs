@@ -16,10 +16,11 @@
 //! from outside before the loop's commit carries it there.
 
 use hallway_abi::tunnel::HOST_UUID;
-use hallway_membership::Uuid;
+use hallway_control::NotRunning;
+use hallway_membership::{printable, Uuid};
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Role};
+use crate::config::{Config, HelperId, Role};
 use crate::connections::{Connection, Connections};
 use crate::cpus::Cpus;
 use crate::effect::Effect;
@@ -179,11 +180,11 @@ impl Picture {
                 .regions
                 .make(&region, helper.geometry, config.owners(&region));
             match made.and_then(|()| self.connections.add_helper(&region, HELPER_SLOT)) {
-                Ok(()) => helpers.enter(id, region, true),
+                Ok(()) => helpers.enter(id, region, Ok(())),
                 Err(error) => {
                     error!(vm = name, region, "cannot be made: {error:#}");
                     self.regions.remove(&region);
-                    helpers.enter(id, region, false);
+                    helpers.enter(id, region, Err(error));
                 }
             }
         }
@@ -200,6 +201,23 @@ impl Picture {
             let generation = self.regions.enter_own(&region, HELPER_SLOT, uuid, name);
             helpers.hear_entered(id, generation);
         }
+    }
+
+    /// Why a helper of the configuration does not run.
+    pub fn not_running(&self, id: HelperId) -> Option<NotRunning> {
+        // One that is to go is not tried again.
+        self.config.helper(id)?;
+        let (why, next_try) = self.helpers.trouble(id)?;
+        Some(NotRunning {
+            helper: id.role.to_string(),
+            why: printable(why.as_bytes()),
+            next_try_seconds: next_try.as_secs_f64().ceil() as u64,
+        })
+    }
+
+    /// Forgets which helpers could not be made for guests that have gone.
+    pub fn forget_refused(&mut self) {
+        self.helpers.forget_refused(&self.config, &self.connections);
     }
 
     /// Gets the regions of helpers out of VMs that may no longer have them, and

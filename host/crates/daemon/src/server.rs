@@ -200,6 +200,7 @@ impl Server {
         self.picture.helpers.every_second(&self.picture.config);
         self.picture.withdraw_pairs();
         self.picture.withdraw_helpers();
+        self.picture.forget_refused();
         self.picture.remove_orphans();
         self.picture.vms.look_at_joins(&self.picture.connections);
         self.picture.schedule_cpus();
@@ -289,6 +290,9 @@ impl Server {
             let of = |role| HelperId { vm: number, role };
             vm.outsourcer = self.picture.helpers.status(of(Role::Outsource));
             vm.host_end = self.picture.helpers.status(of(Role::Tunnels));
+            let roles = [Role::Outsource, Role::Tunnels].into_iter();
+            let lacking = roles.filter_map(|role| self.picture.not_running(of(role)));
+            vm.not_running = lacking.collect();
             vm.cpus = self.picture.cpus.status(number);
         }
         Status {

@@ -576,6 +576,16 @@ fn a_program_that_cannot_be_started_leaves_its_slot_empty() {
         member_state(&memory, 2) == abi::MEMBER_ABSENT
     });
     assert_eq!(a.guest().slot(), 1);
+    let lacking = || daemon.status().vms[0].not_running.clone();
+    until("it says when it is tried again", || {
+        lacking().iter().any(|one| one.next_try_seconds > 0)
+    });
+    let one = &lacking()[0];
+    assert_eq!(one.helper, "outsourcer");
+    assert!(one.why.contains("hallway-outsource"), "{one}");
+    // It goes with the guest.
+    a.guest = None;
+    until("nothing is lacking", || lacking().is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Bytes are those through rings, as the members count them: a hostile member may change the
 //! counts of each member of its region.
 
-use hallway_control::{Helper, Liveness, Status, Xen};
+use hallway_control::{Helper, Liveness, Status, Vm, Xen};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
@@ -130,7 +130,7 @@ fn vms(registry: &mut Registry, status: &Status) {
     let problems = gauges(
         registry,
         "vm_problems",
-        "Problems of a VM of the configuration: its monitor, its ring memory, its CPUs",
+        "Problems of a VM of the configuration: its monitor, ring memory, CPUs and helpers",
     );
     let given = gauges(
         registry,
@@ -148,15 +148,21 @@ fn vms(registry: &mut Registry, status: &Status) {
         };
         released.get_or_create(&label).set(vm.released.into());
         up.get_or_create(&label).set(vm.connected.into());
-        let of_plugs = vm.plugs.iter().filter(|plug| plug.problem.is_some());
         let cpus = vm.cpus.as_ref();
         if let Some(count) = cpus.and_then(|cpus| cpus.given) {
             given.get_or_create(&label).set(count.into());
         }
-        let of_cpus = cpus.is_some_and(|cpus| cpus.problem.is_some());
-        let count = of_plugs.count() + usize::from(vm.problem.is_some()) + usize::from(of_cpus);
-        problems.get_or_create(&label).set(count as i64);
+        problems
+            .get_or_create(&label)
+            .set(count_problems(vm) as i64);
     }
+}
+
+fn count_problems(vm: &Vm) -> usize {
+    let of_plugs = vm.plugs.iter().filter(|plug| plug.problem.is_some());
+    let of_cpus = vm.cpus.as_ref().and_then(|cpus| cpus.problem.as_ref());
+    let others = [vm.problem.is_some(), of_cpus.is_some()];
+    of_plugs.count() + others.map(usize::from).iter().sum::<usize>() + vm.not_running.len()
 }
 
 /// Adds what the processes that serve one VM each count.

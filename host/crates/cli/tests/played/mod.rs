@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use hallway_control::{
-    socket, Answer, Connection, Cpus, Domain, DomainPair, Helper, Liveness, Member, Plug, Region,
-    Status, Vm, Xen,
+    socket, Answer, Connection, Cpus, Domain, DomainPair, Helper, Liveness, Member, NotRunning,
+    Plug, Region, Status, Vm, Xen,
 };
 
 /// A hallwayd; its run directory is removed when the test ends.
@@ -77,6 +77,7 @@ fn vm(name: &str) -> Vm {
         released: false,
         outsourcer: None,
         host_end: None,
+        not_running: Vec::new(),
         cpus: None,
     }
 }
@@ -86,6 +87,11 @@ fn vm(name: &str) -> Vm {
 pub fn status(sent: u64) -> Status {
     let mut lacking = vm("db1");
     lacking.connected = false;
+    lacking.not_running = vec![NotRunning {
+        helper: "outsourcer".into(),
+        why: "its namespace is not there".into(),
+        next_try_seconds: 4,
+    }];
     lacking.plugs = vec![Plug {
         region: "pair-2".into(),
         plugged: false,

@@ -726,6 +726,7 @@ impl Vm {
             released: self.is_up() && self.release == Some(Release::Out),
             outsourcer: None,
             host_end: None,
+            not_running: Vec::new(),
             cpus: None,
             problem: match &self.link {
                 Link::Down(why) => Some(why.clone()),
