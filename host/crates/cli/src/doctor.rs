@@ -10,12 +10,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Result};
-use hallway_control::{ask, Answer, Liveness, NotPermitted, Query, Status};
-use hallway_netlink::{Connection, Error, Member, Module, OfReason};
+use hallway_control::{ask, Answer, Connection, Liveness, NotPermitted, Query, Status};
+use hallway_netlink::{Connection as Socket, Error, Member, Module, OfReason};
 
 use self::log::Complaint;
 use self::reasons::{advise, Advice};
 use crate::guest;
+use crate::host::refusals;
 use crate::xen::{self, Domain};
 
 /// What to do where a look was not allowed: nothing is known then, and no other advice given.
@@ -125,7 +126,7 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
             && !status
                 .connections
                 .iter()
-                .any(|one| one.uuid.as_deref() == Some(vm.uuid.as_str()))
+                .any(|one| has_asked(one, &vm.uuid))
         {
             found.add(
                 format!("{}: runs, and its guest has not asked for anything", vm.name),
@@ -182,6 +183,12 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
             );
         }
     }
+    for (name, why) in refusals(&status.connections, &status.vms) {
+        found.add(
+            format!("{name}: hallwayd refused its guest: {why}"),
+            "the text names what to change; the guest asks again by itself",
+        );
+    }
     for region in &status.regions {
         let still = region.members.iter();
         for member in still.filter(|member| member.liveness == Liveness::Unresponsive) {
@@ -191,6 +198,12 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
             );
         }
     }
+}
+
+/// Whether the guest of a connection has asked for anything as the VM with this UUID.
+fn has_asked(one: &Connection, uuid: &str) -> bool {
+    let refused = one.refusal.as_ref().map(|refusal| refusal.vm.as_str());
+    one.uuid.as_deref() == Some(uuid) || refused == Some(uuid)
 }
 
 /// Whether AppArmor is on.
@@ -246,7 +259,7 @@ pub fn guest() -> Result<()> {
                 } else {
                     judge_members(&members, &mut found);
                 }
-                judge_connections(&connections, &mut found);
+                judge_sockets(&connections, &mut found);
                 judge_natives(&module.natives, &mut found);
             }
             Err(Error::NotPermitted) => {
@@ -469,8 +482,8 @@ fn judge_members(members: &[Member], found: &mut Findings) {
 }
 
 /// Counts the connections on TCP by their reasons.
-fn judge_connections(connections: &[Connection], found: &mut Findings) {
-    let mut reasons: BTreeMap<u32, (usize, &Connection)> = BTreeMap::new();
+fn judge_sockets(connections: &[Socket], found: &mut Findings) {
+    let mut reasons: BTreeMap<u32, (usize, &Socket)> = BTreeMap::new();
     for one in connections
         .iter()
         .filter(|one| one.reason != 0 && !one.outsourced)
@@ -629,6 +642,12 @@ mod tests {
                 "LimitNOFILE",
             ),
             (
+                "/vms/0/refusal",
+                serde_json::json!({"vm": "u", "why": "another VM has its UUID"}),
+                "web1 (QEMU pid 2): hallwayd refused its guest: another VM has its UUID",
+                "asks again by itself",
+            ),
+            (
                 "/regions/0/members/0/liveness",
                 "silent".into(),
                 "is unresponsive",
@@ -652,6 +671,18 @@ mod tests {
             &mut found,
         );
         assert!(found.found.is_empty() && found.notes.is_empty());
+    }
+
+    #[test]
+    fn a_guest_that_is_refused_has_asked_for_something() {
+        let mut status = healthy();
+        status["vms"][0]["uuid"] = serde_json::Value::Null;
+        status["vms"][0]["name"] = serde_json::Value::Null;
+        status["vms"][0]["refusal"] = serde_json::json!({"vm": "u", "why": "another ABI"});
+        let mut found = Findings::default();
+        judge(&serde_json::from_value(status).unwrap(), None, &mut found);
+        assert_eq!(found.found.len(), 1, "{:?}", found.found);
+        assert!(found.found[0].what.ends_with("another ABI"));
     }
 
     #[test]
@@ -828,7 +859,7 @@ mod tests {
 
     #[test]
     fn what_passes_by_itself_is_no_finding() {
-        let connection = |number: u32| {
+        let socket = |number: u32| {
             let (reason_name, text) = hallway_abi::reason::find(number).unwrap();
             let address = std::net::Ipv4Addr::LOCALHOST.into();
             let direction = hallway_netlink::Direction {
@@ -837,7 +868,7 @@ mod tests {
                 tcp_bytes: 0,
                 ring_bytes: 0,
             };
-            Connection {
+            Socket {
                 protocol: "tcp",
                 local: address,
                 local_port: 1,
@@ -856,7 +887,7 @@ mod tests {
         };
         let (young, filtered) = (1, 28);
         let mut found = Findings::default();
-        judge_connections(&[young, filtered, young].map(connection), &mut found);
+        judge_sockets(&[young, filtered, young].map(socket), &mut found);
         let whats = |all: &[Finding]| all.iter().map(|one| one.what.clone()).collect::<Vec<_>>();
         assert_eq!(
             whats(&found.found),

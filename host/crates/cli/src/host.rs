@@ -107,7 +107,7 @@ fn show(status: &Status) -> io::Result<()> {
             return Ok(());
         }
     }
-    show_connections(&status.connections)
+    show_connections(&status.connections, &status.vms)
 }
 
 fn show_daemon(status: &Status) -> io::Result<()> {
@@ -185,7 +185,7 @@ fn member_row(member: &Member) -> Vec<String> {
     ]
 }
 
-fn show_connections(connections: &[Connection]) -> io::Result<()> {
+fn show_connections(connections: &[Connection], vms: &[Vm]) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out)?;
     if connections.is_empty() {
@@ -203,7 +203,27 @@ fn show_connections(connections: &[Connection]) -> io::Result<()> {
             writeln!(out, "  {name}: {problem}")?;
         }
     }
+    for (name, why) in refusals(connections, vms) {
+        writeln!(out, "  {name}: hallwayd refused its guest: {why}")?;
+    }
     Ok(())
+}
+
+/// The requests of guests that were refused: what to call the guest, and why.
+pub fn refusals<'a>(connections: &'a [Connection], vms: &'a [Vm]) -> Vec<(String, &'a str)> {
+    let refused = connections.iter().filter_map(|one| {
+        let refusal = one.refusal.as_ref()?;
+        let vm = vms.iter().find(|vm| vm.uuid == refusal.vm);
+        let name = vm.map(|vm| vm.name.as_str()).or(one.name.as_deref());
+        let name = name.unwrap_or("a VM");
+        // Two may say that they are the same VM.
+        let name = match one.pid {
+            Some(pid) => format!("{name} (QEMU pid {pid})"),
+            None => name.into(),
+        };
+        Some((name, refusal.why.as_str()))
+    });
+    refused.collect()
 }
 
 fn connection_row(connection: &Connection) -> Vec<String> {

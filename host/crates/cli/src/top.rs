@@ -244,6 +244,8 @@ fn host_reasons(status: &Status) -> Vec<String> {
             reasons.push(format!("{name}: {problem}"));
         }
     }
+    let refused = crate::host::refusals(&status.connections, &status.vms).into_iter();
+    reasons.extend(refused.map(|(name, why)| format!("{name}: hallwayd refused its guest: {why}")));
     let xen = status.xen.iter().filter_map(|xen| xen.problem.as_ref());
     reasons.extend(xen.map(|problem| format!("the domains of Xen: {problem}")));
     reasons

@@ -16,7 +16,7 @@ const DOCUMENT: &str = include_str!("../../../../docs/json.md");
 /// Objects without a row for each field. They have the fields of another object, or any names.
 const WHOLE: [&str; 4] = [".host_end", ".refused", ".natives", ".rx"];
 /// Objects that may be absent: the document says so.
-const OPTIONAL: [&str; 3] = [".outsourcer", ".cpus", "xen"];
+const OPTIONAL: [&str; 4] = [".outsourcer", ".refusal", ".cpus", "xen"];
 
 /// Adds the paths of a value's fields.
 fn collect(value: &Value, path: &str, fields: &mut BTreeSet<String>) {

@@ -49,3 +49,14 @@ fn a_helper_that_cannot_start_is_shown_and_counted() {
     assert_eq!(code, Some(1));
     assert_eq!(count(&hallwayd, "web1"), "1");
 }
+
+#[test]
+fn a_guest_that_is_refused_is_shown() {
+    let hallwayd = Hallwayd::start("refused", |_| status(0));
+    let line = "web1 (QEMU pid 2): hallwayd refused its guest: all 4 slots are taken\n";
+    let (all, code) = shown(&hallwayd);
+    for said in all {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(code, Some(1));
+}

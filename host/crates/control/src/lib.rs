@@ -483,6 +483,18 @@ pub struct Connection {
     pub throttled: bool,
     /// Why its QEMU may soon hear of no other VM.
     pub problem: Option<String>,
+    /// The last request of its guest that was refused, until that is granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
+}
+
+/// A request that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// UUID of the VM that the guest said it was.
+    pub vm: String,
+    /// Why it was refused, and what to do.
+    pub why: String,
 }
 
 /// The error of [`ask`] where this user may not reach the daemon.

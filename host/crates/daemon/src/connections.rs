@@ -583,10 +583,11 @@ impl Connections {
         lags
     }
 
-    /// Logs why a request was refused, unless this guest has caused a warning just now, or
-    /// many others have.
-    pub fn warn_refused(&mut self, number: u64, region: Option<&str>, why: &str) {
+    /// Keeps why a request was refused. Logs it, unless this guest has caused a warning just
+    /// now, or many others have.
+    pub fn hear_refused(&mut self, number: u64, asked: &Asked, region: Option<&str>, why: &str) {
         if let Some(connection) = self.all.get_mut(&number) {
+            connection.refused = Some((asked.request.clone(), why.into()));
             if connection.may_warn() && self.troubles.may() {
                 warn!(vm = %connection.label(), region, "refused: {why}");
             }
@@ -653,6 +654,9 @@ impl Connections {
             return;
         };
         let request = &asked.request;
+        if status == abi::STATUS_OK {
+            connection.hear_granted(request);
+        }
         let says_hello = request.command == abi::COMMAND_HELLO && status == abi::STATUS_OK;
         if says_hello || place.is_some() {
             connection.uuid = Some(request.vm);
@@ -897,6 +901,13 @@ impl Connections {
             requests: connection.requests,
             throttled: connection.throttled(),
             problem: connection.strain.clone(),
+            refusal: connection
+                .refused
+                .as_ref()
+                .map(|(request, why)| control::Refusal {
+                    vm: request.vm.to_string(),
+                    why: why.clone(),
+                }),
         };
         self.iter().map(status).collect()
     }

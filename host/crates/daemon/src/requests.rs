@@ -83,7 +83,7 @@ pub fn answer(picture: &mut Picture, number: u64, only_waiting: bool, poller: &P
                 why,
             }) => {
                 let connections = &mut picture.connections;
-                connections.warn_refused(number, region.as_deref(), &why);
+                connections.hear_refused(number, &asked, region.as_deref(), &why);
                 enter(picture, number, &asked, status, None);
             }
         }

@@ -150,9 +150,20 @@ fn what_cannot_be_is_refused() {
     // A second living VM with the same UUID.
     let mut twin = Qemu::new(&daemon);
     twin.uuid = a.uuid;
+    let refusals = || -> Vec<_> {
+        let all = daemon.status().connections.into_iter();
+        all.filter_map(|one| one.refusal).collect()
+    };
+    assert!(refusals().is_empty(), "{:?}", refusals());
     assert_eq!(twin.join(region), abi::STATUS_DENIED);
+    // Another request that is granted changes nothing about this one.
+    assert_eq!(twin.leave(Uuid::random().unwrap()), abi::STATUS_OK);
+    let refused = refusals();
+    assert_eq!((refused.len(), &refused[0].vm), (1, &a.uuid.to_string()));
+    assert!(refused[0].why.contains("start each QEMU with a -uuid"));
     drop(a);
     until("its UUID is free", || twin.join(region) == abi::STATUS_OK);
+    assert!(refusals().is_empty(), "{:?}", refusals());
 
     // Four slots, one of them the host's.
     let mut others = [Qemu::new(&daemon), Qemu::new(&daemon)];

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use hallway_control::{
     socket, Answer, Connection, Cpus, Domain, DomainPair, Helper, Liveness, Member, NotRunning,
-    Plug, Region, Status, Vm, Xen,
+    Plug, Refusal, Region, Status, Vm, Xen,
 };
 
 /// A hallwayd; its run directory is removed when the test ends.
@@ -140,6 +140,10 @@ pub fn status(sent: u64) -> Status {
             requests: 9,
             throttled: false,
             problem: None,
+            refusal: Some(Refusal {
+                vm: "u-web1".into(),
+                why: "all 4 slots are taken".into(),
+            }),
         }],
         vms: vec![vm("web1"), outsourced, lacking],
         xen: None,

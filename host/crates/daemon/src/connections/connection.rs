@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hallway_abi::region::{PAGE_ENTRIES, PAGE_SIZE};
+use hallway_abi::region::{COMMAND_HELLO, PAGE_ENTRIES, PAGE_SIZE};
 use hallway_membership::{Address, Page, Reply, Request, Uuid};
 use hallway_unix::Stream;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -66,6 +66,8 @@ pub struct Connection {
     pub requests: u64,
     /// Why its QEMU may soon hear of no other VM.
     pub strain: Option<String>,
+    /// The last request that was refused, until it is granted, and why.
+    pub refused: Option<(Request, String)>,
     /// The id of the next peer when that was looked at.
     looked: u32,
     budget: u32,
@@ -126,6 +128,7 @@ impl Connection {
             waiting: Default::default(),
             requests: 0,
             strain: None,
+            refused: None,
             looked: 0,
             budget: BUDGET,
             last_warning: None,
@@ -248,6 +251,16 @@ impl Connection {
         let set = self.page.wanted(*number);
         let bits = list.iter().enumerate().filter(|(n, _)| set >> n & 1 == 1);
         bits.map(|(_, address)| *address).collect()
+    }
+
+    /// Enters that a request was granted: an earlier one that was refused may be past.
+    pub fn hear_granted(&mut self, granted: &Request) {
+        self.refused.take_if(|(refused, _)| {
+            // Each start of a module begins with a HELLO.
+            granted.command == COMMAND_HELLO
+                || refused.command == COMMAND_HELLO
+                || granted.region == refused.region
+        });
     }
 
     /// Whether to look at QEMU's descriptors: it may have heard of more peers.
