@@ -116,9 +116,14 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
             };
             status.regions.iter().any(of)
         };
-        if let Some(problem) = &vm.problem {
+        if let Some(why) = vm.problem.as_ref().filter(|_| vm.off) {
+            found.note(
+                format!("{}: {why}", vm.name),
+                format!("virsh start {} starts it, if it is to run", vm.name),
+            );
+        } else if let Some(problem) = &vm.problem {
             let remedy = match vm.monitor.as_deref() == Some(Path::new("libvirt")) {
-                true => "start it (virsh start), or look at libvirt (systemctl status libvirtd)",
+                true => "look at libvirt (systemctl status libvirtd), or at the VM (virsh list --all)",
                 false => "start its QEMU with the -qmp of hallway qemu-args; /run/hallway-vms belongs to QEMU's user",
             };
             found.add(format!("{}: {problem}", vm.name), remedy);
@@ -700,10 +705,10 @@ mod tests {
         assert!(found.notes[0].what.contains("has no ring memory"));
 
         status["machines"][0]["monitor"] = "libvirt".into();
-        status["machines"][0]["problem"] = "it is shut off".into();
+        status["machines"][0]["problem"] = "libvirt has hung up".into();
         let mut found = Findings::default();
         judge(&serde_json::from_value(status).unwrap(), None, &mut found);
-        assert!(found.found[0].remedy.contains("virsh start"));
+        assert!(found.found[0].remedy.contains("virsh list"));
     }
 
     #[test]

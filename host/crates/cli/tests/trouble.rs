@@ -60,3 +60,27 @@ fn a_guest_that_is_refused_is_shown() {
     }
     assert_eq!(code, Some(1));
 }
+
+#[test]
+fn a_vm_that_is_shut_off_is_shown_and_is_no_problem() {
+    let hallwayd = Hallwayd::start("off", |_| {
+        let mut status = status(0);
+        status.version = env!("CARGO_PKG_VERSION").into();
+        status.connections.truncate(0);
+        status.vms.truncate(1);
+        let off = &mut status.vms[0];
+        off.connected = false;
+        off.off = true;
+        off.problem = Some("libvirt does not run domain web1".into());
+        status
+    });
+    let (all, code) = shown(&hallwayd);
+    for said in all {
+        assert!(
+            said.contains("web1: libvirt does not run domain web1\n"),
+            "{said}"
+        );
+    }
+    assert_eq!(code, Some(0));
+    assert_eq!(count(&hallwayd, "web1"), "0");
+}

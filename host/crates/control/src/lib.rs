@@ -280,6 +280,9 @@ pub struct Vm {
     pub connected: bool,
     /// Why the monitor does not answer.
     pub problem: Option<String>,
+    /// Whether libvirt says that it is shut off: [`Self::problem`] says so, and is none then.
+    #[serde(default)]
+    pub off: bool,
     /// Ring memory that it has, or should have.
     pub plugs: Vec<Plug>,
     /// Whether its ring memory was released, and stays out; false while its monitor does not
@@ -648,6 +651,7 @@ mod tests {
         assert_eq!((read.connections[0].connection, read.vms.len()), (4, 1));
         let mut old: serde_json::Value = serde_json::from_str(status).unwrap();
         old["machines"][0]["released"] = false.into();
+        old["machines"][0]["off"] = false.into();
         old["machines"][0]["not_running"] = Vec::<String>::new().into();
         assert_eq!(serde_json::to_value(&read).unwrap(), old);
     }

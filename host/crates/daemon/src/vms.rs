@@ -110,7 +110,7 @@ impl Vms {
     /// Takes in news of one VM.
     pub fn hear(&mut self, number: usize, news: News, connections: &Connections) -> Vec<Effect> {
         let vm = &mut self.all[number];
-        if !vm.is_up() && !matches!(news, News::Up(..) | News::Down(_)) {
+        if !vm.is_up() && !matches!(news, News::Up(..) | News::Down(_) | News::Off(_)) {
             // It is of a QEMU that is another VM's.
             return Vec::new();
         }
@@ -150,6 +150,7 @@ impl Vms {
             News::Released(end) => vm.hear_released(end),
             News::Stays => vm.hear_stays(),
             News::Down(why) => vm.hear_down(why),
+            News::Off(why) => vm.hear_off(why),
             News::Plugged(id) => vm.hear_plugged(&id),
             News::Vcpus(threads) => vm.hear_vcpus(threads),
             News::Failed(id, why) => vm.hear_failed(&id, why),

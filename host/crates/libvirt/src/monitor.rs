@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
+use hallway_qmp::NOT_RUNNING;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{recvmsg, ControlMessageOwned, MsgFlags, UnixAddr};
@@ -151,7 +152,7 @@ unsafe extern "C" fn gone(_: sys::virConnectPtr, _: c_int, _: *mut c_void) {
 pub fn serve(uuid: &str, stream: UnixStream) {
     let line = Arc::new(Line(Mutex::new(stream)));
     if let Err(error) = try_serve(uuid, &line) {
-        line.send(&json!({ "error": { "class": "GenericError", "desc": format!("{error:#}") } }));
+        line.send(&failed(&error));
     }
     line.end();
 }
@@ -192,7 +193,7 @@ fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
     let domain = find()?;
     let name = domain.name()?;
     let Some(id) = domain.id() else {
-        bail!("libvirt does not run domain {name}");
+        return Err(NotRunning(name).into());
     };
     let (pid, process) = process(&name)?;
     // The process is of this run of the domain only if that goes on.
@@ -231,8 +232,24 @@ fn try_serve(uuid: &str, line: &Arc<Line>) -> Result<()> {
 }
 
 fn failed(error: &anyhow::Error) -> Value {
-    json!({ "error": { "class": "GenericError", "desc": format!("{error:#}") } })
+    let class = match error.is::<NotRunning>() {
+        true => NOT_RUNNING,
+        false => "GenericError",
+    };
+    json!({ "error": { "class": class, "desc": format!("{error:#}") } })
 }
+
+/// The domain with this name is shut off.
+#[derive(Debug)]
+struct NotRunning(String);
+
+impl std::fmt::Display for NotRunning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "libvirt does not run domain {}", self.0)
+    }
+}
+
+impl std::error::Error for NotRunning {}
 
 /// A QEMU's process, as libvirt wrote it down: its number, and what tells of its end.
 fn process(name: &str) -> Result<(i32, OwnedFd)> {
@@ -415,4 +432,17 @@ unsafe extern "C" fn forward(
     };
     let details = text(details).and_then(|text| serde_json::from_str::<Value>(&text).ok());
     line.send(&json!({ "event": text(event), "data": details.unwrap_or_default() }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_that_is_shut_off_has_a_class_of_its_own() {
+        let off = failed(&NotRunning("web1".into()).into());
+        assert_eq!(off["error"]["class"], NOT_RUNNING);
+        assert_eq!(off["error"]["desc"], "libvirt does not run domain web1");
+        assert_eq!(failed(&anyhow!("no"))["error"]["class"], "GenericError");
+    }
 }

@@ -27,6 +27,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Class of the error that is sent in place of a greeting where the VM is shut off.
+pub const NOT_RUNNING: &str = "NotRunning";
+
 /// Why a command failed; each message says what to do, where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -52,6 +55,9 @@ pub enum Error {
     /// What speaks for QEMU says that there is none, and why.
     #[error("{0}")]
     Absent(String),
+    /// What speaks for QEMU says that the VM is shut off.
+    #[error("{0}")]
+    NotRunning(String),
     /// The connection ended.
     #[error("QEMU hung up: {0}")]
     Closed(String),

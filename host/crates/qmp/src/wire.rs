@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
 
-use crate::{Error, Result};
+use crate::{Error, Result, NOT_RUNNING};
 
 /// Time that QEMU has for an answer: it answers at once, save while it starts or a
 /// migration ends.
@@ -138,8 +138,13 @@ impl Monitor {
             return Ok(None);
         };
         if greeting.get("QMP").is_none() {
-            return Err(match greeting.get("error").map(|error| &error["desc"]) {
-                Some(Value::String(why)) => Error::Absent(why.clone()),
+            let error = greeting.get("error");
+            let error = error.map(|error| (&error["class"], &error["desc"]));
+            return Err(match error {
+                Some((class, Value::String(why))) if class == NOT_RUNNING => {
+                    Error::NotRunning(why.clone())
+                }
+                Some((_, Value::String(why))) => Error::Absent(why.clone()),
                 _ => Error::Protocol(Value::Object(greeting).to_string()),
             });
         }

@@ -7,6 +7,7 @@ mod lingering;
 mod qemu;
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -75,6 +76,21 @@ fn an_absent_qemu_is_distinguished_from_a_stranger() {
     let stranger = Qemu::new(r#"{"hello": 1}"#, Box::new(|_, _| done()));
     let error = Monitor::connect(&stranger.path, PATIENCE).unwrap_err();
     assert!(matches!(error, Error::Protocol(_)), "{error}");
+}
+
+#[test]
+fn a_vm_that_is_shut_off_is_distinguished_from_other_troubles() {
+    let hear = |class: &str| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let error = json!({"error": {"class": class, "desc": "not now"}});
+        writeln!(theirs, "{error}").unwrap();
+        Monitor::over(ours, PATIENCE).unwrap_err()
+    };
+    for (class, is_off) in [("NotRunning", true), ("GenericError", false)] {
+        let error = hear(class);
+        assert_eq!(matches!(error, Error::NotRunning(_)), is_off, "{error:?}");
+        assert_eq!(error.to_string(), "not now");
+    }
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn vms(registry: &mut Registry, status: &Status) {
 fn count_problems(vm: &Vm) -> usize {
     let of_plugs = vm.plugs.iter().filter(|plug| plug.problem.is_some());
     let of_cpus = vm.cpus.as_ref().and_then(|cpus| cpus.problem.as_ref());
-    let others = [vm.problem.is_some(), of_cpus.is_some()];
+    let others = [vm.problem.is_some() && !vm.off, of_cpus.is_some()];
     of_plugs.count() + others.map(usize::from).iter().sum::<usize>() + vm.not_running.len()
 }
 

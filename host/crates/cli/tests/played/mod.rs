@@ -73,6 +73,7 @@ fn vm(name: &str) -> Vm {
         monitor: Some("libvirt".into()),
         connected: true,
         problem: None,
+        off: false,
         plugs: Vec::new(),
         released: false,
         outsourcer: None,

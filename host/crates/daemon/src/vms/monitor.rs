@@ -196,15 +196,22 @@ impl Thread {
 
     fn run(self) {
         loop {
-            let why = match self.connect() {
-                Ok(mut monitor) => self.serve(&mut monitor).to_string(),
-                Err(error) => format!("{error:#}"),
+            let news = match self.connect() {
+                Ok(mut monitor) => News::Down(self.serve(&mut monitor).to_string()),
+                Err(error) if self.is_off(&error) => News::Off(format!("{error:#}")),
+                Err(error) => News::Down(format!("{error:#}")),
             };
-            self.send(News::Down(why));
+            self.send(news);
             std::thread::sleep(AGAIN);
             // They were for the QEMU before; the loop asks again once one answers.
             while self.jobs.try_recv().is_ok() {}
         }
+    }
+
+    /// Whether libvirt says that the VM is shut off. The word of a QEMU is none.
+    fn is_off(&self, error: &anyhow::Error) -> bool {
+        let is_off = matches!(error.downcast_ref(), Some(Error::NotRunning(_)));
+        is_off && matches!(self.way, Way::Libvirt(..))
     }
 
     fn connect(&self) -> Result<Monitor> {

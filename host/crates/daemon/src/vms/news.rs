@@ -47,6 +47,8 @@ pub enum News {
     Reset,
     /// QEMU does not answer yet, or no longer, for this reason.
     Down(String),
+    /// The VM is shut off; libvirt says it in these words.
+    Off(String),
     /// The device with this id is plugged in.
     Plugged(String),
     /// The device with this id could not be plugged in, for this reason.
@@ -84,6 +86,7 @@ impl News {
                 Self::Up(Identity { uuid, ..identity }, elsewhere, ids)
             }
             Self::Down(why) => Self::Down(clean(&why)),
+            Self::Off(why) => Self::Off(clean(&why)),
             Self::Plugged(id) => Self::Plugged(clean(&id)),
             Self::Failed(id, why) => Self::Failed(clean(&id), clean(&why)),
             Self::Held(id, why) => Self::Held(clean(&id), clean(&why)),

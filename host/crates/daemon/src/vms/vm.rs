@@ -58,6 +58,8 @@ pub struct Vm {
     /// Regions that its thread is to plug out, and has yet to say how that ended.
     unplugging: BTreeSet<String>,
     lines: Lines,
+    /// It is shut off, which the link's reason says.
+    off: bool,
     /// Its guest runs in another QEMU: it has yet to arrive by migration, or went.
     elsewhere: bool,
     /// The last migration from here.
@@ -118,6 +120,7 @@ impl Vm {
             revoked: BTreeMap::new(),
             unplugging: BTreeSet::new(),
             lines: Lines::new(LINES),
+            off: false,
             elsewhere: false,
             migration: None,
             release: None,
@@ -190,6 +193,7 @@ impl Vm {
         known: Option<Uuid>,
         other: Option<i32>,
     ) -> bool {
+        self.off = false;
         if let Some(pid) = other {
             let why = format!(
                 "another QEMU is there, and {} runs in that with process {pid}: end the one or \
@@ -239,8 +243,15 @@ impl Vm {
         true
     }
 
+    /// It is shut off.
+    pub fn hear_off(&mut self, why: String) {
+        self.hear_down(why);
+        self.off = true;
+    }
+
     /// No QEMU answers.
     pub fn hear_down(&mut self, why: String) {
+        self.off = false;
         match &self.migration {
             Some(Migration::Unplugging) => {
                 self.migration = Some(Migration::Stayed { why: why.clone() });
@@ -723,6 +734,7 @@ impl Vm {
             uuid: self.uuid.to_string(),
             monitor: self.path.clone(),
             connected: self.is_up(),
+            off: self.off,
             released: self.is_up() && self.release == Some(Release::Out),
             outsourcer: None,
             host_end: None,
@@ -821,6 +833,22 @@ mod tests {
         let refused = vm.migrate("tcp:b:1".into()).unwrap_err();
         assert!(refused.contains("virsh migrate --live web1"), "{refused}");
         assert_eq!(jobs.try_iter().count(), 0);
+    }
+
+    #[test]
+    fn a_vm_is_off_until_another_reason_comes() {
+        let mut vm = vm();
+        let shown = |vm: &Vm| {
+            let status = vm.status(|_| false);
+            (status.off, status.problem)
+        };
+        vm.hear_off("not run".into());
+        assert_eq!(shown(&vm), (true, Some("not run".into())));
+        vm.hear_down("libvirt hung up".into());
+        assert_eq!(shown(&vm), (false, Some("libvirt hung up".into())));
+        vm.hear_off("not run".into());
+        answers(&mut vm, 7);
+        assert_eq!(shown(&vm), (false, None));
     }
 
     #[test]
