@@ -392,7 +392,7 @@ pub struct Plug {
     pub region: String,
     /// Whether the device is plugged in.
     pub plugged: bool,
-    /// Why the device is not plugged in, or does not go.
+    /// Why the device is not plugged in, or does not go; or why the region cannot be made.
     pub problem: Option<String>,
 }
 

@@ -26,6 +26,12 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// once if its own idle time is less.
 const UNUSED: Duration = Duration::from_secs(5);
 
+/// How long the last try to make a region is kept in mind. While the pair has traffic, there is
+/// another one before.
+const FORGET: Duration = Duration::from_secs(60);
+/// Pairs of one VM of which it is shown that their region could not be made.
+const TROUBLES_MAX: usize = PAGE_ENTRIES;
+
 /// Two VMs by their numbers in the configuration, the lower one first.
 pub type Two = (usize, usize);
 
@@ -68,8 +74,22 @@ impl Pair {
 #[derive(Default)]
 pub struct Pairs {
     made: BTreeMap<Two, Pair>,
-    /// Pairs whose region could not be made, and when that was.
-    refused: BTreeMap<Two, Instant>,
+    /// Pairs whose region could not be made.
+    refused: BTreeMap<Two, Refused>,
+}
+
+/// The last try to make a region.
+struct Refused {
+    at: Instant,
+    /// Nothing: another region is on its way out, which makes room.
+    why: Option<String>,
+}
+
+impl Refused {
+    fn now(why: Option<String>) -> Self {
+        let at = Instant::now();
+        Self { at, why }
+    }
 }
 
 impl Pairs {
@@ -117,7 +137,7 @@ impl Pairs {
             pair.used = Instant::now();
             return None;
         }
-        let waits = |at: &Instant| at.elapsed() < TRY_AGAIN;
+        let waits = |one: &Refused| one.at.elapsed() < TRY_AGAIN;
         if self.refused.get(&two).is_some_and(waits) {
             return None;
         }
@@ -127,10 +147,11 @@ impl Pairs {
             return None;
         }
         if let Some(shortage) = self.shortage(two, geometry.size(), regions, config) {
-            if !self.make_room(shortage.of) {
-                warn!(region, "cannot be made: {}", shortage.why);
+            let why = (!self.make_room(shortage.of)).then_some(shortage.why);
+            if let Some(why) = &why {
+                warn!(region, "cannot be made: {why}");
             }
-            self.refused.insert(two, Instant::now());
+            self.refused.insert(two, Refused::now(why));
             return None;
         }
         Some(Wanted {
@@ -149,9 +170,18 @@ impl Pairs {
             }
             Err(error) => {
                 warn!(region = wanted.region, "cannot be made: {error:#}");
-                self.refused.insert(two, Instant::now());
+                let why = Some(format!("{error:#}"));
+                self.refused.insert(two, Refused::now(why));
             }
         }
+    }
+
+    /// The pairs of a VM with traffic whose region cannot be made, each with the reason.
+    pub fn troubles(&self, number: usize) -> impl Iterator<Item = (Two, &str)> {
+        let own = self.refused.iter();
+        let own = own.filter(move |((a, b), _)| [*a, *b].contains(&number));
+        let shown = own.filter_map(|(two, one)| Some((*two, one.why.as_deref()?)));
+        shown.take(TROUBLES_MAX)
     }
 
     fn shortage(
@@ -235,6 +265,7 @@ impl Pairs {
     /// Withdraws the regions that are idle. Returns all that are withdrawn and not
     /// yet removed.
     pub fn withdraw_idle(&mut self, regions: &Regions) -> Vec<(Two, String)> {
+        self.refused.retain(|_, one| one.at.elapsed() < FORGET);
         for pair in self.made.values_mut() {
             if regions.get(&pair.region).is_some_and(Served::is_used) {
                 pair.used = Instant::now();
@@ -305,4 +336,34 @@ pub fn with_traffic(connections: &Connections, config: &Config) -> BTreeSet<Two>
         }
     }
     pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            region: "pair.a.b".into(),
+            geometry: Geometry::new(16 << 20, 3).unwrap(),
+            idle: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_region_that_cannot_be_made_says_why_until_it_is() {
+        let mut pairs = Pairs::default();
+        let refuse = || Err(anyhow::anyhow!("no memory"));
+        pairs.enter((0, 1), wanted(), refuse());
+        for (number, expected) in [(0, vec!["no memory"]), (1, vec!["no memory"]), (2, vec![])] {
+            let said: Vec<&str> = pairs.troubles(number).map(|(_, why)| why).collect();
+            assert_eq!(said, expected, "{number}");
+        }
+        pairs.enter((0, 1), wanted(), Ok(()));
+        assert_eq!(pairs.troubles(0).count(), 0);
+        for other in 1..50 {
+            pairs.enter((0, other), wanted(), refuse());
+        }
+        assert_eq!(pairs.troubles(0).count(), TROUBLES_MAX);
+    }
 }

@@ -16,7 +16,7 @@
 //! from outside before the loop's commit carries it there.
 
 use hallway_abi::tunnel::HOST_UUID;
-use hallway_control::NotRunning;
+use hallway_control::{NotRunning, Plug};
 use hallway_membership::{printable, Uuid};
 use tracing::{error, info, warn};
 
@@ -151,6 +151,22 @@ impl Picture {
                 self.pairs.enter(two, wanted, made);
             }
         }
+    }
+
+    /// Regions of a VM that cannot be made, as memory that it lacks.
+    pub fn unmade(&self, number: usize) -> Vec<Plug> {
+        let vms = &self.config.vms;
+        let plug = |((a, b), why): (pairs::Two, &str)| {
+            let other = &vms[if a == number { b } else { a }].name;
+            Plug {
+                region: self.config.pair_name(a, b),
+                plugged: false,
+                problem: Some(printable(
+                    format!("its region with {other} cannot be made: {why}").as_bytes(),
+                )),
+            }
+        };
+        self.pairs.troubles(number).map(plug).collect()
     }
 
     /// Gets the regions of idle pairs out of their VMs, and removes those that are

@@ -293,6 +293,7 @@ impl Server {
             let roles = [Role::Outsource, Role::Tunnels].into_iter();
             let lacking = roles.filter_map(|role| self.picture.not_running(of(role)));
             vm.not_running = lacking.collect();
+            vm.plugs.extend(self.picture.unmade(number));
             vm.cpus = self.picture.cpus.status(number);
         }
         Status {

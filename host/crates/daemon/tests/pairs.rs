@@ -587,6 +587,13 @@ fn memory_of_a_vm_has_a_limit() {
             .log()
             .contains("the regions of a would have more than limits.vm allows")
     });
+    for (vm, other) in [(0, "c"), (2, "a")] {
+        let plugs = daemon.status().vms.remove(vm).plugs;
+        let lacking = plugs.iter().find(|plug| plug.region == "pair.a.c").unwrap();
+        let why = lacking.problem.as_deref().unwrap();
+        let what = format!("its region with {other} cannot be made: the regions of a would");
+        assert!(!lacking.plugged && why.starts_with(&what), "{why}");
+    }
     assert_eq!(regions(&daemon), ["pair.a.b"]);
     assert_eq!(c.plugs().0, [""; 0]);
 }
