@@ -103,7 +103,9 @@
  * reason, as reason and value. They are counted from the first outsourcer on.
  */
 #define HALLWAY_A_NATIVES 34
+/* flag: The member is an outsourcer, which is no VM and has no tunnels. */
+#define HALLWAY_A_OUTSOURCER 35
 /* The highest attribute. */
-#define HALLWAY_A_MAX 34
+#define HALLWAY_A_MAX 35
 
 #endif /* HALLWAY_ABI_NETLINK_H */

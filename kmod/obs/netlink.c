@@ -49,6 +49,7 @@ struct connection {
 struct member {
 	const char *transport;
 	bool own;			/* this guest */
+	bool outsourcer;
 	bool named;			/* uuid and name are the asker's to see */
 	u32 slot, generation, tunnels, cid;
 	u8 uuid[16];
@@ -271,6 +272,7 @@ static int collect_member(struct hall_member *member, void *data)
 		return -ENOSPC;
 	to->transport = member->transport->name;
 	to->own = !member->transport->own;
+	to->outsourcer = member->outsourcer;
 	to->slot = member->slot;
 	to->generation = member->generation;
 	to->tunnels = atomic_read(&member->tunnels);
@@ -290,6 +292,7 @@ static int collect_own(const struct hall_own *own, void *data)
 		return -ENOSPC;
 	to->transport = own->transport->name;
 	to->own = true;
+	to->outsourcer = false;
 	to->slot = own->slot;
 	to->generation = own->generation;
 	to->tunnels = 0;
@@ -314,7 +317,8 @@ static int put_member(struct sk_buff *skb, const void *element)
 	      nla_put_u32(skb, HALLWAY_A_GENERATION, from->generation) ?:
 	      nla_put_u32(skb, HALLWAY_A_CID, from->cid) ?:
 	      nla_put_u32(skb, HALLWAY_A_TUNNELS, from->tunnels) ?:
-	      (from->own ? nla_put_flag(skb, HALLWAY_A_SELF) : 0);
+	      (from->own ? nla_put_flag(skb, HALLWAY_A_SELF) : 0) ?:
+	      (from->outsourcer ? nla_put_flag(skb, HALLWAY_A_OUTSOURCER) : 0);
 	if (!err && from->named)
 		err = nla_put(skb, HALLWAY_A_UUID, sizeof(from->uuid),
 			      from->uuid) ?:

@@ -84,5 +84,7 @@ pub const A_TUNNELS: u16 = 32;
 pub const A_DEMOTIONS: u16 = 33;
 /// nest, repeated: Calls of connect() that were left to the native stack for one reason, as reason and value. They are counted from the first outsourcer on.
 pub const A_NATIVES: u16 = 34;
+/// flag: The member is an outsourcer, which is no VM and has no tunnels.
+pub const A_OUTSOURCER: u16 = 35;
 /// The highest attribute.
-pub const A_MAX: u16 = 34;
+pub const A_MAX: u16 = 35;

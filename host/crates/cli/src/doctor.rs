@@ -478,7 +478,8 @@ fn judge_complaints(complaints: &[String], domain: Option<Domain>, found: &mut F
 
 /// Judges the members of a guest that has some.
 fn judge_members(members: &[Member], found: &mut Findings) {
-    if !members.iter().any(|one| !one.is_self && !one.is_host) {
+    let is_other = |one: &Member| !one.is_self && one.is_vm() && !one.is_host_end();
+    if !members.iter().any(is_other) {
         found.note(
             "there is no other VM in its regions",
             "enable another VM in the same group; VMs of pairs meet at their first traffic",
@@ -832,6 +833,32 @@ mod tests {
         let mut found = Findings::default();
         judge_absence(&[bound(doorbell())], Some(Domain::Guest), &mut found);
         assert!(found.found[0].what.contains("this domain"));
+    }
+
+    #[test]
+    fn outsourcer_and_host_end_are_no_other_vm() {
+        let own = Member {
+            is_self: true,
+            ..Member::default()
+        };
+        let outsourcer = Member {
+            is_outsourcer: true,
+            ..Member::default()
+        };
+        let host_end = Member {
+            cid: hallway_abi::tunnel::CID_HOST,
+            ..Member::default()
+        };
+        for (others, notes) in [
+            (vec![], 1),
+            (vec![outsourcer, host_end], 1),
+            (vec![Member::default()], 0),
+        ] {
+            let members: Vec<Member> = [own.clone()].into_iter().chain(others).collect();
+            let mut found = Findings::default();
+            judge_members(&members, &mut found);
+            assert_eq!(found.notes.len(), notes, "{members:?}");
+        }
     }
 
     #[test]

@@ -242,7 +242,7 @@ pub fn switch_tunnels(on: bool) -> Result<()> {
 /// Prints the VMs that tunnels reach, and their CIDs.
 pub fn tunnels(json: bool) -> Result<()> {
     let mut vms = client()?.members()?;
-    vms.retain(|member| !member.is_host);
+    vms.retain(Member::is_vm);
     let loaded = Path::new(TUNNELS).exists();
     // An older module has no switch.
     let switch = fs::read_to_string(TUNNELS_ENABLED);

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use hallway_abi::netlink as abi;
 pub use hallway_abi::socket::CGROUPS_MAX;
+use hallway_abi::tunnel::CID_HOST;
 use hallway_abi::{counter, reason};
 use hallway_membership::{Uuid, HOST_SLOT};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
@@ -118,12 +119,27 @@ pub struct Member {
     /// Whether it is the host's own slot.
     #[serde(rename = "host")]
     pub is_host: bool,
+    /// Whether it is an outsourcer, which is no VM and has no tunnels.
+    #[serde(rename = "outsourcer")]
+    pub is_outsourcer: bool,
     /// Addresses that it publishes.
     pub addresses: Vec<IpAddr>,
     /// Its CID in `AF_VSOCK`.
     pub cid: u32,
     /// Tunnels with it now, those that are being closed too.
     pub tunnels: u32,
+}
+
+impl Member {
+    /// Whether tunnels may reach it, if it is another one: it is a VM, or the host end.
+    pub fn is_vm(&self) -> bool {
+        !self.is_host && !self.is_outsourcer
+    }
+
+    /// Whether it is the host's end of tunnels.
+    pub fn is_host_end(&self) -> bool {
+        self.cid == CID_HOST
+    }
 }
 
 /// An attached connection, or an outsourced socket.
@@ -377,6 +393,7 @@ fn member(answer: &Attributes) -> Member {
         generation: answer.u32(abi::A_GENERATION).unwrap_or_default(),
         is_self,
         is_host: slot == Some(HOST_SLOT as u32) && !is_self,
+        is_outsourcer: answer.has(abi::A_OUTSOURCER),
         addresses: answer.bytes16(abi::A_ADDRESS).map(address).collect(),
         cid: answer.u32(abi::A_CID).unwrap_or_default(),
         tunnels: answer.u32(abi::A_TUNNELS).unwrap_or_default(),
@@ -548,6 +565,17 @@ mod tests {
         assert!(member.is_self && !member.is_host);
         assert_eq!(member.addresses.len(), 2);
         assert_eq!(member.cid, 0x4000_0001);
+        assert!(member.is_vm());
+    }
+
+    #[test]
+    fn an_outsourcer_is_no_vm() {
+        let slot = |slot: u32| Attribute::new(abi::A_SLOT, slot.to_ne_bytes().into());
+        let flag = || Attribute::new(abi::A_OUTSOURCER, Vec::new());
+        assert!(member(&parsed(vec![slot(2)])).is_vm());
+        assert!(!member(&parsed(vec![slot(0)])).is_vm());
+        let outsourcer = member(&parsed(vec![slot(2), flag()]));
+        assert!(outsourcer.is_outsourcer && !outsourcer.is_vm());
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn parse(to: &str) -> Result<(Name<'_>, u32)> {
 pub fn find(name: &str, members: &[Member]) -> Result<u32> {
     let mut cids: Vec<u32> = members
         .iter()
-        .filter(|member| member.name == name && !member.is_host && !member.is_self)
+        .filter(|member| member.name == name && member.is_vm() && !member.is_self)
         .map(|member| member.cid)
         .collect();
     // It may share several regions with this one.
@@ -236,6 +236,10 @@ mod tests {
             member("192.0.2.1", 10),
             member("localhost", 11),
             member("127.1", 12),
+            Member {
+                is_outsourcer: true,
+                ..member("outsourcer", 13)
+            },
         ])
     }
 
@@ -326,6 +330,7 @@ mod tests {
             ("twin:5000", Errno::ENOTUNIQ),
             ("vsock://twin:5000", Errno::ENOTUNIQ),
             ("vsock://vm1:5000", Errno::EHOSTUNREACH),
+            ("vsock://outsourcer:5000", Errno::EHOSTUNREACH),
             ("vsock://vm2", Errno::EINVAL),
             ("tcp://host:70000", Errno::EINVAL),
             ("host.example:70000", Errno::EINVAL),
