@@ -33,8 +33,18 @@ pub fn parse(to: &str) -> Result<(Name<'_>, u32)> {
 /// The CID of the VM with this name among `members`.
 ///
 /// # Errors
-/// EHOSTUNREACH: none has it. ENOTUNIQ: several have it.
+/// EHOSTUNREACH: none has it. ENOTUNIQ: several have it. EACCES: this user is shown no names.
 pub fn find(name: &str, members: &[Member]) -> Result<u32> {
+    // Each member has a name, and this guest has one of its own.
+    if !members.is_empty() && members.iter().all(|member| member.name.is_empty()) {
+        return Err(Error::new(
+            Errno::EACCES,
+            format!(
+                "{name}: the module shows names of VMs to root alone (CAP_NET_ADMIN): run as \
+                 root, or give the CID"
+            ),
+        ));
+    }
     let mut cids: Vec<u32> = members
         .iter()
         .filter(|member| member.name == name && member.is_vm() && !member.is_self)
@@ -322,6 +332,30 @@ mod tests {
             endpoint("vsock://vm2:5000", none).unwrap_err().errno(),
             Errno::ENODEV as i32
         );
+    }
+
+    #[test]
+    fn names_are_for_those_that_the_module_shows_them() {
+        let nameless = || {
+            let all = known()?.into_iter();
+            let forget = |member: Member| Member {
+                name: String::new(),
+                ..member
+            };
+            Ok(all.map(forget).collect())
+        };
+        let error = endpoint("vsock://vm2:5000", nameless).unwrap_err();
+        assert_eq!(error.errno(), Errno::EACCES as i32);
+        assert!(error.to_string().contains("run as root, or give the CID"));
+        assert_eq!(endpoint("vsock://7:5000", nameless), tunnel(7, 5000));
+        // It may be a host of TCP.
+        let Ok(Endpoint::Tcp { no_tunnel, .. }) = endpoint("vm2:5000", nameless) else {
+            panic!("a tunnel");
+        };
+        assert!(no_tunnel.unwrap().contains("run as root"));
+        let none = || Ok(Vec::new());
+        let error = endpoint("vsock://vm2:5000", none).unwrap_err();
+        assert_eq!(error.errno(), Errno::EHOSTUNREACH as i32);
     }
 
     #[test]
