@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
+use hallway_log::with_remedy;
 use hallway_netlink::{Client, Connection, Direction, Error, Member, Module};
 use serde::Serialize;
 
@@ -230,6 +231,7 @@ pub fn switch_tunnels(on: bool) -> Result<()> {
     }
     let value = if on { "1" } else { "0" };
     fs::write(TUNNELS_ENABLED, value)
+        .map_err(with_remedy)
         .with_context(|| format!("switching tunnels, by {TUNNELS_ENABLED}"))?;
     let what = match on {
         true => "on",

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
+use hallway_log::with_remedy;
 use hallway_netlink::CGROUPS_MAX;
 
 use crate::guest::client;
@@ -85,13 +86,15 @@ pub fn execute(command: &[OsString]) -> Result<()> {
     find_id(Path::new(ROOT))?;
     match fs::create_dir(EXEC) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("{EXEC} (a cgroup of version 2)"))
+            return Err(with_remedy(error))
+                .with_context(|| format!("{EXEC} (a cgroup of version 2)"))
         }
         _ => {}
     }
     include_exec()?;
     let processes = Path::new(EXEC).join("cgroup.procs");
-    fs::write(&processes, "0").with_context(|| processes.display().to_string())?;
+    let moved = fs::write(&processes, "0").map_err(with_remedy);
+    moved.with_context(|| processes.display().to_string())?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }

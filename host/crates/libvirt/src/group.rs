@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use hallway_log::with_remedy;
 use hallway_membership::FileLock;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -76,7 +77,7 @@ pub fn lock(dir: &Path, limit: Duration) -> Result<FileLock> {
     let path = dir.join(".lock");
     let deadline = Instant::now() + limit;
     loop {
-        let lock = FileLock::take(&path);
+        let lock = FileLock::take(&path).map_err(with_remedy);
         let lock = lock.with_context(|| format!("{}: cannot be locked", path.display()))?;
         if let Some(lock) = lock {
             return Ok(lock);
@@ -94,7 +95,8 @@ pub fn lock(dir: &Path, limit: Duration) -> Result<FileLock> {
 fn make(dir: &Path) -> Result<()> {
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o755).create(dir);
-    made.with_context(|| format!("{}: cannot be made: run as root", dir.display()))
+    let made = made.map_err(with_remedy);
+    made.with_context(|| format!("{}: cannot be made", dir.display()))
 }
 
 /// Path of a group's file.
@@ -136,7 +138,8 @@ pub fn write(path: &Path, content: &Content) -> Result<()> {
     let new = path.with_extension("new");
     let text = format!("{HEAD}{}", toml::to_string(content)?);
     let mut file = File::create(&new)
-        .with_context(|| format!("{}: cannot be written: run as root", new.display()))?;
+        .map_err(with_remedy)
+        .with_context(|| format!("{}: cannot be written", new.display()))?;
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;

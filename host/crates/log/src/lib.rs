@@ -4,7 +4,7 @@
 //! adds.
 
 use std::fmt;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use nix::sys::stat::fstat;
@@ -80,6 +80,14 @@ pub fn start(level: Level) {
     }
 }
 
+/// An error of the system; it says that root may do this, if another user may not.
+pub fn with_remedy(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow::anyhow!("{error}: run as root"),
+        _ => error.into(),
+    }
+}
+
 /// Prints the error with which a program of this name ends. [`start`] need not have been called.
 pub fn print_error(name: &str, error: &anyhow::Error) {
     let priority = match is_journal() {
@@ -90,4 +98,23 @@ pub fn print_error(name: &str, error: &anyhow::Error) {
     let text = format!("{name}: {error:#}").replace('\n', &format!("\n{priority}"));
     // At once: others may write there, too. As for the log, the reader may have ended.
     let _ = std::io::stderr().write_all(format!("{priority}{text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn what_root_alone_may_do_says_so() {
+        for (errno, is_said) in [
+            (Errno::EACCES, true),
+            (Errno::EPERM, true),
+            (Errno::ENOENT, false),
+        ] {
+            let error = with_remedy(errno.into()).to_string();
+            assert_eq!(error.ends_with("run as root"), is_said, "{error}");
+        }
+    }
 }
