@@ -90,7 +90,7 @@ fn cpus_row(name: &str, cpus: &Cpus) -> Vec<String> {
 /// The error of an answer that is no answer to the query.
 pub fn refuse<T>(answer: Answer) -> Result<T> {
     match answer {
-        Answer::Error { message } => bail!("hallwayd: {message}"),
+        Answer::Error { message } | Answer::Away { message } => bail!("hallwayd: {message}"),
         _ => bail!("hallwayd answers something else"),
     }
 }

@@ -127,7 +127,11 @@ pub fn run_or_say(run_dir: &Path, vm: &str, command: &[OsString]) -> Result<()> 
     // A VM that has gone gets nothing, and is no failure. hallwayd may be restarted just now.
     let resume = || ask(run_dir, Query::Resume { vm: vm.into() });
     let resumed = resume().or_else(|_| follow(resume));
-    let resumed = resumed.map(drop).with_context(|| lacks(vm));
+    let resumed = resumed.and_then(|answer| match answer {
+        Answer::Resuming | Answer::Away { .. } => Ok(()),
+        other => refuse(other),
+    });
+    let resumed = resumed.with_context(|| lacks(vm));
     if ended.as_ref().is_ok_and(ExitStatus::success) {
         return resumed;
     }

@@ -119,6 +119,33 @@ fn a_release_that_ended_is_known_to_the_next_hallwayd() {
         );
         assert_eq!(ended.status.code(), Some(code), "{ended:?}");
     }
+    // A VM that has gone gets none. Another refusal is an error, but the command's status counts.
+    let away = || {
+        let message = "web1 does not run here".into();
+        Some(Answer::Away { message })
+    };
+    let refusal = || {
+        let message = "no VM \"web1\" is in the configuration".into();
+        Some(Answer::Error { message })
+    };
+    for (last, script, code, part) in [
+        (away(), "exit 0", 0, ""),
+        (refusal(), "exit 0", 1, "web1 lacks its ring memory"),
+        (refusal(), "exit 3", 3, "is in the configuration"),
+    ] {
+        let ended = run(
+            "refused-after",
+            &["release", "web1"],
+            &["--", "sh", "-c", script],
+            vec![stage(Release::Out), last],
+        );
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{said}");
+        assert!(
+            said.contains(part) && (code != 0 || said.is_empty()),
+            "{said}"
+        );
+    }
     // hallwayd is restarted meanwhile.
     let ended = run(
         "restarted",

@@ -148,6 +148,11 @@ pub enum Answer {
         /// Those that it has.
         connections: u32,
     },
+    /// The answer to [`Query::Resume`] where the VM does not run here: it has no memory to get.
+    Away {
+        /// How it is not here.
+        message: String,
+    },
     /// The query failed.
     Error {
         /// Why, and what to do.

@@ -239,7 +239,10 @@ impl Server {
                 answer(begun, Answer::Release)
             }
             Query::ReleaseStage { vm } => answer(vms.release_stage(&vm), Answer::Release),
-            Query::Resume { vm } => answer(vms.resume(&vm), |()| Answer::Resuming),
+            Query::Resume { vm } => match (vms.is_away(&vm), vms.resume(&vm)) {
+                (true, Err(message)) => Answer::Away { message },
+                (_, resumed) => answer(resumed, |()| Answer::Resuming),
+            },
             Query::Reload => answer(self.reload(), |()| Answer::Reloading),
             Query::Migration { vm } => answer(vms.migration(&vm), Answer::Migration),
             Query::CancelMigration { vm } => answer(vms.cancel_migration(&vm), Answer::Migration),

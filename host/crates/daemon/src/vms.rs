@@ -423,6 +423,12 @@ impl Vms {
         self.find(vm)?.resume()
     }
 
+    /// Whether a VM is not here, as [`Vm::is_away`] says.
+    pub fn is_away(&self, vm: &str) -> bool {
+        let number = self.number(vm);
+        number.is_ok_and(|number| self.all[number].is_away())
+    }
+
     /// Whether a VM's ring memory is released, or on its way out.
     pub fn is_released(&self, number: usize) -> bool {
         self.all[number].is_released()

@@ -660,6 +660,13 @@ impl Vm {
         self.release.clone().ok_or_else(none)
     }
 
+    /// Whether nothing of it is here that could get ring memory: no QEMU answers, or its guest
+    /// runs elsewhere.
+    pub fn is_away(&self) -> bool {
+        let is_gone = !self.is_up() || self.elsewhere && !self.is_migrating();
+        self.monitor.is_some() && is_gone && !self.is_released()
+    }
+
     /// Has its ring memory plugged in again.
     pub fn resume(&mut self) -> Result<(), String> {
         match self.release {
@@ -860,6 +867,7 @@ mod tests {
         vm.release(limit).unwrap();
         assert!(!vm.can_plug());
         assert!(vm.resume().unwrap_err().contains("being taken out"));
+        assert!(!vm.is_away());
         vm.hear_down("QEMU hung up".into());
         assert!(matches!(vm.release_stage(), Ok(Release::Failed { .. })));
 
@@ -888,6 +896,7 @@ mod tests {
         vm.hear_down("QEMU hung up".into());
         vm.hear_ended(8);
         assert!(vm.resume().unwrap_err().contains("QEMU hung up"));
+        assert!(vm.is_away());
         answers(&mut vm, 8);
         assert_eq!((vm.can_plug(), vm.released_qemu()), (true, None));
     }
