@@ -303,7 +303,7 @@ def test_firewall(guest: Guest) -> None:
         "doctor sees the rules",
         60 * guest.pair.slow,
     )
-    guest.advises("remove them, or load the module with honour_filters=N")
+    guest.advises("remove them, or: echo N >/sys/module/hallway/parameters/honour_filters")
     rules.kill()
     assert not rules.wait(60 * guest.pair.slow).code
     stream.stop()

@@ -44,8 +44,8 @@ const ADVICE: &[(&str, Advice)] = &[
     ("UNRESPONSIVE", Do("look at the peer's VM: it is paused, hangs, or has no CPU")),
     ("TIMESTAMP", Do("turn SO_TIMESTAMP and SO_TIMESTAMPING off in the program: bytes in rings have no packets")),
     ("IDLE", Leave("it gets a ring again when it is used")),
-    ("FILTERED", Do("packet rules in the guest see its packets: remove them, or load the module with honour_filters=N")),
-    ("SMALL", Do("load the module with a larger ring_bytes_max, or have the program wait for fewer bytes (SO_RCVLOWAT)")),
+    ("FILTERED", Do("packet rules in the guest see its packets: remove them, or: echo N >/sys/module/hallway/parameters/honour_filters")),
+    ("SMALL", Do("echo 16777216 >/sys/module/hallway/parameters/ring_bytes_max, or have the program wait for fewer bytes (SO_RCVLOWAT)")),
     ("SUSPENDED", Leave("it passes once the machine goes on")),
     ("NAMESPACE", Leave("containers with a network of their own use that: --net=host shares the VM's")),
     ("SCOPE", Leave("hallway outsource on --cgroup names all its cgroups, hallway outsource on is for all programs")),
@@ -84,5 +84,24 @@ mod tests {
             assert_ne!(advise(name), UNKNOWN, "{name}");
         }
         assert_eq!(advise("UNKNOWN"), UNKNOWN);
+    }
+
+    #[test]
+    fn a_parameter_that_can_be_written_needs_no_other_load() {
+        const FILTERS: &str = include_str!("../../../../../kmod/switch/filters.c");
+        const BUDGET: &str = include_str!("../../../../../kmod/switch/budget.c");
+        for (reason, name, source) in [
+            ("FILTERED", "honour_filters", FILTERS),
+            ("SMALL", "ring_bytes_max", BUDGET),
+        ] {
+            let Advice::Do(remedy) = advise(reason) else {
+                panic!("{reason} has no remedy");
+            };
+            let path = format!(">/sys/module/hallway/parameters/{name}");
+            assert!(remedy.contains(&path), "{remedy}");
+            let mut lines = source.lines();
+            let is_it = |line: &&str| line.starts_with("module_param") && line.contains(name);
+            assert!(lines.find(is_it).unwrap().contains("0644"), "{name}");
+        }
     }
 }
