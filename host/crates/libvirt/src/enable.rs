@@ -174,13 +174,17 @@ pub fn disable(common: &Common) -> Result<()> {
     let path = group::path(&common.config_dir, &common.group)?;
     let _lock = group::lock(&common.config_dir, common.limit())?;
     let libvirt = Libvirt::connect(common.limit())?;
+    let refuse =
+        |name: &str| refuse_found(&common.config_dir, &path, |vms| libvirt.find_in(vms, name));
     let Some(before) = group::read(&path)? else {
+        common.vms.iter().try_for_each(|name| refuse(name))?;
         bail!("there is no group {} in {}", common.group, path.display());
     };
     let mut content = before.clone();
     let mut leaving = Vec::new();
     for name in &common.vms {
         let Some(at) = libvirt.find_in(&content.vm, name)? else {
+            refuse(name)?;
             bail!("{name} is not in group {}", common.group);
         };
         let vm = &mut content.vm[at];
@@ -429,6 +433,17 @@ fn bytes(size: &str) -> Result<u64> {
 
 /// Refuses a domain that is in a group with another file: hallwayd takes a VM once.
 fn refuse_other_group(dir: &Path, own: &Path, uuid: &str) -> Result<()> {
+    let find = |vms: &[Vm]| Ok(vms.iter().position(|vm| vm.uuid == uuid));
+    refuse_found(dir, own, find)
+}
+
+/// An error that names the group of a VM, and the command that takes the VM out of it, where
+/// `find` finds one in the file of another group than `own`.
+fn refuse_found(
+    dir: &Path,
+    own: &Path,
+    find: impl Fn(&[Vm]) -> Result<Option<usize>>,
+) -> Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path == own || path.extension().is_none_or(|end| end != "toml") {
@@ -438,8 +453,8 @@ fn refuse_other_group(dir: &Path, own: &Path, uuid: &str) -> Result<()> {
         let Ok(Some(other)) = group::read(&path) else {
             continue;
         };
-        if let Some(vm) = other.vm.iter().find(|vm| vm.uuid == uuid) {
-            let (name, group) = (&vm.name, path.file_stem().unwrap_or_default());
+        if let Some(at) = find(&other.vm)? {
+            let (name, group) = (&other.vm[at].name, path.file_stem().unwrap_or_default());
             let group = group.to_string_lossy();
             let place = match dir == Path::new(CONFIG_DIR) {
                 true => String::new(),

@@ -156,6 +156,23 @@ fn a_domain_of_another_group_is_named_with_the_command_that_takes_it_out() {
     assert!(said.contains(&wanted), "{said}");
     let files = std::fs::read_dir(dir.join("config")).unwrap();
     assert_eq!(files.count(), 1);
+    // So does a command that would take it out of a group with a file, or without one.
+    for with_file in [false, true] {
+        if with_file {
+            file_with(
+                &dir,
+                "other",
+                "5b0c4b7e-6f52-4d6e-9a39-3f1c5d1b7a01",
+                &["default"],
+            );
+        }
+        for name in ["test", "old"] {
+            let said = error(&run("disable", &dir, "test:///default", name));
+            assert!(said.contains(&wanted), "{said}");
+        }
+    }
+    let said = error(&run("disable", &dir, "test:///default", "none"));
+    assert!(said.contains("none is not in group default"), "{said}");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
