@@ -17,14 +17,14 @@ use hallway_abi::tunnel::{CID_FIRST, CID_GIVEN_FIRST, HOST_UUID};
 use hallway_control::{is_vm_name, VM_NAMES};
 use hallway_cpus::{Limits, Mechanism, Rules};
 use hallway_host::Policy as TunnelPolicy;
-use hallway_membership::{is_own, Error, Geometry, Uuid};
+use hallway_membership::{is_own, parse_size, Error, Geometry, Uuid};
 use hallway_outsource::orders::{check_family, Policy};
 use nix::unistd::{Gid, Group as UserGroup, Uid, User};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::options::Options;
-use crate::regionspec::{check_name, parse_size, RegionSpec, OUTSOURCED, PAIR, SLOTS, TUNNELED};
+use crate::regionspec::{check_name, RegionSpec, OUTSOURCED, PAIR, SLOTS, TUNNELED};
 use crate::run::{check_dir, SOCKET_PATH_MAX};
 
 /// Members of a pair's region: the host and two VMs.

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use hallway_membership::Geometry;
+use hallway_membership::{parse_number, parse_size, Geometry};
 
 /// What the name of a pair's region has before the names of its two VMs.
 pub const PAIR: &str = "pair.";
@@ -74,30 +74,6 @@ pub fn check_name(name: &str) -> Result<(), String> {
         ));
     }
     Ok(())
-}
-
-/// Reads a number of bytes such as `256M`.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let shift = match text.chars().last() {
-        Some('K' | 'k') => 10,
-        Some('M' | 'm') => 20,
-        Some('G' | 'g') => 30,
-        _ => 0,
-    };
-    let digits = if shift == 0 {
-        text
-    } else {
-        &text[..text.len() - 1]
-    };
-    parse_number(digits)
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| format!("{text:?} is no size: a number, with K, M or G"))
-}
-
-/// Reads digits alone: `parse` takes a sign, too.
-fn parse_number(text: &str) -> Option<u64> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    is_plain.then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]

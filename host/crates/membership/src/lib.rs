@@ -12,6 +12,7 @@
 mod lock;
 mod page;
 mod region;
+mod size;
 pub mod slice;
 mod text;
 
@@ -20,4 +21,5 @@ pub use page::{Address, CpuReport, Page, Reply, Request, CANDIDATES_MAX};
 pub use region::{
     check_memory, check_room, is_in_memory, Error, Geometry, Header, Member, Region, HOST_SLOT,
 };
+pub use size::{parse_number, parse_size};
 pub use text::{printable, random_bytes, Uuid};
