@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Result};
-use hallway_control::{ask, Answer, Connection, Liveness, NotPermitted, Query, Status};
+use hallway_control::{ask, Answer, Connection, Liveness, NotPermitted, Query, Region, Status, Vm};
 use hallway_netlink::{Connection as Socket, Member, Module, OfReason};
 use nix::unistd::geteuid;
 
@@ -110,84 +110,10 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
         );
     }
     for vm in &status.vms {
-        let joined = |uuid: &str| {
-            let of = |region: &hallway_control::Region| {
-                let mut members = region.members.iter();
-                members.any(|m| m.uuid == uuid && m.liveness != Liveness::Absent)
-            };
-            status.regions.iter().any(of)
-        };
-        if let Some(why) = vm.problem.as_ref().filter(|_| vm.off) {
-            found.note(
-                format!("{}: {why}", vm.name),
-                format!("virsh start {} starts it, if it is to run", vm.name),
-            );
-        } else if let Some(problem) = &vm.problem {
-            let remedy = match vm.monitor.as_deref() == Some(Path::new("libvirt")) {
-                true => "look at libvirt (systemctl status libvirtd), or at the VM (virsh list --all)",
-                false => "start its QEMU with the -qmp of hallway qemu-args; /run/hallway-vms belongs to QEMU's user",
-            };
-            found.add(format!("{}: {problem}", vm.name), remedy);
-        } else if vm.connected
-            && !status
-                .connections
-                .iter()
-                .any(|one| has_asked(one, &vm.uuid))
-        {
-            found.add(
-                format!("{}: runs, and its guest has not asked for anything", vm.name),
-                "install hallway-guest in it (hallway doctor there says what it lacks); if the VM \
-                 was enabled while it ran, shut it down and start it, since a reboot adds no device",
-            );
-        } else if vm.released {
-            found.add(
-                format!("{}: its ring memory was released, and stays out", vm.name),
-                format!(
-                    "hallway resume {}, once its snapshot is made or its migration has failed; a \
-                     VM that was restored, or came here, gets it by itself",
-                    vm.name
-                ),
-            );
-        } else if vm.connected && vm.plugs.is_empty() && !joined(&vm.uuid) {
-            found.note(
-                format!("{}: has no ring memory", vm.name),
-                "VMs of a group with isolation = \"pair\" get it at their first traffic with each other",
-            );
-        }
-        if let Some(problem) = vm.cpus.as_ref().and_then(|cpus| cpus.problem.as_ref()) {
-            found.add(
-                format!("{}: CPUs: {problem}", vm.name),
-                "docs/cpus.md says what the host and the guest need; hallway cpus shows more",
-            );
-        }
-        for lacking in &vm.not_running {
-            found.add(
-                format!("{}: {lacking}", vm.name),
-                "the text names what to change; journalctl -u hallwayd has more",
-            );
-        }
-        for plug in &vm.plugs {
-            if let Some(problem) = &plug.problem {
-                found.add(
-                    format!("{}: region {}: {problem}", vm.name, plug.region),
-                    format!(
-                        "the text names what to change; hallwayd tries again every 10 s, but \
-                         what another took out is plugged in by hallway resume {}",
-                        vm.name
-                    ),
-                );
-            }
-        }
+        judge_vm(vm, status, found);
     }
     for one in &status.connections {
-        if let Some(problem) = &one.problem {
-            let name = one.name.as_deref().unwrap_or("a QEMU");
-            found.add(
-                format!("{name}: {problem}"),
-                "raise the limit of descriptors of its QEMU: LimitNOFILE of what starts it, or \
-                 max_files in /etc/libvirt/qemu.conf",
-            );
-        }
+        judge_connection(one, found);
     }
     for (name, why) in refusals(&status.connections, &status.vms) {
         found.add(
@@ -196,13 +122,107 @@ fn judge(status: &Status, domain: Option<Domain>, found: &mut Findings) {
         );
     }
     for region in &status.regions {
-        let still = region.members.iter();
-        for member in still.filter(|member| member.liveness == Liveness::Unresponsive) {
+        judge_region(region, found);
+    }
+}
+
+fn judge_vm(vm: &Vm, status: &Status, found: &mut Findings) {
+    judge_state(vm, status, found);
+    if let Some(problem) = vm.cpus.as_ref().and_then(|cpus| cpus.problem.as_ref()) {
+        found.add(
+            format!("{}: CPUs: {problem}", vm.name),
+            "docs/cpus.md says what the host and the guest need; hallway cpus shows more",
+        );
+    }
+    for lacking in &vm.not_running {
+        found.add(
+            format!("{}: {lacking}", vm.name),
+            "the text names what to change; journalctl -u hallwayd has more",
+        );
+    }
+    for plug in &vm.plugs {
+        if let Some(problem) = &plug.problem {
             found.add(
-                format!("{} in region {} is unresponsive", member.name, region.name),
-                "it is paused, hangs, or has no CPU: its connections go by TCP until it responds",
+                format!("{}: region {}: {problem}", vm.name, plug.region),
+                format!(
+                    "the text names what to change; hallwayd tries again every 10 s, but \
+                     what another took out is plugged in by hallway resume {}",
+                    vm.name
+                ),
             );
         }
+    }
+}
+
+/// Judges whether a VM runs, and has or could have ring memory.
+fn judge_state(vm: &Vm, status: &Status, found: &mut Findings) {
+    let joined = |uuid: &str| {
+        let of = |region: &Region| {
+            let mut members = region.members.iter();
+            members.any(|m| m.uuid == uuid && m.liveness != Liveness::Absent)
+        };
+        status.regions.iter().any(of)
+    };
+    if let Some(why) = vm.problem.as_ref().filter(|_| vm.off) {
+        found.note(
+            format!("{}: {why}", vm.name),
+            format!("virsh start {} starts it, if it is to run", vm.name),
+        );
+    } else if let Some(problem) = &vm.problem {
+        let remedy = match vm.monitor.as_deref() == Some(Path::new("libvirt")) {
+            true => "look at libvirt (systemctl status libvirtd), or at the VM (virsh list --all)",
+            false => "start its QEMU with the -qmp of hallway qemu-args; /run/hallway-vms belongs to QEMU's user",
+        };
+        found.add(format!("{}: {problem}", vm.name), remedy);
+    } else if vm.connected
+        && !status
+            .connections
+            .iter()
+            .any(|one| has_asked(one, &vm.uuid))
+    {
+        found.add(
+            format!(
+                "{}: runs, and its guest has not asked for anything",
+                vm.name
+            ),
+            "install hallway-guest in it (hallway doctor there says what it lacks); if the VM \
+             was enabled while it ran, shut it down and start it, since a reboot adds no device",
+        );
+    } else if vm.released {
+        found.add(
+            format!("{}: its ring memory was released, and stays out", vm.name),
+            format!(
+                "hallway resume {}, once its snapshot is made or its migration has failed; a \
+                 VM that was restored, or came here, gets it by itself",
+                vm.name
+            ),
+        );
+    } else if vm.connected && vm.plugs.is_empty() && !joined(&vm.uuid) {
+        found.note(
+            format!("{}: has no ring memory", vm.name),
+            "VMs of a group with isolation = \"pair\" get it at their first traffic with each other",
+        );
+    }
+}
+
+fn judge_connection(one: &Connection, found: &mut Findings) {
+    if let Some(problem) = &one.problem {
+        let name = one.name.as_deref().unwrap_or("a QEMU");
+        found.add(
+            format!("{name}: {problem}"),
+            "raise the limit of descriptors of its QEMU: LimitNOFILE of what starts it, or \
+             max_files in /etc/libvirt/qemu.conf",
+        );
+    }
+}
+
+fn judge_region(region: &Region, found: &mut Findings) {
+    let still = region.members.iter();
+    for member in still.filter(|member| member.liveness == Liveness::Unresponsive) {
+        found.add(
+            format!("{} in region {} is unresponsive", member.name, region.name),
+            "it is paused, hangs, or has no CPU: its connections go by TCP until it responds",
+        );
     }
 }
 
@@ -275,9 +295,8 @@ pub fn guest() -> Result<()> {
         judge_sockets(&client.connections()?, &mut found);
         judge_natives(&module.natives, &mut found);
     } else {
-        let text = guest::not_loaded();
-        let (what, remedy) = text.split_once(": ").unwrap_or((&text, ""));
-        found.add(what, remedy);
+        let lacking = guest::not_loaded();
+        found.add(lacking.what, lacking.remedy);
     }
     found.report("all is well: connections to members go through rings")
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! In a guest: what the module shows, and its switch.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use anyhow::{bail, Context, Result};
 use hallway_log::with_remedy;
@@ -59,11 +59,23 @@ pub fn is_guest() -> bool {
     !devices().is_empty() || xen::domain() == Some(Domain::Guest)
 }
 
-/// The message that the module is not loaded, with what may be in its way.
-pub fn not_loaded() -> String {
-    let mut text =
-        "module hallway is not loaded: run modprobe hallway (until then connections are plain TCP)"
-            .to_string();
+/// That the module is not loaded.
+pub struct NotLoaded {
+    /// What lacks.
+    pub what: &'static str,
+    /// What to do, and what may be in its way.
+    pub remedy: String,
+}
+
+impl fmt::Display for NotLoaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.remedy)
+    }
+}
+
+/// The message that the module is not loaded.
+pub fn not_loaded() -> NotLoaded {
+    let mut text = String::from("run modprobe hallway (until then connections are plain TCP)");
     if !is_guest() {
         text += &format!(
             "\nthis machine has no ivshmem device: on a host run hallway status; in a guest {NO_DEVICE}"
@@ -88,7 +100,10 @@ pub fn not_loaded() -> String {
              console within 10 s), or turn {cause} off"
         );
     }
-    text
+    NotLoaded {
+        what: "module hallway is not loaded",
+        remedy: text,
+    }
 }
 
 fn read(path: &str) -> String {
@@ -383,4 +398,18 @@ pub fn switch(on: bool) -> Result<()> {
         }
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_that_is_not_loaded_has_a_remedy_apart() {
+        let NotLoaded { what, remedy } = not_loaded();
+        assert!(remedy.starts_with("run modprobe hallway ("), "{remedy}");
+        let text = not_loaded().to_string();
+        assert_eq!(text, format!("{what}: {remedy}"));
+        assert!(text.starts_with("module hallway is not loaded: run modprobe"));
+    }
 }
