@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
-use hallway_qmp::NOT_RUNNING;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{recvmsg, ControlMessageOwned, MsgFlags, UnixAddr};
@@ -239,6 +238,9 @@ fn failed(error: &anyhow::Error) -> Value {
     json!({ "error": { "class": class, "desc": format!("{error:#}") } })
 }
 
+/// Class of that error, as hallwayd's client of monitors has it.
+const NOT_RUNNING: &str = "NotRunning";
+
 /// The domain with this name is shut off.
 #[derive(Debug)]
 struct NotRunning(String);
@@ -441,7 +443,7 @@ mod tests {
     #[test]
     fn a_domain_that_is_shut_off_has_a_class_of_its_own() {
         let off = failed(&NotRunning("web1".into()).into());
-        assert_eq!(off["error"]["class"], NOT_RUNNING);
+        assert_eq!(off["error"]["class"], hallway_qmp::NOT_RUNNING);
         assert_eq!(off["error"]["desc"], "libvirt does not run domain web1");
         assert_eq!(failed(&anyhow!("no"))["error"]["class"], "GenericError");
     }
