@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from itertools import starmap
 
 from hallway_lab.paths import REPO
+from hallway_tests.mutants import Misfit, Mutant, put_in
 
 SCRIPTS = "tests/module/mutants", "tests/ring/mutants"
 
 
 def fit() -> list[str]:
-    """The text that a mutant replaces stands in each file that it names."""
+    """The text that a mutant replaces stands in each file that it names, as often as it says."""
     findings = []
     for script in SCRIPTS:
         loader = SourceFileLoader("mutants", str(REPO / script))
@@ -20,10 +22,10 @@ def fit() -> list[str]:
         assert spec
         module = module_from_spec(spec)
         loader.exec_module(module)
-        for name, files, old, *_ in module.MUTANTS:
-            findings += [
-                f"{script}: {name}: {file} no longer has {old!r}: write the mutant again"
-                for file in files.split()
-                if old not in (REPO / "kmod" / file).read_text()
-            ]
+        for mutant in starmap(Mutant, module.MUTANTS):
+            for file in mutant.files.split():
+                try:
+                    put_in((REPO / "kmod" / file).read_text(), mutant.old, mutant.new, mutant.times)
+                except Misfit as misfit:
+                    findings.append(f"{script}: {mutant.name}: {file}: {misfit}")
     return findings
