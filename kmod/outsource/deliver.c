@@ -18,6 +18,7 @@
 #include <net/route.h>
 #include <net/udp.h>
 
+#include "../compat/recverr.h"
 #include "../obs/counters.h"
 
 /* Records of one turn, and bytes, with bottom halves off. */
@@ -180,16 +181,6 @@ static void deliver_data(struct hall_out *out, const struct hallway_datagram *he
 	WRITE_ONCE(out->rx_bytes, out->rx_bytes + head->length);
 }
 
-static bool wants_errors(const struct sock *sk)
-{
-#ifdef inet_test_bit
-	return sk->sk_family == AF_INET6 ? inet6_test_bit(RECVERR6, sk) :
-					   inet_test_bit(RECVERR, sk);
-#else
-	return sk->sk_family == AF_INET6 ? inet6_sk(sk)->recverr : inet_sk(sk)->recverr;
-#endif
-}
-
 /*
  * As ip_icmp_error(): the packet has the addresses that recvmsg() looks for, and what
  * control messages say of the packet of ICMP. Programs can see the rest of its headers.
@@ -241,7 +232,7 @@ static bool is_hard(u32 error)
 
 static void report_error(struct sock *sk, const struct hallway_datagram *head)
 {
-	if (wants_errors(sk))
+	if (hall_inet_has_recverr(sk))
 		queue_error(sk, head);
 	else if (sk->sk_state != TCP_ESTABLISHED || !is_hard(head->error))
 		return;

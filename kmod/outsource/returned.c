@@ -13,7 +13,6 @@
 #include <linux/sched.h>
 #include <net/ipv6.h>
 
-#include "../compat/cork.h"
 #include "../compat/file.h"
 #include "../obs/counters.h"
 
@@ -197,7 +196,7 @@ static void send_natively(struct sock *sk, struct sk_buff *skb)
 	if (sk->sk_family == AF_INET && !ipv6_addr_v4mapped(&to->address))
 		return;
 	/* It would become a part of the one that the program is making. */
-	if (READ_ONCE(udp_sk(sk)->pending) || hall_udp_is_corked(sk))
+	if (READ_ONCE(udp_sk(sk)->pending) || udp_test_bit(CORK, sk))
 		return;
 	/* The program has disconnected it: it has no port any more. */
 	if (!READ_ONCE(inet_sk(sk)->inet_sport))
