@@ -14,11 +14,6 @@
 
 #include "../compat/udp.h"
 
-static bool has_port(const struct sock *sk)
-{
-	return sk->sk_userlocks & SOCK_BINDPORT_LOCK;
-}
-
 /*
  * The socket's object, in the hash, or NULL: its port is not the program's choice, it has
  * one, or there is no outsourcer.
@@ -28,7 +23,7 @@ static struct hall_out *make_bound(struct socket *sock, bool native_till_now, gf
 	struct sock *sk = sock->sk;
 	struct hall_out *out;
 
-	if (!hall_is_watched(sock) || !has_port(sk) ||
+	if (!hall_is_watched(sock) || !hall_has_chosen_port(sk) ||
 	    !inet_sk(sk)->inet_num || !hall_outsource_may_publish(sk) ||
 	    !hall_scope_has(sk, READ_ONCE(sock->ops)))
 		return NULL;
@@ -95,7 +90,7 @@ static unsigned int collect_bound(unsigned int number, unsigned int from,
 }
 
 static const struct hall_port_kind bound = {
-	.has_port = has_port,
+	.has_port = hall_has_chosen_port,
 	.make = make_bound,
 	.ask = ask_outsourcer,
 	.close = close_bound,

@@ -52,11 +52,6 @@ static bool find_destination(const struct sock *sk, const struct msghdr *msg,
 	return to->port;
 }
 
-static bool is_bound(const struct sock *sk)
-{
-	return sk->sk_userlocks & SOCK_BINDPORT_LOCK;
-}
-
 /* The own address of an answer: that by which the host was asked. */
 static bool is_own_address(const struct cmsghdr *control)
 {
@@ -70,7 +65,7 @@ static bool read_control(const struct sock *sk, struct msghdr *msg, u16 *segment
 	struct cmsghdr *control;
 
 	for_each_cmsghdr(control, msg) {
-		if (CMSG_OK(msg, control) && is_bound(sk) && is_own_address(control))
+		if (CMSG_OK(msg, control) && hall_has_chosen_port(sk) && is_own_address(control))
 			continue;
 		if (!CMSG_OK(msg, control) || control->cmsg_level != SOL_UDP ||
 		    control->cmsg_type != UDP_SEGMENT ||
@@ -164,7 +159,7 @@ static bool open_on_host(struct hall_out *out, struct socket *sock)
 
 	lock_sock(sk);
 	/* Another thread may have bound it meanwhile. */
-	good = hall_is_watched(sock) && !is_bound(sk);
+	good = hall_is_watched(sock) && !hall_has_chosen_port(sk);
 	if (good)
 		other = hall_out_get(sk);
 	good = good && !other && bind_port(sk);
@@ -190,8 +185,8 @@ static struct hall_out *get_object(struct socket *sock)
 	struct hall_out *out = hall_out_get(sock->sk);
 	bool good;
 
-	if (out || is_bound(sock->sk) || !READ_ONCE(hall_outsourcing) || !hall_is_watched(sock) ||
-	    !hall_scope_has(sock->sk, READ_ONCE(sock->ops)))
+	if (out || hall_has_chosen_port(sock->sk) || !READ_ONCE(hall_outsourcing) ||
+	    !hall_is_watched(sock) || !hall_scope_has(sock->sk, READ_ONCE(sock->ops)))
 		return out;
 	/* It sleeps before there is an object. */
 	hall_out_enter();
@@ -287,7 +282,7 @@ static int wait_for_space(struct hall_out *out, u32 least, long *timeo)
 /* May the host have what the socket sends to there? */
 static bool may_send(struct sock *sk, const struct hall_destination *to)
 {
-	if (!is_bound(sk))
+	if (!hall_has_chosen_port(sk))
 		return hall_outsource_may_send(sk, &to->address);
 	return hall_clients_have(inet_sk(sk)->inet_num, to) &&
 	       hall_outsource_may_answer(sk, ipv6_addr_v4mapped(&to->address));

@@ -164,8 +164,8 @@ static bool is_plain_udp(struct sock *sk)
 	       !(READ_ONCE(sk->sk_tsflags) & SOF_TIMESTAMPING_TX_RECORD_MASK);
 }
 
-/* To an address that the host may not have. */
-static bool is_bound(const struct sock *sk)
+/* An address that the host may not have, or a port. */
+static bool has_local_name(const struct sock *sk)
 {
 #if IS_ENABLED(CONFIG_IPV6)
 	if (sk->sk_family == AF_INET6 && !ipv6_addr_any(&sk->sk_v6_rcv_saddr))
@@ -198,7 +198,7 @@ u32 hall_outsource_check_connect(struct socket *sock,
 		return HALLWAY_REASON_LOCAL;
 	if (is_member(&remote))
 		return HALLWAY_REASON_MEMBER;
-	if (is_bound(sk))
+	if (has_local_name(sk))
 		return HALLWAY_REASON_BOUND;
 	if (!is_plain_tcp(sk))
 		return HALLWAY_REASON_OPTION;

@@ -345,6 +345,12 @@ static inline bool hall_datagram_is_orphan(const struct hall_out *out)
 /* Ends the socket's part on the host, if there is one. Process context, no lock. */
 void hall_datagram_forget(const struct sock *sk);
 
+/* The port was an argument of bind(): the kernel has not chosen it. No lock. */
+static inline bool hall_has_chosen_port(const struct sock *sk)
+{
+	return sk->sk_userlocks & SOCK_BINDPORT_LOCK;
+}
+
 /* bound.c */
 int hall_bound_bind(struct socket *sock, struct hall_sockaddr *address, int len);
 /*

@@ -80,7 +80,7 @@ int hall_unrouted_connect(struct socket *sock, struct hall_sockaddr *address, in
 		err = 0;
 	/* That has given a port back which the kernel chose: the next send() gets another one. */
 	if (!err && address->sa_family == AF_UNSPEC &&
-	    !(sock->sk->sk_userlocks & SOCK_BINDPORT_LOCK))
+	    !hall_has_chosen_port(sock->sk))
 		hall_datagram_forget(sock->sk);
 	hall_out_leave();
 	return err;
