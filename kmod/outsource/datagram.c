@@ -18,6 +18,7 @@
 #include <net/udp.h>
 
 #include "../obs/counters.h"
+#include "../sock/lookup.h"
 
 /* A ring is writable while the longest datagram fits, and wakes a writer at half. */
 #define LEAST_SPACE	hall_record_size(HALLWAY_DATAGRAM_MAX)
@@ -43,12 +44,7 @@ static bool find_destination(const struct sock *sk, const struct msghdr *msg,
 	if (sk->sk_state != TCP_ESTABLISHED)
 		return false;
 	to->port = ntohs(inet_sk(sk)->inet_dport);
-#if IS_ENABLED(CONFIG_IPV6)
-	if (sk->sk_family == AF_INET6)
-		to->address = sk->sk_v6_daddr;
-	else
-#endif
-		ipv6_addr_set_v4mapped(inet_sk(sk)->inet_daddr, &to->address);
+	hall_sock_read_remote(sk, &to->address);
 	return to->port;
 }
 

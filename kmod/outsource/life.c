@@ -10,6 +10,7 @@
 #include <net/ipv6.h>
 #include <net/tcp_states.h>
 
+#include "../sock/lookup.h"
 #include "../sock/spin.h"
 
 static DEFINE_SPINLOCK(lock);		/* BH; writers of the hash */
@@ -89,18 +90,10 @@ static void describe_datagram(const struct hall_out *out, struct hall_outsourced
 	to->datagram = true;
 	to->state = READ_ONCE(sk->sk_state);
 	to->local_port = READ_ONCE(inet->inet_num);
-	ipv6_addr_set_v4mapped(READ_ONCE(inet->inet_rcv_saddr), &to->local);
-#if IS_ENABLED(CONFIG_IPV6)
-	if (sk->sk_family == AF_INET6)
-		to->local = sk->sk_v6_rcv_saddr;
-#endif
+	hall_sock_read_local(sk, &to->local);
 	if (to->state == TCP_ESTABLISHED) {
 		to->remote_port = ntohs(READ_ONCE(inet->inet_dport));
-		ipv6_addr_set_v4mapped(READ_ONCE(inet->inet_daddr), &to->remote);
-#if IS_ENABLED(CONFIG_IPV6)
-		if (sk->sk_family == AF_INET6)
-			to->remote = sk->sk_v6_daddr;
-#endif
+		hall_sock_read_remote(sk, &to->remote);
 	} else if (sk->sk_family == AF_INET) {
 		ipv6_addr_set_v4mapped(0, &to->remote);
 	}

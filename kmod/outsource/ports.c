@@ -9,27 +9,24 @@
 #include <linux/sched/signal.h>
 #include <net/ipv6.h>
 
+#include "../sock/lookup.h"
+
 /* The outsourcer answers within that time, or the port is not published. */
 #define ANSWER	(5 * HZ)
 
 void hall_port_describe(struct hall_out *out, const struct sock *sk,
 			struct hallway_call *call)
 {
-	const struct inet_sock *inet = inet_sk(sk);
-
-	ipv6_addr_set_v4mapped(inet->inet_rcv_saddr, &out->local);
-#if IS_ENABLED(CONFIG_IPV6)
+	hall_sock_read_local(sk, &out->local);
 	if (sk->sk_family == AF_INET6) {
-		out->local = sk->sk_v6_rcv_saddr;
 		call->flags |= HALLWAY_SOCKET_IPV6;
 		if (ipv6_only_sock(sk))
 			call->flags |= HALLWAY_SOCKET_V6ONLY;
 	}
-#endif
 	/* Of UDP sockets SO_REUSEADDR is enough. */
 	if (sk->sk_reuseport || (sk->sk_type == SOCK_DGRAM && sk->sk_reuse))
 		call->flags |= HALLWAY_SOCKET_REUSEPORT;
-	out->local_port = inet->inet_num;
+	out->local_port = inet_sk(sk)->inet_num;
 }
 
 /* 0, the outsourcer's errno, or -ETIMEDOUT. */

@@ -151,12 +151,7 @@ static void set_addresses(struct hall_sock *hs, const struct sock *sk)
 	const struct inet_sock *inet = inet_sk(sk);
 
 	hall_sock_read_remote(sk, &hs->remote);
-#if IS_ENABLED(CONFIG_IPV6)
-	if (sk->sk_family == AF_INET6)
-		hs->local = sk->sk_v6_rcv_saddr;
-	else
-#endif
-		ipv6_addr_set_v4mapped(inet->inet_rcv_saddr, &hs->local);
+	hall_sock_read_local(sk, &hs->local);
 	hs->local_port = ntohs(inet->inet_sport);
 	hs->remote_port = ntohs(inet->inet_dport);
 }

@@ -64,7 +64,18 @@ void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address)
 		return;
 	}
 #endif
-	ipv6_addr_set_v4mapped(sk->sk_daddr, address);
+	ipv6_addr_set_v4mapped(READ_ONCE(sk->sk_daddr), address);
+}
+
+void hall_sock_read_local(const struct sock *sk, struct in6_addr *address)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	if (sk->sk_family == AF_INET6) {
+		*address = sk->sk_v6_rcv_saddr;
+		return;
+	}
+#endif
+	ipv6_addr_set_v4mapped(READ_ONCE(sk->sk_rcv_saddr), address);
 }
 
 /* Keyed: users and peers choose addresses and ports. */

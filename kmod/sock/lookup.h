@@ -17,8 +17,10 @@ struct hall_sock *hall_sock_get(const struct sock *sk);
 bool hall_sock_tryget(struct hall_sock *hs, const struct sock *sk);
 void hall_sock_put(struct hall_sock *hs);
 
-/* The remote address of a socket, an IPv4 address mapped. */
+/* The addresses of a socket, those of IPv4 mapped. Without its lock, one of IPv6 may be torn. */
 void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address);
+/* Where it receives: zero, if it is bound to no address. */
+void hall_sock_read_local(const struct sock *sk, struct in6_addr *address);
 
 /* Adds an attached socket to those that can be found and walked. */
 void hall_sock_publish(struct hall_sock *hs);
