@@ -23,7 +23,7 @@ static int init_socket(struct vsock_sock *vsk, struct vsock_sock *listener)
 static void release_socket(struct vsock_sock *vsk)
 {
 	if (sk_vsock(vsk)->sk_type == SOCK_DGRAM) {
-		hall_datagram_unbind(vsk);
+		hall_letter_unbind(vsk);
 		hall_trunks_close();
 	} else {
 		hall_tunnel_cancel(vsk);
@@ -113,10 +113,10 @@ const struct vsock_transport hall_vsock_transport = {
 	.release = release_socket,
 	.cancel_pkt = hall_tunnel_cancel,
 	.connect = hall_tunnel_connect,
-	.dgram_bind = hall_datagram_bind,
-	.dgram_dequeue = hall_datagram_dequeue,
-	.dgram_enqueue = hall_datagram_enqueue,
-	.dgram_allow = hall_datagram_allow,
+	.dgram_bind = hall_letter_bind,
+	.dgram_dequeue = hall_letter_dequeue,
+	.dgram_enqueue = hall_letter_enqueue,
+	.dgram_allow = hall_letter_allow,
 	.stream_dequeue = hall_tunnel_stream_dequeue,
 	.stream_enqueue = hall_tunnel_stream_enqueue,
 	.stream_has_data = hall_tunnel_stream_has_data,

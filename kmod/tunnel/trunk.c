@@ -439,8 +439,8 @@ static int send_copies(struct sock *sk, const struct hallway_letter *letter,
 	return 0;
 }
 
-int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
-			  struct msghdr *msg, size_t len)
+int hall_letter_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
+			struct msghdr *msg, size_t len)
 {
 	struct hallway_letter letter = {
 		.length = len,
@@ -537,7 +537,7 @@ static enum taken take_datagrams(struct hall_tunnel *tunnel)
 			return TAKEN_CORRUPT;
 		}
 		if (hall_letter_find(rx, unread, &letter) < 0 ||
-		    !hall_datagram_deliver(tunnel, &letter))
+		    !hall_letter_deliver(tunnel, &letter))
 			return TAKEN_CORRUPT;
 		if (hall_ring_consume(rx, hall_letter_size(letter.length)))
 			hall_channel_notify_sender(&tunnel->channel);

@@ -250,26 +250,26 @@ void hall_trunks_end(void);
  * datagrams; -EUSERS, -ENOMEM. To HALLWAY_CID_MULTICAST it waits for no turn, and errors of
  * a VM's copy are counted alone. lock_sock(), released while it waits.
  */
-int hall_datagram_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
-			  struct msghdr *msg, size_t len);
+int hall_letter_enqueue(struct vsock_sock *vsk, struct sockaddr_vm *to,
+			struct msghdr *msg, size_t len);
 /* The peer's request for a trunk, and what else it says. The work item. */
 void hall_trunk_serve(struct hall_tunnel *tunnel, const struct hallway_message *offer);
 void hall_trunk_run_events(struct hall_tunnel *tunnel, unsigned long events);
 /* The doorbell rang. Softirq, RCU. */
 void hall_trunk_wake(struct hall_tunnel *tunnel);
 
-/* datagram.c: sockets of SOCK_DGRAM, calls of the core. lock_sock(), but for dequeue. */
-bool hall_datagram_allow(u32 cid, u32 port);
-int hall_datagram_bind(struct vsock_sock *vsk, struct sockaddr_vm *address);
-int hall_datagram_dequeue(struct vsock_sock *vsk, struct msghdr *msg, size_t len,
-			  int flags);
+/* letter.c: sockets of SOCK_DGRAM, calls of the core. lock_sock(), but for dequeue. */
+bool hall_letter_allow(u32 cid, u32 port);
+int hall_letter_bind(struct vsock_sock *vsk, struct sockaddr_vm *address);
+int hall_letter_dequeue(struct vsock_sock *vsk, struct msghdr *msg, size_t len,
+			int flags);
 /* The socket is closed: it gets no more. */
-void hall_datagram_unbind(struct vsock_sock *vsk);
+void hall_letter_unbind(struct vsock_sock *vsk);
 /*
  * Gives a datagram, which lies in the ring behind its header, to the socket of its port.
  * False: the memory was another member's by then. Any context.
  */
-bool hall_datagram_deliver(struct hall_tunnel *tunnel, const struct hallway_letter *letter);
+bool hall_letter_deliver(struct hall_tunnel *tunnel, const struct hallway_letter *letter);
 
 /* events.c */
 void hall_tunnel_events_init(void);

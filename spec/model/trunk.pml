@@ -170,7 +170,7 @@ inline finish_reading(r)
 	mapped[r] = 0
 }
 
-/* hall_datagram_deliver() */
+/* hall_letter_deliver() */
 inline take_letter(r)
 {
 	assert(ring[r].owner == mapped[r]);

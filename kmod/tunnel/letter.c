@@ -27,12 +27,12 @@ static struct sender *sender_of(struct sk_buff *skb)
 	return (struct sender *)skb->cb;
 }
 
-bool hall_datagram_allow(u32 cid, u32 port)
+bool hall_letter_allow(u32 cid, u32 port)
 {
 	return cid > VMADDR_CID_HOST && cid != VMADDR_CID_ANY;
 }
 
-int hall_datagram_bind(struct vsock_sock *vsk, struct sockaddr_vm *address)
+int hall_letter_bind(struct vsock_sock *vsk, struct sockaddr_vm *address)
 {
 	u32 port = address->svm_port;
 	int err;
@@ -51,14 +51,14 @@ int hall_datagram_bind(struct vsock_sock *vsk, struct sockaddr_vm *address)
 	return 0;
 }
 
-void hall_datagram_unbind(struct vsock_sock *vsk)
+void hall_letter_unbind(struct vsock_sock *vsk)
 {
 	if (vsock_addr_bound(&vsk->local_addr))
 		xa_erase_bh(&ports, vsk->local_addr.svm_port);
 }
 
-int hall_datagram_dequeue(struct vsock_sock *vsk, struct msghdr *msg, size_t len,
-			  int flags)
+int hall_letter_dequeue(struct vsock_sock *vsk, struct msghdr *msg, size_t len,
+			int flags)
 {
 	struct sock *sk = sk_vsock(vsk);
 	struct sk_buff *skb;
@@ -138,7 +138,7 @@ static bool queue_datagram(struct sock *sk, struct sk_buff *skb)
 	return queued;
 }
 
-bool hall_datagram_deliver(struct hall_tunnel *tunnel, const struct hallway_letter *letter)
+bool hall_letter_deliver(struct hall_tunnel *tunnel, const struct hallway_letter *letter)
 {
 	struct hall_member *member = tunnel->channel.member;
 	struct sock *sk = hall_member_may_reach(member, letter->remote_port) ?
