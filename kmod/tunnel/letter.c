@@ -27,11 +27,6 @@ static struct sender *sender_of(struct sk_buff *skb)
 	return (struct sender *)skb->cb;
 }
 
-bool hall_letter_allow(u32 cid, u32 port)
-{
-	return cid > VMADDR_CID_HOST && cid != VMADDR_CID_ANY;
-}
-
 int hall_letter_bind(struct vsock_sock *vsk, struct sockaddr_vm *address)
 {
 	u32 port = address->svm_port;

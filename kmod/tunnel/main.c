@@ -36,7 +36,7 @@ static void destruct_socket(struct vsock_sock *vsk)
 {
 }
 
-static bool allow_stream(u32 cid, u32 port)
+static bool allow_guest(u32 cid, u32 port)
 {
 	return cid > VMADDR_CID_HOST && cid != VMADDR_CID_ANY;
 }
@@ -116,14 +116,14 @@ const struct vsock_transport hall_vsock_transport = {
 	.dgram_bind = hall_letter_bind,
 	.dgram_dequeue = hall_letter_dequeue,
 	.dgram_enqueue = hall_letter_enqueue,
-	.dgram_allow = hall_letter_allow,
+	.dgram_allow = allow_guest,
 	.stream_dequeue = hall_tunnel_stream_dequeue,
 	.stream_enqueue = hall_tunnel_stream_enqueue,
 	.stream_has_data = hall_tunnel_stream_has_data,
 	.stream_has_space = hall_tunnel_has_space,
 	.stream_rcvhiwat = rcvhiwat,
 	.stream_is_active = is_active,
-	.stream_allow = allow_stream,
+	.stream_allow = allow_guest,
 	.seqpacket_dequeue = hall_tunnel_packet_dequeue,
 	.seqpacket_enqueue = hall_tunnel_packet_enqueue,
 	.seqpacket_allow = allow_packets,

@@ -259,7 +259,6 @@ void hall_trunk_run_events(struct hall_tunnel *tunnel, unsigned long events);
 void hall_trunk_wake(struct hall_tunnel *tunnel);
 
 /* letter.c: sockets of SOCK_DGRAM, calls of the core. lock_sock(), but for dequeue. */
-bool hall_letter_allow(u32 cid, u32 port);
 int hall_letter_bind(struct vsock_sock *vsk, struct sockaddr_vm *address);
 int hall_letter_dequeue(struct vsock_sock *vsk, struct msghdr *msg, size_t len,
 			int flags);
