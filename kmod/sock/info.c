@@ -26,8 +26,11 @@ void hall_info_count_resent(struct hall_sock *hs, u32 n)
 	hall_count_add(HALL_TX_BYTES_RESENT, n);
 }
 
-/* Sequence numbers have 32 bits: the conversion is meant. */
-u32 hall_info_get_own_isn(const struct hall_sock *hs, bool drained)
+/*
+ * The initial sequence numbers, less the bytes of rings that are gone; our own may be too
+ * small by one: see token.c. They have 32 bits: the conversion is meant.
+ */
+static u32 get_own_isn(const struct hall_sock *hs, bool drained)
 {
 	u64 ring = drained ? 0 : hs->tx.bytes_ring - hs->tx.bytes_before;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
@@ -35,7 +38,7 @@ u32 hall_info_get_own_isn(const struct hall_sock *hs, bool drained)
 	return tp->snd_una - (u32)(tp->bytes_acked - ring);
 }
 
-u32 hall_info_get_peer_isn(const struct hall_sock *hs)
+static u32 get_peer_isn(const struct hall_sock *hs)
 {
 	u64 ring = hs->rx.bytes_ring - hs->rx.bytes_before;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
@@ -46,7 +49,6 @@ u32 hall_info_get_peer_isn(const struct hall_sock *hs)
 void hall_sock_make_tokens(const struct hall_sock *hs, bool drained,
 			   struct hall_tokens *tokens)
 {
-	hall_tokens_make(tokens, hs->channel.member->key,
-			 hall_info_get_own_isn(hs, drained),
-			 hall_info_get_peer_isn(hs));
+	hall_tokens_make(tokens, hs->channel.member->key, get_own_isn(hs, drained),
+			 get_peer_isn(hs));
 }

@@ -248,13 +248,12 @@ void hall_scan(void)
 	queue_count();
 }
 
-int hall_scan_init(void)
+void hall_scan_init(void)
 {
 	rested = jiffies;
 	counted = jiffies;
 	hall_discovery_handler.served = hall_scan;
 	hall_discovery_handler.candidates = queue_count;
-	return 0;
 }
 
 void hall_scan_uninit(void)

@@ -43,7 +43,8 @@ int hall_switch_init(void)
 	if (err)
 		return err;
 	hall_tick_init();
-	return hall_scan_init();
+	hall_scan_init();
+	return 0;
 }
 
 /* Waits until no socket is left, for `most` milliseconds; 0: without limit. */

@@ -113,7 +113,7 @@ bool hall_check_timeout(struct hall_sock *hs, unsigned long *left);
 
 /* scan.c. Attaches existing connections, in a work item. Any context. */
 void hall_scan(void);
-int hall_scan_init(void);
+void hall_scan_init(void);
 void hall_scan_uninit(void);
 
 /* probe.c. The tracepoint that reports new connections. */

@@ -193,11 +193,6 @@ int hall_tunnel_packet_enqueue(struct vsock_sock *vsk, struct msghdr *msg,
 			       size_t len);
 
 /* wake.c */
-/*
- * For waiters that want an edge for each arrival: see hall_sock_wants_edges(). The
- * tunnel has a socket and the peer's ring, or what is left of it. channel.lock
- */
-void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled);
 /* n bytes of the peer's ring are read, `payload` of them by the program. lock_sock() */
 void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload);
 /* The doorbell rang. Softirq, RCU. */

@@ -114,7 +114,11 @@ u32 hall_tunnel_packet_has_data(struct vsock_sock *vsk)
 	       hall_tunnel_is_reset(hall_tunnel_of(vsk), sk_vsock(vsk));
 }
 
-void hall_tunnel_arm_edge(struct hall_tunnel *tunnel, bool unpolled)
+/*
+ * For waiters that want an edge for each arrival: see hall_sock_wants_edges(). The
+ * tunnel has a socket and the peer's ring, or what is left of it. channel.lock
+ */
+static void arm_edge(struct hall_tunnel *tunnel, bool unpolled)
 {
 	struct sock *sk = tunnel->sk;
 
@@ -133,7 +137,7 @@ void hall_tunnel_consume(struct hall_tunnel *tunnel, u32 n, u32 payload)
 	spin_lock_bh(&channel->lock);
 	ringing = hall_ring_consume(&tunnel->rx, n);
 	/* Waiters for edges take each arrival for one, also in a ring with bytes. */
-	hall_tunnel_arm_edge(tunnel, false);
+	arm_edge(tunnel, false);
 	spin_unlock_bh(&channel->lock);
 	if (ringing)
 		hall_channel_notify_sender(channel);
@@ -180,7 +184,7 @@ int hall_tunnel_poll_in(struct vsock_sock *vsk, size_t target, bool *ready)
 	spin_lock_bh(&tunnel->channel.lock);
 	/* The next arrival is an edge, whether the program reads this one or not. */
 	if (*ready && may_arm(tunnel))
-		hall_tunnel_arm_edge(tunnel, false);
+		arm_edge(tunnel, false);
 	filled = !*ready && tunnel->mapped &&
 		 hall_ring_should_wake_writer(&tunnel->rx);
 	spin_unlock_bh(&tunnel->channel.lock);
@@ -254,7 +258,7 @@ void hall_tunnel_wake(struct hall_channel *channel)
 	if (sk && tunnel->mapped) {
 		ended = READ_ONCE(tunnel->rx.shared->end) && !tunnel->fin_reported;
 		/* For waiters that neither poll nor read before the next edge. */
-		hall_tunnel_arm_edge(tunnel, true);
+		arm_edge(tunnel, true);
 	}
 	if (sk) {
 		sk->sk_data_ready(sk);
