@@ -117,10 +117,8 @@ void hall_listener_take(struct hall_out *out, struct hallway_message *offer)
 	mutex_lock_nested(&listener->mutex, SINGLE_DEPTH_NESTING);
 	/* A program may have closed it, or set an option that packets must meet. */
 	if (listener->sk->sk_state != TCP_LISTEN ||
-	    !hall_outsource_may_publish(listener->sk)) {
+	    !hall_outsource_may_publish(listener->sk))
 		hall_listener_close(listener);
-		hall_out_unpublish(listener);
-	}
 	if (!listener->closed && listener->arrived <= listener->backlog) {
 		refcount_inc(&out->channel.refs);
 		list_add_tail(&out->arrival, &listener->arrivals);
@@ -139,12 +137,10 @@ void hall_listener_drop(struct hall_out *out)
 		decline_arrival(out);
 }
 
-void hall_listener_close(struct hall_out *out)
+static void close_listener(struct hall_out *out)
 {
 	struct hall_out *arrival, *next;
 
-	if (out->closed)
-		return;
 	out->closed = true;
 	/* Its number is free once the outsourcer has answered: hall_listener_end(). */
 	if (out->state == HALL_OUT_CONNECTED)
@@ -163,6 +159,14 @@ void hall_listener_close(struct hall_out *out)
 	out->arrived = 0;
 	/* listen() waits no longer. */
 	hall_out_wake_all(out->sk);
+}
+
+void hall_listener_close(struct hall_out *out)
+{
+	if (!out->closed)
+		close_listener(out);
+	/* Not before: the next object would ask for a port that is not free yet. */
+	hall_out_unpublish(out);
 }
 
 /* accept() */

@@ -158,7 +158,6 @@ static void on_accept(struct hall_out *out)
 		hall_channel_send(channel, HALLWAY_DONE, HALL_OUT_CARRIER, 0, 0);
 	} else if (out->sk->sk_state != TCP_LISTEN) {
 		hall_listener_close(out);
-		hall_out_unpublish(out);
 	} else {
 		hall_count(HALL_OUTSOURCE_LISTENERS);
 		hall_out_wake_all(out->sk);

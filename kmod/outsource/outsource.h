@@ -483,7 +483,7 @@ struct hall_channel *hall_listener_meet(struct hall_member *member,
 void hall_listener_take(struct hall_out *out, struct hallway_message *offer);
 /* The work item of one that waits: nothing will accept it. */
 void hall_listener_drop(struct hall_out *out);
-/* Closes a listener's channel, and resets what waits for accept(). Mutex. */
+/* Unpublishes a listener, closes its channel, and resets what waits for accept(). Mutex. */
 void hall_listener_close(struct hall_out *out);
 /* Threads in accept() go on in the native one, from now on. */
 void hall_accept_stop(void);

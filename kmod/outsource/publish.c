@@ -134,17 +134,9 @@ void hall_listener_end(struct hall_out *out, int error)
 	out->error = error;
 	smp_store_release(&out->state, HALL_OUT_REFUSED);
 	hall_listener_close(out);
-	hall_out_unpublish(out);
 	hall_channel_close(&out->channel);
 	if (out->policy != READ_ONCE(policy))
 		queue_delayed_work(hall_control_queue, &publish_work, POLICY);
-}
-
-/* Mutex */
-static void close_listener(struct hall_out *out)
-{
-	hall_listener_close(out);
-	hall_out_unpublish(out);
 }
 
 void hall_listener_forget(const struct sock *sk)
@@ -156,7 +148,7 @@ void hall_listener_forget(const struct sock *sk)
 	/* Another thread's connect() may have had the socket outsourced. */
 	if (out->channel.kind == &hall_out_listener) {
 		mutex_lock(&out->mutex);
-		close_listener(out);
+		hall_listener_close(out);
 		hall_out_unlock(out);
 	}
 	hall_out_put(out);
@@ -186,7 +178,7 @@ static const struct hall_port_kind listener = {
 	.has_port = is_listening,
 	.make = make_listener,
 	.ask = ask_outsourcer,
-	.close = close_listener,
+	.close = hall_listener_close,
 	.collect = collect_listeners,
 };
 
@@ -265,7 +257,7 @@ static void withdraw_one(struct hall_out *out, void *data)
 		return;
 	}
 	mutex_lock(&out->mutex);
-	close_listener(out);
+	hall_listener_close(out);
 	hall_out_unlock(out);
 }
 
