@@ -2,9 +2,11 @@
 /* Members, and the quota of ring memory that each may hold. */
 #include "transport.h"
 
+#include <linux/ctype.h>
 #include <linux/jiffies.h>
 #include <linux/moduleparam.h>
 #include <linux/percpu.h>
+#include <linux/string.h>
 
 static unsigned long memory_bytes = ULONG_MAX;
 module_param(memory_bytes, ulong, 0444);
@@ -52,6 +54,14 @@ int hall_member_init(struct hall_member *member,
 	atomic_long_set(&member->charged, 0);
 	init_waitqueue_head(&member->idle);
 	return 0;
+}
+
+void hall_member_copy_name(char *to, const char *from)
+{
+	strscpy(to, from, HALLWAY_NAME_SIZE);
+	for (; *to; to++)
+		if (iscntrl(*to))
+			*to = '?';
 }
 
 struct hall_member_bytes

@@ -228,6 +228,8 @@ void hall_pool_init(struct hall_pool *pool, size_t size);
 int hall_member_init(struct hall_member *member,
 		     const struct hall_transport *transport,
 		     struct hall_pool *pool);
+/* to: HALLWAY_NAME_SIZE. The name is logged, and a peer may have written it. */
+void hall_member_copy_name(char *to, const char *from);
 /* Begins a round, after all slices were looked at. Under the transport's mutex. */
 void hall_send_round_next(void);
 /* The sum over all CPUs. */

@@ -1054,6 +1054,18 @@ static void close_waits(void)
 	end();
 }
 
+/* What a peer calls itself: one line of the log, and no commands to a terminal. */
+static void names(void)
+{
+	char name[HALLWAY_NAME_SIZE], from[HALLWAY_NAME_SIZE + 1] = "b\n\033[2J\x7f \xc3\xa4";
+
+	hall_member_copy_name(name, from);
+	CHECK(!strcmp(name, "b??[2J? \xc3\xa4"), "%s", name);
+	memset(from, '\t', HALLWAY_NAME_SIZE);
+	hall_member_copy_name(name, from);
+	CHECK(strlen(name) == HALLWAY_NAME_SIZE - 1 && strspn(name, "?") == strlen(name));
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -1091,5 +1103,6 @@ int main(void)
 	TEST(abandoned);
 	TEST(abandoned_while_departing);
 	TEST(close_waits);
+	TEST(names);
 	return tests_done();
 }

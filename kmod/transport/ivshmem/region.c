@@ -4,7 +4,6 @@
 
 #include "region.h"
 
-#include <linux/ctype.h>
 #include <linux/err.h>
 #include <linux/jiffies.h>
 #include <linux/mutex.h>
@@ -241,15 +240,6 @@ int ivshmem_own(int (*fn)(const struct hall_own *own, void *data), void *data)
 	return err;
 }
 
-/* A peer may have written the name, which is logged. */
-static void copy_name(char *to, const char *from)
-{
-	strscpy(to, from, HALLWAY_NAME_SIZE);
-	for (; *to; to++)
-		if (iscntrl(*to))
-			*to = '?';
-}
-
 /*
  * Each member can write the table, so hallwayd's word comes first. It has written that before
  * the table had this member. Slot 0 is its own, which has no tunnels.
@@ -264,7 +254,7 @@ static void name_peer(struct region *region, struct hall_member *member,
 				      hallway_member_cid(entry->cid, entry->uuid);
 	}
 	memcpy(member->uuid, entry->uuid, sizeof(member->uuid));
-	copy_name(member->name, entry->name);
+	hall_member_copy_name(member->name, entry->name);
 }
 
 static void add_peer(struct region *region, u32 slot,

@@ -2,11 +2,12 @@
 /* Reading and writing XenStore: see store.h. */
 #include "store.h"
 
-#include <linux/ctype.h>
 #include <linux/err.h>
 #include <linux/kernel.h>
 #include <linux/slab.h>
 #include <linux/uuid.h>
+
+#include "../transport.h"
 
 bool hall_xen_takes_event(struct xenbus_watch *watch, const char *path,
 			  const char *token)
@@ -107,7 +108,7 @@ int hall_xen_read_key(const struct xen_nodes *nodes, u8 *key)
 
 int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known)
 {
-	char *name, *at;
+	char *name;
 	int err = hall_xen_read_key(nodes, known->key);
 
 	if (!err)
@@ -117,11 +118,7 @@ int hall_xen_read_known(const struct xen_nodes *nodes, struct xen_known *known)
 	name = read_text(nodes->peer, "name");
 	if (IS_ERR(name))
 		return PTR_ERR(name);
-	strscpy(known->name, name, sizeof(known->name));
-	/* It is logged. */
-	for (at = known->name; *at; at++)
-		if (iscntrl(*at))
-			*at = '?';
+	hall_member_copy_name(known->name, name);
 	kfree(name);
 	return 0;
 }

@@ -9,8 +9,6 @@
 
 #include "pages.h"
 
-#include <ctype.h>
-
 #define PAGE_SIZE		4096ul
 #define max(a, b)		((a) > (b) ? (a) : (b))
 #define clamp(v, low, high)	min(max(v, low), high)
@@ -66,12 +64,6 @@ void *shim_kvcalloc(size_t n, size_t size);
 void kvfree(const void *memory);
 #define kvcalloc(n, size, gfp)		shim_kvcalloc(n, size)
 #define kvmalloc_array(n, size, gfp)	shim_kvcalloc(n, size)
-
-static inline ssize_t strscpy(char *to, const char *from, size_t size)
-{
-	snprintf(to, size, "%s", from);
-	return 0;
-}
 
 static inline int kstrtou16(const char *text, int base, u16 *number)
 {

@@ -10,7 +10,14 @@
 #include "lists.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <limits.h>
+
+static inline ssize_t strscpy(char *to, const char *from, size_t size)
+{
+	snprintf(to, size, "%s", from);
+	return 0;
+}
 
 /* Each access to shared memory, and each barrier */
 
