@@ -258,8 +258,8 @@
 /* "HAL". Level of options that a program in a guest sets on a socket. */
 #define HALLWAY_SOL 0x48414c
 /*
- * Before connect() or listen(): 0 leaves the socket native, 1 has it outsourced
- * whatever its cgroup is.
+ * Before connect() or listen(), and of UDP before bind(): 0 leaves the socket
+ * native, 1 has it outsourced whatever its cgroup is.
  */
 #define HALLWAY_SO_OUTSOURCE 1
 /* Cgroups that outsourcing can be limited to. */

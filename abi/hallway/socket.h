@@ -5,8 +5,9 @@
  *   int on = 0;
  *   setsockopt(fd, HALLWAY_SOL, HALLWAY_SO_OUTSOURCE, &on, sizeof(on));
  *
- * of a TCP socket, before connect() or listen(). 1 takes CAP_NET_ADMIN. EISCONN: it
- * listens. ENOPROTOOPT: it was decided already, or nothing is outsourced here.
+ * of a TCP socket, before connect() or listen(); of a UDP socket, before bind() or connect().
+ * 1 takes CAP_NET_ADMIN. EISCONN: it listens, or it is a connected UDP socket. ENOPROTOOPT: it
+ * was decided already, or nothing is outsourced here.
  */
 #ifndef HALLWAY_ABI_SOCKET_H
 #define HALLWAY_ABI_SOCKET_H

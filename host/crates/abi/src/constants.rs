@@ -222,7 +222,7 @@ pub mod tunnel {
 pub mod socket {
     /// "HAL". Level of options that a program in a guest sets on a socket.
     pub const SOL: u32 = 0x48_414c;
-    /// Before connect() or listen(): 0 leaves the socket native, 1 has it outsourced whatever its cgroup is.
+    /// Before connect() or listen(), and of UDP before bind(): 0 leaves the socket native, 1 has it outsourced whatever its cgroup is.
     pub const SO_OUTSOURCE: u32 = 1;
     /// Cgroups that outsourcing can be limited to.
     pub const CGROUPS_MAX: usize = 16;
