@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Hostile domains and a XenStore that changes at any moment: kmod/transport/xen as it is,
- * on a false Xen (domains.h). The input writes and removes nodes, also between any two
+ * on a false Xen (false_xen.h). The input writes and removes nodes, also between any two
  * requests, has requests fail, offers grants that are none, maps the guest's and keeps
  * them, rings, writes into all slices, and suspends the guest.
  */
-#include "domains.h"
+#include "false_xen.h"
 
 #include <sanitizer/lsan_interface.h>
 

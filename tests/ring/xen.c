@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * What kmod/transport/xen does as domains come, go and misbehave, step by step, on a false
- * Xen (domains.h). Each test is played in a PV domain and in one that is not.
+ * Xen (false_xen.h). Each test is played in a PV domain and in one that is not.
  */
 #include <sanitizer/lsan_interface.h>
 
 #include "check.h"
-#include "domains.h"
+#include "false_xen.h"
 
 #define PLAY(scenario) do { \
 	test_ok = true; \

@@ -2,7 +2,7 @@
 /*
  * As much of a guest of Xen as kmod/transport/xen needs besides. Pages are real ones,
  * of a file in memory: what is mapped is seen by both domains, and an access to what is
- * not mapped ends the program. domains.h has the hypervisor and XenStore.
+ * not mapped ends the program. false_xen.h has the hypervisor and XenStore.
  */
 #ifndef TESTS_RING_SHIM_DOMAIN_H
 #define TESTS_RING_SHIM_DOMAIN_H

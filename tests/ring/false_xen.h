@@ -8,8 +8,8 @@
  *   - memory for each peer, watches and events are bounded;
  *   - at the end all is freed.
  */
-#ifndef TESTS_RING_DOMAINS_H
-#define TESTS_RING_DOMAINS_H
+#ifndef TESTS_RING_FALSE_XEN_H
+#define TESTS_RING_FALSE_XEN_H
 
 #include "guest.h"
 #include "input.h"
@@ -1267,4 +1267,4 @@ static void end(void)
 		forget(kept);
 }
 
-#endif /* TESTS_RING_DOMAINS_H */
+#endif /* TESTS_RING_FALSE_XEN_H */
