@@ -158,21 +158,6 @@ void hall_channel_notify_sender(struct hall_channel *channel)
 	notify(channel, &channel->sender);
 }
 
-void hall_channel_map_area(struct hall_channel *channel, struct hall_rx_ring *rx)
-{
-	struct hallway_handle handle = rx->shared->area;
-	struct hall_member *member = channel->member;
-	u8 *area;
-
-	/* The peer may write it meanwhile: all that counts is what map() is given. */
-	barrier_data(&handle);
-	area = (u8 *)member->transport->map(member, &handle, rx->size);
-	spin_lock_bh(&channel->lock);
-	rx->area = area;
-	rx->broken |= !area;
-	spin_unlock_bh(&channel->lock);
-}
-
 static void send_offer(struct hall_channel *channel, u32 carrier,
 		       const struct hallway_message *like,
 		       const struct in6_addr *local, u16 local_port,

@@ -144,6 +144,12 @@ void hall_channel_notify_receiver(struct hall_channel *channel);
 void hall_channel_notify_sender(struct hall_channel *channel);
 
 /*
+ * map.c: maps the ring of an OFFER that begins a stream. False: there is none, or it is of
+ * another carrier. Process context.
+ */
+bool hall_channel_map_ring(struct hall_channel *channel, const struct hallway_message *offer,
+			   u32 carrier, struct hall_rx_ring *rx);
+/*
  * Maps the area of a ring that was found grown; the ring is broken if that fails. The caller
  * serialises it with all that reads the ring's area, and has found no area yet. Process
  * context; takes channel.lock.

@@ -61,22 +61,10 @@ int hall_out_offer(struct hall_out *out, const struct sock *sk,
 int hall_out_map(struct hall_out *out, const struct hallway_message *offer)
 {
 	struct hall_channel *channel = &out->channel;
-	struct hall_member *member = channel->member;
-	u32 size = offer->offer.ring_size;
-	struct hallway_ring *ring;
 	struct hall_rx_ring rx;
 
-	if (out->mapped || offer->carrier != HALL_OUT_CARRIER ||
-	    !hall_ring_is_valid_size(size))
+	if (out->mapped || !hall_channel_map_ring(channel, offer, HALL_OUT_CARRIER, &rx))
 		return -EPROTO;
-	ring = member->transport->map(member, &offer->offer.handle,
-				      HALLWAY_RING_HEADER + size);
-	if (!ring)
-		return -EPROTO;
-	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_OUT_CARRIER)) {
-		member->transport->unmap(member, ring);
-		return -EPROTO;
-	}
 	rx.may_grow = channel->kind == &hall_out_socket &&
 		      offer->offer.features & HALLWAY_FEATURE_GROWTH;
 	memcpy(&out->local, offer->offer.local, sizeof(out->local));

@@ -81,24 +81,17 @@ int hall_tunnel_map(struct hall_tunnel *tunnel, const struct hallway_message *of
 {
 	struct hall_channel *channel = &tunnel->channel;
 	struct hall_member *member = channel->member;
-	u32 size = offer->offer.ring_size;
-	struct hallway_ring *ring;
 	struct hall_rx_ring rx;
 
-	if (offer->carrier != HALL_TUNNEL_CARRIER || !hall_ring_is_valid_size(size))
+	if (!hall_channel_map_ring(channel, offer, HALL_TUNNEL_CARRIER, &rx))
 		return -EPROTO;
-	ring = member->transport->map(member, &offer->offer.handle,
-				      HALLWAY_RING_HEADER + size);
-	if (!ring)
-		return -EPROTO;
-	if (!hall_ring_init_first_rx(&rx, ring, size, HALL_TUNNEL_CARRIER) ||
-	    !hall_member_charge(member, HALLWAY_RING_HEADER + size)) {
-		member->transport->unmap(member, ring);
+	if (!hall_member_charge(member, HALLWAY_RING_HEADER + rx.size)) {
+		member->transport->unmap(member, rx.shared);
 		return -EPROTO;
 	}
 	tunnel->is_blank = offer->offer.features & HALLWAY_FEATURE_BLANK;
 	rx.may_grow = grows && offer->offer.features & HALLWAY_FEATURE_GROWTH;
-	tunnel->charged = HALLWAY_RING_HEADER + size;
+	tunnel->charged = HALLWAY_RING_HEADER + rx.size;
 	WRITE_ONCE(channel->sender, offer->from);
 	WRITE_ONCE(channel->receiver, offer->from);
 	spin_lock_bh(&channel->lock);

@@ -27,7 +27,6 @@ typedef unsigned int gfp_t;
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 #define smp_mb()		__atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define smp_wmb()		__atomic_thread_fence(__ATOMIC_RELEASE)
-#define barrier_data(p)		__asm__ __volatile__("" : : "r"(p) : "memory")
 
 #define array_index_nospec(index, size)	(index)
 
