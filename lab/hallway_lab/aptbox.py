@@ -38,8 +38,9 @@ class Source:
     suite: str
 
 
-def machine_sources(root: Path = Path("/etc/apt")) -> list[Source]:
+def machine_sources() -> list[Source]:
     """Read the machine's own apt sources, in both of apt's formats."""
+    root = Path("/etc/apt")
     found: list[Source] = []
     lists = [root / "sources.list", *sorted(root.glob("sources.list.d/*.list"))]
     for path in (p for p in lists if p.exists()):

@@ -129,12 +129,12 @@ def _build_root(image: Path, packages: tuple[str, ...], kind: Kind) -> None:
 
 
 @contextmanager
-def _growth(tree: Path, every: float = 15) -> Iterator[None]:
+def _growth(tree: Path) -> Iterator[None]:
     """Tell how much there is in a folder, now and then."""
     done = Event()
 
     def tell() -> None:
-        while not done.wait(every):
+        while not done.wait(15):
             said = run(["du", "-sm", tree], check=False)  # complains of files that come and go
             say(f"  {said.splitlines()[-1].split()[0]} MB so far")
 

@@ -213,12 +213,12 @@ class Stand:
     def _counters(self) -> list[dict[str, int]]:
         return [json.loads(vm.run("hallway counters --json").out) for vm in self.vms]
 
-    def _steady_counters(self, timeout: float = 3) -> list[dict[str, int]]:
+    def _steady_counters(self) -> list[dict[str, int]]:
         """Read the counters once they no longer change.
 
         A program may end before its peer has read the last bytes.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + 3
         last = self._counters()
         while time.monotonic() < deadline:
             time.sleep(0.1)

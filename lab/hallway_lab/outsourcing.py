@@ -142,9 +142,9 @@ def has_arrived(vm: VM) -> bool:
     return "(outsourcer) arrived" in vm.run("dmesg").out
 
 
-def await_arrival(vm: VM, arrived: Callable[[VM], bool], what: str, timeout: float = 60) -> None:
+def await_arrival(vm: VM, arrived: Callable[[VM], bool], what: str) -> None:
     """Wait until the guest has met what the host runs for it."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + 60
     while not arrived(vm):
         if time.monotonic() > deadline:
             said = vm.run("dmesg | grep hallway", check=False).out

@@ -54,9 +54,9 @@ def _fetch_bootable(name: str) -> None:
     image.initramfs(found)
 
 
-def module_step(kernel: str, source: Path | None = None) -> Step:
-    """Return the step that builds the module, from another tree's source if one is given."""
-    return Step(f"module for {kernel}", lambda: modbuild.build(kernel, source=source))
+def module_step(kernel: str) -> Step:
+    """Return the step that builds the module."""
+    return Step(f"module for {kernel}", lambda: modbuild.build(kernel))
 
 
 def host_step() -> Step:

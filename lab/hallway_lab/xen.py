@@ -33,6 +33,7 @@ DOM0_MIB = 1024
 CPUS = 2  # of the machine: for dom0 and all domains together
 XEN_MIB = 512  # what Xen itself needs beside dom0 and the domains
 AGENT_PORT = 5700
+COPY_SECONDS = 300  # at most, for a domain's memory to a file or back
 # PVH domains need nested paging. With the faster QEMU they end before their kernel says a word; with more of
 # a CPU than this, programs fail at random; and with a second one, domains do by a triple fault.
 PVH_WORDS = ["-cpu", "qemu64,+npt"]
@@ -277,19 +278,19 @@ class Domain(VM):
         self._crashed = True
         self.xen.run(f"xl sysrq {self.name} c")
 
-    def save(self, timeout: float = 300) -> None:
+    def save(self) -> None:
         """Save it to a file of dom0."""
-        self.xen.run(f"xl save {self.name} {self._file('saved')}", timeout=timeout)
+        self.xen.run(f"xl save {self.name} {self._file('saved')}", timeout=COPY_SECONDS)
 
-    def checkpoint(self, timeout: float = 300) -> None:
+    def checkpoint(self) -> None:
         """Save it to a file of dom0, and have it go on."""
-        self.xen.run(f"xl save -c {self.name} {self._file('saved')}", timeout=timeout)
+        self.xen.run(f"xl save -c {self.name} {self._file('saved')}", timeout=COPY_SECONDS)
         self.xen.run(f"rm {self._file('saved')}")
         self.find_agent()
 
-    def restore(self, timeout: float = 300) -> None:
+    def restore(self) -> None:
         """Have it go on from that file."""
-        self.xen.run(f"xl restore {self._file('saved')} && rm {self._file('saved')}", timeout=timeout)
+        self.xen.run(f"xl restore {self._file('saved')} && rm {self._file('saved')}", timeout=COPY_SECONDS)
         self.find_agent()
 
     def _check_alive(self) -> None:

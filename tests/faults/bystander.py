@@ -57,7 +57,7 @@ def bystander(pair: Pair, outcome: Outcome, *, broken: bool = False, **params: o
         found = odd(moved | {"corrupt_rings": 0} if broken else moved)
         check(not found, f"{vm.name}: {', '.join(found)}")
         check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
-        outcome.add_bytes("in rings", moved["tx_bytes_ring"])
+        outcome.add_ring_bytes(moved["tx_bytes_ring"])
     wait_for(lambda: held(pair.site.daemon, *pair.both) == start, f"as much is held as before: {start}")
     pair.unload()
     pair.healthy()

@@ -120,7 +120,7 @@ def loaded(hosts: Hosts, outcome: Outcome) -> Iterator[Load]:
     load = Load(hosts)
     yield load
     load.check_running("at last")
-    outcome.add_bytes("in rings", sum(delta.of(vm)["tx_bytes_ring"] for vm in hosts.both))
+    outcome.add_ring_bytes(sum(delta.of(vm)["tx_bytes_ring"] for vm in hosts.both))
     load.finish()
     hosts.check_counters(delta)
     load.kill()

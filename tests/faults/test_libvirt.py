@@ -72,7 +72,7 @@ def _return_each_round(
         found = odd(moved, watchdog=False)
         check(not found and not moved["resets"], f"{vm.name}: {found} {moved['resets']}")
         check(moved["tx_bytes_ring"], f"{vm.name} sent nothing through rings")
-        outcome.add_bytes("in rings", moved["tx_bytes_ring"])
+        outcome.add_ring_bytes(moved["tx_bytes_ring"])
     healthy(moves, stays)
 
 

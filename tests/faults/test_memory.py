@@ -54,4 +54,4 @@ def test_idle_crowd(pair: Pair, outcome: Outcome, rounds: Iterator[int]) -> None
     """Far more connections than there are rings for had one and are idle; a few others need theirs."""
     for _ in rounds:
         crowd(pair, IDLE, BUSY)
-        outcome.add_bytes("in rings", sum(counters(vm)["tx_bytes_ring"] for vm in pair.both))
+        outcome.add_ring_bytes(sum(counters(vm)["tx_bytes_ring"] for vm in pair.both))

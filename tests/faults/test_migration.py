@@ -162,7 +162,7 @@ def test_saved_too_long(hosts: Hosts, outcome: Outcome, rounds: Iterator[int]) -
             ended_as_tcp(stream, stream.client.wait(60))
     stays.run("sysctl -q net.ipv4.tcp_retries2=15")
     moves.run(f"sysctl -q net.ipv4.tcp_rmem='{former}'")
-    outcome.add_bytes("in rings", delta.of(stays)["tx_bytes_ring"])
+    outcome.add_ring_bytes(delta.of(stays)["tx_bytes_ring"])
     healthy(*hosts.both)
 
 
@@ -198,7 +198,7 @@ def test_snapshot_loaded(hosts: Hosts, outcome: Outcome, rounds: Iterator[int]) 
         stream.stop()
         stream.finish(120)
     moved = delta.of(stays)
-    outcome.add_bytes("in rings", moved["tx_bytes_ring"])
+    outcome.add_ring_bytes(moved["tx_bytes_ring"])
     found = odd(moved, watchdog=False)
     check(not found and not moved["resets"], f"{stays.name}: {found}, resets is {moved['resets']}")
     healthy(*hosts.both)

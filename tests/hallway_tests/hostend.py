@@ -130,11 +130,11 @@ def booted(
         yield stand
 
 
-def reach(port: int, kind: str = "stream", timeout: float = 60) -> socket.socket:
+def reach(port: int, kind: str = "stream") -> socket.socket:
     """Connect from the host to a port of the guest, as Firecracker and Cloud Hypervisor have it."""
     path = PATH if kind == "stream" else hostend.packets()
     sock = socket.socket(socket.AF_UNIX, TYPES[kind])
-    sock.settimeout(timeout)
+    sock.settimeout(60)
     sock.connect(str(path))
     sock.sendall(f"CONNECT {port}\n".encode())
     said = b""

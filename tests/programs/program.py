@@ -47,13 +47,13 @@ class Vms:
         """Check that the client has the server's file at `path`, and remove it there."""
         self._check_arrived(self.client, path, self._digests[self.server, name])
 
-    def stored(self, path: str, name: str = "large") -> None:
-        """Check that the server has the client's file at `path`, and remove it there."""
-        self._check_arrived(self.server, path, self._digests[self.client, name])
+    def stored(self, path: str) -> None:
+        """Check that the server has the client's large file at `path`, and remove it there."""
+        self._check_arrived(self.server, path, self._digests[self.client, "large"])
 
-    def returned(self, path: str, name: str = "large") -> None:
-        """Check that the client has its own file again at `path`, and remove it there."""
-        self._check_arrived(self.client, path, self._digests[self.client, name])
+    def returned(self, path: str) -> None:
+        """Check that the client has its own large file again at `path`, and remove it there."""
+        self._check_arrived(self.client, path, self._digests[self.client, "large"])
 
     def _check_arrived(self, vm: VM, path: str, wanted: str) -> None:
         came, size = (

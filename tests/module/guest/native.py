@@ -70,9 +70,9 @@ def recvmmsg(sock, sizes, flags=0):
     return [buffers[i].raw[: array[i].len] for i in range(count)]
 
 
-def tee(source, sink, count, flags=0):
+def tee(source, sink, count):
     """Copy from pipe to pipe."""
-    return checked("tee", source, sink, ctypes.c_size_t(count), flags)
+    return checked("tee", source, sink, ctypes.c_size_t(count), 0)
 
 
 def vmsplice(sink, buffer):
