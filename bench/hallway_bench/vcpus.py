@@ -22,7 +22,7 @@ from hallway_lab.programs import Run
 from hallway_lab.results import figure
 from hallway_lab.sample import NOISE, Row, Samples
 from hallway_lab.sh import LabError, run
-from hallway_lab.topology import Daemon, Site
+from hallway_lab.topology import Daemon, Site, describe_vm
 from hallway_lab.vm import VM, Job
 
 from .group import Group
@@ -51,13 +51,6 @@ name = "all"
 isolation = "shared"
 size = "64M"
 """
-WORDS = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = ["all"]
-"""
 LIMITS = """
 [vm.cpus]
 min = 1
@@ -69,7 +62,7 @@ def _configure(site: Site, vms: Sequence[VM], count: int) -> None:
     """Have the first VM get as many CPUs, once it sends; or one, once it does not."""
     config = site.daemon.config
     assert config
-    entries = [WORDS.format(vm=vm) for vm in vms]
+    entries = [describe_vm(vm, "all") for vm in vms]
     entries[0] += LIMITS.format(most=max(count, 2))
     grow, shrink = (NEVER, 1) if count == 1 else (1, NEVER)
     config.write_text(RULES.format(grow=grow, shrink=shrink) + "".join(entries))

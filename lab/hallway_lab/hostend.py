@@ -14,7 +14,7 @@ from pathlib import Path
 from . import paths, tunnels
 from .outsourcing import NUMBER, Stand, await_arrival
 from .sh import LabError
-from .topology import Daemon, Site
+from .topology import Daemon, Site, describe_vm
 from .vm import VM
 
 # The host, to each guest.
@@ -25,13 +25,6 @@ TUNNELS = f"""
 [vm.tunnels]
 socket = "{PATH}"
 sockets = 64
-"""
-CONFIG = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = []
 """
 
 
@@ -94,7 +87,7 @@ def standing(kernel: str) -> Iterator[HostStand]:
         site = Site(Daemon(host="hostend", config=folder / "hallwayd.toml"))
         vm = site.vm(NUMBER, kernel, monitor=Path(f"/run/vm{NUMBER}.qmp"), share=paths.out("share", kernel))
         assert site.daemon.config
-        site.daemon.config.write_text(CONFIG.format(vm=vm) + TUNNELS)
+        site.daemon.config.write_text(describe_vm(vm, more=TUNNELS))
         site.daemon.start()
         stack.callback(site.daemon.kill, 15)
         stack.enter_context(site.join(vm))

@@ -22,7 +22,7 @@ from typing import Any
 
 from . import image, isolate, paths
 from .sh import LabError, run
-from .topology import Daemon
+from .topology import Daemon, describe_vm
 from .vm import VM, Config
 
 # Before 9.0 QEMU's emulation of CPUs loses writes of a guest that migrates.
@@ -34,12 +34,6 @@ GROUP = """
 name = "default"
 isolation = "shared"
 size = "256M"
-"""
-MACHINE = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-groups = ["default"]
 """
 
 
@@ -87,10 +81,11 @@ def _monitor(host: str, number: int) -> Path:
 
 def _configuration(host: str, driven: Sequence[int], by_hand: Sequence[int], more: str) -> Path:
     words = GROUP
-    for number in (*driven, *by_hand):
-        words += MACHINE.format(vm=VM(number=number))
-        if number in driven:
-            words += f'monitor = "{_monitor(host, number)}"\n{more.format(host=host)}'
+    for number in driven:
+        vm = VM(number=number, monitor=_monitor(host, number))
+        words += describe_vm(vm, "default", more=more.format(host=host))
+    for number in by_hand:
+        words += describe_vm(VM(number=number), "default")
     path = paths.RUN / f"{host}.toml"
     path.write_text(words)
     return path

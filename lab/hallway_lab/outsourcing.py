@@ -19,7 +19,7 @@ from pathlib import Path
 from . import isolate, paths
 from .measure import SPIN, Direction, Traffic, set_spin
 from .sh import LabError, run
-from .topology import Daemon, Site
+from .topology import Daemon, Site, describe_vm
 from .vm import VM
 
 NUMBER, SIBLING = 11, 12
@@ -30,13 +30,7 @@ OWN = Path("/run/netns/own")
 WIRE = "wan"
 HOST, OUTSIDE = "10.78.0.1", "10.78.0.2"
 HOST6, OUTSIDE6 = "fd78::1", "fd78::2"
-CONFIG = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-monitor = "{vm.config.monitor}"
-groups = []
-
+OUTSOURCE = """
 [vm.outsource]
 netns = "{netns}"
 connect = ["10.78.0.1", "fd78::1", "10.78.0.0/24", "fd78::/64"]
@@ -121,7 +115,9 @@ def running(
         stack.callback(run, ["umount", OWN], check=False)
         assert site.daemon.config
         vms = {vm: rules} | dict(siblings or {})
-        entries = [CONFIG.format(vm=one, netns=OWN, rules=more) for one, more in vms.items()]
+        entries = [
+            describe_vm(one, more=OUTSOURCE.format(netns=OWN, rules=more)) for one, more in vms.items()
+        ]
         site.daemon.config.write_text("".join(entries))
         site.daemon.start()
         stack.callback(site.daemon.kill, 15)
@@ -186,7 +182,7 @@ class Stand:
         """Have hallwayd serve the client's VM by other rules: its outsourcer, and connections, stay."""
         config, daemon = self.site.daemon.config, self.site.daemon
         assert config and not self.server
-        config.write_text(CONFIG.format(vm=self.client, netns=OWN, rules=rules))
+        config.write_text(describe_vm(self.client, more=OUTSOURCE.format(netns=OWN, rules=rules)))
         daemon.kill(15)
         daemon.start()
 

@@ -46,6 +46,15 @@ def lay_share(kernel_name: str, *more: Path) -> Path:
     return share
 
 
+def describe_vm(vm: VM, *groups: str, more: str = "") -> str:
+    """Return the [[vm]] of hallwayd's configuration for a VM in these groups, with `more` at its end."""
+    words: dict[str, Any] = {"name": vm.name, "uuid": vm.uuid, "groups": groups}
+    if vm.config.monitor:
+        words["monitor"] = str(vm.config.monitor)
+    lines = ["[[vm]]", *(f"{key} = {json.dumps(value)}" for key, value in words.items()), more]
+    return "\n" + "\n".join(lines) + "\n"
+
+
 class Daemon:
     """hallwayd in the lab's namespaces, with its default paths; for a host of its own, with others.
 
@@ -124,6 +133,11 @@ class Daemon:
     def status(self) -> Any:
         """Return what `hallway status --json` tells."""
         return json.loads(run(self._asking()))
+
+    def machine(self, vm: VM) -> dict[str, Any]:
+        """Return what that tells of a VM of the configuration."""
+        machines: list[dict[str, Any]] = self.status()["machines"]
+        return next(machine for machine in machines if machine["uuid"] == vm.uuid)
 
 
 @dataclass

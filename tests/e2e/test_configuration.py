@@ -16,7 +16,6 @@ import pytest
 from hallway_lab import topology
 from hallway_lab.vm import VM, Plain
 from hallway_tests import kexec, table, tunnels
-from hallway_tests.config import describe
 from hallway_tests.guests import (
     AT_ONCE,
     Delta,
@@ -88,14 +87,9 @@ class Configured:
         """Run a stream between two VMs; rings must carry most of its bytes."""
         self.pair(a, b).stream_on_rings(b, a, conns=3, enough=300_000, both=CALM)
 
-    def machine(self, vm: VM) -> dict[str, Any]:
-        """Return what the daemon says of a VM of its configuration."""
-        machines = self.site.daemon.status()["machines"]
-        return next(machine for machine in machines if machine["uuid"] == vm.uuid)
-
     def plugged(self, vm: VM) -> set[str]:
         """Return the names of the regions that the daemon has plugged into a VM."""
-        return {plug["region"] for plug in self.machine(vm)["plugs"] if plug["plugged"]}
+        return {plug["region"] for plug in self.site.daemon.machine(vm)["plugs"] if plug["plugged"]}
 
     def regions(self) -> set[str]:
         """Return the names of the regions that the daemon serves."""
@@ -112,7 +106,7 @@ class Configured:
 
     def wait_monitor(self, vm: VM) -> None:
         """Wait until the daemon is connected to a VM's QEMU."""
-        wait_for(lambda: self.machine(vm)["connected"], f"{vm.name}'s monitor answers")
+        wait_for(lambda: self.site.daemon.machine(vm)["connected"], f"{vm.name}'s monitor answers")
 
     def unload(self) -> None:
         """Unload the module from all VMs."""
@@ -157,7 +151,7 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Confi
     groups = [("shared", "each"), ("shared", "each"), ("each",), ("shared",)]
     cids = [f"cid = {GIVEN[0]}", "", f"cid = {GIVEN[1]}", ""]
     each = zip([*vms, narrow], groups, cids, strict=True)
-    words = [describe(vm, *own, more=cid) for vm, own, cid in each]
+    words = [topology.describe_vm(vm, *own, more=cid) for vm, own, cid in each]
     config.write_text(GROUPS.format(idle=IDLE) + "".join(words))
     daemon.start()
     try:
@@ -199,7 +193,7 @@ def test_config_plugs(configured: Configured) -> None:
     wait_for(lambda: delta.of(a)["tx_promoted"] >= 3, "the streams are on rings", 20 * configured.slow)
     a.qmp.command("device_del", id="hallway-shared")
     wait_for(lambda: not configured.plugged(a), "the daemon knows", 30 * configured.slow)
-    assert configured.machine(a)["plugs"][0]["problem"] == "another took it out"
+    assert configured.site.daemon.machine(a)["plugs"][0]["problem"] == "another took it out"
     stream.check_running("when its region was unplugged")
     stream.stop()
     stream.finish(60 * configured.slow)
@@ -303,7 +297,7 @@ def test_config_no_room(configured: Configured) -> None:
     name_logs(narrow, configured.logs)
 
     def problem() -> str:
-        return next((plug["problem"] or "" for plug in configured.machine(narrow)["plugs"]), "")
+        return next((plug["problem"] or "" for plug in configured.site.daemon.machine(narrow)["plugs"]), "")
 
     with configured.site.join(narrow):
         insmod(narrow)
@@ -321,7 +315,7 @@ def test_config_reset(configured: Configured) -> None:
     a, b, _ = configured.vms
     with _boots_again(configured, a, b):
         b.reset()
-    assert configured.machine(b)["plugs"][0]["problem"] == "its guest was reset"
+    assert configured.site.daemon.machine(b)["plugs"][0]["problem"] == "its guest was reset"
     _check_back(configured, a, b)
 
 

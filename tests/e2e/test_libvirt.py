@@ -41,8 +41,8 @@ def test_two_commands(domains: Domains) -> None:
     """Connections of VMs as virt-install makes them go through rings once both are enabled."""
     for vm in domains.vms:
         assert "pcie-root" in domains.host.libvirt.virsh("dumpxml", vm.name), "it is no q35"
-        wait_for(lambda: domains.host.machine(vm)["connected"], f"{vm.name}'s monitor")  # noqa: B023
-        assert domains.host.machine(vm)["monitor"] == "libvirt"
+        wait_for(lambda: domains.host.daemon.machine(vm)["connected"], f"{vm.name}'s monitor")  # noqa: B023
+        assert domains.host.daemon.machine(vm)["monitor"] == "libvirt"
     domains.check_streams()
 
 
@@ -78,12 +78,12 @@ def test_restored(domains: Domains) -> None:
         domains.release(vm)
         _wait_on_tcp(domains)
         vm.save(saved)
-        wait_for(lambda: not domains.host.machine(vm)["connected"], "its monitor is gone")
+        wait_for(lambda: not domains.host.daemon.machine(vm)["connected"], "its monitor is gone")
         vm.restore(saved)
-        wait_for(lambda: domains.host.machine(vm)["connected"], "its monitor answers again", LET_GO)
+        wait_for(lambda: domains.host.daemon.machine(vm)["connected"], "its monitor answers again", LET_GO)
         stream.check_running("while its VM was saved")
         _wait_on_rings(domains)
-        assert not domains.host.machine(vm)["released"]
+        assert not domains.host.daemon.machine(vm)["released"]
 
 
 def test_migrated(domains: Domains) -> None:
@@ -100,7 +100,7 @@ def test_migrated(domains: Domains) -> None:
                 _wait_on_rings(domains)
                 stream.check_running("after both VMs have migrated")
                 wait_for(lambda: not _connected(source), "the monitors of both are gone")  # noqa: B023
-                assert all(destination.machine(vm)["plugs"] for vm in (a, b))
+                assert all(destination.daemon.machine(vm)["plugs"] for vm in (a, b))
 
 
 def _enable_there(here: EnabledHost, there: EnabledHost, vm: Installed) -> None:
@@ -140,7 +140,7 @@ def test_resumed(domains: Domains) -> None:
         command = domains.host.libvirt.command("migrate", "--live", vm.name, nowhere)
         assert "error" in run(command, check=False)
         _wait_on_tcp(domains)
-        assert domains.host.machine(vm)["released"]
+        assert domains.host.daemon.machine(vm)["released"]
         domains.host.ask("resume", vm.name)
         _wait_on_rings(domains)
         with pytest.raises(LabError, match="/nowhere"):
@@ -165,7 +165,7 @@ def test_reset(domains: Domains) -> None:
         insmod(vm, **AT_ONCE)
         if released:
             wait_for(lambda: _guest_asked(domains, vm), "its module has started")
-            assert domains.host.machine(vm)["released"]
+            assert domains.host.daemon.machine(vm)["released"]
             domains.host.ask("resume", vm.name)
     domains.check_streams()
 
@@ -264,7 +264,7 @@ def _check_renamed(domains: Domains, vm: Installed) -> None:
     domains.host.libvirt.virsh("domrename", vm.name, "renamed")
     domains.host.hallway("enable", "renamed")
     assert 'groups = ["default", "before"]' in file.read_text()
-    machine = domains.host.machine(vm)
+    machine = domains.host.daemon.machine(vm)
     assert machine["name"] == "renamed", machine
     said = domains.host.hallway("disable", "renamed")
     assert "no such domain" not in said, said

@@ -79,8 +79,7 @@ def is_published(host: Host) -> bool:
 
 def count_sockets(host: Host, vm: VM) -> int:
     """Return how many outsourced connections a VM has, as the host sees it."""
-    machines = host.daemon.status()["machines"]
-    found: int = next(one for one in machines if one["uuid"] == vm.uuid)["outsourcer"]["sockets"]
+    found: int = host.daemon.machine(vm)["outsourcer"]["sockets"]
     return found
 
 

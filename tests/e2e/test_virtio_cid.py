@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hallway_lab import topology, vhostvsock
 from hallway_tests import tunnels
-from hallway_tests.config import GROUP, describe
+from hallway_tests.config import GROUP
 from hallway_tests.guests import AT_ONCE, Delta, insmod, rmmod, settle_in, wait_members
 from hallway_tests.pair import Pair, name_logs
 from hallway_tests.tunnels import PORT, Talk, cid
@@ -69,7 +69,8 @@ def _booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Pair]
             extra, monitor = vhostvsock.plug(folder, one), Path(f"/run/virtio{number}.qmp")
             options = {"share": share, "boot_timeout": 120 * slow, "monitor": monitor, "extra": extra}
             vms.append(name_logs(site.vm(number, kernel, **options), logs))
-        words = [describe(vm, more=f"cid = {one}") for vm, one in zip(vms, CIDS, strict=True)]
+        each = zip(vms, CIDS, strict=True)
+        words = [topology.describe_vm(vm, "both", more=f"cid = {one}") for vm, one in each]
         config.write_text(GROUP + "".join(words))
         daemon.start()
         stack.callback(daemon.kill, 15)

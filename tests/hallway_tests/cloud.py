@@ -39,13 +39,6 @@ name = "default"
 isolation = "shared"
 size = "64M"
 """
-ENTRY = """
-[[vm]]
-name = "{vm.name}"
-uuid = "{vm.uuid}"
-groups = ["default"]
-monitor = "{monitor}"
-"""
 
 
 def _user_data(deb: Path, build_dir: Path) -> str:
@@ -109,7 +102,7 @@ def booted(kernel: str, share: Path, logs: Path, slow: float) -> Iterator[Pair]:
         monitor=monitors[1],
         extra=extra,
     )
-    entries = [ENTRY.format(vm=vm, monitor=vm.config.monitor) for vm in (first, guest)]
+    entries = [topology.describe_vm(vm, "default") for vm in (first, guest)]
     config.write_text(GROUP + "".join(entries))
     with pair.running(site, [first, guest], logs):
         guest.run("cloud-init status --wait", timeout=BUILT * slow, check=False)

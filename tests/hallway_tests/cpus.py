@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from hallway_lab import topology
-from hallway_lab.topology import Daemon, Site
+from hallway_lab.topology import Daemon, Site, describe_vm
 from hallway_lab.vm import VM
 
-from .config import GROUP, describe
+from .config import GROUP
 from .guests import AT_ONCE, binaries, call, healthy, insmod, loaded, rmmod, wait_members
 from .pair import running, sweep
 from .suite import wait_for
@@ -75,7 +75,7 @@ class Cpus:
         """Write the configuration."""
         config = self.site.daemon.config
         assert config
-        words = [rules, GROUP, *(describe(vm, more=limits) for vm in self.both)]
+        words = [rules, GROUP, *(describe_vm(vm, "both", more=limits) for vm in self.both)]
         config.write_text("".join(words))
 
     def configure(self, *words: str) -> None:

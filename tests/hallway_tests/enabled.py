@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hallway_lab import image, libvirt, topology
 from hallway_lab.libvirt import Installed, Libvirt
@@ -45,11 +44,6 @@ class EnabledHost:
         binary = self.daemon.binaries / "hallway"
         return [*self.libvirt.enter(), binary, command, "--run-dir", self.daemon.run_dir, *rest]
 
-    def machine(self, vm: Installed) -> dict[str, Any]:
-        """Return what hallwayd says of a VM."""
-        machines = self.daemon.status()["machines"]
-        return next(machine for machine in machines if machine["uuid"] == vm.uuid)
-
 
 @contextlib.contextmanager
 def running(name: str, logs: Path) -> Iterator[EnabledHost]:
@@ -81,7 +75,7 @@ class Domains:
     def release(self, vm: Installed) -> None:
         """Have a VM release its ring memory."""
         assert f"{vm.name}: its ring memory is out" in self.host.ask("release", vm.name)
-        machine = self.host.machine(vm)
+        machine = self.host.daemon.machine(vm)
         assert machine["released"] and not machine["plugs"], machine
 
     @contextlib.contextmanager

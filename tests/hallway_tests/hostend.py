@@ -14,11 +14,11 @@ from pathlib import Path
 
 from hallway_lab import hostend, topology
 from hallway_lab.hostend import FOLDER, PATH, TUNNELS
-from hallway_lab.topology import Daemon, Site
+from hallway_lab.topology import Daemon, Site, describe_vm
 from hallway_lab.vm import VM
 
 from . import tunnels
-from .config import GROUP, describe
+from .config import GROUP
 from .guest import tunnel
 from .guests import healthy, insmod, loaded, rmmod, wait_members
 from .pair import running, sweep
@@ -50,17 +50,13 @@ class HostEnd:
         """End what a failed test has left running in the guests."""
         sweep(*self.vms)
 
-    def _machine(self) -> dict:
-        machines = self.site.daemon.status()["machines"]
-        return next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
-
     def report(self) -> dict:
         """Return what the host says of the process; nothing if there is none."""
-        return self._machine().get("host_end", {})
+        return self.site.daemon.machine(self.vm).get("host_end", {})
 
     def is_plugged(self) -> bool:
         """Tell whether QEMU has memory of the VM and the host, or is about to let it go."""
-        return any(plug["region"].startswith("tun.") for plug in self._machine()["plugs"])
+        return any(plug["region"].startswith("tun.") for plug in self.site.daemon.machine(self.vm)["plugs"])
 
     def pid(self) -> int | None:
         """Return the process."""
@@ -91,7 +87,7 @@ class HostEnd:
         """Write the configuration."""
         config = self.site.daemon.config
         assert config
-        words = (GROUP, group, describe(self.vm, more=tunnels), describe(self.other))
+        words = (GROUP, group, describe_vm(self.vm, "both", more=tunnels), describe_vm(self.other, "both"))
         config.write_text("".join(words))
 
     @contextlib.contextmanager

@@ -87,9 +87,7 @@ class Outsourced:
 
     def report(self) -> dict:
         """Return what the host says of the VM's outsourcer; nothing if there is none."""
-        machines = self.site.daemon.status()["machines"]
-        machine = next(machine for machine in machines if machine["uuid"] == self.vm.uuid)
-        return machine.get("outsourcer", {})
+        return self.site.daemon.machine(self.vm).get("outsourcer", {})
 
     @contextlib.contextmanager
     def configured(self, rules: str) -> Iterator[None]:
