@@ -422,6 +422,7 @@ int hall_datagram_release(struct socket *sock)
 	if (!sock->sk)
 		return 0;
 	native = hall_tables_of(sock->sk)->native;
+	hall_exclude(sock);
 	hall_datagram_forget(sock->sk);
 	return native->release(sock);
 }

@@ -89,6 +89,15 @@ bool hall_is_native(const struct socket *sock)
 		       sizeof(*sock->ops));
 }
 
+void hall_exclude(struct socket *sock)
+{
+	struct sock *sk = sock->sk;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	smp_store_release(&sock->ops, &hall_tables_of(sk)->excluded);
+	spin_unlock_bh(&sk->sk_lock.slock);
+}
+
 /*
  * A socket is being made; its proto is a copy of ours. UDP's own init() allocates memory
  * in newer kernels.

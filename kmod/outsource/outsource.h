@@ -144,7 +144,7 @@ struct hall_tables {
 	struct proto prot;		/* of sockets that are being made */
 	struct proto_ops watched;
 	struct proto_ops chosen;	/* watched, whatever the cgroup is: choice.c */
-	struct proto_ops excluded;	/* native, by the program's choice */
+	struct proto_ops excluded;	/* native, by the program's choice, or closed */
 	struct proto_ops stream;	/* of outsourced sockets */
 	struct proto *native_prot;
 	const struct proto_ops *native;
@@ -155,6 +155,11 @@ struct hall_tables *hall_tables_of(const struct sock *sk);
 bool hall_is_watched(const struct socket *sock);
 /* Also if an earlier load of the module has left its table, which is the same. */
 bool hall_is_native(const struct socket *sock);
+/*
+ * close() has begun: from now on no work finds the socket, and has the host take its port
+ * once more. Process context; not under lock_sock().
+ */
+void hall_exclude(struct socket *sock);
 
 /* Events besides those of hall_channel_event. The listener has closed. */
 #define HALL_EVENT_ABANDONED	HALL_EVENT_KIND

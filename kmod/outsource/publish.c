@@ -207,6 +207,8 @@ int hall_watched_release(struct socket *sock)
 	if (!sock->sk)
 		return 0;
 	native = hall_tables_of(sock->sk)->native;
+	if (is_listening(sock->sk))
+		hall_exclude(sock);
 	hall_listener_forget(sock->sk);
 	return native->release(sock);
 }
