@@ -28,7 +28,8 @@ void hall_channel_setup(struct hall_channel *channel,
 			struct hall_member *member)
 {
 	channel->kind = kind;
-	__module_get(kind->owner);
+	if (kind->owner)
+		__module_get(kind->owner);
 	hall_member_get(member);
 	channel->member = member;
 	spin_lock_init(&channel->lock);
@@ -37,23 +38,17 @@ void hall_channel_setup(struct hall_channel *channel,
 	refcount_set(&channel->refs, 1);
 }
 
-bool hall_channel_tryget(struct hall_channel *channel)
-{
-	return refcount_inc_not_zero(&channel->refs);
-}
-
-void hall_channel_put(struct hall_channel *channel)
+void hall_channel_free(struct hall_channel *channel)
 {
 	const struct hall_channel_kind *kind = channel->kind;
 	struct hall_member *member = channel->member;
 	struct module *owner = kind->owner;
 
-	if (!refcount_dec_and_test(&channel->refs))
-		return;
 	kfree(channel->offer);
 	kind->release(channel);
 	hall_member_put(member);
-	module_put(owner);
+	if (owner)
+		module_put(owner);
 }
 
 void hall_channel_raise(struct hall_channel *channel, unsigned int event)

@@ -93,9 +93,20 @@ void hall_channel_unregister(const struct hall_channel_kind *kind);
 void hall_channel_setup(struct hall_channel *channel,
 			const struct hall_channel_kind *kind,
 			struct hall_member *member);
+/* The last reference is gone. */
+void hall_channel_free(struct hall_channel *channel);
+
 /* Under RCU: false if the last reference is gone. */
-bool hall_channel_tryget(struct hall_channel *channel);
-void hall_channel_put(struct hall_channel *channel);
+static inline bool hall_channel_tryget(struct hall_channel *channel)
+{
+	return refcount_inc_not_zero(&channel->refs);
+}
+
+static inline void hall_channel_put(struct hall_channel *channel)
+{
+	if (refcount_dec_and_test(&channel->refs))
+		hall_channel_free(channel);
+}
 
 /*
  * Hands an OFFER to a channel, as if the peer had sent it there. False: no memory.

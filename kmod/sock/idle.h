@@ -22,7 +22,6 @@ static inline struct hall_sock *hall_sock_peek(const struct sock *sk)
 {
 	struct proto *prot = READ_ONCE(sk->sk_prot);
 
-	/* As in hall_sock_get(). */
 	return prot->close == hall_close ?
 	       container_of(prot, struct hall_sock, prot) : NULL;
 }

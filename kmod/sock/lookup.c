@@ -9,7 +9,7 @@
 #include <linux/slab.h>
 #include <net/ipv6.h>
 
-#include "calls.h"
+#include "idle.h"
 
 static DEFINE_SPINLOCK(lock);		/* BH; the ones below */
 static DEFINE_HASHTABLE(by_address, 12); /* all attached ones */
@@ -22,38 +22,11 @@ void hall_lookup_init(void)
 	hash_key = get_random_u32();
 }
 
-bool hall_sock_tryget(struct hall_sock *hs, const struct sock *sk)
-{
-	if (!hall_channel_tryget(&hs->channel))
-		return false;
-	/* Pairs with the barrier of hall_channel_setup(): what is put is set up. */
-	smp_rmb();
-	if (likely(smp_load_acquire(&sk->sk_prot) == &hs->prot))
-		return true;
-	hall_sock_put(hs);
-	return false;
-}
-
 struct hall_sock *hall_sock_get(const struct sock *sk)
 {
-	struct hall_sock *hs = NULL;
-	struct proto *prot;
+	struct hall_sock *hs = hall_sock_peek(sk);
 
-	/* A hall_sock is freed after a grace period of tasks: prot stays. */
-	rcu_read_lock();
-	prot = READ_ONCE(sk->sk_prot);
-	if (prot->close == hall_close) {
-		hs = container_of(prot, struct hall_sock, prot);
-		if (!hall_sock_tryget(hs, sk))
-			hs = NULL;
-	}
-	rcu_read_unlock();
-	return hs;
-}
-
-void hall_sock_put(struct hall_sock *hs)
-{
-	hall_channel_put(&hs->channel);
+	return hs && hall_sock_tryget(hs, sk) ? hs : NULL;
 }
 
 void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address)

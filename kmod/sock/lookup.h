@@ -10,12 +10,26 @@
  * context, no lock: sk_prot alone decides.
  */
 struct hall_sock *hall_sock_get(const struct sock *sk);
+static inline void hall_sock_put(struct hall_sock *hs)
+{
+	hall_channel_put(&hs->channel);
+}
+
 /*
  * The same for what hall_sock_peek() returned, without a sleep since: false if it is not
  * attached to the socket any more. It may be another one's: see life.c.
  */
-bool hall_sock_tryget(struct hall_sock *hs, const struct sock *sk);
-void hall_sock_put(struct hall_sock *hs);
+static inline bool hall_sock_tryget(struct hall_sock *hs, const struct sock *sk)
+{
+	if (!hall_channel_tryget(&hs->channel))
+		return false;
+	/* Pairs with the barrier of hall_channel_setup(): what is put is set up. */
+	smp_rmb();
+	if (likely(smp_load_acquire(&sk->sk_prot) == &hs->prot))
+		return true;
+	hall_sock_put(hs);
+	return false;
+}
 
 /* The addresses of a socket, those of IPv4 mapped. Without its lock, one of IPv6 may be torn. */
 void hall_sock_read_remote(const struct sock *sk, struct in6_addr *address);

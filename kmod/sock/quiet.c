@@ -34,11 +34,8 @@
 /* Where several tasks were seen. */
 static const char several;
 
-void hall_call_begin(struct hall_sock *hs, struct hall_call *call)
+void hall_call_note(struct hall_sock *hs, struct hall_call *call)
 {
-	INIT_LIST_HEAD(&call->list);
-	if (likely(READ_ONCE(hs->quiet)))
-		return;
 	call->task = current;
 	spin_lock_bh(&hs->channel.lock);
 	list_add(&call->list, &hs->calls);
@@ -47,10 +44,8 @@ void hall_call_begin(struct hall_sock *hs, struct hall_call *call)
 	spin_unlock_bh(&hs->channel.lock);
 }
 
-void hall_call_end(struct hall_sock *hs, struct hall_call *call)
+void hall_call_forget(struct hall_sock *hs, struct hall_call *call)
 {
-	if (likely(list_empty(&call->list)))
-		return;
 	spin_lock_bh(&hs->channel.lock);
 	list_del(&call->list);
 	spin_unlock_bh(&hs->channel.lock);

@@ -11,12 +11,27 @@ struct hall_call {
 	const struct task_struct *task;
 };
 
+/* On the list of calls until the socket is quiet, and off. */
+void hall_call_note(struct hall_sock *hs, struct hall_call *call);
+void hall_call_forget(struct hall_sock *hs, struct hall_call *call);
+
 /*
  * Begin and end of each call that takes the lock of the socket, or calls a native
  * function that does. Process context.
  */
-void hall_call_begin(struct hall_sock *hs, struct hall_call *call);
-void hall_call_end(struct hall_sock *hs, struct hall_call *call);
+static inline void hall_call_begin(struct hall_sock *hs, struct hall_call *call)
+{
+	INIT_LIST_HEAD(&call->list);
+	if (unlikely(!READ_ONCE(hs->quiet)))
+		hall_call_note(hs, call);
+}
+
+static inline void hall_call_end(struct hall_sock *hs, struct hall_call *call)
+{
+	if (unlikely(!list_empty(&call->list)))
+		hall_call_forget(hs, call);
+}
+
 /* At each release of the lock, while they are watched for: looks for foreign calls. */
 void hall_quiet_watch(struct hall_sock *hs);
 
