@@ -12,6 +12,7 @@
 
 #include "../obs/counters.h"
 #include "../obs/trace.h"
+#include "calls.h"
 #include "lock.h"
 #include "lookup.h"
 #include "requeue.h"
@@ -23,13 +24,31 @@
 /* How long bytes wait for the ring that replaces one. */
 #define REPLACE		(HZ / 10)
 
-/* The channel has an endpoint afterwards, or no number is left. */
+/*
+ * TCP calls these at each release of the lock, and for each look of a poller: a connection
+ * that has had no ring does without. They stay, for TCP loads a pointer twice where it may
+ * be NULL; and the hall_sock is no other socket's after this one.
+ */
+static void take_callbacks(struct hall_sock *hs)
+{
+	struct proto *prot = &hs->prot;
+
+	/* What the first release is to compare with. */
+	hs->signals = sock_flag(hs->sk, SOCK_FASYNC);
+	hs->rcvlowat = READ_ONCE(hs->sk->sk_rcvlowat);
+	WRITE_ONCE(prot->release_cb, hall_release_cb);
+	WRITE_ONCE(prot->sock_is_readable, hall_sock_is_readable);
+	WRITE_ONCE(prot->stream_memory_free, hall_stream_memory_free);
+}
+
+/* The channel has an endpoint afterwards, or no number is left. lock_sock(). */
 static int open_channel(struct hall_sock *hs)
 {
 	int err;
 
 	/* First: look-ups by its number are RCU's. */
 	hs->had_endpoint = true;
+	take_callbacks(hs);
 	err = hall_channel_open(&hs->channel);
 	if (!err)
 		hall_sock_note_ring(hs, true);

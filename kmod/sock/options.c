@@ -292,10 +292,10 @@ static noinline void release_changed(struct hall_sock *hs, struct sock *sk)
 }
 
 /*
- * Runs each time the socket lock is released, also after a setsockopt() that the
- * socket layer handles without our proto. A program that needs packets, see
- * hall_sock_needs_packets(), may make no call until one comes; and a filter has
- * to see each byte that is sent from now on.
+ * Runs each time the socket lock is released, once there was a ring or foreign calls are
+ * watched for; also after a setsockopt() that the socket layer handles without our proto. A
+ * program that needs packets, see hall_sock_needs_packets(), may make no call until one
+ * comes; and a filter has to see each byte that is sent from now on.
  */
 void hall_release_cb(struct sock *sk)
 {

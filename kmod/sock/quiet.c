@@ -25,6 +25,7 @@
 #include <linux/file.h>
 #include <linux/net.h>
 
+#include "calls.h"
 #include "lookup.h"
 #include "wake.h"
 
@@ -162,6 +163,7 @@ static void begin_grace(struct hall_sock *hs)
 {
 	hs->watched = true;
 	hs->foreign = NULL;
+	WRITE_ONCE(hs->prot.release_cb, hall_release_cb);
 	WRITE_ONCE(hs->grace_over, false);
 	refcount_inc(&hs->channel.refs);
 	call_rcu_tasks(&hs->grace, end_grace);

@@ -139,7 +139,7 @@ struct hall_sock {
 	bool quiet;			/* no foreign call is in the socket */
 	bool watched;			/* foreign calls are watched for, */
 	bool grace_over;		/* and a grace period of tasks has passed */
-	bool signals;			/* SOCK_FASYNC, at the last release of the lock */
+	bool signals;			/* SOCK_FASYNC, at the last hall_release_cb() */
 	bool ulp_refused;		/* until the next one: see switch/ulp.c */
 	int rcvlowat;			/* SO_RCVLOWAT, at the last one */
 	u32 detach_reason;		/* of HALL_EVENT_DETACH */
@@ -226,7 +226,7 @@ static inline struct hall_sock *hall_sock_of(struct hall_channel *channel)
 /*
  * Does the program need packets, for their times or for a filter? A ring has
  * none. The socket layer calls nothing of ours when that is set, so each call
- * looks, and each release of the lock. The reason, or 0.
+ * looks, and once there was a ring each release of the lock. The reason, or 0.
  */
 static inline u32 hall_sock_needs_packets(const struct sock *sk)
 {

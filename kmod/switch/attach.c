@@ -33,10 +33,10 @@ static void accepted_release_cb(struct sock *sk)
 	struct hall_sock *hs = container_of(sk->sk_prot, struct hall_sock, prot);
 
 	if (sk->sk_socket) {
-		hs->prot.release_cb = hall_release_cb;
+		hs->prot.release_cb = hs->native->release_cb;
 		hs->quiet = hall_attach_ops(hs);
 	}
-	hall_release_cb(sk);
+	hs->native->release_cb(sk);
 }
 
 /* TCP's two, those of outsource/, also of earlier loads of the module, and others'. */
@@ -126,9 +126,6 @@ static void take_prot(struct hall_sock *hs, struct proto *native)
 #ifdef HALL_HAS_SENDPAGE
 	prot->sendpage = hall_sendpage;
 #endif
-	prot->release_cb = hall_release_cb;
-	prot->sock_is_readable = hall_sock_is_readable;
-	prot->stream_memory_free = hall_stream_memory_free;
 	prot->ioctl = hall_ioctl;
 	prot->getsockopt = hall_getsockopt;
 #if IS_ENABLED(CONFIG_NET_SOCK_MSG) && IS_ENABLED(CONFIG_BPF_SYSCALL)
@@ -156,7 +153,7 @@ void hall_attach(struct sock *sk, struct hall_member *member)
 	if (!hs->native)
 		take_prot(hs, native);
 	/* Called under slock alone, and so never by those that the table had before. */
-	hs->prot.release_cb = sk->sk_socket ? hall_release_cb : accepted_release_cb;
+	hs->prot.release_cb = sk->sk_socket ? native->release_cb : accepted_release_cb;
 	hall_sock_publish(hs);
 	/* A reader of the pointer sees the table filled. */
 	smp_store_release(&sk->sk_prot, &hs->prot);
