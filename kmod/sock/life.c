@@ -194,6 +194,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	hs->tx.next = 1;
 	hs->active_since = jiffies;
 	hs->retry_at = jiffies;
+	hs->look_at = jiffies;
 	hs->reason = HALLWAY_REASON_YOUNG;
 	set_addresses(hs, sk);
 	hall_callbacks_record(hs);

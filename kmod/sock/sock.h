@@ -149,6 +149,8 @@ struct hall_sock {
 	unsigned long backoff;		/* jiffies until the try after that */
 	unsigned long active_since;	/* jiffies; in use without a pause */
 	u64 active_bytes;		/* moved over TCP until then */
+	unsigned long look_at;		/* jiffies; no send earns a ring before, */
+	u64 look_bytes;			/* with fewer bytes moved over TCP than these */
 	int lost_error;			/* errno: the peer has left bytes in our ring; or 0 */
 	unsigned long reset_by;		/* jiffies; the peer's RST is due by then */
 	unsigned long demote_by;	/* jiffies; the peer's end mark is due */
@@ -211,10 +213,18 @@ struct hall_sock_handler {
 
 extern struct hall_sock_handler hall_sock_handler;
 
+/* May a send over TCP earn a ring? lock_sock() or slock. */
+static inline bool hall_sock_may_earn(const struct hall_sock *hs, size_t sending)
+{
+	return time_after_eq(jiffies, hs->look_at) ||
+	       hs->tx.bytes_tcp + hs->rx.bytes_tcp + sending >= hs->look_bytes;
+}
+
 /* Cheap where there is nothing to decide. Within a call, under lock_sock(). */
 static inline void hall_sock_apply_policy(struct hall_sock *hs, size_t sending)
 {
-	if (!hs->quiet || (sending && hs->tx.state == HALL_TX_TCP))
+	if (!hs->quiet ||
+	    (sending && hs->tx.state == HALL_TX_TCP && hall_sock_may_earn(hs, sending)))
 		hall_sock_handler.policy(hs, sending);
 }
 

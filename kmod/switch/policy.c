@@ -42,6 +42,9 @@ MODULE_PARM_DESC(promote_wait_ms, "milliseconds that a connection's first send w
  */
 #define BACK_OFF_BRIEF	HZ
 
+/* Sends look whether they earn a ring at least this often: no pause is shorter. */
+#define LOOK_EACH	(HZ / 50)
+
 static bool is_secured(struct sock *sk)
 {
 	bool secured = false;
@@ -124,6 +127,22 @@ static bool has_earned(struct hall_sock *hs, size_t sending)
 			     msecs_to_jiffies(READ_ONCE(promote_ms)));
 }
 
+/*
+ * Until then no send earns a ring: it would lack bytes and time, or is not to try again
+ * yet. The first send after a pause looks.
+ */
+static void put_off_look(struct hall_sock *hs, bool earned)
+{
+	unsigned long at = hs->retry_at, latest = jiffies + LOOK_EACH;
+
+	hs->look_bytes = U64_MAX;
+	if (!earned) {
+		at = hs->active_since + msecs_to_jiffies(READ_ONCE(promote_ms));
+		hs->look_bytes = hs->active_bytes + READ_ONCE(promote_bytes);
+	}
+	hs->look_at = time_before(at, latest) ? at : latest;
+}
+
 /* 0, or the reason why there is no ring to offer. */
 static u32 offer_ring(struct hall_sock *hs)
 {
@@ -152,14 +171,22 @@ static u32 offer_ring(struct hall_sock *hs)
 
 static void consider_ring(struct hall_sock *hs, size_t sending)
 {
+	bool earned;
 	u32 reason;
 
-	if (hs->detached || hs->pinned)
+	if (hs->detached)
 		return;
+	if (hs->pinned) {
+		hs->look_at = jiffies + HZ;
+		hs->look_bytes = U64_MAX;
+		return;
+	}
 	/* In a program's first call it is easiest to see that no other is inside. */
 	if (!hs->quiet && hall_attach_ops(hs))
 		hall_sock_check_quiet(hs, true, false);
-	if (!has_earned(hs, sending) || time_before(jiffies, hs->retry_at))
+	earned = has_earned(hs, sending);
+	put_off_look(hs, earned);
+	if (!earned || time_before(jiffies, hs->retry_at))
 		return;
 	reason = hall_policy_find_reason(hs, true);
 	if (!reason && sending && hs->tx.state == HALL_TX_TCP)
