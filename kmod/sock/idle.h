@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The short way of small calls on rings: they hold slock from begin to end, copy with
- * page faults off, and change no carrier. Whatever else there may be to do takes
+ * page faults off, and change no carrier. Calls on a connection without a ring have one,
+ * too: a single native call, after the same checks. Whatever else there may be to do takes
  * the long way, under lock_sock().
  */
 #ifndef HALL_IDLE_H

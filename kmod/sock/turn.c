@@ -45,16 +45,11 @@ bool hall_turn_is_taken(struct hall_turn *turn, struct sock *sk)
 
 bool hall_turn_trylock(struct hall_turn *turn, struct sock *sk)
 {
-	bool taken;
-
 	spin_lock_bh(&sk->sk_lock.slock);
-	taken = hall_turn_is_taken(turn, sk);
-	if (!taken)
-		sk->sk_lock.owned = 1;
-	spin_unlock_bh(&sk->sk_lock.slock);
-	if (taken)
+	if (hall_turn_is_taken(turn, sk)) {
+		spin_unlock_bh(&sk->sk_lock.slock);
 		return false;
-	/* For lockdep: release_sock() releases it, as after lock_sock(). */
-	mutex_acquire(&sk->sk_lock.dep_map, 0, 1, _RET_IP_);
+	}
+	hall_turn_take(sk);
 	return true;
 }

@@ -21,6 +21,18 @@ void hall_turn_init(struct hall_turn *turn, struct hall_channel *channel);
  */
 bool hall_turn_is_taken(struct hall_turn *turn, struct sock *sk);
 /*
+ * Takes the lock, which is free, for release_sock(); releases slock. Process context, with
+ * slock.
+ */
+static inline void hall_turn_take(struct sock *sk)
+{
+	sk->sk_lock.owned = 1;
+	spin_unlock_bh(&sk->sk_lock.slock);
+	/* For lockdep: release_sock() releases it, as after lock_sock(). */
+	mutex_acquire(&sk->sk_lock.dep_map, 0, 1, _RET_IP_);
+}
+
+/*
  * Takes the lock, for release_sock(); or false, and as above. Process context, with a
  * reference to the socket.
  */

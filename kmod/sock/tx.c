@@ -7,7 +7,8 @@
  * wait: a writer that has to wait does so here, so that the carrier can change
  * under it.
  *
- * A small call on a ring needs none of that: see send_small().
+ * A small call on a ring needs none of that: see send_small(). Nor does a call on a
+ * connection without a ring need more than the native send: see send_plain().
  */
 #include "calls.h"
 
@@ -15,6 +16,7 @@
 
 #include <hallway/reason.h>
 
+#include "../compat/rps.h"
 #include "../obs/counters.h"
 #include "carrier.h"
 #include "idle.h"
@@ -138,15 +140,15 @@ static bool awaits_ring(const struct hall_sock *hs)
 }
 
 /*
- * Sends all of msg, or as much as it can. Bytes, or an error if there are none;
- * HALL_NATIVE if the socket was detached before a byte was sent. A call that has
- * sent bytes goes on here, on TCP.
+ * Sends all of msg, of which `sent` bytes are sent already, or as much as it can. Bytes,
+ * or an error if there are none; HALL_NATIVE if the socket was detached before a byte
+ * was sent. A call that has sent bytes goes on here, on TCP.
  */
-static int send_locked(struct hall_sock *hs, struct msghdr *msg)
+static int send_locked(struct hall_sock *hs, struct msghdr *msg, int sent)
 {
 	struct sock *sk = hs->sk;
 	long timeo = sock_sndtimeo(sk, msg->msg_flags & MSG_DONTWAIT);
-	int sent = 0, n;
+	int n;
 
 	do {
 		if (hs->detached && hall_sock_may_return(sent))
@@ -262,7 +264,7 @@ static noinline int send_message(struct hall_sock *hs, struct msghdr *msg,
 		hall_tx_demote(hs, reason);
 	}
 	hall_sock_apply_policy(hs, size);
-	ret = send_locked(hs, msg);
+	ret = send_locked(hs, msg, 0);
 out:
 	release_sock(sk);
 	hall_call_end(hs, &call);
@@ -314,11 +316,43 @@ out:
 	return ret;
 }
 
-static bool is_small(const struct hall_sock *hs, const struct msghdr *msg,
-		     size_t size)
+/*
+ * The short way of a call on a connection without a ring, which earns none by it. Bytes,
+ * an error, or 0: the call has to go the long way.
+ */
+static noinline int send_plain(struct hall_sock *hs, struct sock *sk,
+			       struct msghdr *msg, size_t size)
 {
-	return hs && READ_ONCE(hs->tx.state) == HALL_TX_RING &&
-	       size && size <= HALL_SMALL && !msg->msg_controllen &&
+	int n;
+
+	/* As in inet_sendmsg(). */
+	sock_rps_record_flow(sk);
+	spin_lock_bh(&sk->sk_lock.slock);
+	if (!hall_sock_is_idle(hs, sk) || hs->tx.state != HALL_TX_TCP ||
+	    hs->tx.replacing || hall_sock_may_earn(hs, size)) {
+		spin_unlock_bh(&sk->sk_lock.slock);
+		return 0;
+	}
+	refcount_inc(&hs->channel.refs);
+	hall_turn_take(sk);
+	n = write_tcp(hs, msg, false);
+	/* Part of it: the rest has to wait for space. */
+	if (unlikely((n > 0 && n < size) ||
+		     (n == -EAGAIN && !(msg->msg_flags & MSG_DONTWAIT)))) {
+		n = send_locked(hs, msg, max(n, 0));
+		/* Its turn may have come in a detached socket. */
+		if (n == HALL_NATIVE)
+			n = 0;
+	}
+	release_sock(sk);
+	hall_sock_put(hs);
+	return n;
+}
+
+/* Does the call ask for no more than that bytes are sent? */
+static bool is_simple(const struct msghdr *msg, size_t size)
+{
+	return size && !msg->msg_controllen &&
 	       !(msg->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE));
 }
 
@@ -327,8 +361,12 @@ int hall_ops_sendmsg(struct socket *sock, struct msghdr *msg, size_t size)
 	struct hall_sock *hs = hall_sock_peek(sock->sk);
 	int n = 0;
 
-	if (is_small(hs, msg, size))
-		n = send_small(hs, sock->sk, msg, size);
+	if (hs && is_simple(msg, size)) {
+		if (READ_ONCE(hs->tx.state) == HALL_TX_RING)
+			n = size <= HALL_SMALL ? send_small(hs, sock->sk, msg, size) : 0;
+		else if (READ_ONCE(hs->tx.state) == HALL_TX_TCP)
+			n = send_plain(hs, sock->sk, msg, size);
+	}
 	return n ?: hall_sock_find_native_ops(sock)->sendmsg(sock, msg, size);
 }
 
