@@ -346,7 +346,7 @@ out:
 	return n;
 }
 
-/* Has TCP neither a byte for a reader, nor anything to do as one looks? slock. */
+/* Has TCP neither a byte for a reader, nor anything to do as one looks? */
 static bool tcp_is_empty(struct sock *sk)
 {
 	const struct tcp_sock *tp = tcp_sk(sk);
@@ -357,11 +357,16 @@ static bool tcp_is_empty(struct sock *sk)
 	       !inet_csk_ack_scheduled(sk) && !sk_can_busy_loop(sk);
 }
 
-/* Is no byte there, as tcp_recvmsg() would find? */
-static noinline bool finds_nothing(const struct hall_sock *hs, struct sock *sk)
+/*
+ * Is no byte there, as tcp_recvmsg() would find? One that waits looks again before it
+ * sleeps, under the lock.
+ */
+static noinline bool finds_nothing(const struct hall_sock *hs, struct sock *sk, bool waits)
 {
 	bool nothing;
 
+	if (waits)
+		return is_plain(hs) && tcp_is_empty(sk);
 	spin_lock_bh(&sk->sk_lock.slock);
 	nothing = hall_sock_is_idle(hs, sk) && is_plain(hs) && tcp_is_empty(sk);
 	spin_unlock_bh(&sk->sk_lock.slock);
@@ -382,15 +387,16 @@ static noinline int receive_plain(struct hall_sock *hs, struct sock *sk,
 	/* As in inet_recvmsg(). */
 	sock_rps_record_flow(sk);
 	if (READ_ONCE(tp->rcv_nxt) == READ_ONCE(tp->copied_seq) &&
-	    finds_nothing(hs, sk))
+	    finds_nothing(hs, sk, !(flags & MSG_DONTWAIT)))
 		return -EAGAIN;
 	if (hall_sock_needs_packets(sk) || tp->recvmsg_inq ||
 	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_sock_tryget(hs, sk))
 		return HALL_NATIVE;
-	mutex_lock(&hs->rx_mutex);
-	if (likely(is_plain(hs)))
-		n = read_tcp(hs, msg, len, flags HALL_RECVMSG_NONE);
-	hall_rx_unlock(hs);
+	if (likely(mutex_trylock(&hs->rx_mutex))) {
+		if (likely(is_plain(hs)))
+			n = read_tcp(hs, msg, len, flags HALL_RECVMSG_NONE);
+		hall_rx_unlock(hs);
+	}
 	hall_sock_put(hs);
 	return n;
 }
@@ -657,7 +663,8 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		if (hall_sock_is_disconnected(hs))
 			return copied ?: -EPIPE;
 		if (small) {
-			n = receive_small(hs, sk, msg, len, true);
+			n = READ_ONCE(hs->rx.state) == HALL_RX_MAPPED ?
+			    receive_small(hs, sk, msg, len, true) : 0;
 			if (n > 0)
 				return n;
 			small = empty = n == -EAGAIN;
