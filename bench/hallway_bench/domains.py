@@ -42,6 +42,7 @@ class Domains(Papers):
     """The scenarios between two domains."""
 
     kind = "xen"
+    spin_us = 1000  # here the four system calls of a round trip take longer than the default
 
     def prepare(self, kernel: str) -> None:
         """Fetch Xen, pack what boots on it, and compile what speaks libxenvchan."""

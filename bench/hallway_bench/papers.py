@@ -66,6 +66,7 @@ class Papers(Group):
 
     kind = "papers"
     stand: Stand
+    spin_us: int | None = None  # for which receivers spin in the row of those; None: the default
 
     @contextlib.contextmanager
     def standing(self, kernel: str) -> Iterator[Stand]:
@@ -81,7 +82,7 @@ class Papers(Group):
                 self._round_trip(f"sleep-{size}", "asleep", size, text, 0, target, paper)
                 for size, text, target, paper in TRIPS
             ),
-            self._round_trip("spin", "spinning", 1, "1 B", None, 30.0, ""),
+            self._round_trip("spin", "spinning", 1, "1 B", self.spin_us, 30.0, ""),
             self._connections(),
             *(self._call_of_life(name, f"XWAY: {paper}") for name, paper in XWAY_CALLS.items()),
         ]
@@ -124,7 +125,7 @@ class Papers(Group):
             lower_is_better=True,
             spin_us=spin_us,
             paper=paper,
-            more=() if spin_us is None else self._others(parse, "trips", size),
+            more=self._others(parse, "trips", size) if spin_us == 0 else (),
         )
 
     def _connections(self) -> Row:
