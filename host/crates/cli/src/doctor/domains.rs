@@ -6,9 +6,8 @@ use hallway_control::Xen;
 use super::Findings;
 
 /// What to do in dom0 where hallwayd does not serve domains.
-pub const START: &str =
-    "this is dom0 of Xen: start hallwayd with --xen, as /usr/share/doc/hallway-host/xen.conf has \
-     its unit do; docs/xen.md says what domains need";
+pub const START: &str = "this is dom0 of Xen: start hallwayd with --xen, as its unit does with \
+     xen.conf of its documents; docs/xen.md says which file that is, and what domains need";
 
 /// Judges each domain by the pairs that it is in.
 pub fn judge(xen: &Xen, found: &mut Findings) {

@@ -20,7 +20,7 @@ const ADVICE: &[(&str, Advice)] = &[
     ("YOUNG", Leave("it gets a ring once it has moved 16 KiB or been in use for 10 ms, if the module's promote_bytes and promote_ms are the default")),
     ("OFFERED", Leave("it passes with the peer's answer")),
     ("NO_MATCH", Do("NAT or a proxy lies between: connect to the address that the other VM has itself")),
-    ("NO_MEMORY", Do("make the group's region larger, or its slots fewer, in hallwayd's configuration; between domains of Xen load the module with a larger xen_slice")),
+    ("NO_MEMORY", Do("make the group's region larger, or its slots fewer (docs/faq.md says how, while VMs use it); between domains of Xen load the module with a larger xen_slice")),
     ("NO_ENDPOINT", Do("the peer has as many connections as a member can have: spread them over VMs")),
     ("BUSY", Leave("it passes once that call returns, or the earlier ring is drained")),
     ("FOREIGN", Leave("it passes if the kernel user reads by calls of the socket, as NFS does; any other needs TCP")),
