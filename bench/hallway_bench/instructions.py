@@ -65,8 +65,9 @@ TEXTS = {
     "in-write-64": "outside → VM: stream, per write(64)",
     "in-connect": "outside → VM: accept, close",
 }
-# Rows that repeat on sockets that stay on TCP, which gathers small writes as timers come.
-STEADY_ON_TCP = ("read-64", "read-eagain", "write-read-1k")
+# Rows that repeat on sockets that stay on TCP, which gathers small writes as timers come, and
+# acknowledges either each larger one or each second one.
+STEADY_ON_TCP = ("send-64", "read-64", "read-eagain", "poll-empty", "trip-1")
 # As schedulers of guest and host have it: how often a reader sleeps.
 UNSTEADY = ("stream-64-asleep", "both-trip-1", "both-write-1k", "both-write-64", "both-connect")
 CARRIERS = ("tcp", "ring", "outsourced", "attached", "unserved")
