@@ -1176,14 +1176,7 @@ static void begin(void)
 		file = memfd_create("pages", 0);
 		MUST(file >= 0 && !ftruncate(file, FRAMES * PAGE_SIZE));
 	}
-	hall_transport_handler = (struct hall_transport_handler){
-		.arrived = on_arrived,
-		.departed = on_departed,
-		.detach = on_detach,
-		.addresses = on_addresses,
-		.message = on_message,
-		.wake = on_wake,
-	};
+	hall_transport_handler = HANDLER;
 	*(unsigned int *)shim_param_xen_slice = PAGES * PAGE_SIZE >> 10;
 	*(unsigned int *)shim_param_storm = STORM;
 	/* Nothing of the input before: an input that was found repeats alone what it did. */

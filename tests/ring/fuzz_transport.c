@@ -320,14 +320,7 @@ static void begin(void)
 	const struct in6_addr address = { .s6_addr = { 0x20 } };
 	unsigned int slot;
 
-	hall_transport_handler = (struct hall_transport_handler){
-		.arrived = on_arrived,
-		.departed = on_departed,
-		.detach = on_detach,
-		.addresses = on_addresses,
-		.message = on_message,
-		.wake = on_wake,
-	};
+	hall_transport_handler = HANDLER;
 	planned.after = released = departures = 0;
 	generation = SLOTS;
 	MUST(!hall_heartbeat_init());

@@ -22,6 +22,15 @@ pthread_rwlock_t shim_readers = PTHREAD_RWLOCK_INITIALIZER;
 struct rcu_head *shim_dead;
 struct hall_counters hall_counters;
 struct hall_transport_handler hall_transport_handler;
+/* Of a test's own functions. */
+#define HANDLER ((struct hall_transport_handler){ \
+	.arrived = on_arrived, \
+	.departed = on_departed, \
+	.detach = on_detach, \
+	.addresses = on_addresses, \
+	.message = on_message, \
+	.wake = on_wake, \
+})
 struct workqueue_struct *hall_control_queue, *hall_depart_queue;
 
 struct guest {

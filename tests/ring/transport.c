@@ -107,14 +107,7 @@ static void begin(void)
 
 	memset(&noted, 0, sizeof(noted));
 	memset(&hall_counters, 0, sizeof(hall_counters));
-	hall_transport_handler = (struct hall_transport_handler){
-		.arrived = on_arrived,
-		.departed = on_departed,
-		.detach = on_detach,
-		.addresses = on_addresses,
-		.message = on_message,
-		.wake = on_wake,
-	};
+	hall_transport_handler = HANDLER;
 	rung = released = 0;
 	MUST(!hall_heartbeat_init());
 	guest_create(&a, 2, PAGES, 7);

@@ -240,7 +240,7 @@ static void suspended_within_a_departure(void)
 	pass(10000);
 }
 
-/* A peer with whose ring a program is busy. */
+/* A program is in a call on a ring of this peer. */
 static void join_with_a_call(void)
 {
 	list_peer(&peers[0]);
