@@ -65,7 +65,7 @@ int hall_ioctl(struct sock *sk, int cmd, unsigned long arg);
 #endif
 int hall_psock_update_sk_prot(struct sock *sk, struct sk_psock *psock,
 			      bool restore);
-/* Runs each time the socket lock is released. slock. */
+/* At releases of the socket lock: see options.c. slock. */
 void hall_release_cb(struct sock *sk);
 
 #endif /* HALL_CALLS_H */

@@ -74,7 +74,7 @@ impl Pair {
 #[derive(Default)]
 pub struct Pairs {
     made: BTreeMap<Two, Pair>,
-    /// Pairs whose region could not be made.
+    /// Pairs without a region, as it could not be made.
     refused: BTreeMap<Two, Refused>,
 }
 
@@ -176,7 +176,7 @@ impl Pairs {
         }
     }
 
-    /// The pairs of a VM with traffic whose region cannot be made, each with the reason.
+    /// The pairs of a VM that have traffic and no region, each with why it cannot be made.
     pub fn troubles(&self, number: usize) -> impl Iterator<Item = (Two, &str)> {
         let own = self.refused.iter();
         let own = own.filter(move |((a, b), _)| [*a, *b].contains(&number));
