@@ -57,13 +57,45 @@ void hall_channel_raise(struct hall_channel *channel, unsigned int event)
 	channel->kind->raised(channel);
 }
 
-/* Before the peer learns the number: a transport looks at no higher one. */
-static void raise_limit(atomic_t *high, int number)
+/*
+ * Takes the lowest free number. In use is said before the peer learns it: a transport
+ * looks at no other block.
+ */
+static int take_number(struct hall_channel *channel)
 {
-	int old = atomic_read(high);
+	struct hall_member *member = channel->member;
+	u64 block;
+	int err;
 
-	while (old < number && !atomic_try_cmpxchg(high, &old, number))
-		;
+	xa_lock_bh(&member->endpoints);
+	err = __xa_alloc(&member->endpoints, &channel->endpoint, channel,
+			 XA_LIMIT(1, HALLWAY_ENDPOINTS_MAX - 1), GFP_NOIO);
+	if (err)
+		goto unlock;
+	block = 1ull << (channel->endpoint / HALL_BLOCK);
+	if (member->blocks & block)
+		goto unlock;
+	WRITE_ONCE(member->blocks, member->blocks | block);
+	/* Under this lock: the next one of the block may be woken at once. */
+	if (member->transport->forget)
+		member->transport->forget(member, channel->endpoint);
+unlock:
+	xa_unlock_bh(&member->endpoints);
+	return err;
+}
+
+static void return_number(struct hall_member *member, u32 endpoint)
+{
+	unsigned long first = endpoint / HALL_BLOCK * HALL_BLOCK;
+
+	xa_lock_bh(&member->endpoints);
+	__xa_erase(&member->endpoints, endpoint);
+	/* The first block has the messages. */
+	if (first && !xa_find(&member->endpoints, &first, first + HALL_BLOCK - 1,
+			      XA_PRESENT))
+		WRITE_ONCE(member->blocks,
+			   member->blocks & ~(1ull << (endpoint / HALL_BLOCK)));
+	xa_unlock_bh(&member->endpoints);
 }
 
 void hall_channel_release(struct hall_member *member)
@@ -75,7 +107,7 @@ void hall_channel_release(struct hall_member *member)
 bool hall_channel_hold(struct hall_member *member)
 {
 	atomic_inc(&member->channels);
-	/* As in hall_channel_open(). */
+	/* As in hall_channel_open(): the memory of the member stays until the release. */
 	smp_mb();
 	if (!READ_ONCE(member->departed))
 		return true;
@@ -90,15 +122,16 @@ int hall_channel_open(struct hall_channel *channel)
 
 	if (channel->endpoint)
 		return 0;
-	atomic_inc(&member->channels);
-	err = xa_alloc_bh(&member->endpoints, &channel->endpoint, channel,
-			  XA_LIMIT(1, HALLWAY_ENDPOINTS_MAX - 1), GFP_NOIO);
+	if (!hall_channel_hold(member)) {
+		hall_channel_raise(channel, HALL_EVENT_DEPARTED);
+		return -EUSERS;
+	}
+	err = take_number(channel);
 	if (err) {
 		channel->endpoint = 0;
 		hall_channel_release(member);
 		return -EUSERS;
 	}
-	raise_limit(&member->endpoint_high, channel->endpoint);
 	refcount_inc(&channel->refs);
 	/*
 	 * A departure sets departed, then walks the endpoints, and waits until
@@ -120,7 +153,7 @@ void hall_channel_close(struct hall_channel *channel)
 
 	if (!channel->endpoint)
 		return;
-	xa_erase_bh(&member->endpoints, channel->endpoint);
+	return_number(member, channel->endpoint);
 	channel->endpoint = 0;
 	WRITE_ONCE(channel->sender, 0);
 	WRITE_ONCE(channel->receiver, 0);

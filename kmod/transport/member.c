@@ -49,6 +49,7 @@ int hall_member_init(struct hall_member *member,
 	INIT_LIST_HEAD(&member->list);
 	INIT_LIST_HEAD(&member->addresses);
 	xa_init_flags(&member->endpoints, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_BH);
+	member->blocks = 1;
 	atomic_set(&member->channels, 0);
 	atomic_set(&member->tunnels, 0);
 	atomic_long_set(&member->charged, 0);

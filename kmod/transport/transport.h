@@ -43,6 +43,10 @@ struct hall_pool {
 	unsigned long wanted_at;	/* jiffies; when a request was refused last */
 };
 
+/* Endpoints with a bit in struct hall_member; those of one word of pending bits. */
+#define HALL_BLOCK	64
+static_assert(HALLWAY_ENDPOINTS_MAX / HALL_BLOCK <= 64, "a bit for each block");
+
 /*
  * A member as this guest sees it; embedded in the transport's own structure.
  * Reference counted: the transport holds one from arrival until it is drained.
@@ -66,7 +70,7 @@ struct hall_member {
 	struct hall_pool *pool;		/* where rings towards it come from */
 	atomic_long_t held;		/* bytes of that */
 	struct xarray endpoints;	/* the channel room's, by number */
-	atomic_t endpoint_high;		/* the highest number ever used */
+	u64 blocks;			/* of HALL_BLOCK endpoints: those in use, and the first */
 	atomic_t channels;		/* endpoints in use */
 	atomic_t tunnels;		/* of those, the tunnels */
 	size_t memory;			/* bytes that it can offer rings in; 0: no bound */
@@ -141,6 +145,11 @@ struct hall_transport {
 		     const struct hallway_message *message);
 	/* Wakes the peer's endpoint. Any context with no socket spinlock. */
 	void (*notify)(struct hall_member *peer, u32 endpoint);
+	/*
+	 * The endpoint is the first one of its block in use: forgets the peer's late calls of
+	 * notify for others of that block. NULL where notify leaves nothing behind. Any context.
+	 */
+	void (*forget)(struct hall_member *peer, u32 endpoint);
 	/*
 	 * Rings the peer's doorbell, for shared/; NULL where notify needs none. Any
 	 * context with no socket spinlock.

@@ -31,7 +31,7 @@ static struct hall_channel *made;
 static struct hallway_message sent;
 /* Calls since the last fresh(); of each kind by its number. */
 static unsigned int messages, looked_up[UNREGISTERED], raised[UNREGISTERED], woken[UNREGISTERED],
-		released[UNREGISTERED];
+		released[UNREGISTERED], forgot[HALLWAY_ENDPOINTS_MAX / HALL_BLOCK];
 
 void hall_member_put(struct hall_member *m)
 {
@@ -49,7 +49,17 @@ static void transport_send(struct hall_member *m,
 	messages++;
 }
 
-static const struct hall_transport transport = { .send = transport_send };
+static void transport_forget(struct hall_member *m, u32 endpoint)
+{
+	/* Looked at already, and nobody else has a number of this block yet. */
+	CHECK(m->blocks & 1ull << endpoint / HALL_BLOCK && m->endpoints.locked);
+	forgot[endpoint / HALL_BLOCK]++;
+}
+
+static const struct hall_transport transport = {
+	.send = transport_send,
+	.forget = transport_forget,
+};
 
 static void on_raised(struct hall_channel *channel)
 {
@@ -257,9 +267,58 @@ static void unregistered_kind(void)
 	drop_made();
 }
 
+/* Blocks with numbers in use are looked at, and no others; each begins without late bits. */
+static void blocks_in_use(void)
+{
+	enum { MANY = 3 * HALL_BLOCK };
+	static struct hall_channel many[MANY];
+	unsigned int i, turn;
+
+	CHECK(member.blocks == 1);
+	for (turn = 1; turn <= 3; turn++) {
+		for (i = 0; i < MANY; i++) {
+			if (many[i].endpoint)
+				continue;
+			hall_channel_setup(&many[i], &finds, &member);
+			CHECK(!hall_channel_open(&many[i]));
+			CHECK(many[i].endpoint == i + 1, "%u is %u", i, many[i].endpoint);
+			CHECK(member.blocks & 1ull << many[i].endpoint / HALL_BLOCK, "%u", i);
+		}
+		CHECK(member.blocks == 0xf && !forgot[0], "%u", forgot[0]);
+		CHECK(forgot[1] == turn && forgot[2] == 1 && forgot[3] == turn, "%u %u %u",
+		      forgot[1], forgot[2], forgot[3]);
+		/* One of the block 2 stays. */
+		for (i = 0; i < MANY; i++) {
+			if (i == 2 * HALL_BLOCK)
+				continue;
+			hall_channel_close(&many[i]);
+			hall_channel_put(&many[i]);
+		}
+		CHECK(member.blocks == (1 | 1 << 2), "%llx", (unsigned long long)member.blocks);
+	}
+	hall_channel_close(&many[2 * HALL_BLOCK]);
+	hall_channel_put(&many[2 * HALL_BLOCK]);
+	CHECK(member.blocks == 1 && !atomic_read(&member.channels));
+}
+
+static void departed_member(void)
+{
+	struct hall_channel late = { };
+
+	hall_channel_setup(&late, &finds, &member);
+	fresh();
+	member.departed = true;
+	CHECK(hall_channel_open(&late) == -EUSERS);
+	CHECK(late.events == 1 << HALL_EVENT_DEPARTED && raised[FINDS] == 1);
+	CHECK(!late.endpoint && !atomic_read(&member.channels));
+	member.departed = false;
+	hall_channel_put(&late);
+}
+
 int main(void)
 {
 	member.transport = &transport;
+	member.blocks = 1;
 	refcount_set(&member.refs, 1);
 	hall_channel_init();
 	hall_channel_register(&finds);
@@ -269,5 +328,7 @@ int main(void)
 	TEST(made_channel);
 	TEST(declined_made_channel);
 	TEST(unregistered_kind);
+	TEST(blocks_in_use);
+	TEST(departed_member);
 	return tests_done();
 }

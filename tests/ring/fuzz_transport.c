@@ -24,6 +24,7 @@ static u32 generation;
 
 static unsigned int messages, leaves, departures;
 static bool looking;
+static unsigned long sweep_at;	/* of the peer, before the look */
 
 /* A write that a peer does at one of the next accesses. */
 static struct {
@@ -115,7 +116,9 @@ static void on_wake(struct hall_member *member, u32 endpoint)
 {
 	MUST(looking && member == &peers[member->slot]->member);
 	MUST(endpoint && endpoint < HALLWAY_ENDPOINTS_MAX);
-	MUST(endpoint / 64 <= (u32)member->endpoint_high.counter / 64);
+	/* Of a block in use, or once a second. */
+	MUST(member->blocks & 1ull << endpoint / 64 ||
+	     hall_peer_of(member)->sweep_at != sweep_at);
 }
 
 static void on_addresses(struct hall_member *member,
@@ -177,7 +180,7 @@ static void arrive(unsigned int slot)
 	occupants[slot] = generation;
 	peers[slot] = guest_meet(&guest, &slice, slot, 0);
 	MUST(peers[slot]);
-	peers[slot]->member.endpoint_high.counter = number(2) % HALLWAY_ENDPOINTS_MAX;
+	peers[slot]->member.blocks = number(8) | 1;
 	/* Its own side, as it should be. */
 	peers[slot]->in->head = (struct hallway_mailbox_index){
 		.sender_generation = generation,
@@ -228,8 +231,10 @@ static void look(void)
 	looking = true;
 	for (slot = 1; slot < SLOTS; slot++) {
 		messages = 0;
-		if (peers[slot])
-			hall_mailbox_look(peers[slot]);
+		if (!peers[slot])
+			continue;
+		sweep_at = peers[slot]->sweep_at;
+		hall_mailbox_look(peers[slot]);
 	}
 	looking = false;
 }

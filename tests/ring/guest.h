@@ -68,6 +68,7 @@ static const struct hall_transport guest_transport = {
 	.intact = hall_slice_is_intact,
 	.send = hall_mailbox_send,
 	.notify = hall_mailbox_notify,
+	.forget = hall_mailbox_forget,
 	.ring = guest_ring,
 	.release = guest_release,
 };

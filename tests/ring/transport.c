@@ -484,7 +484,7 @@ static void looks(void)
 	unsigned int i, runs = 0, before, found;
 
 	begin();
-	a_of_b->member.endpoint_high.counter = HALLWAY_ENDPOINTS_MAX - 1;
+	a_of_b->member.blocks = ~0ull;
 	for (i = 1; i < HALLWAY_ENDPOINTS_MAX; i++)
 		hall_mailbox_mark(b_of_a->out, i);
 	say(b_of_a, HALLWAY_DONE, 1);
@@ -499,6 +499,23 @@ static void looks(void)
 	end();
 }
 
+/* Endpoints that ring all the time, more than one look takes, do not shut out the others. */
+static void looks_by_turns(void)
+{
+	unsigned int i, look;
+
+	begin();
+	a_of_b->member.blocks = 0xf;
+	hall_mailbox_mark(b_of_a->out, 4 * 64 - 1);
+	for (look = 0; look < 2; look++) {
+		for (i = 1; i < 3 * 64; i++)
+			hall_mailbox_mark(b_of_a->out, i);
+		CHECK(hall_mailbox_look(a_of_b) == HALL_LOOK_MORE);
+	}
+	CHECK(!b_of_a->out->pending[3]);
+	end();
+}
+
 static void marks(void)
 {
 	begin();
@@ -508,16 +525,40 @@ static void marks(void)
 	CHECK(hall_mailbox_mark(b_of_a->out, 64));
 	CHECK(!hall_mailbox_look(a_of_b));
 	CHECK(noted.wakes == 2 && noted.woken == 63);
-	/* 64 is beyond any number in use, until it is one. */
-	a_of_b->member.endpoint_high.counter = 64;
+	/* 64 is in a block of which none is in use, until one is. */
+	a_of_b->member.blocks |= 2;
 	CHECK(!hall_mailbox_look(a_of_b));
 	CHECK(noted.wakes == 3 && noted.woken == 64);
 	CHECK(!hall_mailbox_look(a_of_b) && noted.wakes == 3);
-	a_of_b->member.endpoint_high.counter = HALLWAY_ENDPOINTS_MAX - 1;
+	a_of_b->member.blocks |= 1ull << 63;
 	CHECK(hall_mailbox_mark(b_of_a->out, HALLWAY_ENDPOINTS_MAX - 1));
 	CHECK(hall_mailbox_mark(b_of_a->out, 0));
 	CHECK(hall_peers_look(&b.own) == HALL_LOOK_MESSAGES);
 	CHECK(noted.wakes == 4 && noted.woken == HALLWAY_ENDPOINTS_MAX - 1);
+	end();
+}
+
+/* The mark of an endpoint that has closed: it is taken within a second. */
+static void late_marks(void)
+{
+	unsigned int looks;
+
+	begin();
+	MUST(hall_mailbox_mark(b_of_a->out, 65));
+	for (looks = 0; b_of_a->out->pending[1] && looks < 2 * HZ; looks++) {
+		shim_jiffies++;
+		hall_mailbox_look(a_of_b);
+	}
+	CHECK(looks > HZ / 2 && looks <= HZ, "%u", looks);
+	CHECK(noted.wakes == 1 && noted.woken == 65);
+	/* One of a block that is used again does not keep the next one from ringing. */
+	MUST(hall_mailbox_mark(b_of_a->out, 65));
+	CHECK(!hall_mailbox_look(a_of_b) && noted.wakes == 1);
+	a_of_b->member.blocks |= 2;
+	hall_mailbox_forget(&a_of_b->member, 64);
+	CHECK(hall_mailbox_mark(b_of_a->out, 64));
+	CHECK(!hall_mailbox_look(a_of_b));
+	CHECK(noted.wakes == 2 && noted.woken == 64);
 	end();
 }
 
@@ -527,7 +568,7 @@ static void rings_once(void)
 	unsigned int i;
 
 	begin();
-	a_of_b->member.endpoint_high.counter = 127;
+	a_of_b->member.blocks = 3;
 	for (i = 0; i < 128; i++)
 		hall_mailbox_notify(&b_of_a->member, i);
 	CHECK(rung == 2 && hall_counters.value[HALL_DOORBELLS_SENT] == 4);
@@ -603,7 +644,7 @@ static void marks_without_end(void)
 static void rings_again(void)
 {
 	begin();
-	a_of_b->member.endpoint_high.counter = 64;
+	a_of_b->member.blocks = 3;
 	b_of_a->out->pending[1] = 2;
 	hall_mailbox_notify(&b_of_a->member, 64);
 	CHECK(!rung);
@@ -1075,7 +1116,9 @@ int main(void)
 	TEST(impossible_indexes);
 	TEST(overwritten);
 	TEST(looks);
+	TEST(looks_by_turns);
 	TEST(marks);
+	TEST(late_marks);
 	TEST(rings_once);
 	TEST(no_mark_is_lost);
 	TEST(marks_without_end);

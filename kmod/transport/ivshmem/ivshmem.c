@@ -104,6 +104,7 @@ const struct hall_transport hall_ivshmem_transport = {
 	.admits = ivshmem_admits,
 	.send = hall_mailbox_send,
 	.notify = hall_mailbox_notify,
+	.forget = hall_mailbox_forget,
 	.ring = ivshmem_ring,
 	.publish = ivshmem_publish,
 	.want = ivshmem_want,

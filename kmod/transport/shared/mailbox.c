@@ -24,7 +24,11 @@
 /* Endpoints of one peer that one look wakes, or up to 63 more. */
 #define LOOK_BUDGET	128
 
-static_assert(HALLWAY_ENDPOINTS_MAX / 64 <= 64, "a bit for each word of pending");
+/* How often a look takes the words of endpoints that are not in use, too. */
+#define SWEEP		HZ
+
+#define WORDS		(HALLWAY_ENDPOINTS_MAX / 64)
+static_assert(WORDS == 64 && HALL_BLOCK == 64, "the words of pending are the blocks");
 
 /* Members may change a word of pending bits without end. */
 #define MARK_TRIES	16
@@ -110,7 +114,7 @@ void hall_mailbox_check(struct hall_peer *peer)
 	u64 words = 0;
 	unsigned int i;
 
-	for (i = 0; i < HALLWAY_ENDPOINTS_MAX / 64; i++)
+	for (i = 0; i < WORDS; i++)
 		words |= (u64)!!READ_ONCE(peer->out->pending[i]) << i;
 	if (words & peer->untaken) {
 		hall_count(HALL_DOORBELLS_REPEATED);
@@ -325,17 +329,30 @@ static unsigned int take_word(struct hall_peer *peer, unsigned int word,
 
 unsigned int hall_mailbox_look(struct hall_peer *peer)
 {
-	unsigned int words = 1 + atomic_read(&peer->member.endpoint_high) / 64;
-	unsigned int looked, woken = 0, found = 0;
+	unsigned int word, woken = 0, found = 0;
+	u64 words = READ_ONCE(peer->member.blocks);
 
-	for (looked = 0; looked < words; looked++) {
-		if (woken >= LOOK_BUDGET)
+	/* The peer rings again and again for bits of endpoints that closed meanwhile. */
+	if (time_after_eq(jiffies, peer->sweep_at)) {
+		peer->sweep_at = jiffies + SWEEP;
+		words = ~0ull;
+	}
+	/* From in_word on: bit 0 is that word. */
+	for (words = ror64(words, peer->in_word); words; words &= words - 1) {
+		word = (peer->in_word + __ffs64(words)) % WORDS;
+		if (woken >= LOOK_BUDGET) {
+			peer->in_word = word;
 			return found | HALL_LOOK_MORE;
-		woken += take_word(peer, peer->in_word, &found);
-		if (++peer->in_word >= words)
-			peer->in_word = 0;
+		}
+		woken += take_word(peer, word, &found);
 	}
 	return found;
+}
+
+void hall_mailbox_forget(struct hall_member *member, u32 endpoint)
+{
+	/* A full barrier: the next bit rings, and its word is looked at. */
+	xchg(&hall_peer_of(member)->in->pending[endpoint / 64], 0);
 }
 
 int hall_mailbox_create(struct hall_peer *peer)
@@ -353,6 +370,7 @@ void hall_mailbox_init(struct hall_peer *peer)
 	spin_lock_init(&peer->lock);
 	INIT_DELAYED_WORK(&peer->retry, retry);
 	peer->retry_after = RETRY_MIN;
+	peer->sweep_at = jiffies + SWEEP;
 	/* What a former peer has not taken: no doorbell is on its way for it. */
 	memset(peer->out->pending, 0, sizeof(peer->out->pending));
 	reset_index(&peer->in->tail, its, own);

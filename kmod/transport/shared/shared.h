@@ -73,6 +73,7 @@ struct hall_peer {
 	u64 untaken;			/* words of out with pending bits, at the last check */
 	u32 in_tail;			/* softirq only */
 	unsigned int in_word;		/* of pending, to look at next; softirq only */
+	unsigned long sweep_at;		/* jiffies; the next look at all words; the same */
 	spinlock_t lock;		/* BH; of the next six */
 	u32 out_head;
 	struct list_head backlog;	/* messages that found the mailbox full */
@@ -170,8 +171,9 @@ struct hallway_mailbox *hall_mailbox_at(const struct hall_slice *slice,
  * preemption off until the doorbell has rung.
  */
 bool hall_mailbox_mark(struct hallway_mailbox *mailbox, u32 endpoint);
-/* For struct hall_transport. Both ring by the transport's ring(). */
+/* For struct hall_transport. All but forget() ring by the transport's ring(). */
 void hall_mailbox_notify(struct hall_member *member, u32 endpoint);
+void hall_mailbox_forget(struct hall_member *member, u32 endpoint);
 void hall_mailbox_send(struct hall_member *member,
 		       const struct hallway_message *message);
 /*

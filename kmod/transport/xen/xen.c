@@ -399,6 +399,7 @@ const struct hall_transport hall_xen_transport = {
 	.intact = hall_slice_is_intact,
 	.send = hall_mailbox_send,
 	.notify = hall_mailbox_notify,
+	.forget = hall_mailbox_forget,
 	.ring = hall_xen_ring,
 	.publish = xen_publish,
 	.own = xen_own,

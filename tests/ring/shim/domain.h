@@ -12,8 +12,6 @@
 #define PAGE_SIZE		4096ul
 #define max(a, b)		((a) > (b) ? (a) : (b))
 #define clamp(v, low, high)	min(max(v, low), high)
-#define time_after(a, b)	time_before(b, a)
-#define time_after_eq(a, b)	(!time_before(a, b))
 #define cond_resched()		((void)0)
 
 void msleep(unsigned int ms);

@@ -183,12 +183,13 @@ struct shim_limit {
 
 #define XA_LIMIT(low, high)	((struct shim_limit){ low, high })
 
-static inline int xa_alloc_bh(struct xarray *xa, u32 *id, void *entry,
-			      struct shim_limit limit, gfp_t gfp)
+static inline int __xa_alloc(struct xarray *xa, u32 *id, void *entry,
+			     struct shim_limit limit, gfp_t gfp)
 {
 	u32 n;
 
 	(void)gfp;
+	MUST(xa->locked);
 	for (n = limit.min; n <= limit.max; n++) {
 		if (xa->entry[n])
 			continue;
@@ -204,10 +205,22 @@ static inline void *xa_load(struct xarray *xa, unsigned long id)
 	return id < SHIM_XARRAY ? xa->entry[id] : NULL;
 }
 
-static inline void xa_erase_bh(struct xarray *xa, unsigned long id)
+static inline void __xa_erase(struct xarray *xa, unsigned long id)
 {
-	MUST(!xa->locked && xa->entry[id]);
+	MUST(xa->locked && xa->entry[id]);
 	xa->entry[id] = NULL;
+}
+
+#define XA_PRESENT		8
+
+static inline void *xa_find(struct xarray *xa, unsigned long *id,
+			    unsigned long max, unsigned int filter)
+{
+	MUST(filter == XA_PRESENT);
+	for (; *id <= max && *id < SHIM_XARRAY; ++*id)
+		if (xa->entry[*id])
+			return xa->entry[*id];
+	return NULL;
 }
 
 static inline void xa_lock_bh(struct xarray *xa)

@@ -58,6 +58,13 @@ static inline u64 sync_cmpxchg(__u64 *word, __u64 old, __u64 new)
 	for (bit = 0; bit < (bits); bit++) \
 		if ((words)[(bit) / 64] & 1UL << (bit) % 64)
 
+#define __ffs64(word)		((unsigned int)__builtin_ctzll(word))
+
+static inline u64 ror64(u64 word, unsigned int shift)
+{
+	return word >> (shift & 63) | word << (-shift & 63);
+}
+
 #define bitmap_zalloc(bits, gfp)	kcalloc(BITS_TO_LONGS(bits), 8, gfp)
 #define bitmap_free(words)	kfree(words)
 
@@ -214,6 +221,8 @@ static inline bool lockdep_is_held(struct mutex *mutex)
 #define MAX_JIFFY_OFFSET	(LONG_MAX / 2 - 1)
 #define msecs_to_jiffies(ms)	((unsigned long)(ms))
 #define time_before(a, b)	((long)((a) - (b)) < 0)
+#define time_after(a, b)	time_before(b, a)
+#define time_after_eq(a, b)	(!time_before(a, b))
 
 extern unsigned long shim_jiffies;
 
