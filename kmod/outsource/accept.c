@@ -7,7 +7,7 @@
  * published while they sleep. They leave for the native accept() when the module
  * goes.
  */
-#include "outsource.h"
+#include "listeners.h"
 
 #include <linux/sched/signal.h>
 #include <net/inet_connection_sock.h>
@@ -15,6 +15,10 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "calls.h"
+#include "decide.h"
+#include "hook.h"
+#include "options.h"
 
 bool hall_accept_is_native(struct sock *sk)
 {

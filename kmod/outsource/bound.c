@@ -10,9 +10,13 @@
  * bind() asks the outsourcer and waits for the answer, as listen() does. Sockets that are
  * bound when an outsourcer arrives are found in UDP's table.
  */
-#include "outsource.h"
+#include "ports.h"
 
 #include "../compat/udp.h"
+#include "calls.h"
+#include "datagrams.h"
+#include "decide.h"
+#include "hook.h"
 
 /*
  * The socket's object, in the hash, or NULL: its port is not the program's choice, it has

@@ -3,12 +3,16 @@
  * A program's choice for one socket (hallway/socket.h). It is the table of operations that
  * the socket has until connect() or listen().
  */
-#include "outsource.h"
+#include "calls.h"
 
 #include <linux/capability.h>
 #include <net/tcp.h>
 
 #include <hallway/socket.h>
+
+#include "datagrams.h"
+#include "hook.h"
+#include "listeners.h"
 
 /* Under lock_sock(). */
 static int choose_table(struct socket *sock, int value)

@@ -7,7 +7,7 @@
  * for a port. The latest ones are: datagrams from many addresses displace others, whose
  * next datagram brings them back. Which ones depends on a secret.
  */
-#include "outsource.h"
+#include "datagrams.h"
 
 #include <linux/jhash.h>
 #include <linux/random.h>

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* shutdown(), close(), and other ends of an outsourced socket. */
-#include "outsource.h"
+#include "calls.h"
 
 #include <net/tcp.h>
 
 #include <hallway/reason.h>
+
+#include "datagrams.h"
+#include "hook.h"
+#include "listeners.h"
 
 /* As TCP: unread bytes, or SO_LINGER of 0, reset the connection. */
 static u32 find_close_reason(struct hall_out *out)

@@ -7,7 +7,7 @@
  * connection that the host's policy does not allow is made by the native stack: the
  * work item starts that, so that non-blocking programs notice nothing.
  */
-#include "outsource.h"
+#include "calls.h"
 
 #include <linux/sched/signal.h>
 #include <net/inet_common.h>
@@ -16,6 +16,10 @@
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "decide.h"
+#include "hook.h"
+#include "listeners.h"
+#include "options.h"
 
 /* The table is native's from here on: the socket is a stock one. */
 static void make_native(struct socket *sock)

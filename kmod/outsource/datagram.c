@@ -10,7 +10,7 @@
  *
  * A program that has chosen its address or port is known by them: see bound.c.
  */
-#include "outsource.h"
+#include "datagrams.h"
 
 #include <linux/poll.h>
 #include <linux/slab.h>
@@ -19,6 +19,12 @@
 
 #include "../obs/counters.h"
 #include "../sock/lookup.h"
+#include "calls.h"
+#include "decide.h"
+#include "hook.h"
+#include "ports.h"
+#include "record.h"
+#include "room.h"
 
 /* A ring is writable while the longest datagram fits, and wakes a writer at half. */
 #define LEAST_SPACE	hall_record_size(HALLWAY_DATAGRAM_MAX)

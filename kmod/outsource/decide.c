@@ -3,7 +3,7 @@
  * Which sockets the outsourcer may execute. What is said here is cheap, and saves a
  * question to the host; the host's policy decides.
  */
-#include "outsource.h"
+#include "decide.h"
 
 #include <linux/bpf-cgroup.h>
 #include <linux/errqueue.h>
@@ -17,6 +17,7 @@
 #include <hallway/reason.h>
 
 #include "../switch/switch.h"
+#include "room.h"
 
 bool hall_read_address(const struct hall_sockaddr *from, int len,
 		       struct in6_addr *address, u16 *port)

@@ -7,7 +7,7 @@
  * is as ever: buffers, filters, timestamps, control messages, every way to wait. An error
  * goes to the socket's error queue, or is its error, as the native stack has it.
  */
-#include "outsource.h"
+#include "datagrams.h"
 
 #include <linux/errqueue.h>
 #include <linux/inetdevice.h>
@@ -20,6 +20,8 @@
 
 #include "../compat/recverr.h"
 #include "../obs/counters.h"
+#include "decide.h"
+#include "record.h"
 
 /* Records of one turn, and bytes, with bottom halves off. */
 #define TURN		64

@@ -3,13 +3,16 @@
  * What the outsourcer says: OFFERs that answer ours or bring connections, refusals,
  * ends, and its departure.
  */
-#include "outsource.h"
+#include "out.h"
 
 #include <linux/mm.h>
 
 #include <hallway/reason.h>
 
 #include "../obs/counters.h"
+#include "calls.h"
+#include "datagrams.h"
+#include "listeners.h"
 
 /* The last one that programs know. */
 #define ERRNO_MAX	EHWPOISON

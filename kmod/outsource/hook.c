@@ -13,7 +13,7 @@
  * So the copies are never freed, and are native's at the end. The same holds for the
  * tables of operations.
  */
-#include "outsource.h"
+#include "hook.h"
 
 #include <linux/kmemleak.h>
 #include <linux/slab.h>
@@ -22,6 +22,8 @@
 #include <net/tcp.h>
 #include <net/transp_v6.h>
 #include <net/udp.h>
+
+#include "calls.h"
 
 /* No program can have a socket of it: it is beyond IPPROTO_MAX. */
 #define MARKER_PROTOCOL	0xffff

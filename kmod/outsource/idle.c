@@ -4,7 +4,7 @@
  * host closes its socket: as a NAT, it forgets what was asked. The next datagram that leads
  * out opens another, at another port. Those with a published port stay.
  */
-#include "outsource.h"
+#include "datagrams.h"
 
 #include <linux/moduleparam.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Making, finding, working and freeing of a hall_out. */
-#include "outsource.h"
+#include "out.h"
 
 #include <linux/hash.h>
 #include <linux/hashtable.h>
@@ -12,6 +12,8 @@
 
 #include "../sock/lookup.h"
 #include "../sock/spin.h"
+#include "datagrams.h"
+#include "room.h"
 
 static DEFINE_SPINLOCK(lock);		/* BH; writers of the hash */
 static DEFINE_HASHTABLE(by_sock, 10);

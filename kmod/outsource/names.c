@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* getsockname(), getpeername() and ioctl() of an outsourced socket. */
-#include "outsource.h"
+#include "calls.h"
 
 #include <asm/ioctls.h>
 #include <linux/sockios.h>
 #include <net/ipv6.h>
 #include <net/tcp.h>
+
+#include "hook.h"
+#include "options.h"
 
 static int put_address(const struct sock *sk, struct sockaddr *to,
 		       const struct in6_addr *address, u16 port)

@@ -12,12 +12,15 @@
  * passed with the next call that has one. What is neither passed nor refused concerns
  * the husk alone, or acts on nothing: docs/outsourcing.md names those.
  */
-#include "outsource.h"
+#include "options.h"
 
 #include <linux/tcp.h>
 #include <linux/uaccess.h>
 #include <net/ipv6.h>
 #include <net/tcp.h>
+
+#include "calls.h"
+#include "hook.h"
 
 /* For an answer of the outsourcer. */
 #define PATIENCE	HZ

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Start and end of the room. */
-#include "outsource.h"
+#include "room.h"
 
 #include <linux/delay.h>
+
+#include "calls.h"
+#include "datagrams.h"
+#include "decide.h"
+#include "hook.h"
+#include "listeners.h"
 
 bool hall_outsourcing = true;
 

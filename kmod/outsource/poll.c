@@ -3,12 +3,14 @@
  * Readiness. poll() runs without the mutex. The answer "not ready" always arms the
  * doorbell, so that level and edge triggered pollers are woken by the change.
  */
-#include "outsource.h"
+#include "calls.h"
 
 #include <linux/poll.h>
 #include <net/tcp.h>
 
 #include "../sock/wake.h"
+#include "hook.h"
+#include "listeners.h"
 
 /* channel.lock */
 static bool is_readable(struct hall_out *out, u32 target, bool *eof)

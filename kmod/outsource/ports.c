@@ -4,12 +4,13 @@
  * outsourcer is asked for the port of a native socket, and how such sockets are found that
  * are there already.
  */
-#include "outsource.h"
+#include "ports.h"
 
 #include <linux/sched/signal.h>
 #include <net/ipv6.h>
 
 #include "../sock/lookup.h"
+#include "hook.h"
 
 /* The outsourcer answers within that time, or the port is not published. */
 #define ANSWER	(5 * HZ)

@@ -15,12 +15,18 @@
  * other ports. One for which it was asked under the policy before may be refused after
  * that: they are looked for once more then.
  */
-#include "outsource.h"
+#include "listeners.h"
 
 #include <net/inet_hashtables.h>
 #include <net/tcp.h>
 
 #include "../obs/counters.h"
+#include "calls.h"
+#include "datagrams.h"
+#include "decide.h"
+#include "hook.h"
+#include "ports.h"
+#include "room.h"
 
 /* How soon to look again at sockets that were locked. */
 #define AGAIN		(HZ / 4)

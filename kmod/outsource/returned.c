@@ -6,7 +6,7 @@
  * An outsourcer that breaks the rules must not have this guest send what it likes: only
  * where the program has sent to itself does anything go.
  */
-#include "outsource.h"
+#include "datagrams.h"
 
 #include <linux/jhash.h>
 #include <linux/mutex.h>
@@ -15,6 +15,8 @@
 
 #include "../compat/file.h"
 #include "../obs/counters.h"
+#include "hook.h"
+#include "record.h"
 
 /* Memory of datagrams of one socket that wait to be sent. */
 #define WAITING		(512 << 10)

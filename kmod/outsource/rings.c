@@ -7,9 +7,10 @@
  * With an outsourcer that does not know that, or has not said so yet, it is large from the
  * first.
  */
-#include "outsource.h"
+#include "out.h"
 
 #include "../obs/counters.h"
+#include "options.h"
 
 /* Bytes of the ring that the guest writes, once it has grown. */
 #define RING_BYTES		(256 << 10)

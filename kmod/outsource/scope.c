@@ -5,10 +5,13 @@
  *
  * A cgroup is its id, so that nothing keeps it: one that is removed matches no more.
  */
-#include "outsource.h"
+#include "decide.h"
 
 #include <linux/cgroup.h>
 #include <linux/slab.h>
+
+#include "hook.h"
+#include "room.h"
 
 struct scope {
 	struct rcu_head rcu;

@@ -3,7 +3,7 @@
  * sendmsg() and recvmsg() of an outsourced socket. Each copy is under the mutex, each
  * wait is not, be it spinning.
  */
-#include "outsource.h"
+#include "calls.h"
 
 #include <linux/uio.h>
 #include <net/tcp.h>
@@ -11,6 +11,8 @@
 #include "../obs/counters.h"
 #include "../sock/spin.h"
 #include "../sock/wake.h"
+#include "hook.h"
+#include "options.h"
 
 /* A ring is writable for a call that waits while it has this space. */
 #define LEAST_SPACE	1

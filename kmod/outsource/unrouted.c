@@ -4,11 +4,17 @@
  * needs one only to choose the socket's own address. Without that the socket is connected
  * all the same: it gets what comes from the other end, and nothing else.
  */
-#include "outsource.h"
+#include "calls.h"
 
 #include <net/ipv6.h>
 #include <net/transp_v6.h>
 #include <net/udp.h>
+
+#include "datagrams.h"
+#include "decide.h"
+#include "hook.h"
+#include "ports.h"
+#include "room.h"
 
 static bool has_outsourcer(void)
 {

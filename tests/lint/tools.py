@@ -175,7 +175,7 @@ CHECKPATCH_EXCEPT = {
     ("kmod/sock/spin.c", "WAITQUEUE_ACTIVE"): "a hint alone: the reader ends its spin",
     ("kmod/switch/switch.c", "MSLEEP"): "longer is fine",
     ("kmod/outsource/outsource.c", "MSLEEP"): "the same",
-    ("kmod/outsource/outsource.h", "CONST_STRUCT"): "copies, filled when they are made",
+    ("kmod/outsource/hook.h", "CONST_STRUCT"): "copies, filled when they are made",
     ("kmod/outsource/hook.c", "CONST_STRUCT"): "the same",
     ("kmod/outsource/decide.c", "CAMELCASE"): "the kernel's own name",
     ("kmod/outsource/close.c", "USE_NEGATIVE_ERRNO"): "what a message carries is positive",
