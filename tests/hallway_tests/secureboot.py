@@ -73,19 +73,19 @@ def import_key(vm: SecureVM) -> None:
 
 def confirm_key(vm: SecureVM, timeout: float) -> None:
     """Boot, and answer MokManager on the console as its user does."""
-    with vm.console() as console:
-        vm.reset()
-        for words, keys in (
-            (["Press any key to perform MOK management"], ENTER),
-            (["Continue boot", "Enroll MOK", "Enroll hash from disk"], DOWN + ENTER),
-            (["View key 0", "Continue"], DOWN + ENTER),
-            (["Enroll the key(s)?", "No", "Yes"], DOWN + ENTER),
-            (["Password:"], PASSWORD + ENTER),
-            (["Reboot", "Enroll hash from disk"], ENTER),
-        ):
-            for word in words:
-                console.wait(word, timeout)
-            console.type(keys)
+    console = vm.console()
+    vm.reset()
+    for words, keys in (
+        (["Press any key to perform MOK management"], ENTER),
+        (["Continue boot", "Enroll MOK", "Enroll hash from disk"], DOWN + ENTER),
+        (["View key 0", "Continue"], DOWN + ENTER),
+        (["Enroll the key(s)?", "No", "Yes"], DOWN + ENTER),
+        (["Password:"], PASSWORD + ENTER),
+        (["Reboot", "Enroll hash from disk"], ENTER),
+    ):
+        for word in words:
+            console.wait(word, timeout)
+        console.type(keys)
     vm.wait_boot()
     settle_in(vm)  # the reset came before all files were on its disk
     _mount(vm)
