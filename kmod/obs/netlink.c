@@ -175,7 +175,7 @@ static void collect_connection(struct hall_sock *hs, void *data)
 	to->reason = READ_ONCE(hs->reason);
 	to->tx_tcp = READ_ONCE(hs->tx.bytes_tcp);
 	to->tx_ring = READ_ONCE(hs->tx.bytes_ring);
-	to->rx_tcp = READ_ONCE(hs->rx.bytes_tcp);
+	to->rx_tcp = atomic64_read(&hs->rx.bytes_tcp);
 	to->rx_ring = READ_ONCE(hs->rx.bytes_ring);
 	if (snapshot->private)
 		strscpy(to->peer, hs->channel.member->name, sizeof(to->peer));

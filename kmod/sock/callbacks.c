@@ -49,14 +49,14 @@ void hall_callbacks_record(struct hall_sock *hs)
 	struct hall_callbacks *callbacks = &hs->callbacks;
 
 	callbacks->data_ready = hs->sk->sk_data_ready;
-	callbacks->bytes = hs->rx.bytes_tcp;
+	callbacks->bytes = atomic64_read(&hs->rx.bytes_tcp);
 	callbacks->seq = tcp_sk(hs->sk)->copied_seq - (u32)callbacks->bytes;
 }
 
 bool hall_callbacks_allow_ring(struct hall_sock *hs)
 {
 	const struct hall_callbacks *callbacks = &hs->callbacks;
-	u64 bytes = hs->rx.bytes_tcp;
+	u64 bytes = atomic64_read(&hs->rx.bytes_tcp);
 
 	if (hall_callbacks_are_native(hs->sk))
 		return true;

@@ -278,7 +278,7 @@ void hall_rx_release(struct hall_sock *hs, u32 reason)
 	hall_count(HALL_RX_DEMOTED);
 	trace_hallway_demote(&hs->local, hs->local_port, &hs->remote,
 			     hs->remote_port, false, reason, rx->ring.tail);
-	if (hs->rx_waiters)
+	if (atomic_read(&hs->rx_waiters))
 		hall_count(HALL_SWITCH_READER);
 }
 

@@ -16,6 +16,7 @@
 #include "../obs/counters.h"
 #include "callbacks.h"
 #include "carrier.h"
+#include "lock.h"
 #include "lookup.h"
 #include "wake.h"
 
@@ -103,6 +104,16 @@ static void free_sock(struct rcu_head *rcu)
 	kfree(container_of(rcu, struct hall_sock, rcu));
 }
 
+/* Neither a reference nor a plain read is left. Any context. */
+static void free_released(struct hall_sock *hs)
+{
+	atomic_set(&hs->gate, HALL_GATE_CLOSED);
+	/* A task may have loaded a pointer from prot, and not called it yet. */
+	if (!keep(hs))
+		call_rcu_tasks(&hs->rcu, free_sock);
+	atomic_dec(&existing);
+}
+
 /* Any context: the last reference of a channel is gone. */
 static void release_channel(struct hall_channel *channel)
 {
@@ -110,10 +121,18 @@ static void release_channel(struct hall_channel *channel)
 
 	if (hs->sk)
 		sock_put(hs->sk);
-	/* A task may have loaded a pointer from prot, and not called it yet. */
-	if (!keep(hs))
-		call_rcu_tasks(&hs->rcu, free_sock);
-	atomic_dec(&existing);
+	if (atomic_fetch_or(HALL_GATE_CLOSED | HALL_GATE_RELEASED, &hs->gate) <= 0)
+		free_released(hs);
+}
+
+void hall_gate_leave_closed(struct hall_sock *hs, int gate)
+{
+	if (gate == HALL_GATE_CLOSED) {
+		hall_sock_queue_work(hs, 0);
+		hall_sock_put(hs);
+	} else if (gate == (HALL_GATE_CLOSED | HALL_GATE_RELEASED)) {
+		free_released(hs);
+	}
 }
 
 static void run_work(struct work_struct *work)
@@ -198,6 +217,7 @@ struct hall_sock *hall_sock_new(struct sock *sk, struct hall_member *member)
 	hs->reason = HALLWAY_REASON_YOUNG;
 	set_addresses(hs, sk);
 	hall_callbacks_record(hs);
+	atomic_set(&hs->gate, 0);
 	return hs;
 }
 

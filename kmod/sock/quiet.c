@@ -125,7 +125,7 @@ static unsigned int count_foreign_waiters(struct hall_sock *hs)
 		     entry->func == hall_rx_wake_function;
 	spin_unlock_irqrestore(&queue->lock, flags);
 	/* Less ours; those of an earlier attachment are not counted in hs. */
-	return n - hs->tx_waiters - hs->rx_waiters;
+	return n - hs->tx_waiters - atomic_read(&hs->rx_waiters);
 }
 
 /*
@@ -147,7 +147,7 @@ static bool is_sole_user(struct hall_sock *hs)
 	if (atomic_read(&current->files->count) == 1)
 		return file_count(file) == 1 ||
 		       file_count(file) == count_own_names(file);
-	return file_count(file) == 2 + hs->rx_waiters + hs->tx_waiters &&
+	return file_count(file) == 2 + atomic_read(&hs->rx_waiters) + hs->tx_waiters &&
 	       count_own_names(file) == 1;
 }
 

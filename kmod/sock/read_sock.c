@@ -60,7 +60,7 @@ static int read_tcp(struct hall_sock *hs, const struct reader *reader)
 	int n = tcp_read_sock(hs->sk, reader->desc, reader->actor);
 
 	if (n > 0) {
-		hs->rx.bytes_tcp += n;
+		atomic64_add(n, &hs->rx.bytes_tcp);
 		hall_count_add(HALL_RX_BYTES_TCP, n);
 	}
 	return n;

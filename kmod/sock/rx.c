@@ -135,7 +135,7 @@ static bool wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
 	if (seen || !spin_for_bytes(hs)) {
 		add_wait_queue(sk_sleep(sk), &entry);
 		sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
-		hs->rx_waiters++;
+		atomic_inc(&hs->rx_waiters);
 		/* A change from here on marks the entry as woken. */
 		if (!arm_unless_ready(hs, seen, more) &&
 		    !(hs->detached && hall_sock_may_return(copied))) {
@@ -144,7 +144,7 @@ static bool wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
 			hall_sock_sleep(hs, &entry, timeo);
 			slept = true;
 		}
-		hs->rx_waiters--;
+		atomic_dec(&hs->rx_waiters);
 		sk_clear_bit(SOCKWQ_ASYNC_WAITDATA, sk);
 		remove_wait_queue(sk_sleep(sk), &entry);
 	}
@@ -154,14 +154,14 @@ static bool wait_for_bytes(struct hall_sock *hs, long *timeo, int copied,
 
 /* Reading */
 
-static int read_tcp(struct hall_sock *hs, struct msghdr *msg, size_t len,
-		    int flags HALL_RECVMSG_LAST)
+static int read_tcp(struct hall_sock *hs, struct sock *sk, struct msghdr *msg,
+		    size_t len, int flags HALL_RECVMSG_LAST)
 {
-	int n = hs->native->recvmsg(hs->sk, msg, len,
+	int n = hs->native->recvmsg(sk, msg, len,
 				    flags | MSG_DONTWAIT HALL_RECVMSG_PASS);
 
 	if (n > 0 && !(flags & MSG_PEEK)) {
-		hs->rx.bytes_tcp += n;
+		atomic64_add(n, &hs->rx.bytes_tcp);
 		hall_count_add(HALL_RX_BYTES_TCP, n);
 	}
 	return n;
@@ -238,8 +238,8 @@ static void rearm_edges(struct hall_sock *hs, bool drained)
 }
 
 /*
- * Is there no ring, and nothing to decide? None is accepted without rx_mutex, which
- * the caller has: a native read may begin without a look under lock_sock().
+ * Is there no ring, and nothing to decide? None is accepted while the caller has rx_mutex,
+ * or is behind the gate: a native read may begin without a look under lock_sock().
  */
 static bool is_plain(const struct hall_sock *hs)
 {
@@ -251,7 +251,7 @@ static bool is_plain(const struct hall_sock *hs)
 /* The short way */
 
 /* Are the ring's bytes the next ones, and nothing else to be seen to? slock. */
-static bool ring_is_next(const struct hall_sock *hs)
+static __always_inline bool ring_is_next(const struct hall_sock *hs)
 {
 	const struct hall_rx_ring *ring = &hs->rx.ring;
 	const struct tcp_sock *tp = tcp_sk(hs->sk);
@@ -262,15 +262,19 @@ static bool ring_is_next(const struct hall_sock *hs)
 	       !tp->recvmsg_inq;
 }
 
+/* Can no byte come by the ring, of those that the short way takes? channel.lock. */
+static __always_inline bool ring_is_over(const struct hall_sock *hs)
+{
+	const struct hall_rx_ring *ring = &hs->rx.ring;
+
+	return ring->broken || is_over(hs->sk) || READ_ONCE(ring->shared->end);
+}
+
 /* No byte is there. -EAGAIN, or 0: the call has to go the long way. channel.lock. */
 static int arm_small(struct hall_sock *hs, bool waits)
 {
-	struct hall_rx_ring *ring = &hs->rx.ring;
-
-	if (ring->broken || is_over(hs->sk) || READ_ONCE(ring->shared->end))
-		return 0;
 	/* As in read_once(). */
-	if (!waits && hall_ring_arm_head(ring, 1))
+	if (ring_is_over(hs) || (!waits && hall_ring_arm_head(&hs->rx.ring, 1)))
 		return 0;
 	hall_count(HALL_RING_EMPTY);
 	return -EAGAIN;
@@ -390,15 +394,84 @@ static noinline int receive_plain(struct hall_sock *hs, struct sock *sk,
 	    finds_nothing(hs, sk, !(flags & MSG_DONTWAIT)))
 		return -EAGAIN;
 	if (hall_sock_needs_packets(sk) || tp->recvmsg_inq ||
-	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_sock_tryget(hs, sk))
+	    READ_ONCE(sk->sk_rcvlowat) > 1 || !hall_gate_enter(hs, sk))
 		return HALL_NATIVE;
-	if (likely(mutex_trylock(&hs->rx_mutex))) {
-		if (likely(is_plain(hs)))
-			n = read_tcp(hs, msg, len, flags HALL_RECVMSG_NONE);
-		hall_rx_unlock(hs);
-	}
-	hall_sock_put(hs);
+	if (likely(is_plain(hs)))
+		n = read_tcp(hs, sk, msg, len, flags HALL_RECVMSG_NONE);
+	hall_gate_leave(hs);
 	return n;
+}
+
+/* True: the ring is empty, and the doorbell rings for its next byte. */
+static bool arm_empty_ring(struct hall_sock *hs, struct sock *sk)
+{
+	bool armed = false;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	if (hall_sock_is_idle(hs, sk) && ring_is_next(hs)) {
+		spin_lock(&hs->channel.lock);
+		armed = !ring_is_over(hs) && !hall_ring_arm_head(&hs->rx.ring, 1);
+		spin_unlock(&hs->channel.lock);
+	}
+	spin_unlock_bh(&sk->sk_lock.slock);
+	if (armed)
+		hall_count(HALL_RX_SLEEPS);
+	return armed;
+}
+
+/* Is there no byte on a connection without a ring, and may one come? No lock is held. */
+static bool tcp_is_quiet(const struct hall_sock *hs, const struct sock *sk)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+
+	return is_plain(hs) && !is_over(sk) &&
+	       READ_ONCE(tp->rcv_nxt) == READ_ONCE(tp->copied_seq);
+}
+
+static bool may_spin(struct hall_sock *hs)
+{
+	return READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
+	       hs->channel.member->transport->remote &&
+	       hall_sock_may_spin(&hs->spin_credit);
+}
+
+/*
+ * The short way to sleep until there may be news, of a call that has found no byte on a
+ * short way. False: it has not slept. lock_sock() is not needed: what changes after the
+ * looks wakes the entry, which is in the queue before them.
+ */
+static bool wait_small(struct hall_sock *hs, struct sock *sk, long *timeo)
+{
+	DEFINE_WAIT_FUNC(entry, hall_rx_wake_function);
+	bool sleeps;
+
+	/* Until the socket is quiet, the waiters' number is exact: see is_sole_user(). */
+	if (!READ_ONCE(hs->quiet) || READ_ONCE(sk->sk_rcvlowat) > 1 || may_spin(hs))
+		return false;
+	add_wait_queue(sk_sleep(sk), &entry);
+	sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
+	atomic_inc(&hs->rx_waiters);
+	/* Pairs with those of hall_detach() and of whatever wakes a socket's sleepers. */
+	smp_mb__after_atomic();
+	sleeps = tcp_is_quiet(hs, sk) || arm_empty_ring(hs, sk);
+	if (sleeps)
+		*timeo = wait_woken(&entry, TASK_INTERRUPTIBLE, *timeo);
+	/* As in hall_sock_sleep(). */
+	entry.flags |= WQ_FLAG_WOKEN;
+	atomic_dec(&hs->rx_waiters);
+	sk_clear_bit(SOCKWQ_ASYNC_WAITDATA, sk);
+	remove_wait_queue(sk_sleep(sk), &entry);
+	return sleeps;
+}
+
+/* One of the two short ways. Bytes, or as receive_plain(). */
+static int receive_short(struct hall_sock *hs, struct sock *sk,
+			 struct msghdr *msg, size_t len, int flags)
+{
+	if (READ_ONCE(hs->rx.state) == HALL_RX_MAPPED)
+		return receive_small(hs, sk, msg, len, !(flags & MSG_DONTWAIT)) ?:
+		       HALL_NATIVE;
+	return receive_plain(hs, sk, msg, len, flags);
 }
 
 static bool is_small(const struct msghdr *msg, size_t len, int flags)
@@ -461,7 +534,7 @@ static int read_up_to_mark(struct hall_sock *hs, struct msghdr *msg, size_t len,
 
 	if (skip >= avail)
 		return peek_ring(hs, msg, len, flags, avail, skip - avail, more);
-	n = read_tcp(hs, msg, min_t(size_t, len, avail - skip),
+	n = read_tcp(hs, hs->sk, msg, min_t(size_t, len, avail - skip),
 		     flags HALL_RECVMSG_PASS);
 	if (n == avail - skip && n < len && (flags & MSG_PEEK))
 		n += max(peek_ring(hs, msg, len - n, flags, avail, 0, true), 0);
@@ -522,7 +595,7 @@ static int read_once(struct hall_sock *hs, struct msghdr *msg, size_t len,
 
 	*seam = false;
 	if (is_plain(hs) && !more)
-		return read_tcp(hs, msg, len, flags HALL_RECVMSG_PASS);
+		return read_tcp(hs, sk, msg, len, flags HALL_RECVMSG_PASS);
 	lock_sock(sk);
 	/*
 	 * Another attachment may have rings: it took a caller that waits for rx_mutex for
@@ -548,7 +621,7 @@ again:
 			goto out;
 		}
 		release_sock(sk);
-		return read_tcp(hs, msg, len, flags HALL_RECVMSG_PASS);
+		return read_tcp(hs, sk, msg, len, flags HALL_RECVMSG_PASS);
 	}
 	source = hall_rx_find_source(hs, &avail);
 	if (unlikely(skip && hs->rx.ring.ended)) {
@@ -601,17 +674,15 @@ static bool stops_at_urgent(struct hall_sock *hs, u32 seen)
 
 /*
  * Reads from both carriers until target bytes are there. A call that has bytes
- * when the socket is detached goes on here, on TCP. empty: a small call has found
- * that it has to wait.
+ * when the socket is detached goes on here, on TCP. timeo: for which it may wait.
  */
 static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
-			     size_t len, int target, bool empty,
+			     size_t len, int target, long timeo,
 			     int flags HALL_RECVMSG_LAST)
 {
 	struct sock *sk = hs->sk;
-	long timeo = sock_rcvtimeo(sk, flags & MSG_DONTWAIT);
 	int lowat = sock_rcvlowat(sk, 0, INT_MAX);
-	bool small = empty, last, slept, seam = false;
+	bool last, slept, seam = false;
 	int copied = 0, peeked = 0, n;
 	u32 seen;
 
@@ -620,14 +691,10 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		last = is_over(sk);
 		if (READ_ONCE(hs->detached) && hall_sock_may_return(copied))
 			return copied ?: HALL_NATIVE;
-		if (empty) {
-			n = -EAGAIN;
-		} else {
-			mutex_lock(&hs->rx_mutex);
-			n = read_once(hs, msg, len - copied, flags, copied,
-				      timeo, &seam HALL_RECVMSG_PASS);
-			hall_rx_unlock(hs);
-		}
+		mutex_lock(&hs->rx_mutex);
+		n = read_once(hs, msg, len - copied, flags, copied, timeo,
+			      &seam HALL_RECVMSG_PASS);
+		hall_rx_unlock(hs);
 		if (n > 0)
 			copied += n;
 		/* No call reads across urgent data, as in TCP. */
@@ -662,13 +729,6 @@ static int receive_from_both(struct hall_sock *hs, struct msghdr *msg,
 		/* As sk_wait_event(). */
 		if (hall_sock_is_disconnected(hs))
 			return copied ?: -EPIPE;
-		if (small) {
-			n = READ_ONCE(hs->rx.state) == HALL_RX_MAPPED ?
-			    receive_small(hs, sk, msg, len, true) : 0;
-			if (n > 0)
-				return n;
-			small = empty = n == -EAGAIN;
-		}
 	}
 }
 
@@ -688,7 +748,7 @@ static int count_unread(struct hall_sock *hs)
 }
 
 static noinline int receive_message(struct hall_sock *hs, struct msghdr *msg,
-				    size_t len, int target, bool empty,
+				    size_t len, int target, long timeo,
 				    int flags HALL_RECVMSG_LAST)
 {
 	bool inq = tcp_sk(hs->sk)->recvmsg_inq;
@@ -708,7 +768,7 @@ static noinline int receive_message(struct hall_sock *hs, struct msghdr *msg,
 		return HALL_NATIVE;
 	}
 	hall_call_begin(hs, &call);
-	ret = receive_from_both(hs, msg, len, target, empty,
+	ret = receive_from_both(hs, msg, len, target, timeo,
 				flags HALL_RECVMSG_PASS);
 	if (ret >= 0 && (inq || msg->msg_get_inq)) {
 		msg->msg_inq = count_unread(hs);
@@ -728,30 +788,62 @@ static noinline int receive_message(struct hall_sock *hs, struct msghdr *msg,
 int hall_receive(struct hall_sock *hs, struct msghdr *msg, size_t len,
 		 int target, int flags HALL_RECVMSG_LAST)
 {
-	return receive_message(hs, msg, len, target, false,
+	return receive_message(hs, msg, len, target,
+			       sock_rcvtimeo(hs->sk, flags & MSG_DONTWAIT),
 			       flags HALL_RECVMSG_PASS);
 }
 
-/* HALL_NATIVE: the socket is not attached any more. empty: see receive_from_both(). */
-static int receive(struct sock *sk, struct msghdr *msg, size_t len, bool empty,
+/* HALL_NATIVE: the socket is not attached any more. */
+static int receive(struct sock *sk, struct msghdr *msg, size_t len,
 		   int flags HALL_RECVMSG_LAST)
 {
 	struct hall_sock *hs = hall_sock_get(sk);
 	int ret = HALL_NATIVE;
 
 	if (hs) {
-		ret = receive_message(hs, msg, len,
-				      sock_rcvlowat(sk, flags & MSG_WAITALL, len),
-				      empty, flags HALL_RECVMSG_PASS);
+		ret = hall_receive(hs, msg, len,
+				   sock_rcvlowat(sk, flags & MSG_WAITALL, len),
+				   flags HALL_RECVMSG_PASS);
 		hall_sock_put(hs);
 	}
 	return ret;
 }
 
+/*
+ * Waits for bytes, which a short way has not found, and takes them by one; or goes on
+ * the long way. As receive().
+ */
+static noinline int wait_and_receive(struct sock *sk, struct msghdr *msg,
+				     size_t len, int flags)
+{
+	struct hall_sock *hs = hall_sock_get(sk);
+	int target = sock_rcvlowat(sk, 0, len), n = -EAGAIN;
+	long timeo = sock_rcvtimeo(sk, false);
+
+	if (!hs)
+		return HALL_NATIVE;
+	while (n == -EAGAIN && timeo) {
+		if (signal_pending(current)) {
+			n = sock_intr_errno(timeo);
+			break;
+		}
+		if (!wait_small(hs, sk, &timeo))
+			wait_for_bytes(hs, &timeo, 0, 0, target);
+		/* As sk_wait_event(). */
+		n = hall_sock_is_disconnected(hs) ?
+		    -EPIPE : receive_short(hs, sk, msg, len, flags);
+	}
+	if (n == HALL_NATIVE)
+		n = receive_message(hs, msg, len, target, timeo,
+				    flags HALL_RECVMSG_NONE);
+	hall_sock_put(hs);
+	return n;
+}
+
 int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 		 int flags HALL_RECVMSG_LAST)
 {
-	int ret = receive(sk, msg, len, false, flags HALL_RECVMSG_PASS);
+	int ret = receive(sk, msg, len, flags HALL_RECVMSG_PASS);
 
 	if (ret == HALL_NATIVE)
 		return READ_ONCE(sk->sk_prot)->recvmsg(sk, msg, len,
@@ -762,20 +854,15 @@ int hall_recvmsg(struct sock *sk, struct msghdr *msg, size_t len,
 int hall_ops_recvmsg(struct socket *sock, struct msghdr *msg, size_t len,
 		     int flags)
 {
-	bool waits = !(flags & MSG_DONTWAIT);
 	struct sock *sk = sock->sk;
 	struct hall_sock *hs = hall_sock_peek(sk);
 	int ret = HALL_NATIVE;
 
 	if (hs && is_small(msg, len, flags)) {
-		if (READ_ONCE(hs->rx.state) == HALL_RX_MAPPED)
-			ret = receive_small(hs, sk, msg, len, waits) ?:
-			      HALL_NATIVE;
-		else
-			ret = receive_plain(hs, sk, msg, len, flags);
+		ret = receive_short(hs, sk, msg, len, flags);
+		if (ret == -EAGAIN && !(flags & MSG_DONTWAIT))
+			ret = wait_and_receive(sk, msg, len, flags);
 	}
-	if (ret == -EAGAIN && waits)
-		ret = receive(sk, msg, len, true, flags HALL_RECVMSG_NONE);
 	if (ret == HALL_NATIVE)
 		return hall_sock_find_native_ops(sock)->recvmsg(sock, msg, len,
 								flags);

@@ -18,6 +18,7 @@
  * Locks, outermost first:
  *   rx_mutex      one reader at a time, and acceptance: no thread may be in a
  *                 native read without a limit once the peer may start a ring
+ *                 (reads without a ring pass a gate instead: lock.h)
  *   lock_sock()   everything here, unless it says otherwise
  *                 (small calls on rings hold its spinlock instead: idle.h)
  *   channel.lock  the rings' private ends, so that poll and the doorbell, which
@@ -73,7 +74,8 @@ struct hall_rx {
 	bool end_requested;		/* the peer was asked to end the ring */
 	bool put_off;			/* a read: see read_sock.c */
 	struct hall_rx_ring ring;
-	u64 bytes_tcp, bytes_ring;
+	atomic64_t bytes_tcp;
+	u64 bytes_ring;
 	u64 bytes_before;		/* of bytes_ring, in rings before this one */
 };
 
@@ -117,8 +119,9 @@ struct hall_sock {
 	struct proto prot;
 	struct proto *native;		/* NULL: prot is not filled yet */
 
-	/* Idle while the hall_sock is free. */
+	/* Idle while the hall_sock is free; the gate is closed. */
 	struct mutex rx_mutex;
+	atomic_t gate;			/* see lock.h */
 	struct delayed_work work;
 	struct work_struct reset;
 
@@ -165,7 +168,7 @@ struct hall_sock {
 
 	bool awaited;			/* the work item waits for rx_mutex, */
 	struct hall_turn turn;		/* or lock_sock(); see lock.c */
-	unsigned int rx_waiters;	/* of ours, asleep on the socket */
+	atomic_t rx_waiters;		/* of ours, asleep on the socket */
 	unsigned int tx_waiters;
 	unsigned int spin_credit;	/* see spin.c */
 	struct hall_tx tx;
@@ -213,11 +216,16 @@ struct hall_sock_handler {
 
 extern struct hall_sock_handler hall_sock_handler;
 
+static inline u64 hall_sock_count_tcp(const struct hall_sock *hs)
+{
+	return hs->tx.bytes_tcp + atomic64_read(&hs->rx.bytes_tcp);
+}
+
 /* May a send over TCP earn a ring? lock_sock() or slock. */
 static inline bool hall_sock_may_earn(const struct hall_sock *hs, size_t sending)
 {
 	return time_after_eq(jiffies, hs->look_at) ||
-	       hs->tx.bytes_tcp + hs->rx.bytes_tcp + sending >= hs->look_bytes;
+	       hall_sock_count_tcp(hs) + sending >= hs->look_bytes;
 }
 
 /* Cheap where there is nothing to decide. Within a call, under lock_sock(). */

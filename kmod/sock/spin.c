@@ -17,19 +17,29 @@ MODULE_PARM_DESC(spin_us, "microseconds that a reader spins at most before it sl
 
 #define SPIN_RETRY	64	/* waits until a reader without credit spins */
 
-bool hall_sock_spin(struct sock *sk, unsigned int *credit,
-		    bool (*ready)(void *reader), void *reader)
+bool hall_sock_may_spin(unsigned int *credit)
 {
-	unsigned int budget = READ_ONCE(spin_us), left = READ_ONCE(*credit);
-	bool hit = false;
-	u64 until;
+	unsigned int left = READ_ONCE(*credit);
 
-	if (!budget)
+	if (!READ_ONCE(spin_us))
 		return false;
 	if (left > HALL_SPIN_CREDIT) {
 		WRITE_ONCE(*credit, left - 1);	/* waiting for the next try */
 		return false;
 	}
+	return true;
+}
+
+bool hall_sock_spin(struct sock *sk, unsigned int *credit,
+		    bool (*ready)(void *reader), void *reader)
+{
+	unsigned int budget = READ_ONCE(spin_us), left;
+	bool hit = false;
+	u64 until;
+
+	if (!hall_sock_may_spin(credit))
+		return false;
+	left = READ_ONCE(*credit);
 	hall_count(HALL_RX_SPINS);
 	until = local_clock() + budget * NSEC_PER_USEC;
 	do {

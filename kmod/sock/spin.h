@@ -8,6 +8,9 @@
 /* Spins of a reader that may miss in a row: what a reader begins with. */
 #define HALL_SPIN_CREDIT	16
 
+/* Would a reader that waits now spin? One that is asked and does not has waited once. */
+bool hall_sock_may_spin(unsigned int *credit);
+
 /*
  * Spins until ready(reader), for at most spin_us, and not at all if that has not paid
  * lately. True: ready. Ends where a thread waits for lock_sock(). Several readers may share

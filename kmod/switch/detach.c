@@ -74,8 +74,9 @@ void hall_detach(struct hall_sock *hs, u32 reason)
 	hall_count(HALL_DETACHED);
 	/* The next ring does not come: writers and pollers that wait for it go on. */
 	hall_tx_resume(hs);
-	/* Threads that sleep in our calls go on natively. */
-	if (hs->rx_waiters || hs->tx_waiters)
+	/* Threads that sleep in our calls go on natively. Pairs with wait_small(). */
+	smp_mb();
+	if (atomic_read(&hs->rx_waiters) || hs->tx_waiters)
 		wake_up_all(sk_sleep(sk));
 	if (wq_has_sleeper(&detached))
 		wake_up_all(&detached);
@@ -192,7 +193,8 @@ static void abandon_one(struct hall_sock *hs, void *data)
 		hall_tx_release(hs);
 		hall_sock_close_channel(hs);
 	}
-	hall_sock_unlock(hs);
+	release_sock(hs->sk);
+	hall_rx_unlock(hs);
 	/* TCP lacks bytes that come before those of a ring that has ended. */
 	if (err)
 		hall_sock_reset(hs, ETIMEDOUT);

@@ -116,7 +116,7 @@ void hall_policy_back_off(struct hall_sock *hs, u32 reason)
 /* Bytes and time before a pause do not count. */
 static bool has_earned(struct hall_sock *hs, size_t sending)
 {
-	u64 bytes = hs->tx.bytes_tcp + hs->rx.bytes_tcp;
+	u64 bytes = hall_sock_count_tcp(hs);
 
 	if (hall_budget_is_new_use(hs)) {
 		hs->active_since = jiffies;

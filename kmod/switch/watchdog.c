@@ -62,7 +62,7 @@ static bool is_stuck(struct hall_sock *hs)
 	spin_lock_bh(&hs->channel.lock);
 	if (hs->rx.state == HALL_RX_MAPPED && rx->started) {
 		due = hall_ring_is_rx_due(rx) ||
-		      (READ_ONCE(hs->rx_waiters) && !rx->armed &&
+		      (atomic_read(&hs->rx_waiters) && !rx->armed &&
 		       !before(copied, rx->start_seq) &&
 		       hall_ring_count_used(rx) && is_asleep(hs->sk, true));
 		stuck |= check_again(&hs->checked_tail, due, rx->tail);

@@ -265,3 +265,14 @@ class Sleeper(threading.Thread):
         if self._error:
             raise self._error
         return self._result
+
+
+def waits_for_lock(sleeper):
+    """Wait until a thread sleeps until a socket's lock is free."""
+
+    def waits():
+        assert sleeper.is_alive(), f"the call did not wait: it returned {sleeper.result()!r}"
+        with open(f"/proc/self/task/{sleeper.native_id}/stack") as file:
+            return "__lock_sock" in file.read()
+
+    wait_for(waits, "a thread waits for the socket's lock")

@@ -31,6 +31,7 @@ from pairs import (
     shown,
     take,
     wait_for,
+    waits_for_lock,
 )
 
 SO_SNDBUFFORCE = 32
@@ -58,17 +59,6 @@ def test_integrity(kind):
     )
     moved = delta()
     assert moved["tx_bytes_ring"] == moved["rx_bytes_ring"], f"bytes stayed in rings: {moved}"
-
-
-def waits_for_lock(sleeper):
-    """Wait until a thread sleeps until a socket's lock is free."""
-
-    def waits():
-        assert sleeper.is_alive(), f"the call did not wait: it returned {sleeper.result()!r}"
-        with open(f"/proc/self/task/{sleeper.native_id}/stack") as file:
-            return "__lock_sock" in file.read()
-
-    wait_for(waits, "a thread waits for the socket's lock")
 
 
 @pytest.mark.parametrize("carrier", ["ring", "tcp"])

@@ -47,6 +47,7 @@ from pairs import (
     shown_at,
     take,
     wait_for,
+    waits_for_lock,
 )
 from rows.data import waiting
 
@@ -173,6 +174,57 @@ def test_unread_on_both():
 def parameter(name, value):
     """A parameter of the module has another value in the block."""
     return setting(f"/sys/module/hallway/parameters/{name}", value)
+
+
+def held_on_tcp(stack):
+    """Return both ends of a quiet connection that earns no ring while the stack is open."""
+    for name, never in (("bytes", 2**32 - 1), ("ms", 2**31 - 1)):
+        stack.enter_context(parameter(f"promote_{name}", never))
+    a, b = connect()
+    for source, sink in ((a, b), (b, a)):
+        source.sendall(b"knock")
+        assert take(sink, 5) == b"knock", "other bytes came than were sent"
+    return a, b
+
+
+def test_offered_while_reading():
+    """A ring that is offered while a thread reads from TCP, and faults, is accepted once it has read."""
+    with contextlib.ExitStack() as stack:
+        a, b = held_on_tcp(stack)
+        a.sendall(b"there")
+    with a, b, contextlib.closing(Unpaged()) as memory:
+        delta = Delta()
+        reader = Sleeper(memory.recv, b, 5).asleep("recv")
+        a.sendall(b"more")
+        wait_for(lambda: delta()["offers"], "a ring is offered")
+        a.sendall(b"over TCP")
+        memory.fill(b"")
+        assert reader.result() == 5, "recv() returned another count"
+        wait_for(lambda: shown(a)[0]["tx"]["carrier"] % 2, "it is accepted")
+        assert delta()["offers"] == 1, "an offer had no answer, and was made again"
+        assert take(b, 12) == b"moreover TCP", "other bytes came than were sent"
+        exchange(a, b)
+        delta.expect(rx_bytes_tcp=17, rx_bytes_ring=3000)
+
+
+def test_disconnected_while_reader_waits():
+    """A small read that waits for a thread that faults, behind a disconnect(), gets the error of TCP."""
+    with contextlib.ExitStack() as stack:
+        a, b = map(stack.enter_context, held_on_tcp(stack))
+        b.sendall(b"there")
+        with contextlib.closing(Unpaged()) as memory:
+            writer = Sleeper(memory.send, a, 100).asleep("send")
+            sleepers = []
+            for call, *words in ((disconnect, a), (a.recv, 5)):
+                sleepers.append(Sleeper(call, *words))
+                waits_for_lock(sleepers[-1])
+        assert writer.result() == 100, "send() returned another count"
+        assert sleepers[0].result() == 0, "connect() failed"
+        with pytest.raises(ConnectionResetError):
+            sleepers[1].result()
+    # Nothing of the connection is left: the module goes.
+    with unloaded():
+        pass
 
 
 def test_earned_in_call():
