@@ -288,9 +288,9 @@ pub fn reset_behind_full_ring(host: &Host, vm: &mut Vm) -> (Conn, Vec<u8>) {
         l_linger: 0,
     };
     setsockopt(&stream, sockopt::Linger, &at_once).unwrap();
-    let client = stream.peer_addr().unwrap();
+    let (client, server) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
     drop(stream);
-    wait_until_reset(client.port());
+    wait_until_reset(client.port(), server.port());
     vm.write_all(&mut conn, b"1");
     // The program has looked at it.
     while !conn.tx.arm(conn.tx.size(), conn.tx.size()) {
@@ -299,18 +299,20 @@ pub fn reset_behind_full_ring(host: &Host, vm: &mut Vm) -> (Conn, Vec<u8>) {
     (conn, bytes)
 }
 
-/// Waits until the reset of a connection of 127.0.0.1 has arrived at the end with this port.
-pub fn wait_until_reset(port: u16) {
+/// Waits until the reset of a connection of 127.0.0.1 has arrived at the end with the first port.
+fn wait_until_reset(port: u16, peer: u16) {
     let end = Instant::now() + PATIENCE;
-    let own = format!("0100007F:{port:04X}");
-    let is_there = || {
+    // Another test's connection, in TIME_WAIT even, may have one of the two.
+    let pair = format!(" 0100007F:{port:04X} 0100007F:{peer:04X} ");
+    let find = || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         table
             .lines()
-            .any(|line| line.split_whitespace().nth(1) == Some(&own))
+            .find(|line| line.contains(&pair))
+            .map(str::to_owned)
     };
-    while is_there() {
-        assert!(Instant::now() < end, "port {port} is not reset");
+    while let Some(line) = find() {
+        assert!(Instant::now() < end, "not reset: {line}");
         std::thread::yield_now();
     }
 }
