@@ -428,11 +428,20 @@ static bool tcp_is_quiet(const struct hall_sock *hs, const struct sock *sk)
 	       READ_ONCE(tp->rcv_nxt) == READ_ONCE(tp->copied_seq);
 }
 
-static bool may_spin(struct hall_sock *hs)
+/* May a caller sleep on the short way? */
+static bool may_wait_small(struct hall_sock *hs, const struct sock *sk)
 {
-	return READ_ONCE(hs->rx.state) == HALL_RX_MAPPED &&
-	       hs->channel.member->transport->remote &&
-	       hall_sock_may_spin(&hs->spin_credit);
+	/* Until the socket is quiet, the waiters' number is exact: see is_sole_user(). */
+	if (!READ_ONCE(hs->quiet) || READ_ONCE(sk->sk_rcvlowat) > 1)
+		return false;
+	if (READ_ONCE(hs->rx.state) != HALL_RX_MAPPED)
+		return true;
+	/*
+	 * Where the writer may share the CPU, a reader that sleeps sooner is woken by fewer
+	 * bytes, and more often in the writer's time: streams get slower.
+	 */
+	return hs->channel.member->transport->remote &&
+	       !hall_sock_may_spin(&hs->spin_credit);
 }
 
 /*
@@ -445,8 +454,7 @@ static bool wait_small(struct hall_sock *hs, struct sock *sk, long *timeo)
 	DEFINE_WAIT_FUNC(entry, hall_rx_wake_function);
 	bool sleeps;
 
-	/* Until the socket is quiet, the waiters' number is exact: see is_sole_user(). */
-	if (!READ_ONCE(hs->quiet) || READ_ONCE(sk->sk_rcvlowat) > 1 || may_spin(hs))
+	if (!may_wait_small(hs, sk))
 		return false;
 	add_wait_queue(sk_sleep(sk), &entry);
 	sk_set_bit(SOCKWQ_ASYNC_WAITDATA, sk);
