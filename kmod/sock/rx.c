@@ -7,7 +7,8 @@
  * wait does so here, for both carriers at once.
  *
  * A small call on a ring needs none of that: see receive_small(). Nor does a call on a
- * connection without a ring need more than the native read: see receive_plain().
+ * connection without a ring need more than the native read: see receive_plain(). One
+ * that waits may sleep without lock_sock(), too: see wait_small().
  *
  * Where the peer has a CPU of its own, a reader spins before it sleeps: see spin.c.
  */
