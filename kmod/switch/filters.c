@@ -42,8 +42,8 @@ static bool is_rule_set(const struct nf_hook_ops *ops)
 	return false;
 }
 
-/* Not a flowtable: that is for forwarded packets only. */
-static bool is_device_rule_set(const struct nf_hook_ops *ops)
+/* Not a flowtable: that is for forwarded packets only. Unused without hooks of devices. */
+static bool __maybe_unused is_device_rule_set(const struct nf_hook_ops *ops)
 {
 	return ops->hook_ops_type == NF_HOOK_OP_NF_TABLES;
 }
