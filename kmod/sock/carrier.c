@@ -210,6 +210,8 @@ u32 hall_rx_accept(struct hall_sock *hs, const struct hallway_message *offer)
 		channel->member->transport->unmap(channel->member, shared);
 		return HALLWAY_REASON_CORRUPT;
 	}
+	/* A fresh ring rings for its first byte, which a reader on TCP may sleep for. */
+	ring.armed = true;
 	spin_lock_bh(&channel->lock);
 	channel->sender = offer->from;
 	hs->rx.ring = ring;

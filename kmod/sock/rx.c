@@ -169,6 +169,24 @@ static int read_tcp(struct hall_sock *hs, struct sock *sk, struct msghdr *msg,
 }
 
 /*
+ * The same in a call that has bytes: an error is for the next call, as in TCP. Another
+ * thread's plain read may have taken the bytes that were there.
+ */
+static int read_more_tcp(struct hall_sock *hs, struct sock *sk, struct msghdr *msg,
+			 size_t len, int flags HALL_RECVMSG_LAST)
+{
+	int n = read_tcp(hs, sk, msg, len, flags HALL_RECVMSG_PASS);
+
+	if (unlikely(n < 0 && n != -EAGAIN && n != -EFAULT && n != -ENOTCONN)) {
+		lock_sock(sk);
+		if (!sk->sk_err)
+			WRITE_ONCE(sk->sk_err, -n);
+		release_sock(sk);
+	}
+	return n;
+}
+
+/*
  * Reads from the ring, whose bytes are the next ones. lock_sock(). ahead: bytes
  * to skip, in a call that peeks.
  */
@@ -630,7 +648,8 @@ again:
 			goto out;
 		}
 		release_sock(sk);
-		return read_tcp(hs, sk, msg, len, flags HALL_RECVMSG_PASS);
+		return more ? read_more_tcp(hs, sk, msg, len, flags HALL_RECVMSG_PASS) :
+			      read_tcp(hs, sk, msg, len, flags HALL_RECVMSG_PASS);
 	}
 	source = hall_rx_find_source(hs, &avail);
 	if (unlikely(skip && hs->rx.ring.ended)) {

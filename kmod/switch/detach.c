@@ -67,9 +67,10 @@ void hall_detach(struct hall_sock *hs, u32 reason)
 	if (hs->detached)
 		return;
 	hs->detached_at = jiffies;
-	WRITE_ONCE(hs->detached, true);
 	hs->reason = reason;
+	/* A call that sees it goes on by the tables, which must not lead here again. */
 	hall_restore_tables(hs);
+	smp_store_release(&hs->detached, true);
 	hall_sock_unpublish(hs);
 	hall_count(HALL_DETACHED);
 	/* The next ring does not come: writers and pollers that wait for it go on. */
